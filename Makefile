@@ -1,0 +1,45 @@
+# Thin on purpose: each target is one script of tools/ or one command. `make` alone explains.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench soak check sanitize clean
+
+SHELL := bash
+PYTHON_IN_VENV := .venv/bin/python
+
+help: ## this text
+	@echo "ciranda: what you can make"
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | \
+	  while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@echo "TORCH_VERSION=2.11.0 before any of them builds for another torch."
+
+demo: setup ## train Fashion-MNIST on one and on two processes, and compare
+	@$(PYTHON_IN_VENV) examples/demo.py
+
+test: ## set up and run all tests
+	@tools/setup.sh test
+	@tools/test.sh
+
+bench: ## measure against DDP and Open MPI; tables, JSON and PNG in benchmarks/results
+	@tools/setup.sh bench
+	@cmake --preset bench >/dev/null && cmake --build --preset bench
+	@$(PYTHON_IN_VENV) -m pytest benchmarks
+
+soak: ## the tests that run for minutes
+	@tools/setup.sh test
+	@$(PYTHON_IN_VENV) -m pytest -m soak --timeout=3600 tests
+
+check: ## formatters, linters, types, architecture, links
+	@tools/setup.sh check
+	@tools/check.sh
+
+sanitize: ## core's tests under ASan, UBSan and TSan
+	@tools/setup.sh check
+	@tools/sanitize.sh
+
+setup: ## system packages, .venv, torch, build, install; only what is missing
+	@tools/setup.sh
+
+build: setup ## the same: build and install what changed
+
+clean: ## remove what builds made; .venv and its torch stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv/.ciranda-stamps/build

@@ -1,0 +1,49 @@
+# How every target of this project is compiled: the interface target ciranda_build_flags.
+# Nothing global is changed that a parent project (add_subdirectory, FetchContent) would notice.
+
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# A compiler cache only changes how long a build takes, so it needs no option.
+find_program(CIRANDA_CCACHE ccache)
+if(CIRANDA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CIRANDA_CCACHE}")
+endif()
+
+add_library(ciranda_build_flags INTERFACE)
+
+target_compile_options(ciranda_build_flags INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion
+  -Wno-missing-field-initializers  # {.op = kSum} leaves the other fields at their defaults: meant
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+  $<$<BOOL:${CIRANDA_WERROR}>:-Werror>
+  # GCC 12 warns about overlapping copies inside `"text" + std::string` (GCC bug 105651).
+  "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>"
+  # -O2 for all, -O3 where it was measured (kernels.cmake). Line tables only: enough for a readable
+  # backtrace or profile, a fraction of the size of -g.
+  "$<$<CONFIG:Release>:-O2;-g1>"
+  # Paths in assertions and debug lines start at the repository, wherever it was built; two build
+  # trees of one checkout compile the same bytes, so the compiler cache serves both. (The last map
+  # that fits wins.)
+  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/="
+  "-ffile-prefix-map=${PROJECT_BINARY_DIR}=.")
+
+if(CIRANDA_SANITIZE)
+  target_compile_options(ciranda_build_flags INTERFACE
+    "-fsanitize=${CIRANDA_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(ciranda_build_flags INTERFACE "-fsanitize=${CIRANDA_SANITIZE}")
+else()
+  target_compile_options(ciranda_build_flags INTERFACE
+    -fstack-protector-strong
+    # Undefined first: some distributions predefine another level, and redefining warns.
+    $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE>
+    $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
+endif()
+target_link_options(ciranda_build_flags INTERFACE LINKER:-z,relro LINKER:-z,now)

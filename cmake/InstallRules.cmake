@@ -1,0 +1,37 @@
+# What is installed, below one relocatable root:
+#   component python       _C and _build.py: the wheel's package folder is the root
+#   component development  include/, lib/libciranda_core.a, lib/cmake/ciranda
+# The wheel takes both, so C++ programs build against what pip installed.
+
+include(CMakePackageConfigHelpers)
+
+set(ciranda_include_dir include)
+set(ciranda_lib_dir lib)
+set(ciranda_cmake_dir lib/cmake/ciranda)
+
+if(CIRANDA_BUILD_TORCH)
+  install(TARGETS _C LIBRARY DESTINATION . COMPONENT python)
+  install(FILES "${PROJECT_BINARY_DIR}/ciranda/_build.py" DESTINATION . COMPONENT python)
+endif()
+
+if(EXISTS "${PROJECT_SOURCE_DIR}/csrc/include/ciranda")
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/csrc/include/ciranda"
+          DESTINATION ${ciranda_include_dir} COMPONENT development
+          FILES_MATCHING PATTERN "*.h")
+endif()
+
+install(TARGETS ciranda_core EXPORT cirandaTargets
+        ARCHIVE DESTINATION ${ciranda_lib_dir} COMPONENT development
+        INCLUDES DESTINATION ${ciranda_include_dir})
+install(EXPORT cirandaTargets NAMESPACE ciranda:: DESTINATION ${ciranda_cmake_dir}
+        COMPONENT development)
+
+configure_package_config_file(cmake/cirandaConfig.cmake.in
+  "${PROJECT_BINARY_DIR}/cirandaConfig.cmake"
+  INSTALL_DESTINATION ${ciranda_cmake_dir}
+  NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/cirandaConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/cirandaConfig.cmake"
+              "${PROJECT_BINARY_DIR}/cirandaConfigVersion.cmake"
+        DESTINATION ${ciranda_cmake_dir} COMPONENT development)

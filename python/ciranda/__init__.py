@@ -1,0 +1,29 @@
+"""ciranda: data-parallel training for PyTorch and LibTorch.
+
+Importing this package costs nothing: no torch, no compiled code. The API for training scripts is
+`ciranda.torch` (Horovod's names), the launcher is `ciranda.run` (`ciranda run -np 4 train.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["__version__", "cmake_prefix_path", "include_dir"]
+
+
+def include_dir() -> str:
+    """Where `#include <ciranda/...>` is found by a C++ compiler."""
+    return str(Path(__file__).parent / "include")
+
+
+def cmake_prefix_path() -> str:
+    """What to add to CMAKE_PREFIX_PATH so that `find_package(ciranda)` works."""
+    return str(Path(__file__).parent)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # asked for rarely, and reading metadata takes milliseconds
+        from importlib.metadata import version
+
+        return version("ciranda")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

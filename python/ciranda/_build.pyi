@@ -1,0 +1,2 @@
+# The module itself is written by CMake (cmake/_build.py.in) and exists in an installed package.
+TORCH_VERSION: str

@@ -1,0 +1,24 @@
+"""Refuses a wrong torch in one sentence, before the compiled module fails with undefined symbols.
+
+Torch's C++ interface changes between minor versions, so a build fits one `major.minor` only.
+"""
+
+from __future__ import annotations
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """`"2.15.0+cu132"` -> `(2, 15)`."""
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def check(built_for: str, found: str) -> None:
+    """Raises ImportError if a build for torch `built_for` cannot work with torch `found`."""
+    wanted = minor_version(built_for)
+    if minor_version(found) == wanted:
+        return
+    raise ImportError(
+        f"ciranda was built for torch {built_for} but torch {found} is installed: rebuild it with "
+        "`pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation ciranda`, "
+        f'or go back with `pip install "torch=={wanted[0]}.{wanted[1]}.*"`'
+    )

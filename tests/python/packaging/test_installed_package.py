@@ -1,0 +1,93 @@
+"""What pip installed is complete, relocatable, and enough for a C++ program."""
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ciranda
+
+PACKAGE = Path(ciranda.__file__).parent
+FILES = {str(path) for path in importlib.metadata.files("ciranda") or []}
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ciranda/__init__.py",
+        "ciranda/_build.py",
+        "ciranda/_C.pyi",
+        "ciranda/py.typed",
+        "ciranda/lib/libciranda_core.a",
+        "ciranda/lib/cmake/ciranda/cirandaConfig.cmake",
+        "ciranda/lib/cmake/ciranda/cirandaConfigVersion.cmake",
+        "ciranda/lib/cmake/ciranda/cirandaTargets.cmake",
+    ],
+)
+def test_wheel_holds(name: str) -> None:
+    assert name in FILES
+
+
+def test_wheel_holds_headers_and_one_module() -> None:
+    assert [f for f in FILES if re.fullmatch(r"ciranda/include/ciranda/\w+\.h", f)]
+    assert len([f for f in FILES if re.fullmatch(r"ciranda/_C\..*\.so", f)]) == 1
+
+
+def test_wheel_holds_nothing_that_belongs_in_the_repository() -> None:
+    strangers = [f for f in FILES if not f.startswith(("ciranda/", "ciranda-", "../../../bin/"))]
+    assert not strangers
+    assert not [f for f in FILES if f.endswith((".cc", ".cmake.in"))]
+
+
+def test_version_is_that_of_the_metadata() -> None:
+    assert ciranda.__version__ == importlib.metadata.version("ciranda")
+
+
+def test_import_loads_neither_torch_nor_compiled_code() -> None:
+    code = "import sys, ciranda; print('torch' in sys.modules, 'ciranda._C' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=PACKAGE.parent).split() == ["False", "False"]
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="needs binutils")
+def test_module_searches_only_beside_itself() -> None:
+    (module,) = PACKAGE.glob("_C.*.so")
+    dynamic = run("readelf", "-d", module, cwd=PACKAGE)
+    assert re.findall(r"R(?:UN)?PATH.*\[(.*)\]", dynamic) == ["$ORIGIN/../torch/lib"]
+    needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+    assert not [name for name in needed if "/" in name]
+    assert not [name for name in needed if "cuda" in name], "one build serves machines without GPU"
+
+
+def test_cpp_program_builds_against_the_installed_package(tmp_path: Path) -> None:
+    headers = [
+        h for h in (PACKAGE / "include/ciranda").glob("*.h") if not h.stem.startswith("torch")
+    ]
+    includes = "".join(f"#include <ciranda/{header.name}>\n" for header in headers)
+    (tmp_path / "main.cc").write_text(f"{includes}int main() {{ return 0; }}\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(user LANGUAGES CXX)\n"
+        "find_package(ciranda 0.1 CONFIG REQUIRED)\n"
+        "add_executable(user main.cc)\n"
+        "target_link_libraries(user PRIVATE ciranda::core)\n"
+    )
+    prefix = f"-DCMAKE_PREFIX_PATH={ciranda.cmake_prefix_path()}"
+    run("cmake", "-G", "Ninja", "-B", "build", prefix, ".", cwd=tmp_path)
+    run("cmake", "--build", "build", cwd=tmp_path)
+    run(tmp_path / "build/user", cwd=tmp_path)
+
+
+def test_cmake_package_names_no_path_of_the_machine_that_built_it() -> None:
+    for file in (PACKAGE / "lib/cmake/ciranda").iterdir():
+        assert str(Path.home()) not in file.read_text()
+        assert sys.prefix not in file.read_text()

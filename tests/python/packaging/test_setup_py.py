@@ -1,0 +1,43 @@
+"""setup.py cannot rot: it builds the same files as the native backend of pyproject.toml."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def copy_of_the_project(tmp_path: Path) -> Path:
+    ignore = shutil.ignore_patterns("build", "dist", ".*", "__pycache__", "*.egg-info", "results")
+    return shutil.copytree(PROJECT, tmp_path / "source", ignore=ignore)
+
+
+def build_wheel(project: Path, out: Path, *command: str) -> set[str]:
+    # Core only, which compiles in seconds; the rules for the module are the same CMake lines.
+    environment = {**os.environ, "SKBUILD_CMAKE_DEFINE": "CIRANDA_BUILD_TORCH=OFF"}
+    done = subprocess.run(
+        [sys.executable, *command, str(out)],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = out.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    return {name for name in names if ".dist-info/" not in name and not name.endswith("/")}
+
+
+@pytest.mark.timeout(600)
+def test_both_ways_build_the_same_files(copy_of_the_project: Path, tmp_path: Path) -> None:
+    pip = ["-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--quiet", ".", "-w"]
+    native = build_wheel(copy_of_the_project, tmp_path / "native", *pip)
+    setup_py = ["setup.py", "-q", "bdist_wheel", "--dist-dir"]
+    classic = build_wheel(copy_of_the_project, tmp_path / "classic", *setup_py)
+    assert native == classic

@@ -1,0 +1,316 @@
+"""The rules of the architecture that no compiler checks. Each returns one line for a violation.
+
+An exception is a row in an allow-list below, with the reason; nothing is silenced in the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from tree import CPP, TEXT, Tree, line_of
+
+# --- what may include what --------------------------------------------------------------------
+
+# Folder of csrc -> folders it may include besides itself. From the bottom up; nothing points back.
+MAY_INCLUDE: dict[str, set[str]] = {
+    "core/base": set(),
+    "core/wire": {"core/base"},
+    "core/negotiate": {"core/base", "core/wire"},
+    "core/plan": {"core/base", "core/wire", "core/negotiate"},  # it plans negotiate's Responses
+    "core/kernels": {"core/base", "core/wire"},
+    "core/transport": {"core/base", "core/wire"},
+}
+MAY_INCLUDE["core/backend"] = set(MAY_INCLUDE)
+MAY_INCLUDE["core/runtime"] = set(MAY_INCLUDE)
+# Its hooks copy, scale and cast a gradient in one pass, hence the kernels.
+MAY_INCLUDE["torch"] = {"core/base", "core/wire", "core/kernels", "core/runtime", "include"}
+MAY_INCLUDE["bindings"] = MAY_INCLUDE["torch"] | {"torch"}
+MAY_INCLUDE["include"] = set()  # installed: must compile without our source tree
+
+# Decisions live here; the outside world comes in as arguments.
+PURE_FOLDERS = ("core/wire", "core/negotiate", "core/plan", "core/kernels")
+IMPURE_HEADERS = re.compile(
+    r"^(sys/.*|unistd\.h|fcntl\.h|poll\.h|netinet/.*|arpa/.*|netdb\.h|pthread\.h|sched\.h|time\.h"
+    r"|signal\.h|thread|chrono|mutex|shared_mutex|condition_variable|future|atomic|semaphore|barrier"
+    r"|latch|random|ctime|iostream|fstream|filesystem|core/base/(clock|log|mutex|file)\.h)$"
+)
+IMPURE_ALLOWED = {
+    ("core/kernels", "atomic"): "the instruction set is chosen once, by whichever thread is first",
+}
+TORCH_HEADERS = re.compile(r"^(torch|ATen|c10|pybind11|Python\.h)(/|$)")
+
+# --- allow-lists ------------------------------------------------------------------------------
+
+# (what, pattern, where to look, {allowed path pattern: reason})
+CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
+    (
+        "getenv",
+        r"::getenv\b|(?<![\w.])getenv\s*\(|\benviron\b",
+        {"csrc/core/runtime/config.cc": "every knob is read in one place"},
+    ),
+    (
+        "a thread",
+        r"\bstd::j?thread\b|\bpthread_create\b|\bstd::async\b",
+        {"csrc/core/runtime/engine*": "the background thread"},
+    ),
+    (
+        "a mutex without annotations",
+        r"\bstd::(recursive_|shared_|timed_)*mutex\b|\bstd::condition_variable|\bpthread_mutex_\w+"
+        r"|\bstd::(lock_guard|unique_lock|scoped_lock)\b",
+        {"csrc/core/base/mutex.h": "the annotated wrapper itself"},
+    ),
+    (
+        "wall-clock time",
+        r"\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bstd::time\(",
+        {"csrc/core/runtime/timeline*": "traces of several hosts are laid over each other"},
+    ),
+    ("a shell", r"(?<![\w.>])(std::|::)?(system|popen)\s*\(", {}),
+    ("an address that everybody reaches", r"\bINADDR_ANY\b|\bin6addr_any\b|\"0\.0\.0\.0\"", {}),
+    (
+        "an exception in core",
+        r"\bthrow\b",
+        {"csrc/torch/*": "torch's way", "csrc/bindings/*": "Python's"},
+    ),
+]
+PYTHON_WORDS: list[tuple[str, str, dict[str, str]]] = [
+    (
+        "pickle",
+        r"\b(cloud)?pickle\b|\btorch\.load\s*\(",
+        {
+            "python/ciranda/torch/*object*.py": "broadcast_object among ranks of one job, which "
+            "already run the same program as the same user",
+            "python/ciranda/torch/functions.py": "the same",
+        },
+    ),
+    ("eval or exec", r"(?<![\w.])(eval|exec)\s*\(", {}),
+    ("a shell", r"\bos\.(system|popen)\b|\bshell\s*=\s*True\b", {}),
+    ("an address that everybody reaches", r"[\"']0\.0\.0\.0[\"']|[\"']::[\"']", {}),
+]
+# A core .cc whose tests are elsewhere: path -> where.
+TESTED_ELSEWHERE: dict[str, str] = {
+    # One test runs every instruction set that the machine has.
+    "csrc/core/kernels/reduce_avx2.cc": "tests/cpp/kernels/reduce_test.cc",
+    "csrc/core/kernels/reduce_avx512.cc": "tests/cpp/kernels/reduce_test.cc",
+    "csrc/core/kernels/reduce_portable.cc": "tests/cpp/kernels/reduce_test.cc",
+    "csrc/core/kernels/variants_portable.cc": "tests/cpp/kernels/reduce_test.cc",
+    "csrc/core/kernels/variants_x86.cc": "tests/cpp/kernels/reduce_test.cc",
+    # They mean something only together, with ranks that run.
+    "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/runtime/execution.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/runtime/tensor_table.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/transport/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",
+}
+
+Rule = Callable[[Tree], list[str]]
+RULES: list[Rule] = []
+
+
+def rule(function: Rule) -> Rule:
+    RULES.append(function)
+    return function
+
+
+def layer_of(path: str) -> str | None:
+    """`core/backend/shm/x.h` -> `core/backend`; None for what is not ours."""
+    parts = path.split("/")
+    if parts[0] == "core" and len(parts) > 2:
+        return "/".join(parts[:2])
+    if parts[0] == "ciranda" and path.endswith(".h"):
+        return "include"
+    return parts[0] if parts[0] in ("torch", "bindings", "include") and len(parts) > 1 else None
+
+
+@rule
+def includes_point_downwards(tree: Tree) -> list[str]:
+    bad = []
+    ours = set(tree.paths)
+    for path in tree.under("csrc/", CPP):
+        layer = layer_of(path.removeprefix("csrc/"))
+        if layer is None or layer not in MAY_INCLUDE:
+            bad.append(f"{path}: not in a layer that tests/tidy/rules.py knows")
+            continue
+        for line, included in tree.includes(path):
+            is_ours = f"csrc/{included}" in ours or f"csrc/include/{included}" in ours
+            is_ours = is_ours or included.startswith("core/")
+            target = layer_of(included) if is_ours else None
+            if target and target != layer and target not in MAY_INCLUDE[layer]:
+                bad.append(f"{path}:{line}: {layer} must not include {included}")
+    return bad
+
+
+@rule
+def pure_folders_touch_nothing_outside(tree: Tree) -> list[str]:
+    return [
+        f"{path}:{line}: {folder} decides in pure code and must not include {included}"
+        for folder in PURE_FOLDERS
+        for path in tree.under(f"csrc/{folder}/", CPP)
+        for line, included in tree.includes(path)
+        if IMPURE_HEADERS.match(included) and (folder, included) not in IMPURE_ALLOWED
+    ]
+
+
+@rule
+def torch_stays_out_of_core(tree: Tree) -> list[str]:
+    ours = set(tree.paths)
+    return [
+        f"{path}:{line}: only csrc/torch, csrc/bindings and ciranda/torch.h include {included}"
+        for path in tree.under("csrc/", CPP)
+        if not path.startswith(("csrc/torch/", "csrc/bindings/", "csrc/include/ciranda/torch"))
+        for line, included in tree.includes(path)
+        if TORCH_HEADERS.match(included) and f"csrc/{included}" not in ours
+    ]
+
+
+@rule
+def words_stay_in_their_files(tree: Tree) -> list[str]:
+    bad = []
+    for prefix, suffixes, table in (
+        ("csrc/", CPP, CPP_WORDS),
+        ("python/", {".py"}, PYTHON_WORDS),
+    ):
+        for what, pattern, allowed in table:
+            paths = [
+                path
+                for path in tree.under(prefix, suffixes)
+                if not any(fnmatch(path, glob) for glob in allowed)
+            ]
+            bad += [
+                f"{path}:{line}: {what} ({text}) belongs in {', '.join(allowed) or 'no file'}"
+                for path, line, text in tree.matches(pattern, paths)
+            ]
+    return bad
+
+
+@rule
+def nothing_is_left_for_now(tree: Tree) -> list[str]:
+    mark = "TODO" + "(now)"
+    return [
+        f"{path}:{line_of(tree.text(path), tree.text(path).index(mark))}: {mark} must not merge"
+        for path in tree.under("", TEXT)
+        if not path.startswith("tests/tidy/")
+        and path != "CONTRIBUTING.md"
+        and mark in tree.text(path)
+    ]
+
+
+@rule
+def every_core_file_has_a_test(tree: Tree) -> list[str]:
+    paths = set(tree.paths)
+    bad = []
+    for path in tree.under("csrc/core/", {".cc"}):
+        test = path.replace("csrc/core/", "tests/cpp/").removesuffix(".cc") + "_test.cc"
+        elsewhere = TESTED_ELSEWHERE.get(path)
+        if test not in paths and elsewhere is None:
+            bad.append(f"{path}: no {test}")
+        elif elsewhere is not None and elsewhere not in paths:
+            bad.append(f"{path}: TESTED_ELSEWHERE names {elsewhere}, which does not exist")
+    return bad
+
+
+@rule
+def no_file_is_dead(tree: Tree) -> list[str]:
+    bad = []
+    compiled = re.compile(
+        r"^(csrc/core/.*|csrc/(torch|bindings)/[^/]+|tests/cpp/[^/]+/.*|benchmarks/cpp/[^/]+_bench"
+        r"|examples/.*)\.(cc|cpp)$"
+    )
+    bad += [
+        f"{path}: CMakeLists.txt compiles no such place"
+        for path in tree.under("", {".cc", ".cpp"})
+        if not compiled.match(path)
+    ]
+    sources = tree.under("", CPP)
+    included = {(path, name) for path in sources for _, name in tree.includes(path)}
+    for path in tree.under("", {".h"}):
+        if path.startswith("csrc/include/"):
+            continue  # for users
+        names = {path.split("/", depth)[depth] for depth in range(path.count("/") + 1)}
+        if not any(name in names for by, name in included if by != path):
+            bad.append(f"{path}: nothing includes it")
+    return bad
+
+
+@rule
+def links_in_the_docs_resolve(tree: Tree) -> list[str]:
+    bad = []
+    for path in tree.under("", {".md"}):
+        text = tree.text(path)
+        prose = re.sub(r"(?s)```.*?```|`[^`\n]*`", lambda m: "\n" * m[0].count("\n"), text)
+        for match in re.finditer(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s*(\S+)", prose, re.M):
+            link = match[1] or match[2]
+            if re.match(r"[a-z]+:|#", link):
+                continue
+            target = (tree.root / path).parent / link.split("#")[0]
+            if not target.exists():
+                bad.append(f"{path}:{line_of(prose, match.start())}: no such file: {link}")
+            elif "#" in link and target.suffix == ".md" and not _has_anchor(target, link):
+                bad.append(f"{path}:{line_of(prose, match.start())}: no such heading: {link}")
+    return bad
+
+
+def _has_anchor(page: Path, link: str) -> bool:
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"(?m)^#+\s+(.+?)\s*$", text)
+    anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+    anchors |= set(re.findall(r"""(?:id|name)=["']([^"']+)["']""", text))
+    anchors |= set(re.findall(r"(?m)^\(([\w-]+)\)=\s*$", text))
+    return link.split("#")[1] in anchors
+
+
+@rule
+def nothing_names_this_machine(tree: Tree) -> list[str]:
+    pattern = re.compile(r"(?<![\w.}$/])/(?:work|root|home|Users)/[\w.]+|--(?:extra-)?index-url")
+    return [
+        f"{path}:{line_of(tree.text(path), match.start())}: names one machine: {match[0]}"
+        for path in tree.under("", TEXT)
+        if not path.startswith("tests/tidy/")
+        for match in pattern.finditer(tree.text(path))
+    ]
+
+
+@rule
+def python_imports_are_declared(tree: Tree) -> list[str]:
+    """A third-party module that the package imports is a dependency in pyproject.toml."""
+    if "pyproject.toml" not in tree.paths:
+        return []
+    project = tomllib.loads(tree.text("pyproject.toml"))["project"]
+    extras = [name for group in project["optional-dependencies"].values() for name in group]
+    declared = {
+        re.split(r"[^\w-]", name)[0].replace("-", "_") for name in project["dependencies"] + extras
+    }
+    known = declared | set(sys.stdlib_module_names) | {"ciranda"}
+    return [
+        f"{path}:{line}: imports {module}, which pyproject.toml does not declare"
+        for path in tree.under("python/", {".py"})
+        for line, module in _imports(tree, path)
+        if module not in known
+    ]
+
+
+@rule
+def the_launcher_starts_without_torch(tree: Tree) -> list[str]:
+    light = [*tree.under("python/ciranda/run/", {".py"}), "python/ciranda/__init__.py"]
+    return [
+        f"{path}:{line}: imports torch, and `ciranda --help` must not wait for it"
+        for path in light
+        if path in tree.paths
+        for line, module in _imports(tree, path)
+        if module == "torch"
+    ]
+
+
+def _imports(tree: Tree, path: str) -> list[tuple[int, str]]:
+    """(line, top-level module) of every absolute import."""
+    found = []
+    for node in ast.walk(ast.parse(tree.text(path))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name.split(".")[0]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append((node.lineno, node.module.split(".")[0]))
+    return found

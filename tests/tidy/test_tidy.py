@@ -1,0 +1,178 @@
+"""The architecture holds, and each rule is seen to fail on a planted violation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import rules
+from tree import CPP, Tree
+
+PROJECT = Tree(Path(__file__).parents[2])
+
+PYPROJECT = '[project]\nname = "x"\ndependencies = ["torch>=2"]\noptional-dependencies = {}\n'
+
+# rule, {path: text} that breaks it, what the message must contain
+PLANTS = [
+    (
+        rules.includes_point_downwards,
+        {"csrc/core/wire/a.h": '#include "core/runtime/engine.h"'},
+        "wire/a.h:1: core/wire must not include core/runtime/engine.h",
+    ),
+    (
+        rules.includes_point_downwards,
+        {"csrc/core/negotiate/a.cc": '\n#include "core/plan/fusion.h"'},
+        "a.cc:2: core/negotiate must not include",
+    ),
+    (
+        rules.includes_point_downwards,
+        {
+            "csrc/core/kernels/a.cc": '#include "core/backend/shm/x.h"',
+            "csrc/core/backend/shm/x.h": "",
+        },
+        "core/kernels must not include core/backend/shm/x.h",
+    ),
+    (
+        rules.includes_point_downwards,
+        {"csrc/core/runtime/a.cc": '#include "torch/hooks.h"', "csrc/torch/hooks.h": ""},
+        "core/runtime must not include torch/hooks.h",
+    ),
+    (
+        rules.includes_point_downwards,
+        {"csrc/include/ciranda/core.h": '#include "core/base/result.h"'},
+        "include must not include core/base/result.h",
+    ),
+    (rules.includes_point_downwards, {"csrc/extra/a.cc": ""}, "not in a layer"),
+    *(
+        (
+            rules.pure_folders_touch_nothing_outside,
+            {f"csrc/core/{folder}/a.cc": f"#include <{header}>"},
+            f"must not include {header}",
+        )
+        for folder, header in [
+            ("wire", "sys/socket.h"),
+            ("negotiate", "thread"),
+            ("negotiate", "chrono"),
+            ("plan", "core/base/clock.h"),
+            ("kernels", "mutex"),
+        ]
+    ),
+    (
+        rules.torch_stays_out_of_core,
+        {"csrc/core/base/a.h": "#include <torch/torch.h>"},
+        "base/a.h:1: only csrc/torch",
+    ),
+    (
+        rules.torch_stays_out_of_core,
+        {"csrc/include/ciranda/core.h": "#include <ATen/ATen.h>"},
+        "ATen",
+    ),
+    *(
+        (rules.words_stay_in_their_files, {path: text}, what)
+        for path, text, what in [
+            ("csrc/core/base/a.cc", "auto x = std::getenv(name);", "getenv"),
+            ("csrc/torch/a.cc", "auto x = getenv(name);", "getenv"),
+            ("csrc/core/backend/a.cc", "std::thread t(run);", "a thread"),
+            ("csrc/core/backend/a.cc", "std::jthread t(run);", "a thread"),
+            ("csrc/core/runtime/a.h", "std::mutex m_;", "a mutex"),
+            ("csrc/core/runtime/a.h", "std::lock_guard lock(m_);", "a mutex"),
+            ("csrc/core/runtime/a.cc", "std::chrono::system_clock::now();", "wall-clock"),
+            ("csrc/core/runtime/a.cc", 'std::system("ls");', "a shell"),
+            ("csrc/core/transport/a.cc", "addr.s_addr = INADDR_ANY;", "everybody"),
+            ("csrc/core/base/a.cc", 'throw std::logic_error("x");', "exception"),
+            ("python/ciranda/run/a.py", "import pickle", "pickle"),
+            ("python/ciranda/a.py", "from cloudpickle import dumps", "pickle"),
+            ("python/ciranda/a.py", "state = torch.load(path)", "pickle"),
+            ("python/ciranda/a.py", "eval(text)", "eval"),
+            ("python/ciranda/a.py", "subprocess.run(line, shell=True)", "a shell"),
+            ("python/ciranda/a.py", "os.system(line)", "a shell"),
+            ("python/ciranda/a.py", 's.bind(("0.0.0.0", 1))', "everybody"),
+        ]
+    ),
+    (rules.nothing_is_left_for_now, {"docs/a.md": "\nTODO" + "(now): finish"}, "docs/a.md:2"),
+    (rules.every_core_file_has_a_test, {"csrc/core/base/a.cc": ""}, "no tests/cpp/base/a_test.cc"),
+    (rules.no_file_is_dead, {"csrc/core/base/a.h": ""}, "nothing includes it"),
+    (rules.no_file_is_dead, {"csrc/core/base/a.h": '#include "core/base/a.h"'}, "nothing includes"),
+    (rules.no_file_is_dead, {"csrc/old/a.cc": ""}, "compiles no such place"),
+    (rules.no_file_is_dead, {"tests/cpp/a_test.cc": ""}, "compiles no such place"),
+    (
+        rules.links_in_the_docs_resolve,
+        {"README.md": "\n[x](docs/no.md)"},
+        "README.md:2: no such file",
+    ),
+    (
+        rules.links_in_the_docs_resolve,
+        {"README.md": "[x](a.md#gone)", "a.md": "# Here"},
+        "no such heading: a.md#gone",
+    ),
+    (rules.nothing_names_this_machine, {"tools/a.sh": "cd /ho" + "me/somebody"}, "tools/a.sh:1"),
+    (rules.nothing_names_this_machine, {"a.txt": "--index" + "-url x"}, "names one machine"),
+    (
+        rules.python_imports_are_declared,
+        {"pyproject.toml": PYPROJECT, "python/ciranda/a.py": "def f():\n    import numpy.random"},
+        "a.py:2: imports numpy",
+    ),
+    (
+        rules.the_launcher_starts_without_torch,
+        {"python/ciranda/run/cli.py": "def f():\n    from torch import nn"},
+        "cli.py:2: imports torch",
+    ),
+]
+
+# Looks like a violation, is none.
+INNOCENT = {
+    "pyproject.toml": PYPROJECT,
+    "csrc/core/base/a.h": "// a std::mutex would throw; see /* getenv */\nint system_count(int x);",
+    "csrc/core/base/a.cc": '#include "core/base/a.h"\nauto s = "a // b";  // std::thread\n',
+    "csrc/core/runtime/engine_thread.cc": '#include "core/base/a.h"\nstd::thread t(run);\n',
+    "csrc/include/ciranda/core.h": "#include <vector>\n",
+    "csrc/torch/a.cc": "#include <torch/torch.h>\nvoid f() { throw std::this_thread::get_id(); }",
+    "python/ciranda/a.py": "import torch\nmodel.eval()  # eval(x)\n",
+    "tests/cpp/base/a_test.cc": "",
+    "tests/cpp/runtime/engine_thread_test.cc": "",
+    "docs/a.md": "# A\n[b](../README.md#the-start) [c](https://x.org) `[d](no.md)` [e](#a)",
+    "README.md": "## The start!\n",
+}
+
+
+def plant(root: Path, files: dict[str, str]) -> Tree:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return Tree(root)
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_project_obeys(rule: rules.Rule) -> None:
+    violations = rule(PROJECT)
+    assert not violations, "\n" + "\n".join(violations)
+
+
+@pytest.mark.parametrize(("rule", "files", "message"), PLANTS)
+def test_rule_sees_a_planted_violation(
+    rule: rules.Rule, files: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    violations = rule(plant(tmp_path, files))
+    assert any(message in violation for violation in violations), violations
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_rule_lets_innocent_code_pass(rule: rules.Rule, tmp_path: Path) -> None:
+    assert rule(plant(tmp_path, INNOCENT)) == []
+
+
+def test_every_rule_has_a_planted_violation() -> None:
+    assert {rule for rule, _, _ in PLANTS} == set(rules.RULES)
+
+
+def test_sizes_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints what is worth a second look; sizes fail nothing."""
+    with capsys.disabled():
+        for path in PROJECT.under("", CPP | {".py"}):
+            lines = PROJECT.text(path).count("\n")
+            if lines > 500:
+                print(f"\nlook again: {path} has {lines} lines", end="")

@@ -1,0 +1,55 @@
+# Shared by the scripts of this folder: stages that are announced, timed and summed up.
+# shellcheck shell=bash disable=SC2034  # what is set here is used by the others
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Two gigabytes for each compiler: torch's headers are large.
+jobs_for_this_machine() {
+  local cores memory_gb
+  cores=$(nproc)
+  memory_gb=$(awk '/^MemTotal/ {print int($2 / 1048576)}' /proc/meminfo)
+  local by_memory=$((memory_gb / 2 > 0 ? memory_gb / 2 : 1))
+  echo $((cores < by_memory ? cores : by_memory))
+}
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(jobs_for_this_machine)}"
+export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
+
+python=.venv/bin/python
+
+if [[ -t 1 && -z "${NO_COLOR:-}" ]]; then
+  bold=$'\e[1m' red=$'\e[31m' green=$'\e[32m' plain=$'\e[0m'
+else
+  bold='' red='' green='' plain=''
+fi
+
+stage_lines=()
+stages_passed=0
+stages_failed=0
+
+# stage TITLE COMMAND [ARGUMENT...]: runs the command, remembers how it went and how long it took.
+# Returns the command's status, so `stage ... || exit 1` stops where going on makes no sense.
+stage() {
+  local title=$1 status=0 began=$SECONDS
+  shift
+  printf '\n%s==> %s%s\n' "$bold" "$title" "$plain"
+  "$@" || status=$?
+  local seconds=$((SECONDS - began))
+  if ((status == 0)); then
+    stages_passed=$((stages_passed + 1))
+    stage_lines+=("$(printf '  %sok    %s %5d s  %s' "$green" "$plain" $seconds "$title")")
+  else
+    stages_failed=$((stages_failed + 1))
+    stage_lines+=("$(printf '  %sFAILED%s %5d s  %s (status %d)' "$red" "$plain" $seconds \
+      "$title" $status)")
+  fi
+  return $status
+}
+
+# The last thing a script prints; fails if a stage did.
+stage_summary() {
+  printf '\n%s%s%s\n' "$bold" "$1" "$plain"
+  printf '%s\n' "${stage_lines[@]}"
+  printf '\nstages: %d passed, %d failed\n' $stages_passed $stages_failed
+  ((stages_failed == 0))
+}
