@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/wire/types.h"
+
+namespace ciranda {
+
+struct PendingOp;  // readiness.h
+struct FailedOp;
+
+// One name that something unfinished or cached refers to. Cached specs point here, so that a known
+// Request finds its pending operation without touching the name's characters.
+struct NameEntry {
+  const std::string* name = nullptr;  // null for the unnamed
+  std::uint32_t references = 0;       // cached specs + pending operations + unanswered failures
+  std::vector<PendingOp*> pending;    // ascending by occurrence; nearly always one
+  std::vector<FailedOp*> failed;      // oldest first; nearly always none
+};
+
+// Interned names. An operation without a name is known by its kind, so that unnamed operations of
+// different kinds do not meet. Entries keep their address and live while references > 0.
+class NameTable {
+ public:
+  NameTable() = default;
+  NameTable(const NameTable&) = delete;
+  NameTable& operator=(const NameTable&) = delete;
+
+  // The entry, made if it is new. The caller holds a reference: it calls release() in the end.
+  NameEntry& acquire(std::string_view name, OpKind kind);
+  void add_reference(NameEntry& entry) { ++entry.references; }
+  void release(NameEntry& entry);
+
+  std::size_t size() const { return entries_.size(); }
+
+ private:
+  std::unordered_map<std::string, NameEntry> entries_;
+  std::array<NameEntry, kOpKindCount> unnamed_;
+};
+
+}  // namespace ciranda

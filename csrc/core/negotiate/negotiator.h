@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/negotiate/response.h"
+#include "core/wire/messages.h"
+
+namespace ciranda {
+
+// Decides what runs. Every rank feeds its own Negotiator the same frames in the same order, so
+// all copies hold the same state and give the same responses (invariants I1, I2, I7 in
+// docs/invariants.md). No I/O, no clock, no threads; the owner serialises calls.
+class Negotiator {
+ public:
+  struct Options {
+    int size = 1;                                      // ranks that must agree
+    std::size_t cache_entries = kCacheEntriesDefault;  // 0 = cache nothing
+  };
+  explicit Negotiator(const Options& options);
+  ~Negotiator();
+  Negotiator(const Negotiator&) = delete;
+  Negotiator& operator=(const Negotiator&) = delete;
+
+  // Handles the next frame of the agreed order and appends what it decided to `out`.
+  // `tick` is remembered for stall reports only and takes no part in decisions.
+  // A frame that does not decode, or that a rank must not send, is an error: the World must fail.
+  Status handle_frame(Rank from, std::span<const std::byte> frame, std::uint64_t tick,
+                      std::vector<Response>& out);
+
+  // The number under which `spec` is known now, or kNoCacheId. O(1), no allocation.
+  CacheId known(const RequestSpec& spec) const;
+
+  // Operations submitted by some ranks but not by all, oldest first.
+  std::vector<StalledOp> waiting() const;
+
+  // Ranks that sent kLeave, ascending.
+  const std::vector<Rank>& departed() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/negotiate/name_table.h"
+#include "core/negotiate/response.h"
+#include "core/wire/messages.h"
+
+namespace ciranda {
+
+// An operation that at least one rank has submitted and at least one has not.
+struct PendingOp {
+  NameEntry* name = nullptr;
+  std::uint32_t occurrence = 0;
+  std::uint64_t since_tick = 0;
+  std::shared_ptr<const RequestSpec> spec;                 // what the first rank submitted
+  std::vector<std::optional<Contribution>> contributions;  // by rank
+  int contributed = 0;
+  // What others submitted under the same name, where it differs from `spec`; in log order.
+  struct Disagreement {
+    Rank rank = kNoRank;
+    std::shared_ptr<const RequestSpec> spec;
+  };
+  std::vector<Disagreement> disagreements;
+
+  PendingOp* older = nullptr;  // in order of the first request; owned by Readiness
+  PendingOp* newer = nullptr;
+};
+
+// An operation that failed before every rank had submitted it: those still owe a submission, which
+// gets the same error, so that their next use of the name meets the others' next use.
+struct FailedOp {
+  NameEntry* name = nullptr;
+  std::uint32_t occurrence = 0;
+  std::shared_ptr<const Error> error;
+  std::vector<bool> owed;  // by rank: has not been told yet
+  int owed_count = 0;
+};
+
+// Failures that wait for stragglers; one more and the World fails with kLimit.
+inline constexpr std::size_t kFailedOpsMax = 1024;
+
+// Who has submitted what. Pure bookkeeping; the negotiator decides.
+class Readiness {
+ public:
+  Readiness(int size, NameTable& names);
+  ~Readiness();
+  Readiness(const Readiness&) = delete;
+  Readiness& operator=(const Readiness&) = delete;
+
+  // The pending operation of that name and occurrence; find gives nullptr if there is none.
+  PendingOp* find(const NameEntry& name, std::uint32_t occurrence) const;
+  PendingOp& open(NameEntry& name, std::uint32_t occurrence,
+                  std::shared_ptr<const RequestSpec> spec, std::uint64_t tick);
+  // Forgets the operation; the caller has moved out what it needs.
+  void close(PendingOp& op);
+
+  void remember_failure(const PendingOp& op, std::shared_ptr<const Error> error);
+  // The error that `rank` has not been told yet; counts as told from now on. nullptr if none.
+  std::shared_ptr<const Error> take_failure(NameEntry& name, std::uint32_t occurrence, Rank rank);
+  void forget_failures();
+
+  PendingOp* oldest() const { return oldest_; }
+  std::size_t failed_count() const { return failed_.size(); }
+  const int size;
+
+ private:
+  void unlink(PendingOp& op);
+
+  NameTable& names_;
+  PendingOp* oldest_ = nullptr;
+  PendingOp* newest_ = nullptr;
+  std::vector<std::unique_ptr<PendingOp>> spare_;  // closed ones, used again
+  std::vector<std::unique_ptr<FailedOp>> failed_;  // oldest first
+};
+
+}  // namespace ciranda

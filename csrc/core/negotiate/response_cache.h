@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <unordered_map>
+
+#include "core/negotiate/name_table.h"
+#include "core/wire/messages.h"
+
+namespace ciranda {
+
+// Which RequestSpecs have a number. Every rank holds the same cache, because only the agreed order
+// of frames changes it: a spec enters when its operation runs, is renewed whenever a Request of it
+// is handled, and the one that was renewed longest ago makes room. Numbers rise and are never
+// used twice, so a number that was in flight while its spec was evicted cannot mean another one.
+class ResponseCache {
+ public:
+  struct Entry {
+    CacheId id = kNoCacheId;
+    std::shared_ptr<const RequestSpec> spec;
+    NameEntry* name = nullptr;
+  };
+
+  // Holds at most `capacity` entries; 0 = nothing is ever cached.
+  ResponseCache(std::size_t capacity, NameTable& names);
+  ~ResponseCache();
+  ResponseCache(const ResponseCache&) = delete;
+  ResponseCache& operator=(const ResponseCache&) = delete;
+
+  // Pure look-ups, free to call at any time.
+  CacheId find(const RequestSpec& spec) const;
+  bool handed_out(CacheId id) const {
+    return id != kNoCacheId && (next_id_ == kNoCacheId || id < next_id_);
+  }
+  std::size_t size() const { return by_id_.size(); }
+
+  // Renews the entry, or gives nullptr when it is not (or no longer) there.
+  // Valid until the next insert.
+  const Entry* use(CacheId id);
+  const Entry* use(const RequestSpec& spec);
+
+  // Renews the entry of `spec`, or makes one, evicting the oldest if there is no room. Returns its
+  // number, kNoCacheId if the capacity is 0 or the numbers are used up.
+  CacheId insert(const std::shared_ptr<const RequestSpec>& spec, NameEntry& name);
+
+ private:
+  using Order = std::list<Entry>;  // most recently renewed first
+  struct Hash {
+    std::size_t operator()(const RequestSpec* spec) const;
+  };
+  struct Equal {
+    bool operator()(const RequestSpec* a, const RequestSpec* b) const { return a == b || *a == *b; }
+  };
+
+  const Entry* renew(Order::iterator entry);
+  void evict_oldest();
+
+  const std::size_t capacity_;
+  NameTable& names_;
+  CacheId next_id_ = kNoCacheId + 1;  // kNoCacheId again: all were handed out
+  Order order_;
+  std::unordered_map<CacheId, Order::iterator> by_id_;
+  std::unordered_map<const RequestSpec*, Order::iterator, Hash, Equal> by_spec_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,62 @@
+#include "core/negotiate/stall.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/base/assert.h"
+#include "core/negotiate/wording.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::size_t kNamesShown = 2;  // of those that wait for the same ranks
+
+struct Group {
+  std::uint64_t since_tick = 0;
+  std::vector<const StalledOp*> ops;
+};
+
+std::string names_of(const Group& group) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(group.ops.size(), kNamesShown); ++i) {
+    const RequestSpec& spec = *group.ops[i]->spec;
+    const bool same_kind = i > 0 && group.ops[i - 1]->spec->kind == spec.kind && !spec.name.empty();
+    std::string label = op_label(spec, group.ops[i]->occurrence);
+    if (same_kind) label.erase(0, op_kind_name(spec.kind).size() + 1);
+    text += (i > 0 ? ", " : "") + label;
+  }
+  if (group.ops.size() > kNamesShown)
+    text += " and " + std::to_string(group.ops.size() - kNamesShown) + " more";
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, std::uint64_t now,
+                                        std::uint64_t threshold_ticks,
+                                        std::uint64_t ticks_per_second) {
+  CIRANDA_ASSERT(ticks_per_second > 0);
+  std::map<std::vector<Rank>, Group> groups;
+  for (const StalledOp& op : waiting) {
+    CIRANDA_ASSERT(!op.missing.empty() && op.spec != nullptr);
+    if (op.since_tick > now || now - op.since_tick < threshold_ticks) continue;
+    Group& group = groups[op.missing];
+    group.since_tick =
+        group.ops.empty() ? op.since_tick : std::min(group.since_tick, op.since_tick);
+    group.ops.push_back(&op);
+  }
+  if (groups.empty()) return std::nullopt;
+
+  std::string text;
+  for (const auto& [missing, group] : groups) {
+    const std::string ranks = rank_list(missing);
+    text += "waiting for " + ranks + " since " +
+            std::to_string((now - group.since_tick) / ticks_per_second) + " s: " + names_of(group) +
+            "; " + ranks + (missing.size() == 1 ? " has" : " have") + " not submitted " +
+            (group.ops.size() == 1 ? "it" : "them") + ".\n";
+  }
+  text.pop_back();
+  return text + " Check that every rank runs the same steps.";
+}
+
+}  // namespace ciranda

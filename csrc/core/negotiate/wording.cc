@@ -1,0 +1,172 @@
+#include "core/negotiate/wording.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "core/base/assert.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::size_t kRangesShown = 8;      // of ranks, in one list
+constexpr std::size_t kValuesShown = 8;      // different values of one attribute
+constexpr std::size_t kValueBytesMax = 256;  // a tensor of kDimsMax dimensions is the longest
+static_assert(kDimsMax * 15 + 12 <= kValueBytesMax, "dtype and dimensions of 13 digits");
+static_assert(kValuesShown * (kRangesShown * 11 + 24 + kValueBytesMax) + 3 * kNameBytesMax <
+                  kErrorTextBytesMax,
+              "a mismatch with the longest values fits an error text");
+
+std::string number(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+// What a spec says about one attribute, "" where that does not apply.
+struct Attribute {
+  const char* differ;  // "<label>: <differ>: …"
+  const char* same;    // "submit <same> on every rank"
+  std::string (*value)(const RequestSpec& spec);
+};
+
+const Attribute kAttributes[] = {
+    {"different operations", "the same operation",
+     [](const RequestSpec& spec) { return std::string(op_kind_name(spec.kind)); }},
+    {"numbers of tensors differ", "the same tensors",
+     [](const RequestSpec& spec) {
+       return std::to_string(spec.tensors.size()) +
+              (spec.tensors.size() == 1 ? " tensor" : " tensors");
+     }},
+    {"ops differ", "the same op",
+     [](const RequestSpec& spec) { return "op " + std::string(reduce_op_name(spec.op)); }},
+    {"root ranks differ", "the same root rank",
+     [](const RequestSpec& spec) { return "root rank " + std::to_string(spec.root); }},
+    {"prescale factors differ", "the same prescale factor",
+     [](const RequestSpec& spec) { return "prescale factor " + number(spec.prescale); }},
+    {"postscale factors differ", "the same postscale factor",
+     [](const RequestSpec& spec) { return "postscale factor " + number(spec.postscale); }},
+    {"places of the data differ", "tensors of the same origin",
+     [](const RequestSpec& spec) {
+       return std::string(spec.in_arena ? "gradients in the arena" : "a tensor of its own");
+     }},
+};
+
+using SpecByRank = std::vector<const RequestSpec*>;
+
+SpecByRank specs_of(const PendingOp& op) {
+  SpecByRank specs(op.contributions.size(), op.spec.get());
+  for (const auto& other : op.disagreements)
+    specs[static_cast<std::size_t>(other.rank)] = other.spec.get();
+  return specs;
+}
+
+// "ranks 0, 2 have A, rank 1 has B", by the lowest rank of each value. Empty if all agree.
+template <typename Value>
+std::string values_by_rank(const SpecByRank& specs, Value value) {
+  std::vector<std::pair<std::string, std::vector<Rank>>> groups;
+  for (std::size_t r = 0; r < specs.size(); ++r) {
+    std::string text = value(*specs[r]);
+    const auto same = std::find_if(groups.begin(), groups.end(),
+                                   [&](const auto& group) { return group.first == text; });
+    auto& group =
+        same != groups.end() ? *same : groups.emplace_back(std::move(text), std::vector<Rank>());
+    group.second.push_back(static_cast<Rank>(r));
+  }
+  if (groups.size() < 2) return {};
+  std::string text;
+  for (std::size_t i = 0; i < std::min(groups.size(), kValuesShown); ++i) {
+    const auto& [what, ranks] = groups[i];
+    text +=
+        (i > 0 ? ", " : "") + rank_list(ranks) + (ranks.size() == 1 ? " has " : " have ") + what;
+  }
+  if (groups.size() > kValuesShown)
+    text += " and " + std::to_string(groups.size() - kValuesShown) + " more values";
+  return text;
+}
+
+// Tensor by tensor: dtype first, because a shape is printed with its dtype.
+std::string tensor_mismatch(const SpecByRank& specs, const std::string& label) {
+  const std::size_t count = specs[0]->tensors.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto differs = [&](auto same) {
+      return std::any_of(specs.begin(), specs.end(), [&](const RequestSpec* spec) {
+        return !same(spec->tensors[i], specs[0]->tensors[i]);
+      });
+    };
+    const bool dtypes = differs([](const auto& a, const auto& b) { return a.dtype == b.dtype; });
+    const bool shapes = differs([](const auto& a, const auto& b) { return a.shape == b.shape; });
+    if (!dtypes && !shapes) continue;
+    const std::string member =
+        count == 1 ? "" : ", tensor [" + std::to_string(i) + "] of " + std::to_string(count);
+    const std::string what = dtypes && shapes ? "dtypes and shapes" : dtypes ? "dtypes" : "shapes";
+    return label + member + ": " + what + " differ: " +
+           values_by_rank(specs, [&](const RequestSpec& s) { return to_string(s.tensors[i]); }) +
+           "; submit the same " +
+           (dtypes && shapes ? "dtype and shape"
+            : dtypes         ? "dtype"
+                             : "shape") +
+           " on every rank";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string rank_list(const std::vector<Rank>& ranks) {
+  CIRANDA_ASSERT(!ranks.empty());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  std::size_t shown = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++shown) {
+    if (shown == kRangesShown) return text + " and " + std::to_string(ranks.size() - i) + " more";
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last == i + 1) last = i;  // two neighbours read better as "0, 1"
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string op_label(const RequestSpec& spec, std::uint32_t occurrence) {
+  std::string text(op_kind_name(spec.kind));
+  text += spec.name.empty() ? std::string(" without a name") : " '" + spec.name + "'";
+  if (spec.name.empty() || occurrence > 0) text += " (call " + std::to_string(occurrence) + ")";
+  return text;
+}
+
+std::string mismatch_text(const PendingOp& op) {
+  CIRANDA_ASSERT(!op.disagreements.empty());
+  const SpecByRank specs = specs_of(op);
+  const bool same_kind = std::all_of(specs.begin(), specs.end(), [&](const RequestSpec* spec) {
+    return spec->kind == specs[0]->kind;
+  });
+  const std::string label =
+      same_kind ? op_label(*op.spec, op.occurrence) : "'" + op.spec->name + "'";
+  for (const Attribute& attribute : kAttributes) {
+    const std::string values = values_by_rank(specs, attribute.value);
+    if (!values.empty())
+      return label + ": " + attribute.differ + ": " + values + "; submit " + attribute.same +
+             " on every rank";
+  }
+  std::string text = tensor_mismatch(specs, label);
+  CIRANDA_ASSERT(!text.empty());  // the specs differ, so one of their attributes does
+  return text;
+}
+
+std::string duplicate_text(const PendingOp& op, Rank rank) {
+  return op_label(*op.spec, op.occurrence) + ": rank " + std::to_string(rank) +
+         " submitted it twice before every rank had submitted it once; give each operation in "
+         "flight its own name";
+}
+
+std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
+                      const std::vector<Rank>& departed) {
+  return op_label(spec, occurrence) + ": " + rank_list(departed) +
+         (departed.size() == 1 ? " has" : " have") +
+         " shut down and will not take part; let every rank do the same steps before it ends";
+}
+
+}  // namespace ciranda

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/negotiate/readiness.h"
+#include "core/wire/messages.h"
+
+namespace ciranda {
+
+// The sentences of negotiation. They depend on the agreed order only, so that every rank prints
+// the same ones, and they stay below kErrorTextBytesMax however many ranks and values there are.
+
+// "rank 1", "ranks 0, 2", "ranks 0-5, 7". `ranks` ascends and is not empty.
+std::string rank_list(const std::vector<Rank>& ranks);
+
+// "allreduce 'grad.w'", "barrier without a name (call 3)". Calls are counted from 0.
+std::string op_label(const RequestSpec& spec, std::uint32_t occurrence);
+
+// Which attribute differs, and per value the ranks that have it:
+// "allreduce 'grad.w': shapes differ: ranks 0, 2 have float32 [3, 4], rank 1 has float32 [3, 5];
+// submit the same shape on every rank". `op` is complete and has disagreements.
+std::string mismatch_text(const PendingOp& op);
+
+std::string duplicate_text(const PendingOp& op, Rank rank);
+std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
+                      const std::vector<Rank>& departed);
+
+}  // namespace ciranda

@@ -1,0 +1,107 @@
+#include "core/plan/fusion.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/base/assert.h"
+
+namespace ciranda {
+namespace {
+
+bool fuses(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
+}
+
+std::uint64_t payload_bytes(const TensorSpec& tensor) {
+  return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+}
+
+// Ops under construction. `open_` holds the positions in `ops_` of those that may still grow.
+class Planner {
+ public:
+  explicit Planner(const FusionLimits& limits) : limits_(limits) {}
+
+  void add(std::uint32_t response, const RequestSpec& spec) {
+    if (!fuses(spec.kind)) return add_alone(response, spec);
+    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) add_fused(response, i, spec);
+  }
+
+  std::vector<FusedOp> take() { return std::move(ops_); }
+
+ private:
+  struct Open {
+    std::size_t position;
+    std::uint64_t bytes;
+  };
+
+  // Nothing that comes later may move before it: all open ops end here.
+  void add_alone(std::uint32_t response, const RequestSpec& spec) {
+    open_.clear();
+    if (spec.tensors.empty()) start(spec, DType::kFloat32).members.push_back({response, 0});
+    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i)
+      start(spec, spec.tensors[i].dtype).members.push_back({response, i});
+  }
+
+  void add_fused(std::uint32_t response, std::uint32_t tensor, const RequestSpec& spec) {
+    const DType dtype = spec.tensors[tensor].dtype;
+    const std::uint64_t bytes = payload_bytes(spec.tensors[tensor]);
+    if (bytes > limits_.bytes_max) {
+      start(spec, dtype).members.push_back({response, tensor});
+      return;
+    }
+    auto open = std::find_if(open_.begin(), open_.end(), [&](const Open& candidate) {
+      return matches(ops_[candidate.position], response, spec, dtype);
+    });
+    if (open != open_.end() && bytes > limits_.bytes_max - open->bytes) {
+      open_.erase(open);  // full: later tensors do not move back before this one
+      open = open_.end();
+    }
+    if (open == open_.end()) {
+      start(spec, dtype);
+      open = open_.insert(open_.end(), {.position = ops_.size() - 1, .bytes = 0});
+    }
+    open->bytes += bytes;
+    CIRANDA_ASSERT(open->bytes <= limits_.bytes_max);
+    ops_[open->position].members.push_back({response, tensor});
+  }
+
+  static bool matches(const FusedOp& op, std::uint32_t response, const RequestSpec& spec,
+                      DType dtype) {
+    if (op.kind != spec.kind || op.op != spec.op || op.dtype != dtype || op.root != spec.root)
+      return false;
+    if (op.prescale != spec.prescale || op.postscale != spec.postscale) return false;
+    if (op.in_arena != spec.in_arena) return false;
+    return !spec.in_arena || op.members.front().response == response;
+  }
+
+  FusedOp& start(const RequestSpec& spec, DType dtype) {
+    FusedOp& op = ops_.emplace_back();
+    op.kind = spec.kind;
+    op.op = spec.op;
+    op.dtype = dtype;
+    op.root = spec.root;
+    op.prescale = spec.prescale;
+    op.postscale = spec.postscale;
+    op.in_arena = spec.in_arena;
+    return op;
+  }
+
+  const FusionLimits& limits_;
+  std::vector<FusedOp> ops_;
+  std::vector<Open> open_;
+};
+
+}  // namespace
+
+std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const FusionLimits& limits) {
+  Planner planner(limits);
+  for (std::uint32_t i = 0; i < responses.size(); ++i) {
+    const Response& response = responses[i];
+    if (response.verdict != Response::Verdict::kRun) continue;
+    CIRANDA_ASSERT(response.spec != nullptr);
+    planner.add(i, *response.spec);
+  }
+  return planner.take();
+}
+
+}  // namespace ciranda

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/negotiate/response.h"
+
+namespace ciranda {
+
+// What a backend runs in one piece: members of one kind, op, dtype, scale and root, in agreed
+// order. The members' payloads are concatenated in that order.
+struct FusedOp {
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+  Rank root = kNoRank;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool in_arena = false;
+  struct Member {
+    std::uint32_t response;  // position in the span given to plan_fusion
+    std::uint32_t tensor;    // position in that response's spec
+    bool operator==(const Member&) const = default;
+  };
+  std::vector<Member> members;
+};
+
+struct FusionLimits {
+  std::uint64_t bytes_max = 64ull << 20;  // a fused op holds at most so many payload bytes
+};
+
+// Splits the kRun responses (others are skipped) into fused ops. A pure function of its arguments:
+// the same on every rank and in every run. Only allreduce and broadcast fuse; a response's tensors
+// of different dtypes become different ops; the first member sets the place in the order and
+// nothing overtakes an unfused kind. A tensor above bytes_max is an op of its own. in_arena
+// requests never fuse with others (their chunks are claimed where they lie).
+std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const FusionLimits& limits);
+
+}  // namespace ciranda

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/assert.h"
+#include "core/base/result.h"
+
+namespace ciranda {
+
+// Bytes of integers, least significant first. A varint holds seven bits a byte, the top bit says
+// that more follow; only the shortest form is accepted, so every value has exactly one encoding.
+inline constexpr std::size_t kVarintBytesMax = 10;
+
+constexpr std::size_t varint_bytes(std::uint64_t value) {
+  return (static_cast<std::size_t>(std::bit_width(value | 1)) + 6) / 7;
+}
+
+// Appends to a vector that the caller owns. Cannot fail.
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& out) : out_(out) {}
+
+  void u8(std::uint8_t value) { out_.push_back(static_cast<std::byte>(value)); }
+
+  void u64(std::uint64_t value) {
+    std::byte raw[8];
+    for (std::size_t i = 0; i < 8; ++i) raw[i] = static_cast<std::byte>(value >> (8 * i));
+    out_.insert(out_.end(), raw, raw + 8);
+  }
+
+  void f64(double value) { u64(std::bit_cast<std::uint64_t>(value)); }
+
+  void varint(std::uint64_t value) {
+    while (value >= 0x80) {
+      out_.push_back(static_cast<std::byte>(value | 0x80));
+      value >>= 7;
+    }
+    out_.push_back(static_cast<std::byte>(value));
+  }
+
+  void text(std::string_view value) {
+    const auto* first = reinterpret_cast<const std::byte*>(value.data());
+    out_.insert(out_.end(), first, first + value.size());
+  }
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
+// Reads bytes that may be anything. The first fault is kept with its field and offset; from then
+// on every read gives zero and ok() is false, so that callers check once at the end of a group.
+// Nothing is ever read past the end, and no count is returned that the remaining bytes cannot
+// hold.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes)
+      : begin_(bytes.data()), next_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+
+  bool ok() const { return field_ == nullptr; }
+  std::size_t remaining() const { return static_cast<std::size_t>(end_ - next_); }
+  std::size_t offset() const { return static_cast<std::size_t>(next_ - begin_); }
+
+  std::uint8_t u8(const char* field, std::uint8_t max) {
+    if (next_ == end_) return fail(field, "is cut off"), std::uint8_t{0};
+    const auto value = static_cast<std::uint8_t>(*next_);
+    if (value > max) return fail(field, "is out of range"), std::uint8_t{0};
+    ++next_;
+    return value;
+  }
+
+  std::uint64_t varint(const char* field, std::uint64_t max) {
+    // One byte is by far the most frequent form.
+    if (next_ != end_ && static_cast<std::uint8_t>(*next_) < 0x80) [[likely]] {
+      const auto value = static_cast<std::uint64_t>(*next_);
+      if (value > max) return fail(field, "is out of range"), std::uint64_t{0};
+      ++next_;
+      return value;
+    }
+    return long_varint(field, max);
+  }
+
+  std::uint64_t u64(const char* field);
+  double f64(const char* field) { return std::bit_cast<double>(u64(field)); }
+
+  // A number of things that follow, at least `bytes_each` bytes each. Never more than the
+  // remaining bytes can hold, so that a caller may allocate for it.
+  std::size_t count(const char* field, std::size_t max, std::size_t bytes_each);
+
+  // `size` bytes, which count() has already found to be there. Valid as long as the input.
+  std::string_view text(const char* field, std::size_t size);
+
+  // Records a fault that the caller found in what it read.
+  void fail(const char* field, std::string_view reason);
+
+  // kMalformed: "request.token at byte 17 is cut off".
+  Error error() const;
+
+ private:
+  std::uint64_t long_varint(const char* field, std::uint64_t max);
+
+  const std::byte* begin_;
+  const std::byte* next_;
+  const std::byte* end_;
+  const char* field_ = nullptr;  // set by the first fault
+  std::size_t fault_offset_ = 0;
+  std::string reason_;
+};
+
+}  // namespace ciranda

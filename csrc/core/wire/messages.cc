@@ -1,0 +1,335 @@
+#include "core/wire/messages.h"
+
+#include <cmath>
+
+#include "core/base/assert.h"
+#include "core/wire/codec.h"
+
+namespace ciranda {
+namespace {
+
+// The bits of a request's first byte. What is absent is zero or empty, so each value has exactly
+// one encoding.
+constexpr std::uint8_t kHasSpec = 1;
+constexpr std::uint8_t kHasOccurrence = 2;
+constexpr std::uint8_t kHasArena = 4;
+constexpr std::uint8_t kHasRows = 8;
+constexpr std::uint8_t kFlagsMax = 15;
+
+constexpr std::size_t kRequestBytesMin = 3;  // flags, cache id, token
+constexpr std::size_t kTensorBytesMin = 2;   // dtype, number of dimensions
+
+std::uint8_t flags_of(const Request& request) {
+  std::uint8_t flags = 0;
+  if (request.spec.has_value()) flags |= kHasSpec;
+  if (request.occurrence != 0) flags |= kHasOccurrence;
+  if (request.contribution.arena != ArenaRef{}) flags |= kHasArena;
+  if (!request.contribution.rows.empty()) flags |= kHasRows;
+  return flags;
+}
+
+bool takes_rows(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
+
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
+Error refused(ErrorCode code, const RequestSpec& spec, std::string sentence) {
+  return {.code = code,
+          .text = std::string(op_kind_name(spec.kind)) + " '" + spec.name.substr(0, kNameBytesMax) +
+                  "': " + std::move(sentence),
+          .tensor = spec.name.substr(0, kNameBytesMax)};
+}
+
+std::string beyond(std::string_view what, std::uint64_t value, std::uint64_t limit) {
+  return std::string(what) + " " + std::to_string(value) + " exceeds the limit of " +
+         std::to_string(limit);
+}
+
+Status check_tensor(const RequestSpec& spec, std::size_t index) {
+  const TensorSpec& tensor = spec.tensors[index];
+  const std::string label = "tensor " + std::to_string(index);
+  if (tensor.shape.size() > kDimsMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond(label + ": number of dimensions", tensor.shape.size(), kDimsMax));
+  if (takes_rows(spec.kind) && (tensor.shape.empty() || tensor.shape[0] != kAnyRows))
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   label + ": its first dimension must be left open");
+
+  auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    const std::int64_t dim = tensor.shape[i];
+    if (i == 0 && dim == kAnyRows && takes_rows(spec.kind)) continue;
+    if (dim < 0)
+      return refused(ErrorCode::kInvalidArgument, spec,
+                     label + ": dimension " + std::to_string(i) + " is negative");
+    if (dim > kTensorBytesMax)
+      return refused(ErrorCode::kLimit, spec,
+                     beyond(label + ": size of dimension " + std::to_string(i),
+                            static_cast<std::uint64_t>(dim), kTensorBytesMax));
+    // An overflow is kept at the limit + 1; a later 0 still makes the tensor empty.
+    if (__builtin_mul_overflow(bytes, dim, &bytes) || bytes > kTensorBytesMax)
+      bytes = kTensorBytesMax + 1;
+  }
+  if (bytes > kTensorBytesMax)
+    return refused(ErrorCode::kLimit, spec,
+                   label + ": its bytes exceed the limit of " + std::to_string(kTensorBytesMax));
+  return {};
+}
+
+// What decode and the submitter both demand of a spec.
+Status check_spec(const RequestSpec& spec) {
+  if (spec.name.size() > kNameBytesMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("bytes of the name", spec.name.size(), kNameBytesMax));
+  if (spec.tensors.size() > kTensorsPerRequestMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("number of tensors", spec.tensors.size(), kTensorsPerRequestMax));
+  if (spec.tensors.empty() != (spec.kind == OpKind::kBarrier))
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   spec.tensors.empty() ? "it needs a tensor" : "it takes no tensor");
+  if (spec.kind == OpKind::kAlltoall && spec.tensors.size() != 1)
+    return refused(ErrorCode::kInvalidArgument, spec, "it takes exactly one tensor");
+  if (spec.kind == OpKind::kBroadcast ? spec.root < 0 : spec.root != kNoRank)
+    return refused(
+        ErrorCode::kInvalidArgument, spec,
+        spec.kind == OpKind::kBroadcast ? "it needs a root rank" : "it takes no root rank");
+  if (spec.root >= kRanksMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("root rank", static_cast<std::uint64_t>(spec.root), kRanksMax - 1));
+  if (!std::isfinite(spec.prescale) || !std::isfinite(spec.postscale))
+    return refused(ErrorCode::kInvalidArgument, spec, "a scale factor is not finite");
+  if (!reduces(spec.kind) &&
+      (spec.op != ReduceOp::kSum || spec.prescale != 1.0 || spec.postscale != 1.0))
+    return refused(ErrorCode::kInvalidArgument, spec, "it takes neither op nor scale factors");
+  for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
+  return {};
+}
+
+std::uint64_t root_plus_one(const RequestSpec& spec) {
+  return static_cast<std::uint64_t>(std::int64_t{spec.root} + 1);
+}
+
+std::size_t spec_bytes(const RequestSpec& spec) {
+  std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
+  bytes += 3 + 8 + 8;  // kind, op, in_arena; two scale factors
+  bytes += varint_bytes(root_plus_one(spec));
+  bytes += varint_bytes(spec.tensors.size());
+  for (const TensorSpec& tensor : spec.tensors) {
+    bytes += kTensorBytesMin;
+    for (const std::int64_t dim : tensor.shape)
+      bytes += varint_bytes(static_cast<std::uint64_t>(dim) + 1);
+  }
+  return bytes;
+}
+
+std::size_t contribution_bytes(const Contribution& contribution) {
+  std::size_t bytes = varint_bytes(contribution.token);
+  if (contribution.arena != ArenaRef{})
+    bytes += varint_bytes(contribution.arena.segment) + varint_bytes(contribution.arena.offset);
+  if (!contribution.rows.empty()) bytes += varint_bytes(contribution.rows.size());
+  for (const std::int64_t rows : contribution.rows)
+    bytes += varint_bytes(static_cast<std::uint64_t>(rows));
+  return bytes;
+}
+
+void write_spec(Writer& out, const RequestSpec& spec) {
+  CIRANDA_ASSERT(check_spec(spec).ok());  // callers have asked check_limits
+  out.varint(spec.name.size());
+  out.text(spec.name);
+  out.u8(static_cast<std::uint8_t>(spec.kind));
+  out.u8(static_cast<std::uint8_t>(spec.op));
+  out.varint(root_plus_one(spec));
+  out.f64(spec.prescale);
+  out.f64(spec.postscale);
+  out.u8(spec.in_arena ? 1 : 0);
+  out.varint(spec.tensors.size());
+  for (const TensorSpec& tensor : spec.tensors) {
+    out.u8(static_cast<std::uint8_t>(tensor.dtype));
+    out.u8(static_cast<std::uint8_t>(tensor.shape.size()));
+    for (const std::int64_t dim : tensor.shape) out.varint(static_cast<std::uint64_t>(dim) + 1);
+  }
+}
+
+void write_request(Writer& out, const Request& request) {
+  CIRANDA_ASSERT(request.spec.has_value() == (request.cache_id == kNoCacheId));
+  const std::uint8_t flags = flags_of(request);
+  out.u8(flags);
+  if (request.spec.has_value()) {
+    write_spec(out, *request.spec);
+  } else {
+    out.varint(request.cache_id);
+  }
+  if ((flags & kHasOccurrence) != 0) out.varint(request.occurrence);
+  const Contribution& own = request.contribution;
+  out.varint(own.token);
+  if ((flags & kHasArena) != 0) {
+    out.varint(own.arena.segment);
+    out.varint(own.arena.offset);
+  }
+  if ((flags & kHasRows) == 0) return;
+  CIRANDA_ASSERT(own.rows.size() <= kTensorsPerRequestMax);
+  out.varint(own.rows.size());
+  for (const std::int64_t rows : own.rows) {
+    CIRANDA_ASSERT(rows >= 0 && rows <= kTensorBytesMax);
+    out.varint(static_cast<std::uint64_t>(rows));
+  }
+}
+
+void read_tensor(Reader& in, TensorSpec& tensor) {
+  tensor.dtype = static_cast<DType>(in.u8("tensor.dtype", kDTypeCount - 1));
+  const std::size_t dims = in.u8("tensor.dimensions", kDimsMax);
+  if (dims > in.remaining())
+    return in.fail("tensor.dimensions", "is more than the bytes that follow");
+  tensor.shape.resize(dims);
+  for (std::int64_t& dim : tensor.shape)
+    dim = static_cast<std::int64_t>(in.varint("tensor.shape", kTensorBytesMax + 1)) - 1;
+}
+
+void read_spec(Reader& in, RequestSpec& spec) {
+  spec.name = in.text("spec.name", in.count("spec.name", kNameBytesMax, 1));
+  spec.kind = static_cast<OpKind>(in.u8("spec.kind", kOpKindCount - 1));
+  spec.op = static_cast<ReduceOp>(in.u8("spec.op", kReduceOpCount - 1));
+  spec.root = static_cast<Rank>(in.varint("spec.root", kRanksMax)) - 1;
+  spec.prescale = in.f64("spec.prescale");
+  spec.postscale = in.f64("spec.postscale");
+  spec.in_arena = in.u8("spec.in_arena", 1) != 0;
+  spec.tensors.resize(in.count("spec.tensors", kTensorsPerRequestMax, kTensorBytesMin));
+  for (TensorSpec& tensor : spec.tensors) {
+    read_tensor(in, tensor);
+    if (!in.ok()) return;
+  }
+  if (const Status status = check_spec(spec); !status.ok()) in.fail("spec", status.error().text);
+}
+
+void read_arena(Reader& in, ArenaRef& arena) {
+  arena.segment = static_cast<std::uint32_t>(in.varint("request.segment", UINT32_MAX));
+  arena.offset = in.varint("request.offset", UINT64_MAX);
+  if (arena == ArenaRef{}) in.fail("request.offset", "is zero, which is sent by leaving it out");
+}
+
+void read_rows(Reader& in, std::vector<std::int64_t>& rows) {
+  static_assert(kRanksMax <= kTensorsPerRequestMax, "one limit serves both meanings of rows");
+  rows.resize(in.count("request.rows", kTensorsPerRequestMax, 1));
+  if (rows.empty()) in.fail("request.rows", "is empty, which is sent by leaving it out");
+  for (std::int64_t& value : rows)
+    value = static_cast<std::int64_t>(in.varint("request.rows", kTensorBytesMax));
+}
+
+// Overwrites every field: `request` may be one that was used before.
+void read_request(Reader& in, Request& request) {
+  const std::uint8_t flags = in.u8("request.flags", kFlagsMax);
+  if ((flags & kHasSpec) != 0) {
+    request.cache_id = kNoCacheId;
+    read_spec(in, request.spec.emplace());
+  } else {
+    request.spec.reset();
+    request.cache_id = static_cast<CacheId>(in.varint("request.cache_id", UINT32_MAX));
+    if (request.cache_id == kNoCacheId) in.fail("request.cache_id", "is zero");
+  }
+  request.occurrence = 0;
+  if ((flags & kHasOccurrence) != 0) {
+    request.occurrence = static_cast<std::uint32_t>(in.varint("request.occurrence", UINT32_MAX));
+    if (request.occurrence == 0)
+      in.fail("request.occurrence", "is zero, which is sent by leaving it out");
+  }
+  Contribution& own = request.contribution;
+  own.token = static_cast<std::uint32_t>(in.varint("request.token", UINT32_MAX));
+  own.arena = {};
+  if ((flags & kHasArena) != 0) read_arena(in, own.arena);
+  own.rows.clear();
+  if ((flags & kHasRows) != 0) read_rows(in, own.rows);
+}
+
+}  // namespace
+
+void encode(const Frame& frame, std::vector<std::byte>& out) {
+  CIRANDA_ASSERT(frame.requests.size() <= kRequestsPerFrameMax);
+  const std::size_t before = out.size();
+  Writer writer(out);
+  writer.u8(static_cast<std::uint8_t>(frame.kind));
+  if (frame.kind == FrameKind::kRequests) {
+    writer.varint(frame.requests.size());
+    for (const Request& request : frame.requests) write_request(writer, request);
+  } else {
+    CIRANDA_ASSERT(frame.requests.empty());
+  }
+  CIRANDA_ASSERT(out.size() - before <= kFrameBytesMax);
+}
+
+Status decode_frame(std::span<const std::byte> bytes, Frame& frame) {
+  Reader in(bytes);
+  if (bytes.size() > kFrameBytesMax) {
+    in.fail("frame", "is longer than " + std::to_string(kFrameBytesMax) + " bytes");
+    return in.error();
+  }
+  frame.kind =
+      static_cast<FrameKind>(in.u8("frame.kind", static_cast<std::uint8_t>(FrameKind::kLeave)));
+  std::size_t count = 0;
+  if (in.ok() && frame.kind == FrameKind::kRequests)
+    count = in.count("frame.requests", kRequestsPerFrameMax, kRequestBytesMin);
+  frame.requests.resize(count);
+  for (Request& request : frame.requests) {
+    read_request(in, request);
+    if (!in.ok()) return in.error();
+  }
+  if (in.ok() && in.remaining() != 0) in.fail("frame", "goes on after its end");
+  if (!in.ok()) return in.error();
+  return {};
+}
+
+Result<Frame> decode_frame(std::span<const std::byte> bytes) {
+  Frame frame;
+  CIRANDA_TRY(decode_frame(bytes, frame));
+  return frame;
+}
+
+Status check_limits(const RequestSpec& spec, const Contribution& contribution) {
+  CIRANDA_TRY(check_spec(spec));
+  if (contribution.rows.size() > kTensorsPerRequestMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("number of rows", contribution.rows.size(), kTensorsPerRequestMax));
+  for (const std::int64_t rows : contribution.rows) {
+    if (rows < 0) return refused(ErrorCode::kInvalidArgument, spec, "a number of rows is negative");
+    if (rows > kTensorBytesMax)
+      return refused(ErrorCode::kLimit, spec,
+                     beyond("rows", static_cast<std::uint64_t>(rows), kTensorBytesMax));
+  }
+  // With the longest id, occurrence and flags, so that it holds for every later sending too.
+  const std::size_t bytes = kFrameHeaderBytes + 1 + spec_bytes(spec) + varint_bytes(UINT32_MAX) +
+                            varint_bytes(UINT32_MAX) + contribution_bytes(contribution);
+  if (bytes > kFrameBytesMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("bytes of its description", bytes, kFrameBytesMax));
+  return {};
+}
+
+std::size_t encoded_bytes(const Request& request) {
+  std::size_t bytes = 1;
+  bytes += request.spec.has_value() ? spec_bytes(*request.spec) : varint_bytes(request.cache_id);
+  if (request.occurrence != 0) bytes += varint_bytes(request.occurrence);
+  return bytes + contribution_bytes(request.contribution);
+}
+
+std::string to_string(const TensorSpec& spec) {
+  std::string text(dtype_name(spec.dtype));
+  text += " [";
+  for (std::size_t i = 0; i < spec.shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += spec.shape[i] == kAnyRows ? "*" : std::to_string(spec.shape[i]);
+  }
+  return text + "]";
+}
+
+std::int64_t element_count(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t dim : shape) {
+    if (dim == 0) return 0;
+    if (dim != kAnyRows) count *= dim;
+  }
+  return count;
+}
+
+}  // namespace ciranda

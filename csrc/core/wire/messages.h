@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/dtype.h"
+#include "core/base/result.h"
+#include "core/wire/types.h"
+
+namespace ciranda {
+
+// Control messages, one struct each; docs/protocol.md gives the bytes. Everything here is plain
+// data: no I/O, no clock.
+
+using Shape = std::vector<std::int64_t>;  // sizes by dimension; empty for a 0-dim tensor
+
+struct TensorSpec {
+  DType dtype = DType::kFloat32;
+  // allgather and alltoall: dimension 0 may differ by rank, so it is stored as kAnyRows here and
+  // each rank's own rows travel in its Contribution.
+  Shape shape = {};
+  bool operator==(const TensorSpec&) const = default;
+};
+inline constexpr std::int64_t kAnyRows = -1;
+
+// What must be equal on every rank for an operation to run. A group (grouped allreduce) is one
+// RequestSpec with several tensors: it is negotiated as a whole.
+struct RequestSpec {
+  std::string name = {};
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;  // reductions only, else kSum
+  Rank root = kNoRank;           // broadcast only
+  double prescale = 1.0;         // reductions only
+  double postscale = 1.0;
+  // The tensors already lie in the arena, each rank's at the place its Contribution names.
+  bool in_arena = false;
+  std::vector<TensorSpec> tensors = {};
+  bool operator==(const RequestSpec&) const = default;
+};
+
+// Where a rank's data of an in_arena request lies.
+struct ArenaRef {
+  std::uint32_t segment = 0;  // the number its owner gave the segment
+  std::uint64_t offset = 0;   // bytes from the segment's start
+  bool operator==(const ArenaRef&) const = default;
+};
+
+// What belongs to one rank's submission and may differ between ranks and from call to call.
+struct Contribution {
+  std::uint32_t token = 0;              // the submitter's own number for it, returned untouched
+  std::vector<std::int64_t> rows = {};  // allgather: rows of each tensor;
+                                        // alltoall: rows to send to each rank (splits)
+  ArenaRef arena = {};                  // in_arena requests only
+  bool operator==(const Contribution&) const = default;
+};
+
+// "This rank is ready for that operation."
+struct Request {
+  // A known RequestSpec travels as its number, a new one whole: exactly one of the two is set.
+  CacheId cache_id = kNoCacheId;
+  std::optional<RequestSpec> spec = {};
+  // Distinguishes unnamed operations of one kind: the n-th on every rank belong together.
+  std::uint32_t occurrence = 0;
+  Contribution contribution = {};
+  bool operator==(const Request&) const = default;
+};
+
+enum class FrameKind : std::uint8_t {
+  kRequests = 0,
+  kLeave = 1,  // this rank shuts down cleanly; nothing follows from it
+};
+
+// What one rank says in one piece; frames are totally ordered over all ranks.
+struct Frame {
+  FrameKind kind = FrameKind::kRequests;
+  std::vector<Request> requests = {};
+  bool operator==(const Frame&) const = default;
+};
+
+// Appends the frame's bytes to `out`. Asserts the limits of wire/types.h: callers check them with
+// check_limits first.
+void encode(const Frame& frame, std::vector<std::byte>& out);
+
+// Never throws; allocates only what the bytes can hold. kMalformed names field and offset.
+Result<Frame> decode_frame(std::span<const std::byte> bytes);
+
+// The same into a frame whose memory is used again. After an error its contents mean nothing.
+Status decode_frame(std::span<const std::byte> bytes, Frame& frame);
+
+// kLimit with one sentence that names the limit, the tensor and the value, if `spec` and
+// `contribution` do not fit the wire format; kInvalidArgument, if they contradict themselves (a
+// broadcast without root, an allgather whose first dimension is not kAnyRows, a negative size).
+Status check_limits(const RequestSpec& spec, const Contribution& contribution);
+
+// Bytes that `request` takes within a frame. Requests fit one frame while their sum plus
+// kFrameHeaderBytes is at most kFrameBytesMax and their number at most kRequestsPerFrameMax.
+std::size_t encoded_bytes(const Request& request);
+
+// "float32 [3, 4]"; kAnyRows prints as "*".
+std::string to_string(const TensorSpec& spec);
+
+// Elements of one tensor (1 for 0-dim, 0 if any dimension is 0). kAnyRows counts as 1.
+std::int64_t element_count(const Shape& shape);
+
+}  // namespace ciranda

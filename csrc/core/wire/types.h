@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace ciranda {
+
+using Rank = std::int32_t;
+inline constexpr Rank kNoRank = -1;
+
+// The number of a known RequestSpec. Handed out in log order, never reused; 0 is "not known".
+using CacheId = std::uint32_t;
+inline constexpr CacheId kNoCacheId = 0;
+
+// What a Request asks for. The values are on the wire: append only.
+enum class OpKind : std::uint8_t {
+  kAllreduce = 0,
+  kBroadcast = 1,
+  kAllgather = 2,
+  kAlltoall = 3,
+  kReducescatter = 4,
+  kBarrier = 5,
+};
+inline constexpr int kOpKindCount = 6;
+
+enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
+inline constexpr int kReduceOpCount = 5;
+
+constexpr std::string_view op_kind_name(OpKind kind) {
+  constexpr std::string_view kNames[kOpKindCount] = {"allreduce", "broadcast",     "allgather",
+                                                     "alltoall",  "reducescatter", "barrier"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+constexpr std::string_view reduce_op_name(ReduceOp op) {
+  constexpr std::string_view kNames[kReduceOpCount] = {"Sum", "Average", "Min", "Max", "Product"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+// Every limit of the wire format. A value beyond a limit is refused with a sentence that names it.
+inline constexpr int kRanksMax = 4096;             // ranks of a job
+inline constexpr int kLocalRanksMax = 256;         // ranks of one host; each has a page of flags
+inline constexpr std::size_t kNameBytesMax = 256;  // a tensor's name, UTF-8
+inline constexpr std::size_t kDimsMax = 16;        // torch's own practical bound is lower
+inline constexpr std::size_t kTensorsPerRequestMax = 4096;  // members of one group
+inline constexpr std::size_t kRequestsPerFrameMax = 4096;
+inline constexpr std::size_t kFrameBytesMax = std::size_t{256} * 1024;  // one append to the log
+inline constexpr std::size_t kFrameHeaderBytes = 3;         // kind and the number of requests
+inline constexpr std::int64_t kTensorBytesMax = 1ll << 40;  // one rank's part of one tensor
+inline constexpr std::size_t kErrorTextBytesMax = 4096;
+inline constexpr std::size_t kInFlightMax = 65536;         // submissions of one rank not finished
+inline constexpr std::size_t kCacheEntriesDefault = 4096;  // known RequestSpecs
+static_assert(kTensorsPerRequestMax * 32 <= kFrameBytesMax,
+              "a full group of 2-D tensors fits one frame");
+static_assert(kRequestsPerFrameMax < 1 << 14, "the number of requests is a varint of two bytes");
+static_assert(kTensorBytesMax <= INT64_MAX / static_cast<std::int64_t>(kTensorsPerRequestMax),
+              "the bytes of a group on one rank fit 64 bits");
+
+}  // namespace ciranda

@@ -1,0 +1,296 @@
+// What could break: an operation that runs too early or never, an error that differs by rank, a
+// name that stays taken. Orders that nobody thought of are tests/cpp/sim's part.
+#include "core/negotiate/negotiator.h"
+
+#include <gtest/gtest.h>
+
+#include "negotiate/requests.h"
+
+namespace ciranda {
+namespace {
+
+using Verdict = Response::Verdict;
+
+TEST(Negotiator, WaitsUntilEveryRankSubmitted) {
+  Room room(3);
+  EXPECT_TRUE(room.submit(2, allreduce("w")).empty());
+  EXPECT_TRUE(room.submit(0, allreduce("w")).empty());
+  const auto responses = room.submit(1, allreduce("w"));
+  ASSERT_EQ(responses.size(), 1u);
+  EXPECT_EQ(responses[0].verdict, Verdict::kRun);
+  EXPECT_EQ(*responses[0].spec, allreduce("w"));
+  ASSERT_EQ(responses[0].contributions.size(), 3u);
+  EXPECT_EQ(responses[0].contributions[0]->token, 2u);
+  EXPECT_EQ(responses[0].contributions[1]->token, 3u);
+  EXPECT_EQ(responses[0].contributions[2]->token, 1u);
+}
+
+TEST(Negotiator, AloneAgreesAtOnce) {
+  Room room(1);
+  EXPECT_EQ(room.submit(0, allreduce("w")).at(0).verdict, Verdict::kRun);
+}
+
+TEST(Negotiator, NumbersWhatWasDecidedInOrder) {
+  Room room(2);
+  room.submit(0, allreduce("a"));
+  room.submit(0, allreduce("b"));
+  EXPECT_EQ(room.submit(1, allreduce("b")).at(0).index, 0u);
+  EXPECT_EQ(room.submit(1, allreduce("a", {9})).at(0).index, 1u);  // an error counts too
+  EXPECT_EQ(room.submit_all(2, allreduce("a")).at(0).index, 2u);
+}
+
+TEST(Negotiator, KnowsASpecAfterItRan) {
+  Room room(2);
+  EXPECT_EQ(room.negotiator.known(allreduce("w")), kNoCacheId);
+  const auto first = room.submit_all(2, allreduce("w"));
+  const CacheId id = room.negotiator.known(allreduce("w"));
+  EXPECT_EQ(id, first.at(0).cache_id);
+  ASSERT_NE(id, kNoCacheId);
+  EXPECT_EQ(room.negotiator.known(allreduce("w", {5})), kNoCacheId);
+
+  EXPECT_TRUE(room.submit_known(0, id).empty());
+  const auto second = room.submit(1, allreduce("w"));  // number and whole spec meet
+  EXPECT_EQ(second.at(0).verdict, Verdict::kRun);
+  EXPECT_EQ(second.at(0).cache_id, id);
+}
+
+TEST(Negotiator, DoesNotCacheWhatFailed) {
+  Room room(2);
+  room.submit(0, allreduce("w"));
+  room.submit(1, allreduce("w", {5}));
+  EXPECT_EQ(room.negotiator.known(allreduce("w")), kNoCacheId);
+}
+
+TEST(Negotiator, AsksForAnEvictedRequestAgain) {
+  Room room(2, 1);
+  const CacheId old = room.submit_all(2, allreduce("a")).at(0).cache_id;
+  room.submit_all(2, allreduce("b"));
+  const auto responses = room.submit_known(1, old);
+  ASSERT_EQ(responses.size(), 1u);
+  EXPECT_EQ(responses[0].verdict, Verdict::kResubmit);
+  EXPECT_EQ(responses[0].spec, nullptr);
+  EXPECT_EQ(responses[0].resubmit_rank, 1);
+  EXPECT_EQ(responses[0].resubmit_token, room.token);
+  EXPECT_TRUE(room.negotiator.waiting().empty());
+  EXPECT_EQ(room.submit_all(2, allreduce("a")).at(0).index, 2u);  // the question took no index
+}
+
+TEST(Negotiator, KeepsOccurrencesApart) {
+  Room room(2);
+  room.submit(0, allreduce(""), 0);
+  room.submit(0, allreduce(""), 1);
+  EXPECT_EQ(room.submit(1, allreduce(""), 1).at(0).occurrence, 1u);
+  EXPECT_EQ(room.submit(1, allreduce(""), 0).at(0).occurrence, 0u);
+}
+
+TEST(Negotiator, KeepsUnnamedOperationsOfDifferentKindsApart) {
+  Room room(2);
+  const RequestSpec barrier{.kind = OpKind::kBarrier};
+  room.submit(0, barrier);
+  room.submit(1, allreduce(""));
+  EXPECT_EQ(room.submit(0, allreduce("")).at(0).verdict, Verdict::kRun);
+  EXPECT_EQ(room.submit(1, barrier).at(0).verdict, Verdict::kRun);
+}
+
+TEST(Negotiator, FailsAMismatchWhenAllHaveSubmittedAndGoesOn) {
+  Room room(3);
+  room.submit(0, allreduce("w", {3, 4}));
+  EXPECT_TRUE(room.submit(1, allreduce("w", {3, 5})).empty());
+  const auto responses = room.submit(2, allreduce("w", {3, 4}));
+  ASSERT_EQ(responses.size(), 1u);
+  EXPECT_EQ(responses[0].verdict, Verdict::kError);
+  EXPECT_EQ(responses[0].error->code, ErrorCode::kMismatch);
+  EXPECT_EQ(responses[0].error->tensor, "w");
+  EXPECT_EQ(responses[0].error->text,
+            "allreduce 'w': shapes differ: ranks 0, 2 have float32 [3, 4], rank 1 has float32 "
+            "[3, 5]; submit the same shape on every rank");
+  for (const auto& contribution : responses[0].contributions) EXPECT_TRUE(contribution.has_value());
+  EXPECT_EQ(room.submit_all(3, allreduce("w")).at(0).verdict, Verdict::kRun);
+}
+
+TEST(Negotiator, ComparesAKnownSpecWithANewOne) {
+  Room room(2);
+  const CacheId id = room.submit_all(2, allreduce("w")).at(0).cache_id;
+  room.submit(0, allreduce("w", {7}));
+  EXPECT_EQ(room.submit_known(1, id).at(0).error->code, ErrorCode::kMismatch);
+}
+
+TEST(Negotiator, RefusesARootThatDoesNotExist) {
+  Room room(2);
+  const RequestSpec spec{
+      .name = "w", .kind = OpKind::kBroadcast, .root = 2, .tensors = {{.shape = {1}}}};
+  const auto responses = room.submit_all(2, spec);
+  EXPECT_EQ(responses.at(0).error->code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(responses.at(0).error->text, "broadcast 'w': there is no root rank 2 among 2 ranks");
+}
+
+TEST(Negotiator, RefusesAWrongNumberOfRows) {
+  Room room(2);
+  const RequestSpec spec{
+      .name = "x", .kind = OpKind::kAlltoall, .tensors = {{.shape = {kAnyRows, 2}}}};
+  room.submit(0, spec, 0, {1, 2});
+  const auto wrong = room.submit(1, spec, 0, {1, 2, 3});
+  EXPECT_EQ(wrong.at(0).error->code, ErrorCode::kMismatch);
+  EXPECT_EQ(wrong.at(0).error->rank, 1);
+  EXPECT_EQ(wrong.at(0).error->text, "alltoall 'x': rank 1 gave 3 row counts where 2 are needed");
+  room.submit(0, spec, 0, {1, 2});
+  EXPECT_EQ(room.submit(1, spec, 0, {0, 7}).at(0).verdict, Verdict::kRun);
+}
+
+TEST(Negotiator, RefusesRowsWhoseBytesOverflow) {
+  Room room(1);
+  const RequestSpec spec{
+      .name = "x", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows, 1 << 30}}}};
+  EXPECT_EQ(room.submit(0, spec, 0, {kTensorBytesMax}).at(0).error->code, ErrorCode::kLimit);
+}
+
+TEST(Negotiator, FailsADuplicateOnEveryRankAlsoOnThoseThatSubmitLater) {
+  Room room(3);
+  room.submit(0, allreduce("w"));
+  room.submit(1, allreduce("w"));
+  const auto now = room.submit(0, allreduce("w"));
+  ASSERT_EQ(now.size(), 2u);  // both submissions of rank 0 are answered
+  const std::string text = now[0].error->text;
+  EXPECT_EQ(now[0].error->code, ErrorCode::kDuplicateName);
+  EXPECT_EQ(now[0].error->rank, 0);
+  EXPECT_EQ(now[1].error->text, text);
+  EXPECT_EQ(now[0].contributions[0]->token, 1u);
+  EXPECT_EQ(now[0].contributions[1]->token, 2u);
+  EXPECT_EQ(now[1].contributions[0]->token, 3u);
+
+  // The others use the name again; rank 2 comes late, is told, and then takes part.
+  EXPECT_TRUE(room.submit(0, allreduce("w")).empty());
+  EXPECT_TRUE(room.submit(1, allreduce("w")).empty());
+  const auto late = room.submit(2, allreduce("w"));
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late[0].error->text, text);
+  EXPECT_FALSE(late[0].contributions[0].has_value());
+  EXPECT_EQ(room.submit(2, allreduce("w")).at(0).verdict, Verdict::kRun);
+}
+
+TEST(Negotiator, BoundsTheFailuresThatWaitForStragglers) {
+  Room room(2);
+  for (int i = 0; i < 1024; ++i) {
+    room.submit(0, allreduce("w" + std::to_string(i)));
+    room.submit(0, allreduce("w" + std::to_string(i)));
+    ASSERT_TRUE(room.last.ok());
+  }
+  room.submit(0, allreduce("one more"));
+  room.submit(0, allreduce("one more"));
+  EXPECT_EQ(room.last.error().code, ErrorCode::kLimit);
+}
+
+TEST(Negotiator, BoundsTheOperationsInFlight) {
+  Room room(2);
+  Frame frame;
+  for (std::uint32_t i = 0; i < kInFlightMax; ++i) {
+    frame.requests.push_back({.spec = allreduce(""), .occurrence = i});
+    if (frame.requests.size() < 1024) continue;
+    room.handle(0, frame);
+    frame.requests.clear();
+    ASSERT_TRUE(room.last.ok());
+  }
+  room.submit(0, allreduce("one more"));
+  EXPECT_EQ(room.last.error().code, ErrorCode::kLimit);
+  EXPECT_EQ(room.last.error().rank, 0);
+}
+
+TEST(Negotiator, FailsEverythingPendingWhenARankLeaves) {
+  Room room(3);
+  room.submit(0, allreduce("a"));
+  room.submit(1, allreduce("b"));
+  const auto responses = room.leave(1);
+  ASSERT_EQ(responses.size(), 2u);
+  for (const Response& response : responses) {
+    EXPECT_EQ(response.error->code, ErrorCode::kRankLeft);
+    EXPECT_EQ(response.error->rank, 1);
+  }
+  EXPECT_EQ(responses[0].error->text,
+            "allreduce 'a': rank 1 has shut down and will not take part; let every rank do the "
+            "same steps before it ends");
+  EXPECT_TRUE(room.negotiator.waiting().empty());
+  EXPECT_EQ(room.negotiator.departed(), std::vector<Rank>{1});
+}
+
+TEST(Negotiator, AnswersEachSubmissionAfterALeaveAtOnce) {
+  Room room(3);
+  room.leave(2);
+  for (const Rank rank : {0, 1, 0}) {
+    const auto responses = room.submit(rank, allreduce("w"));
+    ASSERT_EQ(responses.size(), 1u);
+    EXPECT_EQ(responses[0].error->code, ErrorCode::kRankLeft);
+    EXPECT_EQ(responses[0].contributions[static_cast<std::size_t>(rank)]->token, room.token);
+  }
+  room.leave(0);
+  EXPECT_NE(room.submit(1, allreduce("w")).at(0).error->text.find("ranks 0, 2 have"),
+            std::string::npos);
+}
+
+TEST(Negotiator, RefusesAFrameFromARankThatHasLeft) {
+  Room room(2);
+  room.leave(1);
+  room.submit(1, allreduce("w"));
+  EXPECT_EQ(room.last.error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(room.last.error().text, "rank 1: it sent a frame after it had left");
+  room.leave(1);
+  EXPECT_EQ(room.last.error().rank, 1);
+}
+
+TEST(Negotiator, RefusesANumberThatWasNeverGiven) {
+  Room room(2);
+  room.submit_all(2, allreduce("w"));
+  room.submit_known(0, 2);
+  EXPECT_EQ(room.last.error().code, ErrorCode::kMalformed);
+}
+
+TEST(Negotiator, RefusesARankThatIsNone) {
+  Room room(2);
+  room.submit(2, allreduce("w"));
+  EXPECT_EQ(room.last.error().code, ErrorCode::kMalformed);
+  room.submit(-1, allreduce("w"));
+  EXPECT_FALSE(room.last.ok());
+}
+
+TEST(Negotiator, IsNotChangedByAFrameThatDoesNotDecode) {
+  Room room(2);
+  std::vector<std::byte> bytes;
+  encode({.requests = {{.spec = allreduce("w")}, {.spec = allreduce("v")}}}, bytes);
+  std::vector<Response> responses;
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    const Status status =
+        room.negotiator.handle_frame(1, std::span(bytes).first(length), 0, responses);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().rank, 1);
+  }
+  EXPECT_TRUE(responses.empty());
+  EXPECT_TRUE(room.negotiator.waiting().empty());
+}
+
+TEST(Negotiator, ListsWhatWaitsOldestFirst) {
+  Room room(3);
+  room.tick = 5;
+  room.submit(1, allreduce("a"));
+  room.tick = 6;
+  room.submit(0, allreduce("b"));
+  room.submit(2, allreduce("b"));
+  room.submit(0, allreduce("a"));
+  const auto waiting = room.negotiator.waiting();
+  ASSERT_EQ(waiting.size(), 2u);
+  EXPECT_EQ(waiting[0].spec->name, "a");
+  EXPECT_EQ(waiting[0].missing, std::vector<Rank>{2});
+  EXPECT_EQ(waiting[0].since_tick, 5u);
+  EXPECT_EQ(waiting[1].missing, std::vector<Rank>{1});
+  EXPECT_EQ(waiting[1].since_tick, 6u);
+}
+
+TEST(Negotiator, HandlesASecondUseOfANameBeforeAllHandledTheFirst) {
+  Room room(2);
+  const CacheId id = room.submit_all(2, allreduce("w")).at(0).cache_id;
+  room.submit_known(0, id);
+  EXPECT_EQ(room.submit_known(1, id).size(), 1u);
+  EXPECT_TRUE(room.submit_known(1, id).empty());  // the next step, one rank ahead
+  EXPECT_EQ(room.submit_known(0, id).at(0).verdict, Verdict::kRun);
+}
+
+}  // namespace
+}  // namespace ciranda

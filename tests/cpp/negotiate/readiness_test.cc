@@ -1,0 +1,115 @@
+// What could break: bookkeeping that loses an operation, or tells a rank twice.
+#include "core/negotiate/readiness.h"
+
+#include <gtest/gtest.h>
+
+#include "negotiate/requests.h"
+
+namespace ciranda {
+namespace {
+
+class ReadinessTest : public ::testing::Test {
+ protected:
+  PendingOp& open(const std::string& name, std::uint32_t occurrence = 0) {
+    NameEntry& entry = names_.acquire(name, OpKind::kAllreduce);
+    PendingOp& op =
+        readiness_.open(entry, occurrence, std::make_shared<const RequestSpec>(allreduce(name)), 0);
+    names_.release(entry);
+    return op;
+  }
+  void contribute(PendingOp& op, Rank rank) {
+    op.contributions[static_cast<std::size_t>(rank)].emplace();
+    ++op.contributed;
+  }
+
+  NameTable names_;
+  Readiness readiness_{3, names_};
+};
+
+TEST_F(ReadinessTest, FindsAnOperationByNameAndOccurrence) {
+  PendingOp& fifth = open("w", 5);
+  PendingOp& second = open("w", 2);
+  PendingOp& other = open("v", 5);
+  EXPECT_EQ(readiness_.find(*fifth.name, 5), &fifth);
+  EXPECT_EQ(readiness_.find(*fifth.name, 2), &second);
+  EXPECT_EQ(readiness_.find(*fifth.name, 3), nullptr);
+  EXPECT_EQ(readiness_.find(*other.name, 2), nullptr);
+}
+
+TEST_F(ReadinessTest, KeepsTheOrderOfTheFirstRequests) {
+  PendingOp& a = open("a");
+  PendingOp& b = open("b");
+  PendingOp& c = open("c");
+  readiness_.close(b);
+  EXPECT_EQ(readiness_.oldest(), &a);
+  EXPECT_EQ(a.newer, &c);
+  readiness_.close(a);
+  EXPECT_EQ(readiness_.oldest(), &c);
+  EXPECT_EQ(c.newer, nullptr);
+  readiness_.close(c);
+  EXPECT_EQ(readiness_.oldest(), nullptr);
+  PendingOp& d = open("d");
+  EXPECT_EQ(readiness_.oldest(), &d);
+}
+
+TEST_F(ReadinessTest, StartsEachOperationEmpty) {
+  PendingOp& used = open("a");
+  contribute(used, 1);
+  used.disagreements.push_back({2, nullptr});
+  readiness_.close(used);
+  PendingOp& next = open("b");
+  EXPECT_EQ(next.contributed, 0);
+  EXPECT_EQ(next.contributions.size(), 3u);
+  for (const auto& contribution : next.contributions) EXPECT_FALSE(contribution.has_value());
+  EXPECT_TRUE(next.disagreements.empty());
+}
+
+TEST_F(ReadinessTest, ForgetsANameWithItsLastOperation) {
+  PendingOp& op = open("w");
+  EXPECT_EQ(names_.size(), 1u);
+  readiness_.close(op);
+  EXPECT_EQ(names_.size(), 0u);
+}
+
+TEST_F(ReadinessTest, TellsEachRankOfAFailureOnce) {
+  PendingOp& op = open("w", 1);
+  contribute(op, 0);
+  NameEntry& name = *op.name;
+  readiness_.remember_failure(op, std::make_shared<const Error>(Error{.text = "bad"}));
+  readiness_.close(op);
+  EXPECT_EQ(readiness_.take_failure(name, 1, 0), nullptr);  // it was told at once
+  EXPECT_EQ(readiness_.take_failure(name, 0, 2), nullptr);  // another occurrence
+  EXPECT_EQ(readiness_.take_failure(name, 1, 2)->text, "bad");
+  EXPECT_EQ(readiness_.take_failure(name, 1, 2), nullptr);
+  EXPECT_EQ(readiness_.failed_count(), 1u);
+  EXPECT_EQ(readiness_.take_failure(name, 1, 1)->text, "bad");
+  EXPECT_EQ(readiness_.failed_count(), 0u);
+  EXPECT_EQ(names_.size(), 0u);
+}
+
+TEST_F(ReadinessTest, TellsFailuresOfOneNameInTheirOrder) {
+  for (const char* text : {"first", "second"}) {
+    PendingOp& op = open("w");
+    contribute(op, 0);
+    contribute(op, 1);
+    readiness_.remember_failure(op, std::make_shared<const Error>(Error{.text = text}));
+    readiness_.close(op);
+  }
+  NameEntry& name = names_.acquire("w", OpKind::kAllreduce);
+  EXPECT_EQ(readiness_.take_failure(name, 0, 2)->text, "first");
+  EXPECT_EQ(readiness_.take_failure(name, 0, 2)->text, "second");
+  names_.release(name);
+  EXPECT_EQ(names_.size(), 0u);
+}
+
+TEST_F(ReadinessTest, ForgetsFailuresWhenNobodyWillAsk) {
+  PendingOp& op = open("w");
+  readiness_.remember_failure(op, std::make_shared<const Error>(Error{.text = "bad"}));
+  readiness_.close(op);
+  readiness_.forget_failures();
+  EXPECT_EQ(readiness_.failed_count(), 0u);
+  EXPECT_EQ(names_.size(), 0u);
+}
+
+}  // namespace
+}  // namespace ciranda

@@ -1,0 +1,125 @@
+// What could break: an error text that sends its reader to the wrong rank.
+#include "core/negotiate/wording.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "negotiate/requests.h"
+
+namespace ciranda {
+namespace {
+
+// The error of an operation to which rank r submits specs[r].
+std::string mismatch_of(const std::vector<RequestSpec>& specs) {
+  Room room(static_cast<int>(specs.size()));
+  std::vector<Response> responses;
+  for (std::size_t rank = 0; rank < specs.size(); ++rank)
+    responses = room.submit(static_cast<Rank>(rank), specs[rank]);
+  EXPECT_EQ(responses.size(), 1u);
+  return responses.at(0).error.value().text;
+}
+
+TEST(RankList, ReadsLikeASentence) {
+  EXPECT_EQ(rank_list({4}), "rank 4");
+  EXPECT_EQ(rank_list({0, 2}), "ranks 0, 2");
+  EXPECT_EQ(rank_list({0, 1}), "ranks 0, 1");
+  EXPECT_EQ(rank_list({0, 1, 2, 3, 7, 8}), "ranks 0-3, 7, 8");
+}
+
+TEST(RankList, StaysShort) {
+  std::vector<Rank> odd;
+  for (Rank rank = 1; rank < kRanksMax; rank += 2) odd.push_back(rank);
+  EXPECT_EQ(rank_list(odd), "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 2040 more");
+}
+
+TEST(OpLabel, NamesKindAndTensor) {
+  EXPECT_EQ(op_label(allreduce("grad.w"), 0), "allreduce 'grad.w'");
+  EXPECT_EQ(op_label(allreduce("grad.w"), 2), "allreduce 'grad.w' (call 2)");
+  EXPECT_EQ(op_label({.kind = OpKind::kBarrier}, 0), "barrier without a name (call 0)");
+}
+
+TEST(MismatchText, NamesTheDtype) {
+  RequestSpec other = allreduce("w");
+  other.tensors[0].dtype = DType::kFloat64;
+  EXPECT_EQ(mismatch_of({allreduce("w"), other}),
+            "allreduce 'w': dtypes differ: rank 0 has float32 [3, 4], rank 1 has float64 [3, 4]; "
+            "submit the same dtype on every rank");
+}
+
+TEST(MismatchText, NamesTheKind) {
+  const RequestSpec gather{
+      .name = "w", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows}}}};
+  EXPECT_EQ(mismatch_of({gather, allreduce("w"), allreduce("w")}),
+            "'w': different operations: rank 0 has allgather, ranks 1, 2 have allreduce; submit "
+            "the same operation on every rank");
+}
+
+TEST(MismatchText, NamesTheOp) {
+  RequestSpec other = allreduce("w");
+  other.op = ReduceOp::kAverage;
+  EXPECT_EQ(mismatch_of({allreduce("w"), other}),
+            "allreduce 'w': ops differ: rank 0 has op Sum, rank 1 has op Average; submit the same "
+            "op on every rank");
+}
+
+TEST(MismatchText, NamesTheRoot) {
+  RequestSpec spec{.name = "w", .kind = OpKind::kBroadcast, .root = 0, .tensors = {{.shape = {1}}}};
+  RequestSpec other = spec;
+  other.root = 1;
+  EXPECT_EQ(mismatch_of({spec, other}),
+            "broadcast 'w': root ranks differ: rank 0 has root rank 0, rank 1 has root rank 1; "
+            "submit the same root rank on every rank");
+}
+
+TEST(MismatchText, NamesTheScaleFactorsShortly) {
+  RequestSpec pre = allreduce("w");
+  pre.prescale = 0.1;
+  EXPECT_NE(mismatch_of({allreduce("w"), pre}).find("rank 1 has prescale factor 0.1;"),
+            std::string::npos);
+  RequestSpec post = allreduce("w");
+  post.postscale = 0.25;
+  EXPECT_NE(mismatch_of({allreduce("w"), post}).find("postscale factors differ"),
+            std::string::npos);
+}
+
+TEST(MismatchText, NamesTheNumberOfTensors) {
+  RequestSpec group = allreduce("g");
+  group.tensors.resize(2);
+  EXPECT_EQ(mismatch_of({group, allreduce("g")}),
+            "allreduce 'g': numbers of tensors differ: rank 0 has 2 tensors, rank 1 has 1 tensor; "
+            "submit the same tensors on every rank");
+}
+
+TEST(MismatchText, NamesTheMemberOfAGroupByIndex) {
+  RequestSpec group = allreduce("g");
+  group.tensors.resize(3, group.tensors[0]);
+  RequestSpec other = group;
+  other.tensors[2].shape = {8};
+  EXPECT_EQ(mismatch_of({group, other}),
+            "allreduce 'g', tensor [2] of 3: shapes differ: rank 0 has float32 [3, 4], rank 1 has "
+            "float32 [8]; submit the same shape on every rank");
+}
+
+TEST(MismatchText, NamesThePlaceOfTheData) {
+  RequestSpec arena = allreduce("w");
+  arena.in_arena = true;
+  EXPECT_NE(mismatch_of({allreduce("w"), arena}).find("rank 1 has gradients in the arena"),
+            std::string::npos);
+}
+
+TEST(MismatchText, StaysBelowItsLimitWhateverDiffers) {
+  std::vector<RequestSpec> specs;
+  for (std::int64_t rank = 0; rank < 300; ++rank) {
+    Shape shape(kDimsMax, 0);
+    for (std::int64_t& dim : shape) dim = 1'000'000'000'000 + rank % 40;
+    shape[15] = 0;
+    specs.push_back(allreduce(std::string(kNameBytesMax, 'n'), shape));
+  }
+  const std::string text = mismatch_of(specs);
+  EXPECT_LE(text.size(), kErrorTextBytesMax);
+  EXPECT_NE(text.find("and 32 more values"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ciranda

@@ -1,0 +1,284 @@
+// What could break: a frame that arrives as another one, or bytes that take a rank down.
+#include "core/wire/messages.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace ciranda {
+namespace {
+
+std::vector<std::byte> encoded(const Frame& frame) {
+  std::vector<std::byte> out;
+  encode(frame, out);
+  return out;
+}
+
+RequestSpec allreduce(std::string name, Shape shape = {3, 4}) {
+  return {.name = std::move(name), .tensors = {{.shape = std::move(shape)}}};
+}
+
+// Random, but within the rules.
+class Maker {
+ public:
+  explicit Maker(std::uint64_t seed) : engine_(seed) {}
+
+  std::uint64_t below(std::uint64_t bound) { return engine_() % bound; }
+
+  Frame frame() {
+    Frame frame;
+    if (below(20) == 0) return {.kind = FrameKind::kLeave};
+    for (std::uint64_t n = below(6); n > 0; --n) frame.requests.push_back(request());
+    return frame;
+  }
+
+  Request request() {
+    Request request;
+    if (below(2) == 0) {
+      request.cache_id = 1 + static_cast<CacheId>(wide() % 0xffffffffu);
+    } else {
+      request.spec = spec();
+    }
+    if (below(3) == 0) request.occurrence = static_cast<std::uint32_t>(wide());
+    request.contribution.token = static_cast<std::uint32_t>(wide());
+    if (below(3) == 0) request.contribution.arena = {static_cast<std::uint32_t>(wide()), wide()};
+    if (below(3) == 0)
+      for (std::uint64_t n = below(9); n > 0; --n)
+        request.contribution.rows.push_back(static_cast<std::int64_t>(wide() % kTensorBytesMax));
+    return request;
+  }
+
+  RequestSpec spec() {
+    RequestSpec spec{.name =
+                         std::string(below(kNameBytesMax + 1), static_cast<char>('a' + below(26)))};
+    spec.kind = static_cast<OpKind>(below(kOpKindCount));
+    if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter) {
+      spec.op = static_cast<ReduceOp>(below(kReduceOpCount));
+      spec.prescale = static_cast<double>(below(7)) - 3;
+      spec.postscale = 1.0 / static_cast<double>(1 + below(7));
+    }
+    if (spec.kind == OpKind::kBroadcast) spec.root = static_cast<Rank>(below(kRanksMax));
+    spec.in_arena = below(2) == 0;
+    if (spec.kind == OpKind::kBarrier) return spec;
+    const bool open = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
+    const std::uint64_t tensors = spec.kind == OpKind::kAlltoall ? 1 : 1 + below(4);
+    for (std::uint64_t i = 0; i < tensors; ++i) {
+      TensorSpec tensor{.dtype = static_cast<DType>(below(kDTypeCount))};
+      if (open) tensor.shape.push_back(kAnyRows);
+      for (std::uint64_t n = below(5); n > 0; --n)
+        tensor.shape.push_back(static_cast<std::int64_t>(below(200)));
+      spec.tensors.push_back(std::move(tensor));
+    }
+    return spec;
+  }
+
+ private:
+  // Of every length, not mostly long ones.
+  std::uint64_t wide() { return engine_() >> below(64); }
+
+  std::mt19937_64 engine_;
+};
+
+TEST(Frame, ComesBackAsItWasSent) {
+  Maker maker(1);
+  Frame used;  // decoded into again and again
+  for (int i = 0; i < 20'000; ++i) {
+    const Frame frame = maker.frame();
+    const auto bytes = encoded(frame);
+    const Result<Frame> fresh = decode_frame(bytes);
+    ASSERT_TRUE(fresh.ok()) << fresh.error().text;
+    ASSERT_EQ(fresh.value(), frame) << "frame " << i;
+    ASSERT_TRUE(decode_frame(bytes, used).ok());
+    ASSERT_EQ(used, frame) << "frame " << i;
+  }
+}
+
+TEST(Frame, TakesTheBytesThatItsRequestsPromise) {
+  Maker maker(2);
+  for (int i = 0; i < 5'000; ++i) {
+    const Frame frame = maker.frame();
+    if (frame.kind == FrameKind::kLeave) continue;
+    std::size_t sum = 2;  // kind, and a number of requests below 128
+    for (const Request& request : frame.requests) sum += encoded_bytes(request);
+    ASSERT_EQ(encoded(frame).size(), sum);
+  }
+}
+
+TEST(Frame, IsMalformedWhereverItIsCutOff) {
+  Maker maker(3);
+  for (int i = 0; i < 300; ++i) {
+    const auto bytes = encoded(maker.frame());
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      const auto result = decode_frame(std::span(bytes).first(length));
+      ASSERT_FALSE(result.ok()) << "frame " << i << " cut at " << length;
+      ASSERT_EQ(result.error().code, ErrorCode::kMalformed);
+      ASSERT_NE(result.error().text.find(" at byte "), std::string::npos);
+    }
+  }
+}
+
+// Whatever is accepted is exactly what an encoder would have sent: no two byte strings mean the
+// same, and nothing that check_limits refuses gets in.
+TEST(Frame, AcceptsOnlyWhatAnEncoderSends) {
+  Maker maker(4);
+  int accepted = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    auto bytes = encoded(maker.frame());
+    for (std::uint64_t n = 1 + maker.below(3); n > 0; --n) {
+      const std::size_t at = maker.below(bytes.size());
+      switch (maker.below(4)) {
+        case 0:
+          bytes[at] = static_cast<std::byte>(maker.below(256));
+          break;
+        case 1:
+          bytes[at] ^= static_cast<std::byte>(1u << maker.below(8));
+          break;
+        case 2:
+          bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), std::byte{0x80});
+          break;
+        default:
+          if (bytes.size() > 1) bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    const auto result = decode_frame(bytes);
+    if (!result.ok()) continue;
+    ++accepted;
+    ASSERT_EQ(encoded(result.value()), bytes) << "mutation " << i;
+    for (const Request& request : result.value().requests) {
+      if (!request.spec) continue;
+      ASSERT_TRUE(check_limits(*request.spec, request.contribution).ok());
+    }
+  }
+  EXPECT_GT(accepted, 1'000);  // else it proves nothing
+}
+
+TEST(Frame, SurvivesRandomBytes) {
+  Maker maker(5);
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < 200'000; ++i) {
+    bytes.resize(maker.below(64));
+    for (std::byte& byte : bytes)
+      byte = static_cast<std::byte>(maker.below(maker.below(2) ? 256 : 4));
+    const auto result = decode_frame(bytes);
+    if (!result.ok()) continue;
+    ASSERT_EQ(encoded(result.value()), bytes);
+  }
+}
+
+TEST(Frame, NamesFieldAndOffsetOfAFault) {
+  auto bytes = encoded({.requests = {{.cache_id = 7, .contribution = {.arena = {1, 300}}}}});
+  bytes.pop_back();
+  EXPECT_EQ(decode_frame(bytes).error().text, "request.offset at byte 6 is cut off");
+  bytes = encoded({.kind = FrameKind::kLeave});
+  bytes.push_back(std::byte{0});
+  EXPECT_EQ(decode_frame(bytes).error().text, "frame at byte 1 goes on after its end");
+}
+
+TEST(Frame, AboveTheLimitIsRefusedUnread) {
+  const std::vector<std::byte> bytes(kFrameBytesMax + 1);
+  EXPECT_FALSE(decode_frame(bytes).ok());
+}
+
+TEST(Frame, LooksLikeTheExampleInTheDocs) {
+  const int expected[] = {0x00, 0x01, 0x00, 0x07, 0xac, 0x02};  // docs/protocol.md
+  const auto bytes = encoded({.requests = {{.cache_id = 7, .contribution = {.token = 300}}}});
+  ASSERT_EQ(bytes.size(), std::size(expected));
+  for (std::size_t i = 0; i < bytes.size(); ++i) EXPECT_EQ(static_cast<int>(bytes[i]), expected[i]);
+}
+
+TEST(Frame, OfAKnownRequestTakesFiveBytes) {
+  EXPECT_EQ(encoded({.requests = {{.cache_id = 100, .contribution = {.token = 100}}}}).size(), 5u);
+}
+
+TEST(Limits, RefuseANegativeNumberOfRows) {
+  RequestSpec spec{.name = "x", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows}}}};
+  EXPECT_TRUE(check_limits(spec, {.rows = {0}}).ok());
+  EXPECT_EQ(check_limits(spec, {.rows = {-1}}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(check_limits(spec, {.rows = {kTensorBytesMax + 1}}).error().code, ErrorCode::kLimit);
+}
+
+TEST(Limits, NameTheLimitTheTensorAndTheValue) {
+  const Status name = check_limits(allreduce(std::string(257, 'n')), {});
+  EXPECT_EQ(name.error().code, ErrorCode::kLimit);
+  EXPECT_NE(name.error().text.find("bytes of the name 257 exceeds the limit of 256"),
+            std::string::npos);
+
+  const Status dims = check_limits(allreduce("deep", Shape(17, 1)), {});
+  EXPECT_EQ(dims.error().text,
+            "allreduce 'deep': tensor 0: number of dimensions 17 exceeds the limit of 16");
+  EXPECT_EQ(dims.error().tensor, "deep");
+
+  RequestSpec group = allreduce("many");
+  group.tensors.resize(kTensorsPerRequestMax + 1);
+  EXPECT_EQ(check_limits(group, {}).error().code, ErrorCode::kLimit);
+}
+
+TEST(Limits, RefuseSizesThatOverflow) {
+  const std::int64_t big = 1ll << 38;
+  EXPECT_TRUE(check_limits(allreduce("x", {big}), {}).ok());
+  EXPECT_EQ(check_limits(allreduce("x", {big, 2}), {}).error().code, ErrorCode::kLimit);
+  EXPECT_EQ(check_limits(allreduce("x", {big, big, big, big}), {}).error().code, ErrorCode::kLimit);
+  EXPECT_TRUE(check_limits(allreduce("x", {big, big, 0}), {}).ok());
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(check_limits(allreduce("x", {most}), {}).error().code, ErrorCode::kLimit);
+}
+
+TEST(Limits, RefuseADescriptionLargerThanAFrame) {
+  RequestSpec group = allreduce("wide", Shape(16, 1));
+  group.tensors.resize(kTensorsPerRequestMax, group.tensors[0]);
+  EXPECT_TRUE(check_limits(group, {}).ok());
+  for (TensorSpec& tensor : group.tensors)
+    tensor.shape = Shape(16, 1'000'000'000), tensor.shape[15] = 0;
+  EXPECT_EQ(check_limits(group, {}).error().code, ErrorCode::kLimit);
+}
+
+TEST(Limits, RefuseASpecThatContradictsItself) {
+  const auto refused = [](const RequestSpec& spec) {
+    const Status status = check_limits(spec, {});
+    return !status.ok() && status.error().code == ErrorCode::kInvalidArgument;
+  };
+  const TensorSpec plain{.shape = {2}};
+  const TensorSpec open{.shape = {kAnyRows, 2}};
+  EXPECT_TRUE(refused({.name = "no tensor"}));
+  EXPECT_TRUE(refused({.name = "x", .kind = OpKind::kBarrier, .tensors = {plain}}));
+  EXPECT_TRUE(refused({.name = "no root", .kind = OpKind::kBroadcast, .tensors = {plain}}));
+  EXPECT_TRUE(refused({.name = "a root", .root = 0, .tensors = {plain}}));
+  EXPECT_TRUE(refused({.name = "closed rows", .kind = OpKind::kAllgather, .tensors = {plain}}));
+  EXPECT_TRUE(refused({.name = "0-dim", .kind = OpKind::kAllgather, .tensors = {{}}}));
+  EXPECT_TRUE(refused({.name = "open rows", .tensors = {open}}));
+  EXPECT_TRUE(refused({.name = "x", .kind = OpKind::kAlltoall, .tensors = {open, open}}));
+  EXPECT_TRUE(refused({.name = "nan", .prescale = std::nan(""), .tensors = {plain}}));
+  EXPECT_TRUE(refused({.name = "x",
+                       .kind = OpKind::kBroadcast,
+                       .op = ReduceOp::kMax,
+                       .root = 0,
+                       .tensors = {plain}}));
+  EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
+}
+
+TEST(TensorSpec, PrintsDtypeAndSizes) {
+  EXPECT_EQ(to_string({.dtype = DType::kFloat32, .shape = {3, 4}}), "float32 [3, 4]");
+  EXPECT_EQ(to_string({.dtype = DType::kBFloat16, .shape = {kAnyRows, 4}}), "bfloat16 [*, 4]");
+  EXPECT_EQ(to_string({.dtype = DType::kInt64}), "int64 []");
+}
+
+TEST(ElementCount, OfEveryKindOfShape) {
+  EXPECT_EQ(element_count({}), 1);
+  EXPECT_EQ(element_count({3, 4}), 12);
+  EXPECT_EQ(element_count({3, 0, 4}), 0);
+  EXPECT_EQ(element_count({kAnyRows, 4}), 4);
+}
+
+TEST(FrameDeathTest, OfARequestWithNeitherNumberNorSpecIsNotEncoded) {
+  const Frame frame{.requests = {{}}};
+  std::vector<std::byte> out;
+  EXPECT_DEATH(encode(frame, out), "broken invariant");
+}
+
+}  // namespace
+}  // namespace ciranda
