@@ -1,0 +1,23 @@
+# Included by the directory that defines ciranda_core: source properties are seen only there.
+# One file per instruction set; each runs only where variants_x86.cc finds the processor able.
+set(_kernels ${CMAKE_CURRENT_LIST_DIR})
+
+# No contraction to fused multiply-adds: every variant promises the same bits.
+# -O3 because the loops over a strip must unroll to stay in registers.
+set(_kernel_options -ffp-contract=off $<$<NOT:$<CONFIG:Debug>>:-O3>)
+set_source_files_properties(${_kernels}/reduce_portable.cc
+  PROPERTIES COMPILE_OPTIONS "${_kernel_options}")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set_source_files_properties(${_kernels}/reduce_avx2.cc
+    PROPERTIES COMPILE_OPTIONS "${_kernel_options};-mavx2;-mf16c")
+  set_source_files_properties(${_kernels}/reduce_avx512.cc
+    PROPERTIES COMPILE_OPTIONS
+      "${_kernel_options};-mavx2;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
+  set_source_files_properties(${_kernels}/variants_portable.cc
+    PROPERTIES HEADER_FILE_ONLY ON)  # in the source glob, but not compiled
+else()
+  set_source_files_properties(
+    ${_kernels}/variants_x86.cc ${_kernels}/reduce_avx2.cc ${_kernels}/reduce_avx512.cc
+    PROPERTIES HEADER_FILE_ONLY ON)
+endif()

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/base/dtype.h"
+#include "core/wire/types.h"
+
+namespace ciranda::kernels {
+
+// Loops over raw memory. No state, no allocation, thread-safe. All pointers are aligned to the
+// element size at least; `count` is in elements. The instruction set (AVX-512, AVX2 + F16C, plain
+// C++) is chosen once at run time; every variant gives the same bits, except that the payload of a
+// NaN from arithmetic is the processor's affair.
+
+// out[d][i] = postscale * op over r of (prescale * inputs[r][i]), for every output d.
+// Inputs are combined in the order of the span (rank order), so the result is the same on
+// every rank that computes it. float16 and bfloat16 are summed in float32 and rounded once
+// (to nearest even); float32 in float32, float64 in float64; integers wrap on overflow.
+// A NaN on any rank is the minimum and the maximum.
+// For ReduceOp::kAverage the caller folds 1/size into `postscale`, so kAverage equals kSum here.
+// Integers with a scale: a scale of 1/n (n whole, up to 2^30) divides by n, so that an average is
+// the exact quotient; with any other, (x*scale) is computed in double. Both truncate toward zero,
+// and what does not fit the type becomes its nearest value.
+// An output may be the same memory as any input (exactly the same pointer), but must not overlap
+// otherwise. 1 <= inputs.size() <= kLocalRanksMax, 1 <= outputs.size().
+struct ReduceArgs {
+  DType dtype;
+  ReduceOp op;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+void reduce(const ReduceArgs& args, std::span<const std::byte* const> inputs,
+            std::span<std::byte* const> outputs, std::size_t count);
+
+// data[i] *= factor, with the same rules for halves and integers. In place.
+void scale(DType dtype, std::byte* data, std::size_t count, double factor);
+
+// to[i] = from[i] * factor as the other type. Float to float only (fp16, bf16, fp32, fp64):
+// computed in float64 if either is that, else in float32, and rounded once to nearest even;
+// overflow gives infinity, NaN stays NaN. `to` and `from` do not overlap.
+void cast(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to, std::size_t count,
+          double factor = 1.0);
+
+// Copies bytes; for sizes that would sweep the caches it uses non-temporal stores. They are ordered
+// before any store that follows, as an ordinary copy's are.
+void copy(std::byte* to, const std::byte* from, std::size_t bytes);
+
+// The instruction set in use: "avx512", "avx2" or "portable".
+const char* instruction_set();
+
+}  // namespace ciranda::kernels

@@ -1,0 +1,22 @@
+// The reference for the bits: no instruction set but what the compiler may assume anyway.
+#include "core/kernels/loops.h"
+
+namespace ciranda::kernels {
+namespace {
+
+constexpr std::size_t kBytes = 16;
+
+struct Portable : HalfBits<ConvertLanes<kBytes>> {
+  static constexpr std::size_t kVectorBytes = kBytes;
+};
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  __builtin_memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+const Loops kPortableLoops = {
+    .reduce = reduce_loops<Portable>, .cast = cast_loops<Portable>, .copy_past_caches = copy_bytes};
+
+}  // namespace ciranda::kernels

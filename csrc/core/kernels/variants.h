@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/base/dtype.h"
+#include "core/wire/types.h"
+
+// Internal to kernels/ and its tests: the same loops, compiled once per instruction set.
+namespace ciranda::kernels {
+
+// reduce()'s arguments as plain pointers: a file compiled for a newer instruction set must not
+// instantiate inline functions of the standard library, because the linker may keep that copy for
+// the whole program, and an older processor then dies far from here.
+struct Reduction {
+  DType dtype;
+  ReduceOp op;
+  double prescale;
+  double postscale;
+  const std::byte* const* inputs;
+  std::size_t input_count;
+  std::byte* const* outputs;
+  std::size_t output_count;
+  std::size_t count;
+};
+
+struct Casting {
+  DType from_dtype;
+  const std::byte* from;
+  DType to_dtype;
+  std::byte* to;
+  std::size_t count;
+  double factor;
+};
+
+struct Loops {
+  void (*reduce)(const Reduction& reduction);
+  void (*cast)(const Casting& casting);
+  // A copy that leaves the caches as they are.
+  void (*copy_past_caches)(std::byte* to, const std::byte* from, std::size_t bytes);
+};
+extern const Loops kPortableLoops;
+extern const Loops kAvx2Loops;
+extern const Loops kAvx512Loops;
+
+struct Variant {
+  const char* name;
+  bool (*available)();  // can this processor run it?
+  const Loops* loops;
+};
+
+// Best first. The last is "portable", which is always available and the reference for the bits.
+std::span<const Variant> variants();
+
+}  // namespace ciranda::kernels
