@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/plan/fusion.h"
+
+namespace ciranda {
+
+// One member's memory on this rank. `in` and `out` may be the same. Both stay valid until the
+// execution is done.
+struct Buffer {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::uint64_t in_bytes = 0;
+  std::uint64_t out_bytes = 0;
+};
+
+// A FusedOp with this rank's memory: what a backend runs.
+struct Execution {
+  FusedOp op;
+  std::vector<Buffer> buffers = {};    // by member; empty for in_arena
+  std::vector<std::byte*> arena = {};  // in_arena: the bucket's memory, by rank
+  std::uint64_t arena_bytes = 0;
+  // allgather, alltoall, reducescatter (always one member): bytes, see StagedShape::offsets.
+  std::vector<std::uint64_t> offsets = {};
+  // Fires exactly once, from advance() or abort(); an empty status is success.
+  std::function<void(const Status&)> done = {};
+};
+
+// THE seam: runs agreed operations on raw memory. The engine starts the same executions in the
+// same order on every rank and calls advance() whenever it drives. One thread at a time.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual bool supports(const FusedOp& op) const = 0;
+  virtual void start(Execution execution) = 0;
+  // Does all that can be done without waiting for another rank; true if that was anything.
+  virtual bool advance() = 0;
+  virtual bool idle() const = 0;
+  // Ranks without whose action advance() can do nothing more, appended to `out`.
+  virtual void blocked_on(std::vector<Rank>& out) const = 0;
+  // Completes everything with `why`.
+  virtual void abort(const Error& why) = 0;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,288 @@
+#include "core/backend/shm/shm_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/base/assert.h"
+#include "core/kernels/reduce.h"
+
+namespace ciranda {
+namespace {
+
+kernels::ReduceArgs reduce_args(const FusedOp& op, int ranks) {
+  const double divisor = op.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
+  return {
+      .dtype = op.dtype, .op = op.op, .prescale = op.prescale, .postscale = op.postscale / divisor};
+}
+
+// Calls fn(member, offset within the member, offset from `begin`, bytes) for the members that
+// payload bytes [begin, begin + bytes) lie in. `starts` holds each member's first byte.
+template <typename Fn>
+void for_each_run(const std::vector<std::uint64_t>& starts, std::uint64_t begin,
+                  std::uint64_t bytes, Fn&& fn) {
+  auto next = std::upper_bound(starts.begin(), starts.end(), begin);
+  auto member = static_cast<std::size_t>(next - starts.begin()) - 1;
+  for (std::uint64_t done = 0; done < bytes; ++member) {
+    const std::uint64_t at = begin + done - starts[member];
+    const std::uint64_t member_end = member + 1 < starts.size() ? starts[member + 1] : UINT64_MAX;
+    const std::uint64_t run = std::min(bytes - done, member_end - (begin + done));
+    if (run > 0) fn(member, at, done, run);
+    done += run;
+  }
+}
+
+constexpr std::uint64_t kChunkMask = (std::uint64_t{1} << ClaimBoard::kChunkBits) - 1;
+
+// Chunks of `operation` that a ClaimBoard word counts; a newer operation's word means all.
+std::uint64_t chunks_counted(std::uint64_t word, std::uint64_t operation, std::uint64_t chunks) {
+  const std::uint64_t of = word >> ClaimBoard::kChunkBits;
+  if (of == operation) return word & kChunkMask;
+  return of > operation ? chunks : 0;
+}
+
+}  // namespace
+
+ShmBackend::ShmBackend(ControlBlock control, PeerBells bells, Rank self, int ranks)
+    : control_(control), bells_(std::move(bells)), self_(self), ranks_(ranks) {}
+
+void ShmBackend::start(Execution execution) {
+  if (execution.op.in_arena) {
+    Claimed& op = claimed_.emplace_back();
+    op.execution = std::move(execution);
+    op.operation = ++operations_started_;  // from 1: zeroed words belong to no operation
+    op.chunks = (op.execution.arena_bytes + kChunkBytes - 1) / kChunkBytes;
+    CIRANDA_ASSERT(op.chunks <= kChunkMask);
+    return;
+  }
+  StagedShape shape{.kind = execution.op.kind,
+                    .ranks = ranks_,
+                    .root = execution.op.root,
+                    .offsets = execution.offsets};
+  std::vector<std::uint64_t> in_begin;
+  std::vector<std::uint64_t> out_begin;
+  std::uint64_t in_bytes = 0;
+  std::uint64_t out_bytes = 0;
+  for (const Buffer& buffer : execution.buffers) {
+    in_begin.push_back(in_bytes);
+    out_begin.push_back(out_bytes);
+    in_bytes += buffer.in_bytes;
+    out_bytes += buffer.out_bytes;
+  }
+  shape.payload_bytes = in_bytes;
+  staged_.push_back({.execution = std::move(execution),
+                     .schedule = StagedSchedule(std::move(shape), kStagingSlotBytes),
+                     .in_begin = std::move(in_begin),
+                     .out_begin = std::move(out_begin),
+                     .first_round = rounds_started_});
+  rounds_started_ += staged_.back().schedule.rounds();
+}
+
+bool ShmBackend::advance() {
+  bool moved = false;
+  while (!staged_.empty()) {
+    Staged& op = staged_.front();
+    moved |= advance_staged(op);
+    if (op.copied_out < op.schedule.rounds()) break;
+    const auto done = std::move(op.execution.done);
+    staged_.pop_front();
+    moved = true;
+    done({});
+  }
+  for (auto op = claimed_.begin(); op != claimed_.end();) {
+    // The board that this operation would use may still count an unfinished older one.
+    if (op->operation >= claimed_.front().operation + kClaimBoards) break;
+    moved |= advance_claimed(*op);
+    if (!claimed_complete(*op)) {
+      ++op;
+      continue;
+    }
+    const auto done = std::move(op->execution.done);
+    op = claimed_.erase(op);
+    moved = true;
+    done({});
+  }
+  return moved;
+}
+
+void ShmBackend::blocked_on(std::vector<Rank>& out) const {
+  if (staged_.empty()) return;  // an unfinished claimed chunk is being worked on
+  const Staged& op = staged_.front();
+  const std::uint64_t need_out = op.first_round + op.copied_in;
+  for (Rank rank = 0; rank < ranks_; ++rank) {
+    if (rank == self_) continue;
+    const RankFlags& flags = control_.flags(rank);
+    const bool slot_in_use =
+        op.copied_in < op.schedule.rounds() &&
+        flags.copied_out.load(std::memory_order_acquire) + kStagingSlots <= need_out;
+    const std::uint64_t next = op.first_round + op.reduced;
+    const bool no_input =
+        op.reduced < op.copied_in && flags.copied_in.load(std::memory_order_acquire) <= next;
+    const bool no_result =
+        op.copied_out < op.reduced &&
+        flags.reduced.load(std::memory_order_acquire) <= op.first_round + op.copied_out;
+    if (slot_in_use || no_input || no_result) out.push_back(rank);
+  }
+}
+
+void ShmBackend::abort(const Error& why) {
+  std::vector<std::function<void(const Status&)>> cancelled;
+  for (Staged& op : staged_) cancelled.push_back(std::move(op.execution.done));
+  for (Claimed& op : claimed_) cancelled.push_back(std::move(op.execution.done));
+  staged_.clear();
+  claimed_.clear();
+  for (const auto& done : cancelled) done(why);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Private memory through staging slots
+
+bool ShmBackend::advance_staged(Staged& op) {
+  bool moved = false;
+  // Later stages first: what was just reduced is still in the cache.
+  for (bool step = true; step; moved |= step) step = copy_out(op) || reduce(op) || copy_in(op);
+  return moved;
+}
+
+bool ShmBackend::copy_in(Staged& op) {
+  if (op.copied_in == op.schedule.rounds()) return false;
+  const std::uint64_t round = op.first_round + op.copied_in;
+  if (round >= kStagingSlots && !all_reached(&RankFlags::copied_out, round - kStagingSlots + 1)) {
+    return false;
+  }
+  op.schedule.round(self_, op.copied_in, round_);
+  std::byte* slot = control_.slot(self_, round);
+  for (const CopyIn& copy : round_.copy_in) {
+    for_each_run(
+        op.in_begin, copy.user_offset, copy.bytes,
+        [&](std::size_t member, std::uint64_t at, std::uint64_t done, std::uint64_t bytes) {
+          kernels::copy(slot + copy.slot_offset + done, op.execution.buffers[member].in + at,
+                        bytes);
+        });
+  }
+  ++op.copied_in;
+  publish(&RankFlags::copied_in, round + 1);
+  return true;
+}
+
+bool ShmBackend::reduce(Staged& op) {
+  if (op.reduced == op.copied_in) return false;
+  const std::uint64_t round = op.first_round + op.reduced;
+  if (!all_reached(&RankFlags::copied_in, round + 1)) return false;
+  op.schedule.round(self_, op.reduced, round_);
+  if (round_.reduce && round_.reduce->bytes > 0) {
+    const ReduceSlice& slice = *round_.reduce;
+    const FusedOp& fused = op.execution.op;
+    const kernels::ReduceArgs args = reduce_args(fused, ranks_);
+    // A reducescatter has one member and its output starts elsewhere than its input.
+    const std::uint64_t shift = slice.user_in_offset - slice.user_out_offset;
+    for_each_run(
+        op.in_begin, slice.user_in_offset, slice.bytes,
+        [&](std::size_t member, std::uint64_t at, std::uint64_t done, std::uint64_t bytes) {
+          const Buffer& buffer = op.execution.buffers[member];
+          std::array<const std::byte*, kLocalRanksMax> inputs;
+          for (Rank rank = 0; rank < ranks_; ++rank) {
+            inputs[static_cast<std::size_t>(rank)] =
+                rank == self_ ? buffer.in + at
+                              : control_.slot(rank, round) + slice.slot_offset + done;
+          }
+          const std::array<std::byte*, 2> outputs = {
+              buffer.out + (at - shift), control_.slot(self_, round) + slice.slot_offset + done};
+          kernels::reduce(args, {inputs.data(), static_cast<std::size_t>(ranks_)},
+                          {outputs.data(), slice.publish ? 2u : 1u},
+                          bytes / dtype_bytes(fused.dtype));
+        });
+  }
+  ++op.reduced;
+  publish(&RankFlags::reduced, round + 1);
+  return true;
+}
+
+bool ShmBackend::copy_out(Staged& op) {
+  if (op.copied_out == op.reduced) return false;
+  const std::uint64_t round = op.first_round + op.copied_out;
+  op.schedule.round(self_, op.copied_out, round_);
+  if (round_.copy_out_after_reduce && !all_reached(&RankFlags::reduced, round + 1)) return false;
+  for (const CopyOut& copy : round_.copy_out) {
+    for_each_run(
+        op.out_begin, copy.user_offset, copy.bytes,
+        [&](std::size_t member, std::uint64_t at, std::uint64_t done, std::uint64_t bytes) {
+          const Buffer& buffer = op.execution.buffers[member];
+          // Own input: only broadcast has more than one member, and its offsets agree.
+          const std::byte* from =
+              copy.from == self_
+                  ? buffer.in + (op.execution.buffers.size() > 1 ? at : copy.slot_offset + done)
+                  : control_.slot(copy.from, round) + copy.slot_offset + done;
+          if (from != buffer.out + at) kernels::copy(buffer.out + at, from, bytes);
+        });
+  }
+  ++op.copied_out;
+  publish(&RankFlags::copied_out, round + 1);
+  return true;
+}
+
+bool ShmBackend::all_reached(std::atomic<std::uint64_t> RankFlags::*counter,
+                             std::uint64_t value) const {
+  for (Rank rank = 0; rank < ranks_; ++rank) {
+    if (rank == self_) continue;
+    if ((control_.flags(rank).*counter).load(std::memory_order_acquire) < value) return false;
+  }
+  return true;
+}
+
+void ShmBackend::publish(std::atomic<std::uint64_t> RankFlags::*counter, std::uint64_t value) {
+  (control_.flags(self_).*counter).store(value, std::memory_order_release);
+  bells_.ring_all();
+}
+
+// ---------------------------------------------------------------------------------------------
+// Data in the arena
+
+bool ShmBackend::advance_claimed(Claimed& op) {
+  bool moved = false;
+  while (const auto chunk = claim_chunk(op)) {
+    const std::uint64_t begin = *chunk * kChunkBytes;
+    const std::uint64_t bytes = std::min(kChunkBytes, op.execution.arena_bytes - begin);
+    std::array<const std::byte*, kLocalRanksMax> inputs;
+    std::array<std::byte*, kLocalRanksMax> outputs;
+    for (std::size_t rank = 0; rank < op.execution.arena.size(); ++rank) {
+      inputs[rank] = outputs[rank] = op.execution.arena[rank] + begin;
+    }
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    kernels::reduce(reduce_args(op.execution.op, ranks_), {inputs.data(), ranks},
+                    {outputs.data(), ranks}, bytes / dtype_bytes(op.execution.op.dtype));
+    finish_chunk(op);
+    moved = true;
+  }
+  return moved;
+}
+
+std::optional<std::uint64_t> ShmBackend::claim_chunk(const Claimed& op) {
+  ClaimBoard& board = control_.board(op.operation);
+  std::uint64_t word = board.claimed.load(std::memory_order_acquire);
+  for (;;) {
+    const std::uint64_t counted = chunks_counted(word, op.operation, op.chunks);
+    if (counted >= op.chunks) return std::nullopt;
+    const std::uint64_t next = (op.operation << ClaimBoard::kChunkBits) | (counted + 1);
+    if (board.claimed.compare_exchange_weak(word, next, std::memory_order_acq_rel)) return counted;
+  }
+}
+
+bool ShmBackend::claimed_complete(const Claimed& op) const {
+  const std::uint64_t word = control_.board(op.operation).done.load(std::memory_order_acquire);
+  return chunks_counted(word, op.operation, op.chunks) >= op.chunks;
+}
+
+void ShmBackend::finish_chunk(const Claimed& op) {
+  ClaimBoard& board = control_.board(op.operation);
+  std::uint64_t word = board.done.load(std::memory_order_acquire);
+  std::uint64_t counted = 0;
+  do {
+    // A newer operation cannot have this board before every chunk of this one is done.
+    counted = chunks_counted(word, op.operation, op.chunks) + 1;
+  } while (!board.done.compare_exchange_weak(
+      word, (op.operation << ClaimBoard::kChunkBits) | counted, std::memory_order_acq_rel));
+  if (counted == op.chunks) bells_.ring_all();
+}
+
+}  // namespace ciranda

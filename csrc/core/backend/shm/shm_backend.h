@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <optional>
+
+#include "core/backend/backend.h"
+#include "core/plan/shm_schedule.h"
+#include "core/transport/control_block.h"
+#include "core/transport/peer_bells.h"
+
+namespace ciranda {
+
+// Reduction at memory speed between the ranks of one host.
+//
+// Private memory goes through staging slots by a StagedSchedule; the ranks' counters in RankFlags
+// say how far each is. Data that lies in the arena is reduced where it is: ranks claim chunks
+// (ClaimBoard), sum all ranks' copies in rank order and write the result to all of them, so that a
+// rank that waits does the work of one that still computes, and the bits do not depend on who did
+// it (I11).
+class ShmBackend final : public Backend {
+ public:
+  ShmBackend(ControlBlock control, PeerBells bells, Rank self, int ranks);
+
+  bool supports(const FusedOp&) const override { return true; }
+  void start(Execution execution) override;
+  bool advance() override;
+  bool idle() const override { return staged_.empty() && claimed_.empty(); }
+  void blocked_on(std::vector<Rank>& out) const override;
+  void abort(const Error& why) override;
+
+  // 2 ranks read and write 512 KiB a chunk: a few hundred chunks for a large bucket, some
+  // microseconds each, next to 0.1 us for a claim.
+  static constexpr std::uint64_t kChunkBytes = 131072;
+
+ private:
+  // An operation on private memory, in progress. Only the front of the queue moves.
+  struct Staged {
+    Execution execution;
+    StagedSchedule schedule;
+    std::vector<std::uint64_t> in_begin, out_begin;  // members' places in the payload
+    std::uint64_t first_round = 0;                   // of all rounds ever
+    std::uint64_t copied_in = 0, reduced = 0, copied_out = 0;
+  };
+  // An operation on the arena.
+  struct Claimed {
+    Execution execution;
+    std::uint64_t operation = 0;
+    std::uint64_t chunks = 0;
+  };
+
+  bool advance_staged(Staged& op);
+  bool advance_claimed(Claimed& op);
+  std::optional<std::uint64_t> claim_chunk(const Claimed& op);
+  bool claimed_complete(const Claimed& op) const;
+  void finish_chunk(const Claimed& op);
+
+  bool copy_in(Staged& op);
+  bool reduce(Staged& op);
+  bool copy_out(Staged& op);
+  bool all_reached(std::atomic<std::uint64_t> RankFlags::*counter, std::uint64_t value) const;
+  void publish(std::atomic<std::uint64_t> RankFlags::*counter, std::uint64_t value);
+
+  const ControlBlock control_;
+  const PeerBells bells_;
+  const Rank self_;
+  const int ranks_;
+  std::uint64_t rounds_started_ = 0;      // staged rounds of all operations given out so far
+  std::uint64_t operations_started_ = 0;  // claimed operations
+  std::deque<Staged> staged_;
+  std::list<Claimed> claimed_;
+  StagedRound round_;  // scratch
+};
+
+}  // namespace ciranda

@@ -1,0 +1,200 @@
+#include "core/runtime/config.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+namespace ciranda {
+namespace {
+
+// How each starter names the place. A starter counts as found when `rank` and `size` are set.
+struct Starter {
+  const char* name;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* job;  // tells two jobs of one user apart
+};
+constexpr std::array<Starter, 6> kStarters = {{
+    {"ciranda", "CIRANDA_RANK", "CIRANDA_SIZE", "CIRANDA_LOCAL_RANK", "CIRANDA_LOCAL_SIZE",
+     "CIRANDA_JOB_ID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
+    {"horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+     "HOROVOD_GLOO_RENDEZVOUS_PORT"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
+     "SLURM_JOB_ID"},
+}};
+
+Error bad_value(const char* name, const char* value, const std::string& expected) {
+  return {.code = ErrorCode::kInvalidArgument,
+          .text = "the environment variable " + std::string(name) + " is '" + value +
+                  "'; it should be " + expected};
+}
+
+class Variables {
+ public:
+  explicit Variables(const Getenv& getenv) : getenv_(getenv) {}
+
+  const char* text(const char* name) const {
+    const char* value = getenv_(name);
+    return value != nullptr && *value != '\0' ? value : nullptr;
+  }
+  // Keeps `value` when the variable is not set.
+  Status integer(const char* name, std::int64_t low, std::int64_t high, std::int64_t& value) const {
+    const char* given = text(name);
+    if (given == nullptr) return {};
+    std::int64_t parsed = 0;
+    const char* end = given + std::strlen(given);
+    const auto [rest, problem] = std::from_chars(given, end, parsed);
+    if (problem != std::errc{} || rest != end || parsed < low || parsed > high) {
+      return bad_value(
+          name, given,
+          "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+    }
+    value = parsed;
+    return {};
+  }
+  Status integer(const char* name, std::int64_t low, std::int64_t high, int& value) const {
+    std::int64_t wide = value;
+    CIRANDA_TRY(integer(name, low, high, wide));
+    value = static_cast<int>(wide);
+    return {};
+  }
+
+ private:
+  const Getenv& getenv_;
+};
+
+const Starter* find_starter(const Variables& variables) {
+  for (const Starter& starter : kStarters) {
+    if (variables.text(starter.rank) != nullptr && variables.text(starter.size) != nullptr) {
+      return &starter;
+    }
+  }
+  return nullptr;
+}
+
+Status read_place(const Variables& variables, const Starter& starter, Place& place) {
+  CIRANDA_TRY(variables.integer(starter.size, 1, kRanksMax, place.size));
+  CIRANDA_TRY(variables.integer(starter.rank, 0, place.size - 1, place.rank));
+  // Not told: then every rank is on this host.
+  place.local_size = place.size;
+  place.local_rank = place.rank;
+  CIRANDA_TRY(variables.integer(starter.local_size, 1, place.size, place.local_size));
+  CIRANDA_TRY(variables.integer(starter.local_rank, 0, place.local_size - 1, place.local_rank));
+  place.cross_size = place.size / place.local_size;
+  place.cross_rank = place.rank / place.local_size;
+  if (place.local_size != place.size) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text = std::string(starter.name) + " started " + std::to_string(place.size) +
+                         " ranks with " + std::to_string(place.local_size) +
+                         " on this host; ciranda runs on one host so far, start all ranks on it"};
+  }
+  return {};
+}
+
+// A folder name that all ranks of a job derive alike and no other job of this user does.
+std::string default_job_folder(const Variables& variables, const Starter& starter,
+                               const std::string& job_id) {
+  const char* runtime = variables.text("XDG_RUNTIME_DIR");
+  const std::string base = runtime != nullptr ? runtime : "/tmp";
+  std::string name = "ciranda-" + std::to_string(::geteuid()) + "-" + starter.name + "-";
+  for (const char c : job_id) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    name += plain ? c : '_';
+  }
+  return base + "/" + name.substr(0, 60);
+}
+
+Status read_engine_options(const Variables& variables, int cores, Config& config) {
+  EngineOptions& engine = config.engine;
+  int threads = 1;
+  CIRANDA_TRY(variables.integer("OMP_NUM_THREADS", 1, 4096, threads));
+  const bool free_cores = config.place.local_size * threads < cores;
+  const bool oversubscribed = config.place.local_size > cores;
+
+  const char* overlap = variables.text("CIRANDA_OVERLAP");
+  const std::string_view mode = overlap != nullptr ? overlap : "auto";
+  if (mode != "auto" && mode != "on" && mode != "off") {
+    return bad_value("CIRANDA_OVERLAP", overlap, "auto, on or off");
+  }
+  engine.overlap = mode == "on" || (mode == "auto" && free_cores);
+
+  std::int64_t spin_us = oversubscribed ? 0 : static_cast<std::int64_t>(engine.spin_ns / 1000);
+  CIRANDA_TRY(variables.integer("CIRANDA_SPIN_MICROSECONDS", 0, 1'000'000, spin_us));
+  engine.spin_ns = static_cast<std::uint64_t>(spin_us) * 1000;
+
+  std::int64_t cache = static_cast<std::int64_t>(engine.cache_entries);
+  CIRANDA_TRY(variables.integer("HOROVOD_CACHE_CAPACITY", 0, 1 << 20, cache));
+  CIRANDA_TRY(variables.integer("CIRANDA_CACHE_CAPACITY", 0, 1 << 20, cache));
+  engine.cache_entries = static_cast<std::size_t>(cache);
+
+  std::int64_t fusion = static_cast<std::int64_t>(engine.fusion.bytes_max);
+  CIRANDA_TRY(variables.integer("HOROVOD_FUSION_THRESHOLD", 0, std::int64_t{1} << 40, fusion));
+  CIRANDA_TRY(variables.integer("CIRANDA_FUSION_THRESHOLD", 0, std::int64_t{1} << 40, fusion));
+  engine.fusion.bytes_max = static_cast<std::uint64_t>(fusion);
+
+  std::int64_t warn_s = 60;
+  std::int64_t shutdown_s = 0;
+  CIRANDA_TRY(variables.integer("HOROVOD_STALL_CHECK_TIME_SECONDS", 0, 1 << 20, warn_s));
+  CIRANDA_TRY(variables.integer("CIRANDA_STALL_WARNING_SECONDS", 0, 1 << 20, warn_s));
+  CIRANDA_TRY(variables.integer("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0, 1 << 20, shutdown_s));
+  CIRANDA_TRY(variables.integer("CIRANDA_STALL_SHUTDOWN_SECONDS", 0, 1 << 20, shutdown_s));
+  const char* disabled = variables.text("HOROVOD_STALL_CHECK_DISABLE");
+  if (disabled != nullptr && std::string_view(disabled) != "0") warn_s = 0;
+  engine.stall_warning_ns = static_cast<std::uint64_t>(warn_s) * 1'000'000'000;
+  engine.stall_shutdown_ns = static_cast<std::uint64_t>(shutdown_s) * 1'000'000'000;
+
+  const char* timeline = variables.text("CIRANDA_TIMELINE");
+  if (timeline == nullptr) timeline = variables.text("HOROVOD_TIMELINE");
+  if (timeline != nullptr && std::string_view(timeline) != "DYNAMIC") {
+    // One file a rank: rank 0's under the given name, the others' with the rank appended.
+    engine.timeline_path = timeline;
+    if (config.place.rank != 0) engine.timeline_path += "." + std::to_string(config.place.rank);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Config> read_config(const Getenv& getenv, int cores) {
+  const Variables variables(getenv);
+  Config config;
+  if (const Starter* starter = find_starter(variables)) {
+    config.starter = starter->name;
+    CIRANDA_TRY(read_place(variables, *starter, config.place));
+    const char* job = variables.text(starter->job);
+    config.job_id = job != nullptr ? job : "0";
+    const char* folder = variables.text("CIRANDA_JOB_DIR");
+    config.job_folder =
+        folder != nullptr ? folder : default_job_folder(variables, *starter, config.job_id);
+  } else {
+    config.starter = "none";
+  }
+  std::int64_t start_seconds = 30;
+  CIRANDA_TRY(variables.integer("HOROVOD_START_TIMEOUT", 1, 86'400, start_seconds));
+  CIRANDA_TRY(variables.integer("CIRANDA_START_TIMEOUT_SECONDS", 1, 86'400, start_seconds));
+  config.start_timeout_ms = static_cast<std::uint64_t>(start_seconds) * 1000;
+  CIRANDA_TRY(read_engine_options(variables, cores, config));
+  return config;
+}
+
+Result<Config> read_process_config() {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  const int cores = ::sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+  return read_config([](const char* name) { return std::getenv(name); }, std::max(cores, 1));
+}
+
+}  // namespace ciranda

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/runtime/engine.h"
+
+namespace ciranda {
+
+// This rank's place in the job, as its starter told it.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+};
+
+// Every knob of the runtime: docs/configuration.md lists name, default and bounds.
+struct Config {
+  Place place;
+  std::string starter;     // whose variables told the place: "ciranda", "torchrun", …; "none"
+  std::string job_id;      // distinguishes jobs of one user on one host
+  std::string job_folder;  // where local ranks meet
+  std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
+  EngineOptions engine;
+};
+
+// A source of variables: null when not set. The process environment in production.
+using Getenv = std::function<const char*(const char* name)>;
+
+// Reads the environment of whoever started this process: ciranda run, torchrun, horovodrun,
+// mpirun (Open MPI), MPICH/PMI, srun, in this order; without any, a world of one rank. `cores`:
+// usable by the ranks of this host. An Error names the variable, its value and what it should be.
+Result<Config> read_config(const Getenv& getenv, int cores);
+
+// read_config on this process: its environment, its affinity mask.
+Result<Config> read_process_config();
+
+}  // namespace ciranda

@@ -1,0 +1,674 @@
+#include "core/runtime/engine.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "core/backend/shm/shm_backend.h"
+#include "core/base/clock.h"
+#include "core/plan/fusion.h"
+#include "core/runtime/execution.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
+constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
+constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
+
+void relax_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::string describe(const RequestSpec& spec) {
+  return std::string(op_kind_name(spec.kind)) + " '" + spec.name + "'";
+}
+
+Error about(const Error& why, const RequestSpec& spec) {
+  Error error = why;
+  error.text = describe(spec) + ": " + why.text;
+  error.tensor = spec.name;
+  return error;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, EngineOptions options) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(mesh), std::move(options)));
+  CIRANDA_TRY(engine->watch_descriptors());
+  Engine& self = *engine;
+  engine->background_ = std::thread([&self] { self.background_loop(); });
+  return engine;
+}
+
+Engine::Engine(LocalMesh mesh, EngineOptions options)
+    : mesh_(std::move(mesh)),
+      options_(std::move(options)),
+      control_(mesh_.control.data(), mesh_.size),
+      bells_(control_, mesh_),
+      segments_(mesh_),
+      log_(control_.log_memory(), mesh_.size, mesh_.self),
+      negotiator_({.size = mesh_.size, .cache_entries = options_.cache_entries}),
+      backend_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size)) {
+  if (!options_.timeline_path.empty()) {
+    timeline_ = std::make_unique<Timeline>(options_.timeline_path, mesh_.self);
+  }
+}
+
+Status Engine::watch_descriptors() {
+  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.valid()) return Error::from_errno("epoll_create1", errno);
+  for (Rank rank = 0; rank < mesh_.size; ++rank) {
+    const LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
+    const int fd = rank == mesh_.self ? peer.doorbell.get() : peer.socket.get();
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u32 = static_cast<std::uint32_t>(rank);
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return Error::from_errno("epoll_ctl", errno);
+    }
+  }
+  return {};
+}
+
+Engine::~Engine() {
+  if (forked_.load()) {
+    background_.detach();  // it exists in the parent only
+    return;
+  }
+  shutdown();
+}
+
+// -------------------------------------------------------------------------------------------
+// For users
+
+Status Engine::usable() const {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return Error{.code = ErrorCode::kForked,
+                 .text =
+                     "this process was forked from a rank and is none itself; call collectives "
+                     "in the parent, or start the child with spawn and its own rank"};
+  }
+  if (stopping_.load(std::memory_order_acquire)) {
+    return Error{.code = ErrorCode::kNotInitialized,
+                 .text = "ciranda has been shut down on this rank; call init() again"};
+  }
+  return {};
+}
+
+Result<Handle> Engine::submit(Submission submission) {
+  CIRANDA_TRY(usable());
+  CIRANDA_TRY(check_limits(*submission.spec, {.token = 0, .rows = submission.rows, .arena = {}}));
+  Handle handle = std::make_shared<Operation>();
+  submission.handle = handle;
+  if (timeline_) submission.submitted_ns = monotonic_ns();
+  CIRANDA_TRY(queue_.push(std::move(submission)));
+  // Tell the peers at once, unless a thread drives anyway: it does so when it leaves the seat.
+  publish_leftovers();
+  if (options_.overlap) wake_own_background();
+  return handle;
+}
+
+void Engine::publish_leftovers() {
+  while (!queue_.empty() && seat_.try_lock()) {
+    if (publish_submissions()) bells_.ring_all();
+    seat_.unlock();
+  }
+}
+
+void Engine::wake_own_background() {
+  const std::uint64_t one = 1;
+  const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
+  [[maybe_unused]] const ssize_t written = ::write(own, &one, sizeof one);
+}
+
+bool Engine::poll(const Handle& handle) {
+  if (handle->done() || forked_.load()) return handle->done();
+  if (seat_.try_lock()) {
+    run_cycle();
+    seat_.unlock();
+    publish_leftovers();
+  }
+  return handle->done();
+}
+
+Status Engine::wait(std::span<const Handle> handles) {
+  if (forked_.load()) return usable();
+  const std::uint64_t begin_ns = monotonic_ns();
+  const std::uint64_t moved_ns = communicating_ns_.load(std::memory_order_relaxed);
+  std::uint64_t report_ns = begin_ns + options_.stall_warning_ns;
+  RankFlags& flags = control_.flags(mesh_.self);
+  flags.drivers.fetch_add(1, std::memory_order_seq_cst);
+  bool unfinished = false;  // other operations, in which peers may wait for this rank
+  for (;;) {
+    seat_wanted_.fetch_add(1, std::memory_order_relaxed);
+    seat_.lock();
+    seat_wanted_.fetch_sub(1, std::memory_order_relaxed);
+    const bool done = drive(handles);
+    unfinished = !backend_->idle();
+    seat_.unlock();
+    publish_leftovers();
+    if (done) break;
+    sleep_for_news(handles);
+    const std::uint64_t now = monotonic_ns();
+    if (options_.stall_warning_ns > 0 && now >= report_ns) {
+      report_stall(now - begin_ns);
+      report_ns = now + options_.stall_warning_ns;
+    }
+  }
+  flags.drivers.fetch_sub(1, std::memory_order_seq_cst);
+  // A peer that went to sleep while this thread drove counted on it; now only the background
+  // thread can act. (A peer announces its sleep before it looks at `drivers`: one of us sees.)
+  if (unfinished && peer_sleeps()) wake_own_background();
+  const std::uint64_t spent = monotonic_ns() - begin_ns;
+  const std::uint64_t moved = communicating_ns_.load(std::memory_order_relaxed) - moved_ns;
+  waiting_ns_.fetch_add(spent > moved ? spent - moved : 0, std::memory_order_relaxed);
+  for (const Handle& handle : handles) {
+    if (!handle->status().ok()) return handle->status();
+  }
+  return {};
+}
+
+bool Engine::peer_sleeps() const {
+  for (Rank rank = 0; rank < mesh_.size; ++rank) {
+    if (rank != mesh_.self && control_.flags(rank).waiters.sleepers.load() != 0) return true;
+  }
+  return false;
+}
+
+Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {
+  CIRANDA_TRY(usable());
+  return segments_.allocate(bytes);
+}
+
+EngineStats Engine::stats() const {
+  return {.waiting_ns = waiting_ns_.load(std::memory_order_relaxed),
+          .communicating_ns = communicating_ns_.load(std::memory_order_relaxed),
+          .operations = operations_.load(std::memory_order_relaxed),
+          .bytes = bytes_.load(std::memory_order_relaxed)};
+}
+
+std::vector<PendingOperation> Engine::pending() {
+  if (forked_.load()) return {};
+  const MutexLock lock(seat_);
+  return failure_ ? pending_at_failure_ : pending_now();
+}
+
+std::vector<PendingOperation> Engine::pending_now() {
+  std::vector<PendingOperation> pending;
+  const std::vector<StalledOp> waiting = negotiator_.waiting();
+  for (const std::uint32_t token : table_.tokens()) {
+    const Submission& submission = *table_.find(token);
+    PendingOperation& operation = pending.emplace_back();
+    operation.kind = submission.spec->kind;
+    operation.name = submission.spec->name;
+    for (const StalledOp& stalled : waiting) {
+      if (stalled.spec->name == operation.name && stalled.occurrence == submission.occurrence) {
+        operation.missing = stalled.missing;
+      }
+    }
+  }
+  return pending;
+}
+
+void Engine::abort(const std::string& reason) {
+  if (forked_.load() || stopping_.load()) return;
+  const MutexLock lock(seat_);
+  fail({.code = ErrorCode::kRankLost, .text = reason, .rank = mesh_.self});
+}
+
+void Engine::shutdown() {
+  const MutexLock once(shutdown_mutex_);
+  if (shut_down_ || forked_.load()) return;
+  shut_down_ = true;
+  RankFlags& flags = control_.flags(mesh_.self);
+  flags.drivers.fetch_add(1, std::memory_order_seq_cst);
+  stopping_.store(true, std::memory_order_release);
+
+  // What all ranks agreed to run is finished: the peers cannot do it without this rank.
+  const std::uint64_t finish_by = monotonic_ns() + kShutdownFinishNs;
+  for (bool idle = false; !idle && monotonic_ns() < finish_by;) {
+    {
+      const MutexLock lock(seat_);
+      run_cycle();
+      idle = failure_.has_value() || backend_->idle();
+    }
+    if (!idle) std::this_thread::yield();
+  }
+  {
+    const MutexLock lock(seat_);
+    if (!backend_->idle() && !failure_) {
+      fail({.code = ErrorCode::kRankLeft,
+            .text =
+                "rank " + std::to_string(mesh_.self) + " shut down in the middle of an operation",
+            .rank = mesh_.self});
+    }
+    const Error left{.code = ErrorCode::kShutdown,
+                     .text = "ciranda was shut down on this rank before the operation was done"};
+    queue_.drain_into(drained_);
+    for (Submission& submission : drained_) table_.insert(std::move(submission));
+    drained_.clear();
+    for (const std::uint32_t token : table_.tokens()) {
+      finish(token, about(left, *table_.find(token)->spec));
+    }
+    flags.waiters.ring();
+  }
+  // The log may be full of frames that a computing peer has not read.
+  const std::uint64_t farewell_by = monotonic_ns() + kFarewellNs;
+  std::vector<std::byte> goodbye;
+  encode({.kind = FrameKind::kLeave, .requests = {}}, goodbye);
+  for (bool said = false; !said && monotonic_ns() < farewell_by;) {
+    const MutexLock lock(seat_);
+    if (failure_) break;
+    send_frames();
+    said = unsent_.empty() && log_.try_append(goodbye);
+    if (said) break;
+    read_log();
+    for (Rank rank = 0; rank < mesh_.size; ++rank) {
+      if (rank != mesh_.self && log_.lags_behind(rank)) bells_.call_on(rank);
+    }
+    std::this_thread::yield();
+  }
+  {
+    const MutexLock lock(seat_);
+    log_.retire();
+  }
+  bells_.ring_all();
+
+  wake_own_background();
+  background_.join();
+  for (LocalMesh::Peer& peer : mesh_.peers) peer.socket.reset();
+  flags.drivers.fetch_sub(1, std::memory_order_seq_cst);
+  if (timeline_) {
+    if (const Status written_out = timeline_->write(); !written_out && options_.warn) {
+      options_.warn(written_out.error().text);
+    }
+  }
+}
+
+void Engine::after_fork_in_child() noexcept {
+  forked_.store(true);
+  // While a child holds these, the peers would not notice that the parent died.
+  for (LocalMesh::Peer& peer : mesh_.peers) {
+    peer.socket.reset();
+    peer.doorbell.reset();
+  }
+  epoll_.reset();
+}
+
+// -------------------------------------------------------------------------------------------
+// Driving
+
+bool Engine::drive(std::span<const Handle> handles) {
+  std::uint64_t idle_since_ns = 0;
+  for (;;) {
+    while (!handles.empty() && handles.front()->done()) handles = handles.subspan(1);
+    if (handles.empty()) return true;
+    const bool moved = run_cycle();
+    if (moved) {
+      idle_since_ns = 0;
+      continue;
+    }
+    if (options_.spin_ns == 0) return false;
+    relax_core();
+    const std::uint64_t now = monotonic_ns();
+    if (idle_since_ns == 0) idle_since_ns = now;
+    if (now - idle_since_ns > options_.spin_ns) return false;
+  }
+}
+
+void Engine::sleep_for_news(std::span<const Handle> handles) {
+  Doorbell& bell = control_.flags(mesh_.self).waiters;
+  const std::uint32_t ticket = bell.announce();
+  std::vector<Rank> blockers;
+  bool news = false;
+  {
+    const MutexLock lock(seat_);
+    news = run_cycle();
+    backend_->blocked_on(blockers);
+    if (!unsent_.empty()) {
+      for (Rank rank = 0; rank < mesh_.size; ++rank) {
+        if (rank != mesh_.self && log_.lags_behind(rank)) blockers.push_back(rank);
+      }
+    }
+  }
+  const bool done = std::all_of(handles.begin(), handles.end(),
+                                [](const Handle& handle) { return handle->done(); });
+  if (news || done || !queue_.empty()) {
+    bell.withdraw();
+    return;
+  }
+  for (const Rank rank : blockers) bells_.call_on(rank);
+  bell.sleep(ticket, options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs);
+}
+
+bool Engine::run_cycle() {
+  if (failure_) return false;
+  if (control_.failed()) {
+    fail(control_.failure());
+    return true;
+  }
+  bool moved = publish_submissions();
+  moved = read_log() || moved;
+  moved = advance_backend() || moved;
+  if (moved) bells_.ring_all();
+  if (std::exchange(finished_any_, false)) control_.flags(mesh_.self).waiters.ring();
+  return moved;
+}
+
+bool Engine::publish_submissions() {
+  if (queue_.empty() && unsent_.empty()) return false;
+  if (failure_) {
+    // The World failed between a submitter's check and its push.
+    queue_.drain_into(drained_);
+    for (Submission& submission : std::exchange(drained_, {})) {
+      const Error error = about(*failure_, *submission.spec);
+      finish(table_.insert(std::move(submission)), error);
+    }
+    control_.flags(mesh_.self).waiters.ring();
+    return true;
+  }
+  queue_.drain_into(drained_);
+  for (Submission& submission : drained_) {
+    queue_request(table_.insert(std::move(submission)), /*in_full=*/false);
+  }
+  drained_.clear();
+  return send_frames();
+}
+
+void Engine::queue_request(std::uint32_t token, bool in_full) {
+  const Submission& submission = *table_.find(token);
+  Request request;
+  request.cache_id = in_full ? kNoCacheId : negotiator_.known(*submission.spec);
+  if (request.cache_id == kNoCacheId) request.spec = *submission.spec;
+  request.occurrence = submission.occurrence;
+  request.contribution = {.token = token, .rows = submission.rows, .arena = submission.arena};
+  const std::size_t bytes = encoded_bytes(request);
+  if (!frame_.requests.empty() && (frame_bytes_ + bytes > kFrameBytesMax / 2 ||
+                                   frame_.requests.size() >= kRequestsPerFrameMax)) {
+    send_frames();
+  }
+  frame_bytes_ += bytes;
+  frame_.requests.push_back(std::move(request));
+}
+
+// Encodes what queue_request gathered and appends what the log has room for, in order.
+bool Engine::send_frames() {
+  bool sent = false;
+  while (!unsent_.empty() && log_.try_append(unsent_.front())) {
+    unsent_.pop_front();
+    sent = true;
+  }
+  if (!frame_.requests.empty()) {
+    encoded_.clear();
+    encode(frame_, encoded_);
+    frame_.requests.clear();
+    frame_bytes_ = 0;
+    if (unsent_.empty() && log_.try_append(encoded_)) {
+      sent = true;
+    } else {
+      unsent_.push_back(encoded_);
+    }
+  }
+  return sent;
+}
+
+bool Engine::read_log() {
+  bool moved = false;
+  while (const auto entry = log_.next()) {
+    moved = true;
+    responses_.clear();
+    const Status handled =
+        negotiator_.handle_frame(entry->from, entry->frame, monotonic_ns(), responses_);
+    if (!handled) {
+      fail(handled.error());
+      return true;
+    }
+    if (!responses_.empty()) handle_responses();
+    if (failure_) return true;
+  }
+  return moved;
+}
+
+bool Engine::advance_backend() {
+  if (backend_->idle()) return false;
+  const std::uint64_t begin_ns = monotonic_ns();
+  const bool moved = backend_->advance();
+  if (moved) {
+    communicating_ns_.fetch_add(monotonic_ns() - begin_ns, std::memory_order_relaxed);
+  }
+  return moved;
+}
+
+// -------------------------------------------------------------------------------------------
+// From responses to executions
+
+void Engine::handle_responses() {
+  for (const Response& response : responses_) {
+    if (response.verdict == Response::Verdict::kResubmit) {
+      if (response.resubmit_rank == mesh_.self && table_.find(response.resubmit_token) != nullptr) {
+        queue_request(response.resubmit_token, /*in_full=*/true);
+      }
+      continue;
+    }
+    const auto& own = response.contributions[static_cast<std::size_t>(mesh_.self)];
+    if (!own) continue;  // an error about something this rank has not submitted yet
+    Submission* submission = table_.find(own->token);
+    if (submission == nullptr) continue;  // shut down meanwhile
+    if (timeline_) {
+      submission->agreed_ns = monotonic_ns();
+      timeline_->record("NEGOTIATE", submission->spec->name, submission->submitted_ns,
+                        submission->agreed_ns);
+    }
+    if (response.verdict == Response::Verdict::kError) {
+      finish(own->token, *response.error);
+    } else if (response.spec->kind == OpKind::kBarrier) {
+      finish(own->token, {});
+    }
+  }
+  send_frames();  // what had to be sent again
+
+  const std::vector<FusedOp> ops = plan_fusion(responses_, options_.fusion);
+  for (const FusedOp& op : ops) {
+    for (std::size_t i = 0; i < op.members.size(); ++i) {
+      if (i > 0 && op.members[i].response == op.members[i - 1].response) continue;
+      const Response& response = responses_[op.members[i].response];
+      Submission* submission =
+          table_.find(response.contributions[static_cast<std::size_t>(mesh_.self)]->token);
+      if (submission != nullptr) ++submission->parts_left;
+    }
+  }
+  for (const FusedOp& op : ops) {
+    if (const Status started = start_execution(op); !started) {
+      fail(started.error());
+      return;
+    }
+  }
+}
+
+Status Engine::start_execution(const FusedOp& op) {
+  if (op.kind == OpKind::kBarrier) return {};
+  Execution execution{.op = op};
+  std::vector<std::uint32_t> tokens;
+  for (const FusedOp::Member& member : op.members) {
+    const Response& response = responses_[member.response];
+    const std::uint32_t token = response.contributions[static_cast<std::size_t>(mesh_.self)]->token;
+    Submission* submission = table_.find(token);
+    if (submission == nullptr) {
+      return Error{.code = ErrorCode::kShutdown,
+                   .text = "rank " + std::to_string(mesh_.self) + " shut down in the middle of " +
+                           describe(*response.spec),
+                   .rank = mesh_.self};
+    }
+    CIRANDA_TRY(op.in_arena ? locate_in_arena(response, *submission, execution)
+                            : add_member_memory(response, member.tensor, mesh_.self, *submission,
+                                                execution));
+    if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
+  }
+  execution.done = [this, tokens = std::move(tokens)](const Status& status)
+                       CIRANDA_ANNOTATION(no_thread_safety_analysis) {
+                         for (const std::uint32_t token : tokens) {
+                           Submission* submission = table_.find(token);
+                           if (submission == nullptr) continue;
+                           if (--submission->parts_left == 0 || !status.ok()) finish(token, status);
+                         }
+                       };
+  backend_->start(std::move(execution));
+  return {};
+}
+
+Status Engine::locate_in_arena(const Response& response, Submission& submission,
+                               Execution& execution) {
+  execution.arena_bytes = submission.arena_bytes;
+  for (Rank rank = 0; rank < mesh_.size; ++rank) {
+    const ArenaRef& ref = response.contributions[static_cast<std::size_t>(rank)]->arena;
+    auto place = segments_.resolve(rank, ref, submission.arena_bytes);
+    if (place.ok() && place.value() == nullptr) {
+      // The announcement was sent before the request: it waits in the socket.
+      service_peer(rank);
+      place = segments_.resolve(rank, ref, submission.arena_bytes);
+    }
+    if (!place) return place.error();
+    if (place.value() == nullptr) {
+      return Error{.code = ErrorCode::kMalformed,
+                   .text = "rank " + std::to_string(rank) + " never announced arena segment " +
+                           std::to_string(ref.segment) + " of " + describe(*response.spec),
+                   .rank = rank};
+    }
+    execution.arena.push_back(place.value());
+  }
+  return {};
+}
+
+void Engine::finish(std::uint32_t token, const Status& status) {
+  Submission& submission = *table_.find(token);
+  if (timeline_ && submission.agreed_ns != 0) {
+    timeline_->record(op_kind_name(submission.spec->kind), submission.spec->name,
+                      submission.agreed_ns, monotonic_ns());
+  }
+  operations_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_add(payload_bytes(submission), std::memory_order_relaxed);
+  const Handle handle = std::move(submission.handle);
+  const auto spec = std::move(submission.spec);
+  table_.erase(token);
+  queue_.release(*spec);
+  handle->complete(status);
+  finished_any_ = true;
+}
+
+// -------------------------------------------------------------------------------------------
+// Failure, peers, the background thread
+
+void Engine::fail(const Error& why) {
+  if (failure_) return;
+  pending_at_failure_ = pending_now();
+  failure_ = control_.fail(why);
+  backend_->abort(*failure_);
+  queue_.drain_into(drained_);
+  for (Submission& submission : std::exchange(drained_, {})) table_.insert(std::move(submission));
+  for (const std::uint32_t token : table_.tokens()) {
+    finish(token, about(*failure_, *table_.find(token)->spec));
+  }
+  bells_.ring_alarm();
+}
+
+void Engine::service_peer(Rank rank) {
+  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
+  while (peer.socket.valid()) {
+    auto received = receive_message(peer.socket.get());
+    if (!received) {
+      if (received.error().code != ErrorCode::kRankLost) {
+        Error error = received.error();
+        error.rank = rank;
+        return fail(error);
+      }
+      return peer_closed(rank);
+    }
+    if (!received.value()) return;
+    ReceivedMessage& message = *received.value();
+    auto segment = MemorySegment::open(std::move(message.fd), message.message.bytes);
+    if (!segment) return fail(segment.error());
+    if (const Status added =
+            segments_.add(rank, message.message.segment, std::move(segment).value());
+        !added) {
+      return fail(added.error());
+    }
+  }
+}
+
+void Engine::peer_closed(Rank rank) {
+  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
+  if (failure_) return;
+  read_log();  // its goodbye, if there is one, was written before it closed the socket
+  const std::vector<Rank>& departed = negotiator_.departed();
+  if (failure_ || std::find(departed.begin(), departed.end(), rank) != departed.end()) return;
+  if (control_.failed()) return fail(control_.failure());
+  fail({.code = ErrorCode::kRankLost,
+        .text = "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) +
+                ") was lost: it ended without shutting down",
+        .rank = rank});
+}
+
+void Engine::background_loop() {
+  const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
+  RankFlags& flags = control_.flags(mesh_.self);
+  std::array<epoll_event, 16> events;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t drained = ::read(own, &rings, sizeof rings);
+    seat_.lock();
+    for (int i = 0; i < count; ++i) {
+      const auto rank = static_cast<Rank>(events[static_cast<std::size_t>(i)].data.u32);
+      if (rank != mesh_.self) service_peer(rank);
+    }
+    // Drive until nothing moves for a while, or until a user's thread wants the seat.
+    std::uint64_t idle_since_ns = monotonic_ns();
+    while (seat_wanted_.load(std::memory_order_relaxed) == 0) {
+      if (options_.overlap) flags.background_listens.store(0, std::memory_order_relaxed);
+      if (run_cycle()) {
+        idle_since_ns = monotonic_ns();
+        continue;
+      }
+      const bool unfinished = !backend_->idle();
+      if (unfinished && monotonic_ns() - idle_since_ns < options_.spin_ns) {
+        relax_core();
+        continue;
+      }
+      if (!options_.overlap) break;
+      flags.background_listens.store(1, std::memory_order_seq_cst);
+      if (!run_cycle()) break;  // asked for news; none came in between
+    }
+    seat_.unlock();
+    publish_leftovers();
+  }
+}
+
+void Engine::report_stall(std::uint64_t waited_ns) {
+  std::optional<std::string> report;
+  {
+    const MutexLock lock(seat_);
+    if (failure_) return;
+    report =
+        stall_report(negotiator_.waiting(), monotonic_ns(), options_.stall_warning_ns, kSecondNs);
+    if (options_.stall_shutdown_ns > 0 && waited_ns >= options_.stall_shutdown_ns) {
+      fail({.code = ErrorCode::kTimeout,
+            .text = "stalled for " + std::to_string(waited_ns / kSecondNs) + " s; " +
+                    report.value_or("an operation that all ranks submitted does not end")});
+    }
+  }
+  if (report && options_.warn) options_.warn(*report);
+}
+
+}  // namespace ciranda

@@ -1,0 +1,167 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/backend/backend.h"
+#include "core/base/mutex.h"
+#include "core/negotiate/negotiator.h"
+#include "core/negotiate/stall.h"
+#include "core/runtime/segment_table.h"
+#include "core/runtime/submission_queue.h"
+#include "core/runtime/tensor_table.h"
+#include "core/runtime/timeline.h"
+#include "core/transport/local_mesh.h"
+#include "core/transport/peer_bells.h"
+
+namespace ciranda {
+
+struct EngineOptions {
+  // Also drive from the background thread while user threads compute: pays only with free cores.
+  bool overlap = false;
+  // How long a blocked caller looks for news before it sleeps. 0 when ranks outnumber cores.
+  std::uint64_t spin_ns = 100'000;
+  std::uint64_t stall_warning_ns = 60'000'000'000;  // 0: never warn
+  std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
+  std::size_t cache_entries = kCacheEntriesDefault;
+  FusionLimits fusion;
+  std::string timeline_path;                     // empty: none
+  std::function<void(const std::string&)> warn;  // one sentence; called from any thread
+};
+
+// Where this rank's time in blocking calls went, and what was moved; since the start.
+struct EngineStats {
+  std::uint64_t waiting_ns = 0;        // blocked on other ranks
+  std::uint64_t communicating_ns = 0;  // copying and reducing
+  std::uint64_t operations = 0;
+  std::uint64_t bytes = 0;  // payload of finished operations on this rank
+};
+
+// An operation of this rank that is not finished, for error reports.
+struct PendingOperation {
+  OpKind kind = OpKind::kAllreduce;
+  std::string name;
+  std::vector<Rank> missing;  // ranks that had not submitted it
+};
+
+// One rank's engine. A cycle: submissions out as a frame, frames in, agreed operations to the
+// backend, completions. Whoever waits drives: wait() takes the seat and runs cycles itself; the
+// background thread sleeps in epoll and drives only when a peer needs this rank, when a peer dies,
+// or, with `overlap`, when there is news. docs/threads.md tells who may touch what.
+class Engine {
+ public:
+  // Blocking only for the local set-up of the mesh's descriptors.
+  static Result<std::unique_ptr<Engine>> start(LocalMesh mesh, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Rank rank() const { return mesh_.self; }
+  int size() const { return mesh_.size; }
+
+  // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
+  // handle's error.
+  Result<Handle> submit(Submission submission);
+  // Makes some progress if nobody else drives. Thread-safe, does not block.
+  bool poll(const Handle& handle);
+  // Blocks until all operations are done; the status of the first that failed. Thread-safe.
+  Status wait(std::span<const Handle> handles);
+  Status wait(const Handle& handle) { return wait(std::span(&handle, 1)); }
+
+  // Arena memory for in_arena submissions. Thread-safe.
+  Result<ArenaBuffer> allocate_arena(std::size_t bytes);
+
+  EngineStats stats() const;
+  // Unfinished operations; after a failure, those that the failure ended.
+  std::vector<PendingOperation> pending();
+
+  // Ends the World for every rank with `reason` (this rank raised). Thread-safe.
+  void abort(const std::string& reason);
+  // Says goodbye and joins the background thread; unfinished operations end with kShutdown.
+  // Idempotent. Blocks at most some seconds.
+  void shutdown();
+  // In a child made by fork: closes what keeps the parent's peers waiting; every later call gives
+  // kForked. Async-signal-safe.
+  void after_fork_in_child() noexcept;
+
+ private:
+  Engine(LocalMesh mesh, EngineOptions options);
+  Status watch_descriptors();
+
+  // A cycle and its steps. True when something moved.
+  bool run_cycle() REQUIRES(seat_);
+  bool publish_submissions() REQUIRES(seat_);
+  bool send_frames() REQUIRES(seat_);
+  bool read_log() REQUIRES(seat_);
+  bool advance_backend() REQUIRES(seat_);
+
+  // Runs cycles until all handles are done (true) or nothing moved for the spin time (false).
+  bool drive(std::span<const Handle> handles) REQUIRES(seat_);
+  void sleep_for_news(std::span<const Handle> handles) EXCLUDES(seat_);
+  // Publishes what other threads submitted while this one held the seat. After every unlock.
+  void publish_leftovers() EXCLUDES(seat_);
+  void wake_own_background();
+  bool peer_sleeps() const;
+  Status usable() const;
+
+  void queue_request(std::uint32_t token, bool in_full) REQUIRES(seat_);
+  void handle_responses() REQUIRES(seat_);
+  Status start_execution(const FusedOp& op) REQUIRES(seat_);
+  Status locate_in_arena(const Response& response, Submission& submission, Execution& execution)
+      REQUIRES(seat_);
+  void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
+  void fail(const Error& why) REQUIRES(seat_);
+
+  void background_loop();
+  void service_peer(Rank rank) REQUIRES(seat_);
+  void peer_closed(Rank rank) REQUIRES(seat_);
+  void report_stall(std::uint64_t waited_ns) EXCLUDES(seat_);
+  std::vector<PendingOperation> pending_now() REQUIRES(seat_);
+
+  // Constant after construction.
+  LocalMesh mesh_;
+  const EngineOptions options_;
+  const ControlBlock control_;
+  const PeerBells bells_;
+  Fd epoll_;
+  std::unique_ptr<Timeline> timeline_;
+
+  // Thread-safe by themselves.
+  SegmentTable segments_;
+  SubmissionQueue queue_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> forked_{false};
+  std::atomic<int> seat_wanted_{0};  // user threads that want to drive: the background one yields
+  std::atomic<std::uint64_t> waiting_ns_{0};
+  std::atomic<std::uint64_t> communicating_ns_{0};
+  std::atomic<std::uint64_t> operations_{0};
+  std::atomic<std::uint64_t> bytes_{0};
+
+  Mutex seat_;  // whoever holds it drives
+  ShmLog log_ GUARDED_BY(seat_);
+  Negotiator negotiator_ GUARDED_BY(seat_);
+  std::unique_ptr<Backend> backend_ GUARDED_BY(seat_);
+  TensorTable table_ GUARDED_BY(seat_);
+  std::vector<Submission> drained_ GUARDED_BY(seat_);
+  Frame frame_ GUARDED_BY(seat_);
+  std::size_t frame_bytes_ GUARDED_BY(seat_) = 0;
+  std::deque<std::vector<std::byte>> unsent_ GUARDED_BY(seat_);  // frames the full log refused
+  std::vector<std::byte> encoded_ GUARDED_BY(seat_);
+  std::vector<Response> responses_ GUARDED_BY(seat_);
+  bool finished_any_ GUARDED_BY(seat_) = false;
+  std::optional<Error> failure_ GUARDED_BY(seat_);
+  std::vector<PendingOperation> pending_at_failure_ GUARDED_BY(seat_);
+
+  Mutex shutdown_mutex_;
+  bool shut_down_ GUARDED_BY(shutdown_mutex_) = false;
+  std::thread background_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,64 @@
+#include "core/runtime/submission_queue.h"
+
+#include <utility>
+
+namespace ciranda {
+namespace {
+
+constexpr std::string_view kUnnamedSuffix = ".noname";
+
+}  // namespace
+
+std::string unnamed(OpKind kind) {
+  return std::string(op_kind_name(kind)) + std::string(kUnnamedSuffix);
+}
+
+bool is_unnamed(const RequestSpec& spec) {
+  const std::string_view name = spec.name;
+  const std::string_view kind = op_kind_name(spec.kind);
+  return name.size() == kind.size() + kUnnamedSuffix.size() && name.starts_with(kind) &&
+         name.ends_with(kUnnamedSuffix);
+}
+
+Status SubmissionQueue::push(Submission submission) {
+  const RequestSpec& spec = *submission.spec;
+  const MutexLock lock(mutex_);
+  if (in_flight_ >= kInFlightMax) {
+    return Error{.code = ErrorCode::kLimit,
+                 .text = std::to_string(kInFlightMax) +
+                         " operations are unfinished on this rank; synchronize some of them before "
+                         "submitting " +
+                         std::string(op_kind_name(spec.kind)) + " '" + spec.name + "'",
+                 .tensor = spec.name};
+  }
+  if (is_unnamed(spec)) {
+    submission.occurrence = unnamed_count_[static_cast<std::size_t>(spec.kind)]++;
+  } else if (!live_names_.insert(spec.name).second) {
+    return Error{.code = ErrorCode::kDuplicateName,
+                 .text = std::string(op_kind_name(spec.kind)) + " '" + spec.name +
+                         "': this rank has an unfinished operation of the same name; give each a "
+                         "name of its own or synchronize the first one",
+                 .tensor = spec.name};
+  }
+  ++in_flight_;
+  queue_.push_back(std::move(submission));
+  queued_.store(queue_.size(), std::memory_order_release);
+  return {};
+}
+
+bool SubmissionQueue::drain_into(std::vector<Submission>& out) {
+  if (empty()) return false;
+  const MutexLock lock(mutex_);
+  for (Submission& submission : queue_) out.push_back(std::move(submission));
+  queue_.clear();
+  queued_.store(0, std::memory_order_release);
+  return true;
+}
+
+void SubmissionQueue::release(const RequestSpec& spec) {
+  const MutexLock lock(mutex_);
+  --in_flight_;
+  if (!is_unnamed(spec)) live_names_.erase(spec.name);
+}
+
+}  // namespace ciranda

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/runtime/handle.h"
+#include "core/wire/messages.h"
+
+namespace ciranda {
+
+// What a user hands to the engine: a Request and this rank's memory for it. The memory stays valid
+// and untouched until the handle is done.
+struct Submission {
+  // `spec->name` empty: unnamed; the n-th unnamed operation of a kind belongs to the n-th on every
+  // other rank. allgather, alltoall: dimension 0 is kAnyRows.
+  std::shared_ptr<const RequestSpec> spec;
+  std::vector<std::int64_t> rows;  // see Contribution
+  ArenaRef arena;                  // in_arena
+  std::uint64_t arena_bytes = 0;
+  // By tensor of the spec; empty for in_arena and barrier.
+  std::vector<const std::byte*> inputs;
+  // By tensor, for allreduce and broadcast. Other kinds learn their size only from the agreement
+  // and ask `allocate` for memory of tensor `index` with dimension 0 = `rows`; it may be called
+  // from any thread that drives the engine.
+  std::vector<std::byte*> outputs;
+  std::function<Result<std::byte*>(std::size_t index, std::int64_t rows)> allocate;
+  Handle handle;
+  std::uint32_t occurrence = 0;  // set by the queue
+  std::uint64_t submitted_ns = 0;
+  std::uint64_t agreed_ns = 0;   // set by the engine, for the timeline
+  std::uint32_t parts_left = 0;  // fused operations that still run for it
+};
+
+// The only door into the engine: many threads in, the driver out. Bounded by kInFlightMax
+// unfinished submissions; beyond it push() is refused with kLimit.
+class SubmissionQueue {
+ public:
+  // kDuplicateName when an unfinished submission has this name.
+  Status push(Submission submission) EXCLUDES(mutex_);
+  // Moves everything that waits to the end of `out`; false if there was nothing.
+  bool drain_into(std::vector<Submission>& out) EXCLUDES(mutex_);
+  bool empty() const { return queued_.load(std::memory_order_acquire) == 0; }
+  // The submission is finished: its name is free again.
+  void release(const RequestSpec& spec) EXCLUDES(mutex_);
+
+ private:
+  Mutex mutex_;
+  std::vector<Submission> queue_ GUARDED_BY(mutex_);
+  std::unordered_set<std::string> live_names_ GUARDED_BY(mutex_);
+  std::array<std::uint32_t, kOpKindCount> unnamed_count_ GUARDED_BY(mutex_){};
+  std::size_t in_flight_ GUARDED_BY(mutex_) = 0;
+  std::atomic<std::size_t> queued_{0};
+};
+
+// The name under which unnamed operations of a kind are negotiated: "allreduce.noname".
+std::string unnamed(OpKind kind);
+bool is_unnamed(const RequestSpec& spec);
+
+}  // namespace ciranda

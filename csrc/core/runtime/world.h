@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+
+#include "core/base/result.h"
+#include "core/runtime/config.h"
+#include "core/runtime/engine.h"
+
+namespace ciranda {
+
+// Owns everything of one rank of one job: its place and its engine. No global state: a process may
+// hold several Worlds, or none.
+class World {
+ public:
+  // Meets the other ranks. Blocking, at most config.start_timeout_ms.
+  static Result<std::unique_ptr<World>> start(Config config);
+
+  const Place& place() const { return config_.place; }
+  const Config& config() const { return config_; }
+  const std::shared_ptr<Engine>& engine() const { return engine_; }
+
+ private:
+  World(Config config, std::shared_ptr<Engine> engine)
+      : config_(std::move(config)), engine_(std::move(engine)) {}
+
+  Config config_;
+  std::shared_ptr<Engine> engine_;
+};
+
+}  // namespace ciranda

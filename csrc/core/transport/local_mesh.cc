@@ -1,0 +1,474 @@
+#include "core/transport/local_mesh.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/clock.h"
+#include "core/transport/control_block.h"
+#include "core/transport/socket_io.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x43524e44;  // "CRND"
+constexpr std::uint32_t kProtocol = 1;        // of this file and of ControlBlock's layout
+constexpr const char* kSocketName = "local";
+constexpr std::uint64_t kConnectRetryMs = 2;  // start-up only: rank 0 may not listen yet
+constexpr std::size_t kPacketBytesMax = 2048;
+
+// Client to leader, with the client's doorbell.
+struct Hello {
+  std::uint32_t magic = kMagic;
+  std::uint32_t protocol = kProtocol;
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  char job_id[64] = {};
+};
+
+// Leader to client. kControl carries the control memory, kPeer a socket and a doorbell of
+// `peer`; kRefused ends the attempt with a text.
+struct Answer {
+  enum class Kind : std::uint32_t { kControl = 1, kPeer = 2, kRefused = 3 };
+  std::uint32_t magic = kMagic;
+  Kind kind = Kind::kControl;
+  std::int32_t peer = 0;
+  std::int32_t pid = 0;
+  std::uint64_t control_bytes = 0;
+  char text[1024] = {};
+};
+static_assert(sizeof(Answer) <= kPacketBytesMax);
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+template <std::size_t N>
+void set_text(char (&field)[N], const std::string& text) {
+  const std::size_t length = std::min(text.size(), N - 1);
+  std::memcpy(field, text.data(), length);
+  field[length] = '\0';
+}
+
+template <std::size_t N>
+std::string get_text(const char (&field)[N]) {
+  return {field, ::strnlen(field, N)};
+}
+
+Error invalid(std::string text, Rank rank = kNoRank) {
+  return {.code = ErrorCode::kInvalidArgument, .text = std::move(text), .rank = rank};
+}
+
+Result<Fd> make_doorbell() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd.valid()) return Error::from_errno("eventfd", errno);
+  return fd;
+}
+
+Result<std::array<Fd, 2>> make_socket_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    return Error::from_errno("socketpair", errno);
+  }
+  return std::array<Fd, 2>{Fd(ends[0]), Fd(ends[1])};
+}
+
+Result<sockaddr_un> socket_address(const std::string& folder) {
+  const std::string path = folder + "/" + kSocketName;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return invalid("the job folder's path is too long for a Unix socket (" +
+                   std::to_string(path.size()) + " bytes, at most " +
+                   std::to_string(sizeof address.sun_path - 1) + "): " + path);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Status check_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Error::from_errno("cannot create the job folder " + folder, errno);
+  }
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0) {
+    return Error::from_errno("cannot look at the job folder " + folder, errno);
+  }
+  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 077) != 0) {
+    return invalid("the job folder " + folder +
+                   " is not a private directory of this user; remove it or make it mode 0700");
+  }
+  return {};
+}
+
+Result<pid_t> same_user_pid(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return Error::from_errno("SO_PEERCRED", errno);
+  }
+  if (peer.uid != ::geteuid()) {
+    return invalid("a process of user " + std::to_string(peer.uid) + " tried to join this job");
+  }
+  return peer.pid;
+}
+
+void refuse(int socket, const std::string& why) {
+  Answer answer{.kind = Answer::Kind::kRefused};
+  set_text(answer.text, why);
+  (void)send_packet(socket, bytes_of(answer), {});  // it may be gone already
+}
+
+// Rank 0's side of the meeting.
+class Leader {
+ public:
+  explicit Leader(const UnixJoin& join)
+      : join_(join), deadline_ns_(monotonic_ns() + join.timeout_ms * 1'000'000) {}
+
+  ~Leader() {
+    if (bound_) {
+      ::unlink(address_.sun_path);
+      if (made_folder_) ::rmdir(join_.folder.c_str());
+    }
+  }
+  Leader(const Leader&) = delete;
+  Leader& operator=(const Leader&) = delete;
+
+  Result<LocalMesh> run() {
+    CIRANDA_TRY(listen());
+    mesh_.self = 0;
+    mesh_.size = join_.size;
+    mesh_.peers.resize(static_cast<std::size_t>(join_.size));
+    auto doorbell = make_doorbell();
+    if (!doorbell) return doorbell.error();
+    mesh_.peers[0].doorbell = std::move(doorbell).value();
+    mesh_.peers[0].pid = ::getpid();
+    if (Status met = meet_everybody(); !met) {
+      for (const LocalMesh::Peer& peer : mesh_.peers) {
+        if (peer.socket.valid()) refuse(peer.socket.get(), met.error().text);
+      }
+      return met.error();
+    }
+    CIRANDA_TRY(connect_everybody());
+    return std::move(mesh_);
+  }
+
+ private:
+  Status listen() {
+    made_folder_ = ::access(join_.folder.c_str(), F_OK) != 0;
+    CIRANDA_TRY(check_folder(join_.folder));
+    auto address = socket_address(join_.folder);
+    if (!address) return address.error();
+    address_ = address.value();
+    listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!listener_.valid()) return Error::from_errno("socket", errno);
+    ::unlink(address_.sun_path);  // of a job that was killed while it started
+    if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof address_) != 0) {
+      return Error::from_errno("cannot bind " + std::string(address_.sun_path), errno);
+    }
+    bound_ = true;
+    if (::listen(listener_.get(), join_.size) != 0) return Error::from_errno("listen", errno);
+    return {};
+  }
+
+  Status meet_everybody() {
+    for (int present = 1; present < join_.size;) {
+      auto readable = wait_readable(listener_.get(), deadline_ns_);
+      if (!readable) return readable.error();
+      if (!readable.value()) return nobody_came();
+      Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket.valid()) continue;
+      auto joined = meet(std::move(socket));
+      if (!joined) return joined.error();
+      if (joined.value()) ++present;
+    }
+    return {};
+  }
+
+  // False: a stranger that is none of this job's ranks was turned away.
+  Result<bool> meet(Fd socket) {
+    auto pid = same_user_pid(socket.get());
+    if (!pid) {
+      refuse(socket.get(), pid.error().text);
+      return false;
+    }
+    auto readable = wait_readable(socket.get(), deadline_ns_);
+    if (!readable) return readable.error();
+    if (!readable.value()) return nobody_came();
+    Hello hello;
+    auto packet = receive_packet(socket.get(), std::as_writable_bytes(std::span(&hello, 1)));
+    if (!packet || packet.value().what != Received::kPacket ||
+        packet.value().bytes != sizeof hello || hello.magic != kMagic ||
+        get_text(hello.job_id) != join_.job_id) {
+      refuse(socket.get(), "this socket belongs to another job");
+      return false;
+    }
+    if (Status fits = check_hello(hello, pid.value(), packet.value().fds.size()); !fits) {
+      refuse(socket.get(), fits.error().text);
+      return fits.error();
+    }
+    LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(hello.rank)];
+    peer = {.socket = std::move(socket),
+            .doorbell = std::move(packet.value().fds[0]),
+            .pid = pid.value()};
+    return true;
+  }
+
+  Status check_hello(const Hello& hello, pid_t pid, std::size_t fds) const {
+    const std::string who =
+        "rank " + std::to_string(hello.rank) + " (pid " + std::to_string(pid) + ")";
+    if (hello.protocol != kProtocol) {
+      return invalid(who + " speaks protocol " + std::to_string(hello.protocol) +
+                     ", rank 0 speaks " + std::to_string(kProtocol) +
+                     "; install the same ciranda for every rank");
+    }
+    if (hello.size != join_.size) {
+      return invalid(who + " expects " + std::to_string(hello.size) + " ranks, rank 0 expects " +
+                     std::to_string(join_.size) + "; start every rank with the same size");
+    }
+    if (hello.rank <= 0 || hello.rank >= join_.size || fds != 1) {
+      return invalid(who + " is not one of ranks 1 to " + std::to_string(join_.size - 1));
+    }
+    const LocalMesh::Peer& seat = mesh_.peers[static_cast<std::size_t>(hello.rank)];
+    if (seat.socket.valid()) {
+      return invalid("expected " + std::to_string(join_.size) + " ranks, but rank " +
+                     std::to_string(hello.rank) + " came twice (pid " + std::to_string(seat.pid) +
+                     " and pid " + std::to_string(pid) + ")");
+    }
+    return {};
+  }
+
+  Error nobody_came() const {
+    std::string missing;
+    for (int rank = 1; rank < join_.size; ++rank) {
+      if (mesh_.peers[static_cast<std::size_t>(rank)].socket.valid()) continue;
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return {.code = ErrorCode::kTimeout,
+            .text = "of " + std::to_string(join_.size) + " ranks, these did not join within " +
+                    std::to_string(join_.timeout_ms / 1000) + " s: " + missing};
+  }
+
+  Status connect_everybody() {
+    auto control = MemorySegment::create(ControlBlock::memory_bytes(join_.size));
+    if (!control) return control.error();
+    mesh_.control = std::move(control).value();
+    for (int rank = 1; rank < join_.size; ++rank) {
+      Answer answer{.kind = Answer::Kind::kControl, .pid = ::getpid()};
+      answer.control_bytes = mesh_.control.bytes();
+      const int fds[] = {mesh_.control.fd(), mesh_.peers[0].doorbell.get()};
+      CIRANDA_TRY(send_packet(socket_of(rank), bytes_of(answer), fds));
+    }
+    for (int a = 1; a < join_.size; ++a) {
+      for (int b = a + 1; b < join_.size; ++b) CIRANDA_TRY(introduce(a, b));
+    }
+    return {};
+  }
+
+  Status introduce(Rank a, Rank b) {
+    auto pair = make_socket_pair();
+    if (!pair) return pair.error();
+    CIRANDA_TRY(introduce_to(a, b, pair.value()[0].get()));
+    return introduce_to(b, a, pair.value()[1].get());
+  }
+
+  Status introduce_to(Rank to, Rank peer, int socket) {
+    const LocalMesh::Peer& facts = mesh_.peers[static_cast<std::size_t>(peer)];
+    const Answer answer{.kind = Answer::Kind::kPeer, .peer = peer, .pid = facts.pid};
+    const int fds[] = {socket, facts.doorbell.get()};
+    return send_packet(socket_of(to), bytes_of(answer), fds);
+  }
+
+  int socket_of(Rank rank) const {
+    return mesh_.peers[static_cast<std::size_t>(rank)].socket.get();
+  }
+
+  const UnixJoin& join_;
+  const std::uint64_t deadline_ns_;
+  sockaddr_un address_{};
+  bool bound_ = false;
+  bool made_folder_ = false;
+  Fd listener_;
+  LocalMesh mesh_;
+};
+
+Result<Fd> connect_to_leader(const UnixJoin& join, std::uint64_t deadline_ns) {
+  auto address = socket_address(join.folder);
+  if (!address) return address.error();
+  for (;;) {
+    Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket.valid()) return Error::from_errno("socket", errno);
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.value()),
+                  sizeof(sockaddr_un)) == 0) {
+      return socket;
+    }
+    if (errno != ENOENT && errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+      return Error::from_errno("cannot connect to " + std::string(address.value().sun_path), errno);
+    }
+    if (monotonic_ns() >= deadline_ns) {
+      return Error{.code = ErrorCode::kTimeout,
+                   .text = "rank 0 did not show up at " + std::string(address.value().sun_path) +
+                           " within " + std::to_string(join.timeout_ms / 1000) + " s",
+                   .rank = 0};
+    }
+    ::poll(nullptr, 0, static_cast<int>(kConnectRetryMs));
+  }
+}
+
+Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds) {
+  if (answer.kind == Answer::Kind::kRefused) return invalid(get_text(answer.text), 0);
+  if (answer.kind == Answer::Kind::kControl && fds.size() == 2) {
+    if (answer.control_bytes != (ControlBlock::memory_bytes(mesh.size) + 4095) / 4096 * 4096) {
+      return invalid("rank 0 was built with another layout; install the same ciranda everywhere",
+                     0);
+    }
+    auto control = MemorySegment::open(std::move(fds[0]), answer.control_bytes);
+    if (!control) return control.error();
+    mesh.control = std::move(control).value();
+    mesh.peers[0].doorbell = std::move(fds[1]);
+    mesh.peers[0].pid = answer.pid;
+    return {};
+  }
+  if (answer.kind == Answer::Kind::kPeer && fds.size() == 2 && answer.peer > 0 &&
+      answer.peer < mesh.size && answer.peer != mesh.self) {
+    mesh.peers[static_cast<std::size_t>(answer.peer)] = {
+        .socket = std::move(fds[0]), .doorbell = std::move(fds[1]), .pid = answer.pid};
+    return {};
+  }
+  return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent a strange answer", .rank = 0};
+}
+
+Result<LocalMesh> join_leader(const UnixJoin& join) {
+  const std::uint64_t deadline_ns = monotonic_ns() + join.timeout_ms * 1'000'000;
+  auto socket = connect_to_leader(join, deadline_ns);
+  if (!socket) return socket.error();
+  auto user = same_user_pid(socket.value().get());
+  if (!user) return user.error();
+
+  LocalMesh mesh;
+  mesh.self = join.rank;
+  mesh.size = join.size;
+  mesh.peers.resize(static_cast<std::size_t>(join.size));
+  auto doorbell = make_doorbell();
+  if (!doorbell) return doorbell.error();
+  LocalMesh::Peer& own = mesh.peers[static_cast<std::size_t>(join.rank)];
+  own.doorbell = std::move(doorbell).value();
+  own.pid = ::getpid();
+
+  Hello hello{.rank = join.rank, .size = join.size};
+  set_text(hello.job_id, join.job_id);
+  const int fds[] = {own.doorbell.get()};
+  CIRANDA_TRY(send_packet(socket.value().get(), bytes_of(hello), fds));
+
+  const Error gone{.code = ErrorCode::kRankLost,
+                   .text = "rank 0 went away while the job was starting",
+                   .rank = 0};
+  // The control memory, then one answer for each other client.
+  for (int expected = join.size - 1; expected > 0; --expected) {
+    auto readable = wait_readable(socket.value().get(), deadline_ns);
+    if (!readable) return readable.error();
+    if (!readable.value()) {
+      return Error{.code = ErrorCode::kTimeout,
+                   .text = "rank 0 did not answer within " +
+                           std::to_string(join.timeout_ms / 1000) +
+                           " s; it may still wait for other ranks",
+                   .rank = 0};
+    }
+    Answer answer;
+    auto packet =
+        receive_packet(socket.value().get(), std::as_writable_bytes(std::span(&answer, 1)));
+    if (!packet) return packet.error();
+    if (packet.value().what != Received::kPacket) return gone;
+    if (packet.value().bytes != sizeof answer || answer.magic != kMagic) {
+      return Error{
+          .code = ErrorCode::kMalformed, .text = "rank 0 sent a strange answer", .rank = 0};
+    }
+    CIRANDA_TRY(apply_answer(mesh, answer, packet.value().fds));
+  }
+  mesh.peers[0].socket = std::move(socket).value();
+  return mesh;
+}
+
+}  // namespace
+
+Result<LocalMesh> join_unix(const UnixJoin& join) {
+  if (join.size < 1 || join.size > kLocalRanksMax || join.rank < 0 || join.rank >= join.size) {
+    return invalid("rank " + std::to_string(join.rank) + " of " + std::to_string(join.size) +
+                   " is outside the limits (at most " + std::to_string(kLocalRanksMax) +
+                   " ranks on a host)");
+  }
+  if (join.job_id.size() >= sizeof(Hello::job_id)) return invalid("the job id is too long");
+  if (join.size == 1) {
+    auto alone = make_loopback(1);
+    if (!alone) return alone.error();
+    return std::move(alone.value()[0]);
+  }
+  if (join.rank == 0) return Leader(join).run();
+  return join_leader(join);
+}
+
+Result<std::vector<LocalMesh>> make_loopback(int size) {
+  CIRANDA_ASSERT(size >= 1 && size <= kLocalRanksMax);
+  auto control = MemorySegment::create(ControlBlock::memory_bytes(size));
+  if (!control) return control.error();
+  std::vector<LocalMesh> meshes(static_cast<std::size_t>(size));
+  std::vector<Fd> doorbells;
+  for (int rank = 0; rank < size; ++rank) {
+    auto doorbell = make_doorbell();
+    if (!doorbell) return doorbell.error();
+    doorbells.push_back(std::move(doorbell).value());
+    LocalMesh& mesh = meshes[static_cast<std::size_t>(rank)];
+    mesh.self = rank;
+    mesh.size = size;
+    mesh.control = control.value();
+    mesh.peers.resize(static_cast<std::size_t>(size));
+  }
+  for (std::size_t a = 0; a < meshes.size(); ++a) {
+    for (std::size_t b = 0; b < meshes.size(); ++b) {
+      meshes[a].peers[b].pid = ::getpid();
+      meshes[a].peers[b].doorbell = Fd(::fcntl(doorbells[b].get(), F_DUPFD_CLOEXEC, 3));
+      if (!meshes[a].peers[b].doorbell.valid()) return Error::from_errno("dup", errno);
+      if (b <= a) continue;
+      auto pair = make_socket_pair();
+      if (!pair) return pair.error();
+      meshes[a].peers[b].socket = std::move(pair.value()[0]);
+      meshes[b].peers[a].socket = std::move(pair.value()[1]);
+    }
+  }
+  return meshes;
+}
+
+Status send_message(int socket, const PeerMessage& message, int fd) {
+  const int fds[] = {fd};
+  return send_packet(socket, bytes_of(message), fds);
+}
+
+Result<std::optional<ReceivedMessage>> receive_message(int socket) {
+  ReceivedMessage received;
+  auto packet = receive_packet(socket, std::as_writable_bytes(std::span(&received.message, 1)));
+  if (!packet) return packet.error();
+  switch (packet.value().what) {
+    case Received::kNothing:
+      return std::optional<ReceivedMessage>();
+    case Received::kClosed:
+      return Error{.code = ErrorCode::kRankLost, .text = "the peer closed its socket"};
+    case Received::kPacket:
+      break;
+  }
+  if (packet.value().bytes != sizeof(PeerMessage) || packet.value().fds.size() != 1) {
+    return Error{.code = ErrorCode::kMalformed, .text = "a local rank sent a strange message"};
+  }
+  received.fd = std::move(packet.value().fds[0]);
+  return std::optional<ReceivedMessage>(std::move(received));
+}
+
+}  // namespace ciranda

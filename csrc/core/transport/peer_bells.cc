@@ -1,0 +1,46 @@
+#include "core/transport/peer_bells.h"
+
+#include <unistd.h>
+
+namespace ciranda {
+
+PeerBells::PeerBells(ControlBlock control, const LocalMesh& mesh)
+    : control_(control), self_(mesh.self) {
+  for (const LocalMesh::Peer& peer : mesh.peers) doorbells_.push_back(peer.doorbell.get());
+}
+
+void PeerBells::ring_all() const {
+  // See Doorbell::announce(): the change is published before the sleepers are looked at.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto ranks = static_cast<Rank>(doorbells_.size());
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank == self_) continue;
+    RankFlags& flags = control_.flags(rank);
+    flags.waiters.wake_sleepers();
+    if (flags.background_listens.load(std::memory_order_relaxed) != 0 &&
+        flags.background_listens.exchange(0) != 0) {
+      wake_background(rank);
+    }
+  }
+}
+
+void PeerBells::call_on(Rank rank) const {
+  if (control_.flags(rank).drivers.load(std::memory_order_seq_cst) == 0) wake_background(rank);
+}
+
+void PeerBells::ring_alarm() const {
+  const auto ranks = static_cast<Rank>(doorbells_.size());
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    control_.flags(rank).waiters.ring();
+    wake_background(rank);
+  }
+}
+
+void PeerBells::wake_background(Rank rank) const {
+  const std::uint64_t one = 1;
+  // Fails only when the counter is full (then it is awake) or the rank is gone.
+  [[maybe_unused]] const ssize_t written =
+      ::write(doorbells_[static_cast<std::size_t>(rank)], &one, sizeof one);
+}
+
+}  // namespace ciranda

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <vector>
+
+#include "core/transport/control_block.h"
+#include "core/transport/local_mesh.h"
+
+namespace ciranda {
+
+// Tells the other ranks of the host that something changed in shared memory. Call after the change
+// is published. Cheap while nobody sleeps: one fence and two loads a peer. Thread-safe. Uses the
+// mesh's descriptors, which must outlive it.
+class PeerBells {
+ public:
+  PeerBells(ControlBlock control, const LocalMesh& mesh);
+
+  // Wakes every peer's sleeping waiters, and the background threads that listen for news.
+  void ring_all() const;
+  // Wakes `rank`'s background thread unless one of its threads drives anyway: something waits for
+  // an action of that rank.
+  void call_on(Rank rank) const;
+  // Wakes everything of every rank: the World has failed.
+  void ring_alarm() const;
+
+ private:
+  void wake_background(Rank rank) const;
+
+  ControlBlock control_;
+  Rank self_;
+  std::vector<int> doorbells_;  // eventfds by rank
+};
+
+}  // namespace ciranda

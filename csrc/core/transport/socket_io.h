@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/transport/fd.h"
+
+namespace ciranda {
+
+// One packet of a SOCK_SEQPACKET socket, with descriptors (SCM_RIGHTS).
+inline constexpr std::size_t kDescriptorsPerPacketMax = 64;
+
+Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+
+enum class Received { kPacket, kNothing, kClosed };
+// Reads into `buffer` and sets `bytes`; descriptors are close-on-exec. A packet that does not fit
+// is kMalformed.
+struct Packet {
+  Received what = Received::kNothing;
+  std::size_t bytes = 0;
+  std::vector<Fd> fds;
+};
+Result<Packet> receive_packet(int socket, std::span<std::byte> buffer);
+
+// Waits until `socket` is readable; false at the deadline (monotonic_ns).
+Result<bool> wait_readable(int socket, std::uint64_t deadline_ns);
+
+}  // namespace ciranda

@@ -1,0 +1,91 @@
+// What could break: a rank that believes the wrong starter, or a typo that is silently ignored.
+#include "core/runtime/config.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace ciranda {
+namespace {
+
+Result<Config> read(const std::map<std::string, std::string>& variables, int cores = 2) {
+  return read_config(
+      [&](const char* name) -> const char* {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      cores);
+}
+
+TEST(Config, WithoutAStarterTheWorldHasOneRank) {
+  const auto config = read({});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config.value().place.size, 1);
+  EXPECT_EQ(config.value().starter, "none");
+}
+
+TEST(Config, EveryStartersVariablesAreUnderstood) {
+  const std::vector<std::map<std::string, std::string>> starters = {
+      {{"CIRANDA_RANK", "1"}, {"CIRANDA_SIZE", "3"}},
+      {{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "3"}},
+      {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "3"}},
+      {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}},
+      {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}},
+      {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "3"}}};
+  for (const auto& variables : starters) {
+    const auto config = read(variables);
+    ASSERT_TRUE(config.ok()) << config.error().text;
+    EXPECT_EQ(config.value().place.rank, 1);
+    EXPECT_EQ(config.value().place.size, 3);
+    EXPECT_EQ(config.value().place.local_rank, 1);
+    EXPECT_EQ(config.value().place.local_size, 3);
+    EXPECT_FALSE(config.value().job_folder.empty());
+  }
+}
+
+TEST(Config, OurLauncherWinsOverTheOneAroundIt) {
+  const auto config = read(
+      {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}, {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}});
+  EXPECT_EQ(config.value().starter, "ciranda");
+  EXPECT_EQ(config.value().place.size, 2);
+}
+
+TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
+  for (const auto& variables : std::vector<std::map<std::string, std::string>>{
+           {{"CIRANDA_RANK", "2"}, {"CIRANDA_SIZE", "2"}},
+           {{"CIRANDA_RANK", "x"}, {"CIRANDA_SIZE", "2"}},
+           {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2 "}},
+           {{"CIRANDA_SPIN_MICROSECONDS", "-1"}},
+           {{"CIRANDA_OVERLAP", "maybe"}}}) {
+    const auto config = read(variables);
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(config.error().text.find("environment variable CIRANDA_"), std::string::npos);
+    EXPECT_NE(config.error().text.find("should be"), std::string::npos);
+  }
+}
+
+TEST(Config, SeveralHostsAreRefusedInOneSentence) {
+  const auto config =
+      read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}});
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, ErrorCode::kUnsupported);
+}
+
+TEST(Config, OverlapNeedsFreeCoresAndSpinningNeedsEnough) {
+  const std::map<std::string, std::string> two = {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}};
+  EXPECT_FALSE(read(two, 2).value().engine.overlap);
+  EXPECT_TRUE(read(two, 3).value().engine.overlap);
+  EXPECT_GT(read(two, 2).value().engine.spin_ns, 0u);
+  EXPECT_EQ(read(two, 1).value().engine.spin_ns, 0u);
+}
+
+TEST(Config, JobsOfOneUserMeetInDifferentFolders) {
+  const auto folder = [](const std::string& port) {
+    return read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}}).value().job_folder;
+  };
+  EXPECT_NE(folder("29500"), folder("29501"));
+}
+
+}  // namespace
+}  // namespace ciranda

@@ -1,0 +1,372 @@
+// What could break: agreement between ranks, data on its way through slots and chunks, and calls
+// that never return.
+#include "core/runtime/engine.h"
+
+#include <numeric>
+#include <random>
+
+#include "core/base/clock.h"
+#include "runtime/world.h"
+
+namespace ciranda::testing {
+namespace {
+
+class EngineOnRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineOnRanks, ::testing::Values(1, 2, 3, 4, 8));
+
+std::vector<float> ramp(std::size_t count, float start) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), start);
+  return values;
+}
+
+TEST_P(EngineOnRanks, AllreduceSumsTensorsOfAnySize) {
+  World world(GetParam());
+  const auto n = static_cast<float>(world.size());
+  for (const std::size_t count : {0u, 1u, 7u, 1000u, 4097u, 70'000u, 1'000'003u}) {
+    world.run([&](Engine& engine) {
+      std::vector<float> tensor(count, static_cast<float>(engine.rank() + 1));
+      auto handle = allreduce(engine, tensor);
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      EXPECT_EQ(tensor, std::vector<float>(count, n * (n + 1) / 2)) << count;
+    });
+  }
+}
+
+TEST_P(EngineOnRanks, AllreduceAveragesMinsMaxesAndMultiplies) {
+  World world(GetParam());
+  const auto n = static_cast<double>(world.size());
+  world.run([&](Engine& engine) {
+    const std::vector<std::pair<ReduceOp, double>> expected = {
+        {ReduceOp::kAverage, (n + 1) / 2},
+        {ReduceOp::kMin, 1},
+        {ReduceOp::kMax, n},
+        {ReduceOp::kProduct, std::tgamma(n + 1)}};
+    for (const auto& [op, value] : expected) {
+      std::vector<double> tensor(300, engine.rank() + 1);
+      auto handle = allreduce(engine, tensor, {.op = op});
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      EXPECT_EQ(tensor, std::vector<double>(300, value)) << reduce_op_name(op);
+    }
+  });
+}
+
+TEST_P(EngineOnRanks, ManyNamedTensorsInAnotherOrderOnEachRank) {
+  World world(GetParam());
+  constexpr int kTensors = 60;
+  for (int step = 0; step < 5; ++step) {
+    world.run([&](Engine& engine) {
+      std::vector<std::vector<float>> tensors(kTensors);
+      std::vector<int> order(kTensors);
+      std::iota(order.begin(), order.end(), 0);
+      std::mt19937 random(static_cast<unsigned>(engine.rank() * 100 + step));
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<Handle> handles;
+      for (const int i : order) {
+        const auto count = static_cast<std::size_t>(1 + i * 37);
+        tensors[static_cast<std::size_t>(i)].assign(count, static_cast<float>(i));
+        auto handle = allreduce(engine, tensors[static_cast<std::size_t>(i)],
+                                {.name = "t" + std::to_string(i)});
+        ASSERT_TRUE(handle.ok());
+        handles.push_back(handle.value());
+      }
+      ASSERT_TRUE(engine.wait(handles).ok());
+      for (int i = 0; i < kTensors; ++i) {
+        const auto& tensor = tensors[static_cast<std::size_t>(i)];
+        EXPECT_EQ(tensor, std::vector<float>(tensor.size(), static_cast<float>(i * world.size())));
+      }
+    });
+  }
+}
+
+TEST_P(EngineOnRanks, GroupsRunWhole) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    std::vector<float> a(10, 1.0F);
+    std::vector<float> b(100'000, 2.0F);
+    std::vector<float> c;
+    auto handle = engine.submit(in_place<float>(OpKind::kAllreduce, {&a, &b, &c}, {}));
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    EXPECT_EQ(a, std::vector<float>(10, 1.0F * static_cast<float>(world.size())));
+    EXPECT_EQ(b, std::vector<float>(100'000, 2.0F * static_cast<float>(world.size())));
+  });
+}
+
+TEST_P(EngineOnRanks, BroadcastGivesTheRootsData) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    for (const std::size_t count : {1u, 5000u, 400'000u}) {
+      const Rank root = world.size() - 1;
+      std::vector<float> tensor = ramp(count, static_cast<float>(engine.rank()));
+      auto handle = engine.submit(in_place<float>(OpKind::kBroadcast, {&tensor}, {.root = root}));
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      EXPECT_EQ(tensor, ramp(count, static_cast<float>(root)));
+    }
+  });
+}
+
+TEST_P(EngineOnRanks, AllgatherConcatenatesUnequalRows) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    for (const std::size_t unit : {0u, 1u, 1000u, 100'000u}) {
+      const auto rows_of = [&](int rank) { return unit * static_cast<std::size_t>(rank); };
+      std::vector<float> input(rows_of(engine.rank()), static_cast<float>(engine.rank()));
+      std::vector<float> output;
+      auto handle = gather_like(engine, OpKind::kAllgather, input,
+                                {static_cast<std::int64_t>(input.size())}, output);
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      std::vector<float> expected;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        expected.insert(expected.end(), rows_of(rank), static_cast<float>(rank));
+      }
+      EXPECT_EQ(output, expected);
+    }
+  });
+}
+
+TEST_P(EngineOnRanks, AlltoallSendsUnequalSplits) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    for (const std::int64_t unit : {0, 1, 30'000}) {
+      // Rank s sends (s + d) * unit rows with the value 100 s + d to rank d.
+      std::vector<std::int64_t> splits;
+      std::vector<float> input;
+      for (int d = 0; d < world.size(); ++d) {
+        splits.push_back((engine.rank() + d) * unit);
+        input.insert(input.end(), static_cast<std::size_t>(splits.back()),
+                     static_cast<float>(100 * engine.rank() + d));
+      }
+      std::vector<float> output;
+      auto handle = gather_like(engine, OpKind::kAlltoall, input, splits, output);
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      std::vector<float> expected;
+      for (int s = 0; s < world.size(); ++s) {
+        expected.insert(expected.end(), static_cast<std::size_t>((s + engine.rank()) * unit),
+                        static_cast<float>(100 * s + engine.rank()));
+      }
+      EXPECT_EQ(output, expected);
+    }
+  });
+}
+
+TEST_P(EngineOnRanks, ReducescatterGivesFirstRanksTheRemainder) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    for (const std::size_t count : {1u, 11u, 300'001u}) {
+      std::vector<float> input = ramp(count, 0.0F);
+      std::vector<float> output;
+      auto handle = gather_like(engine, OpKind::kReducescatter, input, {}, output);
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      const auto n = static_cast<std::size_t>(world.size());
+      const auto r = static_cast<std::size_t>(engine.rank());
+      const std::size_t begin = r * (count / n) + std::min(r, count % n);
+      const std::size_t rows = count / n + (r < count % n ? 1 : 0);
+      ASSERT_EQ(output.size(), rows);
+      for (std::size_t i = 0; i < rows; ++i) {
+        ASSERT_EQ(output[i], static_cast<float>(begin + i) * static_cast<float>(n));
+      }
+    }
+  });
+}
+
+TEST_P(EngineOnRanks, BucketsInTheArenaAreReducedWhereTheyLie) {
+  World world(GetParam());
+  constexpr std::size_t kBuckets = 300;  // more than there are claim boards
+  std::vector<std::vector<ArenaBuffer>> arenas(static_cast<std::size_t>(world.size()));
+  for (int step = 0; step < 3; ++step) {
+    world.run([&](Engine& engine) {
+      auto& buckets = arenas[static_cast<std::size_t>(engine.rank())];
+      std::vector<Handle> handles;
+      for (std::size_t b = 0; b < kBuckets; ++b) {
+        const std::size_t count = b == 7 ? 500'000 : 10 + b;
+        if (step == 0) {
+          auto arena = engine.allocate_arena(count * sizeof(float));
+          ASSERT_TRUE(arena.ok());
+          buckets.push_back(std::move(arena).value());
+        }
+        auto* data = reinterpret_cast<float*>(buckets[b].data);
+        std::fill_n(data, count, static_cast<float>(engine.rank() + 1));
+        Submission submission;
+        submission.spec = std::make_shared<RequestSpec>(
+            RequestSpec{.name = "bucket" + std::to_string(b),
+                        .kind = OpKind::kAllreduce,
+                        .op = ReduceOp::kAverage,
+                        .in_arena = true,
+                        .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
+        submission.arena = buckets[b].ref;
+        submission.arena_bytes = count * sizeof(float);
+        auto handle = engine.submit(std::move(submission));
+        ASSERT_TRUE(handle.ok()) << handle.error().text;
+        handles.push_back(handle.value());
+      }
+      ASSERT_TRUE(engine.wait(handles).ok());
+      for (std::size_t b = 0; b < kBuckets; ++b) {
+        const auto* data = reinterpret_cast<float*>(buckets[b].data);
+        ASSERT_EQ(data[0], static_cast<float>(world.size() + 1) / 2.0F) << b;
+        ASSERT_EQ(data[9], static_cast<float>(world.size() + 1) / 2.0F) << b;
+      }
+    });
+  }
+}
+
+TEST_P(EngineOnRanks, BarrierWaitsForTheLastRank) {
+  World world(GetParam());
+  std::atomic<int> arrived{0};
+  world.run([&](Engine& engine) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 * engine.rank()));
+    ++arrived;
+    Submission barrier;
+    barrier.spec = std::make_shared<RequestSpec>(
+        RequestSpec{.name = unnamed(OpKind::kBarrier), .kind = OpKind::kBarrier, .tensors = {}});
+    auto handle = engine.submit(std::move(barrier));
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    EXPECT_EQ(arrived.load(), world.size());
+  });
+}
+
+TEST(Engine, MismatchIsTheSameErrorOnEveryRankAndTheWorldGoesOn) {
+  World world(3);
+  std::vector<std::string> texts(3);
+  world.run([&](Engine& engine) {
+    std::vector<float> tensor(engine.rank() == 1 ? 5 : 4, 1.0F);
+    auto handle = allreduce(engine, tensor, {.name = "w"});
+    const Status status = engine.wait(handle.value());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    texts[static_cast<std::size_t>(engine.rank())] = status.error().text;
+    std::vector<float> again(4, 1.0F);
+    auto good = allreduce(engine, again, {.name = "w"});
+    EXPECT_TRUE(engine.wait(good.value()).ok());
+    EXPECT_EQ(again[0], 3.0F);
+  });
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(texts[0], texts[2]);
+  EXPECT_NE(texts[0].find("'w'"), std::string::npos) << texts[0];
+}
+
+TEST(Engine, ANameSubmittedTwiceIsRefusedAtOnce) {
+  World world(2);
+  std::vector<float> a(4, 1.0F);
+  std::vector<float> b(4, 1.0F);
+  auto first = allreduce(world[0], a, {.name = "same"});
+  auto second = allreduce(world[0], b, {.name = "same"});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, ErrorCode::kDuplicateName);
+  std::vector<float> c(4, 1.0F);
+  auto other = allreduce(world[1], c, {.name = "same"});
+  EXPECT_TRUE(world[1].poll(other.value()) || true);
+  std::thread peer([&] { EXPECT_TRUE(world[0].wait(first.value()).ok()); });
+  EXPECT_TRUE(world[1].wait(other.value()).ok());
+  peer.join();
+  EXPECT_EQ(a[0], 2.0F);
+}
+
+TEST(Engine, AComputingRankNeedNotTakePartInABucket) {
+  World world(2);
+  std::vector<ArenaBuffer> arena;
+  std::vector<Handle> handles;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto buffer = world[rank].allocate_arena(1 << 20);
+    arena.push_back(std::move(buffer).value());
+    auto* data = reinterpret_cast<float*>(arena.back().data);
+    std::fill_n(data, 1 << 18, 1.0F);
+    Submission submission;
+    submission.spec =
+        std::make_shared<RequestSpec>(RequestSpec{.name = "bucket",
+                                                  .kind = OpKind::kAllreduce,
+                                                  .in_arena = true,
+                                                  .tensors = {{DType::kFloat32, {1 << 18}}}});
+    submission.arena = arena.back().ref;
+    submission.arena_bytes = 1 << 20;
+    handles.push_back(world[rank].submit(std::move(submission)).value());
+  }
+  // Rank 0 never calls in; rank 1 does all of the work, for both.
+  EXPECT_TRUE(world[1].wait(handles[1]).ok());
+  EXPECT_EQ(reinterpret_cast<float*>(arena[0].data)[12345], 2.0F);
+  EXPECT_EQ(reinterpret_cast<float*>(arena[1].data)[12345], 2.0F);
+}
+
+TEST(Engine, AStagedOperationEndsAlthoughOneRankOnlyComputes) {
+  World world(2);
+  std::vector<float> a(1'000'000, 1.0F);
+  std::vector<float> b(1'000'000, 2.0F);
+  auto absent = allreduce(world[0], a);
+  auto present = allreduce(world[1], b);
+  EXPECT_TRUE(world[1].wait(present.value()).ok());  // calls on rank 0's background thread
+  EXPECT_EQ(b[999'999], 3.0F);
+  EXPECT_TRUE(world[0].wait(absent.value()).ok());
+}
+
+TEST(Engine, ALostRankEndsTheOthersWithItsName) {
+  World world(3);
+  std::vector<float> tensor(10, 1.0F);
+  auto handle = allreduce(world[1], tensor);
+  const std::uint64_t begin = monotonic_ns();
+  world[0].abort("rank 0 raised ValueError: boom");
+  const Status status = world[1].wait(handle.value());
+  EXPECT_LT(monotonic_ns() - begin, 1'000'000'000u);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kRankLost);
+  EXPECT_EQ(status.error().rank, 0);
+  EXPECT_NE(status.error().text.find("boom"), std::string::npos);
+}
+
+TEST(Engine, ARankThatLeavesEndsWhatOthersNeedItFor) {
+  World world(2);
+  std::vector<float> tensor(10, 1.0F);
+  auto handle = allreduce(world[1], tensor, {.name = "late"});
+  world[0].shutdown();
+  const Status status = world[1].wait(handle.value());
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kRankLeft);
+  EXPECT_EQ(status.error().rank, 0);
+}
+
+TEST(Engine, ShutdownEndsPendingOperationsOfThisRank) {
+  World world(2);
+  std::vector<float> tensor(10, 1.0F);
+  auto handle = allreduce(world[0], tensor);
+  world[0].shutdown();
+  const Status status = world[0].wait(handle.value());
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kShutdown);
+  EXPECT_FALSE(allreduce(world[0], tensor).ok());
+}
+
+TEST(Engine, ALogFullOfFramesLosesNothing) {
+  // Rank 0 submits far more than the log holds before rank 1 reads any of it.
+  World world(2);
+  constexpr int kOperations = 20'000;
+  std::vector<std::vector<float>> a(kOperations, std::vector<float>(1, 1.0F));
+  std::vector<std::vector<float>> b(kOperations, std::vector<float>(1, 2.0F));
+  world.run([&](Engine& engine) {
+    auto& mine = engine.rank() == 0 ? a : b;
+    std::vector<Handle> handles;
+    for (auto& tensor : mine) handles.push_back(allreduce(engine, tensor).value());
+    ASSERT_TRUE(engine.wait(handles).ok());
+  });
+  for (const auto& tensor : a) ASSERT_EQ(tensor[0], 3.0F);
+  for (const auto& tensor : b) ASSERT_EQ(tensor[0], 3.0F);
+}
+
+TEST(Engine, SeveralThreadsOfARankMayWaitAtATime) {
+  World world(2);
+  world.run([&](Engine& engine) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&engine, t] {
+        for (int i = 0; i < 200; ++i) {
+          std::vector<float> tensor(static_cast<std::size_t>(1 + 3000 * (i % 3)), 1.0F);
+          auto handle = allreduce(engine, tensor, {.name = "thread" + std::to_string(t)});
+          ASSERT_TRUE(engine.wait(handle.value()).ok());
+          ASSERT_EQ(tensor[0], 2.0F);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace
+}  // namespace ciranda::testing

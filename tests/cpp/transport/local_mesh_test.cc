@@ -1,0 +1,149 @@
+// What could break: ranks that meet the wrong job, wait for ever, or leave a socket behind.
+#include "core/transport/local_mesh.h"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace ciranda {
+namespace {
+
+class LocalMeshTest : public ::testing::Test {
+ protected:
+  LocalMeshTest() {
+    char name[] = "/tmp/ciranda-test-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~LocalMeshTest() override { ::rmdir(folder_.c_str()); }
+
+  std::vector<Result<LocalMesh>> join_all(std::vector<UnixJoin> joins) {
+    std::vector<std::optional<Result<LocalMesh>>> results(joins.size());
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < joins.size(); ++i) {
+      joins[i].folder = joins[i].folder.empty() ? folder_ : joins[i].folder;
+      threads.emplace_back([&, i] { results[i] = join_unix(joins[i]); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::vector<Result<LocalMesh>> done;
+    for (auto& result : results) done.push_back(std::move(*result));
+    return done;
+  }
+  UnixJoin rank(Rank number, int size, const std::string& job = "job") {
+    return {.folder = "", .job_id = job, .rank = number, .size = size, .timeout_ms = 5'000};
+  }
+  std::size_t entries_in_folder() {
+    std::size_t count = 0;
+    DIR* directory = ::opendir(folder_.c_str());
+    while (const dirent* entry = ::readdir(directory)) {
+      if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) ++count;
+    }
+    ::closedir(directory);
+    return count;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(LocalMeshTest, EveryRankReachesEveryOtherAndNothingIsLeftBehind) {
+  auto meshes = join_all({rank(2, 4), rank(0, 4), rank(3, 4), rank(1, 4)});
+  for (auto& mesh : meshes) ASSERT_TRUE(mesh.ok()) << mesh.error().text;
+  EXPECT_EQ(entries_in_folder(), 0u);
+  const auto by_rank = [&](Rank number) -> LocalMesh& {
+    for (auto& mesh : meshes) {
+      if (mesh.value().self == number) return mesh.value();
+    }
+    std::abort();
+  };
+  for (Rank a = 0; a < 4; ++a) {
+    for (Rank b = 0; b < 4; ++b) {
+      if (a == b) continue;
+      auto segment = MemorySegment::create(4096).value();
+      const auto to = static_cast<std::size_t>(b);
+      const auto from = static_cast<std::size_t>(a);
+      ASSERT_TRUE(send_message(by_rank(a).peers[to].socket.get(),
+                               {.segment = static_cast<std::uint32_t>(10 * a + b), .bytes = 4096},
+                               segment.fd())
+                      .ok());
+      auto received = receive_message(by_rank(b).peers[from].socket.get());
+      ASSERT_TRUE(received.ok() && received.value().has_value());
+      EXPECT_EQ(received.value()->message.segment, static_cast<std::uint32_t>(10 * a + b));
+    }
+  }
+  by_rank(0).control.data()[100] = std::byte{9};
+  EXPECT_EQ(by_rank(3).control.data()[100], std::byte{9});
+}
+
+TEST_F(LocalMeshTest, ARankThatComesTwiceIsNamedToEveryRank) {
+  auto meshes = join_all({rank(0, 3), rank(1, 3), rank(1, 3)});
+  for (const auto& mesh : meshes) {
+    ASSERT_FALSE(mesh.ok());
+    EXPECT_NE(mesh.error().text.find("rank 1 came twice"), std::string::npos) << mesh.error().text;
+  }
+}
+
+TEST_F(LocalMeshTest, AnotherWorldSizeIsRefusedWithBothValues) {
+  auto meshes = join_all({rank(0, 2), rank(1, 3)});
+  for (const auto& mesh : meshes) {
+    ASSERT_FALSE(mesh.ok());
+    EXPECT_NE(mesh.error().text.find("expects 3 ranks, rank 0 expects 2"), std::string::npos)
+        << mesh.error().text;
+  }
+}
+
+TEST_F(LocalMeshTest, AMissingRankIsNamedAfterTheTimeout) {
+  UnixJoin leader = rank(0, 3);
+  leader.timeout_ms = 1'000;
+  auto meshes = join_all({leader, rank(2, 3)});
+  for (const auto& mesh : meshes) {
+    ASSERT_FALSE(mesh.ok());
+    EXPECT_NE(mesh.error().text.find("did not join within 1 s: 1"), std::string::npos)
+        << mesh.error().text;
+  }
+  EXPECT_EQ(entries_in_folder(), 0u);
+}
+
+TEST_F(LocalMeshTest, AStrangerOfAnotherJobDoesNotDisturb) {
+  UnixJoin stranger = rank(1, 2, "other");
+  auto meshes = join_all({rank(0, 2), stranger, rank(1, 2)});
+  EXPECT_TRUE(meshes[0].ok());
+  EXPECT_TRUE(meshes[2].ok());
+  ASSERT_FALSE(meshes[1].ok());
+}
+
+TEST_F(LocalMeshTest, AFolderThatOthersCanReadIsRefused) {
+  ::chmod(folder_.c_str(), 0755);
+  auto mesh = join_all({rank(0, 2)});
+  ASSERT_FALSE(mesh[0].ok());
+  EXPECT_NE(mesh[0].error().text.find("not a private directory"), std::string::npos);
+}
+
+TEST_F(LocalMeshTest, NobodyListeningIsAnErrorInTime) {
+  UnixJoin join = rank(1, 2);
+  join.timeout_ms = 200;
+  auto mesh = join_all({join});
+  ASSERT_FALSE(mesh[0].ok());
+  EXPECT_EQ(mesh[0].error().code, ErrorCode::kTimeout);
+}
+
+TEST_F(LocalMeshTest, AStaleSocketOfAKilledJobIsReplaced) {
+  const std::string path = folder_ + "/local";
+  {
+    Fd stale(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, path.c_str());
+    ASSERT_EQ(::bind(stale.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  auto meshes = join_all({rank(0, 2), rank(1, 2)});
+  for (const auto& mesh : meshes) EXPECT_TRUE(mesh.ok());
+}
+
+}  // namespace
+}  // namespace ciranda

@@ -1,0 +1,53 @@
+// What could break: a peer that shrinks memory under us (SIGBUS), or lies about its size.
+#include "core/transport/memory_segment.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace ciranda {
+namespace {
+
+TEST(MemorySegment, IsZeroedAndSharedThroughItsDescriptor) {
+  auto segment = MemorySegment::create(10'000);
+  ASSERT_TRUE(segment.ok());
+  EXPECT_EQ(segment.value().bytes() % 4096, 0u);
+  EXPECT_GE(segment.value().bytes(), 10'000u);
+  EXPECT_EQ(segment.value().data()[9'999], std::byte{0});
+  auto other = MemorySegment::open(Fd(::fcntl(segment.value().fd(), F_DUPFD_CLOEXEC, 3)),
+                                   segment.value().bytes());
+  ASSERT_TRUE(other.ok());
+  EXPECT_NE(other.value().data(), segment.value().data());
+  segment.value().data()[77] = std::byte{42};
+  EXPECT_EQ(other.value().data()[77], std::byte{42});
+}
+
+TEST(MemorySegment, CannotBeResizedByAnybody) {
+  auto segment = MemorySegment::create(8192);
+  EXPECT_NE(::ftruncate(segment.value().fd(), 0), 0);
+  EXPECT_NE(::ftruncate(segment.value().fd(), 1 << 20), 0);
+}
+
+TEST(MemorySegment, AWrongSizeIsRefused) {
+  auto segment = MemorySegment::create(8192);
+  auto other = MemorySegment::open(Fd(::dup(segment.value().fd())), 4096);
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, ErrorCode::kMalformed);
+}
+
+TEST(MemorySegment, AnUnsealedDescriptorIsRefused) {
+  Fd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), 4096), 0);
+  EXPECT_FALSE(MemorySegment::open(std::move(fd), 4096).ok());
+}
+
+TEST(MemorySegment, ReservingTheImpossibleIsAnErrorNotACrash) {
+  auto segment = MemorySegment::create(std::size_t{1} << 60);
+  ASSERT_FALSE(segment.ok());
+  EXPECT_EQ(segment.error().code, ErrorCode::kSystem);
+  EXPECT_NE(segment.error().text.find("bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ciranda
