@@ -1,0 +1,89 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+#include "torch/collectives.h"
+#include "torch/error.h"
+
+namespace ciranda {
+
+namespace py = pybind11;
+using Released = py::call_guard<py::gil_scoped_release>;
+
+namespace {
+
+ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale) {
+  if (op < 0 || op >= kReduceOpCount) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = "op is none of Average, Sum, Min, Max, Product"});
+  }
+  return {
+      .name = name, .op = static_cast<ReduceOp>(op), .prescale = prescale, .postscale = postscale};
+}
+
+}  // namespace
+
+void bind_collectives(py::module_& module) {
+  module.attr("SUM") = static_cast<int>(ReduceOp::kSum);
+  module.attr("AVERAGE") = static_cast<int>(ReduceOp::kAverage);
+  module.attr("MIN") = static_cast<int>(ReduceOp::kMin);
+  module.attr("MAX") = static_cast<int>(ReduceOp::kMax);
+  module.attr("PRODUCT") = static_cast<int>(ReduceOp::kProduct);
+
+  module.def(
+      "allreduce_async",
+      [](std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, const std::string& name,
+         int op, double prescale, double postscale) {
+        return allreduce_async(std::move(inputs), std::move(outputs),
+                               reduce_options(name, op, prescale, postscale));
+      },
+      py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"), py::arg("prescale"),
+      py::arg("postscale"), Released());
+  module.def(
+      "allreduce",
+      [](const at::Tensor& input, const at::Tensor& output, const std::string& name, int op,
+         double prescale, double postscale) {
+        allreduce(input, output, reduce_options(name, op, prescale, postscale));
+      },
+      py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"), py::arg("prescale"),
+      py::arg("postscale"), Released(), "Blocking, for one tensor: no handle is made.");
+  module.def("broadcast_async", &broadcast_async, py::arg("inputs"), py::arg("outputs"),
+             py::arg("root"), py::arg("name"), Released());
+  module.def("allgather_async", &allgather_async, py::arg("inputs"), py::arg("name"), Released());
+  module.def("alltoall_async", &alltoall_async, py::arg("input"), py::arg("splits"),
+             py::arg("name"), Released());
+  module.def(
+      "reducescatter_async",
+      [](std::vector<at::Tensor> inputs, const std::string& name, int op, double prescale,
+         double postscale) {
+        return reducescatter_async(std::move(inputs),
+                                   reduce_options(name, op, prescale, postscale));
+      },
+      py::arg("inputs"), py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
+      Released());
+  module.def("barrier_async", &barrier_async, py::arg("name"), Released());
+  module.def("poll", &poll, py::arg("handle"), Released());
+  module.def(
+      "synchronize",
+      [](HandleId handle)
+          -> std::optional<std::pair<std::vector<at::Tensor>, std::vector<std::int64_t>>> {
+        auto result = synchronize(handle);
+        if (!result) return std::nullopt;
+        return std::pair(std::move(result->tensors), std::move(result->received_rows));
+      },
+      py::arg("handle"), Released(),
+      "(outputs, received rows) of the operation; None for a handle that is not unfinished.");
+  module.def(
+      "arena_empty",
+      [](const std::vector<std::int64_t>& shape, const at::Tensor& like) {
+        return arena_empty(shape, like.scalar_type());
+      },
+      py::arg("shape"), py::arg("like"), Released());
+  module.def(
+      "arena_allreduce_async",
+      [](const at::Tensor& tensor, const std::string& name, int op) {
+        return arena_allreduce_async(tensor, reduce_options(name, op, 1.0, 1.0));
+      },
+      py::arg("tensor"), py::arg("name"), py::arg("op"), Released());
+}
+
+}  // namespace ciranda

@@ -1,0 +1,11 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "ciranda's C++ engine; use ciranda.torch instead.";
+  ciranda::bind_errors(module);
+  ciranda::bind_world(module);
+  ciranda::bind_collectives(module);
+  ciranda::bind_optimizer(module);
+}

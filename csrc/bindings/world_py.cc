@@ -1,0 +1,63 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+#include "core/kernels/reduce.h"
+#include "torch/default_world.h"
+#include "torch/error.h"
+
+namespace ciranda {
+
+namespace py = pybind11;
+using Released = py::call_guard<py::gil_scoped_release>;
+
+void bind_world(py::module_& module) {
+  module.def("init", &init, Released(), "Meets the other ranks. Blocking.");
+  module.def("shutdown", &shutdown, Released(), "Says goodbye to the other ranks.");
+  module.def("is_initialized", &is_initialized);
+  module.def("rank", [] { return default_world()->place().rank; });
+  module.def("size", [] { return default_world()->place().size; });
+  module.def("local_rank", [] { return default_world()->place().local_rank; });
+  module.def("local_size", [] { return default_world()->place().local_size; });
+  module.def("cross_rank", [] { return default_world()->place().cross_rank; });
+  module.def("cross_size", [] { return default_world()->place().cross_size; });
+  module.def(
+      "starter", [] { return default_world()->config().starter; },
+      "Whose environment variables told this rank's place.");
+  module.def(
+      "stats",
+      [] {
+        const EngineStats stats = default_world()->engine()->stats();
+        py::dict result;
+        result["waiting_s"] = static_cast<double>(stats.waiting_ns) * 1e-9;
+        result["communicating_s"] = static_cast<double>(stats.communicating_ns) * 1e-9;
+        result["operations"] = stats.operations;
+        result["bytes"] = stats.bytes;
+        return result;
+      },
+      "Seconds in blocking calls and what was moved, since init().");
+  module.def(
+      "pending",
+      [] {
+        std::vector<PendingOperation> pending;
+        {
+          const py::gil_scoped_release released;
+          pending = default_world()->engine()->pending();
+        }
+        py::list result;
+        for (const PendingOperation& operation : pending) {
+          py::dict row;
+          row["op"] = std::string(op_kind_name(operation.kind));
+          row["name"] = operation.name;
+          row["missing_ranks"] = operation.missing;
+          result.append(row);
+        }
+        return result;
+      },
+      "Unfinished operations of this rank, with the ranks that had not submitted them.");
+  module.def(
+      "abort", [](const std::string& reason) { default_world()->engine()->abort(reason); },
+      py::arg("reason"), Released(), "Ends the job for every rank with this reason.");
+  module.def("instruction_set", &kernels::instruction_set);
+}
+
+}  // namespace ciranda

@@ -1,0 +1,210 @@
+#include "torch/bucket.h"
+
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+#include <utility>
+
+#include "core/kernels/reduce.h"
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+namespace {
+
+// Slots start on cache lines: kernels and optimizers stay aligned, ranks share no line.
+constexpr std::int64_t kSlotBytes = 64;
+
+std::int64_t padded(std::int64_t elements, std::size_t element_bytes) {
+  const std::int64_t unit = kSlotBytes / static_cast<std::int64_t>(element_bytes);
+  return (elements + unit - 1) / unit * unit;
+}
+
+c10::ScalarType travelling_type(c10::ScalarType dtype, Compression compression) {
+  const bool wide = dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double;
+  if (!wide || compression == Compression::kNone) return dtype;
+  return compression == Compression::kFloat16 ? c10::ScalarType::Half : c10::ScalarType::BFloat16;
+}
+
+// Strides of a gradient for `parameter`: its own where it covers its memory without holes
+// (contiguous, channels_last, transposed), else contiguous ones. Autograd's layout contract.
+std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()));
+  std::int64_t stride = 1;
+  for (std::size_t d = strides.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= parameter.size(static_cast<std::int64_t>(d));
+  }
+  return strides;
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+}  // namespace
+
+Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
+               std::vector<std::pair<std::string, at::Tensor>> parameters)
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      dtype_(parameters.front().second.scalar_type()) {
+  const DType dtype = dtype_of(dtype_, options_.name);
+  const std::size_t element_bytes = dtype_bytes(dtype);
+  std::vector<std::int64_t> offsets;
+  RequestSpec spec;
+  spec.name = options_.name;
+  spec.op = options_.op;
+  spec.prescale = options_.prescale;
+  spec.postscale = options_.postscale;
+  spec.in_arena = true;
+  const DType travelling = dtype_of(travelling_type(dtype_, options_.compression), options_.name);
+  for (const auto& [name, parameter] : parameters) {
+    offsets.push_back(elements_);
+    elements_ += padded(parameter.numel(), element_bytes);
+    spec.tensors.push_back({travelling, parameter.sizes().vec()});
+  }
+  counters_begin_ = elements_;
+  elements_ += padded(2 * static_cast<std::int64_t>(parameters.size()), element_bytes);
+  spec_ = std::make_shared<const RequestSpec>(std::move(spec));
+
+  arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) *
+                                          dtype_bytes(travelling)));
+  std::memset(arena_.data, 0, arena_.bytes);  // it may have been another bucket's
+  const auto type = at::TensorOptions().dtype(dtype_);
+  memory_ = travelling == dtype
+                ? at::from_blob(arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type)
+                : at::zeros({elements_}, type);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    auto& [name, parameter] = parameters[i];
+    // Each view keeps the memory alive by itself and is no autograd view of anything: zero_grad
+    // and detach_ work on it as on any gradient.
+    at::Tensor view = at::from_blob(
+        static_cast<std::byte*>(memory_.mutable_data_ptr()) +
+            static_cast<std::size_t>(offsets[i]) * element_bytes,
+        parameter.sizes(), gradient_strides(parameter), [memory = memory_](void*) {}, type);
+    slots_.push_back({.name = std::move(name),
+                      .parameter = std::move(parameter),
+                      .view = std::move(view)});
+  }
+  missing_ = slots_.size();
+}
+
+void Bucket::take_gradient(std::size_t index) {
+  BucketSlot& slot = slots_[index];
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  slot.used = gradient.defined();
+  slot.sparse = slot.used && gradient.layout() != c10::Layout::Strided;
+  const auto bytes = slot.view.nbytes();
+  if (!slot.used || slot.sparse) {
+    std::memset(slot.view.mutable_data_ptr(), 0, bytes);
+  } else if (gradient.const_data_ptr() != slot.view.const_data_ptr()) {
+    if (same_layout(gradient, slot.view)) {
+      kernels::copy(data_of(slot.view), static_cast<const std::byte*>(gradient.const_data_ptr()),
+                    bytes);
+    } else {
+      slot.view.copy_(gradient.detach());
+    }
+    // With create_graph the user may still differentiate through the gradient until the step.
+    if (!gradient.requires_grad()) gradient = slot.view;
+  }
+  if (!slot.ready) --missing_;
+  slot.ready = true;
+}
+
+void Bucket::submit() {
+  CIRANDA_ASSERT(complete() && !submitted());
+  write_counters();
+  if (dtype_ != travelling_type(dtype_, options_.compression)) {
+    kernels::cast(dtype_of(dtype_, options_.name), data_of(memory_), spec_->tensors[0].dtype,
+                  arena_.data, static_cast<std::size_t>(elements_));
+  }
+  Submission submission;
+  submission.spec = spec_;
+  submission.arena = arena_.ref;
+  submission.arena_bytes =
+      static_cast<std::size_t>(elements_) * dtype_bytes(spec_->tensors[0].dtype);
+  handle_ = unwrap(engine_->submit(std::move(submission)));
+}
+
+void Bucket::publish() {
+  if (dtype_ != travelling_type(dtype_, options_.compression)) {
+    kernels::cast(spec_->tensors[0].dtype, arena_.data, dtype_of(dtype_, options_.name),
+                  data_of(memory_), static_cast<std::size_t>(elements_));
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    BucketSlot& slot = slots_[i];
+    at::Tensor& gradient = slot.parameter.mutable_grad();
+    if (slot.sparse || !dense_anywhere(i)) continue;
+    if (!gradient.defined() || gradient.const_data_ptr() != slot.view.const_data_ptr()) {
+      gradient = slot.view;
+    }
+  }
+}
+
+void Bucket::reset() {
+  handle_ = nullptr;
+  missing_ = slots_.size();
+  for (BucketSlot& slot : slots_) slot.ready = slot.used = slot.sparse = false;
+}
+
+void Bucket::write_counters() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    set_counter(i, slots_[i].used && !slots_[i].sparse);
+    set_counter(slots_.size() + i, slots_[i].sparse);
+  }
+}
+
+// Counters are numbers of the bucket's dtype: only "is it zero" is asked of them, which survives
+// averaging and rounding.
+void Bucket::set_counter(std::size_t index, bool value) {
+  std::byte* place = data_of(memory_) +
+                     (static_cast<std::size_t>(counters_begin_) + index) *
+                         dtype_bytes(dtype_of(dtype_, options_.name));
+  switch (dtype_) {
+    case c10::ScalarType::Float: {
+      const float one = value ? 1.0F : 0.0F;
+      std::memcpy(place, &one, sizeof one);
+      break;
+    }
+    case c10::ScalarType::Double: {
+      const double one = value ? 1.0 : 0.0;
+      std::memcpy(place, &one, sizeof one);
+      break;
+    }
+    default: {  // the halves
+      const std::uint16_t bits = dtype_ == c10::ScalarType::Half ? 0x3c00 : 0x3f80;
+      const std::uint16_t one = value ? bits : 0;
+      std::memcpy(place, &one, sizeof one);
+    }
+  }
+}
+
+double Bucket::counter(std::size_t index) const {
+  const std::byte* place = data_of(memory_) +
+                           (static_cast<std::size_t>(counters_begin_) + index) *
+                               dtype_bytes(dtype_of(dtype_, options_.name));
+  switch (dtype_) {
+    case c10::ScalarType::Float: {
+      float value = 0;
+      std::memcpy(&value, place, sizeof value);
+      return static_cast<double>(value);
+    }
+    case c10::ScalarType::Double: {
+      double value = 0;
+      std::memcpy(&value, place, sizeof value);
+      return value;
+    }
+    default: {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, place, sizeof bits);
+      return bits == 0 ? 0.0 : 1.0;
+    }
+  }
+}
+
+}  // namespace ciranda

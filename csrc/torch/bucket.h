@@ -1,0 +1,90 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/runtime/engine.h"
+
+namespace ciranda {
+
+// How gradients travel between the ranks.
+enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
+
+// A parameter's place in a bucket.
+struct BucketSlot {
+  std::string name;
+  at::Tensor parameter;
+  // The gradient's memory in the bucket, with the parameter's shape, dtype and strides.
+  at::Tensor view;
+  // This rank has put its gradient there (or zeros, `used` false) in this step.
+  bool ready = false;
+  bool used = false;
+  bool sparse = false;  // the gradient of this step is sparse and travels by itself
+};
+
+// Gradients that are reduced together, one behind the other in the arena of the host: p.grad is a
+// view into it, so that nothing is packed or unpacked. Behind the gradients lie two counters for
+// each slot, which are reduced with them: how many ranks had a dense gradient in this step, and how
+// many a sparse one. With compression the gradients lie in private memory and the arena holds
+// their compressed copy.
+//
+// Not thread-safe; belongs to a GradientReducer.
+class Bucket {
+ public:
+  struct Options {
+    std::string name;  // the same on every rank
+    ReduceOp op = ReduceOp::kAverage;
+    double prescale = 1.0;
+    double postscale = 1.0;
+    Compression compression = Compression::kNone;
+  };
+  // All parameters have one dtype and are dense CPU tensors.
+  Bucket(std::shared_ptr<Engine> engine, Options options,
+         std::vector<std::pair<std::string, at::Tensor>> parameters);
+
+  std::vector<BucketSlot>& slots() { return slots_; }
+  const std::string& name() const { return options_.name; }
+
+  // Puts this rank's gradient of slot `index` into the bucket and makes p.grad its view. One pass
+  // over a fresh gradient, none if it was accumulated in place. An undefined gradient counts as
+  // zeros; a sparse one stays where it is.
+  void take_gradient(std::size_t index);
+  bool complete() const { return missing_ == 0; }
+  bool submitted() const { return handle_ != nullptr; }
+  const Handle& handle() const { return handle_; }
+  // Every slot is ready: tells the other ranks. Does not block.
+  void submit();
+  // The handle is done and good: results into the views, p.grad where any rank had a gradient.
+  void publish();
+  // For the next step.
+  void reset();
+
+  // After publish(): whether any rank had a sparse gradient for the slot.
+  bool sparse_anywhere(std::size_t index) const { return counter(slots_.size() + index) > 0; }
+  bool dense_anywhere(std::size_t index) const { return counter(index) > 0; }
+  // Bytes of arena memory.
+  std::size_t arena_bytes() const { return arena_.bytes; }
+
+ private:
+  double counter(std::size_t index) const;
+  void set_counter(std::size_t index, bool value);
+  void write_counters();
+
+  const std::shared_ptr<Engine> engine_;
+  const Options options_;
+  std::vector<BucketSlot> slots_;
+  std::size_t missing_ = 0;  // slots not ready
+  c10::ScalarType dtype_;    // of the gradients
+  std::int64_t elements_ = 0;          // of the gradients, with padding
+  std::int64_t counters_begin_ = 0;    // element at which the counters start
+  ArenaBuffer arena_;
+  at::Tensor memory_;  // elements_ of dtype_: the arena itself, or private with compression
+  Handle handle_;
+  std::shared_ptr<const RequestSpec> spec_;
+};
+
+}  // namespace ciranda

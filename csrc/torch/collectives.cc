@@ -1,0 +1,307 @@
+#include "torch/collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <numeric>
+#include <utility>
+
+#include "core/runtime/submission_queue.h"
+#include "torch/default_world.h"
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+namespace {
+
+// What belongs to an unfinished collective: its tensors live as long as it runs.
+struct PendingCollective {
+  std::shared_ptr<World> world;
+  Handle handle;
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;
+};
+
+// The numbers that users hold, for the default World.
+class HandleTable {
+ public:
+  HandleId insert(std::shared_ptr<PendingCollective> pending) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const HandleId id = next_++;
+    pending_.emplace(id, std::move(pending));
+    return id;
+  }
+  std::shared_ptr<PendingCollective> find(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const auto found = pending_.find(id);
+    return found == pending_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<PendingCollective> take(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    auto node = pending_.extract(id);
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+
+ private:
+  Mutex mutex_;
+  HandleId next_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<HandleId, std::shared_ptr<PendingCollective>> pending_ GUARDED_BY(mutex_);
+};
+
+HandleTable& handles() {
+  static HandleTable table;
+  return table;
+}
+
+std::string describe(OpKind kind, const std::string& name) {
+  const std::string text(op_kind_name(kind));
+  return name.empty() ? text : text + " '" + name + "'";
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+  throw Exception({.code = ErrorCode::kInvalidArgument, .text = what + ": " + why});
+}
+
+RequestSpec make_spec(OpKind kind, const std::string& name) {
+  RequestSpec spec;
+  spec.kind = kind;
+  spec.name = name.empty() ? unnamed(kind) : name;
+  return spec;
+}
+
+RequestSpec make_reduce_spec(OpKind kind, const ReduceOptions& options) {
+  RequestSpec spec = make_spec(kind, options.name);
+  spec.op = options.op;
+  spec.prescale = options.prescale;
+  spec.postscale = options.postscale;
+  return spec;
+}
+
+HandleId start(std::shared_ptr<PendingCollective> pending, RequestSpec spec,
+               Submission submission) {
+  submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
+  pending->handle = unwrap(pending->world->engine()->submit(std::move(submission)));
+  return handles().insert(std::move(pending));
+}
+
+void check_same(const at::Tensor& input, const at::Tensor& output, const std::string& what) {
+  check_usable(output, what);
+  if (output.sizes() != input.sizes() || output.dtype() != input.dtype()) {
+    refuse(what, "the output has another shape or dtype than the input");
+  }
+}
+
+// allreduce and broadcast: as many outputs of the same shape, known at once.
+HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
+                           std::vector<at::Tensor> outputs, const std::string& what) {
+  auto pending = std::make_shared<PendingCollective>();
+  pending->world = default_world();
+  Submission submission;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    spec.tensors.push_back(spec_of(inputs[i], what));
+    check_same(inputs[i], outputs[i], what);
+    submission.inputs.push_back(data_of(inputs[i]));
+    submission.outputs.push_back(data_of(outputs[i]));
+  }
+  if (inputs.empty()) refuse(what, "the list of tensors is empty");
+  pending->inputs = std::move(inputs);
+  pending->outputs = std::move(outputs);
+  return start(std::move(pending), std::move(spec), std::move(submission));
+}
+
+// allgather, alltoall, reducescatter: the output is made once its rows are known. The callback may
+// run on any thread that drives the engine.
+HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
+                        std::vector<std::int64_t> rows, const std::string& what) {
+  auto pending = std::make_shared<PendingCollective>();
+  pending->world = default_world();
+  Submission submission;
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.dim() == 0) {
+      refuse(what, "a 0-dim tensor has no rows; pass tensor.unsqueeze(0)");
+    }
+    TensorSpec tensor = spec_of(input, what);
+    if (spec.kind != OpKind::kReducescatter) tensor.shape[0] = kAnyRows;
+    spec.tensors.push_back(std::move(tensor));
+    submission.inputs.push_back(data_of(input));
+  }
+  if (inputs.empty()) refuse(what, "the list of tensors is empty");
+  submission.rows = std::move(rows);
+  pending->inputs = std::move(inputs);
+  pending->outputs.resize(pending->inputs.size());
+  submission.allocate = [raw = pending.get()](std::size_t index,
+                                              std::int64_t count) -> Result<std::byte*> {
+    try {
+      std::vector<std::int64_t> shape = raw->inputs[index].sizes().vec();
+      shape[0] = count;
+      raw->outputs[index] = at::empty(shape, raw->inputs[index].options().requires_grad(false));
+      return data_of(raw->outputs[index]);
+    } catch (const std::exception& problem) {
+      return Error{.code = ErrorCode::kSystem,
+                   .text = std::string("cannot allocate the output: ") + problem.what()};
+    }
+  };
+  return start(std::move(pending), std::move(spec), std::move(submission));
+}
+
+}  // namespace
+
+HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+                         const ReduceOptions& options) {
+  return start_elementwise(make_reduce_spec(OpKind::kAllreduce, options), std::move(inputs),
+                           std::move(outputs), describe(OpKind::kAllreduce, options.name));
+}
+
+void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOptions& options) {
+  const std::string what = describe(OpKind::kAllreduce, options.name);
+  const auto world = default_world();
+  RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
+  spec.tensors.push_back(spec_of(input, what));
+  if (!output.is_same(input)) check_same(input, output, what);
+  Submission submission;
+  submission.inputs.push_back(data_of(input));
+  submission.outputs.push_back(data_of(output));
+  submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
+  check(world->engine()->wait(unwrap(world->engine()->submit(std::move(submission)))));
+}
+
+HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
+                         const std::string& name) {
+  const std::string what = describe(OpKind::kBroadcast, name);
+  const int size = default_world()->place().size;
+  if (root < 0 || root >= size) {
+    refuse(what, "root_rank " + std::to_string(root) + " is not a rank; ranks are 0 to " +
+                     std::to_string(size - 1));
+  }
+  RequestSpec spec = make_spec(OpKind::kBroadcast, name);
+  spec.root = root;
+  return start_elementwise(std::move(spec), std::move(inputs), std::move(outputs), what);
+}
+
+HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name) {
+  std::vector<std::int64_t> rows;
+  for (const at::Tensor& input : inputs) rows.push_back(input.dim() > 0 ? input.size(0) : 0);
+  return start_resizing(make_spec(OpKind::kAllgather, name), std::move(inputs), std::move(rows),
+                        describe(OpKind::kAllgather, name));
+}
+
+HandleId alltoall_async(const at::Tensor& input,
+                        const std::optional<std::vector<std::int64_t>>& splits,
+                        const std::string& name) {
+  const std::string what = describe(OpKind::kAlltoall, name);
+  const int size = default_world()->place().size;
+  const std::int64_t rows = input.dim() > 0 ? input.size(0) : 0;
+  std::vector<std::int64_t> send;
+  if (splits) {
+    send = *splits;
+    const std::int64_t total = std::accumulate(send.begin(), send.end(), std::int64_t{0});
+    bool negative = false;
+    for (const std::int64_t count : send) negative = negative || count < 0;
+    if (send.size() != static_cast<std::size_t>(size) || negative || total != rows) {
+      refuse(what, "splits must be " + std::to_string(size) +
+                       " non-negative row counts that add up to dimension 0 (" +
+                       std::to_string(rows) + "), but there are " + std::to_string(send.size()) +
+                       " that add up to " + std::to_string(total));
+    }
+  } else {
+    if (rows % size != 0) {
+      refuse(what, "dimension 0 (" + std::to_string(rows) + ") does not divide evenly among " +
+                       std::to_string(size) + " ranks; pass splits");
+    }
+    send.assign(static_cast<std::size_t>(size), rows / size);
+  }
+  return start_resizing(make_spec(OpKind::kAlltoall, name), {input}, std::move(send), what);
+}
+
+HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options) {
+  return start_resizing(make_reduce_spec(OpKind::kReducescatter, options), std::move(inputs), {},
+                        describe(OpKind::kReducescatter, options.name));
+}
+
+HandleId barrier_async(const std::string& name) {
+  auto pending = std::make_shared<PendingCollective>();
+  pending->world = default_world();
+  return start(std::move(pending), make_spec(OpKind::kBarrier, name), {});
+}
+
+bool poll(HandleId id) {
+  const auto pending = handles().find(id);
+  if (pending == nullptr) {
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = "poll: there is no unfinished operation with handle " + std::to_string(id)});
+  }
+  return pending->world->engine()->poll(pending->handle);
+}
+
+std::optional<CollectiveResult> synchronize(HandleId id) {
+  const auto pending = handles().take(id);
+  if (pending == nullptr) return std::nullopt;
+  check(pending->world->engine()->wait(pending->handle));
+  return CollectiveResult{.tensors = std::move(pending->outputs),
+                          .received_rows = pending->handle->rows()};
+}
+
+// -------------------------------------------------------------------------------------------
+// Tensors in the arena
+
+namespace {
+
+// Arena tensors of the process, by their memory: allreduce must know the segment.
+class ArenaTensors {
+ public:
+  void insert(const ArenaBuffer& buffer) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    refs_[buffer.data] = buffer.ref;
+  }
+  void erase(const std::byte* data) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    refs_.erase(data);
+  }
+  std::optional<ArenaRef> find(const std::byte* data) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const auto found = refs_.find(data);
+    return found == refs_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<const std::byte*, ArenaRef> refs_ GUARDED_BY(mutex_);
+};
+
+ArenaTensors& arena_tensors() {
+  static auto* const tensors = new ArenaTensors;  // tensors may outlive static destruction
+  return *tensors;
+}
+
+}  // namespace
+
+at::Tensor arena_empty(const std::vector<std::int64_t>& shape, c10::ScalarType dtype) {
+  const auto elements = static_cast<std::size_t>(element_count(shape));
+  const std::size_t bytes = elements * dtype_bytes(dtype_of(dtype, "arena_empty"));
+  auto buffer = unwrap(default_world()->engine()->allocate_arena(bytes));
+  arena_tensors().insert(buffer);
+  auto forget = [lease = buffer.lease, data = buffer.data](void*) mutable {
+    arena_tensors().erase(data);
+    lease.reset();
+  };
+  return at::from_blob(buffer.data, shape, std::move(forget), at::TensorOptions().dtype(dtype));
+}
+
+HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& options) {
+  const std::string what = describe(OpKind::kAllreduce, options.name);
+  RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
+  spec.in_arena = true;
+  spec.tensors.push_back(spec_of(tensor, what));
+  const auto ref = arena_tensors().find(data_of(tensor));
+  if (!ref) refuse(what, "the tensor was not made by arena_empty");
+  auto pending = std::make_shared<PendingCollective>();
+  pending->world = default_world();
+  pending->inputs = pending->outputs = {tensor};
+  Submission submission;
+  submission.arena = *ref;
+  submission.arena_bytes = tensor.nbytes();
+  return start(std::move(pending), std::move(spec), std::move(submission));
+}
+
+}  // namespace ciranda

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/runtime/engine.h"
+
+namespace ciranda {
+
+// Collectives on tensors of the default World. All are asynchronous and give the number of a
+// handle; synchronize() blocks for the result. An empty name means: the n-th unnamed operation of
+// the kind on every rank. Thread-safe; no GIL needed. Bad arguments throw Exception at once, what
+// ranks disagree about throws from synchronize().
+using HandleId = std::int64_t;
+
+struct ReduceOptions {
+  std::string name;
+  ReduceOp op = ReduceOp::kAverage;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+struct CollectiveResult {
+  std::vector<at::Tensor> tensors;  // one an input
+  // alltoall: rows received from each rank.
+  std::vector<std::int64_t> received_rows;
+};
+
+// outputs[i] gets the reduction of inputs[i] over the ranks; they may be the same tensors. Several
+// tensors are one group: it runs when every member is ready on every rank.
+HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+                         const ReduceOptions& options);
+// Blocking, for one tensor: without a handle.
+void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOptions& options);
+// outputs[i] gets the root's inputs[i].
+HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
+                         const std::string& name);
+// Concatenation over the ranks along dimension 0, whose size may differ by rank.
+HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name);
+// `splits[r]` rows of `input` go to rank r; without splits dimension 0 is divided evenly.
+HandleId alltoall_async(const at::Tensor& input,
+                        const std::optional<std::vector<std::int64_t>>& splits,
+                        const std::string& name);
+// Rank r gets the r-th piece of the reduction along dimension 0; the first ranks get the rest.
+HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
+HandleId barrier_async(const std::string& name);
+
+// True when synchronize() would not block.
+bool poll(HandleId id);
+// Blocks until done and forgets the handle; a second call with the same id gives nothing.
+std::optional<CollectiveResult> synchronize(HandleId id);
+
+// A tensor whose memory all ranks of the host map: its in-place allreduce copies nothing. Lives in
+// the arena of the default World for as long as the tensor does.
+at::Tensor arena_empty(const std::vector<std::int64_t>& shape, c10::ScalarType dtype);
+// In-place allreduce of a tensor made by arena_empty, by every rank.
+HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& options);
+
+}  // namespace ciranda

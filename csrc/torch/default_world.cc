@@ -1,0 +1,81 @@
+#include "torch/default_world.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdio>
+#include <utility>
+
+#include "core/base/mutex.h"
+#include "torch/error.h"
+
+namespace ciranda {
+namespace {
+
+// The process has one default World; everything else belongs to an object.
+Mutex mutex;                                     // NOLINT: see above
+std::shared_ptr<World> world GUARDED_BY(mutex);  // NOLINT
+std::atomic<Engine*> engine_at_fork{nullptr};    // NOLINT: read in the fork handler
+std::atomic<bool> forked{false};                 // NOLINT
+
+// Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
+void child_after_fork() {
+  if (Engine* engine = engine_at_fork.load()) {
+    forked.store(true);
+    engine->after_fork_in_child();
+  }
+}
+
+void warn(const std::string& text) {
+  std::fprintf(stderr, "ciranda: %s\n", text.c_str());
+}
+
+void throw_if_forked() {
+  if (!forked.load()) return;
+  throw Exception({.code = ErrorCode::kForked,
+                   .text = "this process was forked from a rank and is none itself; call "
+                           "collectives in the parent only (DataLoader workers need none)"});
+}
+
+}  // namespace
+
+void init() {
+  throw_if_forked();
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork(nullptr, nullptr, child_after_fork);
+  const MutexLock lock(mutex);
+  if (world != nullptr) return;
+  Config config = unwrap(read_process_config());
+  config.engine.warn = [rank = config.place.rank](const std::string& text) {
+    warn("rank " + std::to_string(rank) + ": " + text);
+  };
+  world = unwrap(World::start(std::move(config)));
+  engine_at_fork.store(world->engine().get());
+}
+
+void shutdown() {
+  if (forked.load()) return;
+  const MutexLock lock(mutex);
+  if (world == nullptr) return;
+  world->engine()->shutdown();
+  engine_at_fork.store(nullptr);
+  world.reset();
+}
+
+bool is_initialized() {
+  if (forked.load()) return false;
+  const MutexLock lock(mutex);
+  return world != nullptr;
+}
+
+std::shared_ptr<World> default_world() {
+  throw_if_forked();
+  const MutexLock lock(mutex);
+  if (world == nullptr) {
+    throw Exception({.code = ErrorCode::kNotInitialized,
+                     .text = "ciranda has not been initialized; call init() first"});
+  }
+  return world;
+}
+
+}  // namespace ciranda

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+
+#include "core/runtime/world.h"
+
+namespace ciranda {
+
+// The one World that init() makes: the only state of the process that is not owned by an object.
+// Thread-safe.
+
+// Meets the other ranks; blocking. No effect when already initialized.
+void init();
+// Says goodbye to the other ranks; blocking for at most some seconds. No effect without a World.
+void shutdown();
+bool is_initialized();
+
+// The World; kNotInitialized without one, kForked in a child made by fork.
+std::shared_ptr<World> default_world();
+
+}  // namespace ciranda

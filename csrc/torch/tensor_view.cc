@@ -1,0 +1,61 @@
+#include "torch/tensor_view.h"
+
+#include <string>
+
+#include "torch/error.h"
+
+namespace ciranda {
+namespace {
+
+constexpr struct {
+  c10::ScalarType torch;
+  DType ours;
+} kTypes[kDTypeCount] = {
+    {c10::ScalarType::Byte, DType::kUInt8},    {c10::ScalarType::Char, DType::kInt8},
+    {c10::ScalarType::Int, DType::kInt32},     {c10::ScalarType::Long, DType::kInt64},
+    {c10::ScalarType::Half, DType::kFloat16},  {c10::ScalarType::BFloat16, DType::kBFloat16},
+    {c10::ScalarType::Float, DType::kFloat32}, {c10::ScalarType::Double, DType::kFloat64}};
+
+[[noreturn]] void refuse(std::string_view what, const std::string& why) {
+  throw Exception({.code = ErrorCode::kInvalidArgument, .text = std::string(what) + ": " + why});
+}
+
+}  // namespace
+
+DType dtype_of(c10::ScalarType type, std::string_view what) {
+  for (const auto& row : kTypes) {
+    if (row.torch == type) return row.ours;
+  }
+  refuse(what, "dtype " + std::string(c10::toString(type)) +
+                   " is not supported; convert the tensor to one of uint8, int8, int32, int64, "
+                   "float16, bfloat16, float32, float64");
+}
+
+c10::ScalarType scalar_type(DType dtype) {
+  return kTypes[static_cast<std::size_t>(dtype)].torch;
+}
+
+void check_usable(const at::Tensor& tensor, std::string_view what) {
+  if (!tensor.defined()) refuse(what, "the tensor is undefined");
+  if (tensor.layout() != c10::Layout::Strided) {
+    refuse(what, "the tensor is sparse; call to_dense() on it, or sparse_allreduce_async");
+  }
+  if (!tensor.device().is_cpu()) {
+    refuse(what, "the tensor is on " + tensor.device().str() +
+                     "; this build reduces CPU tensors only, pass tensor.cpu()");
+  }
+  if (!tensor.is_contiguous()) {
+    refuse(what, "the tensor is not contiguous; pass tensor.contiguous()");
+  }
+}
+
+TensorSpec spec_of(const at::Tensor& tensor, std::string_view what) {
+  check_usable(tensor, what);
+  return {.dtype = dtype_of(tensor.scalar_type(), what), .shape = tensor.sizes().vec()};
+}
+
+std::byte* data_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+}  // namespace ciranda

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+#include "core/base/dtype.h"
+#include "core/wire/messages.h"
+
+namespace ciranda {
+
+// From torch's tensors to raw memory and back.
+
+// kInvalidArgument names the tensor and the dtype when `type` is none of ours.
+DType dtype_of(c10::ScalarType type, std::string_view tensor);
+c10::ScalarType scalar_type(DType dtype);
+
+// A dense contiguous CPU tensor of a known dtype, or kInvalidArgument with a sentence that says
+// what to do. `what` names operation and tensor: "allreduce 'x'".
+void check_usable(const at::Tensor& tensor, std::string_view what);
+
+TensorSpec spec_of(const at::Tensor& tensor, std::string_view what);
+
+// The tensor's memory.
+std::byte* data_of(const at::Tensor& tensor);
+
+}  // namespace ciranda

@@ -1,0 +1,147 @@
+"""
+ciranda's C++ engine; use ciranda.torch instead.
+"""
+from __future__ import annotations
+import collections.abc
+import torch
+import typing
+__all__: list[str] = ['AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'SUM', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'pending', 'poll', 'rank', 'reducescatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+class Compression:
+    """
+    Members:
+    
+      none
+    
+      fp16
+    
+      bf16
+    """
+    __members__: typing.ClassVar[dict[str, Compression]]
+    bf16: typing.ClassVar[Compression]
+    fp16: typing.ClassVar[Compression]
+    none: typing.ClassVar[Compression]
+    @typing.overload
+    def __eq__(self, other: Compression) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    @typing.overload
+    def __ne__(self, other: Compression) -> bool:
+        ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
+class GradientReducer:
+    """
+    Reduces the gradients of an optimizer's parameters.
+    """
+    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        ...
+    def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+        ...
+    def arena_bytes(self) -> int:
+        ...
+    def bucket_count(self) -> int:
+        ...
+    def finish_step(self) -> None:
+        ...
+    def set_backward_passes_per_step(self, passes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def settle(self) -> None:
+        ...
+    def synchronize(self) -> None:
+        ...
+def abort(reason: str) -> None:
+    """
+    Ends the job for every rank with this reason.
+    """
+def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str) -> int:
+    ...
+def allreduce(input: torch.Tensor, output: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    """
+    Blocking, for one tensor: no handle is made.
+    """
+def allreduce_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> int:
+    ...
+def alltoall_async(input: torch.Tensor, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str) -> int:
+    ...
+def arena_allreduce_async(tensor: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex) -> int:
+    ...
+def arena_empty(shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], like: torch.Tensor) -> torch.Tensor:
+    ...
+def barrier_async(name: str) -> int:
+    ...
+def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
+    ...
+def cross_rank() -> int:
+    ...
+def cross_size() -> int:
+    ...
+def init() -> None:
+    """
+    Meets the other ranks. Blocking.
+    """
+def instruction_set() -> str:
+    ...
+def is_initialized() -> bool:
+    ...
+def local_rank() -> int:
+    ...
+def local_size() -> int:
+    ...
+def pending() -> list:
+    """
+    Unfinished operations of this rank, with the ranks that had not submitted them.
+    """
+def poll(handle: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    ...
+def rank() -> int:
+    ...
+def reducescatter_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> int:
+    ...
+def shutdown() -> None:
+    """
+    Says goodbye to the other ranks.
+    """
+def size() -> int:
+    ...
+def starter() -> str:
+    """
+    Whose environment variables told this rank's place.
+    """
+def stats() -> dict:
+    """
+    Seconds in blocking calls and what was moved, since init().
+    """
+def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list[torch.Tensor], list[int]] | None:
+    """
+    (outputs, received rows) of the operation; None for a handle that is not unfinished.
+    """
+AVERAGE: int = 1
+MAX: int = 3
+MIN: int = 2
+PRODUCT: int = 4
+SUM: int = 0

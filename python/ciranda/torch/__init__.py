@@ -1,0 +1,120 @@
+"""Data-parallel training for PyTorch with Horovod's names: `import ciranda.torch as hvd` works.
+
+Every function is documented in its module: `ops` (collectives), `optimizer`
+(DistributedOptimizer), `functions` (broadcast of models, optimizers and objects).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ciranda import _build, _version_gate
+
+_version_gate.check(built_for=_build.TORCH_VERSION, found=torch.__version__)
+
+from ciranda.errors import HorovodInternalError  # noqa: E402 - after the version gate
+from ciranda.torch.basics import (  # noqa: E402
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    stats,
+)
+from ciranda.torch.compression import Compression  # noqa: E402
+from ciranda.torch.functions import (  # noqa: E402
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from ciranda.torch.ops import (  # noqa: E402
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    poll,
+    reducescatter,
+    reducescatter_async,
+    synchronize,
+)
+from ciranda.torch.optimizer import DistributedOptimizer  # noqa: E402
+from ciranda.torch.process_sets import ProcessSet, global_process_set  # noqa: E402
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "shutdown",
+    "size",
+    "stats",
+    "synchronize",
+]

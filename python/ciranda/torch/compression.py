@@ -1,0 +1,59 @@
+"""How tensors travel: as they are, or in a 16-bit format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ciranda import _C
+
+
+class NoneCompressor:
+    """Leaves the tensor as it is."""
+
+    native = _C.Compression.none
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
+class _HalfCompressor:
+    dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if not tensor.dtype.is_floating_point:
+            return tensor, None
+        return tensor.to(cls.dtype), tensor.dtype
+
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(_HalfCompressor):
+    """Floating tensors travel as float16."""
+
+    dtype = torch.float16
+    native = _C.Compression.fp16
+
+
+class BF16Compressor(_HalfCompressor):
+    """Floating tensors travel as bfloat16."""
+
+    dtype = torch.bfloat16
+    native = _C.Compression.bf16
+
+
+class Compression:
+    """The choices for `compression=`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

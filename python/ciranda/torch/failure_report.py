@@ -1,0 +1,79 @@
+"""Leaves a report for the launcher, and word for the other ranks, when this rank raises.
+
+The file is the one that torchelastic reads too; `ciranda run` names the culprit from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from ciranda import _C
+from ciranda.errors import CirandaError, RankLostError
+
+_installed = False
+
+
+def install() -> None:
+    """Puts the report in front of the current sys.excepthook, once."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    show = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        try:
+            _report(kind, value, trace)
+        finally:
+            show(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+def _report(
+    kind: type[BaseException], value: BaseException, trace: TracebackType | None
+) -> None:
+    if not _C.is_initialized() or issubclass(kind, (KeyboardInterrupt, SystemExit)):
+        return
+    rank = _C.rank()
+    pending = _C.pending()
+    victim_of = value.rank if isinstance(value, RankLostError) else None
+    if victim_of == rank:
+        victim_of = None
+    first_line = (str(value).splitlines() or [""])[0]
+    message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
+    # A victim must not hide the rank that it lost.
+    if victim_of is None:
+        _C.abort(f"rank {rank} (pid {os.getpid()}) raised {message}")
+    path = os.environ.get("CIRANDA_ERROR_FILE")
+    if not path:
+        return
+    report = {
+        "message": {
+            "message": message,
+            "extraInfo": {
+                "py_callstack": "".join(traceback.format_exception(kind, value, trace)),
+                "timestamp": str(int(time.time())),
+            },
+        },
+        "ciranda": {
+            "rank": rank,
+            "pid": os.getpid(),
+            "exception": kind.__name__,
+            "victim_of": victim_of,
+            "pending": pending,
+            "in": value.tensor or None if isinstance(value, CirandaError) else None,
+        },
+    }
+    try:
+        Path(path).write_text(json.dumps(report), encoding="utf-8")
+    except OSError as problem:
+        print(f"ciranda: cannot write the error report {path}: {problem}", file=sys.stderr)

@@ -1,0 +1,193 @@
+"""Broadcast of models, optimizers and objects, and allgather of objects."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ciranda import _C
+from ciranda.errors import InvalidArgumentError
+from ciranda.torch import ops
+from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
+
+_GROUP_TENSORS_MAX = 2048  # of one request; the wire format's limit is 4096
+
+
+def _broadcast_tensors(tensors: list[torch.Tensor], root_rank: int, name: str) -> None:
+    """In place, all of them in one request; dense tensors of any layout."""
+    handles = []
+    copies = []
+    for first in range(0, len(tensors), _GROUP_TENSORS_MAX):
+        group = []
+        for tensor in tensors[first : first + _GROUP_TENSORS_MAX]:
+            flat = tensor.detach()
+            if not flat.is_contiguous():
+                flat = flat.contiguous()
+                copies.append((tensor, flat))
+            group.append(ops._movable(flat))
+        handles.append(_C.broadcast_async(group, group, root_rank, f"{name}.{first}"))
+    for handle in handles:
+        _C.synchronize(handle)
+    with torch.no_grad():
+        for tensor, flat in copies:
+            tensor.copy_(flat)
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int
+) -> None:
+    """Gives every rank the root's values of a state_dict or of named parameters, in place.
+
+    Blocking; values that are no tensors are left alone.
+    """
+    pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ValueError(
+                "broadcast_parameters: params must be a dict or (name, tensor) pairs, usually "
+                "model.state_dict()"
+            )
+    tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
+    if tensors:
+        _broadcast_tensors(tensors, root_rank, "broadcast_parameters")
+
+
+class _Placeholder:
+    """Keys that mark a tensor within a structure that travels without its data."""
+
+    TENSOR = "__ciranda_tensor__"
+
+
+def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with each tensor replaced by its shape and dtype; the tensors in order."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {_Placeholder.TENSOR: [list(value.shape), str(value.dtype).removeprefix("torch.")]}
+    if isinstance(value, dict):
+        return {key: _take_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_take_tensors(item, tensors) for item in value)
+    return value
+
+
+def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The opposite, with fresh tensors, which are also appended to `tensors`."""
+    if isinstance(value, dict):
+        if _Placeholder.TENSOR in value:
+            shape, dtype = value[_Placeholder.TENSOR]
+            tensors.append(torch.empty(shape, dtype=getattr(torch, dtype)))
+            return tensors[-1]
+        return {key: _put_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_put_tensors(item, tensors) for item in value)
+    return value
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None
+) -> None:
+    """Gives every rank the root's optimizer state and hyper-parameters. Blocking.
+
+    No step is run: parameters and step counts of the root stay as they are, and ranks without
+    state get the root's. `model` is accepted for Horovod's scripts and not needed.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("broadcast_optimizer_state: LBFGS keeps state that cannot be broadcast")
+    tensors: list[torch.Tensor] = []
+    structure = None
+    if _C.rank() == root_rank:
+        structure = _take_tensors(optimizer.state_dict(), tensors)
+    structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state")
+    if _C.rank() != root_rank:
+        state = _put_tensors(structure, tensors)
+    if tensors:
+        _broadcast_tensors(tensors, root_rank, "broadcast_optimizer_state.tensors")
+    if _C.rank() != root_rank:
+        optimizer.load_state_dict(state)
+
+
+def _encode(obj: Any, allow_pickle: bool, what: str) -> torch.Tensor:
+    """Bytes of `obj`; an error if the other ranks would refuse them."""
+    buffer = io.BytesIO()
+    torch.save(obj, buffer)
+    encoded = torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+    if not allow_pickle:
+        try:
+            _decode(encoded, allow_pickle)
+        except Exception as problem:
+            raise InvalidArgumentError(
+                f"{what}: a {type(obj).__name__} holds more than numbers, strings, lists, dicts "
+                f"and tensors; pass allow_pickle=True on every rank to send it ({problem})"
+            ) from problem
+    return encoded
+
+
+def _decode(encoded: torch.Tensor, allow_pickle: bool) -> Any:
+    buffer = io.BytesIO(encoded.numpy().tobytes())
+    return torch.load(buffer, weights_only=not allow_pickle)
+
+
+_FAILED = -1  # in place of a size: this rank has nothing to send
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    allow_pickle: bool = False,
+) -> Any:
+    """The root's `obj` on every rank. Blocking.
+
+    Numbers, strings, bytes, lists, tuples, dicts and tensors; anything that pickles with
+    allow_pickle=True (on every rank: unpickling runs code of the sender).
+    """
+    require_global(process_set)
+    label = f"broadcast_object.{name or 'noname'}"
+    at_root = _C.rank() == root_rank
+    problem: Exception | None = None
+    encoded = torch.empty(0, dtype=torch.uint8)
+    if at_root:
+        try:
+            encoded = _encode(obj, allow_pickle, label)
+        except Exception as error:
+            problem = error
+    size = torch.tensor([_FAILED if problem is not None else encoded.numel()])
+    ops.broadcast_(size, root_rank, name=f"{label}.size")
+    if problem is not None:
+        raise problem
+    if int(size) == _FAILED:
+        raise InvalidArgumentError(f"{label}: rank {root_rank} could not send its object")
+    if not at_root:
+        encoded = torch.empty(int(size), dtype=torch.uint8)
+    ops.broadcast_(encoded, root_rank, name=f"{label}.bytes")
+    return obj if at_root else _decode(encoded, allow_pickle)
+
+
+def allgather_object(
+    obj: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    allow_pickle: bool = False,
+) -> list[Any]:
+    """Every rank's `obj`, by rank. Blocking. What may be sent: see broadcast_object()."""
+    require_global(process_set)
+    label = f"allgather_object.{name or 'noname'}"
+    problem: Exception | None = None
+    encoded = torch.empty(0, dtype=torch.uint8)
+    try:
+        encoded = _encode(obj, allow_pickle, label)
+    except Exception as error:
+        problem = error
+    own_size = torch.tensor([_FAILED if problem is not None else encoded.numel()])
+    sizes = [int(size) for size in ops.allgather(own_size, name=f"{label}.sizes")]
+    if problem is not None:
+        raise problem
+    failed = [rank for rank, size in enumerate(sizes) if size == _FAILED]
+    if failed:
+        raise InvalidArgumentError(f"{label}: ranks {failed} could not send their objects")
+    pieces = torch.split(ops.allgather(encoded, name=f"{label}.bytes"), sizes)
+    return [_decode(piece, allow_pickle) for piece in pieces]

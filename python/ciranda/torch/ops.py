@@ -1,0 +1,582 @@
+"""Collectives with Horovod's names, argument order and promises.
+
+Four forms of each: `op` (blocking, new tensor), `op_` (in place), `op_async`, `op_async_`. An
+async form returns a handle for `poll` and `synchronize`; its tensors must not be touched until
+then. Every rank calls with the same name, shape, dtype and op, in any order; a disagreement is a
+MismatchError on every rank. Without a name, the n-th unnamed call of a kind on every rank belong
+together. Tensors: dense, contiguous, on the CPU; float16/32/64, bfloat16, int8/32/64, uint8, and
+for broadcast, allgather and alltoall any dtype. Thread-safe; the GIL is released while blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ciranda import _C
+from ciranda.torch.compression import Compression
+from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
+
+Average: int = _C.AVERAGE
+Sum: int = _C.SUM
+Min: int = _C.MIN
+Max: int = _C.MAX
+Product: int = _C.PRODUCT
+
+# What synchronize() makes of an operation's outputs and received rows, by handle.
+_finish: dict[int, Callable[[list[torch.Tensor], list[int]], Any]] = {}
+
+
+def _reduce_op(average: bool | None, op: int | None) -> int:
+    if average is not None:
+        if op is not None:
+            raise ValueError("give either op or average (deprecated), not both")
+        return Average if average else Sum
+    return Average if op is None else op
+
+
+def _first(outputs: list[torch.Tensor], _rows: list[int]) -> torch.Tensor:
+    return outputs[0]
+
+
+def _all(outputs: list[torch.Tensor], _rows: list[int]) -> list[torch.Tensor]:
+    return outputs
+
+
+def _keep(handle: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -> int:
+    _finish[handle] = finish
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """True when synchronize(handle) would not block. Does not block."""
+    return _C.poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Blocks until the operation is done; returns its result or raises its error.
+
+    Frees the handle: a second call returns None.
+    """
+    finish = _finish.pop(handle, None)
+    result = _C.synchronize(handle)
+    if result is None or finish is None:
+        return None
+    return finish(*result)
+
+
+# --- allreduce ---------------------------------------------------------------------------------
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts allreduce(); the result is a new tensor."""
+    return grouped_allreduce_async(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set, _first
+    )
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts allreduce_()."""
+    return grouped_allreduce_async_(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set, _first
+    )
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str, op: int, pre: float, post: float) -> Any:
+        ctx.arguments = (op, pre, post)
+        output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        _C.allreduce(tensor, output, name, op, pre, post)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        op, pre, post = ctx.arguments
+        return _Allreduce.apply(grads[0].contiguous(), "", op, pre, post), None, None, None, None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The reduction of `tensor` over the ranks (default: Average), as a new tensor.
+
+    Differentiable: the gradient is the same allreduce of the gradient. The tensor is multiplied by
+    `prescale_factor` before and by `postscale_factor` after the sum.
+    """
+    require_global(process_set)
+    reduce_op = _reduce_op(average, op)
+    packed, context = compression.compress(tensor)
+    if packed.requires_grad and torch.is_grad_enabled():
+        output = _Allreduce.apply(packed, name or "", reduce_op, prescale_factor, postscale_factor)
+    else:
+        output = torch.empty_like(packed, memory_format=torch.contiguous_format)
+        _C.allreduce(packed, output, name or "", reduce_op, prescale_factor, postscale_factor)
+    return compression.decompress(output, context)  # type: ignore[no-any-return]
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """allreduce() in place; returns `tensor`."""
+    require_global(process_set)
+    _C.allreduce(
+        tensor, tensor, name or "", _reduce_op(average, op), prescale_factor, postscale_factor
+    )
+    return tensor
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
+) -> int:
+    """Starts grouped_allreduce(); one handle for the list."""
+    require_global(process_set)
+    outputs = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+    handle = _C.allreduce_async(
+        list(tensors),
+        outputs,
+        name or "",
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+    )
+    return _keep(handle, _finish_with)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
+) -> int:
+    """Starts grouped_allreduce_(); one handle for the list."""
+    require_global(process_set)
+    inputs = list(tensors)
+    handle = _C.allreduce_async(
+        inputs,
+        inputs,
+        name or "",
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+    )
+    return _keep(handle, _finish_with)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """allreduce() of a list as one request: it runs when every member is ready on every rank."""
+    packed = [compression.compress(tensor) for tensor in tensors]
+    handle = grouped_allreduce_async(
+        [tensor for tensor, _ in packed],
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+    )
+    outputs = synchronize(handle)
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(outputs, packed, strict=True)
+    ]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """grouped_allreduce() in place."""
+    handle = grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return synchronize(handle)  # type: ignore[no-any-return]
+
+
+# --- operations that only move bytes -----------------------------------------------------------
+
+_NATIVE = frozenset(
+    (
+        torch.uint8,
+        torch.int8,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    )
+)
+_SAME_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
+
+
+def _movable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory under a dtype that the engine knows."""
+    if tensor.dtype in _NATIVE or tensor.layout is not torch.strided:
+        return tensor
+    stand_in = _SAME_SIZE.get(tensor.element_size())
+    if stand_in is None:
+        raise ValueError(f"dtype {tensor.dtype} cannot be sent between ranks")
+    return tensor.detach().view(stand_in)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts broadcast(); the result is a new tensor."""
+    require_global(process_set)
+    output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    handle = _C.broadcast_async([_movable(tensor)], [_movable(output)], root_rank, name or "")
+    return _keep(handle, lambda _outputs, _rows: output)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts broadcast_()."""
+    require_global(process_set)
+    view = _movable(tensor)
+    handle = _C.broadcast_async([view], [view], root_rank, name or "")
+    return _keep(handle, lambda _outputs, _rows: tensor)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str) -> Any:
+        ctx.root_rank = root_rank
+        return synchronize(broadcast_async(tensor, root_rank, name))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        averaged = allreduce(grads[0].contiguous(), op=Average)
+        at_root = ctx.root_rank == _C.rank()
+        return (averaged if at_root else torch.zeros_like(averaged)), None, None
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The root's tensor, as a new tensor on every rank.
+
+    Differentiable: the root's gradient is the average over the ranks, the others' is zero.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        require_global(process_set)
+        return _Broadcast.apply(tensor, root_rank, name)  # type: ignore[no-any-return]
+    return synchronize(broadcast_async(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """broadcast() in place; returns `tensor`."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts allgather()."""
+    return grouped_allgather_async([tensor], name, process_set, _first)
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str) -> Any:
+        ctx.rows = tensor.shape[0]
+        return synchronize(allgather_async(tensor, name))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        averaged = allreduce(grads[0].contiguous(), op=Average)
+        rows = synchronize(allgather_async(torch.tensor([ctx.rows])))
+        begin = int(rows[: _C.rank()].sum())
+        return averaged[begin : begin + ctx.rows], None
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """The ranks' tensors concatenated along dimension 0, whose size may differ by rank.
+
+    Differentiable: the gradient is this rank's slice of the averaged gradient.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        require_global(process_set)
+        return _Allgather.apply(tensor, name)  # type: ignore[no-any-return]
+    return synchronize(allgather_async(tensor, name, process_set))  # type: ignore[no-any-return]
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
+) -> int:
+    """Starts grouped_allgather(); one handle for the list."""
+    require_global(process_set)
+    dtypes = [tensor.dtype for tensor in tensors]
+    handle = _C.allgather_async([_movable(tensor) for tensor in tensors], name or "")
+
+    def finish(outputs: list[torch.Tensor], rows: list[int]) -> Any:
+        typed = [out.view(dtype) for out, dtype in zip(outputs, dtypes, strict=True)]
+        return _finish_with(typed, rows)
+
+    return _keep(handle, finish)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """allgather() of a list as one request."""
+    return synchronize(grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
+
+
+def _splits(splits: torch.Tensor | Sequence[int] | None) -> list[int] | None:
+    if splits is None:
+        return None
+    if isinstance(splits, torch.Tensor):
+        return [int(count) for count in splits.tolist()]
+    return [int(count) for count in splits]
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts alltoall(); synchronize() gives (output, received_splits), with or without splits."""
+    require_global(process_set)
+    dtype = tensor.dtype
+    handle = _C.alltoall_async(_movable(tensor), _splits(splits), name or "")
+    return _keep(
+        handle,
+        lambda outputs, rows: (outputs[0].view(dtype), torch.tensor(rows, dtype=torch.int32)),
+    )
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str) -> Any:
+        output, received = synchronize(alltoall_async(tensor, splits, name))
+        ctx.received = received
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        output, _ = synchronize(alltoall_async(grads[0].contiguous(), ctx.received))
+        return output, None, None
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends `splits[r]` rows to each rank r; the received rows in rank order.
+
+    Without splits dimension 0 is divided evenly and the output alone is returned; with splits,
+    (output, received_splits). Differentiable: gradients travel back.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        require_global(process_set)
+        output, received = _Alltoall.apply(tensor, splits, name)
+    else:
+        output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+    return output if splits is None else (output, received)
+
+
+# --- reducescatter and barrier -----------------------------------------------------------------
+
+
+def _scatter_op(op: int) -> int:
+    if op not in (Average, Sum):
+        raise ValueError("reducescatter: op must be Average or Sum")
+    return op
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts reducescatter()."""
+    return grouped_reducescatter_async(
+        [tensor], name, op, process_set, prescale_factor, postscale_factor, _first
+    )
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str, op: int, pre: float, post: float) -> Any:
+        ctx.scale = pre * post * (_C.size() if op == Sum else 1)
+        return synchronize(
+            reducescatter_async(tensor, name, op, prescale_factor=pre, postscale_factor=post)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        gathered = allgather(grads[0].contiguous())
+        return gathered * ctx.scale, None, None, None, None
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """This rank's piece of the reduction along dimension 0; the first ranks get the remainder.
+
+    `op` is Average or Sum. Differentiable: the gradient is the allgather of the gradients (times
+    the number of ranks for Sum), as in Horovod.
+    """
+    require_global(process_set)
+    packed, context = compression.compress(tensor)
+    if packed.requires_grad and torch.is_grad_enabled():
+        output = _Reducescatter.apply(
+            packed, name, _scatter_op(op), prescale_factor, postscale_factor
+        )
+    else:
+        output = synchronize(
+            reducescatter_async(packed, name, op, process_set, prescale_factor, postscale_factor)
+        )
+    return compression.decompress(output, context)  # type: ignore[no-any-return]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
+) -> int:
+    """Starts grouped_reducescatter(); one handle for the list."""
+    require_global(process_set)
+    handle = _C.reducescatter_async(
+        list(tensors), name or "", _scatter_op(op), prescale_factor, postscale_factor
+    )
+    return _keep(handle, _finish_with)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """reducescatter() of a list as one request."""
+    packed = [compression.compress(tensor) for tensor in tensors]
+    handle = grouped_reducescatter_async(
+        [tensor for tensor, _ in packed], name, op, process_set, prescale_factor, postscale_factor
+    )
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(synchronize(handle), packed, strict=True)
+    ]
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Blocks until every rank has called it."""
+    require_global(process_set)
+    _C.synchronize(_C.barrier_async(""))
+
+
+# --- arena -------------------------------------------------------------------------------------
+
+
+def arena_empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor in memory that all ranks of the host share; see arena_allreduce_()."""
+    return _C.arena_empty(list(shape), torch.empty(0, dtype=dtype))
+
+
+def arena_allreduce_(
+    tensor: torch.Tensor, name: str | None = None, op: int = Average
+) -> torch.Tensor:
+    """allreduce_() of a tensor made by arena_empty(), on every rank: reduced where it lies."""
+    _C.synchronize(_C.arena_allreduce_async(tensor, name or "", op))
+    return tensor

@@ -1,0 +1,297 @@
+"""DistributedOptimizer: the user's optimizer, stepping on gradients that all ranks share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ciranda import _C
+from ciranda.torch import ops
+from ciranda.torch.compression import Compression
+from ciranda.torch.ops import Average, Sum
+from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
+
+NamedParameters = list[tuple[str, torch.Tensor]]
+
+# Distinguishes the optimizers of a process; every rank makes them in the same order.
+_numbers = itertools.count()
+
+
+class _CustomCompressionReducer:
+    """Reduces at synchronize() through a compressor that the user wrote."""
+
+    def __init__(self, name: str, op: int, predivide_factor: float, compression: Any) -> None:
+        self._name = name
+        self._op = op
+        self._predivide_factor = predivide_factor
+        self._compression = compression
+        self._parameters: NamedParameters = []
+        self._synchronized = False
+
+    def add_parameters(self, named_parameters: NamedParameters) -> None:
+        self._parameters += named_parameters
+
+    def synchronize(self) -> None:
+        if self._synchronized:
+            return
+        factor = self._predivide_factor
+        pending = []
+        for name, parameter in self._parameters:
+            if not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            packed, context = self._compression.compress(parameter.grad.contiguous())
+            handle = ops.allreduce_async(
+                packed,
+                name=f"{self._name}/{name}",
+                op=self._op,
+                prescale_factor=1.0 / factor,
+                postscale_factor=factor,
+            )
+            pending.append((parameter, handle, context))
+        for parameter, handle, context in pending:
+            reduced = self._compression.decompress(ops.synchronize(handle), context)
+            parameter.grad.copy_(reduced)  # type: ignore[union-attr]
+        self._synchronized = True
+
+    def finish_step(self) -> None:
+        self._synchronized = False
+
+    settle = finish_step
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        pass  # gradients accumulate in p.grad until synchronize()
+
+
+class _Distributed:
+    """What DistributedOptimizer adds to the user's optimizer class."""
+
+    _ciranda_reducer: Any
+    _ciranda_skip_synchronize: bool
+    _parameter_names: dict[torch.Tensor, str]
+
+    def synchronize(self) -> None:
+        """Blocks until every p.grad holds the gradient reduced over the ranks.
+
+        step() does this by itself; call it to look at or change the reduced gradients before the
+        step (clipping, unscaling). Calling it twice does no harm.
+        """
+        self._ciranda_reducer.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within: step() uses the gradients as they are. For Horovod's scripts; step() after
+        synchronize() does not reduce twice anyway."""
+        self._ciranda_skip_synchronize = True
+        try:
+            yield
+        finally:
+            self._ciranda_skip_synchronize = False
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From the next step on, gradients of `passes` backward passes are added up locally."""
+        if passes < 1:
+            raise ValueError("backward_passes_per_step must be at least 1")
+        self._ciranda_reducer.set_backward_passes_per_step(passes)
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """synchronize(), then the optimizer's own step()."""
+        reducer = self._ciranda_reducer
+        inner = super().step  # type: ignore[misc]
+        self._opt_called = True  # learning-rate schedulers look for it
+        if closure is not None:
+            user_closure = closure
+
+            def reduced_closure() -> Any:
+                reducer.finish_step()  # it computes new gradients
+                with torch.enable_grad():
+                    loss = user_closure()
+                reducer.synchronize()
+                return loss
+
+            result = inner(reduced_closure, *args, **kwargs)
+        else:
+            if not self._ciranda_skip_synchronize:
+                reducer.synchronize()
+            result = inner(*args, **kwargs)
+        reducer.finish_step()
+        return result
+
+    # Schedulers need not wrap it, and the step hooks run in the inner step.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the optimizer's own; waits for reductions in flight first."""
+        self._ciranda_reducer.settle()
+        super().zero_grad(set_to_none=set_to_none)  # type: ignore[misc]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the optimizer's own, on every rank; the new parameters' gradients are reduced too."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        added = _default_names(groups[-1], len(groups) - 1)
+        self._parameter_names.update({parameter: name for name, parameter in added})
+        self._ciranda_reducer.add_parameters(added)
+
+    def __reduce__(self) -> Any:
+        # Copies and pickles are the plain optimizer: a reducer belongs to this process.
+        inner_class = type(self).__mro__[2]
+        return inner_class.__new__, (inner_class,), self.__getstate__()
+
+
+class _NoReducer:
+    """A world of one rank: nothing to reduce."""
+
+    def add_parameters(self, named_parameters: NamedParameters) -> None:
+        pass
+
+    synchronize = finish_step = settle = lambda self: None
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        pass
+
+
+def _default_names(group: dict[str, Any], number: int) -> NamedParameters:
+    names = group.get("param_names") or [
+        f"group.{number}.param.{index}" for index in range(len(group["params"]))
+    ]
+    return list(zip(names, group["params"], strict=True))
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> NamedParameters:
+    """The optimizer's parameters with the user's names, in the user's order."""
+    owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if named_parameters is None:
+        return [
+            pair
+            for number, group in enumerate(optimizer.param_groups)
+            for pair in _default_names(group, number)
+        ]
+    named = list(named_parameters)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
+        raise ValueError(
+            "DistributedOptimizer: named_parameters must be (name, parameter) pairs, usually "
+            "model.named_parameters()"
+        )
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1}) if names else []
+    if len(set(names)) != len(names):
+        raise ValueError(f"DistributedOptimizer: parameter names occur twice: {', '.join(twice)}")
+    known = {id(parameter) for _, parameter in named}
+    unnamed = sum(1 for parameter in owned if id(parameter) not in known)
+    if unnamed:
+        raise ValueError(
+            f"DistributedOptimizer: {unnamed} of the optimizer's {len(owned)} parameters have no "
+            "name in named_parameters; pass model.named_parameters() of every model it trains"
+        )
+    ours = {id(parameter) for parameter in owned}
+    return [(name, parameter) for name, parameter in named if id(parameter) in ours]
+
+
+def _group_positions(
+    groups: int | Sequence[Sequence[torch.Tensor]] | None, named: NamedParameters
+) -> list[list[int]]:
+    if groups is None or groups == 0:
+        return []
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError("DistributedOptimizer: groups must not be negative")
+        count = min(groups, len(named))
+        return [
+            list(range(len(named) * g // count, len(named) * (g + 1) // count))
+            for g in range(count)
+        ]
+    position = {id(parameter): index for index, (_, parameter) in enumerate(named)}
+    result = []
+    for group in groups:
+        missing = [p for p in group if id(p) not in position]
+        if missing:
+            raise ValueError(
+                "DistributedOptimizer: groups names a tensor that the optimizer does not train"
+            )
+        result.append([position[id(p)] for p in group])
+    flat = [index for group in result for index in group]
+    if len(set(flat)) != len(flat):
+        raise ValueError("DistributedOptimizer: a parameter is in two groups")
+    return result
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    bucket_bytes: int = 4 << 20,
+) -> Any:
+    """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
+
+    Returns the same object: its class becomes a subclass of its own, so `isinstance`, its state,
+    attributes, step hooks and learning-rate schedulers made before stay what they are. Gradients
+    become views of memory that the ranks of the host share; when backward() has produced all of
+    them, it returns with the reduced ones in p.grad, else step() or synchronize() finishes.
+    A parameter for which no rank had a gradient keeps p.grad as it is.
+
+    named_parameters: usually model.named_parameters(); names errors and orders the buckets.
+    compression: Compression.none, .fp16, .bf16, or a class with compress() and decompress().
+    backward_passes_per_step: gradients of so many backward passes are added up before reducing.
+    op: Average or Sum. gradient_predivide_factor f (Average only): gradients are divided by f
+    before the sum and by size()/f after it. groups: a number of groups, or lists of parameters
+    that are reduced together. sparse_as_dense: sparse gradients are densified instead of gathered.
+    bucket_bytes: gradients reduced together where `groups` does not say.
+    """
+    require_global(process_set)
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("DistributedOptimizer: this optimizer is distributed already")
+    if op not in (Average, Sum):
+        raise ValueError("DistributedOptimizer: op must be Average or Sum")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("DistributedOptimizer: gradient_predivide_factor needs op=Average")
+    if backward_passes_per_step < 1:
+        raise ValueError("DistributedOptimizer: backward_passes_per_step must be at least 1")
+    if num_groups and groups is not None:
+        raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
+    named = _named(optimizer, named_parameters)
+    positions = _group_positions(groups if groups is not None else num_groups, named)
+    name = f"DistributedOptimizer.{next(_numbers)}"
+    native = getattr(compression, "native", None)
+
+    reducer: Any
+    if _C.size() == 1:
+        reducer = _NoReducer()
+    elif native is None:
+        reducer = _CustomCompressionReducer(name, op, gradient_predivide_factor, compression)
+    else:
+        reducer = _C.GradientReducer(
+            name,
+            op,
+            gradient_predivide_factor,
+            backward_passes_per_step,
+            native,
+            sparse_as_dense,
+            bucket_bytes,
+            positions,
+        )
+    reducer.add_parameters(named)
+
+    inner_class = type(optimizer)
+    optimizer.__class__ = type(inner_class.__name__, (_Distributed, inner_class), {})
+    vars(optimizer).pop("step", None)  # a scheduler's wrapper around the inner class's step
+    distributed: Any = optimizer
+    distributed._ciranda_reducer = reducer
+    distributed._ciranda_skip_synchronize = False
+    distributed._parameter_names = {parameter: name for name, parameter in named}
+    return distributed
