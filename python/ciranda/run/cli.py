@@ -1,0 +1,206 @@
+"""The commands `ciranda` and `cirandarun`: options in, one job out. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+import click
+
+from ciranda.run import environment, launch_plan, local
+from ciranda.run.environment import JobPlaces
+from ciranda.run.errors import LaunchError
+
+_EXAMPLES = """\b
+Examples:
+  ciranda run -np 2 train.py --epochs 3
+  ciranda run -np 4 -m package.train
+  ciranda run --timeout 600 --log-dir logs -- ./a_program
+"""
+
+
+class _Run(click.Command):
+    """Everything from the command on belongs to the command, also after `-m module`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        position = self._module_position(args)
+        if position is not None:
+            args = [*args[:position], "--", *args[position:]]
+        return super().parse_args(ctx, args)
+
+    def _module_position(self, args: Sequence[str]) -> int | None:
+        takes_value = {
+            name
+            for option in self.params
+            if isinstance(option, click.Option) and not option.is_flag
+            for name in option.opts
+        }
+        position = 0
+        while position < len(args):
+            argument = args[position]
+            if argument == "-m":
+                return position
+            if argument == "--" or not argument.startswith("-"):
+                return None
+            position += 2 if argument in takes_value else 1
+        return None
+
+
+@click.command(
+    cls=_Run,
+    name="run",
+    epilog=_EXAMPLES,
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+)
+@click.option("-np", "--np", "--num-proc", "np", type=int, metavar="N", help="Ranks [cores].")
+@click.option("-H", "--hosts", metavar="HOST:N", help="As horovodrun's; only localhost so far.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
+@click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
+@click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
+@click.option("--log-dir", metavar="DIR", help="Keep a log file of each rank in DIR.")
+@click.option("--show-ranks", metavar="0,3-5", help="Ranks shown on the console [all].")
+@click.option("--no-color", is_flag=True, help="Plain prefixes; also with NO_COLOR set.")
+@click.option("--dry-run", is_flag=True, help="Print who would run what; start nothing.")
+@click.option("--verbose", is_flag=True, help="Say what the launcher does.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    np: int | None,
+    hosts: str | None,
+    timeout: float | None,
+    assign: tuple[str, ...],
+    env_file: tuple[str, ...],
+    log_dir: str | None,
+    show_ranks: str | None,
+    no_color: bool,
+    dry_run: bool,
+    verbose: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND as N ranks on this host.
+
+    COMMAND is a .py file, `-m module`, or any program. Every rank finds its number and the size
+    in the variables of ciranda, Horovod and torchrun.
+    """
+    from ciranda.run.job import JobSettings, job_places, run_job  # not needed for --help
+
+    try:
+        if timeout is not None and not timeout > 0:
+            raise LaunchError(f"--timeout must be more than 0 seconds, not {timeout:g}")
+        host, cores = os.uname().nodename, environment.count_cores()
+        size = launch_plan.choose_size(np, hosts, cores=cores, host=host)
+        shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
+        argv = local.resolve_command(command, os.get_exec_path())
+        user = _user_environment(env_file, assign)
+
+        def plan_in(places: JobPlaces) -> launch_plan.LaunchPlan:
+            return launch_plan.plan_launch(
+                argv,
+                size=size,
+                cores=cores,
+                host=host,
+                places=places,
+                inherited=os.environ,
+                user=user,
+                columns=_columns(size),
+            )
+
+        if dry_run:
+            logs = os.path.abspath(log_dir) if log_dir else "<folder made at the start>"
+            places = JobPlaces("<drawn at the start>", "<private folder made at the start>", logs)
+            click.echo(launch_plan.describe(plan_in(places)))
+            return
+        settings = JobSettings(
+            rerun=_rerun(ctx.command_path, ctx.params, command),
+            timeout_s=timeout,
+            shown=shown,
+            colour=not no_color and not os.environ.get("NO_COLOR") and _terminal_has_colours(),
+            verbose=verbose,
+            keep_logs=log_dir is not None,
+        )
+        with job_places(log_dir) as places:
+            code = run_job(plan_in(places), settings)
+    except LaunchError as error:
+        click.echo(f"{ctx.command_path}: {error}", err=True)
+        code = error.exit_code
+    ctx.exit(code)
+
+
+def _user_environment(env_files: Sequence[str], assign: Sequence[str]) -> dict[str, str]:
+    """What --env-file and -x set; -x wins."""
+    user: dict[str, str] = {}
+    for name in env_files:
+        try:
+            with open(name, encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise LaunchError(f"--env-file {name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise LaunchError(f"--env-file {name}: not UTF-8 text") from error
+        user.update(environment.parse_env_file(text, name))
+    values, missing = environment.parse_assignments(assign, os.environ)
+    for name in missing:
+        click.echo(f"ciranda: -x {name}: not set here, so not set for the ranks", err=True)
+    return {**user, **values}
+
+
+def _columns(size: int) -> int | None:
+    """Room for a progress bar beside the prefix, where the console is a terminal."""
+    from ciranda.run.console import terminal_width
+
+    if not os.isatty(2):
+        return None
+    return max(20, terminal_width(2) - len(f"[{size - 1}] ") - 1)
+
+
+def _terminal_has_colours() -> bool:
+    return os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _rerun(program: str, params: Mapping[str, object], command: Sequence[str]) -> str:
+    """The command line again; values of -x may be secret and are left out."""
+    words = program.split()
+    for name, option in _RERUN_OPTIONS.items():
+        value = params[name]
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is True:
+                words.append(option)
+            elif each not in (None, False):
+                text = str(each)
+                if name == "assign" and "=" in text:
+                    text = text.partition("=")[0] + "=..."
+                words += [option, text]
+    return shlex.join([*words, *command])
+
+
+_RERUN_OPTIONS = {
+    "np": "-np",
+    "hosts": "-H",
+    "timeout": "--timeout",
+    "assign": "-x",
+    "env_file": "--env-file",
+    "log_dir": "--log-dir",
+    "show_ranks": "--show-ranks",
+    "no_color": "--no-color",
+    "verbose": "--verbose",
+}
+
+
+@click.group(name="ciranda", context_settings={"help_option_names": ["-h", "--help"]})
+def ciranda() -> None:
+    """Data-parallel training for PyTorch."""
+
+
+ciranda.add_command(run_command)
+
+
+def main() -> None:
+    """Entry point of `ciranda` and `python -m ciranda`."""
+    ciranda.main(prog_name="ciranda")
+
+
+def cirandarun() -> None:
+    """Entry point of `cirandarun`."""
+    run_command.main(prog_name="cirandarun")

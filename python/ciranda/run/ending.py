@@ -1,0 +1,99 @@
+"""When and how a job is ended. Pure: events and the time come in, one step at a time goes out."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+VICTIMS_GRACE_S = 2.0  # survivors of a dead rank notice it and write their error files
+INTERRUPT_GRACE_S = 5.0  # for `except KeyboardInterrupt: save()`
+TERMINATE_GRACE_S = 5.0
+KILL_GRACE_S = 12.0  # longer than the supervisor itself tries
+
+
+class Reason(enum.Enum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    INTERRUPTED = "interrupted"
+    TERMINATED = "terminated"
+    HUNG_UP = "hung up"
+
+
+class Step(enum.IntEnum):
+    """How far the ending has gone; it never goes back."""
+
+    RUN = 0
+    WAIT = 1  # a rank has failed; the others may still notice it themselves
+    INTERRUPT = 2
+    TERMINATE = 3
+    KILL = 4
+    GIVE_UP = 5  # the supervisor does not obey: kill it
+
+
+_REASONS = {
+    signal.SIGINT: Reason.INTERRUPTED,
+    signal.SIGTERM: Reason.TERMINATED,
+    signal.SIGHUP: Reason.HUNG_UP,
+}
+_GRACE_S = {
+    Step.WAIT: VICTIMS_GRACE_S,
+    Step.INTERRUPT: INTERRUPT_GRACE_S,
+    Step.TERMINATE: TERMINATE_GRACE_S,
+    Step.KILL: KILL_GRACE_S,
+}
+_NEXT = {
+    Step.WAIT: Step.TERMINATE,
+    Step.INTERRUPT: Step.TERMINATE,
+    Step.TERMINATE: Step.KILL,
+    Step.KILL: Step.GIVE_UP,
+}
+
+
+class Ending:
+    """The state of one job's ending."""
+
+    def __init__(self, *, now: float, timeout_s: float | None) -> None:
+        self.reason = Reason.FINISHED
+        self.step = Step.RUN
+        self._deadline = None if timeout_s is None else now + timeout_s
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do."""
+        return self._deadline
+
+    @property
+    def by_launcher(self) -> bool:
+        """Whether a rank that ends now was told to."""
+        return self.step >= Step.INTERRUPT
+
+    def rank_failed(self, now: float) -> None:
+        if self.step is Step.RUN:
+            self.reason = Reason.FAILED
+            self._go(Step.WAIT, now)
+
+    def signalled(self, number: int, now: float) -> None:
+        """SIGINT, SIGTERM or SIGHUP to the launcher: the first is polite, the second is not."""
+        if self.step is Step.RUN:
+            self.reason = _REASONS[signal.Signals(number)]
+            self._go(Step.INTERRUPT if number == signal.SIGINT else Step.TERMINATE, now)
+        elif self.step is Step.WAIT or (self.step is Step.INTERRUPT and number != signal.SIGINT):
+            self._go(Step.TERMINATE, now)
+        elif self.step < Step.KILL:
+            self._go(Step.KILL, now)
+
+    def tick(self, now: float) -> None:
+        if self._deadline is None or now < self._deadline:
+            return
+        if self.step is Step.RUN:
+            self.reason = Reason.TIMED_OUT
+            self._go(Step.TERMINATE, now)
+        else:
+            self._go(_NEXT[self.step], now)
+
+    def _go(self, step: Step, now: float) -> None:
+        assert step > self.step, "an ending never goes back"  # noqa: S101 - our own invariant
+        self.step = step
+        grace_s = _GRACE_S.get(step)
+        self._deadline = None if grace_s is None else now + grace_s

@@ -1,0 +1,84 @@
+"""Collects the evidence of a failed job from its files and words the failure block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ciranda.run.ending import Reason
+from ciranda.run.environment import JobPlaces
+from ciranda.run.failure import (
+    BlockDetails,
+    ErrorReport,
+    Evidence,
+    RankEnd,
+    Verdict,
+    clean_tail,
+    judge,
+    parse_error_file,
+    render,
+)
+from ciranda.run.launch_plan import LaunchPlan
+
+_ERROR_FILE_BYTES_MAX = 1024 * 1024
+_TAIL_BYTES = 64 * 1024
+
+
+def report_failure(
+    plan: LaunchPlan,
+    ends: Sequence[RankEnd],
+    reason: Reason,
+    *,
+    timeout_s: float | None,
+    rerun: str,
+    unicode: bool,
+) -> tuple[str, int]:
+    """The failure block and the exit code of the job."""
+    evidence = _collect(plan, ends)
+    return _word(plan, evidence, judge(evidence, reason, timeout_s), rerun, unicode)
+
+
+def report_lost_supervisor(plan: LaunchPlan, pid: int, *, rerun: str, unicode: bool) -> str:
+    cause = f"the launcher's own supervisor (pid {pid}) was killed, and every rank with it"
+    verdict = Verdict("the job failed", cause, exit_code=1)
+    return _word(plan, Evidence(plan.size, ()), verdict, rerun, unicode)[0]
+
+
+def _collect(plan: LaunchPlan, ends: Sequence[RankEnd]) -> Evidence:
+    reports: dict[int, ErrorReport] = {}
+    tails: dict[int, list[str]] = {}
+    for rank in range(plan.size):
+        report = parse_error_file(_read(plan.places.error_file(rank), _ERROR_FILE_BYTES_MAX))
+        if report is not None:
+            reports[rank] = report
+        tails[rank] = clean_tail(_read(plan.places.log_file(rank), _TAIL_BYTES, from_end=True))
+    return Evidence(plan.size, ends, reports, tails)
+
+
+def _word(
+    plan: LaunchPlan, evidence: Evidence, verdict: Verdict, rerun: str, unicode: bool
+) -> tuple[str, int]:
+    culprit = verdict.culprit
+    places: JobPlaces = plan.places
+    report = None if culprit is None else evidence.reports.get(culprit)
+    pids = {end.rank: end.pid for end in evidence.ends}
+    details = BlockDetails(
+        log=places.log_dir if culprit is None else places.log_file(culprit),
+        rerun=rerun,
+        tail=() if culprit is None else evidence.tails.get(culprit, ()),
+        callstack=report.callstack if report is not None else "",
+        pid=None if culprit is None else pids.get(culprit),
+        host=plan.host,
+        unicode=unicode,
+    )
+    return render(verdict, details), verdict.exit_code
+
+
+def _read(path: str, bytes_max: int, *, from_end: bool = False) -> str:
+    try:
+        with open(path, "rb") as file:
+            if from_end:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - bytes_max))
+            return file.read(bytes_max).decode("utf-8", "replace")
+    except OSError:  # most ranks never write an error file
+        return ""

@@ -1,0 +1,173 @@
+"""The small process between the launcher and the ranks.
+
+It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
+one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
+whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
+when a job is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ciranda.run import local, process_tree
+from ciranda.run.ending import TERMINATE_GRACE_S
+from ciranda.run.launch_plan import LaunchPlan
+
+INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
+TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
+KILL = b"K"  # SIGKILL to the whole tree, at once
+
+KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The supervisor's ends of the pipes to the launcher."""
+
+    commands: int
+    events: int  # lines: start RANK PID | exit RANK STATUS | fail RANK ERRNO | left COUNT | done
+    stdin: int  # for rank 0
+    outputs: Sequence[tuple[int, int]]  # stdout and stderr of every rank
+
+
+def fork_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> int:
+    """Forks; `close` are the launcher's ends, which must not stay open here."""
+    pid = os.fork()
+    if pid == 0:
+        _be_supervisor(plan, channels, close)
+    return pid
+
+
+def _be_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> NoReturn:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        process_tree.set_name("ciranda-superv")
+        process_tree.adopt_orphans()
+        for fd in close:
+            os.close(fd)
+        Supervisor(plan, channels).run()
+        code = 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # whatever is left dies with us (PDEATHSIG) or is killed by the launcher
+
+
+class Supervisor:
+    def __init__(self, plan: LaunchPlan, channels: Channels) -> None:
+        self._plan = plan
+        self._channels = channels
+        self._alive: dict[int, int] = {}  # pid -> rank
+        self._over = False
+        self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
+
+    def run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channels.commands, selectors.EVENT_READ)
+            selector.register(_wake_on_child(), selectors.EVENT_READ)
+            self._start_ranks()
+            while not self._is_over():
+                timeout_s = self._kill_at and max(0.0, self._kill_at - time.monotonic())
+                for key, _ in selector.select(timeout_s):
+                    if key.fd == self._channels.commands:
+                        self._obey()
+                    else:
+                        os.read(key.fd, 4096)
+                self._report(process_tree.reap())
+        # Here, not only in the launcher, which may be gone already without our having noticed.
+        shutil.rmtree(self._plan.places.job_dir, ignore_errors=True)
+        self._tell("done")
+
+    def _start_ranks(self) -> None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        started = True
+        for rank, (stdout, stderr) in zip(self._plan.ranks, self._channels.outputs, strict=True):
+            if started:
+                stdin = self._channels.stdin if rank.rank == 0 else null
+                try:
+                    pid = local.start_program(
+                        rank.argv, rank.environment, stdin=stdin, stdout=stdout, stderr=stderr
+                    )
+                    self._alive[pid] = rank.rank
+                    self._tell(f"start {rank.rank} {pid}")
+                except OSError as error:
+                    started = False
+                    self._tell(f"fail {rank.rank} {error.errno}")
+            os.close(stdout)
+            os.close(stderr)
+        os.close(null)
+        if not started:
+            self._kill_all()
+
+    def _obey(self) -> None:
+        commands = os.read(self._channels.commands, 64)
+        if not commands:  # the launcher is gone
+            self._kill_all()
+        for command in commands:
+            if command == ord(INTERRUPT):
+                self._signal_ranks(signal.SIGINT, group=True)
+            elif command == ord(TERMINATE):
+                self._signal_ranks(signal.SIGTERM, group=False)
+            elif command == ord(KILL):
+                self._kill_all()
+
+    def _signal_ranks(self, number: int, *, group: bool) -> None:
+        for pid in self._alive:  # not reaped yet, so these pids still name our ranks
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if group:
+                    os.killpg(pid, number)
+                else:
+                    os.kill(pid, number)
+
+    def _is_over(self) -> bool:
+        """Once all ranks are gone: ends what they left behind, politely, then not."""
+        if self._over or self._alive:
+            return self._over
+        if process_tree.has_children():
+            now = time.monotonic()
+            if self._kill_at is None:
+                self._tell(f"left {process_tree.signal_descendants(signal.SIGTERM)}")
+                self._kill_at = now + TERMINATE_GRACE_S
+            elif now >= self._kill_at:
+                self._kill_all()
+        return self._over or not process_tree.has_children()
+
+    def _kill_all(self) -> None:
+        self._report(process_tree.kill_descendants(KILL_LIMIT_S))
+        self._over = True
+
+    def _report(self, ended: Sequence[tuple[int, int]]) -> None:
+        for pid, status in ended:
+            rank = self._alive.pop(pid, None)
+            if rank is not None:
+                self._tell(f"exit {rank} {status}")
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone
+            os.write(self._channels.events, line.encode() + b"\n")
+
+
+def _wake_on_child() -> int:
+    """Readable when a child has ended, own or adopted (a pidfd would miss those)."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return read

@@ -1,0 +1,137 @@
+"""Starts the real launcher and looks at real processes in /proc."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+try:
+    import ciranda
+except ImportError:  # not installed yet
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python"))
+    import ciranda
+
+COMMAND = [sys.executable, "-m", "ciranda"]
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float) -> float:
+    """Waits for `condition`; returns how long it took, or fails."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < limit_s, f"not so within {limit_s} s"
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+class Launcher:
+    """The launcher under test. A tag in the environment finds its whole tree again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Short: the launcher puts Unix sockets there, whose paths are limited.
+        self.runtime_dir = Path(tempfile.mkdtemp(prefix="ct-"))
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.tag = f"CIRANDA_TEST_TAG={uuid.uuid4().hex}"
+        self.environment = {
+            name: text
+            for name, text in os.environ.items()
+            if name not in ("NO_COLOR", "OMP_NUM_THREADS", "COLUMNS", "PYTHONUNBUFFERED")
+        }
+        name, _, text = self.tag.partition("=")
+        self.environment |= {
+            name: text,
+            "XDG_RUNTIME_DIR": str(self.runtime_dir),
+            "TMPDIR": str(self.temporary),
+            "TERM": "xterm",
+            "PYTHONIOENCODING": "utf-8",
+        }
+        self.environment["PYTHONPATH"] = str(Path(ciranda.__file__).resolve().parents[1])
+
+    def script(self, text: str, name: str = "rank.py") -> str:
+        path = self.folder / name
+        path.write_text("import os, sys, time, signal\nrank = int(os.environ['RANK'])\n" + text)
+        return str(path)
+
+    def run(
+        self, *arguments: str, stdin: str = "", environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, "run", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**self.environment, **(environment or {})},
+            timeout=60,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, "run", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+        )
+
+    def processes(self) -> list[int]:
+        """Every living process that inherited our tag, wherever it hangs in the tree."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and self._is_tagged(entry):
+                found.append(int(entry.name))
+        return found
+
+    def _is_tagged(self, entry: Path) -> bool:
+        try:
+            return self.tag.encode() in (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    def supervisor_of(self, launcher: subprocess.Popen[str]) -> int:
+        for pid in self.processes():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == launcher.pid:
+                return pid
+        raise AssertionError("no supervisor")
+
+    def job_dirs(self) -> list[Path]:
+        return list(self.runtime_dir.iterdir())
+
+    def log_dirs(self) -> list[Path]:
+        return list(self.temporary.glob("ciranda-logs-*"))
+
+    def wait_for_files(self, *names: str) -> None:
+        wait_until(lambda: all((self.folder / name).exists() for name in names), 20)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path)
+    yield launcher
+    left = launcher.processes()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "processes of the job were left behind"
+    job_dirs = launcher.job_dirs()
+    shutil.rmtree(launcher.runtime_dir)
+    assert not job_dirs, "the job's folder was left behind"
+
+
+@pytest.fixture
+def gone_within() -> Callable[[Launcher, float], float]:
+    """Asserts that the whole tree is gone within a time."""
+    return lambda launcher, limit_s: wait_until(lambda: not launcher.processes(), limit_s)

@@ -1,0 +1,199 @@
+"""What a user types first: a wrong option must cost a sentence, not a traceback or a hang."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+MODULES = "import sys; import ciranda.run.cli; print('torch' in sys.modules, 'rich' in sys.modules)"
+
+
+def median_seconds(command, environment):
+    times = []
+    for _ in range(5):
+        started = time.monotonic()
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        times.append(time.monotonic() - started)
+    return statistics.median(times)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
+def test_help_is_quick(launcher, arguments):
+    command = [sys.executable, "-m", "ciranda", *arguments]
+    seconds = median_seconds(command, launcher.environment)
+    print(f"{' '.join(arguments)}: {seconds:.3f} s")
+    assert seconds < 1.5  # 0.3 s is promised; this machine may be busy
+
+
+def test_two_ranks_of_true_are_quick(launcher):
+    command = [sys.executable, "-m", "ciranda", "run", "-np", "2", "true"]
+    seconds = median_seconds(command, launcher.environment)
+    print(f"run -np 2 true: {seconds:.3f} s")
+    assert seconds < 2.0  # 0.4 s is promised; this machine may be busy
+
+
+def test_the_launcher_imports_nothing_heavy(launcher):
+    found = subprocess.run(
+        [sys.executable, "-c", MODULES], env=launcher.environment, capture_output=True, text=True
+    )
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_cirandarun_is_the_same_command(launcher):
+    code = "from ciranda.run.cli import cirandarun; cirandarun()"
+    command = [sys.executable, "-c", code, "-np", "1", "echo", "hello"]
+    found = subprocess.run(command, env=launcher.environment, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "[0] hello\n")
+
+
+def test_a_script_gets_this_python_and_its_arguments(launcher):
+    script = launcher.script("print(sys.executable, sys.argv[1:])")
+    result = launcher.run("-np", "1", script, "--np", "3", "-x", "a b")
+    assert result.stdout == f"[0] {sys.executable} ['--np', '3', '-x', 'a b']\n"
+
+
+def test_a_module_gets_its_arguments(launcher):
+    launcher.script("print(sys.argv[1:])", "a_module.py")
+    for options in (["-np", "1"], ["-np", "1", "--"], ["--np=1", "-x", "A=1", "--no-color"]):
+        result = launcher.run(*options, "-m", "a_module", "--verbose", "--np", "9")
+        assert result.stdout == "[0] ['--verbose', '--np', '9']\n", result.stderr
+
+
+def test_any_program_is_found_on_path_and_gets_its_arguments_unchanged(launcher):
+    result = launcher.run("-np", "1", "--", "printf", "%s|", "$HOME", "a b", "*")
+    assert result.stdout == "[0] $HOME|a b|*|\n"
+
+
+def test_default_is_one_rank_a_core(launcher):
+    result = launcher.run("echo")
+    cores = len(os.sched_getaffinity(0))
+    assert 1 <= len(result.stdout.splitlines()) <= cores
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-np", "0", "true"], 2, "must be between 1 and 256, not 0"),
+        (["-np", "-3", "true"], 2, "must be between 1 and 256, not -3"),
+        (["-np", "100000", "true"], 2, "must be between 1 and 256, not 100000"),
+        (["-np", "2"], 2, "no command given"),
+        (["-m"], 2, "-m needs the name of a module"),
+        (["no-such-program"], 127, "'no-such-program' was not found on PATH"),
+        (["./no-such-program"], 127, "'./no-such-program' does not exist"),
+        (["no_such_script.py"], 127, "the script 'no_such_script.py' was not found in "),
+        (["./plain.txt"], 126, "not executable; try: chmod +x ./plain.txt"),
+        (["plain.txt"], 127, "the file here is meant with ./plain.txt"),
+        (["./folder"], 126, "is a folder, not a program"),
+        (["./no_interpreter"], 126, "cannot start './no_interpreter': Exec format error"),
+        (["--timeout", "0", "true"], 2, "--timeout must be more than 0 seconds, not 0"),
+        (["--timeout", "nan", "true"], 2, "--timeout must be more than 0 seconds, not nan"),
+        (["-np", "2", "--show-ranks", "0,2", "true"], 2, "there is no rank 2, only 0 to 1"),
+        (["--show-ranks", "0-99999999999", "true"], 2, "there is no rank 99999999999"),
+        (["--show-ranks", "all", "true"], 2, "expected ranks such as 0,3 or 0-3"),
+        (["-H", "one:2,two:2", "true"], 2, "'one', but several hosts are not supported yet"),
+        (["-H", "localhost:x", "true"], 2, "must be a number"),
+        (["-np", "3", "-H", "localhost:2", "true"], 2, "more ranks than the 2 slots"),
+        (["-x", "1A=2", "true"], 2, "not a name of a variable"),
+        (["-x", "RANK=2", "true"], 2, "RANK is set by the launcher"),
+        (["--env-file", "none.env", "true"], 2, "--env-file none.env: No such file"),
+        (["--env-file", "bad.env", "true"], 2, "bad.env, line 2: expected KEY=VALUE"),
+        (["--log-dir", "plain.txt/x", "true"], 2, "cannot use the folder"),
+    ],
+)
+def test_wrong_use_costs_one_sentence(launcher, arguments, code, words):
+    (launcher.folder / "plain.txt").write_text("text")
+    (launcher.folder / "folder").mkdir()
+    (launcher.folder / "bad.env").write_text("A=1\nsecret\n")
+    (launcher.folder / "no_interpreter").write_bytes(b"\x7fnot a program")
+    (launcher.folder / "no_interpreter").chmod(0o755)
+    result = launcher.run(*arguments)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert not launcher.log_dirs()
+
+
+def test_horovods_localhost_form_is_accepted(launcher):
+    result = launcher.run("-H", "localhost:3", "echo")
+    assert len(result.stdout.splitlines()) == 3
+
+
+def test_dry_run_shows_the_plan_and_starts_nothing(launcher):
+    script = launcher.script("open('started', 'w')")
+    result = launcher.run("-np", "2", "--dry-run", "-x", "TOKEN=hunter2", script, "--lr", "0.1")
+    assert result.returncode == 0
+    assert "2 ranks on" in result.stdout and "nothing was started" in result.stdout
+    assert f"{sys.executable} {script} --lr 0.1" in result.stdout
+    assert "CIRANDA_RANK=1" in result.stdout and "WORLD_SIZE=2" in result.stdout
+    assert "TOKEN" in result.stdout and "hunter2" not in result.stdout
+    assert not (launcher.folder / "started").exists()
+    assert not launcher.log_dirs()
+
+
+def test_rank_0_reads_our_stdin_and_the_others_nothing(launcher):
+    script = launcher.script("print(rank, repr(sys.stdin.read()))")
+    result = launcher.run("-np", "2", script, stdin="words")
+    assert sorted(result.stdout.splitlines()) == ["[0] 0 'words'", "[1] 1 ''"]
+
+
+def test_logs_are_kept_with_log_dir_and_replace_older_ones(launcher):
+    logs = launcher.folder / "logs"
+    logs.mkdir()
+    (logs / "rank-0.log").write_text("old\n" * 100)
+    (logs / "rank-0.error.json").write_text("{}")
+    script = launcher.script("print('out', rank)\nprint('err', rank, file=sys.stderr)")
+    assert launcher.run("-np", "2", "--log-dir", "logs", script).returncode == 0
+    assert sorted(path.name for path in logs.iterdir()) == ["rank-0.log", "rank-1.log"]
+    assert sorted((logs / "rank-1.log").read_text().split("\n")) == ["", "err 1", "out 1"]
+    assert not launcher.log_dirs()
+
+
+def test_logs_are_removed_on_success_and_kept_on_failure(launcher):
+    assert launcher.run("-np", "2", "true").returncode == 0
+    assert not launcher.log_dirs()
+    result = launcher.run("-np", "2", "false")
+    (folder,) = launcher.log_dirs()
+    assert str(folder / "rank-") in result.stderr
+
+
+def test_verbose_says_pids_and_ends(launcher):
+    result = launcher.run("-np", "1", "--verbose", "true")
+    assert "ciranda: rank 0 is pid " in result.stderr
+    assert "ciranda: rank 0 ended after " in result.stderr
+
+
+def test_timeout_ends_the_job_with_a_block_and_124(launcher):
+    started = time.monotonic()
+    result = launcher.run("-np", "2", "--timeout", "0.5", "sleep", "60")
+    assert time.monotonic() - started < 10
+    assert result.returncode == 124
+    assert "the job took too long" in result.stderr
+    assert "not finished after 0.5 s (--timeout)" in result.stderr
+    assert "ranks 0, 1: by the launcher" in result.stderr
+
+
+def test_a_job_that_is_quicker_than_its_timeout_is_not_touched(launcher):
+    for seconds in ("60", "1e15", "inf"):
+        result = launcher.run("-np", "2", "--timeout", seconds, "true")
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_children_of_the_shell_that_became_the_launcher_are_left_alone(launcher):
+    script = (
+        f"sleep 30 & echo $! > neighbour; exec {sys.executable} -m ciranda run -np 1 -- sh -c "
+        "'sleep 40 & echo'"
+    )
+    found = subprocess.run(
+        ["sh", "-c", script],
+        env={**launcher.environment, launcher.tag.partition("=")[0]: ""},
+        cwd=launcher.folder,
+        stdout=subprocess.DEVNULL,
+    )
+    assert found.returncode == 0
+    neighbour = int((launcher.folder / "neighbour").read_text())
+    os.kill(neighbour, 15)  # raises if it is gone
