@@ -22,6 +22,7 @@ class Planner {
   explicit Planner(const FusionLimits& limits) : limits_(limits) {}
 
   void add(std::uint32_t response, const RequestSpec& spec) {
+    if (spec.in_arena) return add_bucket(response, spec);
     if (!fuses(spec.kind)) return add_alone(response, spec);
     for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) add_fused(response, i, spec);
   }
@@ -33,6 +34,12 @@ class Planner {
     std::size_t position;
     std::uint64_t bytes;
   };
+
+  // It lies in one piece already, whatever its size; nothing else moves because of it.
+  void add_bucket(std::uint32_t response, const RequestSpec& spec) {
+    FusedOp& op = start(spec, spec.tensors.front().dtype);
+    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) op.members.push_back({response, i});
+  }
 
   // Nothing that comes later may move before it: all open ops end here.
   void add_alone(std::uint32_t response, const RequestSpec& spec) {
@@ -50,7 +57,7 @@ class Planner {
       return;
     }
     auto open = std::find_if(open_.begin(), open_.end(), [&](const Open& candidate) {
-      return matches(ops_[candidate.position], response, spec, dtype);
+      return matches(ops_[candidate.position], spec, dtype);
     });
     if (open != open_.end() && bytes > limits_.bytes_max - open->bytes) {
       open_.erase(open);  // full: later tensors do not move back before this one
@@ -65,13 +72,10 @@ class Planner {
     ops_[open->position].members.push_back({response, tensor});
   }
 
-  static bool matches(const FusedOp& op, std::uint32_t response, const RequestSpec& spec,
-                      DType dtype) {
+  static bool matches(const FusedOp& op, const RequestSpec& spec, DType dtype) {
     if (op.kind != spec.kind || op.op != spec.op || op.dtype != dtype || op.root != spec.root)
       return false;
-    if (op.prescale != spec.prescale || op.postscale != spec.postscale) return false;
-    if (op.in_arena != spec.in_arena) return false;
-    return !spec.in_arena || op.members.front().response == response;
+    return op.prescale == spec.prescale && op.postscale == spec.postscale;
   }
 
   FusedOp& start(const RequestSpec& spec, DType dtype) {

@@ -33,8 +33,8 @@ struct FusionLimits {
 // Splits the kRun responses (others are skipped) into fused ops. A pure function of its arguments:
 // the same on every rank and in every run. Only allreduce and broadcast fuse; a response's tensors
 // of different dtypes become different ops; the first member sets the place in the order and
-// nothing overtakes an unfused kind. A tensor above bytes_max is an op of its own. in_arena
-// requests never fuse with others (their chunks are claimed where they lie).
+// nothing overtakes an unfused kind. A tensor above bytes_max is an op of its own. An in_arena
+// request is one op, of any size and with nothing else: its chunks are claimed where they lie.
 std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const FusionLimits& limits);
 
 }  // namespace ciranda

@@ -105,6 +105,13 @@ Status check_spec(const RequestSpec& spec) {
       (spec.op != ReduceOp::kSum || spec.prescale != 1.0 || spec.postscale != 1.0))
     return refused(ErrorCode::kInvalidArgument, spec, "it takes neither op nor scale factors");
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
+  if (!spec.in_arena) return {};
+  if (spec.kind != OpKind::kAllreduce)
+    return refused(ErrorCode::kInvalidArgument, spec, "only allreduce runs in the arena");
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (tensor.dtype != spec.tensors.front().dtype)
+      return refused(ErrorCode::kInvalidArgument, spec, "its arena tensors differ in dtype");
+  }
   return {};
 }
 

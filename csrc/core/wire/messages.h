@@ -36,6 +36,7 @@ struct RequestSpec {
   double prescale = 1.0;         // reductions only
   double postscale = 1.0;
   // The tensors already lie in the arena, each rank's at the place its Contribution names.
+  // Allreduce only, all of one dtype.
   bool in_arena = false;
   std::vector<TensorSpec> tensors = {};
   bool operator==(const RequestSpec&) const = default;

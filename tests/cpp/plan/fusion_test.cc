@@ -134,5 +134,12 @@ TEST(Fusion, LeavesArenaTensorsToTheirOwnRequest) {
             (Plan{{{0, 0}, {0, 1}}, {{1, 0}, {3, 0}}, {{2, 0}, {2, 1}}}));
 }
 
+TEST(Fusion, KeepsABucketOfAnySizeInOnePiece) {
+  RequestSpec arena = *allreduce({DType::kFloat32, DType::kFloat32}).spec;
+  arena.in_arena = true;
+  for (TensorSpec& tensor : arena.tensors) tensor.shape = {std::int64_t{1} << 30};
+  EXPECT_EQ(plan({run(arena)}), (Plan{{{0, 0}, {0, 1}}}));
+}
+
 }  // namespace
 }  // namespace ciranda

@@ -63,12 +63,13 @@ class Maker {
       spec.postscale = 1.0 / static_cast<double>(1 + below(7));
     }
     if (spec.kind == OpKind::kBroadcast) spec.root = static_cast<Rank>(below(kRanksMax));
-    spec.in_arena = below(2) == 0;
+    spec.in_arena = spec.kind == OpKind::kAllreduce && below(2) == 0;
     if (spec.kind == OpKind::kBarrier) return spec;
     const bool open = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
     const std::uint64_t tensors = spec.kind == OpKind::kAlltoall ? 1 : 1 + below(4);
     for (std::uint64_t i = 0; i < tensors; ++i) {
       TensorSpec tensor{.dtype = static_cast<DType>(below(kDTypeCount))};
+      if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
       if (open) tensor.shape.push_back(kAnyRows);
       for (std::uint64_t n = below(5); n > 0; --n)
         tensor.shape.push_back(static_cast<std::int64_t>(below(200)));

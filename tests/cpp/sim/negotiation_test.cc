@@ -1,0 +1,74 @@
+// What could break: two ranks that decide differently, an operation that runs before everybody is
+// ready, a submission that nobody answers. Thousands of random jobs look for it; one seed is one
+// job, so every failure can be run again.
+//
+//   CIRANDA_SIM_SCHEDULES=1000000 sim_tests     more jobs
+//   CIRANDA_SIM_SEED=4711 sim_tests             that job alone
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "sim/schedule.h"
+
+namespace ciranda::sim {
+namespace {
+
+constexpr std::uint64_t kSchedules = 10'000;
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+TEST(NegotiationSimulation, KeepsItsInvariantsInEverySchedule) {
+  const bool single = std::getenv("CIRANDA_SIM_SEED") != nullptr;
+  const std::uint64_t first = from_environment("CIRANDA_SIM_SEED", 1);
+  const std::uint64_t count = single ? 1 : from_environment("CIRANDA_SIM_SCHEDULES", kSchedules);
+  Coverage seen;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const auto violation = run_schedule(seed, seen);
+    ASSERT_FALSE(violation.has_value())
+        << *violation << "\nafter " << seen.schedules
+        << " schedules; run it again with CIRANDA_SIM_SEED=" << seed;
+  }
+  RecordProperty("frames", std::to_string(seen.frames));
+  RecordProperty("runs", std::to_string(seen.runs));
+  RecordProperty("resubmits", std::to_string(seen.resubmits));
+  if (count < kSchedules) return;
+  // A simulation that avoids trouble proves nothing.
+  EXPECT_GT(seen.frames, 10 * kSchedules);
+  EXPECT_GT(seen.runs, 3 * kSchedules);
+  EXPECT_GT(seen.resubmits, kSchedules / 10);
+  EXPECT_GT(seen.cached_requests, kSchedules);
+  EXPECT_GT(seen.mismatches, kSchedules / 10);
+  EXPECT_GT(seen.duplicates, kSchedules / 100);
+  EXPECT_GT(seen.told_later, kSchedules / 100);
+  EXPECT_GT(seen.left, kSchedules / 10);
+  EXPECT_GT(seen.fused, kSchedules / 10);
+  EXPECT_GT(seen.lost, kSchedules / 50);
+  EXPECT_GT(seen.malformed, kSchedules / 100);
+  EXPECT_GT(seen.pauses, kSchedules / 10);
+  if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr)
+    std::printf(
+        "frames %lu runs %lu resubmits %lu cached %lu mismatches %lu duplicates %lu told %lu "
+        "left %lu fused %lu lost %lu malformed %lu pauses %lu\n",
+        seen.frames, seen.runs, seen.resubmits, seen.cached_requests, seen.mismatches,
+        seen.duplicates, seen.told_later, seen.left, seen.fused, seen.lost, seen.malformed,
+        seen.pauses);
+}
+
+TEST(NegotiationSimulation, TakesTheSameCourseForTheSameSeed) {
+  Coverage first;
+  Coverage second;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    ASSERT_FALSE(run_schedule(seed, first).has_value());
+    ASSERT_FALSE(run_schedule(seed, second).has_value());
+  }
+  EXPECT_EQ(first.frames, second.frames);
+  EXPECT_EQ(first.runs, second.runs);
+  EXPECT_EQ(first.resubmits, second.resubmits);
+}
+
+}  // namespace
+}  // namespace ciranda::sim

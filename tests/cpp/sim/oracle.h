@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/negotiate/response.h"
+#include "core/wire/messages.h"
+
+namespace ciranda::sim {
+
+// What the rules of docs/protocol.md say about one agreed order, in the plainest code that can say
+// it: copies, linear searches, no sharing with csrc/core/negotiate.
+struct Expected {
+  Response::Verdict verdict = Response::Verdict::kRun;
+  std::uint64_t index = 0;
+  RequestSpec spec;
+  std::uint32_t occurrence = 0;
+  CacheId cache_id = kNoCacheId;
+  std::map<Rank, Contribution> contributions;
+  ErrorCode code = ErrorCode::kSystem;
+  Rank rank = kNoRank;  // at fault, or the one that must resubmit
+  std::uint32_t token = 0;
+};
+
+class Oracle {
+ public:
+  Oracle(int size, std::size_t cache_entries) : size_(size), cache_entries_(cache_entries) {}
+
+  // nullopt: the frame must be refused.
+  std::optional<std::vector<Expected>> handle(Rank from, const Frame& frame);
+
+  // "" if `response` is what was expected, else what differs.
+  static std::string difference(const Expected& expected, const Response& response, int size);
+
+  CacheId known(const RequestSpec& spec) const;
+  struct Waiting {
+    RequestSpec spec;
+    std::uint32_t occurrence;
+    std::vector<Rank> missing;
+    bool operator==(const Waiting&) const = default;
+  };
+  std::vector<Waiting> waiting() const;
+
+ private:
+  struct Op {
+    RequestSpec spec;  // of the first rank
+    std::uint32_t occurrence = 0;
+    std::map<Rank, Contribution> contributions;
+    Rank differs = kNoRank;  // the first rank whose spec differs
+  };
+  struct Failed {
+    RequestSpec spec;
+    std::uint32_t occurrence = 0;
+    ErrorCode code = ErrorCode::kSystem;
+    Rank rank = kNoRank;
+    std::set<Rank> owed;
+  };
+
+  void submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
+              const Contribution& contribution, std::vector<Expected>& out);
+  void finish(const Op& op, std::vector<Expected>& out);
+  Expected error(const RequestSpec& spec, std::uint32_t occurrence, ErrorCode code, Rank rank);
+  std::optional<Rank> wrong_rows(const Op& op) const;
+  void renew(const RequestSpec& spec);
+
+  const int size_;
+  const std::size_t cache_entries_;
+  CacheId next_id_ = 1;
+  std::uint64_t next_index_ = 0;
+  std::deque<std::pair<CacheId, RequestSpec>> cache_;  // longest not used first
+  std::vector<Op> pending_;                            // oldest first
+  std::vector<Failed> failed_;
+  std::set<Rank> departed_;
+};
+
+}  // namespace ciranda::sim

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace ciranda::sim {
+
+// How often things happened, so that a test can tell that they happened at all.
+struct Coverage {
+  std::uint64_t schedules = 0;
+  std::uint64_t frames = 0;
+  std::uint64_t runs = 0;
+  std::uint64_t resubmits = 0;
+  std::uint64_t cached_requests = 0;
+  std::uint64_t mismatches = 0;
+  std::uint64_t duplicates = 0;
+  std::uint64_t told_later = 0;  // duplicate errors for ranks that submitted afterwards
+  std::uint64_t left = 0;        // errors because a rank had left
+  std::uint64_t fused = 0;       // fused ops of more than one member
+  std::uint64_t lost = 0;        // schedules in which a rank crashed or was cut off
+  std::uint64_t malformed = 0;   // schedules in which a rank broke the protocol
+  std::uint64_t pauses = 0;
+};
+
+// Runs one whole job, 2–8 ranks from first submission to the last shutdown or failure, over a
+// simulated network; `seed` decides everything. Each Response is checked against the oracle, and
+// after each event the invariants of docs/invariants.md that have to do with negotiation.
+// Returns the first violation, nullopt if there is none.
+std::optional<std::string> run_schedule(std::uint64_t seed, Coverage& coverage);
+
+}  // namespace ciranda::sim

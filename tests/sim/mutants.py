@@ -1,0 +1,315 @@
+"""Planted mistakes: each must be found by the simulation of negotiation.
+
+A mutant replaces one piece of source text that occurs exactly once. The sources are copied to a
+folder of their own, compiled once, and for each mutant its one file again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    "base/assert.cc",
+    "base/result.cc",
+    "wire/codec.cc",
+    "wire/messages.cc",
+    "negotiate/name_table.cc",
+    "negotiate/response_cache.cc",
+    "negotiate/readiness.cc",
+    "negotiate/wording.cc",
+    "negotiate/negotiator.cc",
+    "plan/fusion.cc",
+    "transport/sim.cc",
+)
+SCHEDULES = 10_000
+RUN_TIMEOUT_S = 60  # a mutant that never ends is found too; a whole run takes 4 s of CPU time
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str  # below csrc/core
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "runs_when_one_rank_is_missing",
+        "negotiate/negotiator.cc",
+        "if (op->contributed == size_) complete(*op, out);",
+        "if (op->contributed >= size_ - 1) complete(*op, out);",
+    ),
+    Mutant(
+        "compares_no_specs",
+        "negotiate/negotiator.cc",
+        "if (request.spec != op->spec && *request.spec != *op->spec)",
+        "if (false)",
+    ),
+    Mutant(
+        "ignores_that_a_rank_left",
+        "negotiate/negotiator.cc",
+        "while (PendingOp* op = readiness_.oldest())",
+        "while (PendingOp* op = static_cast<PendingOp*>(nullptr))",
+    ),
+    Mutant(
+        "lets_the_departed_speak",
+        "negotiate/negotiator.cc",
+        "if (std::binary_search(departed_.begin(), departed_.end(), from))",
+        "if (false)",
+    ),
+    Mutant(
+        "waits_for_the_departed",
+        "negotiate/negotiator.cc",
+        "if (!departed_.empty()) {",
+        "if (false) {",
+    ),
+    Mutant(
+        "takes_a_second_submission_for_the_first",
+        "negotiate/negotiator.cc",
+        "} else if (op->contributions[rank].has_value()) {",
+        "} else if (false) {",
+    ),
+    Mutant(
+        "forgets_who_must_still_be_told",
+        "negotiate/negotiator.cc",
+        "readiness_.remember_failure(op, error);",
+        "",
+    ),
+    Mutant(
+        "answers_only_one_of_two_submissions",
+        "negotiate/negotiator.cc",
+        "fail_one(from, request, std::move(second), *error, out);",
+        "(void)second;",
+    ),
+    Mutant(
+        "gives_no_index_to_an_error",
+        "negotiate/negotiator.cc",
+        "response.verdict = Response::Verdict::kError;\n  response.index = next_index_++;",
+        "response.verdict = Response::Verdict::kError;\n  response.index = next_index_;",
+    ),
+    Mutant(
+        "counts_too_few_rows_only",
+        "negotiate/negotiator.cc",
+        "if (rows.size() != expected)",
+        "if (rows.size() < expected)",
+    ),
+    Mutant(
+        "allows_a_root_beyond_the_last_rank",
+        "negotiate/negotiator.cc",
+        "if (op.spec->root >= size_) {",
+        "if (op.spec->root > size_) {",
+    ),
+    Mutant(
+        "asks_the_wrong_submission_to_come_again",
+        "negotiate/negotiator.cc",
+        "response.resubmit_token = request.contribution.token;",
+        "",
+    ),
+    Mutant(
+        "does_not_renew_an_entry_used_by_number",
+        "negotiate/response_cache.cc",
+        "return found == by_id_.end() ? nullptr : renew(found->second);",
+        "return found == by_id_.end() ? nullptr : &*found->second;",
+    ),
+    Mutant(
+        "evicts_the_entry_used_last",
+        "negotiate/response_cache.cc",
+        "order_.splice(order_.begin(), order_, entry);",
+        "order_.splice(order_.end(), order_, entry);",
+    ),
+    Mutant(
+        "uses_an_evicted_number_again",
+        "negotiate/response_cache.cc",
+        "by_id_.erase(oldest.id);",
+        "by_id_.erase(oldest.id);\n  next_id_ = oldest.id;",
+    ),
+    Mutant(
+        "keeps_the_number_of_an_evicted_spec",
+        "negotiate/response_cache.cc",
+        "by_id_.erase(oldest.id);\n  by_spec_.erase(oldest.spec.get());",
+        "by_id_.erase(oldest.id);",
+    ),
+    Mutant(
+        "ignores_the_occurrence",
+        "negotiate/readiness.cc",
+        "const auto place = place_of(name.pending, occurrence);\n"
+        "  return place != name.pending.end() && (*place)->occurrence == occurrence"
+        " ? *place : nullptr;",
+        "return occurrence != 0 && !name.pending.empty() ? name.pending.front() : nullptr;",
+    ),
+    Mutant(
+        "keeps_a_finished_operation_pending",
+        "negotiate/readiness.cc",
+        "name.pending.erase(place);",
+        "",
+    ),
+    Mutant(
+        "tells_the_same_failure_twice",
+        "negotiate/readiness.cc",
+        "failure->owed[r] = false;",
+        "",
+    ),
+    Mutant(
+        "tells_those_who_know",
+        "negotiate/readiness.cc",
+        "failure->owed.push_back(!contribution);",
+        "failure->owed.push_back(true);",
+    ),
+    Mutant(
+        "fuses_different_dtypes",
+        "plan/fusion.cc",
+        "|| op.dtype != dtype ",
+        "",
+    ),
+    Mutant(
+        "fuses_different_scales",
+        "plan/fusion.cc",
+        "op.prescale == spec.prescale && op.postscale == spec.postscale",
+        "op.prescale == spec.prescale",
+    ),
+    Mutant(
+        "fuses_across_an_operation_that_stands_alone",
+        "plan/fusion.cc",
+        "open_.clear();",
+        "",
+    ),
+    Mutant(
+        "fuses_arena_tensors_of_two_operations",
+        "plan/fusion.cc",
+        "if (spec.in_arena) return add_bucket(response, spec);",
+        "",
+    ),
+    Mutant(
+        "plans_operations_that_failed",
+        "plan/fusion.cc",
+        "if (response.verdict != Response::Verdict::kRun) continue;",
+        "if (response.verdict == Response::Verdict::kResubmit) continue;",
+    ),
+    Mutant(
+        "keeps_the_rows_of_the_request_before",
+        "wire/messages.cc",
+        "own.rows.clear();",
+        "",
+    ),
+    Mutant(
+        "keeps_the_arena_place_of_the_request_before",
+        "wire/messages.cc",
+        "own.arena = {};",
+        "",
+    ),
+    Mutant(
+        "accepts_bytes_after_the_end",
+        "wire/messages.cc",
+        "if (in.ok() && in.remaining() != 0)",
+        "if (false)",
+    ),
+)
+
+
+class Workshop:
+    """A private copy of the sources, compiled once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.core = folder / "csrc" / "core"
+        headers_and_sources = shutil.ignore_patterns("*.o", "*.md", "*.cmake")
+        for part in ("base", "wire", "negotiate", "plan"):
+            shutil.copytree(
+                ROOT / "csrc" / "core" / part, self.core / part, ignore=headers_and_sources
+            )
+        (self.core / "transport").mkdir()
+        for name in ("sim.h", "sim.cc"):
+            shutil.copy(ROOT / "csrc" / "core" / "transport" / name, self.core / "transport")
+        shutil.copytree(ROOT / "tests" / "cpp" / "sim", folder / "tests" / "sim")
+
+    def build(self, jobs: int) -> Path:
+        """Compiles everything, without a mistake."""
+        tests = sorted((self.folder / "tests" / "sim").glob("*.cc"))
+        pending = [self.core / source for source in SOURCES] + tests
+        running: list[subprocess.Popen[str]] = []
+        self.objects = [self._object(source) for source in pending]
+        while pending or running:
+            while pending and len(running) < jobs:
+                source = pending.pop()
+                running.append(
+                    subprocess.Popen(
+                        self._compile(source, self._object(source)),
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+            first = running.pop(0)
+            _, errors = first.communicate()
+            if first.returncode != 0:
+                for other in running:
+                    other.kill()
+                    other.wait()
+                raise RuntimeError(f"{first.args}\n{errors}")
+        return self._link(self.objects, self.folder / "unmutated")
+
+    def build_mutant(self, mutant: Mutant) -> Path:
+        original = self.core / mutant.file
+        text = original.read_text()
+        if text.count(mutant.old) != 1:
+            raise LookupError(
+                f"{mutant.name}: its text occurs {text.count(mutant.old)} times in {mutant.file}"
+            )
+        folder = self.folder / mutant.name
+        folder.mkdir()
+        source = folder / original.name
+        source.write_text(text.replace(mutant.old, mutant.new))
+        changed = source.with_suffix(".o")
+        self._call(self._compile(source, changed))
+        replaced = self._object(original)
+        objects = [changed if item == replaced else item for item in self.objects]
+        return self._link(objects, folder / "mutated")
+
+    def _object(self, source: Path) -> Path:
+        return self.folder / f"{source.parent.name}_{source.stem}.o"
+
+    def _compile(self, source: Path, target: Path) -> list[str]:
+        compiler = [os.environ.get("CXX", "g++")]
+        if (ccache := shutil.which("ccache")) is not None:
+            compiler.insert(0, ccache)
+        includes = [f"-I{self.folder / 'csrc'}", f"-I{self.folder / 'tests'}"]
+        return [*compiler, "-std=c++20", "-O1", *includes, "-c", str(source), "-o", str(target)]
+
+    def _link(self, objects: list[Path], target: Path) -> Path:
+        libraries = ["-lgtest", "-lgtest_main", "-lpthread"]
+        self._call(
+            [os.environ.get("CXX", "g++"), *map(str, objects), *libraries, "-o", str(target)]
+        )
+        return target
+
+    @staticmethod
+    def _call(command: list[str]) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{command}\n{done.stderr}")
+
+
+def simulate(
+    program: Path, timeout_s: float = RUN_TIMEOUT_S
+) -> subprocess.CompletedProcess[str] | None:
+    """Runs the schedules; None if they do not end."""
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("CIRANDA_SIM_")
+    }
+    environment["CIRANDA_SIM_SCHEDULES"] = str(SCHEDULES)
+    try:
+        return subprocess.run(
+            [str(program), "--gtest_filter=*KeepsItsInvariantsInEverySchedule"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return None
