@@ -1,0 +1,102 @@
+"""The main job's parts, and the job itself on a small data set."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from idx_files import write_small_data_set
+from torch.utils.data import DistributedSampler
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        ("mlp", 669_706),
+        ("small", 402_442),  # the study's own figure
+        ("large", 4_104_202),  # the study says 2,636,554, which its layers do not add up to
+    ],
+)
+def test_models_have_the_studies_parameters(
+    fashion_mnist: ModuleType, model: str, count: int
+) -> None:
+    made = fashion_mnist.MODELS[model]()
+    assert fashion_mnist.parameter_count(made) == count
+    assert made(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_test_shards_hold_every_image_once(fashion_mnist: ModuleType, size: int) -> None:
+    shards = [fashion_mnist.test_shard(10_000, rank, size) for rank in range(size)]
+    assert sorted(index for shard in shards for index in shard) == list(range(10_000))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_training_shards_hold_every_image_once_an_epoch(size: int) -> None:
+    """60,000 divides by these, so nothing is repeated; the job relies on the sampler for it."""
+    for epoch in range(2):
+        seen: list[int] = []
+        for rank in range(size):
+            sampler: DistributedSampler[Any] = DistributedSampler(range(60_000), size, rank, seed=1)
+            sampler.set_epoch(epoch)
+            seen += sampler
+        assert sorted(seen) == list(range(60_000))
+
+
+def test_batches_hold_each_index_once_in_order(fashion_mnist: ModuleType) -> None:
+    split = fashion_mnist.Split(torch.arange(10.0).view(10, 1, 1, 1), torch.arange(10))
+    batches = list(fashion_mnist.batches(split, [7, 1, 3, 9, 0], 2))
+    assert [labels.tolist() for _, labels in batches] == [[7, 1], [3, 9], [0]]
+    assert all(torch.equal(images.flatten().long(), labels) for images, labels in batches)
+
+
+def test_learning_rate_warms_up_to_the_number_of_ranks(fashion_mnist: ModuleType) -> None:
+    rates = [fashion_mnist.learning_rate(0.1, 4, done, 1000) for done in (0.0, 0.5, 1.0)]
+    assert rates == pytest.approx([0.1, 0.25, 0.4], rel=1e-2)
+    assert fashion_mnist.learning_rate(0.1, 4, 5.0, 10) == pytest.approx(0.2)
+
+
+def run_job(example_file: Path, launcher: list[str], data: Path, curve: Path) -> dict[str, Any]:
+    job = [str(example_file), "--data", str(data), "--json", str(curve)]
+    options = ["--epochs", "3", "--threads", "1", "--batch-size", "32"]
+    result = subprocess.run(
+        [sys.executable, *launcher, *job, *options], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "| epoch |" in result.stdout
+    parsed: dict[str, Any] = json.loads(curve.read_text())
+    return parsed
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_job_learns_and_repeats_itself(example_file: Path, tmp_path: Path, ranks: int) -> None:
+    data = write_small_data_set(tmp_path, train=960, test=203)
+    launcher = ["-m", "ciranda", "run", "-np", str(ranks)] if ranks > 1 else []
+    first, second = (
+        run_job(example_file, launcher, data, tmp_path / f"{name}.json") for name in "ab"
+    )
+    assert first["config"]["ranks"] == ranks
+    assert first["rows"][-1]["accuracy"] > 95
+    for row, again in zip(first["rows"], second["rows"], strict=True):
+        assert (row["loss"], row["accuracy"]) == (again["loss"], again["accuracy"])
+        shares = ("compute_percent", "communication_percent", "waiting_percent")
+        assert sum(row[share] for share in shares) == pytest.approx(100)
+        assert all(-1 < row[share] < 101 for share in shares)
+
+
+def test_missing_data_is_one_sentence(example_file: Path, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, str(example_file), "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "apt install dataset-fashion-mnist" in result.stderr
