@@ -1,0 +1,153 @@
+"""The targets, and tables that show them: Markdown on the terminal, JSON, Markdown and PNG kept.
+
+A missed target does not fail a benchmark; it stands in the table with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Samples, machine
+
+RESULTS = Path(__file__).with_name("results")
+# What conftest.py prints at the end, because pytest keeps a test's own output to itself.
+finished_reports: list[str] = []
+
+
+@dataclass(frozen=True)
+class Target:
+    """`reason` is filled in by whoever measured a miss and found out why."""
+
+    limit: float
+    at_most: bool
+    unit: str = ""
+    reason: str = ""
+
+    def reached(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+    def show(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.limit:g}{self.unit}"
+
+
+def at_most(limit: float, unit: str = "", reason: str = "") -> Target:
+    return Target(limit, True, unit, reason)
+
+
+def at_least(limit: float, unit: str = "", reason: str = "") -> Target:
+    return Target(limit, False, unit, reason)
+
+
+TARGETS: dict[str, Target] = {
+    "allreduce.4B": at_most(6, " µs"),
+    "allreduce.4B.over_mpi": at_most(3, " µs"),
+    "allreduce.1MiB.c10d": at_least(8, "x"),
+    "allreduce.16MiB.c10d": at_least(8, "x"),
+    "allreduce.64MiB.c10d": at_least(4, "x"),
+    "allreduce.1MiB.mpi": at_least(1, "x"),
+    "allreduce.16MiB.mpi": at_least(1, "x"),
+    "allreduce.64MiB.mpi": at_least(1, "x"),
+    "allreduce.arena": at_most(1.3, "x"),
+    "training.mlp.alone": at_least(0.95),
+    "training.deep.alone": at_least(0.94),
+    "training.small.alone": at_least(0.97),
+    "training.wide.alone": at_least(0.78),
+    "training.mlp.ddp": at_least(1.7),
+    "training.deep.ddp": at_least(1.35),
+    "training.small.ddp": at_least(1.1),
+    "training.wide.ddp": at_least(1.35),
+    "overhead.per_parameter": at_most(1.5, " µs"),
+    # MiB over the allowance of 5 % of the gradients + 16 MiB.
+    "overhead.memory.mlp": at_most(0, " MiB"),
+    "overhead.memory.wide": at_most(0, " MiB"),
+    "overhead.launcher": at_most(0.4, " s"),
+}
+
+
+@dataclass
+class Report:
+    """One file's tables. `save` writes them and hands the text to the terminal."""
+
+    name: str
+    title: str
+    machine: dict[str, Any] = field(default_factory=machine)
+    sections: list[str] = field(default_factory=list)
+    checks: list[tuple[str, str, str, str, str]] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.sections.append(markdown_table(head, rows))
+
+    def check(self, key: str, what: str, samples: Samples, digits: int = 2) -> None:
+        """Compares the median with the target of that key."""
+        target = TARGETS[key]
+        reached = target.reached(samples.median)
+        self.checks.append(
+            (
+                what,
+                samples.show(digits) + target.unit,
+                target.show(),
+                "yes" if reached else "no",
+                "" if reached else target.reason,
+            )
+        )
+        self.data.setdefault("checks", {})[key] = {
+            "what": what,
+            "samples": samples.values,
+            "median": samples.median,
+            "target": target.show(),
+            "reached": reached,
+        }
+
+    def text(self) -> str:
+        machine_line = ", ".join(f"{key} {value}" for key, value in self.machine.items())
+        checks = markdown_table(
+            ("what", "median (min-max)", "target", "reached", "why"), self.checks
+        )
+        return "\n\n".join([f"## {self.title}", *self.sections, checks, f"Machine: {machine_line}"])
+
+    def save(self) -> None:
+        RESULTS.mkdir(exist_ok=True)
+        text = self.text()
+        record = {"title": self.title, "machine": self.machine, **self.data}
+        (RESULTS / f"{self.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (RESULTS / f"{self.name}.md").write_text(text + "\n")
+        finished_reports.append(text)
+
+    def draw(
+        self,
+        panels: Mapping[str, Mapping[str, Samples]],
+        ylabel: str,
+        log: bool = False,
+    ) -> None:
+        """A panel for each case, a bar for each side: its median, with a line from min to max."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+
+        figure, all_axes = plt.subplots(
+            1, len(panels), figsize=(2.6 * len(panels) + 1, 4), layout="constrained", squeeze=False
+        )
+        for axes, (case, sides) in zip(all_axes[0], panels.items(), strict=True):
+            for at, (side, samples) in enumerate(sides.items()):
+                median = samples.median
+                whiskers = [[median - samples.low], [samples.high - median]]
+                axes.bar(at, median, yerr=whiskers, capsize=3, color=f"C{at}")
+                axes.annotate(side, (at, 0.02), xycoords=("data", "axes fraction"), rotation=90)
+            axes.set(title=case, xticks=[])
+            if log:
+                axes.set_yscale("log")
+        all_axes[0][0].set_ylabel(ylabel)
+        RESULTS.mkdir(exist_ok=True)
+        figure.savefig(RESULTS / f"{self.name}.png", dpi=110)
+        plt.close(figure)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

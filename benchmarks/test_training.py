@@ -1,0 +1,133 @@
+"""Training on two ranks against the same two processes without communication, and against DDP."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+from benchmarks.common import (
+    ROUNDS_PER_START,
+    STARTS,
+    Json,
+    Samples,
+    Side,
+    as_json,
+    running,
+    training_sides,
+)
+from benchmarks.report import Report
+
+MODELS = ("mlp", "deep", "small", "wide")
+WINDOW_S = {"mlp": 1.0, "deep": 1.5, "small": 1.5, "wide": 2.5}
+# How long each of DDP's settings is tried, and how often: one unlucky moment must not decide.
+TRIAL_S = {"mlp": 0.3, "deep": 0.4, "small": 0.4, "wide": 1.0}
+TRIALS = 2
+# DDP rebuilds its buckets after the first step.
+WARM_UP_STEPS = 3
+DDP_SETTINGS: list[Json] = [
+    {"bucket_cap_mb": cap, "interfaces": interfaces}
+    for cap in (1, 5, 25, 100)
+    for interfaces in (None, "lo,lo,lo,lo")
+]
+
+
+def images_per_s_alone(side: Side, seconds: float) -> tuple[float, float]:
+    """Both processes in the same window: the sum of their rates, and their median step."""
+    replies = side.ask({"seconds": seconds})
+    rate = sum(reply["images"] / reply["elapsed_s"] for reply in replies)
+    return rate, statistics.median(step for reply in replies for step in reply["step_s"])
+
+
+def images_per_s(side: Side, steps: int) -> float:
+    """Equally many steps on each rank; the slower one says when they are done."""
+    replies = side.ask({"steps": steps})
+    return float(
+        sum(reply["images"] for reply in replies) / max(reply["elapsed_s"] for reply in replies)
+    )
+
+
+def best_ddp_settings(ddp: Side, trial_steps: int) -> tuple[Json, dict[str, float]]:
+    rates = [0.0] * len(DDP_SETTINGS)
+    for _ in range(TRIALS):
+        for at, settings in enumerate(DDP_SETTINGS):
+            ddp.ask({"configure": settings})
+            images_per_s(ddp, WARM_UP_STEPS)
+            rates[at] += images_per_s(ddp, trial_steps) / TRIALS
+    best = max(range(len(rates)), key=rates.__getitem__)
+    return DDP_SETTINGS[best], {str(s): r for s, r in zip(DDP_SETTINGS, rates, strict=True)}
+
+
+class ModelRun:
+    """One model's samples, over all starts."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.rates: dict[str, Samples] = {}
+        self.ddp_settings: Json | None = None
+        self.ddp_search: dict[str, float] = {}
+        self.description: Json = {}
+
+    def one_start(self) -> None:
+        with running(training_sides(self.model)) as (alone, ddp, ciranda):
+            self.description = alone.ask({"describe": True})[0]
+            alone.ask({"seconds": WINDOW_S[self.model] / 2})
+            _, step_s = images_per_s_alone(alone, WINDOW_S[self.model] / 2)
+            if self.ddp_settings is None:
+                trial_steps = max(3, int(TRIAL_S[self.model] / step_s))
+                self.ddp_settings, self.ddp_search = best_ddp_settings(ddp, trial_steps)
+            ddp.ask({"configure": self.ddp_settings})
+            steps = max(4, int(WINDOW_S[self.model] / step_s))
+            for side in (ddp, ciranda):
+                images_per_s(side, max(WARM_UP_STEPS, steps // 4))
+            for _ in range(ROUNDS_PER_START):
+                rate, _ = images_per_s_alone(alone, WINDOW_S[self.model])
+                self.rates.setdefault("alone", Samples()).add(rate)
+                for side in (ddp, ciranda):
+                    self.rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
+
+
+@pytest.fixture(scope="module")
+def finished() -> Any:
+    """All models of this file go into one report, written when the last one is done."""
+    report = Report("training", "Training on 2 ranks with 1 thread each, images/s over both ranks")
+    runs: dict[str, ModelRun] = {}
+    yield runs
+    if runs:
+        write(report, runs)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training(model: str, finished: dict[str, ModelRun], benchmark: Any) -> None:
+    run = ModelRun(model)
+    # pytest-benchmark's own figure is the time of a whole start with its rounds.
+    benchmark.pedantic(run.one_start, rounds=STARTS, iterations=1)
+    benchmark.extra_info["images_per_s"] = as_json(run.rates)
+    finished[model] = run
+
+
+def write(report: Report, runs: dict[str, ModelRun]) -> None:
+    rows = []
+    for model, run in runs.items():
+        about, settings = run.description, run.ddp_settings or {}
+        interfaces = settings.get("interfaces") or "default interface"
+        rows.append(
+            [
+                f"{model} ({about['parameters'] / 1e6:.2f} M in {about['tensors']},"
+                f" batch {about['batch']})",
+                *(run.rates[side].show(1 if model == "wide" else 0) for side in run.rates),
+                f"{settings['bucket_cap_mb']} MB, {interfaces}",
+            ]
+        )
+        for peer, title in (("alone", "no communication"), ("ddp", "DDP at its best")):
+            ratio = run.rates["ciranda"].over(run.rates[peer])
+            report.check(f"training.{model}.{peer}", f"{model}: ciranda ÷ {title}", ratio)
+        report.data[model] = {
+            **about,
+            "images_per_s": as_json(run.rates),
+            "ddp_settings": settings,
+            "ddp_search_images_per_s": run.ddp_search,
+        }
+    report.table(["model", "no communication", "DDP", "ciranda", "DDP's best settings"], rows)
+    report.draw({model: run.rates for model, run in runs.items()}, "images/s")
+    report.save()

@@ -1,0 +1,68 @@
+"""How a benchmark's process is told what to measure: JSON lines over a Unix socket.
+
+The processes of all sides live at the same time and sleep in recv() while another side measures;
+so sides alternate within seconds of each other and a slow minute of the machine hits them all.
+Without --control a worker runs the commands given as arguments and rank 0 prints one JSON line
+each, which is enough to look at one side by hand:
+
+    ciranda run -np 2 benchmarks/workers/allreduce_ciranda.py '{"bytes": 4}'
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Command = dict[str, Any]
+Reply = dict[str, Any]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--control", help="path of the harness's socket")
+    parser.add_argument("commands", nargs="*", help="without --control: commands as JSON")
+    return parser
+
+
+def serve(args: argparse.Namespace, rank: int, handle: Callable[[Command], Reply]) -> None:
+    """Answers commands until the harness hangs up."""
+    if args.control is None:
+        for text in args.commands:
+            reply = handle(json.loads(text))
+            if rank == 0:
+                print(json.dumps(reply), flush=True)
+        return
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(args.control)
+        lines = connection.makefile("rw", encoding="utf-8")
+        print(json.dumps({"rank": rank, "pid": os.getpid()}), file=lines, flush=True)
+        for line in lines:
+            print(json.dumps(handle(json.loads(line))), file=lines, flush=True)
+
+
+def time_calls(call: Callable[[], object], command: Command) -> Reply:
+    """Seconds of each of `iterations` calls that follow each other without a pause."""
+    iterations = command.get("iterations", 100)
+    for _ in range(command.get("warm_up", 3)):
+        call()
+    clock = time.perf_counter_ns
+    stamps = [clock()]
+    for _ in range(iterations):
+        call()
+        stamps.append(clock())
+    return {"seconds": [(b - a) / 1e9 for a, b in itertools.pairwise(stamps)]}
+
+
+def check_sum(array: np.ndarray[Any, Any], size: int) -> None:
+    """A library that is fast because it does not add is no peer. Ranks filled in rank + 1."""
+    expected = size * (size + 1) / 2
+    if not (array == expected).all():
+        raise AssertionError(f"allreduce gave {array[:4]}..., not {expected}")

@@ -1,0 +1,248 @@
+"""Training steps on synthetic data, one of three ways.
+
+alone     two processes at the same time that do not talk: the true limit
+ddp       DistributedDataParallel over Gloo, with settings the harness searches
+ciranda   DistributedOptimizer
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import control
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+CLASSES = 10
+# Small enough that no unit dies and no number becomes denormal over a thousand steps: the work of
+# a step must not depend on how many there were before it.
+LEARNING_RATE = 1e-6
+SEED = 7
+
+
+class Job(NamedTuple):
+    make: Callable[[], nn.Module]
+    batch: int
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+class ManySmall(nn.Module):
+    """As many parameters as `deep` has, and nothing else: what is left is the cost of each."""
+
+    COUNT, WIDTH = 404, 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(self.WIDTH) for _ in range(self.COUNT))
+
+    def forward(self, _: Tensor) -> Tensor:
+        return torch.cat(list(self.weights))
+
+
+def make_mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        *(nn.Linear(784, 512), nn.ReLU()),
+        *(nn.Linear(512, 512), nn.ReLU()),
+        nn.Linear(512, CLASSES),
+    )
+
+
+def make_deep() -> nn.Module:
+    """201 layers of 64 and a head: 404 parameters."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(784, 64), nn.ReLU()]
+    for _ in range(200):
+        layers += [nn.Linear(64, 64), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(64, CLASSES))
+    for layer in model:
+        # With PyTorch's initial weights gradients fade to denormals on their way through 200
+        # layers, and the processor's slow path for those would be what is measured.
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    return model
+
+
+def make_small() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 32, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Flatten(),
+        *(nn.Linear(32 * 14 * 14, 64), nn.ReLU()),
+        nn.Linear(64, CLASSES),
+    )
+
+
+def make_wide() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        *(nn.Linear(784, 4096), nn.ReLU()),
+        *(nn.Linear(4096, 4096), nn.ReLU()),
+        *(nn.Linear(4096, 4096), nn.ReLU()),
+        nn.Linear(4096, CLASSES),
+    )
+
+
+def classify(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), labels)
+
+
+def sum_of_squares(model: nn.Module, images: Tensor, _: Tensor) -> Tensor:
+    output: Tensor = model(images)
+    return output.square().sum()
+
+
+JOBS = {
+    "mlp": Job(make_mlp, 64, classify),
+    "deep": Job(make_deep, 32, classify),
+    "small": Job(make_small, 128, classify),
+    "wide": Job(make_wide, 4, classify),
+    "many_small": Job(ManySmall, 1, sum_of_squares),
+}
+
+
+class Trainer:
+    """A model, its optimizer and a batch. Sides differ in __init__ and configure, not in step."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job = job
+        torch.manual_seed(SEED)
+        self.bare_model = job.make()
+        self.model = self.bare_model
+        self.optimizer = self.make_optimizer()
+        torch.manual_seed(SEED + 1 + rank)
+        self.images = torch.randn(job.batch, 1, 28, 28)
+        self.labels = torch.randint(CLASSES, (job.batch,))
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.bare_model.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        if settings:
+            raise ValueError(f"this side has no settings, not {settings}")
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.job.loss(self.model, self.images, self.labels).backward()
+        self.optimizer.step()
+
+    def close(self) -> None:
+        pass
+
+
+class CirandaTrainer(Trainer):
+    def __init__(self, job: Job) -> None:
+        import ciranda.torch as hvd
+
+        self.hvd = hvd
+        hvd.init()
+        super().__init__(job, hvd.rank())
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+        self.optimizer = hvd.DistributedOptimizer(
+            self.optimizer, named_parameters=self.model.named_parameters()
+        )
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
+class DdpTrainer(Trainer):
+    def __init__(self, job: Job) -> None:
+        import torch.distributed as dist
+
+        self.dist = dist
+        dist.init_process_group("gloo")
+        super().__init__(job, dist.get_rank())
+        self.group: Any = None
+        self.configure({"bucket_cap_mb": 25, "interfaces": None})
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        """Wraps anew; Gloo reads its interfaces whenever a group is made."""
+        self.model = self.bare_model
+        if self.group is not None:
+            self.dist.destroy_process_group(self.group)
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        if settings["interfaces"]:
+            os.environ["GLOO_SOCKET_IFNAME"] = settings["interfaces"]
+        self.group = self.dist.new_group(backend="gloo")
+        self.bare_model.zero_grad()  # views of the old buckets
+        self.model = nn.parallel.DistributedDataParallel(
+            self.bare_model,
+            process_group=self.group,
+            bucket_cap_mb=settings["bucket_cap_mb"],
+            gradient_as_bucket_view=True,
+        )
+        self.optimizer = self.make_optimizer()
+
+    def close(self) -> None:
+        self.dist.destroy_process_group()
+
+
+def make_trainer(side: str, job: Job) -> tuple[Trainer, int]:
+    if side == "ciranda":
+        ciranda = CirandaTrainer(job)
+        return ciranda, ciranda.hvd.rank()
+    if side == "ddp":
+        ddp = DdpTrainer(job)
+        return ddp, ddp.dist.get_rank()
+    rank = int(os.environ.get("RANK", "0"))
+    return Trainer(job, rank), rank
+
+
+def run_steps(trainer: Trainer, command: control.Command) -> control.Reply:
+    """`steps` of them, or for processes that need not agree as many as fit in `seconds`."""
+    clock = time.perf_counter
+    step_s = []
+    start = last = clock()
+    # Sides that talk must do equally many.
+    while (
+        len(step_s) < command["steps"] if "steps" in command else last - start < command["seconds"]
+    ):
+        trainer.step()
+        now = clock()
+        step_s.append(now - last)
+        last = now
+    return {"images": len(step_s) * trainer.job.batch, "elapsed_s": last - start, "step_s": step_s}
+
+
+def memory() -> control.Reply:
+    """Proportional set size: a page that two ranks map counts half for each. Not the libraries'."""
+    fields = dict(
+        line.split(":", 1) for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    )
+    kib = sum(int(fields[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+    return {"pss_bytes": kib * 1024}
+
+
+def main() -> None:
+    parser = control.make_parser()
+    parser.add_argument("--side", choices=["alone", "ddp", "ciranda"], required=True)
+    parser.add_argument("--model", choices=sorted(JOBS), required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    trainer, rank = make_trainer(args.side, JOBS[args.model])
+
+    def handle(command: control.Command) -> control.Reply:
+        """{"describe"}, {"configure": {...}}, {"memory"}, or {"steps": n} / {"seconds": s}."""
+        if "describe" in command:
+            parameters = list(trainer.bare_model.parameters())
+            return {
+                "parameters": sum(p.numel() for p in parameters),
+                "tensors": len(parameters),
+                "batch": trainer.job.batch,
+                "gradient_bytes": sum(p.numel() * p.element_size() for p in parameters),
+            }
+        if "configure" in command:
+            trainer.configure(command["configure"])
+            return {}
+        return memory() if "memory" in command else run_steps(trainer, command)
+
+    control.serve(args, rank, handle)
+    trainer.close()
+
+
+if __name__ == "__main__":
+    main()
