@@ -509,6 +509,7 @@ Status Engine::start_execution(const FusedOp& op) {
                            describe(*response.spec),
                    .rank = mesh_.self};
     }
+    if (!tokens.empty() && tokens.back() == token && op.in_arena) continue;  // one bucket
     CIRANDA_TRY(op.in_arena ? locate_in_arena(response, *submission, execution)
                             : add_member_memory(response, member.tensor, mesh_.self, *submission,
                                                 execution));

@@ -210,6 +210,25 @@ TEST_P(EngineOnRanks, BucketsInTheArenaAreReducedWhereTheyLie) {
   }
 }
 
+TEST_P(EngineOnRanks, ABucketOfManyTensorsIsOneOperation) {
+  World world(GetParam());
+  constexpr std::int64_t kTensors = 700;  // more than a host can have ranks
+  world.run([&](Engine& engine) {
+    auto arena = engine.allocate_arena(kTensors * 16 * sizeof(float)).value();
+    auto* data = reinterpret_cast<float*>(arena.data);
+    std::fill_n(data, kTensors * 16, 1.0F);
+    RequestSpec spec{.name = "bucket", .kind = OpKind::kAllreduce, .in_arena = true, .tensors = {}};
+    spec.tensors.assign(kTensors, {DType::kFloat32, {16}});
+    Submission submission;
+    submission.spec = std::make_shared<RequestSpec>(std::move(spec));
+    submission.arena = arena.ref;
+    submission.arena_bytes = kTensors * 16 * sizeof(float);
+    ASSERT_TRUE(engine.wait(engine.submit(std::move(submission)).value()).ok());
+    EXPECT_EQ(data[0], static_cast<float>(world.size()));
+    EXPECT_EQ(data[kTensors * 16 - 1], static_cast<float>(world.size()));
+  });
+}
+
 TEST_P(EngineOnRanks, BarrierWaitsForTheLastRank) {
   World world(GetParam());
   std::atomic<int> arrived{0};

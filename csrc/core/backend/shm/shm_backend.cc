@@ -245,10 +245,11 @@ bool ShmBackend::advance_claimed(Claimed& op) {
     const std::uint64_t bytes = std::min(kChunkBytes, op.execution.arena_bytes - begin);
     std::array<const std::byte*, kLocalRanksMax> inputs;
     std::array<std::byte*, kLocalRanksMax> outputs;
-    for (std::size_t rank = 0; rank < op.execution.arena.size(); ++rank) {
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    CIRANDA_ASSERT(op.execution.arena.size() == ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
       inputs[rank] = outputs[rank] = op.execution.arena[rank] + begin;
     }
-    const auto ranks = static_cast<std::size_t>(ranks_);
     kernels::reduce(reduce_args(op.execution.op, ranks_), {inputs.data(), ranks},
                     {outputs.data(), ranks}, bytes / dtype_bytes(op.execution.op.dtype));
     finish_chunk(op);
