@@ -7,6 +7,7 @@ Importing this package costs nothing: no torch, no compiled code. The API for tr
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 __all__ = ["__version__", "cmake_prefix_path", "include_dir"]
 
@@ -21,9 +22,13 @@ def cmake_prefix_path() -> str:
     return str(Path(__file__).parent)
 
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # asked for rarely, and reading metadata takes milliseconds
-        from importlib.metadata import version
+if TYPE_CHECKING:
+    __version__: str
+else:
 
-        return version("ciranda")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> str:
+        if name == "__version__":  # asked for rarely, and reading metadata takes milliseconds
+            from importlib.metadata import version
+
+            return version("ciranda")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

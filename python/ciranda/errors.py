@@ -47,7 +47,7 @@ class ForkedError(CirandaError):
     """Called in a child made by fork; only the parent is a rank."""
 
 
-class TimeoutError(CirandaError):  # noqa: A001 - the name users look for in this module
+class TimeoutError(CirandaError):
     """Ranks did not show up in time."""
 
 

@@ -194,7 +194,12 @@ Result<Config> read_process_config() {
   cpu_set_t usable;
   CPU_ZERO(&usable);
   const int cores = ::sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
-  return read_config([](const char* name) { return std::getenv(name); }, std::max(cores, 1));
+  // Read once, by init(); a program that changes its environment in other threads meanwhile races.
+  return read_config(
+      [](const char* name) -> const char* {
+        return std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+      },
+      std::max(cores, 1));
 }
 
 }  // namespace ciranda
