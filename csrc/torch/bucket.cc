@@ -1,6 +1,5 @@
 #include "torch/bucket.h"
 
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -46,30 +45,66 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
+// The gradient into its place; p.grad becomes the view if the gradient is dense.
+void fill_view(BucketSlot& slot) {
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  const std::size_t bytes = slot.view.nbytes();
+  if (!slot.used || slot.sparse) {
+    if (bytes > 0) std::memset(slot.view.mutable_data_ptr(), 0, bytes);
+    return;
+  }
+  if (gradient.const_data_ptr() == slot.view.const_data_ptr()) return;
+  if (gradient.scalar_type() != slot.view.scalar_type()) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = "the gradient of '" + slot.name + "' is " +
+                             c10::toString(gradient.scalar_type()) + " but was " +
+                             c10::toString(slot.view.scalar_type()) +
+                             " when DistributedOptimizer was made; convert the model before that"});
+  }
+  if (same_layout(gradient, slot.view)) {
+    kernels::copy(data_of(slot.view), static_cast<const std::byte*>(gradient.const_data_ptr()),
+                  bytes);
+  } else {
+    slot.view.copy_(gradient.detach());
+  }
+  gradient = slot.view;
+}
+
 }  // namespace
 
 Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
                std::vector<std::pair<std::string, at::Tensor>> parameters)
     : engine_(std::move(engine)),
       options_(std::move(options)),
+      missing_(parameters.size()),
       dtype_(parameters.front().second.scalar_type()) {
+  for (auto& [name, parameter] : parameters) {
+    slots_.push_back({.name = std::move(name), .parameter = std::move(parameter)});
+  }
+  lay_out();
+}
+
+// Fresh memory for the gradients and counters; views of the old one keep it alive.
+void Bucket::lay_out() {
   const DType dtype = dtype_of(dtype_, options_.name);
+  const DType travelling = dtype_of(travelling_type(dtype_, options_.compression), options_.name);
   const std::size_t element_bytes = dtype_bytes(dtype);
-  std::vector<std::int64_t> offsets;
   RequestSpec spec;
   spec.name = options_.name;
   spec.op = options_.op;
   spec.prescale = options_.prescale;
   spec.postscale = options_.postscale;
   spec.in_arena = true;
-  const DType travelling = dtype_of(travelling_type(dtype_, options_.compression), options_.name);
-  for (const auto& [name, parameter] : parameters) {
+  std::vector<std::int64_t> offsets;
+  elements_ = 0;
+  for (const BucketSlot& slot : slots_) {
     offsets.push_back(elements_);
-    elements_ += padded(parameter.numel(), element_bytes);
-    spec.tensors.push_back({travelling, parameter.sizes().vec()});
+    if (!slot.by_rows) elements_ += padded(slot.parameter.numel(), element_bytes);
+    spec.tensors.push_back(
+        {travelling, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
   }
   counters_begin_ = elements_;
-  elements_ += padded(2 * static_cast<std::int64_t>(parameters.size()), element_bytes);
+  elements_ += padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 
   arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) *
@@ -79,19 +114,28 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
   memory_ = travelling == dtype
                 ? at::from_blob(arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type)
                 : at::zeros({elements_}, type);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto& [name, parameter] = parameters[i];
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    BucketSlot& slot = slots_[i];
+    if (slot.by_rows) {
+      slot.view.reset();
+      continue;
+    }
     // Each view keeps the memory alive by itself and is no autograd view of anything: zero_grad
     // and detach_ work on it as on any gradient.
-    at::Tensor view = at::from_blob(
-        static_cast<std::byte*>(memory_.mutable_data_ptr()) +
-            static_cast<std::size_t>(offsets[i]) * element_bytes,
-        parameter.sizes(), gradient_strides(parameter), [memory = memory_](void*) {}, type);
-    slots_.push_back({.name = std::move(name),
-                      .parameter = std::move(parameter),
-                      .view = std::move(view)});
+    slot.view = at::from_blob(
+        data_of(memory_) + static_cast<std::size_t>(offsets[i]) * element_bytes,
+        slot.parameter.sizes(), gradient_strides(slot.parameter), [memory = memory_](void*) {},
+        type);
   }
-  missing_ = slots_.size();
+}
+
+void Bucket::move_sparse_out() {
+  bool moved = false;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].by_rows || !sparse_anywhere(i) || dense_anywhere(i)) continue;
+    slots_[i].by_rows = moved = true;
+  }
+  if (moved) lay_out();
 }
 
 void Bucket::take_gradient(std::size_t index) {
@@ -99,19 +143,11 @@ void Bucket::take_gradient(std::size_t index) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
   slot.used = gradient.defined();
   slot.sparse = slot.used && gradient.layout() != c10::Layout::Strided;
-  const auto bytes = slot.view.nbytes();
-  if (!slot.used || slot.sparse) {
-    std::memset(slot.view.mutable_data_ptr(), 0, bytes);
-  } else if (gradient.const_data_ptr() != slot.view.const_data_ptr()) {
-    if (same_layout(gradient, slot.view)) {
-      kernels::copy(data_of(slot.view), static_cast<const std::byte*>(gradient.const_data_ptr()),
-                    bytes);
-    } else {
-      slot.view.copy_(gradient.detach());
-    }
-    // With create_graph the user may still differentiate through the gradient until the step.
-    if (!gradient.requires_grad()) gradient = slot.view;
+  if (slot.sparse && options_.sparse_as_dense) {
+    gradient = gradient.to_dense();
+    slot.sparse = false;
   }
+  if (!slot.by_rows) fill_view(slot);
   if (!slot.ready) --missing_;
   slot.ready = true;
 }
@@ -139,7 +175,7 @@ void Bucket::publish() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
     at::Tensor& gradient = slot.parameter.mutable_grad();
-    if (slot.sparse || !dense_anywhere(i)) continue;
+    if (slot.by_rows || slot.sparse || !dense_anywhere(i)) continue;
     if (!gradient.defined() || gradient.const_data_ptr() != slot.view.const_data_ptr()) {
       gradient = slot.view;
     }

@@ -18,19 +18,22 @@ enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
 struct BucketSlot {
   std::string name;
   at::Tensor parameter;
-  // The gradient's memory in the bucket, with the parameter's shape, dtype and strides.
+  // The gradient's memory in the bucket, with the parameter's shape, dtype and strides. Undefined
+  // with `by_rows`.
   at::Tensor view;
+  // Gradients of this parameter were sparse: it has only counters in the bucket.
+  bool by_rows = false;
   // This rank has put its gradient there (or zeros, `used` false) in this step.
   bool ready = false;
   bool used = false;
-  bool sparse = false;  // the gradient of this step is sparse and travels by itself
+  bool sparse = false;  // the gradient of this step is sparse
 };
 
 // Gradients that are reduced together, one behind the other in the arena of the host: p.grad is a
 // view into it, so that nothing is packed or unpacked. Behind the gradients lie two counters for
 // each slot, which are reduced with them: how many ranks had a dense gradient in this step, and how
 // many a sparse one. With compression the gradients lie in private memory and the arena holds
-// their compressed copy.
+// their compressed copy. Sparse gradients stay in p.grad and are the reducer's work.
 //
 // Not thread-safe; belongs to a GradientReducer.
 class Bucket {
@@ -41,6 +44,7 @@ class Bucket {
     double prescale = 1.0;
     double postscale = 1.0;
     Compression compression = Compression::kNone;
+    bool sparse_as_dense = false;
   };
   // All parameters have one dtype and are dense CPU tensors.
   Bucket(std::shared_ptr<Engine> engine, Options options,
@@ -51,8 +55,9 @@ class Bucket {
 
   // Puts this rank's gradient of slot `index` into the bucket and makes p.grad its view. One pass
   // over a fresh gradient, none if it was accumulated in place. An undefined gradient counts as
-  // zeros; a sparse one stays where it is.
+  // zeros. May be repeated until submit().
   void take_gradient(std::size_t index);
+  bool begun() const { return missing_ < slots_.size(); }
   bool complete() const { return missing_ == 0; }
   bool submitted() const { return handle_ != nullptr; }
   const Handle& handle() const { return handle_; }
@@ -63,13 +68,17 @@ class Bucket {
   // For the next step.
   void reset();
 
-  // After publish(): whether any rank had a sparse gradient for the slot.
-  bool sparse_anywhere(std::size_t index) const { return counter(slots_.size() + index) > 0; }
+  // After publish(): whether any rank had a dense, a sparse gradient for the slot; the same answer
+  // on every rank.
   bool dense_anywhere(std::size_t index) const { return counter(index) > 0; }
+  bool sparse_anywhere(std::size_t index) const { return counter(slots_.size() + index) > 0; }
+  // Takes the memory of slots whose gradient was sparse and nowhere dense out of the bucket.
+  void move_sparse_out();
   // Bytes of arena memory.
   std::size_t arena_bytes() const { return arena_.bytes; }
 
  private:
+  void lay_out();
   double counter(std::size_t index) const;
   void set_counter(std::size_t index, bool value);
   void write_counters();
@@ -78,8 +87,8 @@ class Bucket {
   const Options options_;
   std::vector<BucketSlot> slots_;
   std::size_t missing_ = 0;  // slots not ready
-  c10::ScalarType dtype_;    // of the gradients
-  std::int64_t elements_ = 0;          // of the gradients, with padding
+  c10::ScalarType dtype_;              // of the gradients
+  std::int64_t elements_ = 0;          // gradients, padding and counters
   std::int64_t counters_begin_ = 0;    // element at which the counters start
   ArenaBuffer arena_;
   at::Tensor memory_;  // elements_ of dtype_: the arena itself, or private with compression

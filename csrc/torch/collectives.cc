@@ -225,6 +225,7 @@ HandleId barrier_async(const std::string& name) {
 }
 
 bool poll(HandleId id) {
+  refuse_in_forked_child();
   const auto pending = handles().find(id);
   if (pending == nullptr) {
     throw Exception(
@@ -235,6 +236,7 @@ bool poll(HandleId id) {
 }
 
 std::optional<CollectiveResult> synchronize(HandleId id) {
+  refuse_in_forked_child();
   const auto pending = handles().take(id);
   if (pending == nullptr) return std::nullopt;
   check(pending->world->engine()->wait(pending->handle));

@@ -30,17 +30,10 @@ void warn(const std::string& text) {
   std::fprintf(stderr, "ciranda: %s\n", text.c_str());
 }
 
-void throw_if_forked() {
-  if (!forked.load()) return;
-  throw Exception({.code = ErrorCode::kForked,
-                   .text = "this process was forked from a rank and is none itself; call "
-                           "collectives in the parent only (DataLoader workers need none)"});
-}
-
 }  // namespace
 
 void init() {
-  throw_if_forked();
+  refuse_in_forked_child();
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
   const MutexLock lock(mutex);
@@ -69,13 +62,20 @@ bool is_initialized() {
 }
 
 std::shared_ptr<World> default_world() {
-  throw_if_forked();
+  refuse_in_forked_child();
   const MutexLock lock(mutex);
   if (world == nullptr) {
     throw Exception({.code = ErrorCode::kNotInitialized,
                      .text = "ciranda has not been initialized; call init() first"});
   }
   return world;
+}
+
+void refuse_in_forked_child() {
+  if (!forked.load()) return;
+  throw Exception({.code = ErrorCode::kForked,
+                   .text = "this process was forked from a rank and is none itself; call "
+                           "collectives in the parent only (DataLoader workers need none)"});
 }
 
 }  // namespace ciranda

@@ -18,4 +18,7 @@ bool is_initialized();
 // The World; kNotInitialized without one, kForked in a child made by fork.
 std::shared_ptr<World> default_world();
 
+// Throws kForked in a child made by fork, before it touches any lock.
+void refuse_in_forked_child();
+
 }  // namespace ciranda

@@ -1,10 +1,10 @@
 #include "torch/gradient_reducer.h"
 
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -16,16 +16,8 @@
 
 namespace ciranda {
 
-namespace {
-
-at::Tensor gather_rows(const at::Tensor& rows, const std::string& name) {
-  const HandleId handle = allgather_async({rows}, name);
-  return ciranda::synchronize(handle)->tensors[0];
-}
-
-}  // namespace
-
-// Fires after autograd has accumulated a parameter's gradient.
+// Fires after autograd has accumulated a parameter's gradient. Outlives the reducer as a stub: to
+// remove it would race with a backward pass in another thread.
 class GradientHook final : public torch::autograd::FunctionPostHook {
  public:
   GradientHook(std::weak_ptr<GradientReducer> reducer, std::size_t index)
@@ -50,14 +42,11 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
       options_(std::move(options)),
       passes_(options_.backward_passes_per_step) {}
 
-GradientReducer::~GradientReducer() {
-  for (Hooked& hooked : hooked_) hooked.accumulator->del_post_hook(hooked.hook);
-}
-
 void GradientReducer::add_parameters(NamedParameters parameters) {
   const MutexLock lock(mutex_);
   for (auto& [name, parameter] : parameters) {
     candidates_.push_back({.name = std::move(name), .parameter = std::move(parameter)});
+    ++unplaced_;
   }
   place_unfrozen();
 }
@@ -65,7 +54,6 @@ void GradientReducer::add_parameters(NamedParameters parameters) {
 void GradientReducer::set_backward_passes_per_step(int passes) {
   const MutexLock lock(mutex_);
   passes_ = passes;
-  for (Hooked& hooked : hooked_) hooked.passes_left = passes;
 }
 
 std::size_t GradientReducer::arena_bytes() {
@@ -86,51 +74,55 @@ std::size_t GradientReducer::bucket_count() {
 // Every parameter that requires a gradient and has no place yet gets one: in groups as the user
 // asked, else in reverse order of registration (backward's order), by dtype, up to bucket_bytes.
 void GradientReducer::place_unfrozen() {
+  if (unplaced_ == 0) return;
   std::map<std::size_t, std::size_t> group_of;
   for (std::size_t g = 0; g < options_.groups.size(); ++g) {
     for (const std::size_t index : options_.groups[g]) group_of[index] = g;
   }
-  std::map<std::pair<std::size_t, c10::ScalarType>, NamedParameters> grouped;
-  std::map<c10::ScalarType, NamedParameters> open;
+  using Indices = std::vector<std::size_t>;  // of candidates
+  std::vector<Indices> full;
+  std::map<std::pair<std::size_t, c10::ScalarType>, Indices> grouped;
+  std::map<c10::ScalarType, Indices> open;
   std::map<c10::ScalarType, std::int64_t> open_bytes;
   for (std::size_t i = candidates_.size(); i-- > 0;) {
-    Candidate& candidate = candidates_[i];
+    const Candidate& candidate = candidates_[i];
     if (candidate.placed || !candidate.parameter.requires_grad()) continue;
-    candidate.placed = true;
     const c10::ScalarType type = candidate.parameter.scalar_type();
     if (const auto group = group_of.find(i); group != group_of.end()) {
-      grouped[{group->second, type}].emplace_back(candidate.name, candidate.parameter);
+      grouped[{group->second, type}].push_back(i);
       continue;
     }
-    NamedParameters& bucket = open[type];
     const auto bytes = static_cast<std::int64_t>(candidate.parameter.nbytes());
-    if (!bucket.empty() && open_bytes[type] + bytes > options_.bucket_bytes) {
-      place_bucket(std::exchange(bucket, {}));
+    if (!open[type].empty() && open_bytes[type] + bytes > options_.bucket_bytes) {
+      full.push_back(std::exchange(open[type], {}));
       open_bytes[type] = 0;
     }
-    bucket.emplace_back(candidate.name, candidate.parameter);
+    open[type].push_back(i);
     open_bytes[type] += bytes;
   }
-  for (auto& [key, parameters] : grouped) place_bucket(std::move(parameters));
-  for (auto& [type, parameters] : open) {
-    if (!parameters.empty()) place_bucket(std::move(parameters));
-  }
+  for (const Indices& candidates : full) place_bucket(candidates);
+  for (const auto& [key, candidates] : grouped) place_bucket(candidates);
+  for (const auto& [type, candidates] : open) place_bucket(candidates);
 }
 
-void GradientReducer::place_bucket(NamedParameters parameters) {
-  for (const auto& [name, parameter] : parameters) {
+void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
+  NamedParameters parameters;
+  for (const std::size_t index : candidates) {
+    const auto& [name, parameter, placed] = candidates_[index];
     const std::string what = "DistributedOptimizer: parameter '" + name + "'";
     if (!parameter.device().is_cpu()) check_usable(parameter, what);  // says what to do
     if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
                        .text = what + " is not of a floating dtype"});
     }
+    parameters.emplace_back(name, parameter);
   }
   const double size = engine_->size();
   const double factor = options_.predivide_factor;
   Bucket::Options options{.name = options_.name + "/bucket." + std::to_string(buckets_.size()),
                           .op = options_.op,
-                          .compression = options_.compression};
+                          .compression = options_.compression,
+                          .sparse_as_dense = options_.sparse_as_dense};
   if (factor != 1.0) {
     options.op = ReduceOp::kSum;
     options.prescale = 1.0 / factor;
@@ -140,162 +132,218 @@ void GradientReducer::place_bucket(NamedParameters parameters) {
   for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
     Hooked hooked;
     hooked.accumulator = torch::autograd::impl::grad_accumulator(bucket->slots()[slot].parameter);
-    hooked.hook = hooked.accumulator->add_post_hook(
+    hooked.accumulator->add_post_hook(
         std::make_unique<GradientHook>(weak_from_this(), hooked_.size()));
     hooked.bucket = bucket.get();
     hooked.slot = slot;
-    hooked.passes_left = passes_;
     hooked_.push_back(std::move(hooked));
   }
   buckets_.push_back(std::move(bucket));
+  for (const std::size_t index : candidates) candidates_[index].placed = true;
+  unplaced_ -= candidates.size();
+}
+
+// -------------------------------------------------------------------------------------------
+// In backward
+
+void GradientReducer::gradient_is_there(std::size_t index) noexcept {
+  const MutexLock lock(mutex_);
+  try {
+    in_pass_ = true;
+    call_back_at_the_end();
+    if (!kept_error_) take_gradient(hooked_[index]);
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
+}
+
+void GradientReducer::take_gradient(const Hooked& hooked) {
+  Bucket& bucket = *hooked.bucket;
+  const std::string& name = bucket.slots()[hooked.slot].name;
+  if (synchronized_ && options_.op != ReduceOp::kAverage) {
+    // To average once more is exact: every rank holds the same average. To sum is not.
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = "the gradient of '" + name +
+                             "' was computed again after gradients had been summed over the ranks; "
+                             "set backward_passes_per_step to the number of backward passes, or "
+                             "call the optimizer's zero_grad() or step() between them"});
+  }
+  synchronized_ = false;
+  if (bucket.submitted()) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = "the gradient of '" + name +
+                             "' was computed again while it was being reduced; after a backward "
+                             "pass that raised call the optimizer's zero_grad(), and give "
+                             "checkpointed segments that share a parameter use_reentrant=False"});
+  }
+  if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
+  bucket.take_gradient(hooked.slot);
+  if (bucket.complete()) bucket.submit();
+}
+
+// A graph task that raises does not call back: each one that runs a hook is told to.
+void GradientReducer::call_back_at_the_end() {
+  const int current = torch::autograd::get_current_graph_task_id();
+  if (current == graph_task_) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (const auto reducer = weak.lock()) reducer->graph_task_ended();
+  });
+  graph_task_ = current;
+}
+
+void GradientReducer::graph_task_ended() noexcept {
+  const MutexLock lock(mutex_);
+  try {
+    graph_task_ = -1;
+    // A reentrant checkpoint runs its segment's backward pass within a node of the user's, and more
+    // segments may follow: the pass ends with the outermost, with the last gradient, or in step().
+    const bool nested = static_cast<bool>(torch::autograd::get_current_node());
+    const bool complete = std::all_of(buckets_.begin(), buckets_.end(),
+                                      [](const auto& bucket) { return bucket->complete(); });
+    if (nested && !complete) return;
+    if (!std::exchange(in_pass_, false) || kept_error_) return;
+    if (++passes_done_ >= passes_) reduce_now();
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
 }
 
 // -------------------------------------------------------------------------------------------
 // A step
 
-void GradientReducer::gradient_is_there(std::size_t index) {
-  const MutexLock lock(mutex_);
-  Hooked& hooked = hooked_[index];
-  Bucket& bucket = *hooked.bucket;
-  const BucketSlot& slot = bucket.slots()[hooked.slot];
-  if (synchronized_) {
-    // Another backward on top of reduced gradients. Averaging them again is exact: every rank
-    // holds the same average already. A sum would count them once for every rank.
-    if (options_.op != ReduceOp::kAverage) {
-      throw Exception({.code = ErrorCode::kInvalidArgument,
-                       .text = "the gradient of '" + slot.name +
-                               "' was computed again after it had been summed over the ranks; set "
-                               "backward_passes_per_step, or call step() and zero_grad() between"});
-    }
-    synchronized_ = false;
-  }
-  if (hooked.passes_left <= 0 || bucket.submitted()) {
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + slot.name +
-                             "' was computed more than backward_passes_per_step=" +
-                             std::to_string(passes_) +
-                             " times before step(); set backward_passes_per_step to the number of "
-                             "backward passes"});
-  }
-  if (!callback_queued_) {
-    callback_queued_ = true;
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [weak = weak_from_this()] {
-          if (const auto reducer = weak.lock()) reducer->backward_ended();
-        });
-  }
-  if (--hooked.passes_left > 0) return;
-  at::Tensor& gradient = hooked.bucket->slots()[hooked.slot].parameter.mutable_grad();
-  if (options_.sparse_as_dense && gradient.defined() &&
-      gradient.layout() != c10::Layout::Strided) {
-    gradient = gradient.to_dense();
-  }
-  bucket.take_gradient(hooked.slot);
-  if (bucket.complete()) bucket.submit();
-}
-
-void GradientReducer::backward_ended() noexcept {
-  const MutexLock lock(mutex_);
-  callback_queued_ = false;
-  if (!all_complete() || hooked_.empty()) return;
-  try {
-    reduce_now();
-  } catch (...) {
-    backward_error_ = std::current_exception();
-  }
-}
-
-bool GradientReducer::all_complete() const {
-  return std::all_of(buckets_.begin(), buckets_.end(),
-                     [](const auto& bucket) { return bucket->complete(); });
-}
-
 void GradientReducer::synchronize() {
   const MutexLock lock(mutex_);
-  callback_queued_ = false;  // a backward that raised never called back
-  if (backward_error_) std::rethrow_exception(std::exchange(backward_error_, nullptr));
-  if (synchronized_) return;
-  place_unfrozen();
-  reduce_now();
+  throw_kept_error();
+  if (!synchronized_) reduce_now();
 }
 
 void GradientReducer::finish_step() {
   const MutexLock lock(mutex_);
-  synchronized_ = false;
+  synchronized_ = in_pass_ = false;
+  passes_done_ = 0;
 }
 
 void GradientReducer::settle() {
   const MutexLock lock(mutex_);
-  const bool in_flight = std::any_of(buckets_.begin(), buckets_.end(),
-                                     [](const auto& bucket) { return bucket->submitted(); });
-  if (in_flight) reduce_now();
+  throw_kept_error();
+  place_unfrozen();
+  // Any gradient taken, not any bucket submitted: what a pass has begun is the same on all ranks,
+  // which buckets it has completed is not.
+  const bool begun = std::any_of(buckets_.begin(), buckets_.end(),
+                                 [](const auto& bucket) { return bucket->begun(); });
+  if (begun) reduce_now();
+  start_step();
 }
 
 // Leaves the reducer ready for a new step, also when it throws.
 void GradientReducer::reduce_now() {
-  std::vector<Handle> handles;
   try {
+    place_unfrozen();
+    std::vector<Handle> handles;
     for (const auto& bucket : buckets_) {
-      for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
-        if (!bucket->slots()[slot].ready) bucket->take_gradient(slot);
+      if (!bucket->submitted()) {
+        for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
+          if (!bucket->slots()[slot].ready) bucket->take_gradient(slot);
+        }
+        bucket->submit();
       }
-      if (!bucket->submitted()) bucket->submit();
       handles.push_back(bucket->handle());
     }
     check(engine_->wait(handles));
     for (const auto& bucket : buckets_) bucket->publish();
-    for (const auto& bucket : buckets_) reduce_sparse(*bucket);
+    reduce_sparse();
   } catch (...) {
-    start_round();
+    await_in_flight();
+    start_step();
     throw;
   }
-  start_round();
+  start_step();
   synchronized_ = true;
 }
 
-void GradientReducer::start_round() {
+void GradientReducer::start_step() {
   for (const auto& bucket : buckets_) bucket->reset();
-  for (Hooked& hooked : hooked_) hooked.passes_left = passes_;
+  synchronized_ = in_pass_ = false;
+  passes_done_ = 0;
 }
 
-// Sparse gradients travel as rows: every rank gathers all ranks' indices and values, ranks without
-// a gradient take part with none.
-void GradientReducer::reduce_sparse(Bucket& bucket) {
-  for (std::size_t i = 0; i < bucket.slots().size(); ++i) {
-    if (!bucket.sparse_anywhere(i)) continue;
-    BucketSlot& slot = bucket.slots()[i];
-    at::Tensor& gradient = slot.parameter.mutable_grad();
-    const bool ours = slot.sparse && gradient.defined();
-    std::int64_t sparse_dim = 1;  // embeddings: one index a row
-    at::Tensor indices;
-    at::Tensor values;
-    if (ours) {
-      const at::Tensor coalesced = gradient.coalesce();
-      sparse_dim = coalesced.sparse_dim();
-      indices = coalesced._indices().t().contiguous();
-      values = coalesced._values().contiguous();
-    } else {
-      std::vector<std::int64_t> shape = slot.parameter.sizes().vec();
-      shape[0] = 0;
-      indices = at::empty({0, sparse_dim}, at::TensorOptions().dtype(c10::ScalarType::Long));
-      values = at::empty(shape, slot.view.options());
-    }
-    const std::string name = options_.name + "/sparse." + slot.name.substr(0, 200);
-    auto all_indices = gather_rows(indices, name + ".indices");
-    auto all_values = gather_rows(values, name + ".values");
-    if (options_.op == ReduceOp::kAverage) {
-      all_values.div_(static_cast<double>(engine_->size()));
-    }
-    at::Tensor sum = at::_sparse_coo_tensor_unsafe(all_indices.t(), all_values,
-                                                   slot.parameter.sizes())
-                         .coalesce();
-    if (bucket.dense_anywhere(i)) {
-      slot.view.add_(sum);
-      gradient = slot.view;
-    } else {
-      gradient = std::move(sum);
+// Memory must not change while other ranks read it.
+void GradientReducer::await_in_flight() {
+  for (const auto& bucket : buckets_) {
+    if (bucket->submitted()) (void)engine_->wait(bucket->handle());
+  }
+}
+
+void GradientReducer::throw_kept_error() {
+  if (!kept_error_) return;
+  await_in_flight();
+  start_step();
+  std::rethrow_exception(std::exchange(kept_error_, nullptr));
+}
+
+// -------------------------------------------------------------------------------------------
+// Sparse gradients
+
+namespace {
+
+struct Rows {
+  at::Tensor indices;  // {rows, 1}
+  at::Tensor values;
+};
+
+// Which rows a gradient has and what is in them; none for an undefined one.
+Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (!gradient.defined()) {
+    std::vector<std::int64_t> shape = parameter.sizes().vec();
+    shape[0] = 0;
+    return {.indices = at::empty({0, 1}, at::TensorOptions().dtype(c10::ScalarType::Long)),
+            .values = at::empty(shape, parameter.options().requires_grad(false))};
+  }
+  const bool has_rows = gradient.layout() == c10::Layout::Sparse && gradient.sparse_dim() == 1;
+  const at::Tensor sparse = (has_rows ? gradient : gradient.to_dense().to_sparse(1)).coalesce();
+  return {.indices = sparse._indices().t().contiguous(), .values = sparse._values().contiguous()};
+}
+
+}  // namespace
+
+// Every rank gathers all ranks' rows, in one request for all parameters that any rank had sparse
+// gradients for.
+void GradientReducer::reduce_sparse() {
+  std::vector<std::pair<Bucket*, std::size_t>> slots;
+  std::vector<at::Tensor> pieces;
+  for (const auto& bucket : buckets_) {
+    for (std::size_t i = 0; i < bucket->slots().size(); ++i) {
+      const BucketSlot& slot = bucket->slots()[i];
+      if (!bucket->sparse_anywhere(i) && !(slot.by_rows && bucket->dense_anywhere(i))) continue;
+      const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in the view
+      Rows rows = rows_of(travels ? slot.parameter.grad() : at::Tensor(), slot.parameter);
+      slots.emplace_back(bucket.get(), i);
+      pieces.push_back(std::move(rows.indices));
+      pieces.push_back(std::move(rows.values));
     }
   }
+  if (slots.empty()) return;
+  const HandleId handle = allgather_async(std::move(pieces), options_.name + "/sparse");
+  const std::vector<at::Tensor> gathered = ciranda::synchronize(handle)->tensors;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto [bucket, index] = slots[i];
+    BucketSlot& slot = bucket->slots()[index];
+    at::Tensor values = gathered[2 * i + 1];
+    if (options_.op == ReduceOp::kAverage) values.div_(static_cast<double>(engine_->size()));
+    const at::Tensor sum = at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values,
+                                                         slot.parameter.sizes())
+                               .coalesce();
+    at::Tensor& gradient = slot.parameter.mutable_grad();
+    if (!bucket->dense_anywhere(index)) {
+      gradient = sum;
+    } else if (slot.by_rows) {
+      gradient = sum.to_dense();
+    } else {
+      slot.view.add_(sum);
+      gradient = slot.view;
+    }
+  }
+  for (const auto& bucket : buckets_) bucket->move_sparse_out();
 }
 
 }  // namespace ciranda

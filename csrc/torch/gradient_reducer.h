@@ -32,15 +32,16 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Reduces the gradients of an optimizer's parameters: hooks on their gradient accumulators (C++,
 // no GIL) put each gradient into its bucket as backward produces it and hand complete buckets to
-// the engine. When a backward pass has produced the gradients of all parameters, it returns with
-// the reduced ones in p.grad; otherwise synchronize() finishes, with zeros for what this rank has
-// not produced. Parameters for which no rank had a gradient keep the p.grad they have.
+// the engine. The last of `backward_passes_per_step` backward passes waits for the other ranks and
+// returns with reduced gradients in p.grad; parameters that it did not reach on this rank count as
+// zeros, those that no rank reached keep the p.grad they have. synchronize() does the same for
+// fewer passes.
 //
-// Thread-safe. Throws Exception; an error inside backward() is kept for synchronize().
+// Thread-safe. Throws Exception. Autograd would turn an error inside backward() into a plain
+// RuntimeError: it is kept, and thrown by the next synchronize() or settle().
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
-  ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
@@ -52,7 +53,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void synchronize() EXCLUDES(mutex_);
   // The optimizer has stepped: gradients that backward computes from here on belong to a new step.
   void finish_step() EXCLUDES(mutex_);
-  // Before the user zeroes gradients: waits for what other ranks may still read.
+  // The user throws the gradients away: a new step begins, also in the middle of one. Finishes what
+  // a backward pass that raised has begun; other ranks may still read its memory.
   void settle() EXCLUDES(mutex_);
 
   void set_backward_passes_per_step(int passes) EXCLUDES(mutex_);
@@ -64,12 +66,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // The pointer type differs between versions of torch.
   using Accumulator =
       decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-  struct Hooked {  // a parameter that requires a gradient
-    Accumulator accumulator;
-    std::uintptr_t hook = 0;
+  struct Hooked {  // a parameter that has a place in a bucket
+    Accumulator accumulator;  // a parameter itself holds only a weak reference
     Bucket* bucket = nullptr;
     std::size_t slot = 0;
-    int passes_left = 1;
   };
   struct Candidate {  // any parameter of the optimizer
     std::string name;
@@ -77,28 +77,35 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     bool placed = false;
   };
 
-  // By the hook of `hooked_[index]`, in a thread of autograd.
-  void gradient_is_there(std::size_t index) EXCLUDES(mutex_);
-  void backward_ended() noexcept EXCLUDES(mutex_);
+  // In a thread of autograd, without the GIL. By the hook of `hooked_[index]`:
+  void gradient_is_there(std::size_t index) noexcept EXCLUDES(mutex_);
+  void take_gradient(const Hooked& hooked) REQUIRES(mutex_);
+  // At the end of each graph task that ran a hook:
+  void graph_task_ended() noexcept EXCLUDES(mutex_);
+  void call_back_at_the_end() REQUIRES(mutex_);
 
   void place_unfrozen() REQUIRES(mutex_);
-  void place_bucket(NamedParameters parameters) REQUIRES(mutex_);
+  void place_bucket(const std::vector<std::size_t>& candidates) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
-  void reduce_sparse(Bucket& bucket) REQUIRES(mutex_);
-  void start_round() REQUIRES(mutex_);
-  bool all_complete() const REQUIRES(mutex_);
+  void reduce_sparse() REQUIRES(mutex_);
+  void start_step() REQUIRES(mutex_);
+  void await_in_flight() REQUIRES(mutex_);
+  void throw_kept_error() REQUIRES(mutex_);
 
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
 
   Mutex mutex_;
-  int passes_ GUARDED_BY(mutex_);
+  int passes_ GUARDED_BY(mutex_);           // backward passes per step
+  int passes_done_ GUARDED_BY(mutex_) = 0;  // of this step
+  bool in_pass_ GUARDED_BY(mutex_) = false;
+  int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
+  bool synchronized_ GUARDED_BY(mutex_) = false;  // p.grad is reduced and nothing came since
+  std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
+  std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
   std::vector<Hooked> hooked_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
-  bool synchronized_ GUARDED_BY(mutex_) = false;  // p.grad is reduced and nothing came since
-  bool callback_queued_ GUARDED_BY(mutex_) = false;
-  std::exception_ptr backward_error_ GUARDED_BY(mutex_);
 };
 
 }  // namespace ciranda

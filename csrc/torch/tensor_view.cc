@@ -38,7 +38,7 @@ c10::ScalarType scalar_type(DType dtype) {
 void check_usable(const at::Tensor& tensor, std::string_view what) {
   if (!tensor.defined()) refuse(what, "the tensor is undefined");
   if (tensor.layout() != c10::Layout::Strided) {
-    refuse(what, "the tensor is sparse; call to_dense() on it, or sparse_allreduce_async");
+    refuse(what, "the tensor is sparse; pass tensor.to_dense()");
   }
   if (!tensor.device().is_cpu()) {
     refuse(what, "the tensor is on " + tensor.device().str() +
@@ -46,6 +46,10 @@ void check_usable(const at::Tensor& tensor, std::string_view what) {
   }
   if (!tensor.is_contiguous()) {
     refuse(what, "the tensor is not contiguous; pass tensor.contiguous()");
+  }
+  if (tensor.is_neg() || tensor.is_conj()) {
+    // Its memory holds other numbers than it shows.
+    refuse(what, "the tensor is a lazily negated or conjugated view; pass tensor.clone()");
   }
 }
 

@@ -27,9 +27,7 @@ def install() -> None:
     _installed = True
     show = sys.excepthook
 
-    def hook(
-        kind: type[BaseException], value: BaseException, trace: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         try:
             _report(kind, value, trace)
         finally:
@@ -38,16 +36,23 @@ def install() -> None:
     sys.excepthook = hook
 
 
-def _report(
-    kind: type[BaseException], value: BaseException, trace: TracebackType | None
-) -> None:
+def _lost_rank(value: BaseException | None, own_rank: int) -> int | None:
+    """The rank whose loss led to `value`, also when another exception was made of it."""
+    seen = set()  # a chain may be a ring
+    while value is not None and id(value) not in seen:
+        if isinstance(value, RankLostError) and value.rank != own_rank:
+            return value.rank
+        seen.add(id(value))
+        value = value.__cause__ or value.__context__
+    return None
+
+
+def _report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     if not _C.is_initialized() or issubclass(kind, (KeyboardInterrupt, SystemExit)):
         return
     rank = _C.rank()
     pending = _C.pending()
-    victim_of = value.rank if isinstance(value, RankLostError) else None
-    if victim_of == rank:
-        victim_of = None
+    victim_of = _lost_rank(value, rank)
     first_line = (str(value).splitlines() or [""])[0]
     message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
     # A victim must not hide the rank that it lost.

@@ -10,6 +10,7 @@ for broadcast, allgather and alltoall any dtype. Thread-safe; the GIL is release
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,12 @@ def _all(outputs: list[torch.Tensor], _rows: list[int]) -> list[torch.Tensor]:
 def _keep(handle: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -> int:
     _finish[handle] = finish
     return handle
+
+
+def _output_for(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.layout is not torch.strided:
+        return tensor  # the engine refuses it in its own words, torch would in others
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def poll(handle: int) -> bool:
@@ -104,7 +111,7 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, name: str, op: int, pre: float, post: float) -> Any:
         ctx.arguments = (op, pre, post)
-        output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        output = _output_for(tensor)
         _C.allreduce(tensor, output, name, op, pre, post)
         return output
 
@@ -135,7 +142,7 @@ def allreduce(
     if packed.requires_grad and torch.is_grad_enabled():
         output = _Allreduce.apply(packed, name or "", reduce_op, prescale_factor, postscale_factor)
     else:
-        output = torch.empty_like(packed, memory_format=torch.contiguous_format)
+        output = _output_for(packed)
         _C.allreduce(packed, output, name or "", reduce_op, prescale_factor, postscale_factor)
     return compression.decompress(output, context)  # type: ignore[no-any-return]
 
@@ -169,7 +176,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Starts grouped_allreduce(); one handle for the list."""
     require_global(process_set)
-    outputs = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+    outputs = [_output_for(t) for t in tensors]
     handle = _C.allreduce_async(
         list(tensors),
         outputs,
@@ -267,13 +274,25 @@ _SAME_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 
 
 def _movable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory under a dtype that the engine knows."""
+    """The same memory under a dtype that the engine knows; see _given_back()."""
     if tensor.dtype in _NATIVE or tensor.layout is not torch.strided:
         return tensor
+    if tensor.dtype is torch.complex128:
+        return torch.view_as_real(tensor.detach())
     stand_in = _SAME_SIZE.get(tensor.element_size())
     if stand_in is None:
         raise ValueError(f"dtype {tensor.dtype} cannot be sent between ranks")
     return tensor.detach().view(stand_in)
+
+
+def _movable_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """_movable() where dimension 0 counts; a tensor without it is refused as it is."""
+    return _movable(tensor) if tensor.dim() > 0 else tensor
+
+
+def _given_back(output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An output for a _movable() tensor, in the dtype that the tensor had."""
+    return torch.view_as_complex(output) if dtype is torch.complex128 else output.view(dtype)
 
 
 def broadcast_async(
@@ -284,7 +303,7 @@ def broadcast_async(
 ) -> int:
     """Starts broadcast(); the result is a new tensor."""
     require_global(process_set)
-    output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    output = _output_for(tensor)
     handle = _C.broadcast_async([_movable(tensor)], [_movable(output)], root_rank, name or "")
     return _keep(handle, lambda _outputs, _rows: output)
 
@@ -384,10 +403,10 @@ def grouped_allgather_async(
     """Starts grouped_allgather(); one handle for the list."""
     require_global(process_set)
     dtypes = [tensor.dtype for tensor in tensors]
-    handle = _C.allgather_async([_movable(tensor) for tensor in tensors], name or "")
+    handle = _C.allgather_async([_movable_rows(tensor) for tensor in tensors], name or "")
 
     def finish(outputs: list[torch.Tensor], rows: list[int]) -> Any:
-        typed = [out.view(dtype) for out, dtype in zip(outputs, dtypes, strict=True)]
+        typed = [_given_back(out, dtype) for out, dtype in zip(outputs, dtypes, strict=True)]
         return _finish_with(typed, rows)
 
     return _keep(handle, finish)
@@ -405,9 +424,11 @@ def grouped_allgather(
 def _splits(splits: torch.Tensor | Sequence[int] | None) -> list[int] | None:
     if splits is None:
         return None
-    if isinstance(splits, torch.Tensor):
-        return [int(count) for count in splits.tolist()]
-    return [int(count) for count in splits]
+    counts = splits.tolist() if isinstance(splits, torch.Tensor) else splits
+    try:
+        return [operator.index(count) for count in counts]
+    except TypeError:
+        raise ValueError(f"alltoall: splits must be whole numbers, but are {counts}") from None
 
 
 def alltoall_async(
@@ -419,10 +440,13 @@ def alltoall_async(
     """Starts alltoall(); synchronize() gives (output, received_splits), with or without splits."""
     require_global(process_set)
     dtype = tensor.dtype
-    handle = _C.alltoall_async(_movable(tensor), _splits(splits), name or "")
+    handle = _C.alltoall_async(_movable_rows(tensor), _splits(splits), name or "")
     return _keep(
         handle,
-        lambda outputs, rows: (outputs[0].view(dtype), torch.tensor(rows, dtype=torch.int32)),
+        lambda outputs, rows: (
+            _given_back(outputs[0], dtype),
+            torch.tensor(rows, dtype=torch.int32),
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,76 +11,32 @@ from typing import Any
 import torch
 
 from ciranda import _C
+from ciranda.errors import MismatchError
 from ciranda.torch import ops
+from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import Compression
+from ciranda.torch.functions import allgather_object
 from ciranda.torch.ops import Average, Sum
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
 
-NamedParameters = list[tuple[str, torch.Tensor]]
-
 # Distinguishes the optimizers of a process; every rank makes them in the same order.
 _numbers = itertools.count()
-
-
-class _CustomCompressionReducer:
-    """Reduces at synchronize() through a compressor that the user wrote."""
-
-    def __init__(self, name: str, op: int, predivide_factor: float, compression: Any) -> None:
-        self._name = name
-        self._op = op
-        self._predivide_factor = predivide_factor
-        self._compression = compression
-        self._parameters: NamedParameters = []
-        self._synchronized = False
-
-    def add_parameters(self, named_parameters: NamedParameters) -> None:
-        self._parameters += named_parameters
-
-    def synchronize(self) -> None:
-        if self._synchronized:
-            return
-        factor = self._predivide_factor
-        pending = []
-        for name, parameter in self._parameters:
-            if not parameter.requires_grad:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            packed, context = self._compression.compress(parameter.grad.contiguous())
-            handle = ops.allreduce_async(
-                packed,
-                name=f"{self._name}/{name}",
-                op=self._op,
-                prescale_factor=1.0 / factor,
-                postscale_factor=factor,
-            )
-            pending.append((parameter, handle, context))
-        for parameter, handle, context in pending:
-            reduced = self._compression.decompress(ops.synchronize(handle), context)
-            parameter.grad.copy_(reduced)  # type: ignore[union-attr]
-        self._synchronized = True
-
-    def finish_step(self) -> None:
-        self._synchronized = False
-
-    settle = finish_step
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        pass  # gradients accumulate in p.grad until synchronize()
 
 
 class _Distributed:
     """What DistributedOptimizer adds to the user's optimizer class."""
 
     _ciranda_reducer: Any
+    _ciranda_name: str  # of its reductions
+    _ciranda_op: int
     _ciranda_skip_synchronize: bool
     _parameter_names: dict[torch.Tensor, str]
 
     def synchronize(self) -> None:
         """Blocks until every p.grad holds the gradient reduced over the ranks.
 
-        step() does this by itself; call it to look at or change the reduced gradients before the
-        step (clipping, unscaling). Calling it twice does no harm.
+        backward() has done it where it ran backward_passes_per_step times, and step() does it by
+        itself. Calling it twice does no harm.
         """
         self._ciranda_reducer.synchronize()
 
@@ -94,7 +51,7 @@ class _Distributed:
             self._ciranda_skip_synchronize = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From the next step on, gradients of `passes` backward passes are added up locally."""
+        """backward() reduces once it has added up the gradients of `passes` passes."""
         if passes < 1:
             raise ValueError("backward_passes_per_step must be at least 1")
         self._ciranda_reducer.set_backward_passes_per_step(passes)
@@ -112,6 +69,13 @@ class _Distributed:
                 with torch.enable_grad():
                     loss = user_closure()
                 reducer.synchronize()
+                if isinstance(self, torch.optim.LBFGS):
+                    # Its search depends on the loss, and all ranks must decide alike.
+                    loss = ops.allreduce(
+                        torch.as_tensor(loss).detach(),
+                        name=f"{self._ciranda_name}/loss",
+                        op=self._ciranda_op,
+                    )
                 return loss
 
             result = inner(reduced_closure, *args, **kwargs)
@@ -126,16 +90,17 @@ class _Distributed:
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the optimizer's own; waits for reductions in flight first."""
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the optimizer's own. What backward passes have added up for this step is forgotten."""
         self._ciranda_reducer.settle()
-        super().zero_grad(set_to_none=set_to_none)  # type: ignore[misc]
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the optimizer's own, on every rank; the new parameters' gradients are reduced too."""
         super().add_param_group(param_group)  # type: ignore[misc]
         groups = self.param_groups  # type: ignore[attr-defined]
         added = _default_names(groups[-1], len(groups) - 1)
+        _require_agreement(self._ciranda_name, [], added)
         self._parameter_names.update({parameter: name for name, parameter in added})
         self._ciranda_reducer.add_parameters(added)
 
@@ -182,8 +147,8 @@ def _named(
             "model.named_parameters()"
         )
     names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1}) if names else []
     if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"DistributedOptimizer: parameter names occur twice: {', '.join(twice)}")
     known = {id(parameter) for _, parameter in named}
     unnamed = sum(1 for parameter in owned if id(parameter) not in known)
@@ -193,7 +158,8 @@ def _named(
             "name in named_parameters; pass model.named_parameters() of every model it trains"
         )
     ours = {id(parameter) for parameter in owned}
-    return [(name, parameter) for name, parameter in named if id(parameter) in ours]
+    once = {id(parameter): (name, parameter) for name, parameter in reversed(named)}  # first name
+    return [pair for key, pair in reversed(once.items()) if key in ours]
 
 
 def _group_positions(
@@ -224,6 +190,30 @@ def _group_positions(
     return result
 
 
+def _require_agreement(name: str, options: list[Any], named: NamedParameters) -> None:
+    """A MismatchError on every rank, here and not as a hang later, if the ranks' models differ."""
+    if _C.size() == 1:
+        return
+    mine = [f"the options {options}"] + [
+        f"'{label}' {str(parameter.dtype).removeprefix('torch.')}{list(parameter.shape)}, strides "
+        f"{parameter.stride()}, {'trained' if parameter.requires_grad else 'frozen'}"
+        for label, parameter in named
+    ]
+    digest = hashlib.sha256("\n".join(mine).encode()).digest()
+    digests = ops.allgather(torch.tensor([list(digest)], dtype=torch.uint8), name=f"{name}/agree")
+    if bool((digests == digests[0]).all()):
+        return
+    theirs = allgather_object(mine, name=f"{name}/differ")
+    for position, row in enumerate(itertools.zip_longest(*theirs, fillvalue="nothing")):
+        for rank, what in enumerate(row):
+            if what != row[0]:
+                where = f"parameter {position - 1}" if position else "the options"
+                raise MismatchError(
+                    f"DistributedOptimizer: the ranks differ in {where}: rank 0 has {row[0]}, rank "
+                    f"{rank} has {what}; make the same model and optimizer on every rank"
+                )
+
+
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -241,9 +231,10 @@ def DistributedOptimizer(
 
     Returns the same object: its class becomes a subclass of its own, so `isinstance`, its state,
     attributes, step hooks and learning-rate schedulers made before stay what they are. Gradients
-    become views of memory that the ranks of the host share; when backward() has produced all of
-    them, it returns with the reduced ones in p.grad, else step() or synchronize() finishes.
-    A parameter for which no rank had a gradient keeps p.grad as it is.
+    become views of memory that the ranks of the host share, and backward() returns with the reduced
+    ones in p.grad (with backward_passes_per_step=n, every n-th backward(); step() and synchronize()
+    reduce what fewer have added up). A parameter that only other ranks used has zeros here; one
+    that no rank used keeps p.grad as it is.
 
     named_parameters: usually model.named_parameters(); names errors and orders the buckets.
     compression: Compression.none, .fp16, .bf16, or a class with compress() and decompress().
@@ -262,6 +253,8 @@ def DistributedOptimizer(
         raise ValueError("DistributedOptimizer: gradient_predivide_factor needs op=Average")
     if backward_passes_per_step < 1:
         raise ValueError("DistributedOptimizer: backward_passes_per_step must be at least 1")
+    if bucket_bytes < 1:
+        raise ValueError("DistributedOptimizer: bucket_bytes must be at least 1")
     if num_groups and groups is not None:
         raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
@@ -269,11 +262,24 @@ def DistributedOptimizer(
     name = f"DistributedOptimizer.{next(_numbers)}"
     native = getattr(compression, "native", None)
 
+    options = [
+        op,
+        gradient_predivide_factor,
+        backward_passes_per_step,
+        getattr(compression, "__name__", type(compression).__name__),
+        sparse_as_dense,
+        bucket_bytes,
+        positions,
+    ]
+    _require_agreement(name, options, named)
+
     reducer: Any
     if _C.size() == 1:
         reducer = _NoReducer()
     elif native is None:
-        reducer = _CustomCompressionReducer(name, op, gradient_predivide_factor, compression)
+        reducer = CompressedReducer(
+            name, op, gradient_predivide_factor, backward_passes_per_step, compression
+        )
     else:
         reducer = _C.GradientReducer(
             name,
@@ -289,9 +295,12 @@ def DistributedOptimizer(
 
     inner_class = type(optimizer)
     optimizer.__class__ = type(inner_class.__name__, (_Distributed, inner_class), {})
-    vars(optimizer).pop("step", None)  # a scheduler's wrapper around the inner class's step
+    if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
+        del optimizer.step  # a scheduler's wrapper around the inner class's step
     distributed: Any = optimizer
     distributed._ciranda_reducer = reducer
+    distributed._ciranda_name = name
+    distributed._ciranda_op = op
     distributed._ciranda_skip_synchronize = False
     distributed._parameter_names = {parameter: name for name, parameter in named}
     return distributed
