@@ -41,8 +41,7 @@ std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides();
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
 // The gradient into its place; p.grad becomes the view if the gradient is dense.
@@ -107,12 +106,13 @@ void Bucket::lay_out() {
   elements_ += padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 
-  arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) *
-                                          dtype_bytes(travelling)));
+  arena_ = unwrap(
+      engine_->allocate_arena(static_cast<std::size_t>(elements_) * dtype_bytes(travelling)));
   std::memset(arena_.data, 0, arena_.bytes);  // it may have been another bucket's
   const auto type = at::TensorOptions().dtype(dtype_);
   memory_ = travelling == dtype
-                ? at::from_blob(arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type)
+                ? at::from_blob(
+                      arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type)
                 : at::zeros({elements_}, type);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
@@ -198,9 +198,8 @@ void Bucket::write_counters() {
 // Counters are numbers of the bucket's dtype: only "is it zero" is asked of them, which survives
 // averaging and rounding.
 void Bucket::set_counter(std::size_t index, bool value) {
-  std::byte* place = data_of(memory_) +
-                     (static_cast<std::size_t>(counters_begin_) + index) *
-                         dtype_bytes(dtype_of(dtype_, options_.name));
+  std::byte* place = data_of(memory_) + (static_cast<std::size_t>(counters_begin_) + index) *
+                                            dtype_bytes(dtype_of(dtype_, options_.name));
   switch (dtype_) {
     case c10::ScalarType::Float: {
       const float one = value ? 1.0F : 0.0F;
@@ -221,9 +220,8 @@ void Bucket::set_counter(std::size_t index, bool value) {
 }
 
 double Bucket::counter(std::size_t index) const {
-  const std::byte* place = data_of(memory_) +
-                           (static_cast<std::size_t>(counters_begin_) + index) *
-                               dtype_bytes(dtype_of(dtype_, options_.name));
+  const std::byte* place = data_of(memory_) + (static_cast<std::size_t>(counters_begin_) + index) *
+                                                  dtype_bytes(dtype_of(dtype_, options_.name));
   switch (dtype_) {
     case c10::ScalarType::Float: {
       float value = 0;

@@ -86,10 +86,10 @@ class Bucket {
   const std::shared_ptr<Engine> engine_;
   const Options options_;
   std::vector<BucketSlot> slots_;
-  std::size_t missing_ = 0;  // slots not ready
-  c10::ScalarType dtype_;              // of the gradients
-  std::int64_t elements_ = 0;          // gradients, padding and counters
-  std::int64_t counters_begin_ = 0;    // element at which the counters start
+  std::size_t missing_ = 0;          // slots not ready
+  c10::ScalarType dtype_;            // of the gradients
+  std::int64_t elements_ = 0;        // gradients, padding and counters
+  std::int64_t counters_begin_ = 0;  // element at which the counters start
   ArenaBuffer arena_;
   at::Tensor memory_;  // elements_ of dtype_: the arena itself, or private with compression
   Handle handle_;

@@ -17,6 +17,7 @@ Mutex mutex;                                     // NOLINT: see above
 std::shared_ptr<World> world GUARDED_BY(mutex);  // NOLINT
 std::atomic<Engine*> engine_at_fork{nullptr};    // NOLINT: read in the fork handler
 std::atomic<bool> forked{false};                 // NOLINT
+Place place_at_fork;                             // NOLINT: read in the child, where no lock may be
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -43,6 +44,7 @@ void init() {
     warn("rank " + std::to_string(rank) + ": " + text);
   };
   world = unwrap(World::start(std::move(config)));
+  place_at_fork = world->place();
   engine_at_fork.store(world->engine().get());
 }
 
@@ -59,6 +61,10 @@ bool is_initialized() {
   if (forked.load()) return false;
   const MutexLock lock(mutex);
   return world != nullptr;
+}
+
+Place default_place() {
+  return forked.load() ? place_at_fork : default_world()->place();
 }
 
 std::shared_ptr<World> default_world() {

@@ -15,6 +15,10 @@ void init();
 void shutdown();
 bool is_initialized();
 
+// This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
+// for); kNotInitialized without a World.
+Place default_place();
+
 // The World; kNotInitialized without one, kForked in a child made by fork.
 std::shared_ptr<World> default_world();
 

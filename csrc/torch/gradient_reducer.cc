@@ -112,8 +112,8 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
     const std::string what = "DistributedOptimizer: parameter '" + name + "'";
     if (!parameter.device().is_cpu()) check_usable(parameter, what);  // says what to do
     if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
-      throw Exception({.code = ErrorCode::kInvalidArgument,
-                       .text = what + " is not of a floating dtype"});
+      throw Exception(
+          {.code = ErrorCode::kInvalidArgument, .text = what + " is not of a floating dtype"});
     }
     parameters.emplace_back(name, parameter);
   }
@@ -330,9 +330,9 @@ void GradientReducer::reduce_sparse() {
     BucketSlot& slot = bucket->slots()[index];
     at::Tensor values = gathered[2 * i + 1];
     if (options_.op == ReduceOp::kAverage) values.div_(static_cast<double>(engine_->size()));
-    const at::Tensor sum = at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values,
-                                                         slot.parameter.sizes())
-                               .coalesce();
+    const at::Tensor sum =
+        at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values, slot.parameter.sizes())
+            .coalesce();
     at::Tensor& gradient = slot.parameter.mutable_grad();
     if (!bucket->dense_anywhere(index)) {
       gradient = sum;

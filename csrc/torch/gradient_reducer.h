@@ -17,9 +17,9 @@
 namespace ciranda {
 
 struct ReducerOptions {
-  std::string name;                        // distinguishes two optimizers; equal on every rank
-  ReduceOp op = ReduceOp::kAverage;        // or kSum
-  double predivide_factor = 1.0;           // gradients are divided by it before they are summed
+  std::string name;                  // distinguishes two optimizers; equal on every rank
+  ReduceOp op = ReduceOp::kAverage;  // or kSum
+  double predivide_factor = 1.0;     // gradients are divided by it before they are summed
   int backward_passes_per_step = 1;
   Compression compression = Compression::kNone;
   bool sparse_as_dense = false;
@@ -66,7 +66,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // The pointer type differs between versions of torch.
   using Accumulator =
       decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-  struct Hooked {  // a parameter that has a place in a bucket
+  struct Hooked {             // a parameter that has a place in a bucket
     Accumulator accumulator;  // a parameter itself holds only a weak reference
     Bucket* bucket = nullptr;
     std::size_t slot = 0;
@@ -99,7 +99,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   int passes_ GUARDED_BY(mutex_);           // backward passes per step
   int passes_done_ GUARDED_BY(mutex_) = 0;  // of this step
   bool in_pass_ GUARDED_BY(mutex_) = false;
-  int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
+  int graph_task_ GUARDED_BY(mutex_) = -1;        // the latest that will call graph_task_ended()
   bool synchronized_ GUARDED_BY(mutex_) = false;  // p.grad is reduced and nothing came since
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);

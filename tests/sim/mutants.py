@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "lets_the_departed_speak",
         "negotiate/negotiator.cc",
-        "if (std::binary_search(departed_.begin(), departed_.end(), from))",
+        "if (std::find(departed_.begin(), departed_.end(), from) != departed_.end())",
         "if (false)",
     ),
     Mutant(

@@ -75,7 +75,7 @@ class Negotiator::Impl {
 Status Negotiator::Impl::handle_frame(Rank from, std::span<const std::byte> bytes,
                                       std::uint64_t tick, std::vector<Response>& out) {
   if (from < 0 || from >= size_) return violation(from, "is not a rank of this world");
-  if (std::binary_search(departed_.begin(), departed_.end(), from))
+  if (std::find(departed_.begin(), departed_.end(), from) != departed_.end())
     return violation(from, "it sent a frame after it had left");
   // Decoded as a whole before anything is decided: a broken frame changes nothing.
   if (const Status status = decode_frame(bytes, scratch_); !status.ok())
@@ -175,7 +175,7 @@ Status Negotiator::Impl::refuse_duplicate(Rank from, PendingOp& op, Contribution
 // No operation can run without the rank, also not one that it had submitted: it takes no part in
 // moving the data any more.
 void Negotiator::Impl::handle_leave(Rank from, std::vector<Response>& out) {
-  departed_.insert(std::lower_bound(departed_.begin(), departed_.end(), from), from);
+  departed_.push_back(from);
   while (PendingOp* op = readiness_.oldest()) fail(*op, left_error(*op->spec, op->occurrence), out);
   readiness_.forget_failures();  // from here on every submission fails for this reason
 }
@@ -282,7 +282,7 @@ Error Negotiator::Impl::left_error(const RequestSpec& spec, std::uint32_t occurr
   CIRANDA_ASSERT(!departed_.empty());
   return {.code = ErrorCode::kRankLeft,
           .text = left_text(spec, occurrence, departed_),
-          .rank = departed_.front(),
+          .rank = departed_.front(),  // later ones may have left because of it
           .tensor = spec.name};
 }
 

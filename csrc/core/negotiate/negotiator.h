@@ -37,7 +37,7 @@ class Negotiator {
   // Operations submitted by some ranks but not by all, oldest first.
   std::vector<StalledOp> waiting() const;
 
-  // Ranks that sent kLeave, ascending.
+  // Ranks that sent kLeave, the first one first.
   const std::vector<Rank>& departed() const;
 
  private:

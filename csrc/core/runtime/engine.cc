@@ -520,7 +520,11 @@ Status Engine::start_execution(const FusedOp& op) {
                          for (const std::uint32_t token : tokens) {
                            Submission* submission = table_.find(token);
                            if (submission == nullptr) continue;
-                           if (--submission->parts_left == 0 || !status.ok()) finish(token, status);
+                           if (!status.ok()) {
+                             finish(token, about(status.error(), *submission->spec));
+                           } else if (--submission->parts_left == 0) {
+                             finish(token, {});
+                           }
                          }
                        };
   backend_->start(std::move(execution));

@@ -53,6 +53,7 @@ std::byte* ControlBlock::slot(Rank rank, std::uint64_t round) const {
 Error ControlBlock::fail(const Error& error) const {
   std::uint32_t expected = FailureRecord::kNone;
   if (failure_->state.compare_exchange_strong(expected, FailureRecord::kWriting)) {
+    failure_->code = error.code;
     failure_->rank = error.rank;
     const std::size_t bytes = std::min(error.text.size(), sizeof failure_->text);
     std::memcpy(failure_->text, error.text.data(), bytes);
@@ -71,9 +72,8 @@ bool ControlBlock::failed() const {
 Error ControlBlock::failure() const {
   CIRANDA_ASSERT(failed());
   const std::size_t bytes = std::min<std::size_t>(failure_->text_bytes, sizeof failure_->text);
-  return {.code = ErrorCode::kRankLost,
-          .text = std::string(failure_->text, bytes),
-          .rank = failure_->rank};
+  return {
+      .code = failure_->code, .text = std::string(failure_->text, bytes), .rank = failure_->rank};
 }
 
 }  // namespace ciranda

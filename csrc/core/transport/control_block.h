@@ -40,6 +40,7 @@ inline constexpr std::size_t kClaimBoards = 256;  // arena operations that may r
 struct FailureRecord {
   static constexpr std::uint32_t kNone = 0, kWriting = 1, kWritten = 2;
   std::atomic<std::uint32_t> state;
+  ErrorCode code;
   std::int32_t rank;  // at fault
   std::uint32_t text_bytes;
   char text[kErrorTextBytesMax];

@@ -43,6 +43,7 @@ struct Answer {
   std::int32_t peer = 0;
   std::int32_t pid = 0;
   std::uint64_t control_bytes = 0;
+  ErrorCode code = ErrorCode::kInvalidArgument;  // of kRefused
   char text[1024] = {};
 };
 static_assert(sizeof(Answer) <= kPacketBytesMax);
@@ -122,9 +123,9 @@ Result<pid_t> same_user_pid(int socket) {
   return peer.pid;
 }
 
-void refuse(int socket, const std::string& why) {
-  Answer answer{.kind = Answer::Kind::kRefused};
-  set_text(answer.text, why);
+void refuse(int socket, const Error& why) {
+  Answer answer{.kind = Answer::Kind::kRefused, .code = why.code};
+  set_text(answer.text, why.text);
   (void)send_packet(socket, bytes_of(answer), {});  // it may be gone already
 }
 
@@ -154,7 +155,7 @@ class Leader {
     mesh_.peers[0].pid = ::getpid();
     if (Status met = meet_everybody(); !met) {
       for (const LocalMesh::Peer& peer : mesh_.peers) {
-        if (peer.socket.valid()) refuse(peer.socket.get(), met.error().text);
+        if (peer.socket.valid()) refuse(peer.socket.get(), met.error());
       }
       return met.error();
     }
@@ -198,7 +199,7 @@ class Leader {
   Result<bool> meet(Fd socket) {
     auto pid = same_user_pid(socket.get());
     if (!pid) {
-      refuse(socket.get(), pid.error().text);
+      refuse(socket.get(), pid.error());
       return false;
     }
     auto readable = wait_readable(socket.get(), deadline_ns_);
@@ -209,11 +210,11 @@ class Leader {
     if (!packet || packet.value().what != Received::kPacket ||
         packet.value().bytes != sizeof hello || hello.magic != kMagic ||
         get_text(hello.job_id) != join_.job_id) {
-      refuse(socket.get(), "this socket belongs to another job");
+      refuse(socket.get(), invalid("this socket belongs to another job"));
       return false;
     }
     if (Status fits = check_hello(hello, pid.value(), packet.value().fds.size()); !fits) {
-      refuse(socket.get(), fits.error().text);
+      refuse(socket.get(), fits.error());
       return fits.error();
     }
     LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(hello.rank)];
@@ -325,7 +326,9 @@ Result<Fd> connect_to_leader(const UnixJoin& join, std::uint64_t deadline_ns) {
 }
 
 Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds) {
-  if (answer.kind == Answer::Kind::kRefused) return invalid(get_text(answer.text), 0);
+  if (answer.kind == Answer::Kind::kRefused) {
+    return Error{.code = answer.code, .text = get_text(answer.text)};
+  }
   if (answer.kind == Answer::Kind::kControl && fds.size() == 2) {
     if (answer.control_bytes != (ControlBlock::memory_bytes(mesh.size) + 4095) / 4096 * 4096) {
       return invalid("rank 0 was built with another layout; install the same ciranda everywhere",

@@ -14,12 +14,12 @@ bool same_key(const RequestSpec& a, std::uint32_t a_occurrence, const RequestSpe
 }  // namespace
 
 std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& frame) {
-  if (departed_.contains(from)) return std::nullopt;
+  if (std::count(departed_.begin(), departed_.end(), from) > 0) return std::nullopt;
   std::vector<Expected> out;
   if (frame.kind == FrameKind::kLeave) {
-    departed_.insert(from);
+    departed_.push_back(from);
     for (const Op& op : pending_) {
-      Expected gone = error(op.spec, op.occurrence, ErrorCode::kRankLeft, *departed_.begin());
+      Expected gone = error(op.spec, op.occurrence, ErrorCode::kRankLeft, departed_.front());
       gone.contributions = op.contributions;
       out.push_back(gone);
     }
@@ -58,7 +58,7 @@ void Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence
     out.push_back(error(spec, occurrence, code, rank));
     out.back().contributions[from] = contribution;
   };
-  if (!departed_.empty()) return answer(ErrorCode::kRankLeft, *departed_.begin());
+  if (!departed_.empty()) return answer(ErrorCode::kRankLeft, departed_.front());
   for (auto failed = failed_.begin(); failed != failed_.end(); ++failed) {
     if (!same_key(failed->spec, failed->occurrence, spec, occurrence)) continue;
     if (failed->owed.erase(from) == 0) continue;

@@ -75,7 +75,7 @@ class Oracle {
   std::deque<std::pair<CacheId, RequestSpec>> cache_;  // longest not used first
   std::vector<Op> pending_;                            // oldest first
   std::vector<Failed> failed_;
-  std::set<Rank> departed_;
+  std::vector<Rank> departed_;  // the first one first
 };
 
 }  // namespace ciranda::sim

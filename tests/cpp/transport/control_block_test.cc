@@ -46,6 +46,7 @@ TEST(ControlBlock, TheFirstReasonOfAFailureHolds) {
   EXPECT_EQ(b.fail({.code = ErrorCode::kRankLost, .text = "second", .rank = 0}).text, "first");
   EXPECT_TRUE(b.failed());
   EXPECT_EQ(b.failure().rank, 1);
+  EXPECT_EQ(b.failure().code, ErrorCode::kRankLost);
 }
 
 TEST(ControlBlock, AReasonThatIsTooLongIsCut) {
