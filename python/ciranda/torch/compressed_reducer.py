@@ -1,0 +1,129 @@
+"""Reduction of gradients through a compressor that the user wrote in Python.
+
+Behaves like the reducer in C++ (csrc/torch/gradient_reducer.h says how), but copies, holds the GIL
+and reduces everything at the end of backward().
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from ciranda.errors import InvalidArgumentError
+from ciranda.torch import ops
+
+NamedParameters = list[tuple[str, torch.Tensor]]
+
+
+class CompressedReducer:
+    """Of one optimizer. Sparse gradients are densified."""
+
+    def __init__(
+        self,
+        name: str,
+        op: int,
+        predivide_factor: float,
+        backward_passes_per_step: int,
+        compression: Any,
+    ) -> None:
+        self._name = name
+        self._op = op
+        self._predivide_factor = predivide_factor
+        self._passes = backward_passes_per_step
+        self._compression = compression
+        self._parameters: NamedParameters = []  # with a hook
+        self._frozen: NamedParameters = []
+        self._graph_task = -1  # the latest that will call _graph_task_ended()
+        self._synchronized = False  # p.grad is reduced and nothing came since
+        self._in_pass = False
+        self._passes_done = 0  # of this step
+
+    def add_parameters(self, named_parameters: NamedParameters) -> None:
+        self._frozen += named_parameters
+        self._hook_unfrozen()
+
+    def _hook_unfrozen(self) -> None:
+        unfrozen = [pair for pair in self._frozen if pair[1].requires_grad]
+        if not unfrozen:
+            return
+        self._frozen = [pair for pair in self._frozen if not pair[1].requires_grad]
+        self._parameters += unfrozen
+        weak = weakref.ref(self)
+
+        def gradient_is_there(_parameter: torch.Tensor) -> None:
+            reducer = weak()
+            if reducer is not None:
+                reducer._gradient_is_there()
+
+        for _, parameter in unfrozen:
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                gradient_is_there
+            )
+
+    def _gradient_is_there(self) -> None:
+        if self._synchronized and self._op != ops.Average:
+            raise InvalidArgumentError(
+                "gradients were computed again after they had been summed over the ranks; set "
+                "backward_passes_per_step to the number of backward passes, or call the "
+                "optimizer's zero_grad() or step() between them"
+            )
+        self._synchronized = False
+        self._in_pass = True
+        current = torch._C._current_graph_task_id()
+        if current != self._graph_task:
+            self._graph_task = current
+            torch.autograd.Variable._execution_engine.queue_callback(self._graph_task_ended)
+
+    def _graph_task_ended(self) -> None:
+        self._graph_task = -1
+        nested = torch._C._current_autograd_node() is not None  # the outermost pass goes on
+        if self._in_pass and not nested:
+            self._in_pass = False
+            self._passes_done += 1
+            if self._passes_done >= self._passes:
+                self.synchronize()
+
+    def synchronize(self) -> None:
+        if self._synchronized:
+            return
+        self._hook_unfrozen()
+        with torch.no_grad():
+            self._reduce()
+        self.finish_step()
+        self._synchronized = True
+
+    def _reduce(self) -> None:
+        used = torch.tensor([parameter.grad is not None for _, parameter in self._parameters])
+        used = ops.allreduce(used.to(torch.uint8), name=f"{self._name}/used", op=ops.Max)
+        pending = []
+        for (name, parameter), used_anywhere in zip(self._parameters, used.tolist(), strict=True):
+            if not used_anywhere:
+                continue
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = gradient if gradient.layout == torch.strided else gradient.to_dense()
+            parameter.grad = parameter.grad.detach()
+            packed, context = self._compression.compress(parameter.grad)
+            handle = ops.allreduce_async(
+                packed.contiguous(),
+                name=f"{self._name}/{name}",
+                op=self._op,
+                prescale_factor=1.0 / self._predivide_factor,
+                postscale_factor=self._predivide_factor,
+            )
+            pending.append((parameter.grad, handle, context))
+        for gradient, handle, context in pending:
+            gradient.copy_(self._compression.decompress(ops.synchronize(handle), context))
+
+    def finish_step(self) -> None:
+        self._synchronized = False
+        self._in_pass = False
+        self._passes_done = 0
+
+    def settle(self) -> None:
+        self._hook_unfrozen()
+        self.finish_step()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        self._passes = passes

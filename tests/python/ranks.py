@@ -1,0 +1,437 @@
+"""Runs a function of a test module, or a script, on N ranks: real processes, as a launcher would.
+
+    def average():                      # at the top of the test module; runs on every rank
+        hvd.init()
+        return hvd.allreduce(torch.tensor([float(hvd.rank())])).item()
+
+    def test_allreduce_averages():
+        assert values_of(run_ranks(average, 2)) == [0.5, 0.5]
+
+`run_ranks` waits for all ranks; `start_ranks` gives the live processes, to be killed or stopped.
+A rank's return value travels back as JSON. A script given as text has `report(value)` for that.
+`mark(name)` in a rank tells the test how far it is: `job.wait_for_mark(rank, name)`.
+
+Importing torch takes seconds, so it happens once: ranks are forked from a nursery, a process that
+has imported torch and done nothing else, and skip the interpreter's own end. `fresh=True` starts
+and ends a real interpreter for each instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import functools
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+_FOLDER = "CIRANDA_TEST_FOLDER"  # where a rank leaves its value and marks
+_SOURCE = str(Path(__file__).resolve().parents[2] / "python")
+_GRACE_S = 2.0  # between the request for stack traces and SIGKILL
+
+# Nobody else's variables may tell a rank its place.
+_PREFIXES = ("CIRANDA_", "HOROVOD_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")
+_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """How one rank ended."""
+
+    rank: int
+    exit_code: int  # negative: minus the signal that ended it
+    stdout: str
+    stderr: str
+    value: Any  # what the function returned or the script reported
+    error_report: dict[str, Any] | None  # what the rank left for the launcher
+
+
+def clean_environment() -> dict[str, str]:
+    """The tests' own environment, in which `ciranda` can be imported, without any rank's place."""
+    environment = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(_PREFIXES) and name not in _PLACE
+    }
+    environment["OMP_NUM_THREADS"] = "1"
+    # The ciranda of this process, which need not be installed.
+    spec = importlib.util.find_spec("ciranda")
+    folder = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else _SOURCE
+    if Path(folder).name not in ("site-packages", "dist-packages"):
+        paths = (folder, environment.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _start_fresh(
+    command: list[str], environment: dict[str, str], folder: Path
+) -> subprocess.Popen[bytes]:
+    with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
+        return subprocess.Popen(
+            [sys.executable, __file__, *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,  # so that its children can be ended with it
+        )
+
+
+class _Forked:
+    """What tests use of Popen, for a process that the nursery forked."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._exit = folder / "exit"
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            with contextlib.suppress(FileNotFoundError):
+                self.returncode = int(self._exit.read_text())
+        return self.returncode
+
+    def wait(self, timeout: float = 60) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.002)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Nursery:
+    """The process that ranks are forked from. It ends when its stdin does."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            env=clean_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def start(self, command: list[str], environment: dict[str, str], folder: Path) -> _Forked:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        task = {"command": command, "environment": environment, "folder": str(folder)}
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        return _Forked(int(self._process.stdout.readline()), folder)
+
+
+@functools.cache
+def _nursery() -> _Nursery:
+    return _Nursery()
+
+
+class Job:
+    """Live ranks. As a context manager it leaves no process and no file behind."""
+
+    def __init__(
+        self,
+        what: str | Callable[..., Any],
+        size: int,
+        *,
+        args: Sequence[Any] = (),
+        env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
+        place: bool = True,
+        fresh: bool = False,
+    ) -> None:
+        self.size = size
+        self.folder = Path(tempfile.mkdtemp(prefix="cr-"))  # short: a Unix socket lies in it
+        self.job_dir = self.folder / "job"
+        self.job_dir.mkdir(mode=0o700)
+        if isinstance(what, str):
+            target = self.folder / "script.py"
+            target.write_text(what, encoding="utf-8")
+            command = [str(target), "", "[]"]
+        else:
+            command = [what.__code__.co_filename, what.__qualname__, json.dumps(list(args))]
+        job_id = uuid.uuid4().hex
+        self.processes: list[subprocess.Popen[bytes] | _Forked] = []
+        for rank in range(size):
+            environment = clean_environment()
+            environment[_FOLDER] = str(self._own(rank))
+            self._own(rank).mkdir()
+            if place:
+                environment |= {
+                    "CIRANDA_RANK": str(rank),
+                    "CIRANDA_SIZE": str(size),
+                    "CIRANDA_JOB_ID": job_id,
+                    "CIRANDA_JOB_DIR": str(self.job_dir),
+                    "CIRANDA_ERROR_FILE": str(self._own(rank) / "error.json"),
+                }
+            environment |= (env(rank) if callable(env) else env) or {}
+            start = _start_fresh if fresh else _nursery().start
+            self.processes.append(start(command, environment, self._own(rank)))
+
+    def _own(self, rank: int) -> Path:
+        return self.folder / str(rank)
+
+    def _text(self, rank: int, name: str) -> str:
+        return (self._own(rank) / name).read_text(encoding="utf-8", errors="replace")
+
+    def _json(self, rank: int, name: str) -> Any:
+        try:
+            return json.loads(self._text(rank, name))
+        except FileNotFoundError:
+            return None
+
+    def stderr(self, rank: int) -> str:
+        """What the rank has written to stderr so far."""
+        return self._text(rank, "stderr")
+
+    def wait_for_mark(self, rank: int, name: str, timeout: float = 60) -> None:
+        """Until the rank has called mark(name)."""
+        path = self._own(rank) / f"mark-{name}"
+        deadline = time.monotonic() + timeout
+        while not path.exists():
+            assert self.processes[rank].poll() is None, (
+                f"rank {rank} ended before it said {name!r}:\n{self.stderr(rank)}"
+            )
+            assert time.monotonic() < deadline, (
+                f"rank {rank} did not say {name!r} within {timeout} s:\n{self.stderr(rank)}"
+            )
+            time.sleep(0.005)
+
+    def tell(self, name: str) -> None:
+        """Lets wait_until_told(name) return in every rank."""
+        for rank in range(self.size):
+            (self._own(rank) / f"told-{name}").touch()
+
+    def wait(self, timeout: float = 60) -> list[RankResult]:
+        """Until every rank has ended; a rank that does not is a failure with all stacks in it."""
+        deadline = time.monotonic() + timeout
+        for process in self.processes:
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.01))
+            except subprocess.TimeoutExpired:
+                self._fail_with_stacks(timeout)
+        return [
+            RankResult(
+                rank=rank,
+                exit_code=process.wait(),
+                stdout=self._text(rank, "stdout"),
+                stderr=self._text(rank, "stderr"),
+                value=self._json(rank, "value.json"),
+                error_report=self._json(rank, "error.json"),
+            )
+            for rank, process in enumerate(self.processes)
+        ]
+
+    def _fail_with_stacks(self, timeout: float) -> None:
+        hung = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
+        for rank in hung:
+            self.processes[rank].send_signal(signal.SIGCONT)
+            self.processes[rank].send_signal(signal.SIGABRT)  # faulthandler prints every thread
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and any(
+            self.processes[rank].poll() is None for rank in hung
+        ):
+            time.sleep(0.02)
+        self.kill()
+        texts = [
+            f"--- rank {rank}, exit code {process.returncode}\n{self.stderr(rank)}"
+            for rank, process in enumerate(self.processes)
+        ]
+        raise AssertionError(f"ranks {hung} did not end within {timeout} s\n" + "\n".join(texts))
+
+    def kill(self) -> None:
+        """Ends this job's processes, and the children that they forked."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_ranks(
+    source_or_function: str | Callable[..., Any],
+    size: int,
+    *,
+    args: Sequence[Any] = (),
+    env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
+    place: bool = True,
+    fresh: bool = False,
+) -> Job:
+    """Starts the ranks and returns at once; use it in a `with`. See run_ranks()."""
+    return Job(source_or_function, size, args=args, env=env, place=place, fresh=fresh)
+
+
+def run_ranks(
+    source_or_function: str | Callable[..., Any],
+    size: int,
+    *,
+    args: Sequence[Any] = (),
+    env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
+    timeout: float = 60,
+    place: bool = True,
+    fresh: bool = False,
+) -> list[RankResult]:
+    """Runs a script or a top-level function (with JSON-able `args`) on `size` ranks.
+
+    `env` is added to each rank's environment, or env(rank). Without `place` no CIRANDA_ variables
+    are set; with `fresh` each rank is an interpreter of its own. A rank that fails is in the
+    result; one that does not end is an AssertionError.
+    """
+    with Job(source_or_function, size, args=args, env=env, place=place, fresh=fresh) as job:
+        return job.wait(timeout)
+
+
+def values_of(results: Sequence[RankResult]) -> list[Any]:
+    """What the ranks returned; an AssertionError with their stderr if one of them failed."""
+    failed = [result for result in results if result.exit_code != 0]
+    failed.sort(key=lambda result: "RankLostError" in result.stderr)  # the culprit first
+    assert not failed, "\n".join(
+        f"--- rank {result.rank}, exit code {result.exit_code}\n{result.stdout}{result.stderr}"
+        for result in failed
+    )
+    return [result.value for result in results]
+
+
+# --- within a rank -------------------------------------------------------------------------------
+
+
+def report(value: Any) -> None:
+    """Sends the rank's value to the test, now. Returning it from the function does the same."""
+    path = Path(os.environ[_FOLDER]) / "value.json"
+    path.with_suffix(".new").write_text(json.dumps(value), encoding="utf-8")
+    path.with_suffix(".new").rename(path)
+
+
+def mark(name: str) -> None:
+    """Tells the test that this rank has come so far."""
+    (Path(os.environ[_FOLDER]) / f"mark-{name}").touch()
+
+
+def wait_until_told(name: str, timeout: float = 60) -> None:
+    """Until the test calls job.tell(name)."""
+    path = Path(os.environ[_FOLDER]) / f"told-{name}"
+    deadline = time.monotonic() + timeout
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the test did not say {name!r} within {timeout} s")
+        time.sleep(0.005)
+
+
+def _run(path: str, function: str, arguments: str) -> None:
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not function:
+        code = compile(Path(path).read_text(encoding="utf-8"), path, "exec")
+        exec(code, {"__name__": "__main__", "__file__": path, "report": report, "mark": mark})  # noqa: S102
+        return
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    value = getattr(module, function)(*json.loads(arguments))
+    if value is not None:
+        report(value)
+
+
+def _next_task() -> list[str]:
+    """In the nursery: never returns but in a forked rank, with what it shall run."""
+    # torch.optim imports torch._dynamo when the first optimizer is made.
+    for module in ("torch.utils.data", "torch._dynamo", "ciranda.torch", "pytest"):
+        importlib.import_module(module)
+    for line in sys.stdin:
+        task = json.loads(line)
+        pid_read, pid_write = os.pipe()
+        nurse = os.fork()
+        if nurse != 0:
+            os.close(pid_write)
+            print(os.read(pid_read, 32).decode(), flush=True)
+            os.close(pid_read)
+            os.waitpid(nurse, 0)
+            continue
+        # A nurse forks the rank, waits for it and writes down how it ended. Nobody waits for the
+        # nurse: the process in between has left.
+        if os.fork() != 0:
+            os._exit(0)
+        rank = os.fork()
+        if rank != 0:
+            os.close(pid_write)
+            _nurse(rank, Path(task["folder"]))
+        os.setsid()
+        os.write(pid_write, str(os.getpid()).encode())
+        os.close(pid_read)
+        os.close(pid_write)
+        for number, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
+            fd = os.open(Path(task["folder"]) / name, os.O_RDWR | os.O_CREAT, 0o600)
+            os.dup2(fd, number)
+            os.close(fd)
+        os.environ.clear()
+        os.environ.update(task["environment"])
+        return list(task["command"])
+    os._exit(0)
+
+
+def _nurse(rank: int, folder: Path) -> NoReturn:
+    _, status = os.waitpid(rank, 0)
+    with contextlib.suppress(OSError):  # the test may be over
+        (folder / "exit.new").write_text(str(os.waitstatus_to_exitcode(status)))
+        (folder / "exit.new").rename(folder / "exit")
+    os._exit(0)
+
+
+def _run_and_leave(command: list[str]) -> NoReturn:
+    """As the interpreter would end, but without tearing torch down: that takes a second."""
+    code: Any = 0
+    try:
+        _run(*command)
+    except SystemExit as leave:
+        code = leave.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _run(*sys.argv[1:])
+    else:
+        _run_and_leave(_next_task())

@@ -1,0 +1,213 @@
+"""broadcast_parameters, broadcast_optimizer_state, broadcast_object and allgather_object."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks, values_of
+from torch import nn
+
+import ciranda.torch as hvd
+
+
+class Custom:
+    """Something that only pickle can carry."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def equal_everywhere(tensor: torch.Tensor) -> bool:
+    """Whether all ranks hold the same bits."""
+    gathered = hvd.allgather(tensor.detach().contiguous().unsqueeze(0))
+    return all(torch.equal(gathered[0], row) for row in gathered)
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def model_of(rank: int) -> nn.Module:
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    model.to(memory_format=torch.channels_last)
+    model[1].num_batches_tracked.fill_(rank)  # an integer buffer of no dimension
+    model.register_buffer("mask", torch.tensor([rank == 1, True]))
+    return model
+
+
+def parameters() -> None:
+    hvd.init()
+    for root in range(hvd.size()):
+        model, expected = model_of(hvd.rank()), model_of(root)
+        strides = [p.stride() for p in model.parameters()]
+        before = [p.data_ptr() for p in model.parameters()]
+        hvd.broadcast_parameters(model.state_dict(), root_rank=root)
+        for (name, found), wanted in zip(
+            model.state_dict().items(), expected.state_dict().values(), strict=True
+        ):
+            assert torch.equal(found, wanted), name
+        assert before == [p.data_ptr() for p in model.parameters()], "in place"
+        assert strides == [p.stride() for p in model.parameters()], "channels_last is kept"
+    model = model_of(hvd.rank())
+    hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+    assert all(equal_everywhere(p) for p in model.parameters())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_parameters_become_those_of_the_root(size: int) -> None:
+    values_of(run_ranks(parameters, size))
+
+
+def odd_parameters() -> None:
+    hvd.init()
+    hvd.broadcast_parameters({}, 0)
+    mixed: dict[str, Any] = {"epoch": 3, "w": torch.full((2,), float(hvd.rank())), "none": None}
+    hvd.broadcast_parameters(mixed, 1)
+    assert mixed["w"].tolist() == [1, 1] and mixed["epoch"] == 3
+    many = {f"p{i}": torch.full((1,), i + hvd.rank()) for i in range(5000)}
+    hvd.broadcast_parameters(many, 1)
+    assert [int(many[f"p{i}"]) for i in range(5000)] == list(range(1, 5001))
+    with pytest.raises(ValueError, match="params must be a dict or"):
+        hvd.broadcast_parameters([torch.ones(1)], 0)
+    with pytest.raises(ValueError, match="root_rank 2 is not a rank"):
+        hvd.broadcast_parameters({"w": torch.ones(1)}, 2)
+
+
+def test_parameters_that_are_no_tensors_or_very_many() -> None:
+    values_of(run_ranks(odd_parameters, 2))
+
+
+# --- optimizer state -----------------------------------------------------------------------------
+
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1)),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.5),
+    "Adagrad": torch.optim.Adagrad,
+    "Rprop": torch.optim.Rprop,
+}
+
+
+def optimizer_state() -> None:
+    hvd.init()
+    for name, make in OPTIMIZERS.items():
+        model = model_of(0)
+        groups = [{"params": [p]} for p in model.parameters()]
+        optimizer = make(groups)
+        root = 1
+        if hvd.rank() == root:  # the others have no state at all
+            for _ in range(2):
+                model(torch.rand(2, 3, 3, 3)).sum().backward()
+                optimizer.step()
+            optimizer.param_groups[0]["lr"] = 0.025
+            optimizer.param_groups[0]["note"] = ("a", 1.5, None, True)
+        values = [p.detach().clone() for p in model.parameters()]
+        hvd.broadcast_optimizer_state(optimizer, root)
+        assert float(optimizer.param_groups[0]["lr"]) == 0.025, name
+        assert optimizer.param_groups[0]["note"] == ("a", 1.5, None, True), name
+        for before, after in zip(values, model.parameters(), strict=True):
+            assert torch.equal(before, after), "no step was run"
+        state = optimizer.state_dict()["state"]
+        assert bool(state) == (name not in ("SGD",)) or all(
+            value is None for row in state.values() for value in row.values()
+        ), (name, state)
+        for row in state.values():
+            for key, value in row.items():
+                if isinstance(value, torch.Tensor):
+                    assert equal_everywhere(value.float()), (name, key)
+                    assert key != "step" or value.item() == 2, name
+        # Training goes on from there, the same on every rank.
+        hvd.broadcast_parameters(model.state_dict(), root)
+        optimizer.zero_grad()
+        torch.manual_seed(3)
+        model(torch.rand(2, 3, 3, 3)).sum().backward()
+        optimizer.step()
+        assert all(equal_everywhere(p) for p in model.parameters()), name
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_optimizer_state_becomes_that_of_the_root(size: int) -> None:
+    values_of(run_ranks(optimizer_state, size))
+
+
+def lbfgs() -> None:
+    hvd.init()
+    optimizer = torch.optim.LBFGS([nn.Parameter(torch.ones(1))])
+    with pytest.raises(ValueError, match="LBFGS keeps state that cannot be broadcast"):
+        hvd.broadcast_optimizer_state(optimizer, 0)
+
+
+def test_lbfgs_is_refused() -> None:
+    values_of(run_ranks(lbfgs, 1))
+
+
+# --- objects -------------------------------------------------------------------------------------
+
+
+def thing(rank: int) -> Any:
+    return {
+        "epoch": rank,
+        "name": f"rank {rank} ü",
+        "list": [1, 2.5, None, True, b"bytes", (1, 2)],
+        "nested": collections.OrderedDict(a={"b": [rank] * rank}),
+    }
+
+
+def objects() -> None:
+    hvd.init()
+    size, rank = hvd.size(), hvd.rank()
+    for root in range(size):
+        assert hvd.broadcast_object(thing(rank), root) == thing(root)
+        assert hvd.broadcast_object(thing(rank), root_rank=root, name="named") == thing(root)
+    for empty in (None, 0, "", [], {}):
+        assert hvd.broadcast_object(empty if rank == 0 else "else", 0) == empty
+    assert hvd.broadcast_object("x" * 3_000_000 if rank == 0 else None) == "x" * 3_000_000
+    found = hvd.broadcast_object({"w": torch.full((3,), float(rank))}, size - 1)
+    assert torch.equal(found["w"], torch.full((3,), size - 1.0))
+
+    assert hvd.allgather_object(thing(rank)) == [thing(r) for r in range(size)]
+    assert hvd.allgather_object("y" * rank * 10_000, name="a") == [
+        "y" * r * 10_000 for r in range(size)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_objects_travel(size: int) -> None:
+    values_of(run_ranks(objects, size))
+
+
+def pickled() -> None:
+    hvd.init()
+    rank = hvd.rank()
+    found = hvd.broadcast_object(Custom(rank), 1, allow_pickle=True)
+    assert type(found) is Custom and found.number == 1
+    gathered = hvd.allgather_object(Custom(rank), allow_pickle=True)
+    assert [one.number for one in gathered] == [0, 1]
+
+    # Without leave: an error on both, and nobody waits for ever.
+    with pytest.raises(ValueError) as refused:
+        hvd.broadcast_object(Custom(rank), 1, name="c")
+    text = str(refused.value)
+    if rank == 1:
+        assert "a Custom holds more than numbers, strings, lists, dicts and tensors" in text
+        assert "pass allow_pickle=True on every rank to send it" in text
+    else:
+        assert text == "broadcast_object.c: rank 1 could not send its object"
+    with pytest.raises(ValueError) as refused:
+        hvd.allgather_object(Custom(rank) if rank == 1 else 5, name="g")
+    if rank == 0:
+        assert str(refused.value) == "allgather_object.g: ranks [1] could not send their objects"
+    # What does not pickle at all.
+    with pytest.raises((ValueError, AttributeError, TypeError)):
+        hvd.broadcast_object(lambda: None, 1, allow_pickle=True)
+    assert hvd.broadcast_object(rank, 1) == 1, "the World goes on"
+
+
+def test_only_plain_values_travel_without_leave() -> None:
+    values_of(run_ranks(pickled, 2))
