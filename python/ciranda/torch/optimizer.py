@@ -107,7 +107,8 @@ class _Distributed:
     def __reduce__(self) -> Any:
         # Copies and pickles are the plain optimizer: a reducer belongs to this process.
         inner_class = type(self).__mro__[2]
-        return inner_class.__new__, (inner_class,), self.__getstate__()
+        state = self.__getstate__()  # type: ignore[attr-defined]
+        return inner_class.__new__, (inner_class,), state
 
 
 class _NoReducer:
