@@ -354,6 +354,7 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
 bool Engine::run_cycle() {
   if (failure_) return false;
   if (control_.failed()) {
+    take_what_arrived();
     fail(control_.failure());
     return true;
   }
@@ -586,6 +587,12 @@ void Engine::fail(const Error& why) {
   bells_.ring_alarm();
 }
 
+// What every rank contributed before one of them was lost is delivered, not failed.
+void Engine::take_what_arrived() {
+  read_log();
+  if (!failure_) advance_backend();
+}
+
 void Engine::service_peer(Rank rank) {
   LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
   while (peer.socket.valid()) {
@@ -614,7 +621,7 @@ void Engine::peer_closed(Rank rank) {
   LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
   if (failure_) return;
-  read_log();  // its goodbye, if there is one, was written before it closed the socket
+  take_what_arrived();  // its goodbye, if there is one, came before it closed the socket
   const std::vector<Rank>& departed = negotiator_.departed();
   if (failure_ || std::find(departed.begin(), departed.end(), rank) != departed.end()) return;
   if (control_.failed()) return fail(control_.failure());

@@ -122,6 +122,7 @@ class Engine {
   void fail(const Error& why) REQUIRES(seat_);
 
   void background_loop();
+  void take_what_arrived() REQUIRES(seat_);
   void service_peer(Rank rank) REQUIRES(seat_);
   void peer_closed(Rank rank) REQUIRES(seat_);
   void report_stall(std::uint64_t waited_ns) EXCLUDES(seat_);

@@ -331,6 +331,21 @@ TEST(Engine, ALostRankEndsTheOthersWithItsName) {
   EXPECT_NE(status.error().text.find("boom"), std::string::npos);
 }
 
+TEST(Engine, WhatEveryRankContributedIsDeliveredAlthoughOneRaisesNext) {
+  World world(2);
+  std::vector<float> a(10, 1.0F);
+  std::vector<float> b(10, 2.0F);
+  auto first = allreduce(world[0], a);
+  auto second = allreduce(world[1], b);
+  std::thread peer([&] {
+    EXPECT_TRUE(world[1].wait(second.value()).ok());
+    world[1].abort("rank 1 raised ValueError: boom");
+  });
+  peer.join();
+  EXPECT_TRUE(world[0].wait(first.value()).ok());
+  EXPECT_EQ(a[0], 3.0F);
+}
+
 TEST(Engine, ARankThatLeavesEndsWhatOthersNeedItFor) {
   World world(2);
   std::vector<float> tensor(10, 1.0F);
