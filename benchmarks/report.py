@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Samples, machine
+from benchmarks.common import Samples, core_round_trip_ns, machine
 
 RESULTS = Path(__file__).with_name("results")
 # What conftest.py prints at the end, because pytest keeps a test's own output to itself.
@@ -112,6 +112,7 @@ class Report:
 
     def save(self) -> None:
         RESULTS.mkdir(exist_ok=True)
+        self.machine["core_round_trip_ns_after"] = core_round_trip_ns()
         text = self.text()
         record = {"title": self.title, "machine": self.machine, **self.data}
         (RESULTS / f"{self.name}.json").write_text(json.dumps(record, indent=1) + "\n")
