@@ -27,7 +27,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "core/transport": {"core/base", "core/wire"},
 }
 MAY_INCLUDE["core/backend"] = set(MAY_INCLUDE)
-MAY_INCLUDE["core/runtime"] = set(MAY_INCLUDE)
+MAY_INCLUDE["core/runtime"] = set(MAY_INCLUDE) | {"include"}  # it implements the C++ API
 # Its hooks copy, scale and cast a gradient in one pass, hence the kernels.
 MAY_INCLUDE["torch"] = {"core/base", "core/wire", "core/kernels", "core/runtime", "include"}
 MAY_INCLUDE["bindings"] = MAY_INCLUDE["torch"] | {"torch"}
@@ -75,7 +75,11 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
     (
         "an exception in core",
         r"\bthrow\b",
-        {"csrc/torch/*": "torch's way", "csrc/bindings/*": "Python's"},
+        {
+            "csrc/torch/*": "torch's way",
+            "csrc/bindings/*": "Python's",
+            "csrc/core/runtime/job.cc": "the API of C++ programs, on top of everything",
+        },
     ),
 ]
 PYTHON_WORDS: list[tuple[str, str, dict[str, str]]] = [

@@ -69,11 +69,16 @@ def test_module_searches_only_beside_itself() -> None:
 
 
 def test_cpp_program_builds_against_the_installed_package(tmp_path: Path) -> None:
-    headers = [
-        h for h in (PACKAGE / "include/ciranda").glob("*.h") if not h.stem.startswith("torch")
-    ]
-    includes = "".join(f"#include <ciranda/{header.name}>\n" for header in headers)
-    (tmp_path / "main.cc").write_text(f"{includes}int main() {{ return 0; }}\n")
+    (tmp_path / "main.cc").write_text(
+        "#include <ciranda/ciranda.h>\n"
+        "#include <cstdio>\n"
+        "int main() {\n"
+        "  ciranda::Job job;\n"
+        "  float value = static_cast<float>(job.rank() + 1);\n"
+        "  job.allreduce(&value, 1);\n"
+        '  std::printf("rank %d sum %g\\n", job.rank(), value);\n'
+        "}\n"
+    )
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(user LANGUAGES CXX)\n"
@@ -84,7 +89,10 @@ def test_cpp_program_builds_against_the_installed_package(tmp_path: Path) -> Non
     prefix = f"-DCMAKE_PREFIX_PATH={ciranda.cmake_prefix_path()}"
     run("cmake", "-G", "Ninja", "-B", "build", prefix, ".", cwd=tmp_path)
     run("cmake", "--build", "build", cwd=tmp_path)
-    run(tmp_path / "build/user", cwd=tmp_path)
+    assert run(tmp_path / "build/user", cwd=tmp_path) == "rank 0 sum 1\n"
+    launch = [sys.executable, "-m", "ciranda", "run", "--no-color", "-np", "2"]
+    lines = run(*launch, tmp_path / "build/user", cwd=tmp_path).splitlines()
+    assert sorted(lines) == ["[0] rank 0 sum 3", "[1] rank 1 sum 3"]
 
 
 def test_cmake_package_names_no_path_of_the_machine_that_built_it() -> None:
