@@ -42,14 +42,23 @@ def at_least(limit: float, unit: str = "", reason: str = "") -> Target:
     return Target(limit, False, unit, reason)
 
 
+# 1 MiB takes 41 to 50 us while a cache line needs 64 ns from core to core and back, 130 to 190 us at
+# 590 ns; the host moves the cores between the two.
+OTHER_CORE = (
+    "profiled: 3/4 of the time goes into the sum and the copies, on lines that the other core wrote"
+)
+FREED_HEAP = (
+    "not explained yet; suspected: the heap keeps gradients that were freed within backward"
+)
+
 TARGETS: dict[str, Target] = {
     "allreduce.4B": at_most(6, " µs"),
     "allreduce.4B.over_mpi": at_most(3, " µs"),
-    "allreduce.1MiB.c10d": at_least(8, "x"),
-    "allreduce.16MiB.c10d": at_least(8, "x"),
+    "allreduce.1MiB.c10d": at_least(8, "x", reason=OTHER_CORE),
+    "allreduce.16MiB.c10d": at_least(8, "x", reason=OTHER_CORE),
     "allreduce.64MiB.c10d": at_least(4, "x"),
-    "allreduce.1MiB.mpi": at_least(1, "x"),
-    "allreduce.16MiB.mpi": at_least(1, "x"),
+    "allreduce.1MiB.mpi": at_least(1, "x", reason=OTHER_CORE),
+    "allreduce.16MiB.mpi": at_least(1, "x", reason=OTHER_CORE),
     "allreduce.64MiB.mpi": at_least(1, "x"),
     "allreduce.arena": at_most(1.3, "x"),
     "training.mlp.alone": at_least(0.95),
@@ -63,7 +72,7 @@ TARGETS: dict[str, Target] = {
     "overhead.per_parameter": at_most(1.5, " µs"),
     # MiB over the allowance of 5 % of the gradients + 16 MiB.
     "overhead.memory.mlp": at_most(0, " MiB"),
-    "overhead.memory.wide": at_most(0, " MiB"),
+    "overhead.memory.wide": at_most(0, " MiB", reason=FREED_HEAP),
     "overhead.launcher": at_most(0.4, " s"),
 }
 
