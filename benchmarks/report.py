@@ -42,8 +42,8 @@ def at_least(limit: float, unit: str = "", reason: str = "") -> Target:
     return Target(limit, False, unit, reason)
 
 
-# 1 MiB takes 41 to 50 us while a cache line needs 64 ns from core to core and back, 130 to 190 us at
-# 590 ns; the host moves the cores between the two.
+# 1 MiB takes 41 to 50 us while a cache line needs 64 ns from core to core and back, 130 to 190 us
+# at 590 ns; the host moves the cores between the two.
 OTHER_CORE = (
     "profiled: 3/4 of the time goes into the sum and the copies, on lines that the other core wrote"
 )
