@@ -1,6 +1,5 @@
 #pragma once
 
-#include <condition_variable>
 #include <mutex>
 
 // clang's -Wthread-safety accepts annotated types only, and libstdc++'s are not: hence this thin
@@ -29,7 +28,6 @@ class CIRANDA_CAPABILITY("mutex") Mutex {
   bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
  private:
-  friend class CondVar;
   std::mutex mutex_;
 };
 

@@ -252,14 +252,8 @@ void Engine::shutdown() {
                 "rank " + std::to_string(mesh_.self) + " shut down in the middle of an operation",
             .rank = mesh_.self});
     }
-    const Error left{.code = ErrorCode::kShutdown,
-                     .text = "ciranda was shut down on this rank before the operation was done"};
-    queue_.drain_into(drained_);
-    for (Submission& submission : drained_) table_.insert(std::move(submission));
-    drained_.clear();
-    for (const std::uint32_t token : table_.tokens()) {
-      finish(token, about(left, *table_.find(token)->spec));
-    }
+    finish_all({.code = ErrorCode::kShutdown,
+                .text = "ciranda was shut down on this rank before the operation was done"});
     flags.waiters.ring();
   }
   // The log may be full of frames that a computing peer has not read.
@@ -369,12 +363,7 @@ bool Engine::run_cycle() {
 bool Engine::publish_submissions() {
   if (queue_.empty() && unsent_.empty()) return false;
   if (failure_) {
-    // The World failed between a submitter's check and its push.
-    queue_.drain_into(drained_);
-    for (Submission& submission : std::exchange(drained_, {})) {
-      const Error error = about(*failure_, *submission.spec);
-      finish(table_.insert(std::move(submission)), error);
-    }
+    finish_all(*failure_);  // it failed between a submitter's check and its push
     control_.flags(mesh_.self).waiters.ring();
     return true;
   }
@@ -571,6 +560,14 @@ void Engine::finish(std::uint32_t token, const Status& status) {
   finished_any_ = true;
 }
 
+void Engine::finish_all(const Error& why) {
+  queue_.drain_into(drained_);
+  for (Submission& submission : std::exchange(drained_, {})) table_.insert(std::move(submission));
+  for (const std::uint32_t token : table_.tokens()) {
+    finish(token, about(why, *table_.find(token)->spec));
+  }
+}
+
 // -------------------------------------------------------------------------------------------
 // Failure, peers, the background thread
 
@@ -579,11 +576,7 @@ void Engine::fail(const Error& why) {
   pending_at_failure_ = pending_now();
   failure_ = control_.fail(why);
   backend_->abort(*failure_);
-  queue_.drain_into(drained_);
-  for (Submission& submission : std::exchange(drained_, {})) table_.insert(std::move(submission));
-  for (const std::uint32_t token : table_.tokens()) {
-    finish(token, about(*failure_, *table_.find(token)->spec));
-  }
+  finish_all(*failure_);
   bells_.ring_alarm();
 }
 

@@ -119,6 +119,8 @@ class Engine {
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution)
       REQUIRES(seat_);
   void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
+  // Everything submitted, sent or not.
+  void finish_all(const Error& why) REQUIRES(seat_);
   void fail(const Error& why) REQUIRES(seat_);
 
   void background_loop();
