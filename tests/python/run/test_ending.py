@@ -15,7 +15,8 @@ import pytest
 from ciranda.run.ending import Ending, Reason, Step
 
 # A rank with everything that is hard to find again: a child, one in its own session, and a
-# daemon that was forked twice (which may ignore polite requests). Files say when all are there.
+# daemon that was forked twice (which may ignore polite requests). Files say when all are there;
+# the ranks go on once the test has counted them.
 TREE = """
 import subprocess
 subprocess.Popen(["sleep", "300"])
@@ -30,6 +31,8 @@ if os.fork() == 0:
     time.sleep(300)
 os.wait()
 open(f"ready-{rank}", "w").close()
+while not os.path.exists("counted"):
+    time.sleep(0.01)
 """
 COMMAND = [sys.executable, "-m", "ciranda"]
 READY = ("daemon-0", "daemon-1", "ready-0", "ready-1")
@@ -39,7 +42,8 @@ def start_tree(launcher, then="time.sleep(300)\n", *, stubborn=False):
     script = launcher.script(f"STUBBORN = {stubborn}\n" + TREE + then)
     process = launcher.start("-np", "2", script)
     launcher.wait_for_files(*READY)
-    assert len(launcher.processes()) >= 2 + 2 * 3  # the ranks themselves may have ended
+    assert len(launcher.processes()) >= 2 + 2 * 4  # launcher, supervisor, and each rank's four
+    (launcher.folder / "counted").touch()
     return process
 
 
