@@ -186,12 +186,18 @@ class Side:
 SideMaker = Callable[[], Side]
 
 
-def training_sides(model: str) -> list[SideMaker]:
-    """workers/train.py in its three ways, in this order."""
-    launchers = {"alone": through_env(), "ddp": through_env(), "ciranda": through_ciranda}
+def training_sides(model: str, names: Sequence[str]) -> list[SideMaker]:
+    """Ways of workers/train.py, in this order."""
+    ours = ("ciranda", "lockstep")
     return [
-        functools.partial(Side, name, launcher, "train.py", ["--side", name, "--model", model])
-        for name, launcher in launchers.items()
+        functools.partial(
+            Side,
+            name,
+            through_ciranda if name in ours else through_env(),
+            "train.py",
+            ["--side", name, "--model", model],
+        )
+        for name in names
     ]
 
 

@@ -27,6 +27,7 @@ MIB = 1024 * 1024
 STEPS = 300
 WARM_UP_STEPS = 50
 MEMORY_STEPS = 4
+SIDES = ("alone", "ddp", "ciranda")
 LAUNCHER_RUNS = 7
 SLOW_LAUNCHER_RUNS = 3  # torchrun takes seconds
 
@@ -52,7 +53,7 @@ def test_cost_per_parameter(report: Report, benchmark: Any) -> None:
 
     def one_start() -> None:
         nonlocal tensors
-        with running(training_sides("many_small")) as sides:
+        with running(training_sides("many_small", SIDES)) as sides:
             tensors = sides[0].ask({"describe": True})[0]["tensors"]
             for side in sides:
                 side.ask({"steps": WARM_UP_STEPS})
@@ -93,7 +94,7 @@ def test_memory(model: str, report: Report, benchmark: Any) -> None:
 
     def one_start() -> None:
         nonlocal gradient_bytes
-        with running(training_sides(model)) as sides:
+        with running(training_sides(model, SIDES)) as sides:
             gradient_bytes = sides[0].ask({"describe": True})[0]["gradient_bytes"]
             used = {}
             for side in sides:

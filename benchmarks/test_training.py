@@ -18,6 +18,7 @@ from benchmarks.common import (
 )
 from benchmarks.report import Report
 
+SIDES = ("alone", "lockstep", "ddp", "ciranda")
 MODELS = ("mlp", "deep", "small", "wide")
 WINDOW_S = {"mlp": 1.0, "deep": 1.5, "small": 1.5, "wide": 2.5}
 # How long each of DDP's settings is tried, and how often: one unlucky moment must not decide.
@@ -69,21 +70,22 @@ class ModelRun:
         self.description: Json = {}
 
     def one_start(self) -> None:
-        with running(training_sides(self.model)) as (alone, ddp, ciranda):
+        with running(training_sides(self.model, SIDES)) as (alone, *talking):
             self.description = alone.ask({"describe": True})[0]
             alone.ask({"seconds": WINDOW_S[self.model] / 2})
             _, step_s = images_per_s_alone(alone, WINDOW_S[self.model] / 2)
+            ddp = next(side for side in talking if side.name == "ddp")
             if self.ddp_settings is None:
                 trial_steps = max(3, int(TRIAL_S[self.model] / step_s))
                 self.ddp_settings, self.ddp_search = best_ddp_settings(ddp, trial_steps)
             ddp.ask({"configure": self.ddp_settings})
             steps = max(4, int(WINDOW_S[self.model] / step_s))
-            for side in (ddp, ciranda):
+            for side in talking:
                 images_per_s(side, max(WARM_UP_STEPS, steps // 4))
             for _ in range(ROUNDS_PER_START):
                 rate, _ = images_per_s_alone(alone, WINDOW_S[self.model])
                 self.rates.setdefault("alone", Samples()).add(rate)
-                for side in (ddp, ciranda):
+                for side in talking:
                     self.rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
 
 
@@ -107,7 +109,7 @@ def test_training(model: str, finished: dict[str, ModelRun], benchmark: Any) -> 
 
 
 def write(report: Report, runs: dict[str, ModelRun]) -> None:
-    rows = []
+    rows, limits = [], []
     for model, run in runs.items():
         about, settings = run.description, run.ddp_settings or {}
         interfaces = settings.get("interfaces") or "default interface"
@@ -119,6 +121,13 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
                 f"{settings['bucket_cap_mb']} MB, {interfaces}",
             ]
         )
+        limits.append(
+            [
+                model,
+                run.rates["lockstep"].over(run.rates["alone"]).show(),
+                run.rates["ciranda"].over(run.rates["lockstep"]).show(),
+            ]
+        )
         for peer, title in (("alone", "no communication"), ("ddp", "DDP at its best")):
             ratio = run.rates["ciranda"].over(run.rates[peer])
             report.check(f"training.{model}.{peer}", f"{model}: ciranda ÷ {title}", ratio)
@@ -128,6 +137,11 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
             "ddp_settings": settings,
             "ddp_search_images_per_s": run.ddp_search,
         }
-    report.table(["model", "no communication", "DDP", "ciranda", "DDP's best settings"], rows)
+    report.table(
+        ["model", "no communication", "in lock step", "DDP", "ciranda", "DDP's best settings"], rows
+    )
+    report.table(
+        ["model", "a barrier a step ÷ no communication", "ciranda ÷ a barrier a step"], limits
+    )
     report.draw({model: run.rates for model, run in runs.items()}, "images/s")
     report.save()

@@ -1,6 +1,8 @@
 """Training steps on synthetic data, one of three ways.
 
 alone     two processes at the same time that do not talk: the true limit
+lockstep  the same, but each step has a barrier in shared memory: the limit of every method that
+          averages gradients and then steps, were its communication free
 ddp       DistributedDataParallel over Gloo, with settings the harness searches
 ciranda   DistributedOptimizer
 """
@@ -149,6 +151,24 @@ class CirandaTrainer(Trainer):
         self.hvd.shutdown()
 
 
+class LockstepTrainer(Trainer):
+    def __init__(self, job: Job) -> None:
+        import ciranda.torch as hvd
+
+        self.hvd = hvd
+        hvd.init()
+        super().__init__(job, hvd.rank())
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.job.loss(self.model, self.images, self.labels).backward()
+        self.hvd.barrier()
+        self.optimizer.step()
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
 class DdpTrainer(Trainer):
     def __init__(self, job: Job) -> None:
         import torch.distributed as dist
@@ -182,9 +202,9 @@ class DdpTrainer(Trainer):
 
 
 def make_trainer(side: str, job: Job) -> tuple[Trainer, int]:
-    if side == "ciranda":
-        ciranda = CirandaTrainer(job)
-        return ciranda, ciranda.hvd.rank()
+    if side in ("ciranda", "lockstep"):
+        ours = CirandaTrainer(job) if side == "ciranda" else LockstepTrainer(job)
+        return ours, ours.hvd.rank()
     if side == "ddp":
         ddp = DdpTrainer(job)
         return ddp, ddp.dist.get_rank()
@@ -219,7 +239,7 @@ def memory() -> control.Reply:
 
 def main() -> None:
     parser = control.make_parser()
-    parser.add_argument("--side", choices=["alone", "ddp", "ciranda"], required=True)
+    parser.add_argument("--side", choices=["alone", "lockstep", "ddp", "ciranda"], required=True)
     parser.add_argument("--model", choices=sorted(JOBS), required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)

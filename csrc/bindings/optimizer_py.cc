@@ -42,6 +42,7 @@ void bind_optimizer(py::module_& module) {
       .def("set_backward_passes_per_step", &GradientReducer::set_backward_passes_per_step,
            py::arg("passes"), Released())
       .def("arena_bytes", &GradientReducer::arena_bytes, Released())
+      .def("moved_bytes", &GradientReducer::moved_bytes, Released())
       .def("bucket_count", &GradientReducer::bucket_count, Released());
 }
 

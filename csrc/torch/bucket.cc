@@ -16,6 +16,9 @@ namespace {
 // Slots start on cache lines: kernels and optimizers stay aligned, ranks share no line.
 constexpr std::int64_t kSlotBytes = 64;
 
+// Below this to copy a gradient costs no more than to have it born in its place.
+constexpr std::size_t kPlaceBytesMin = 4096;
+
 std::int64_t padded(std::int64_t elements, std::size_t element_bytes) {
   const std::int64_t unit = kSlotBytes / static_cast<std::int64_t>(element_bytes);
   return (elements + unit - 1) / unit * unit;
@@ -44,15 +47,25 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
-// The gradient into its place; p.grad becomes the view if the gradient is dense.
-void fill_view(BucketSlot& slot) {
+bool lies_in_view(const BucketSlot& slot) {
+  const at::Tensor& gradient = slot.parameter.grad();
+  return gradient.const_data_ptr() == slot.view.const_data_ptr() &&
+         same_layout(gradient, slot.view);
+}
+
+// The gradient into its view, which becomes p.grad if the gradient is dense. Returns the bytes that
+// had to be moved.
+std::size_t fill_view(BucketSlot& slot) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
   const std::size_t bytes = slot.view.nbytes();
   if (!slot.used || slot.sparse) {
     if (bytes > 0) std::memset(slot.view.mutable_data_ptr(), 0, bytes);
-    return;
+    return 0;
   }
-  if (gradient.const_data_ptr() == slot.view.const_data_ptr()) return;
+  if (lies_in_view(slot)) {
+    gradient = slot.view;
+    return 0;
+  }
   if (gradient.scalar_type() != slot.view.scalar_type()) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = "the gradient of '" + slot.name + "' is " +
@@ -64,9 +77,11 @@ void fill_view(BucketSlot& slot) {
     kernels::copy(data_of(slot.view), static_cast<const std::byte*>(gradient.const_data_ptr()),
                   bytes);
   } else {
-    slot.view.copy_(gradient.detach());
+    const bool same_memory = gradient.const_data_ptr() == slot.view.const_data_ptr();
+    slot.view.copy_(same_memory ? gradient.detach().clone() : gradient.detach());
   }
   gradient = slot.view;
+  return bytes;
 }
 
 }  // namespace
@@ -78,9 +93,13 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
       missing_(parameters.size()),
       dtype_(parameters.front().second.scalar_type()) {
   for (auto& [name, parameter] : parameters) {
-    slots_.push_back({.name = std::move(name), .parameter = std::move(parameter)});
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    slots_.push_back({.name = std::move(name),
+                      .parameter = std::move(parameter),
+                      .accumulator = std::move(accumulator)});
   }
   lay_out();
+  open_places(true);
 }
 
 // Fresh memory for the gradients and counters; views of the old one keep it alive.
@@ -118,6 +137,7 @@ void Bucket::lay_out() {
     BucketSlot& slot = slots_[i];
     if (slot.by_rows) {
       slot.view.reset();
+      slot.place.reset();
       continue;
     }
     // Each view keeps the memory alive by itself and is no autograd view of anything: zero_grad
@@ -126,6 +146,27 @@ void Bucket::lay_out() {
         data_of(memory_) + static_cast<std::size_t>(offsets[i]) * element_bytes,
         slot.parameter.sizes(), gradient_strides(slot.parameter), [memory = memory_](void*) {},
         type);
+    if (slot.place) {
+      slot.place->move_to(slot.view);
+    } else if (slot.view.nbytes() >= kPlaceBytesMin) {
+      slot.place =
+          std::make_unique<GradientPlace>(slot.view, slot.parameter, slot.accumulator.get());
+    }
+  }
+}
+
+// Fresh memory, because tensors of the user lie where gradients shall be.
+void Bucket::move_away() {
+  const at::Tensor old_memory = memory_;
+  std::vector<at::Tensor> old_views;
+  for (const BucketSlot& slot : slots_) old_views.push_back(slot.view);
+  lay_out();
+  std::memcpy(memory_.mutable_data_ptr(), old_memory.const_data_ptr(), memory_.nbytes());
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    at::Tensor& gradient = slots_[i].parameter.mutable_grad();
+    if (gradient.defined() && old_views[i].defined() && gradient.is_same(old_views[i])) {
+      gradient = slots_[i].view;
+    }
   }
 }
 
@@ -147,13 +188,22 @@ void Bucket::take_gradient(std::size_t index) {
     gradient = gradient.to_dense();
     slot.sparse = false;
   }
-  if (!slot.by_rows) fill_view(slot);
+  if (slot.place) {
+    const bool dense = slot.used && !slot.sparse;
+    slot.place->learn(dense ? gradient.const_data_ptr() : nullptr);
+    if (slot.place->occupied() && !(dense && lies_in_view(slot))) {
+      slot.place->give_up();
+      move_away();
+    }
+  }
+  if (!slot.by_rows) moved_bytes_ += fill_view(slot);
   if (!slot.ready) --missing_;
   slot.ready = true;
 }
 
 void Bucket::submit() {
   CIRANDA_ASSERT(complete() && !submitted());
+  open_places(false);
   write_counters();
   if (dtype_ != travelling_type(dtype_, options_.compression)) {
     kernels::cast(dtype_of(dtype_, options_.name), data_of(memory_), spec_->tensors[0].dtype,
@@ -186,6 +236,13 @@ void Bucket::reset() {
   handle_ = nullptr;
   missing_ = slots_.size();
   for (BucketSlot& slot : slots_) slot.ready = slot.used = slot.sparse = false;
+  open_places(true);
+}
+
+void Bucket::open_places(bool open) {
+  for (BucketSlot& slot : slots_) {
+    if (slot.place) slot.place->set_open(open);
+  }
 }
 
 void Bucket::write_counters() {

@@ -1,26 +1,35 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/runtime/engine.h"
+#include "torch/gradient_place.h"
 
 namespace ciranda {
 
 // How gradients travel between the ranks.
 enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
 
-// A parameter's place in a bucket.
+// The pointer type differs between versions of torch.
+using GradientAccumulator =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+// A parameter's part of a bucket.
 struct BucketSlot {
   std::string name;
   at::Tensor parameter;
+  GradientAccumulator accumulator;  // the parameter itself holds only a weak reference
   // The gradient's memory in the bucket, with the parameter's shape, dtype and strides. Undefined
   // with `by_rows`.
   at::Tensor view;
+  std::unique_ptr<GradientPlace> place = nullptr;  // of the view; not for small gradients
   // Gradients of this parameter were sparse: it has only counters in the bucket.
   bool by_rows = false;
   // This rank has put its gradient there (or zeros, `used` false) in this step.
@@ -53,9 +62,9 @@ class Bucket {
   std::vector<BucketSlot>& slots() { return slots_; }
   const std::string& name() const { return options_.name; }
 
-  // Puts this rank's gradient of slot `index` into the bucket and makes p.grad its view. One pass
-  // over a fresh gradient, none if it was accumulated in place. An undefined gradient counts as
-  // zeros. May be repeated until submit().
+  // Puts this rank's gradient of slot `index` into the bucket and makes p.grad its view. Nothing
+  // moves if the gradient was born there or accumulated in place, else one pass. An undefined
+  // gradient counts as zeros. May be repeated until submit().
   void take_gradient(std::size_t index);
   bool begun() const { return missing_ < slots_.size(); }
   bool complete() const { return missing_ == 0; }
@@ -76,9 +85,13 @@ class Bucket {
   void move_sparse_out();
   // Bytes of arena memory.
   std::size_t arena_bytes() const { return arena_.bytes; }
+  // Bytes of gradients that take_gradient() had to move, since construction.
+  std::uint64_t moved_bytes() const { return moved_bytes_; }
 
  private:
   void lay_out();
+  void move_away();
+  void open_places(bool open);
   double counter(std::size_t index) const;
   void set_counter(std::size_t index, bool value);
   void write_counters();
@@ -90,6 +103,7 @@ class Bucket {
   c10::ScalarType dtype_;            // of the gradients
   std::int64_t elements_ = 0;        // gradients, padding and counters
   std::int64_t counters_begin_ = 0;  // element at which the counters start
+  std::uint64_t moved_bytes_ = 0;
   ArenaBuffer arena_;
   at::Tensor memory_;  // elements_ of dtype_: the arena itself, or private with compression
   Handle handle_;

@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <map>
@@ -60,6 +59,13 @@ std::size_t GradientReducer::arena_bytes() {
   const MutexLock lock(mutex_);
   std::size_t bytes = 0;
   for (const auto& bucket : buckets_) bytes += bucket->arena_bytes();
+  return bytes;
+}
+
+std::uint64_t GradientReducer::moved_bytes() {
+  const MutexLock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& bucket : buckets_) bytes += bucket->moved_bytes();
   return bytes;
 }
 
@@ -130,13 +136,9 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
   }
   auto bucket = std::make_unique<Bucket>(engine_, std::move(options), std::move(parameters));
   for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
-    Hooked hooked;
-    hooked.accumulator = torch::autograd::impl::grad_accumulator(bucket->slots()[slot].parameter);
-    hooked.accumulator->add_post_hook(
+    bucket->slots()[slot].accumulator->add_post_hook(
         std::make_unique<GradientHook>(weak_from_this(), hooked_.size()));
-    hooked.bucket = bucket.get();
-    hooked.slot = slot;
-    hooked_.push_back(std::move(hooked));
+    hooked_.push_back({.bucket = bucket.get(), .slot = slot});
   }
   buckets_.push_back(std::move(bucket));
   for (const std::size_t index : candidates) candidates_[index].placed = true;

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <exception>
@@ -59,15 +58,13 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   void set_backward_passes_per_step(int passes) EXCLUDES(mutex_);
   std::size_t arena_bytes() EXCLUDES(mutex_);
+  // Bytes of gradients that were not born in the arena and had to be moved there, so far.
+  std::uint64_t moved_bytes() EXCLUDES(mutex_);
   std::size_t bucket_count() EXCLUDES(mutex_);
 
  private:
   friend class GradientHook;
-  // The pointer type differs between versions of torch.
-  using Accumulator =
-      decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-  struct Hooked {             // a parameter that has a place in a bucket
-    Accumulator accumulator;  // a parameter itself holds only a weak reference
+  struct Hooked {  // a parameter that has a slot in a bucket
     Bucket* bucket = nullptr;
     std::size_t slot = 0;
   };
