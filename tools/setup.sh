@@ -2,7 +2,7 @@
 # Makes a checkout ready: system packages, .venv, torch, the development tools, ciranda itself.
 # Only git and make are assumed. What is already there is left alone, so a second run is quick.
 #
-#   tools/setup.sh [test] [check] [bench]     also the system packages that these need
+#   tools/setup.sh [test] [check] [bench] [starters]     also the system packages that these need
 #
 #   TORCH_VERSION=2.11.0   another torch than the default
 #   PYTHON=python3.12      another interpreter than python3
@@ -77,10 +77,12 @@ required=(g++ cmake ninja-build python3-venv python3-dev)
 optional=(ccache dataset-fashion-mnist)  # faster builds; the demo's images without a download
 for group in "$@"; do
   case $group in
-    test) required+=(libgtest-dev) optional+=(librapidcheck-dev) ;;
+    test) required+=(libgtest-dev) optional+=(librapidcheck-dev openmpi-bin) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
     bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;
-    *) echo "setup.sh: unknown group '$group' (test, check, bench)" >&2; exit 2 ;;
+    # Slurm brings daemons, so `make test` does not put it on everybody's machine.
+    starters) optional+=(slurmctld slurmd) ;;
+    *) echo "setup.sh: unknown group '$group' (test, check, bench, starters)" >&2; exit 2 ;;
   esac
 done
 

@@ -1,0 +1,109 @@
+"""The tools of others that start ranks, for real: mpirun, srun and torchrun. What could break: a
+variable that the tool does not set, or sets otherwise than its documentation says.
+
+torch/test_world.py tests the variables of more starters, without the tools."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_node_slurm import OneNodeSlurm, missing_program
+from ranks import clean_environment
+
+RANK = """
+import json, signal, sys
+from pathlib import Path
+
+signal.alarm(60)  # whoever started this rank shall not wait for ever
+
+import torch
+import ciranda.torch as hvd
+from ciranda import _C
+
+hvd.init()
+place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]
+total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item()
+(Path(sys.argv[1]) / f"{hvd.rank()}.json").write_text(json.dumps([_C.starter(), *place, total]))
+hvd.shutdown()
+"""
+
+
+def is_open_mpi() -> bool:
+    if shutil.which("mpirun") is None:
+        return False
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True)
+    return "Open MPI" in version.stdout
+
+
+class Starters:
+    """Runs RANK with a command in front, and looks at what the ranks found."""
+
+    def __init__(self, folder: Path, runtime_dir: Path) -> None:
+        self.script = folder / "rank.py"
+        self.script.write_text(RANK)
+        self.folder = folder
+        self.runtime_dir = runtime_dir
+
+    def run(self, *command: str, environment: dict[str, str] | None = None) -> list[Any]:
+        done = subprocess.run(
+            [*command, str(self.script), str(self.folder)],
+            env={
+                **clean_environment(),
+                "XDG_RUNTIME_DIR": str(self.runtime_dir),
+                **(environment or {}),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
+
+
+@pytest.fixture
+def starters(tmp_path: Path) -> Iterator[Starters]:
+    runtime_dir = Path(tempfile.mkdtemp(prefix="ct-"))  # short: a Unix socket will lie in it
+    try:
+        yield Starters(tmp_path, runtime_dir)
+        assert list(runtime_dir.iterdir()) == [], "the job's folder was left behind"
+    finally:
+        shutil.rmtree(runtime_dir)
+
+
+def two_ranks_of(starter: str) -> list[Any]:
+    return [[starter, rank, 2, rank, 2, 3.0] for rank in range(2)]
+
+
+def test_torchrun_starts_two_ranks(starters: Starters) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    found = starters.run(*torchrun, "--standalone", "--nproc-per-node", "2")
+    assert found == two_ranks_of("torchrun")
+
+
+@pytest.mark.skipif(not is_open_mpi(), reason="Open MPI's mpirun is not installed (openmpi-bin)")
+def test_mpirun_starts_two_ranks(starters: Starters) -> None:
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+    assert starters.run(*mpirun, sys.executable) == two_ranks_of("mpirun")
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[OneNodeSlurm]:
+    if missing := missing_program():
+        pytest.skip(f"{missing} is not installed (slurmctld, slurmd)")
+    with OneNodeSlurm() as cluster:
+        yield cluster
+
+
+def test_srun_starts_two_ranks(starters: Starters, slurm: OneNodeSlurm) -> None:
+    srun = ["srun", "--ntasks=2", "--overcommit"]
+    found = starters.run(*srun, sys.executable, environment=slurm.environment)
+    assert found == two_ranks_of("srun")
