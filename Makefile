@@ -1,13 +1,13 @@
 # Thin on purpose: each target is one script of tools/ or one command. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench soak check sanitize clean
+.PHONY: help setup build demo test test-torch bench soak check sanitize clean
 
 SHELL := bash
 PYTHON_IN_VENV := .venv/bin/python
 
 help: ## this text
 	@echo "ciranda: what you can make"
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | \
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | \
 	  while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 	@echo "TORCH_VERSION=2.11.0 before any of them builds for another torch."
 
@@ -17,6 +17,9 @@ demo: setup ## train Fashion-MNIST on one and on two processes, and compare
 test: ## set up and run all tests
 	@tools/setup.sh test
 	@tools/test.sh
+
+test-torch: ## build and test with TORCH_VERSION (2.11.0) in an environment of its own
+	@tools/test_torch.sh
 
 bench: ## measure against DDP and Open MPI; tables, JSON and PNG in benchmarks/results
 	@tools/setup.sh bench
@@ -42,4 +45,4 @@ build: setup ## the same: build and install what changed
 
 clean: ## remove what builds made; .venv and its torch stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
-	rm -rf .venv/.ciranda-stamps/build
+	rm -rf .venv*/.ciranda-stamps/build

@@ -35,7 +35,9 @@ class Tree:
     def paths(self) -> list[str]:
         def walk(folder: Path) -> Iterator[str]:
             for entry in sorted(folder.iterdir()):
-                if entry.name in GENERATED_FOLDERS or entry.name.endswith(".egg-info"):
+                if entry.name in GENERATED_FOLDERS or entry.name.startswith(".venv-"):
+                    continue
+                if entry.name.endswith(".egg-info"):
                     continue
                 if entry.is_dir():
                     yield from walk(entry)
