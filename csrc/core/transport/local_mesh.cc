@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -140,6 +141,8 @@ class Leader {
       ::unlink(address_.sun_path);
       if (made_folder_) ::rmdir(join_.folder.c_str());
     }
+    // Closing would not do: a process forked meanwhile holds the same lock.
+    if (claim_.valid()) ::flock(claim_.get(), LOCK_UN);
   }
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
@@ -170,6 +173,7 @@ class Leader {
     auto address = socket_address(join_.folder);
     if (!address) return address.error();
     address_ = address.value();
+    CIRANDA_TRY(claim_folder());
     listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener_.valid()) return Error::from_errno("socket", errno);
     ::unlink(address_.sun_path);  // of a job that was killed while it started
@@ -178,6 +182,24 @@ class Leader {
     }
     bound_ = true;
     if (::listen(listener_.get(), join_.size) != 0) return Error::from_errno("listen", errno);
+    return {};
+  }
+
+  // Only one rank 0 may unlink and bind the socket. The lock is on the folder itself, so it leaves
+  // no file behind, and the kernel drops it when its owner dies.
+  Status claim_folder() {
+    Fd folder(::open(join_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.valid()) {
+      return Error::from_errno("cannot open the job folder " + join_.folder, errno);
+    }
+    if (::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
+      claim_ = std::move(folder);
+    } else if (errno == EWOULDBLOCK) {
+      return invalid("another process is already rank 0 in the job folder " + join_.folder +
+                     "; this one is rank 0 of job '" + join_.job_id +
+                     "' too: start every rank once, or give this job a folder of its own "
+                     "(CIRANDA_JOB_DIR)");
+    }  // else: a file system without locks; a second rank 0 goes unnoticed there
     return {};
   }
 
@@ -298,6 +320,7 @@ class Leader {
   sockaddr_un address_{};
   bool bound_ = false;
   bool made_folder_ = false;
+  Fd claim_;  // the folder, locked
   Fd listener_;
   LocalMesh mesh_;
 };

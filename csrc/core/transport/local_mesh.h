@@ -32,7 +32,7 @@ struct LocalMesh {
 // `folder`/local, which rank 0 makes; `folder` must be private (mode 0700, same user), is created
 // when missing, and the socket is unlinked as soon as all are connected: nothing is left behind.
 // Rank 0 refuses a wrong size, a rank that came twice, another job, version or user, and says so
-// to every rank.
+// to every rank. A second rank 0 is refused as long as the first waits in the folder.
 struct UnixJoin {
   std::string folder;
   std::string job_id;

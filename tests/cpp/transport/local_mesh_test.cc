@@ -3,14 +3,18 @@
 
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+
+#include "core/base/clock.h"
 
 namespace ciranda {
 namespace {
@@ -37,6 +41,9 @@ class LocalMeshTest : public ::testing::Test {
   }
   UnixJoin rank(Rank number, int size, const std::string& job = "job") {
     return {.folder = "", .job_id = job, .rank = number, .size = size, .timeout_ms = 5'000};
+  }
+  void wait_for_socket() {
+    while (::access((folder_ + "/local").c_str(), F_OK) != 0) std::this_thread::yield();
   }
   std::size_t entries_in_folder() {
     std::size_t count = 0;
@@ -130,6 +137,49 @@ TEST_F(LocalMeshTest, NobodyListeningIsAnErrorInTime) {
   auto mesh = join_all({join});
   ASSERT_FALSE(mesh[0].ok());
   EXPECT_EQ(mesh[0].error().code, ErrorCode::kTimeout);
+}
+
+TEST_F(LocalMeshTest, ASecondRankZeroIsRefusedAtOnceAndTheFirstGoesOn) {
+  std::optional<Result<LocalMesh>> first;
+  UnixJoin leader = rank(0, 2);
+  leader.folder = folder_;
+  std::thread waits([&] { first = join_unix(leader); });
+  wait_for_socket();
+
+  const std::uint64_t began_ns = monotonic_ns();
+  const auto second = join_unix(leader);
+  EXPECT_LT(monotonic_ns() - began_ns, 1'000'000'000u);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(
+      second.error().text.find("another process is already rank 0 in the job folder " + folder_),
+      std::string::npos)
+      << second.error().text;
+
+  const auto other = join_all({rank(1, 2)});
+  waits.join();
+  EXPECT_TRUE(first->ok()) << first->error().text;
+  EXPECT_TRUE(other[0].ok());
+  EXPECT_EQ(entries_in_folder(), 0u);
+}
+
+TEST_F(LocalMeshTest, ARankZeroThatWasKilledBlocksNobody) {
+  UnixJoin leader = rank(0, 2);
+  leader.folder = folder_;
+  const pid_t killed = ::fork();
+  ASSERT_GE(killed, 0);
+  if (killed == 0) {
+    (void)join_unix(leader);
+    ::_exit(0);
+  }
+  wait_for_socket();
+  ::kill(killed, SIGKILL);
+  ASSERT_EQ(::waitpid(killed, nullptr, 0), killed);
+  EXPECT_EQ(entries_in_folder(), 1u) << "the socket that it left";
+
+  auto meshes = join_all({rank(0, 2), rank(1, 2)});
+  for (const auto& mesh : meshes) EXPECT_TRUE(mesh.ok());
+  EXPECT_EQ(entries_in_folder(), 0u);
 }
 
 TEST_F(LocalMeshTest, AStaleSocketOfAKilledJobIsReplaced) {
