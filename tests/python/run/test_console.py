@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import random
 import re
-import subprocess
 import sys
 import threading
 import time
+
+from terminal import Screen, run_in_terminal
 
 from ciranda.run.console import LineSplitter, OutputStream, Piece, PlainSink, TerminalSink
 
 SEED = 0xC1A4
 BAR = "for i in range(0, 101, 10):\n    sys.stderr.write(f'\\r{i:3d}%|{\"#\" * (i // 10)}|')\n"
-
-
-class Screen:
-    """A sink's writes, and what a terminal would show for them."""
-
-    def __init__(self, width=40):
-        self.written = b""
-        self.width = width
-
-    def write(self, text):
-        self.written += text
-
-    def lines(self):
-        rows, row, column = [""], 0, 0
-        text = re.sub(r"\x1b\[[0-9;]*m", "", self.written.decode())
-        for mark in re.findall(r"\x1b\[\d*[AJK]|[^\x1b]", text):
-            if mark == "\n":
-                row, column = row + 1, 0
-                rows += [""] * (row + 1 - len(rows))
-            elif mark == "\r":
-                column = 0
-            elif mark.endswith("A") and len(mark) > 1:
-                row -= int(mark[2:-1])
-            elif mark.endswith("J") and len(mark) > 1:
-                rows[row] = rows[row][:column]
-                del rows[row + 1 :]
-            else:
-                rows[row] = rows[row][:column].ljust(column) + mark + rows[row][column + 1 :]
-                column += 1
-                assert column < self.width or len(mark) > 1, "a live line would wrap"
-        return rows
 
 
 def streams_into(sink, count=2):
@@ -234,26 +202,10 @@ def test_prefixes_are_aligned(launcher):
 
 
 def in_terminal(launcher, *arguments, environment=None):
-    """Runs the launcher in a pseudo-terminal; returns everything it showed, and its code."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ciranda", "run", *arguments],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        cwd=launcher.folder,
-        env={**launcher.environment, **(environment or {})},
-        start_new_session=True,
-    )
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 65536)
-        except OSError:  # the last holder of the terminal has closed it
-            break
-    os.close(master)
-    return shown.decode().replace("\r\n", "\n"), process.wait()
+    """Runs the launcher in a terminal; returns everything it showed, and its code."""
+    command = [sys.executable, "-m", "ciranda", "run", *arguments]
+    variables = {**launcher.environment, **(environment or {})}
+    return run_in_terminal(command, launcher.folder, variables)
 
 
 def test_a_terminal_gets_colours_unless_told_not_to(launcher):
