@@ -12,6 +12,8 @@ import argparse
 import gzip
 import json
 import math
+import os
+import shutil
 import struct
 import sys
 import time
@@ -182,11 +184,15 @@ def progress(steps: Iterable[Any], count: int, epoch: int) -> Iterator[Any]:
     if hvd.rank() != 0:
         yield from steps
         return
-    if sys.stderr.isatty():
+    # Below `ciranda run` stderr is a pipe; COLUMNS says that a terminal is at its other end.
+    if sys.stderr.isatty() or "COLUMNS" in os.environ:
         try:
             from tqdm import tqdm
 
-            yield from tqdm(steps, desc=f"epoch {epoch}", total=count, leave=False)
+            columns = shutil.get_terminal_size().columns  # COLUMNS, or what the terminal says
+            yield from tqdm(
+                steps, desc=f"epoch {epoch}", total=count, leave=False, ncols=columns - 1
+            )
             return
         except ImportError:
             pass
