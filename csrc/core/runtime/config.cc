@@ -21,7 +21,9 @@ struct Starter {
   const char* size;
   const char* local_rank;
   const char* local_size;
-  const char* job;  // tells two jobs of one user apart
+  const char* job;             // tells two jobs of one user apart
+  const char* step = nullptr;  // where a job has several worlds: which one
+  const char* hosts = nullptr;
 };
 constexpr std::array<Starter, 6> kStarters = {{
     {"ciranda", "CIRANDA_RANK", "CIRANDA_SIZE", "CIRANDA_LOCAL_RANK", "CIRANDA_LOCAL_SIZE",
@@ -32,8 +34,10 @@ constexpr std::array<Starter, 6> kStarters = {{
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
-     "SLURM_JOB_ID"},
+    // Only variables of a step: those of its allocation are also found in the batch script and in
+    // smaller steps. Slurm has no plain number for the tasks of this host, hence `hosts`.
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID",
+     "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES"},
 }};
 
 Error bad_value(const char* name, const char* value, const std::string& expected) {
@@ -47,10 +51,10 @@ class Variables {
   explicit Variables(const Getenv& getenv) : getenv_(getenv) {}
 
   const char* text(const char* name) const {
-    const char* value = getenv_(name);
+    const char* value = name != nullptr ? getenv_(name) : nullptr;
     return value != nullptr && *value != '\0' ? value : nullptr;
   }
-  // Keeps `value` when the variable is not set.
+  // Keeps `value` when the variable is not set, or has no name.
   Status integer(const char* name, std::int64_t low, std::int64_t high, std::int64_t& value) const {
     const char* given = text(name);
     if (given == nullptr) return {};
@@ -88,6 +92,14 @@ const Starter* find_starter(const Variables& variables) {
 Status read_place(const Variables& variables, const Starter& starter, Place& place) {
   CIRANDA_TRY(variables.integer(starter.size, 1, kRanksMax, place.size));
   CIRANDA_TRY(variables.integer(starter.rank, 0, place.size - 1, place.rank));
+  int hosts = 1;
+  CIRANDA_TRY(variables.integer(starter.hosts, 1, place.size, hosts));
+  if (hosts > 1) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text = std::string(starter.name) + " started " + std::to_string(place.size) +
+                         " ranks on " + std::to_string(hosts) +
+                         " hosts; ciranda runs on one host so far, start all ranks on it"};
+  }
   // Not told: then every rank is on this host.
   place.local_size = place.size;
   place.local_rank = place.rank;
@@ -176,6 +188,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
     CIRANDA_TRY(read_place(variables, *starter, config.place));
     const char* job = variables.text(starter->job);
     config.job_id = job != nullptr ? job : "0";
+    if (const char* step = variables.text(starter->step)) config.job_id += std::string(".") + step;
     const char* folder = variables.text("CIRANDA_JOB_DIR");
     config.job_folder =
         folder != nullptr ? folder : default_job_folder(variables, *starter, config.job_id);

@@ -31,7 +31,7 @@ TEST(Config, EveryStartersVariablesAreUnderstood) {
       {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "3"}},
       {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}},
       {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}},
-      {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "3"}}};
+      {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "3"}}};
   for (const auto& variables : starters) {
     const auto config = read(variables);
     ASSERT_TRUE(config.ok()) << config.error().text;
@@ -44,10 +44,35 @@ TEST(Config, EveryStartersVariablesAreUnderstood) {
 }
 
 TEST(Config, OurLauncherWinsOverTheOneAroundIt) {
-  const auto config = read(
-      {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}, {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}});
+  const auto config = read({{"CIRANDA_RANK", "0"},
+                            {"CIRANDA_SIZE", "2"},
+                            {"SLURM_PROCID", "5"},
+                            {"SLURM_STEP_NUM_TASKS", "8"}});
   EXPECT_EQ(config.value().starter, "ciranda");
   EXPECT_EQ(config.value().place.size, 2);
+}
+
+TEST(Config, AStepOfSlurmIsNotItsAllocation) {
+  std::map<std::string, std::string> variables = {{"SLURM_PROCID", "0"},
+                                                  {"SLURM_LOCALID", "0"},
+                                                  {"SLURM_NTASKS", "4"},
+                                                  {"SLURM_NTASKS_PER_NODE", "4"},
+                                                  {"SLURM_JOB_ID", "7"}};
+  EXPECT_EQ(read(variables).value().starter, "none") << "the batch script";
+
+  variables["SLURM_STEP_NUM_TASKS"] = "2";
+  variables["SLURM_STEP_NUM_NODES"] = "1";
+  variables["SLURM_STEP_ID"] = "0";
+  const auto first = read(variables);
+  ASSERT_TRUE(first.ok()) << first.error().text;
+  EXPECT_EQ(first.value().place.local_size, 2);
+  variables["SLURM_STEP_ID"] = "1";
+  EXPECT_NE(first.value().job_folder, read(variables).value().job_folder);
+  EXPECT_NE(first.value().job_id, read(variables).value().job_id);
+
+  variables["SLURM_STEP_NUM_NODES"] = "2";
+  ASSERT_FALSE(read(variables).ok());
+  EXPECT_EQ(read(variables).error().code, ErrorCode::kUnsupported);
 }
 
 TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {

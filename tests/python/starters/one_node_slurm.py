@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 _PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"  # daemons are in sbin
-_START_S = 20.0
+_IDLE_S = 20.0
 _END_S = 10.0
 
 CONFIGURATION = """\
@@ -40,7 +40,8 @@ StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
-NodeName=localhost NodeAddr=127.0.0.1 NodeHostname={host} CPUs={cores}
+SlurmdParameters=config_overrides
+NodeName=localhost NodeAddr=127.0.0.1 NodeHostname={host} CPUs=8
 PartitionName=all Nodes=localhost Default=YES
 """
 
@@ -67,7 +68,7 @@ class OneNodeSlurm:
             self._start(undo, "munged", *self._munge_options())
             self._start(undo, "slurmctld", "-D")
             self._start(undo, "slurmd", "-D", "-N", "localhost")
-            self._wait_until_idle()
+            self.wait_until_idle()
             self._undo = undo.pop_all()
         return self
 
@@ -78,6 +79,7 @@ class OneNodeSlurm:
         loopback = "127.0.0.1"
         with socket.create_server((loopback, 0)) as a, socket.create_server((loopback, 0)) as b:
             ports = [listener.getsockname()[1] for listener in (a, b)]
+        # config_overrides: Slurm believes in eight CPUs, however many there are.
         return CONFIGURATION.format(
             controller_port=ports[0],
             node_port=ports[1],
@@ -85,7 +87,6 @@ class OneNodeSlurm:
             user=getpass.getuser(),
             folder=self.folder,
             host=socket.gethostname().partition(".")[0],
-            cores=len(os.sched_getaffinity(0)),
         )
 
     def _munge_options(self) -> list[str]:
@@ -106,8 +107,9 @@ class OneNodeSlurm:
             )
         undo.callback(_end, process)
 
-    def _wait_until_idle(self) -> None:
-        deadline = time.monotonic() + _START_S
+    def wait_until_idle(self) -> None:
+        """Until the node has come up, or has ended what it runs."""
+        deadline = time.monotonic() + _IDLE_S
         state = ""
         while state != "idle":
             logs = [path.read_text() for path in sorted(self.folder.glob("*.log"))]
@@ -118,7 +120,7 @@ class OneNodeSlurm:
                 env={**os.environ, **self.environment},
                 capture_output=True,
                 text=True,
-                timeout=_START_S,
+                timeout=_IDLE_S,
             ).stdout.strip()
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,13 @@ class Starters:
         self.runtime_dir = runtime_dir
 
     def run(self, *command: str, environment: dict[str, str] | None = None) -> list[Any]:
+        """`command` with RANK behind it."""
+        self.run_as_it_is(*command, str(self.script), str(self.folder), environment=environment)
+        return self.found()
+
+    def run_as_it_is(self, *command: str, environment: dict[str, str] | None = None) -> None:
         done = subprocess.run(
-            [*command, str(self.script), str(self.folder)],
+            command,
             env={
                 **clean_environment(),
                 "XDG_RUNTIME_DIR": str(self.runtime_dir),
@@ -66,7 +72,10 @@ class Starters:
             timeout=100,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
+
+    def found(self, folder: str = ".") -> list[Any]:
+        paths = sorted((self.folder / folder).glob("*.json"))
+        return [json.loads(path.read_text()) for path in paths]
 
 
 @pytest.fixture
@@ -104,6 +113,33 @@ def slurm() -> Iterator[OneNodeSlurm]:
 
 
 def test_srun_starts_two_ranks(starters: Starters, slurm: OneNodeSlurm) -> None:
-    srun = ["srun", "--ntasks=2", "--overcommit"]
-    found = starters.run(*srun, sys.executable, environment=slurm.environment)
+    found = starters.run("srun", "--ntasks=2", sys.executable, environment=slurm.environment)
     assert found == two_ranks_of("srun")
+
+
+def test_two_steps_of_one_allocation_stay_apart(starters: Starters, slurm: OneNodeSlurm) -> None:
+    """Each has fewer tasks than the allocation, whose variables both inherit."""
+    step = f"srun --ntasks=2 --overlap {sys.executable} {starters.script}"
+    steps = [f"{step} {starters.folder}/{name} & {name}=$!" for name in ("one", "two")]
+    for name in ("one", "two"):
+        (starters.folder / name).mkdir()
+    starters.run_as_it_is(
+        *("salloc", "--ntasks=4", "--ntasks-per-node=4"),
+        *("sh", "-c", "\n".join([*steps, "wait $one && wait $two"])),
+        environment=slurm.environment,
+    )
+    assert [starters.found(name) for name in ("one", "two")] == [two_ranks_of("srun")] * 2
+
+
+def test_a_batch_script_is_no_rank_of_its_steps(starters: Starters, slurm: OneNodeSlurm) -> None:
+    batch, said, ended = (starters.folder / name for name in ("batch.sh", "said", "ended"))
+    rank = f"{sys.executable} {starters.script} {starters.folder}"
+    batch.write_text(f"#!/bin/sh\n{rank}\ntouch {ended}\n")
+    sbatch = ["sbatch", "--ntasks=2", f"--output={said}", str(batch)]
+    starters.run_as_it_is(*sbatch, environment=slurm.environment)
+    deadline = time.monotonic() + 60
+    while not ended.exists():  # sbatch --wait asks every ten seconds only
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.05)
+    slurm.wait_until_idle()
+    assert starters.found() == [["none", 0, 1, 0, 1, 1.0]]

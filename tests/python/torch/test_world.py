@@ -49,9 +49,9 @@ STARTERS = {
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
     "srun": (
         "SLURM_PROCID",
-        "SLURM_NTASKS",
+        "SLURM_STEP_NUM_TASKS",
         "SLURM_LOCALID",
-        "SLURM_NTASKS_PER_NODE",
+        "SLURM_STEP_TASKS_PER_NODE",
         "SLURM_JOB_ID",
     ),
 }
