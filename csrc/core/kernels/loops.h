@@ -20,10 +20,11 @@ template <class Isa, class T>
 struct Plain {
   using Element = T;
   using Vec = Vector<T, Isa::kVectorBytes>;
+  using Stored = Vec;
   static constexpr std::size_t kElementBytes = sizeof(T);
   static constexpr std::size_t kLanes = Isa::kVectorBytes / sizeof(T);
   static Vec load(const std::byte* from) { return load_vector<Vec>(from); }
-  static void store(std::byte* to, Vec vec) { store_vector(to, vec); }
+  static Stored pack(Vec vec) { return vec; }
 };
 
 template <class Isa>
@@ -40,7 +41,7 @@ struct Float16 : Half<Isa> {
   using typename Half<Isa>::Vec;
   using typename Half<Isa>::Stored;
   static Vec load(const std::byte* from) { return Isa::from_float16(load_vector<Stored>(from)); }
-  static void store(std::byte* to, Vec vec) { store_vector(to, Isa::to_float16(vec)); }
+  static Stored pack(Vec vec) { return Isa::to_float16(vec); }
 };
 
 template <class Isa>
@@ -48,7 +49,7 @@ struct BFloat16 : Half<Isa> {
   using typename Half<Isa>::Vec;
   using typename Half<Isa>::Stored;
   static Vec load(const std::byte* from) { return Isa::from_bfloat16(load_vector<Stored>(from)); }
-  static void store(std::byte* to, Vec vec) { store_vector(to, Isa::to_bfloat16(vec)); }
+  static Stored pack(Vec vec) { return Isa::to_bfloat16(vec); }
 };
 
 template <class Format>
@@ -63,9 +64,8 @@ inline typename Format::Vec load_first(const std::byte* from, std::size_t elemen
 
 template <class Format>
 inline void store_first(std::byte* to, typename Format::Vec vec, std::size_t elements) {
-  std::byte padded[kVecBytesStored<Format>];
-  Format::store(padded, vec);
-  __builtin_memcpy(to, padded, elements * Format::kElementBytes);
+  const typename Format::Stored packed = Format::pack(vec);
+  __builtin_memcpy(to, &packed, elements * Format::kElementBytes);
 }
 
 // --- Operations on vectors. ---
@@ -222,11 +222,12 @@ class ReduceLoop {
         so_far[v] = Op<Format>::combine(so_far[v], next);
       }
     }
-    for (std::size_t v = 0; v < kVecs; ++v) so_far[v] = postscaled(so_far[v]);
+    typename Format::Stored packed[kVecs];  // once for all outputs
+    for (std::size_t v = 0; v < kVecs; ++v) packed[v] = Format::pack(postscaled(so_far[v]));
     for (std::size_t output = 0; output < r_.output_count; ++output) {
       std::byte* to = r_.outputs[output] + offset;
       for (std::size_t v = 0; v < kVecs; ++v) {
-        Format::store(to + v * kVecBytesStored<Format>, so_far[v]);
+        store_vector(to + v * kVecBytesStored<Format>, packed[v]);
       }
     }
   }
@@ -327,7 +328,8 @@ void cast_as_floats(const Casting& c) {
   const Scale<From> scale(c.factor);
   std::size_t i = 0;
   for (; i + From::kLanes <= c.count; i += From::kLanes) {
-    To::store(c.to + i * To::kElementBytes, scale(From::load(c.from + i * From::kElementBytes)));
+    const auto scaled = scale(From::load(c.from + i * From::kElementBytes));
+    store_vector(c.to + i * To::kElementBytes, To::pack(scaled));
   }
   const std::size_t rest = c.count - i;
   if (rest == 0) return;

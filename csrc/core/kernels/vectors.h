@@ -56,8 +56,7 @@ struct HalfBits {
     // Half a unit in the last place kept, less one if that place is even: ties go to even.
     const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
     const Words quiet_nan = (bits >> 16) | 0x40u;
-    const Words is_nan = reinterpret_cast<Words>(floats != floats);
-    return Resize::narrow((is_nan & quiet_nan) | (~is_nan & rounded));
+    return Resize::narrow(floats != floats ? quiet_nan : rounded);
   }
 
   static Floats from_float16(Halves halves) {
