@@ -3,8 +3,9 @@
 set(_kernels ${CMAKE_CURRENT_LIST_DIR})
 
 # No contraction to fused multiply-adds: every variant promises the same bits.
+# No errno of sqrt's: one instruction then.
 # -O3 because the loops over a strip must unroll to stay in registers.
-set(_kernel_options -ffp-contract=off $<$<NOT:$<CONFIG:Debug>>:-O3>)
+set(_kernel_options -ffp-contract=off -fno-math-errno $<$<NOT:$<CONFIG:Debug>>:-O3>)
 set_source_files_properties(${_kernels}/reduce_portable.cc
   PROPERTIES COMPILE_OPTIONS "${_kernel_options}")
 

@@ -15,12 +15,12 @@ const Variant& best_variant() {
   CIRANDA_UNREACHABLE();
 }
 
+}  // namespace
+
 const Variant& chosen_variant() {
   static const Variant& variant = best_variant();
   return variant;
 }
-
-}  // namespace
 
 void reduce(const ReduceArgs& args, std::span<const std::byte* const> inputs,
             std::span<std::byte* const> outputs, std::size_t count) {

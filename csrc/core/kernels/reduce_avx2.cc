@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "core/kernels/loops.h"
+#include "core/kernels/update_loops.h"
 
 namespace ciranda::kernels {
 namespace {
@@ -23,6 +24,7 @@ struct Avx2Lanes : ConvertLanes<kBytes> {
 
 struct Avx2 : HalfBits<Avx2Lanes> {
   static constexpr std::size_t kVectorBytes = kBytes;
+  using Doubles = Vector<double, kBytes>;
 
   static Floats from_float16(Halves halves) {
     return reinterpret_cast<Floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(halves)));
@@ -30,6 +32,9 @@ struct Avx2 : HalfBits<Avx2Lanes> {
   static Halves to_float16(Floats floats) {
     return reinterpret_cast<Halves>(_mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT));
   }
+
+  static Floats sqrt(Floats floats) { return _mm256_sqrt_ps(floats); }
+  static Doubles sqrt(Doubles doubles) { return _mm256_sqrt_pd(doubles); }
 };
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -50,7 +55,9 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-const Loops kAvx2Loops = {
-    .reduce = reduce_loops<Avx2>, .cast = cast_loops<Avx2>, .copy_past_caches = copy_past_caches};
+const Loops kAvx2Loops = {.reduce = reduce_loops<Avx2>,
+                          .cast = cast_loops<Avx2>,
+                          .copy_past_caches = copy_past_caches,
+                          .update = update_loops<Avx2>};
 
 }  // namespace ciranda::kernels

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "core/kernels/loops.h"
+#include "core/kernels/update_loops.h"
 
 namespace ciranda::kernels {
 namespace {
@@ -25,6 +26,7 @@ struct Avx512Lanes : ConvertLanes<kBytes> {
 
 struct Avx512 : HalfBits<Avx512Lanes> {
   static constexpr std::size_t kVectorBytes = kBytes;
+  using Doubles = Vector<double, kBytes>;
 
   static Floats from_float16(Halves halves) {
     const auto packed = reinterpret_cast<__m256i>(halves);
@@ -34,6 +36,9 @@ struct Avx512 : HalfBits<Avx512Lanes> {
     constexpr int kRounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return reinterpret_cast<Halves>(_mm512_maskz_cvtps_ph(kAllLanes, floats, kRounding));
   }
+
+  static Floats sqrt(Floats floats) { return _mm512_maskz_sqrt_ps(kAllLanes, floats); }
+  static Doubles sqrt(Doubles doubles) { return _mm512_maskz_sqrt_pd(0xFF, doubles); }
 };
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -53,6 +58,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 const Loops kAvx512Loops = {.reduce = reduce_loops<Avx512>,
                             .cast = cast_loops<Avx512>,
-                            .copy_past_caches = copy_past_caches};
+                            .copy_past_caches = copy_past_caches,
+                            .update = update_loops<Avx512>};
 
 }  // namespace ciranda::kernels

@@ -1,5 +1,6 @@
 // The reference for the bits: no instruction set but what the compiler may assume anyway.
 #include "core/kernels/loops.h"
+#include "core/kernels/update_loops.h"
 
 namespace ciranda::kernels {
 namespace {
@@ -8,6 +9,11 @@ constexpr std::size_t kBytes = 16;
 
 struct Portable : HalfBits<ConvertLanes<kBytes>> {
   static constexpr std::size_t kVectorBytes = kBytes;
+
+  template <class Vec>
+  static Vec sqrt(Vec vec) {
+    return square_roots(vec);
+  }
 };
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -16,7 +22,9 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-const Loops kPortableLoops = {
-    .reduce = reduce_loops<Portable>, .cast = cast_loops<Portable>, .copy_past_caches = copy_bytes};
+const Loops kPortableLoops = {.reduce = reduce_loops<Portable>,
+                              .cast = cast_loops<Portable>,
+                              .copy_past_caches = copy_bytes,
+                              .update = update_loops<Portable>};
 
 }  // namespace ciranda::kernels

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "core/base/dtype.h"
+#include "core/kernels/update_rule.h"
 #include "core/wire/types.h"
 
 // Internal to kernels/ and its tests: the same loops, compiled once per instruction set.
@@ -33,11 +34,31 @@ struct Casting {
   double factor;
 };
 
+// update()'s, and the scalars that follow from the step.
+struct Updating {
+  UpdateRule rule;
+  DType dtype;
+  bool fresh_state;
+  double gradient_scale;
+  double step_size;              // lr, corrected for Adam's bias or decayed as Adagrad's
+  double bias_correction2_sqrt;  // Adam's
+  const std::byte* const* gradients;
+  std::size_t gradient_count;
+  std::byte* const* parameters;
+  std::size_t parameter_count;
+  std::byte* const* states;
+  std::byte* const* gradient_outputs;
+  std::size_t gradient_output_count;
+  std::size_t count;
+};
+Updating updating(const UpdateRule& rule, const UpdateArgs& args);
+
 struct Loops {
   void (*reduce)(const Reduction& reduction);
   void (*cast)(const Casting& casting);
   // A copy that leaves the caches as they are.
   void (*copy_past_caches)(std::byte* to, const std::byte* from, std::size_t bytes);
+  void (*update)(const Updating& updating);
 };
 extern const Loops kPortableLoops;
 extern const Loops kAvx2Loops;
@@ -51,5 +72,7 @@ struct Variant {
 
 // Best first. The last is "portable", which is always available and the reference for the bits.
 std::span<const Variant> variants();
+// The first available one.
+const Variant& chosen_variant();
 
 }  // namespace ciranda::kernels

@@ -28,6 +28,19 @@ inline void store_vector(void* to, V vector) {
   __builtin_memcpy(to, &vector, sizeof(V));
 }
 
+// Lane by lane: correctly rounded on every processor, and with -fno-math-errno one instruction.
+template <class V>
+inline V square_roots(V vector) {
+  for (std::size_t lane = 0; lane < sizeof(V) / sizeof(vector[0]); ++lane) {
+    if constexpr (sizeof(vector[0]) == sizeof(float)) {
+      vector[lane] = __builtin_sqrtf(vector[lane]);
+    } else {
+      vector[lane] = __builtin_sqrt(vector[lane]);
+    }
+  }
+  return vector;
+}
+
 // Between lanes of 16 and of 32 bits. GCC 12's code for this is poor on wide vectors: those bring
 // their own.
 template <std::size_t kBytes>

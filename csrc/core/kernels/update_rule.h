@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/base/assert.h"
+#include "core/base/dtype.h"
+
+// The optimizer's step as one pass over memory: adds up the ranks' gradients, updates the state and
+// writes the new parameter into every copy of it. It knows slices, not tensors: whoever owns a
+// slice of a bucket calls it for that slice.
+//
+// The rules are those of torch.optim, by the formulas of its documentation: SGD with momentum as in
+// Sutskever et al. 2013 (momentum applied to the gradient, not to lr times it), Adam of Kingma and
+// Ba 2015, amsgrad of Reddi et al. 2018, AdamW of Loshchilov and Hutter 2019, Adagrad of Duchi et
+// al. 2011, RMSprop of Hinton's lecture 6 (eps added to the root), centered as in Graves 2013.
+namespace ciranda::kernels {
+
+enum class RuleKind : std::uint8_t { kSgd, kAdam, kAdamW, kAdagrad, kRmsprop };
+
+// The hyper-parameters under torch.optim's names; a rule ignores those that it does not have.
+// Values are not checked here. These defaults are Adam's and SGD's: torch's AdamW decays weights by
+// 0.01, its Adagrad and RMSprop have lr 0.01, Adagrad eps 1e-10.
+struct UpdateRule {
+  RuleKind kind = RuleKind::kSgd;
+  double lr = 1e-3;
+  double weight_decay = 0.0;  // added to the gradient; AdamW's shrinks the parameter instead
+  bool maximize = false;
+
+  double momentum = 0.0;   // SGD, RMSprop
+  double dampening = 0.0;  // SGD
+  bool nesterov = false;   // SGD
+
+  double beta1 = 0.9;    // Adam, AdamW
+  double beta2 = 0.999;  // Adam, AdamW
+  bool amsgrad = false;  // Adam, AdamW
+  double eps = 1e-8;     // all but SGD
+
+  double lr_decay = 0.0;                   // Adagrad
+  double initial_accumulator_value = 0.0;  // Adagrad; read only where the state is fresh
+
+  double alpha = 0.99;    // RMSprop
+  bool centered = false;  // RMSprop
+};
+
+// --- State: arrays of the parameter's dtype and size. ---
+
+enum class StateArray : std::uint8_t {
+  kMomentumBuffer,
+  kExpAvg,
+  kExpAvgSq,
+  kMaxExpAvgSq,
+  kSum,
+  kSquareAvg,
+  kGradAvg,
+};
+
+// The key in the state_dict of torch's optimizer. Its "step" is the caller's to keep; torch's SGD
+// has none.
+constexpr std::string_view torch_name(StateArray array) {
+  constexpr std::string_view kNames[] = {"momentum_buffer", "exp_avg", "exp_avg_sq",
+                                         "max_exp_avg_sq",  "sum",     "square_avg",
+                                         "grad_avg"};
+  return kNames[static_cast<std::size_t>(array)];
+}
+
+// Each rule keeps a contiguous part of a table: SGD the momentum buffer of RMSprop's.
+inline constexpr StateArray kAdamStates[] = {StateArray::kExpAvg, StateArray::kExpAvgSq,
+                                             StateArray::kMaxExpAvgSq};
+inline constexpr StateArray kAdagradStates[] = {StateArray::kSum};
+inline constexpr StateArray kRmspropStates[] = {StateArray::kMomentumBuffer, StateArray::kSquareAvg,
+                                                StateArray::kGradAvg};
+
+// What `rule` keeps, in the order of UpdateArgs::states.
+constexpr std::span<const StateArray> state_arrays(const UpdateRule& rule) {
+  const std::size_t momentum = rule.momentum != 0.0 ? 1 : 0;
+  switch (rule.kind) {
+    case RuleKind::kSgd:
+      return std::span(kRmspropStates).first(momentum);
+    case RuleKind::kAdam:
+    case RuleKind::kAdamW:
+      return std::span(kAdamStates).first(rule.amsgrad ? 3 : 2);
+    case RuleKind::kAdagrad:
+      return kAdagradStates;
+    case RuleKind::kRmsprop:
+      return std::span(kRmspropStates).subspan(1 - momentum, momentum + (rule.centered ? 2 : 1));
+  }
+  CIRANDA_UNREACHABLE();
+}
+
+constexpr int state_count(const UpdateRule& rule) {
+  return static_cast<int>(state_arrays(rule).size());
+}
+
+// --- The update. ---
+
+struct UpdateArgs {
+  // float32, float64, float16 or bfloat16; gradients, parameters and state all lie in it. Halves
+  // are computed in float32, from the gradients' sum on, and rounded (to nearest even) where they
+  // are stored: what torch's fused kernels do.
+  DType dtype;
+  std::int64_t step = 1;        // the number of this step; the first is 1
+  double gradient_scale = 1.0;  // average, loss scale and clip coefficient, multiplied together
+  // The state arrays hold nothing yet: they are not read but start from torch's initial values
+  // (zeros; Adagrad's initial_accumulator_value; SGD's momentum buffer becomes the gradient, which
+  // is not dampened then).
+  bool fresh_state = false;
+  std::span<const std::byte* const> gradients;   // one for each rank
+  std::span<std::byte* const> parameters;        // equal copies: the first is read, all are written
+  std::span<std::byte* const> states;            // as state_arrays(rule) lists them
+  std::span<std::byte* const> gradient_outputs;  // get gradient_scale * sum; may be empty
+  std::size_t count = 0;                         // elements, of each array
+};
+
+// Gradients are added in the order of their span and scaled as reduce() does it with `postscale`:
+// for float32 and float64 the bits are those of reduce() followed by an update with its output.
+// A gradient output may be the same memory as any gradient (exactly the same pointer); else nothing
+// overlaps. Pointers are aligned to one element at least.
+// 1 <= gradients.size() <= kLocalRanksMax, 1 <= parameters.size(), 1 <= step.
+//
+// NaN and infinities go where torch's go. State below the normal numbers (2^-126 for float32 and
+// the halves) becomes zero: a moving average that is fed zeros ends as a subnormal number and stays
+// it for ever, and arithmetic on those may be ten times slower.
+//
+// No state of its own, no allocation, thread-safe; the same bits with every instruction set.
+void update(const UpdateRule& rule, const UpdateArgs& args);
+
+}  // namespace ciranda::kernels
