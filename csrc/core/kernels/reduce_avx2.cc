@@ -33,6 +33,7 @@ struct Avx2 : HalfBits<Avx2Lanes> {
     return reinterpret_cast<Halves>(_mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT));
   }
 
+  static Doubles to_doubles(__m128 floats) { return _mm256_cvtps_pd(floats); }
   static Floats sqrt(Floats floats) { return _mm256_sqrt_ps(floats); }
   static Doubles sqrt(Doubles doubles) { return _mm256_sqrt_pd(doubles); }
 };
@@ -58,6 +59,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 const Loops kAvx2Loops = {.reduce = reduce_loops<Avx2>,
                           .cast = cast_loops<Avx2>,
                           .copy_past_caches = copy_past_caches,
-                          .update = update_loops<Avx2>};
+                          .update = update_loops<Avx2>,
+                          .sum_of_squares = sum_of_squares_loops<Avx2>};
 
 }  // namespace ciranda::kernels

@@ -37,6 +37,7 @@ struct Avx512 : HalfBits<Avx512Lanes> {
     return reinterpret_cast<Halves>(_mm512_maskz_cvtps_ph(kAllLanes, floats, kRounding));
   }
 
+  static Doubles to_doubles(__m256 floats) { return _mm512_maskz_cvtps_pd(0xFF, floats); }
   static Floats sqrt(Floats floats) { return _mm512_maskz_sqrt_ps(kAllLanes, floats); }
   static Doubles sqrt(Doubles doubles) { return _mm512_maskz_sqrt_pd(0xFF, doubles); }
 };
@@ -59,6 +60,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 const Loops kAvx512Loops = {.reduce = reduce_loops<Avx512>,
                             .cast = cast_loops<Avx512>,
                             .copy_past_caches = copy_past_caches,
-                            .update = update_loops<Avx512>};
+                            .update = update_loops<Avx512>,
+                            .sum_of_squares = sum_of_squares_loops<Avx512>};
 
 }  // namespace ciranda::kernels

@@ -9,7 +9,11 @@ constexpr std::size_t kBytes = 16;
 
 struct Portable : HalfBits<ConvertLanes<kBytes>> {
   static constexpr std::size_t kVectorBytes = kBytes;
+  using Doubles = Vector<double, kBytes>;
 
+  static Doubles to_doubles(Vector<float, kBytes / 2> floats) {
+    return __builtin_convertvector(floats, Doubles);
+  }
   template <class Vec>
   static Vec sqrt(Vec vec) {
     return square_roots(vec);
@@ -25,6 +29,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 const Loops kPortableLoops = {.reduce = reduce_loops<Portable>,
                               .cast = cast_loops<Portable>,
                               .copy_past_caches = copy_bytes,
-                              .update = update_loops<Portable>};
+                              .update = update_loops<Portable>,
+                              .sum_of_squares = sum_of_squares_loops<Portable>};
 
 }  // namespace ciranda::kernels

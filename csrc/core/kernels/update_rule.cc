@@ -53,4 +53,13 @@ void update(const UpdateRule& rule, const UpdateArgs& args) {
   chosen_variant().loops->update(updating(rule, args));
 }
 
+double sum_of_squares(DType dtype, std::span<const std::byte* const> inputs, double scale,
+                      std::size_t count) {
+  CIRANDA_ASSERT(is_floating(dtype));
+  CIRANDA_ASSERT(!inputs.empty() && inputs.size() <= static_cast<std::size_t>(kLocalRanksMax));
+  const double sum = chosen_variant().loops->sum_of_squares(
+      {.dtype = dtype, .inputs = inputs.data(), .input_count = inputs.size(), .count = count});
+  return scale * scale * sum;
+}
+
 }  // namespace ciranda::kernels

@@ -53,12 +53,20 @@ struct Updating {
 };
 Updating updating(const UpdateRule& rule, const UpdateArgs& args);
 
+struct Squaring {
+  DType dtype;
+  const std::byte* const* inputs;
+  std::size_t input_count;
+  std::size_t count;
+};
+
 struct Loops {
   void (*reduce)(const Reduction& reduction);
   void (*cast)(const Casting& casting);
   // A copy that leaves the caches as they are.
   void (*copy_past_caches)(std::byte* to, const std::byte* from, std::size_t bytes);
   void (*update)(const Updating& updating);
+  double (*sum_of_squares)(const Squaring& squaring);
 };
 extern const Loops kPortableLoops;
 extern const Loops kAvx2Loops;

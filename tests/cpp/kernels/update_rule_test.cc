@@ -631,5 +631,97 @@ TEST(UpdateFrontDeathTest, RefusesStatesThatTheRuleDoesNotKeep) {
       "broken invariant");
 }
 
+// --- Sum of squares. ---
+
+class SumOfSquares : public testing::TestWithParam<const Variant*> {
+ protected:
+  static double run_with(const Variant& variant, DType dtype, const std::vector<Bytes>& inputs) {
+    const auto from = const_pointers(inputs);
+    return variant.loops->sum_of_squares({.dtype = dtype,
+                                          .inputs = from.data(),
+                                          .input_count = from.size(),
+                                          .count = inputs[0].size() / dtype_bytes(dtype)});
+  }
+  static double run(DType dtype, const std::vector<Bytes>& inputs) {
+    return run_with(*GetParam(), dtype, inputs);
+  }
+  static double run_floats(const std::vector<float>& values) {
+    return run(DType::kFloat32, {bytes_of(values)});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Variants, SumOfSquares, testing::ValuesIn(oracle::available_variants()),
+                         oracle::variant_name);
+
+TEST_P(SumOfSquares, EqualsTheNaiveSumForEveryTypeAndCount) {
+  std::mt19937_64 random(kSeed);
+  for (const DType dtype : kFloatingTypes) {
+    for (std::size_t count = 0; count <= 70; ++count) {
+      std::vector<Bytes> inputs;
+      for (int rank = 0; rank < 3; ++rank) {
+        inputs.push_back(oracle::random_elements(random, dtype, count));
+      }
+      double want = 0.0;
+      oracle::visit_element(dtype, [&](auto element) {
+        using Element = decltype(element);
+        using Stored = typename Element::Stored;
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto load = [&](std::size_t rank) {
+            return Element::decode(oracle::element_at<Stored>(inputs[rank], i));
+          };
+          const auto sum = static_cast<double>(load(0) + load(1) + load(2));
+          want += sum * sum;
+        }
+      });
+      ASSERT_NEAR(run(dtype, inputs), want, 1e-14 * want)
+          << count << " of " << dtype_name(dtype) << ", seed " << kSeed;
+    }
+  }
+}
+
+TEST_P(SumOfSquares, GivesTheBitsOfThePortableVariant) {
+  std::mt19937_64 random(kSeed);
+  for (const DType dtype : kFloatingTypes) {
+    for (const std::size_t count : Counts{5, 4096, 10'007}) {
+      const std::vector<Bytes> inputs = {oracle::random_elements(random, dtype, count),
+                                         oracle::random_elements(random, dtype, count)};
+      EXPECT_EQ(run(dtype, inputs), run_with(variants().back(), dtype, inputs))
+          << count << " of " << dtype_name(dtype) << ", seed " << kSeed;
+    }
+  }
+}
+
+TEST_P(SumOfSquares, StaysExactWhereFloat32WouldStopAdding) {
+  constexpr std::size_t kCount = (std::size_t{1} << 22) + 3;
+  const double square = 0.1f * static_cast<double>(0.1f);
+  const double want = static_cast<double>(kCount) * square;
+  EXPECT_NEAR(run_floats(std::vector<float>(kCount, 0.1f)), want, 1e-10 * want);
+}
+
+TEST_P(SumOfSquares, HoldsSquaresThatFloat32DoesNot) {
+  EXPECT_EQ(run_floats({0x1p100f}), 0x1p200);
+  EXPECT_EQ(run_floats({0x1p-140f}), 0x1p-280);
+}
+
+TEST_P(SumOfSquares, TellsOfAnythingThatIsNotFinite) {
+  for (const std::size_t at : Counts{0, 15, 16, 33}) {
+    for (const float value : {kNan, kInfinity, -kInfinity}) {
+      std::vector<float> values(34, 1.0f);
+      values[at] = value;
+      EXPECT_FALSE(std::isfinite(run_floats(values))) << value << " at " << at;
+    }
+  }
+  const std::vector<Bytes> opposite = {bytes_of(std::vector<float>{kInfinity}),
+                                       bytes_of(std::vector<float>{-kInfinity})};
+  EXPECT_FALSE(std::isfinite(run(DType::kFloat32, opposite)));
+}
+
+TEST(SumOfSquaresFront, ScalesTheNorm) {
+  const std::vector<float> a = {1, 2};
+  const std::vector<float> b = {2, 2};
+  const std::byte* const inputs[] = {reinterpret_cast<const std::byte*>(a.data()),
+                                     reinterpret_cast<const std::byte*>(b.data())};
+  EXPECT_EQ(sum_of_squares(DType::kFloat32, inputs, 0.5, 2), 25.0 / 4);
+}
+
 }  // namespace
 }  // namespace ciranda::kernels
