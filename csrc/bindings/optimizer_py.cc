@@ -10,17 +10,56 @@ namespace ciranda {
 namespace py = pybind11;
 using Released = py::call_guard<py::gil_scoped_release>;
 
+namespace {
+
+// Whether the parameter's memory can be moved: nothing else looks at it.
+bool is_alone_in_dense_storage(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && tensor.storage().use_count() == 1;
+}
+
+}  // namespace
+
 void bind_optimizer(py::module_& module) {
+  module.def("is_alone_in_dense_storage", &is_alone_in_dense_storage, py::arg("tensor"));
+
   py::enum_<Compression>(module, "Compression")
       .value("none", Compression::kNone)
       .value("fp16", Compression::kFloat16)
       .value("bf16", Compression::kBFloat16);
 
+  py::enum_<kernels::RuleKind>(module, "RuleKind")
+      .value("sgd", kernels::RuleKind::kSgd)
+      .value("adam", kernels::RuleKind::kAdam)
+      .value("adamw", kernels::RuleKind::kAdamW)
+      .value("adagrad", kernels::RuleKind::kAdagrad)
+      .value("rmsprop", kernels::RuleKind::kRmsprop);
+
+  using kernels::UpdateRule;
+  py::class_<UpdateRule>(module, "UpdateRule",
+                         "The hyper-parameters of a step, under torch.optim's names.")
+      .def(py::init([](kernels::RuleKind kind) { return UpdateRule{.kind = kind}; }),
+           py::arg("kind"))
+      .def_readwrite("lr", &UpdateRule::lr)
+      .def_readwrite("weight_decay", &UpdateRule::weight_decay)
+      .def_readwrite("maximize", &UpdateRule::maximize)
+      .def_readwrite("momentum", &UpdateRule::momentum)
+      .def_readwrite("dampening", &UpdateRule::dampening)
+      .def_readwrite("nesterov", &UpdateRule::nesterov)
+      .def_readwrite("beta1", &UpdateRule::beta1)
+      .def_readwrite("beta2", &UpdateRule::beta2)
+      .def_readwrite("amsgrad", &UpdateRule::amsgrad)
+      .def_readwrite("eps", &UpdateRule::eps)
+      .def_readwrite("lr_decay", &UpdateRule::lr_decay)
+      .def_readwrite("initial_accumulator_value", &UpdateRule::initial_accumulator_value)
+      .def_readwrite("alpha", &UpdateRule::alpha)
+      .def_readwrite("centered", &UpdateRule::centered);
+
   py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(
       module, "GradientReducer", "Reduces the gradients of an optimizer's parameters.")
       .def(py::init([](const std::string& name, int op, double predivide_factor, int passes,
                        Compression compression, bool sparse_as_dense, std::int64_t bucket_bytes,
-                       std::vector<std::vector<std::size_t>> groups) {
+                       std::vector<std::vector<std::size_t>> groups, bool shared_step,
+                       bool reduce_in_backward) {
              return std::make_shared<GradientReducer>(
                  default_world()->engine(), ReducerOptions{.name = name,
                                                            .op = static_cast<ReduceOp>(op),
@@ -29,18 +68,28 @@ void bind_optimizer(py::module_& module) {
                                                            .compression = compression,
                                                            .sparse_as_dense = sparse_as_dense,
                                                            .bucket_bytes = bucket_bytes,
-                                                           .groups = std::move(groups)});
+                                                           .groups = std::move(groups),
+                                                           .shared_step = shared_step,
+                                                           .reduce_in_backward = reduce_in_backward});
            }),
            py::arg("name"), py::arg("op"), py::arg("predivide_factor"),
            py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),
-           py::arg("bucket_bytes"), py::arg("groups"))
+           py::arg("bucket_bytes"), py::arg("groups"), py::arg("shared_step"),
+           py::arg("reduce_in_backward"))
       .def("add_parameters", &GradientReducer::add_parameters, py::arg("named_parameters"),
+           py::arg("rules") = std::vector<std::size_t>(),
            Released())
       .def("synchronize", &GradientReducer::synchronize, Released())
       .def("finish_step", &GradientReducer::finish_step, Released())
+      .def("synchronized", &GradientReducer::synchronized, Released())
       .def("settle", &GradientReducer::settle, Released())
       .def("set_backward_passes_per_step", &GradientReducer::set_backward_passes_per_step,
            py::arg("passes"), Released())
+      .def("set_rule", &GradientReducer::set_rule, py::arg("number"), py::arg("rule"), Released())
+      .def("step", &GradientReducer::step, py::arg("gradient_scale"), py::arg("reduce"), Released())
+      .def("state", &GradientReducer::state, py::arg("position"), Released())
+      .def("adopt_state", &GradientReducer::adopt_state, py::arg("position"), py::arg("state"),
+           Released())
       .def("arena_bytes", &GradientReducer::arena_bytes, Released())
       .def("moved_bytes", &GradientReducer::moved_bytes, Released())
       .def("bucket_count", &GradientReducer::bucket_count, Released());

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -100,6 +101,21 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
   }
   lay_out();
   open_places(true);
+  if (options_.shared_step) share_step();
+}
+
+void Bucket::share_step() {
+  std::vector<StepSlot> slots;
+  const std::size_t element_bytes = dtype_bytes(dtype_of(dtype_, options_.name));
+  for (const BucketSlot& slot : slots_) {
+    const auto begin = (data_of(slot.view) - data_of(memory_)) /
+                       static_cast<std::ptrdiff_t>(element_bytes);
+    slots.push_back({.parameter = slot.parameter,
+                     .begin = begin,
+                     .end = begin + slot.parameter.numel()});
+  }
+  host_step_ = std::make_unique<HostStep>(engine_, options_.name + "/step", dtype_, elements_,
+                                          std::move(slots));
 }
 
 // Fresh memory for the gradients and counters; views of the old one keep it alive.
@@ -209,12 +225,63 @@ void Bucket::submit() {
     kernels::cast(dtype_of(dtype_, options_.name), data_of(memory_), spec_->tensors[0].dtype,
                   arena_.data, static_cast<std::size_t>(elements_));
   }
+  send(spec_, {});
+}
+
+void Bucket::submit_step(const HostStep::Step& step) {
+  CIRANDA_ASSERT(host_step_ && !submitted());
+  for (std::size_t i = 0; i < slots_.size(); ++i) take_gradient(i);
+  open_places(false);
+  write_counters();
+  std::string rule = rule_text(step.rule);
+  if (!step_spec_ || step_spec_->rule != rule) {
+    RequestSpec spec = *spec_;
+    spec.name += "/step";
+    spec.rule = std::move(rule);
+    spec.tensors = {{spec_->tensors[0].dtype, {elements_}}};
+    step_spec_ = std::make_shared<const RequestSpec>(std::move(spec));
+  }
+  auto update = host_step_->work(step, [this](std::size_t slot, std::span<std::byte* const> arena) {
+    return std::any_of(arena.begin(), arena.end(), [&](std::byte* memory) {
+      return __atomic_load_n(memory + counter_offset(slot), __ATOMIC_RELAXED) != std::byte{0};
+    });
+  });
+  send(step_spec_, [this, update = std::move(update)](std::uint64_t begin, std::uint64_t bytes,
+                                                      std::span<std::byte* const> arena) mutable {
+    update(begin, bytes, arena);
+    join_counters(begin, begin + bytes, arena);
+  });
+}
+
+void Bucket::send(const std::shared_ptr<const RequestSpec>& spec,
+                  decltype(Submission::work) work) {
   Submission submission;
-  submission.spec = spec_;
+  submission.spec = spec;
   submission.arena = arena_.ref;
   submission.arena_bytes =
-      static_cast<std::size_t>(elements_) * dtype_bytes(spec_->tensors[0].dtype);
+      static_cast<std::size_t>(elements_) * dtype_bytes(spec->tensors[0].dtype);
+  submission.work = std::move(work);
   handle_ = unwrap(engine_->submit(std::move(submission)));
+}
+
+// Where in a bucket lies the last byte of a counter: that of its exponent, zero only for a zero.
+std::size_t Bucket::counter_offset(std::size_t index) const {
+  const std::size_t element_bytes = dtype_bytes(dtype_of(dtype_, options_.name));
+  return (static_cast<std::size_t>(counters_begin_) + index + 1) * element_bytes - 1;
+}
+
+// A chunk's part of the counters: each becomes non-zero everywhere if it is so anywhere. Other ranks
+// may look at it at the same time, and find the same before and after.
+void Bucket::join_counters(std::uint64_t begin, std::uint64_t end,
+                           std::span<std::byte* const> arena) const {
+  for (std::size_t i = 2 * slots_.size(); i-- > 0;) {
+    const std::size_t at = counter_offset(i);
+    if (at < begin) break;
+    if (at >= end) continue;
+    std::byte any{0};
+    for (std::byte* memory : arena) any |= __atomic_load_n(memory + at, __ATOMIC_RELAXED);
+    for (std::byte* memory : arena) __atomic_store_n(memory + at, any, __ATOMIC_RELAXED);
+  }
 }
 
 void Bucket::publish() {

@@ -11,6 +11,7 @@
 
 #include "core/runtime/engine.h"
 #include "torch/gradient_place.h"
+#include "torch/host_step.h"
 
 namespace ciranda {
 
@@ -54,8 +55,10 @@ class Bucket {
     double postscale = 1.0;
     Compression compression = Compression::kNone;
     bool sparse_as_dense = false;
+    bool shared_step = false;
+    std::size_t rule = 0;  // the number of the update rule of its parameters
   };
-  // All parameters have one dtype and are dense CPU tensors.
+  // All parameters have one dtype and are dense CPU tensors. With `shared_step` submit_step() works.
   Bucket(std::shared_ptr<Engine> engine, Options options,
          std::vector<std::pair<std::string, at::Tensor>> parameters);
 
@@ -70,8 +73,13 @@ class Bucket {
   bool complete() const { return missing_ == 0; }
   bool submitted() const { return handle_ != nullptr; }
   const Handle& handle() const { return handle_; }
+  std::size_t rule() const { return options_.rule; }
   // Every slot is ready: tells the other ranks. Does not block.
   void submit();
+  // The same, for the optimizer's step instead of a mere reduction: takes all gradients first. They
+  // stay as they are. host_step() is prepared for the rule.
+  void submit_step(const HostStep::Step& step);
+  HostStep* host_step() { return host_step_.get(); }
   // The handle is done and good: results into the views, p.grad where any rank had a gradient.
   void publish();
   // For the next step.
@@ -84,17 +92,24 @@ class Bucket {
   // Takes the memory of slots whose gradient was sparse and nowhere dense out of the bucket.
   void move_sparse_out();
   // Bytes of arena memory.
-  std::size_t arena_bytes() const { return arena_.bytes; }
+  std::size_t arena_bytes() const {
+    return arena_.bytes + (host_step_ ? host_step_->arena_bytes() : 0);
+  }
   // Bytes of gradients that take_gradient() had to move, since construction.
   std::uint64_t moved_bytes() const { return moved_bytes_; }
 
  private:
   void lay_out();
+  void share_step();
   void move_away();
   void open_places(bool open);
   double counter(std::size_t index) const;
   void set_counter(std::size_t index, bool value);
   void write_counters();
+  std::size_t counter_offset(std::size_t index) const;
+  void join_counters(std::uint64_t begin, std::uint64_t end,
+                     std::span<std::byte* const> arena) const;
+  void send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work);
 
   const std::shared_ptr<Engine> engine_;
   const Options options_;
@@ -108,6 +123,8 @@ class Bucket {
   at::Tensor memory_;  // elements_ of dtype_: the arena itself, or private with compression
   Handle handle_;
   std::shared_ptr<const RequestSpec> spec_;
+  std::unique_ptr<HostStep> host_step_;
+  std::shared_ptr<const RequestSpec> step_spec_;  // of the latest update rule
 };
 
 }  // namespace ciranda

@@ -41,10 +41,13 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
       options_(std::move(options)),
       passes_(options_.backward_passes_per_step) {}
 
-void GradientReducer::add_parameters(NamedParameters parameters) {
+void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
   const MutexLock lock(mutex_);
-  for (auto& [name, parameter] : parameters) {
-    candidates_.push_back({.name = std::move(name), .parameter = std::move(parameter)});
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    auto& [name, parameter] = parameters[i];
+    candidates_.push_back({.name = std::move(name),
+                           .parameter = std::move(parameter),
+                           .rule = options_.shared_step ? rules.at(i) : 0});
     ++unplaced_;
   }
   place_unfrozen();
@@ -87,34 +90,36 @@ void GradientReducer::place_unfrozen() {
   }
   using Indices = std::vector<std::size_t>;  // of candidates
   std::vector<Indices> full;
-  std::map<std::pair<std::size_t, c10::ScalarType>, Indices> grouped;
-  std::map<c10::ScalarType, Indices> open;
-  std::map<c10::ScalarType, std::int64_t> open_bytes;
+  using Kind = std::pair<std::size_t, c10::ScalarType>;  // update rule and dtype
+  std::map<std::pair<std::size_t, Kind>, Indices> grouped;
+  std::map<Kind, Indices> open;
+  std::map<Kind, std::int64_t> open_bytes;
   for (std::size_t i = candidates_.size(); i-- > 0;) {
     const Candidate& candidate = candidates_[i];
     if (candidate.placed || !candidate.parameter.requires_grad()) continue;
-    const c10::ScalarType type = candidate.parameter.scalar_type();
+    const Kind kind{candidate.rule, candidate.parameter.scalar_type()};
     if (const auto group = group_of.find(i); group != group_of.end()) {
-      grouped[{group->second, type}].push_back(i);
+      grouped[{group->second, kind}].push_back(i);
       continue;
     }
     const auto bytes = static_cast<std::int64_t>(candidate.parameter.nbytes());
-    if (!open[type].empty() && open_bytes[type] + bytes > options_.bucket_bytes) {
-      full.push_back(std::exchange(open[type], {}));
-      open_bytes[type] = 0;
+    if (!open[kind].empty() && open_bytes[kind] + bytes > options_.bucket_bytes) {
+      full.push_back(std::exchange(open[kind], {}));
+      open_bytes[kind] = 0;
     }
-    open[type].push_back(i);
-    open_bytes[type] += bytes;
+    open[kind].push_back(i);
+    open_bytes[kind] += bytes;
   }
   for (const Indices& candidates : full) place_bucket(candidates);
   for (const auto& [key, candidates] : grouped) place_bucket(candidates);
-  for (const auto& [type, candidates] : open) place_bucket(candidates);
+  for (const auto& [kind, candidates] : open) place_bucket(candidates);
 }
 
 void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
   NamedParameters parameters;
   for (const std::size_t index : candidates) {
-    const auto& [name, parameter, placed] = candidates_[index];
+    const std::string& name = candidates_[index].name;
+    const at::Tensor& parameter = candidates_[index].parameter;
     const std::string what = "DistributedOptimizer: parameter '" + name + "'";
     if (!parameter.device().is_cpu()) check_usable(parameter, what);  // says what to do
     if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
@@ -128,7 +133,9 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
   Bucket::Options options{.name = options_.name + "/bucket." + std::to_string(buckets_.size()),
                           .op = options_.op,
                           .compression = options_.compression,
-                          .sparse_as_dense = options_.sparse_as_dense};
+                          .sparse_as_dense = options_.sparse_as_dense,
+                          .shared_step = options_.shared_step,
+                          .rule = candidates_[candidates.front()].rule};
   if (factor != 1.0) {
     options.op = ReduceOp::kSum;
     options.prescale = 1.0 / factor;
@@ -141,7 +148,12 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
     hooked_.push_back({.bucket = bucket.get(), .slot = slot});
   }
   buckets_.push_back(std::move(bucket));
-  for (const std::size_t index : candidates) candidates_[index].placed = true;
+  for (std::size_t slot = 0; slot < candidates.size(); ++slot) {
+    Candidate& candidate = candidates_[candidates[slot]];
+    candidate.placed = true;
+    candidate.bucket = buckets_.back().get();
+    candidate.slot = slot;
+  }
   unplaced_ -= candidates.size();
 }
 
@@ -180,7 +192,7 @@ void GradientReducer::take_gradient(const Hooked& hooked) {
   }
   if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
   bucket.take_gradient(hooked.slot);
-  if (bucket.complete()) bucket.submit();
+  if (bucket.complete() && options_.reduce_in_backward) bucket.submit();
 }
 
 // A graph task that raises does not call back: each one that runs a hook is told to.
@@ -204,7 +216,7 @@ void GradientReducer::graph_task_ended() noexcept {
                                       [](const auto& bucket) { return bucket->complete(); });
     if (nested && !complete) return;
     if (!std::exchange(in_pass_, false) || kept_error_) return;
-    if (++passes_done_ >= passes_) reduce_now();
+    if (++passes_done_ >= passes_ && options_.reduce_in_backward) reduce_now();
   } catch (...) {
     kept_error_ = std::current_exception();
   }
@@ -217,6 +229,11 @@ void GradientReducer::synchronize() {
   const MutexLock lock(mutex_);
   throw_kept_error();
   if (!synchronized_) reduce_now();
+}
+
+bool GradientReducer::synchronized() {
+  const MutexLock lock(mutex_);
+  return synchronized_;
 }
 
 void GradientReducer::finish_step() {
@@ -233,8 +250,70 @@ void GradientReducer::settle() {
   // which buckets it has completed is not.
   const bool begun = std::any_of(buckets_.begin(), buckets_.end(),
                                  [](const auto& bucket) { return bucket->begun(); });
-  if (begun) reduce_now();
+  if (begun && options_.reduce_in_backward) reduce_now();
   start_step();
+}
+
+void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
+  const MutexLock lock(mutex_);
+  if (rules_.size() <= number) rules_.resize(number + 1);
+  rules_[number] = rule;
+}
+
+std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduce) {
+  const MutexLock lock(mutex_);
+  throw_kept_error();
+  place_unfrozen();
+  if (reduce && !synchronized_ && options_.reduce_in_backward) reduce_now();
+  const bool reduced = synchronized_ || !reduce;
+  double scale = gradient_scale;
+  if (!reduced && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
+  try {
+    for (const auto& bucket : buckets_) bucket->host_step()->prepare(rules_.at(bucket->rule()));
+    for (Candidate& candidate : candidates_) {
+      if (!candidate.placed || !candidate.state) continue;
+      candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
+    }
+    std::vector<Handle> handles;
+    for (const auto& bucket : buckets_) {
+      bucket->submit_step(
+          {.rule = rules_.at(bucket->rule()), .gradient_scale = scale, .reduced = reduced});
+      handles.push_back(bucket->handle());
+    }
+    check(engine_->wait(handles));
+  } catch (...) {
+    await_in_flight();
+    start_step();
+    throw;
+  }
+  std::vector<std::size_t> fresh;
+  for (std::size_t position = 0; position < candidates_.size(); ++position) {
+    Candidate& candidate = candidates_[position];
+    if (!candidate.placed) continue;
+    const bool adopted = std::exchange(candidate.state, std::nullopt).has_value();
+    const bool first = candidate.bucket->dense_anywhere(candidate.slot) &&
+                       candidate.bucket->host_step()->count(candidate.slot);
+    if (first || adopted) fresh.push_back(position);
+  }
+  start_step();
+  return fresh;
+}
+
+HostStep::State GradientReducer::state(std::size_t position) {
+  const MutexLock lock(mutex_);
+  const Candidate& candidate = candidates_.at(position);
+  if (!candidate.placed) return {};
+  return candidate.bucket->host_step()->state(candidate.slot);
+}
+
+void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
+  const MutexLock lock(mutex_);
+  Candidate& candidate = candidates_.at(position);
+  if (candidate.placed && candidate.bucket->host_step()->prepared()) {
+    candidate.bucket->host_step()->adopt(candidate.slot, state);
+  } else {
+    candidate.state = std::move(state);
+  }
 }
 
 // Leaves the reducer ready for a new step, also when it throws.

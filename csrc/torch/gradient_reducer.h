@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,10 @@ struct ReducerOptions {
   std::int64_t bucket_bytes = 4 << 20;
   // Parameters (by position) that shall be reduced together; each group becomes a bucket.
   std::vector<std::vector<std::size_t>> groups;
+  // step() replaces the optimizer's own: the ranks of the host share its work. Without
+  // `reduce_in_backward` p.grad is this rank's own until synchronize() or step().
+  bool shared_step = false;
+  bool reduce_in_backward = true;
 };
 
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
@@ -44,12 +49,27 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
+  // With shared_step: the update rule of parameters added with this number, from the next step() on.
+  void set_rule(std::size_t number, const kernels::UpdateRule& rule) EXCLUDES(mutex_);
+  // The optimizer's step on all parameters that any rank has a gradient for, blocking; returns the
+  // positions of those whose state is new. Gradients are multiplied by `gradient_scale`. p.grad
+  // stays as it is: reduced after synchronize(), else this rank's own. Without `reduce` each rank's
+  // p.grad counts as reduced already.
+  std::vector<std::size_t> step(double gradient_scale, bool reduce) EXCLUDES(mutex_);
+  // The state of the parameter at a position, see HostStep.
+  HostStep::State state(std::size_t position) EXCLUDES(mutex_);
+  // State that comes from elsewhere, for all ranks of the host. Before the first step() too.
+  void adopt_state(std::size_t position, HostStep::State state) EXCLUDES(mutex_);
+
   // In the order of registration, on every rank the same. Frozen parameters get their place when
   // they are unfrozen. Call once after construction, again for add_param_group.
-  void add_parameters(NamedParameters parameters) EXCLUDES(mutex_);
+  // Those of one `rule` are stepped by set_rule(rule).
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules)
+      EXCLUDES(mutex_);
 
   // Blocks until p.grad holds the reduced gradients of this step; at once when it does already.
   void synchronize() EXCLUDES(mutex_);
+  bool synchronized() EXCLUDES(mutex_);
   // The optimizer has stepped: gradients that backward computes from here on belong to a new step.
   void finish_step() EXCLUDES(mutex_);
   // The user throws the gradients away: a new step begins, also in the middle of one. Finishes what
@@ -71,7 +91,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   struct Candidate {  // any parameter of the optimizer
     std::string name;
     at::Tensor parameter;
+    std::size_t rule = 0;
     bool placed = false;
+    Bucket* bucket = nullptr;  // once placed
+    std::size_t slot = 0;
+    std::optional<HostStep::State> state = {};  // to adopt at the first step
   };
 
   // In a thread of autograd, without the GIL. By the hook of `hooked_[index]`:
@@ -101,6 +125,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
   std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
+  std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);
   std::vector<Hooked> hooked_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
 };

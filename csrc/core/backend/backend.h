@@ -25,6 +25,10 @@ struct Execution {
   std::vector<Buffer> buffers = {};    // by member; empty for in_arena
   std::vector<std::byte*> arena = {};  // in_arena: the bucket's memory, by rank
   std::uint64_t arena_bytes = 0;
+  // in_arena: what is done with bytes [begin, begin + bytes) of all ranks' buckets, instead of
+  // reducing them. Any rank runs it, for any piece of whole chunks, exactly one rank for each.
+  std::function<void(std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena)>
+      work = {};
   // allgather, alltoall, reducescatter (always one member): bytes, see StagedShape::offsets.
   std::vector<std::uint64_t> offsets = {};
   // Fires exactly once, from advance() or abort(); an empty status is success.

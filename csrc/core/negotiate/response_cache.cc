@@ -18,6 +18,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 // Scale factors are left out: they are equal in nearly all specs, and 0.0 == -0.0.
 std::size_t ResponseCache::Hash::operator()(const RequestSpec* spec) const {
   std::uint64_t hash = std::hash<std::string_view>{}(spec->name);
+  if (!spec->rule.empty()) hash = mix(hash, std::hash<std::string_view>{}(spec->rule));
   hash = mix(hash, static_cast<std::uint64_t>(spec->kind) << 16 |
                        static_cast<std::uint64_t>(spec->op) << 8 | (spec->in_arena ? 1u : 0u));
   hash = mix(hash, static_cast<std::uint64_t>(spec->root));

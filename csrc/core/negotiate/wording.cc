@@ -10,9 +10,9 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kRangesShown = 8;      // of ranks, in one list
-constexpr std::size_t kValuesShown = 8;      // different values of one attribute
-constexpr std::size_t kValueBytesMax = 256;  // a tensor of kDimsMax dimensions is the longest
+constexpr std::size_t kRangesShown = 8;                    // of ranks, in one list
+constexpr std::size_t kValuesShown = 8;                    // different values of one attribute
+constexpr std::size_t kValueBytesMax = kRuleBytesMax + 2;  // the longest: an update rule, quoted
 static_assert(kDimsMax * 15 + 12 <= kValueBytesMax, "dtype and dimensions of 13 digits");
 static_assert(kValuesShown * (kRangesShown * 11 + 24 + kValueBytesMax) + 3 * kNameBytesMax <
                   kErrorTextBytesMax,
@@ -49,6 +49,10 @@ const Attribute kAttributes[] = {
     {"places of the data differ", "tensors of the same origin",
      [](const RequestSpec& spec) {
        return std::string(spec.in_arena ? "gradients in the arena" : "a tensor of its own");
+     }},
+    {"update rules differ", "the same update rule",
+     [](const RequestSpec& spec) {
+       return spec.rule.empty() ? std::string("no update") : "'" + spec.rule + "'";
      }},
 };
 

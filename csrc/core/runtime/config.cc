@@ -129,6 +129,22 @@ std::string default_job_folder(const Variables& variables, const Starter& starte
   return base + "/" + name.substr(0, 60);
 }
 
+// What the user told malloc stands.
+Status read_keep_heap(const Variables& variables, Config& config) {
+  const char* text = variables.text("CIRANDA_KEEP_HEAP");
+  const std::string_view mode = text != nullptr ? text : "auto";
+  if (mode != "auto" && mode != "on" && mode != "off") {
+    return bad_value("CIRANDA_KEEP_HEAP", text, "auto, on or off");
+  }
+  bool told = false;
+  for (const char* name :
+       {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
+    told = told || variables.text(name) != nullptr;
+  }
+  config.keep_heap = mode == "on" || (mode == "auto" && !told);
+  return {};
+}
+
 Status read_engine_options(const Variables& variables, int cores, Config& config) {
   EngineOptions& engine = config.engine;
   int threads = 1;
@@ -199,6 +215,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(variables.integer("HOROVOD_START_TIMEOUT", 1, 86'400, start_seconds));
   CIRANDA_TRY(variables.integer("CIRANDA_START_TIMEOUT_SECONDS", 1, 86'400, start_seconds));
   config.start_timeout_ms = static_cast<std::uint64_t>(start_seconds) * 1000;
+  CIRANDA_TRY(read_keep_heap(variables, config));
   CIRANDA_TRY(read_engine_options(variables, cores, config));
   return config;
 }

@@ -26,6 +26,7 @@ struct Config {
   std::string job_id;      // distinguishes jobs of one user on one host
   std::string job_folder;  // where local ranks meet
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
+  bool keep_heap = true;                    // see torch/heap.h
   EngineOptions engine;
 };
 

@@ -190,6 +190,12 @@ Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {
   return segments_.allocate(bytes);
 }
 
+Result<ArenaBuffer> Engine::map_arena(Rank owner, const ArenaRef& ref, std::size_t bytes) {
+  CIRANDA_TRY(usable());
+  const MutexLock seat(seat_);
+  return resolve_arena(owner, ref, bytes);
+}
+
 EngineStats Engine::stats() const {
   return {.waiting_ns = waiting_ns_.load(std::memory_order_relaxed),
           .communicating_ns = communicating_ns_.load(std::memory_order_relaxed),
@@ -524,24 +530,30 @@ Status Engine::start_execution(const FusedOp& op) {
 Status Engine::locate_in_arena(const Response& response, Submission& submission,
                                Execution& execution) {
   execution.arena_bytes = submission.arena_bytes;
+  execution.work = std::move(submission.work);
   for (Rank rank = 0; rank < mesh_.size; ++rank) {
     const ArenaRef& ref = response.contributions[static_cast<std::size_t>(rank)]->arena;
-    auto place = segments_.resolve(rank, ref, submission.arena_bytes);
-    if (place.ok() && place.value() == nullptr) {
-      // The announcement was sent before the request: it waits in the socket.
-      service_peer(rank);
-      place = segments_.resolve(rank, ref, submission.arena_bytes);
-    }
+    auto place = resolve_arena(rank, ref, submission.arena_bytes);
     if (!place) return place.error();
-    if (place.value() == nullptr) {
-      return Error{.code = ErrorCode::kMalformed,
-                   .text = "rank " + std::to_string(rank) + " never announced arena segment " +
-                           std::to_string(ref.segment) + " of " + describe(*response.spec),
-                   .rank = rank};
-    }
-    execution.arena.push_back(place.value());
+    execution.arena.push_back(place.value().data);
   }
   return {};
+}
+
+// The owner announced the segment before it told of `ref`: at the latest it waits in the socket.
+Result<ArenaBuffer> Engine::resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
+  auto place = segments_.resolve(owner, ref, bytes);
+  if (place.ok() && place.value().data == nullptr) {
+    service_peer(owner);
+    place = segments_.resolve(owner, ref, bytes);
+  }
+  if (place.ok() && place.value().data == nullptr) {
+    return Error{.code = ErrorCode::kMalformed,
+                 .text = "rank " + std::to_string(owner) + " never announced arena segment " +
+                         std::to_string(ref.segment),
+                 .rank = owner};
+  }
+  return place;
 }
 
 void Engine::finish(std::uint32_t token, const Status& status) {

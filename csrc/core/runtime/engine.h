@@ -79,6 +79,8 @@ class Engine {
 
   // Arena memory for in_arena submissions. Thread-safe.
   Result<ArenaBuffer> allocate_arena(std::size_t bytes);
+  // Memory that `owner` has allocated and told this rank of. Thread-safe, does not block.
+  Result<ArenaBuffer> map_arena(Rank owner, const ArenaRef& ref, std::size_t bytes);
 
   EngineStats stats() const;
   // Unfinished operations; after a failure, those that the failure ended.
@@ -117,6 +119,8 @@ class Engine {
   void handle_responses() REQUIRES(seat_);
   Status start_execution(const FusedOp& op) REQUIRES(seat_);
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution)
+      REQUIRES(seat_);
+  Result<ArenaBuffer> resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes)
       REQUIRES(seat_);
   void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
   // Everything submitted, sent or not.

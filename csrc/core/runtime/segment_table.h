@@ -33,8 +33,10 @@ class SegmentTable {
 
   // A peer's announcement.
   Status add(Rank owner, std::uint32_t number, MemorySegment segment) EXCLUDES(mutex_);
-  // Null until the announcement has arrived; kMalformed when [offset, offset + bytes) is outside.
-  Result<std::byte*> resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) EXCLUDES(mutex_);
+  // No data until the announcement has arrived; kMalformed when [offset, offset + bytes) is
+  // outside.
+  Result<ArenaBuffer> resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes)
+      EXCLUDES(mutex_);
 
  private:
   struct Pool;  // free segments of this rank, shared with the leases

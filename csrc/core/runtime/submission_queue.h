@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/backend/backend.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/runtime/handle.h"
@@ -26,6 +27,7 @@ struct Submission {
   std::vector<std::int64_t> rows;  // see Contribution
   ArenaRef arena;                  // in_arena
   std::uint64_t arena_bytes = 0;
+  decltype(Execution::work) work;  // in_arena; see Execution
   // By tensor of the spec; empty for in_arena and barrier.
   std::vector<const std::byte*> inputs;
   // By tensor, for allreduce and broadcast. Other kinds learn their size only from the agreement

@@ -22,7 +22,7 @@ Layout layout(int ranks) {
   Layout at{};
   at.flags = align(at.failure + sizeof(FailureRecord));
   at.boards = align(at.flags + n * sizeof(RankFlags));
-  at.log = align(at.boards + kClaimBoards * sizeof(ClaimBoard));
+  at.log = align(at.boards + kClaimBoards * (n + 1) * sizeof(ClaimWord));
   at.staging = align(at.log + ShmLog::memory_bytes(ranks));
   at.end = at.staging + n * kStagingSlots * kStagingSlotBytes;
   return at;
@@ -39,9 +39,15 @@ ControlBlock::ControlBlock(std::byte* memory, int ranks) : ranks_(ranks), memory
   const Layout at = layout(ranks);
   failure_ = reinterpret_cast<FailureRecord*>(memory + at.failure);
   flags_ = reinterpret_cast<RankFlags*>(memory + at.flags);
-  boards_ = reinterpret_cast<ClaimBoard*>(memory + at.boards);
+  boards_ = reinterpret_cast<ClaimWord*>(memory + at.boards);
   log_offset_ = at.log;
   staging_offset_ = at.staging;
+}
+
+ClaimBoard ControlBlock::board(std::uint64_t operation) const {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  ClaimWord* words = boards_ + operation % kClaimBoards * (ranks + 1);
+  return {.claimed = words, .done = words + ranks};
 }
 
 std::byte* ControlBlock::slot(Rank rank, std::uint64_t round) const {

@@ -26,13 +26,17 @@ struct alignas(128) RankFlags {
   std::atomic<std::uint32_t> background_listens;
 };
 
-// Chunks of an operation whose data lies in the arena are claimed by whichever rank has time.
-// Both words hold (operation << kChunkBits | chunks), so a slot needs no reset: a word of an older
-// operation counts as zero chunks, one of a newer operation means that this one is complete.
-struct alignas(128) ClaimBoard {
+// Chunks of an operation whose data lies in the arena are claimed by whichever rank has time, each
+// rank's share first by itself: what it wrote in the last step is still near. A word holds
+// (operation << kChunkBits | chunks), so a board needs no reset: a word of an older operation
+// counts as zero chunks, one of a newer operation means that this one is complete.
+struct alignas(64) ClaimWord {
   static constexpr int kChunkBits = 24;
-  std::atomic<std::uint64_t> claimed;
-  alignas(64) std::atomic<std::uint64_t> done;
+  std::atomic<std::uint64_t> value;
+};
+struct ClaimBoard {
+  ClaimWord* claimed;  // by share, one for each rank
+  ClaimWord* done;     // of all shares
 };
 inline constexpr std::size_t kClaimBoards = 256;  // arena operations that may run at a time
 
@@ -60,7 +64,7 @@ class ControlBlock {
 
   std::byte* log_memory() const { return memory_ + log_offset_; }
   RankFlags& flags(Rank rank) const { return flags_[rank]; }
-  ClaimBoard& board(std::uint64_t operation) const { return boards_[operation % kClaimBoards]; }
+  ClaimBoard board(std::uint64_t operation) const;
   std::byte* slot(Rank rank, std::uint64_t round) const;
 
   // Records `error` as the reason unless another rank was faster; gives the reason that holds.
@@ -76,7 +80,7 @@ class ControlBlock {
   std::size_t staging_offset_ = 0;
   FailureRecord* failure_ = nullptr;
   RankFlags* flags_ = nullptr;
-  ClaimBoard* boards_ = nullptr;
+  ClaimWord* boards_ = nullptr;
 };
 
 }  // namespace ciranda

@@ -84,6 +84,9 @@ Status check_spec(const RequestSpec& spec) {
   if (spec.name.size() > kNameBytesMax)
     return refused(ErrorCode::kLimit, spec,
                    beyond("bytes of the name", spec.name.size(), kNameBytesMax));
+  if (spec.rule.size() > kRuleBytesMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("bytes of the update rule", spec.rule.size(), kRuleBytesMax));
   if (spec.tensors.size() > kTensorsPerRequestMax)
     return refused(ErrorCode::kLimit, spec,
                    beyond("number of tensors", spec.tensors.size(), kTensorsPerRequestMax));
@@ -105,6 +108,8 @@ Status check_spec(const RequestSpec& spec) {
       (spec.op != ReduceOp::kSum || spec.prescale != 1.0 || spec.postscale != 1.0))
     return refused(ErrorCode::kInvalidArgument, spec, "it takes neither op nor scale factors");
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
+  if (!spec.in_arena && !spec.rule.empty())
+    return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");
   if (!spec.in_arena) return {};
   if (spec.kind != OpKind::kAllreduce)
     return refused(ErrorCode::kInvalidArgument, spec, "only allreduce runs in the arena");
@@ -123,6 +128,7 @@ std::size_t spec_bytes(const RequestSpec& spec) {
   std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
   bytes += 3 + 8 + 8;  // kind, op, in_arena; two scale factors
   bytes += varint_bytes(root_plus_one(spec));
+  bytes += varint_bytes(spec.rule.size()) + spec.rule.size();
   bytes += varint_bytes(spec.tensors.size());
   for (const TensorSpec& tensor : spec.tensors) {
     bytes += kTensorBytesMin;
@@ -152,6 +158,8 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.f64(spec.prescale);
   out.f64(spec.postscale);
   out.u8(spec.in_arena ? 1 : 0);
+  out.varint(spec.rule.size());
+  out.text(spec.rule);
   out.varint(spec.tensors.size());
   for (const TensorSpec& tensor : spec.tensors) {
     out.u8(static_cast<std::uint8_t>(tensor.dtype));
@@ -203,6 +211,7 @@ void read_spec(Reader& in, RequestSpec& spec) {
   spec.prescale = in.f64("spec.prescale");
   spec.postscale = in.f64("spec.postscale");
   spec.in_arena = in.u8("spec.in_arena", 1) != 0;
+  spec.rule = in.text("spec.rule", in.count("spec.rule", kRuleBytesMax, 1));
   spec.tensors.resize(in.count("spec.tensors", kTensorsPerRequestMax, kTensorBytesMin));
   for (TensorSpec& tensor : spec.tensors) {
     read_tensor(in, tensor);

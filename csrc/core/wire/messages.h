@@ -38,6 +38,9 @@ struct RequestSpec {
   // The tensors already lie in the arena, each rank's at the place its Contribution names.
   // Allreduce only, all of one dtype.
   bool in_arena = false;
+  // What every rank does with the sum, in words ("Adam lr=0.001 ..."); empty: nothing. in_arena
+  // only.
+  std::string rule = {};
   std::vector<TensorSpec> tensors = {};
   bool operator==(const RequestSpec&) const = default;
 };

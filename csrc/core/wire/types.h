@@ -42,6 +42,7 @@ constexpr std::string_view reduce_op_name(ReduceOp op) {
 inline constexpr int kRanksMax = 4096;             // ranks of a job
 inline constexpr int kLocalRanksMax = 256;         // ranks of one host; each has a page of flags
 inline constexpr std::size_t kNameBytesMax = 256;  // a tensor's name, UTF-8
+inline constexpr std::size_t kRuleBytesMax = 256;  // an update rule in words
 inline constexpr std::size_t kDimsMax = 16;        // torch's own practical bound is lower
 inline constexpr std::size_t kTensorsPerRequestMax = 4096;  // members of one group
 inline constexpr std::size_t kRequestsPerFrameMax = 4096;

@@ -16,6 +16,7 @@ from ciranda.torch import ops
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.functions import allgather_object
+from ciranda.torch.host_step import HostStep, ShardStep, decide
 from ciranda.torch.ops import Average, Sum
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
 
@@ -30,6 +31,7 @@ class _Distributed:
     _ciranda_name: str  # of its reductions
     _ciranda_op: int
     _ciranda_skip_synchronize: bool
+    _ciranda_host_step: HostStep | None
     _parameter_names: dict[torch.Tensor, str]
 
     def synchronize(self) -> None:
@@ -57,8 +59,10 @@ class _Distributed:
         self._ciranda_reducer.set_backward_passes_per_step(passes)
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """synchronize(), then the optimizer's own step()."""
+        """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
         reducer = self._ciranda_reducer
+        if self._ciranda_host_step is not None:
+            return self._hooked_shared_step(closure, *args, **kwargs)
         inner = super().step  # type: ignore[misc]
         self._opt_called = True  # learning-rate schedulers look for it
         if closure is not None:
@@ -90,6 +94,37 @@ class _Distributed:
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
 
+    @torch.no_grad()
+    def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        self._opt_called = True
+        loss = None
+        if closure is not None:
+            self._ciranda_reducer.finish_step()  # it computes new gradients
+            with torch.enable_grad():
+                loss = closure()
+        assert self._ciranda_host_step is not None
+        # torch's GradScaler sets these for a fused optimizer.
+        grad_scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and not self._ciranda_reducer.synchronized():
+            raise RuntimeError(
+                "DistributedOptimizer with shard_step='host': call synchronize() before a "
+                "GradScaler's unscale_() or step(), so that all ranks look at the same gradients"
+            )
+        if found_inf is None or not float(found_inf):
+            scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
+            self._ciranda_host_step.run(scale, not self._ciranda_skip_synchronize)
+        self._ciranda_reducer.finish_step()
+        return loss
+
+    _hooked_shared_step = torch.optim.Optimizer.profile_hook_step(_shared_step)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As the optimizer's own. With a shared step the state of every rank of this host."""
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        if self._ciranda_host_step is not None:
+            self._ciranda_host_step.adopt_state()
+
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's own. What backward passes have added up for this step is forgotten."""
         self._ciranda_reducer.settle()
@@ -102,7 +137,13 @@ class _Distributed:
         added = _default_names(groups[-1], len(groups) - 1)
         _require_agreement(self._ciranda_name, [], added)
         self._parameter_names.update({parameter: name for name, parameter in added})
-        self._ciranda_reducer.add_parameters(added)
+        self._ciranda_reducer.add_parameters(added, *self._rules_of(added))
+        if self._ciranda_host_step is not None:
+            self._ciranda_host_step.add(added)
+
+    def _rules_of(self, named: NamedParameters) -> list[Any]:
+        step = self._ciranda_host_step
+        return [] if step is None else [step.rules_of(named)]
 
     def __reduce__(self) -> Any:
         # Copies and pickles are the plain optimizer: a reducer belongs to this process.
@@ -227,6 +268,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     bucket_bytes: int = 4 << 20,
+    shard_step: ShardStep = "auto",
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
@@ -244,6 +286,12 @@ def DistributedOptimizer(
     before the sum and by size()/f after it. groups: a number of groups, or lists of parameters
     that are reduced together. sparse_as_dense: sparse gradients are densified instead of gathered.
     bucket_bytes: gradients reduced together where `groups` does not say.
+    shard_step: the ranks of a host share the optimizer's step, each updates a part of the parameters
+    for all, and the optimizer's state exists once a host (SGD, Adam, AdamW, Adagrad, RMSprop).
+    "auto": where that changes nothing else; the logger ciranda.torch.host_step says at level debug
+    when it does not and why. "host": always, and backward() leaves p.grad this rank's own, so that
+    step() reduces and updates in one pass; synchronize() reduces before. False: never. A shared step
+    densifies sparse gradients.
     """
     require_global(process_set)
     if isinstance(optimizer, _Distributed):
@@ -262,8 +310,10 @@ def DistributedOptimizer(
     positions = _group_positions(groups if groups is not None else num_groups, named)
     name = f"DistributedOptimizer.{next(_numbers)}"
     native = getattr(compression, "native", None)
+    shared = _C.size() > 1 and decide(shard_step, optimizer, named, compression)
 
     options = [
+        f"shard_step={shard_step!r}, {'sharded' if shared else 'not sharded'}",
         op,
         gradient_predivide_factor,
         backward_passes_per_step,
@@ -288,13 +338,20 @@ def DistributedOptimizer(
             gradient_predivide_factor,
             backward_passes_per_step,
             native,
-            sparse_as_dense,
+            sparse_as_dense or shared,
             bucket_bytes,
             positions,
+            shared,
+            shard_step != "host",
         )
-    reducer.add_parameters(named)
 
     inner_class = type(optimizer)
+    host_step = HostStep(optimizer, inner_class, reducer) if shared else None
+    if host_step is None:
+        reducer.add_parameters(named)
+    else:
+        reducer.add_parameters(named, host_step.rules_of(named))
+        host_step.add(named)
     optimizer.__class__ = type(inner_class.__name__, (_Distributed, inner_class), {})
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
         del optimizer.step  # a scheduler's wrapper around the inner class's step
@@ -303,5 +360,6 @@ def DistributedOptimizer(
     distributed._ciranda_name = name
     distributed._ciranda_op = op
     distributed._ciranda_skip_synchronize = False
+    distributed._ciranda_host_step = host_step
     distributed._parameter_names = {parameter: name for name, parameter in named}
     return distributed

@@ -36,7 +36,7 @@ TEST_F(ResponseCacheTest, KeepsTheNumberOfAKnownSpec) {
 
 TEST_F(ResponseCacheTest, TellsApartWhateverDiffers) {
   ResponseCache cache(32, names_);
-  std::vector<RequestSpec> specs(10, allreduce("a"));
+  std::vector<RequestSpec> specs(11, allreduce("a"));
   specs[1].name = "b";
   specs[2].kind = OpKind::kReducescatter;
   specs[3].op = ReduceOp::kMax;
@@ -46,6 +46,8 @@ TEST_F(ResponseCacheTest, TellsApartWhateverDiffers) {
   specs[7].tensors[0].dtype = DType::kFloat64;
   specs[8].tensors[0].shape = {4, 3};
   specs[9].tensors.push_back({.shape = {}});
+  specs[10].in_arena = true;
+  specs[10].rule = "SGD lr=0.1";
   for (std::size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(insert(cache, specs[i]), i + 1);
   for (std::size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(cache.find(specs[i]), i + 1);
 }

@@ -108,6 +108,17 @@ TEST(MismatchText, NamesThePlaceOfTheData) {
             std::string::npos);
 }
 
+TEST(MismatchText, NamesTheUpdateRule) {
+  RequestSpec step = allreduce("w");
+  step.in_arena = true;
+  step.rule = "SGD lr=0.1";
+  RequestSpec other = step;
+  other.rule = "SGD lr=0.2";
+  EXPECT_EQ(mismatch_of({step, other}),
+            "allreduce 'w': update rules differ: rank 0 has 'SGD lr=0.1', rank 1 has 'SGD lr=0.2'; "
+            "submit the same update rule on every rank");
+}
+
 TEST(MismatchText, StaysBelowItsLimitWhateverDiffers) {
   std::vector<RequestSpec> specs;
   for (std::int64_t rank = 0; rank < 300; ++rank) {

@@ -81,6 +81,7 @@ TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
            {{"CIRANDA_RANK", "x"}, {"CIRANDA_SIZE", "2"}},
            {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2 "}},
            {{"CIRANDA_SPIN_MICROSECONDS", "-1"}},
+           {{"CIRANDA_KEEP_HEAP", "1"}},
            {{"CIRANDA_OVERLAP", "maybe"}}}) {
     const auto config = read(variables);
     ASSERT_FALSE(config.ok());
@@ -88,6 +89,15 @@ TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
     EXPECT_NE(config.error().text.find("environment variable CIRANDA_"), std::string::npos);
     EXPECT_NE(config.error().text.find("should be"), std::string::npos);
   }
+}
+
+TEST(Config, TheHeapIsLeftToAUserWhoTunedIt) {
+  EXPECT_TRUE(read({}).value().keep_heap);
+  EXPECT_FALSE(read({{"CIRANDA_KEEP_HEAP", "off"}}).value().keep_heap);
+  EXPECT_FALSE(read({{"MALLOC_TRIM_THRESHOLD_", "131072"}}).value().keep_heap);
+  EXPECT_TRUE(read({{"GLIBC_TUNABLES", "glibc.malloc.check=1"}, {"CIRANDA_KEEP_HEAP", "on"}})
+                  .value()
+                  .keep_heap);
 }
 
 TEST(Config, SeveralHostsAreRefusedInOneSentence) {

@@ -306,6 +306,56 @@ TEST(Engine, AComputingRankNeedNotTakePartInABucket) {
   EXPECT_EQ(reinterpret_cast<float*>(arena[1].data)[12345], 2.0F);
 }
 
+TEST_P(EngineOnRanks, WorkOnABucketRunsOnceForEachPiece) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    constexpr std::size_t kFloats = 300'000;  // several chunks and a part of one
+    auto arena = engine.allocate_arena(kFloats * sizeof(float));
+    ASSERT_TRUE(arena.ok());
+    auto* data = reinterpret_cast<float*>(arena.value().data);
+    std::fill_n(data, kFloats, 0.0F);
+    for (int round = 1; round <= 20; ++round) {
+      Submission submission;
+      submission.spec = std::make_shared<RequestSpec>(
+          RequestSpec{.name = "step",
+                      .kind = OpKind::kAllreduce,
+                      .in_arena = true,
+                      .rule = "add one",
+                      .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(kFloats)}}}});
+      submission.arena = arena.value().ref;
+      submission.arena_bytes = kFloats * sizeof(float);
+      submission.work = [](std::uint64_t begin, std::uint64_t bytes,
+                           std::span<std::byte* const> memory) {
+        for (std::byte* rank : memory) {
+          auto* piece = reinterpret_cast<float*>(rank + begin);
+          for (std::size_t i = 0; i < bytes / sizeof(float); ++i) piece[i] += 1.0F;
+        }
+      };
+      auto handle = engine.submit(std::move(submission));
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      for (std::size_t i = 0; i < kFloats; ++i) ASSERT_EQ(data[i], static_cast<float>(round));
+      // The others look at their own memory too before anybody adds again.
+      Submission barrier;
+      barrier.spec = std::make_shared<RequestSpec>(
+          RequestSpec{.name = "looked", .kind = OpKind::kBarrier, .tensors = {}});
+      ASSERT_TRUE(engine.wait(engine.submit(std::move(barrier)).value()).ok());
+    }
+  });
+}
+
+TEST(Engine, MapsWhatAPeerHasAllocated) {
+  World world(2);
+  auto arena = world[0].allocate_arena(4096);
+  ASSERT_TRUE(arena.ok());
+  auto mapped = world[1].map_arena(0, arena.value().ref, 4096);
+  ASSERT_TRUE(mapped.ok()) << mapped.error().text;
+  arena.value().data[7] = std::byte{42};
+  EXPECT_EQ(mapped.value().data[7], std::byte{42});
+  EXPECT_FALSE(world[1].map_arena(0, {.segment = 77, .offset = 0}, 1).ok());
+  EXPECT_FALSE(world[1].map_arena(0, arena.value().ref, std::size_t{1} << 40).ok());
+}
+
 TEST(Engine, AStagedOperationEndsAlthoughOneRankOnlyComputes) {
   World world(2);
   std::vector<float> a(1'000'000, 1.0F);

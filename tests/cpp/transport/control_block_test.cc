@@ -26,7 +26,11 @@ TEST(ControlBlock, RegionsDoNotOverlap) {
         add(block.slot(rank, round), kStagingSlotBytes);
       }
     }
-    for (std::uint64_t i = 0; i < kClaimBoards; ++i) add(&block.board(i), sizeof(ClaimBoard));
+    for (std::uint64_t i = 0; i < kClaimBoards; ++i) {
+      const ClaimBoard board = block.board(i);
+      add(board.claimed, static_cast<std::size_t>(ranks) * sizeof(ClaimWord));
+      add(board.done, sizeof(ClaimWord));
+    }
     add(block.log_memory(), ShmLog::memory_bytes(ranks));
     std::sort(regions.begin(), regions.end());
     EXPECT_GE(regions.front().first, sizeof(FailureRecord));

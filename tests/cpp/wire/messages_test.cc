@@ -64,6 +64,7 @@ class Maker {
     }
     if (spec.kind == OpKind::kBroadcast) spec.root = static_cast<Rank>(below(kRanksMax));
     spec.in_arena = spec.kind == OpKind::kAllreduce && below(2) == 0;
+    if (spec.in_arena && below(2) == 0) spec.rule = std::string(below(kRuleBytesMax + 1), 'r');
     if (spec.kind == OpKind::kBarrier) return spec;
     const bool open = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
     const std::uint64_t tensors = spec.kind == OpKind::kAlltoall ? 1 : 1 + below(4);

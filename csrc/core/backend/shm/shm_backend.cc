@@ -32,11 +32,11 @@ void for_each_run(const std::vector<std::uint64_t>& starts, std::uint64_t begin,
   }
 }
 
-constexpr std::uint64_t kChunkMask = (std::uint64_t{1} << ClaimBoard::kChunkBits) - 1;
+constexpr std::uint64_t kChunkMask = (std::uint64_t{1} << ClaimWord::kChunkBits) - 1;
 
-// Chunks of `operation` that a ClaimBoard word counts; a newer operation's word means all.
+// Chunks of `operation` that a word counts; a newer operation's word means all.
 std::uint64_t chunks_counted(std::uint64_t word, std::uint64_t operation, std::uint64_t chunks) {
-  const std::uint64_t of = word >> ClaimBoard::kChunkBits;
+  const std::uint64_t of = word >> ClaimWord::kChunkBits;
   if (of == operation) return word & kChunkMask;
   return of > operation ? chunks : 0;
 }
@@ -243,46 +243,63 @@ bool ShmBackend::advance_claimed(Claimed& op) {
   while (const auto chunk = claim_chunk(op)) {
     const std::uint64_t begin = *chunk * kChunkBytes;
     const std::uint64_t bytes = std::min(kChunkBytes, op.execution.arena_bytes - begin);
-    std::array<const std::byte*, kLocalRanksMax> inputs;
-    std::array<std::byte*, kLocalRanksMax> outputs;
     const auto ranks = static_cast<std::size_t>(ranks_);
     CIRANDA_ASSERT(op.execution.arena.size() == ranks);
+    moved = true;
+    if (op.execution.work) {
+      op.execution.work(begin, bytes, op.execution.arena);
+      finish_chunk(op);
+      continue;
+    }
+    std::array<const std::byte*, kLocalRanksMax> inputs;
+    std::array<std::byte*, kLocalRanksMax> outputs;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       inputs[rank] = outputs[rank] = op.execution.arena[rank] + begin;
     }
     kernels::reduce(reduce_args(op.execution.op, ranks_), {inputs.data(), ranks},
                     {outputs.data(), ranks}, bytes / dtype_bytes(op.execution.op.dtype));
     finish_chunk(op);
-    moved = true;
   }
   return moved;
 }
 
+// This rank's share first, then what others have left.
 std::optional<std::uint64_t> ShmBackend::claim_chunk(const Claimed& op) {
-  ClaimBoard& board = control_.board(op.operation);
-  std::uint64_t word = board.claimed.load(std::memory_order_acquire);
-  for (;;) {
-    const std::uint64_t counted = chunks_counted(word, op.operation, op.chunks);
-    if (counted >= op.chunks) return std::nullopt;
-    const std::uint64_t next = (op.operation << ClaimBoard::kChunkBits) | (counted + 1);
-    if (board.claimed.compare_exchange_weak(word, next, std::memory_order_acq_rel)) return counted;
+  const auto ranks = static_cast<std::uint64_t>(ranks_);
+  const ClaimBoard board = control_.board(op.operation);
+  for (std::uint64_t i = 0; i < ranks; ++i) {
+    const std::uint64_t share = (static_cast<std::uint64_t>(self_) + i) % ranks;
+    const std::uint64_t first = op.chunks * share / ranks;
+    const std::uint64_t chunks = op.chunks * (share + 1) / ranks - first;
+    std::atomic<std::uint64_t>& claimed = board.claimed[share].value;
+    std::uint64_t word = claimed.load(std::memory_order_acquire);
+    for (;;) {
+      const std::uint64_t counted = chunks_counted(word, op.operation, chunks);
+      if (counted >= chunks) break;
+      const std::uint64_t next = (op.operation << ClaimWord::kChunkBits) | (counted + 1);
+      if (claimed.compare_exchange_weak(word, next, std::memory_order_acq_rel)) {
+        return first + counted;
+      }
+    }
   }
+  return std::nullopt;
 }
 
 bool ShmBackend::claimed_complete(const Claimed& op) const {
-  const std::uint64_t word = control_.board(op.operation).done.load(std::memory_order_acquire);
+  const std::uint64_t word =
+      control_.board(op.operation).done->value.load(std::memory_order_acquire);
   return chunks_counted(word, op.operation, op.chunks) >= op.chunks;
 }
 
 void ShmBackend::finish_chunk(const Claimed& op) {
-  ClaimBoard& board = control_.board(op.operation);
-  std::uint64_t word = board.done.load(std::memory_order_acquire);
+  std::atomic<std::uint64_t>& done = control_.board(op.operation).done->value;
+  std::uint64_t word = done.load(std::memory_order_acquire);
   std::uint64_t counted = 0;
   do {
     // A newer operation cannot have this board before every chunk of this one is done.
     counted = chunks_counted(word, op.operation, op.chunks) + 1;
-  } while (!board.done.compare_exchange_weak(
-      word, (op.operation << ClaimBoard::kChunkBits) | counted, std::memory_order_acq_rel));
+  } while (!done.compare_exchange_weak(word, (op.operation << ClaimWord::kChunkBits) | counted,
+                                       std::memory_order_acq_rel));
   if (counted == op.chunks) bells_.ring_all();
 }
 

@@ -1,0 +1,245 @@
+#include "torch/host_step.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+
+#include "torch/collectives.h"
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::size_t kLineBytes = 64;
+
+std::size_t whole_lines(std::size_t bytes) {
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+const char* kind_name(kernels::RuleKind kind) {
+  constexpr const char* kNames[] = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace
+
+std::string rule_text(const kernels::UpdateRule& rule) {
+  const std::pair<const char*, double> values[] = {
+      {"lr", rule.lr},
+      {"weight_decay", rule.weight_decay},
+      {"momentum", rule.momentum},
+      {"dampening", rule.dampening},
+      {"beta1", rule.beta1},
+      {"beta2", rule.beta2},
+      {"eps", rule.eps},
+      {"lr_decay", rule.lr_decay},
+      {"alpha", rule.alpha},
+      {"nesterov", rule.nesterov ? 1.0 : 0.0},
+      {"amsgrad", rule.amsgrad ? 1.0 : 0.0},
+      {"centered", rule.centered ? 1.0 : 0.0},
+      {"maximize", rule.maximize ? 1.0 : 0.0},
+  };
+  std::string text = kind_name(rule.kind);
+  for (const auto& [name, value] : values) {
+    if (value == 0.0) continue;
+    std::array<char, 64> field;
+    std::snprintf(field.data(), field.size(), " %s=%.9g", name, value);
+    text += field.data();
+  }
+  return text.substr(0, kRuleBytesMax);
+}
+
+HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
+                   std::int64_t elements, std::vector<StepSlot> slots)
+    : engine_(std::move(engine)),
+      name_(std::move(name)),
+      dtype_(dtype),
+      element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
+      elements_(elements),
+      slots_(std::move(slots)) {}
+
+void HostStep::prepare(const kernels::UpdateRule& rule) {
+  const auto wanted = kernels::state_arrays(rule);
+  if (prepared_) {
+    if (std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end())) return;
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = "DistributedOptimizer: momentum, amsgrad or centered changed after the "
+                             "first sharded step, which needs other state; set them before it, or "
+                             "pass shard_step=False"});
+  }
+  arrays_.assign(wanted.begin(), wanted.end());
+  has_step_ = rule.kind != kernels::RuleKind::kSgd;
+  const std::size_t array_bytes = whole_lines(static_cast<std::size_t>(elements_) * element_bytes_);
+  steps_offset_ = array_bytes;
+  states_offset_ = steps_offset_ + whole_lines(slots_.size() * sizeof(float));
+  const std::size_t states = engine_->rank() == 0 ? arrays_.size() * array_bytes : 0;
+  own_ = unwrap(engine_->allocate_arena(states_offset_ + states));
+  std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
+  move_parameters();
+  exchange_memory();
+  prepared_ = true;
+}
+
+void HostStep::move_parameters() {
+  for (const StepSlot& slot : slots_) {
+    std::byte* place = own_.data + static_cast<std::size_t>(slot.begin) * element_bytes_;
+    std::memcpy(place, slot.parameter.const_data_ptr(), slot.parameter.nbytes());
+    at::Tensor parameter = slot.parameter;
+    parameter.set_data(at::from_blob(
+        place, parameter.sizes(), parameter.strides(), [lease = own_.lease](void*) {},
+        at::TensorOptions().dtype(dtype_)));
+  }
+}
+
+// Every rank learns where the others' memory is.
+void HostStep::exchange_memory() {
+  const std::vector<std::int64_t> mine = {own_.ref.segment,
+                                          static_cast<std::int64_t>(own_.ref.offset)};
+  const HandleId handle =
+      allgather_async({at::tensor(mine).reshape({1, 2})}, name_ + "/memory");
+  const at::Tensor all = synchronize(handle)->tensors.at(0);
+  const std::int64_t* refs = all.const_data_ptr<std::int64_t>();
+  for (Rank rank = 0; rank < engine_->size(); ++rank) {
+    const ArenaRef ref{.segment = static_cast<std::uint32_t>(refs[2 * rank]),
+                       .offset = static_cast<std::uint64_t>(refs[2 * rank + 1])};
+    const std::size_t array_bytes =
+        whole_lines(static_cast<std::size_t>(elements_) * element_bytes_);
+    const std::size_t bytes = states_offset_ + (rank == 0 ? arrays_.size() * array_bytes : 0);
+    memory_.push_back(rank == engine_->rank() ? own_
+                                              : unwrap(engine_->map_arena(rank, ref, bytes)));
+  }
+}
+
+float* HostStep::steps(std::size_t rank) const {
+  return reinterpret_cast<float*>(memory_[rank].data + steps_offset_);
+}
+
+std::byte* HostStep::state_array(std::size_t index) const {
+  return memory_[0].data + states_offset_ +
+         index * whole_lines(static_cast<std::size_t>(elements_) * element_bytes_);
+}
+
+// ------------------------------------------------------------------------------------------------
+// State
+
+HostStep::State HostStep::state(std::size_t slot) const {
+  State state;
+  if (!prepared_) return state;
+  const auto own = static_cast<std::size_t>(engine_->rank());
+  float* step = steps(own) + slot;
+  if (*step == 0.0F) return state;
+  const at::Tensor& parameter = slots_[slot].parameter;
+  if (has_step_) {
+    state.emplace_back("step", at::from_blob(step, {}, [lease = own_.lease](void*) {},
+                                             at::TensorOptions().dtype(c10::ScalarType::Float)));
+  }
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    std::byte* data =
+        state_array(i) + static_cast<std::size_t>(slots_[slot].begin) * element_bytes_;
+    state.emplace_back(std::string(kernels::torch_name(arrays_[i])),
+                       at::from_blob(data, parameter.sizes(), parameter.strides(),
+                                     [lease = memory_[0].lease](void*) {},
+                                     at::TensorOptions().dtype(dtype_)));
+  }
+  return state;
+}
+
+void HostStep::adopt(std::size_t slot, const State& state) {
+  float step = state.empty() ? 0.0F : 1.0F;
+  for (const auto& [name, value] : state) {
+    if (name == "step") step = value.item().toFloat();
+  }
+  for (std::size_t rank = 0; rank < memory_.size(); ++rank) steps(rank)[slot] = step;
+  if (step == 0.0F) return;
+  for (const auto& [place_name, place] : this->state(slot)) {
+    for (const auto& [name, value] : state) {
+      if (name != place_name || name == "step") continue;
+      if (value.const_data_ptr() == place.const_data_ptr()) continue;
+      if (!value.sizes().equals(place.sizes())) {
+        throw Exception({.code = ErrorCode::kInvalidArgument,
+                         .text = "DistributedOptimizer: the loaded state '" + name +
+                                 "' has another shape than its parameter"});
+      }
+      at::Tensor target = place;
+      target.copy_(value.detach());
+    }
+  }
+}
+
+bool HostStep::count(std::size_t slot) {
+  float& step = steps(static_cast<std::size_t>(engine_->rank()))[slot];
+  step += 1.0F;
+  return step == 1.0F;
+}
+
+// ------------------------------------------------------------------------------------------------
+// The step
+
+std::function<void(std::uint64_t, std::uint64_t, std::span<std::byte* const>)> HostStep::work(
+    Step step, Used used) {
+  // Runs in whatever thread drives, one at a time.
+  return [this, step = std::move(step), used = std::move(used), runs = std::vector<Run>(),
+          known = false](std::uint64_t begin, std::uint64_t bytes,
+                         std::span<std::byte* const> arena) mutable {
+    if (!std::exchange(known, true)) runs = this->runs(arena, used);
+    const auto first = static_cast<std::int64_t>(begin / element_bytes_);
+    const auto last = static_cast<std::int64_t>((begin + bytes) / element_bytes_);
+    for (const Run& run : runs) {
+      const std::int64_t from = std::max(first, run.begin);
+      const std::int64_t to = std::min(last, run.end);
+      if (from < to) update(step, run, from, to, arena);
+    }
+  };
+}
+
+// Between two slots lie zeros, whose update is zero: neighbours make one run.
+std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
+                                          const Used& used) const {
+  const float* done = steps(static_cast<std::size_t>(engine_->rank()));
+  std::vector<Run> runs;
+  std::size_t previous = slots_.size();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!used(i, arena)) continue;
+    const std::int64_t step = static_cast<std::int64_t>(done[i]) + 1;
+    if (previous + 1 == i && runs.back().step == step) {
+      runs.back().end = slots_[i].end;
+    } else {
+      runs.push_back({.begin = slots_[i].begin, .end = slots_[i].end, .step = step});
+    }
+    previous = i;
+  }
+  return runs;
+}
+
+void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
+                      std::span<std::byte* const> arena) const {
+  const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
+  const auto own = static_cast<std::size_t>(engine_->rank());
+  std::array<const std::byte*, kLocalRanksMax> gradients;
+  std::array<std::byte*, kLocalRanksMax> parameters;
+  std::array<std::byte*, 3> states;
+  for (std::size_t rank = 0; rank < arena.size(); ++rank) {
+    gradients[rank] = arena[rank] + offset;
+    parameters[rank] = memory_[rank].data + offset;
+  }
+  std::swap(parameters[0], parameters[own]);  // the first one is read
+  if (step.reduced) gradients[0] = arena[own] + offset;
+  for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
+  kernels::update(step.rule,
+                  {.dtype = dtype_of(dtype_, name_),
+                   .step = run.step,
+                   .gradient_scale = step.gradient_scale,
+                   .fresh_state = run.step == 1,
+                   .gradients = {gradients.data(), step.reduced ? 1 : arena.size()},
+                   .parameters = {parameters.data(), arena.size()},
+                   .states = {states.data(), arrays_.size()},
+                   .gradient_outputs = {},
+                   .count = static_cast<std::size_t>(end - begin)});
+}
+
+}  // namespace ciranda

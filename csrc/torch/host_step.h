@@ -1,0 +1,98 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/kernels/update_rule.h"
+#include "core/runtime/engine.h"
+
+namespace ciranda {
+
+// A parameter's part of a bucket, in elements from the bucket's start.
+struct StepSlot {
+  at::Tensor parameter;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has time
+// takes a chunk, sums the ranks' gradients of it, updates the state and writes the new parameters
+// into every rank's copy. Parameters lie in the arena, each rank's own; the state exists once, in
+// the memory of rank 0; how many steps each parameter has seen, with every rank.
+//
+// Not thread-safe; belongs to a Bucket.
+class HostStep {
+ public:
+  // `elements` of `dtype` in the bucket, counters and padding included; every parameter is dense and
+  // alone in its storage. `name` is the same on every rank.
+  HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
+           std::int64_t elements, std::vector<StepSlot> slots);
+
+  // Moves the parameters into the arena and makes room for the state that `rule` needs. Collective
+  // and blocking the first time, nothing from then on; throws if the rule wants other state.
+  void prepare(const kernels::UpdateRule& rule);
+  bool prepared() const { return prepared_; }
+
+  // State of a slot as torch.optim names it, views of the shared memory; "step" too where torch has
+  // it. Empty until the parameter has been updated.
+  using State = std::vector<std::pair<std::string, at::Tensor>>;
+  State state(std::size_t slot) const;
+  // The state from here on, for all ranks of the host: copies what is not there already.
+  void adopt(std::size_t slot, const State& state);
+
+  // What is done with a chunk of the bucket, see Execution::work. `used(slot, arena)`: whether any
+  // rank has a gradient for it. `reduced`: each rank's gradients are the reduced ones already.
+  struct Step {
+    kernels::UpdateRule rule;
+    double gradient_scale = 1.0;
+    bool reduced = false;
+  };
+  using Used = std::function<bool(std::size_t slot, std::span<std::byte* const> arena)>;
+  std::function<void(std::uint64_t, std::uint64_t, std::span<std::byte* const>)> work(Step step,
+                                                                                     Used used);
+  // The step is done for a slot that was used; true if its state is new.
+  bool count(std::size_t slot);
+
+  std::size_t arena_bytes() const { return own_.bytes; }
+
+ private:
+  struct Run {  // neighbours that are at the same step
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t step = 0;  // the number of the one that comes
+  };
+
+  std::vector<Run> runs(std::span<std::byte* const> arena, const Used& used) const;
+  void update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
+              std::span<std::byte* const> arena) const;
+  void exchange_memory();
+  void move_parameters();
+  float* steps(std::size_t rank) const;
+  std::byte* state_array(std::size_t index) const;
+  at::Tensor view(std::byte* data, const at::Tensor& like) const;
+
+  const std::shared_ptr<Engine> engine_;
+  const std::string name_;
+  const c10::ScalarType dtype_;
+  const std::size_t element_bytes_;
+  const std::int64_t elements_;
+  const std::vector<StepSlot> slots_;
+  std::size_t steps_offset_ = 0;   // bytes in each rank's memory
+  std::size_t states_offset_ = 0;  // in rank 0's
+  bool prepared_ = false;
+  std::vector<kernels::StateArray> arrays_;
+  bool has_step_ = false;            // torch keeps one for this rule
+  ArenaBuffer own_;
+  std::vector<ArenaBuffer> memory_;  // by rank
+};
+
+// "Adam lr=0.001 weight_decay=0 …": what ranks compare.
+std::string rule_text(const kernels::UpdateRule& rule);
+
+}  // namespace ciranda

@@ -1,0 +1,180 @@
+"""The optimizer's step, shared out over the ranks of the host: for which optimizers, by what rule."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from ciranda import _C
+from ciranda.torch.compressed_reducer import NamedParameters
+
+ShardStep = Literal["auto", "host", False]
+
+_log = logging.getLogger(__name__)
+
+# Below this the step costs less than to agree on it.
+AUTO_PARAMETERS_MIN = 65536
+
+
+def _sgd(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": _C.RuleKind.sgd,
+        "momentum": group["momentum"],
+        "dampening": group["dampening"],
+        "nesterov": group["nesterov"],
+    }
+
+
+def _adam(group: dict[str, Any]) -> dict[str, Any]:
+    decoupled = group.get("decoupled_weight_decay", False)
+    return {
+        "kind": _C.RuleKind.adamw if decoupled else _C.RuleKind.adam,
+        "beta1": group["betas"][0],
+        "beta2": group["betas"][1],
+        "eps": group["eps"],
+        "amsgrad": group["amsgrad"],
+    }
+
+
+def _adamw(group: dict[str, Any]) -> dict[str, Any]:
+    return {**_adam(group), "kind": _C.RuleKind.adamw}
+
+
+def _adagrad(group: dict[str, Any]) -> dict[str, Any]:
+    names = ("lr_decay", "eps", "initial_accumulator_value")
+    return {"kind": _C.RuleKind.adagrad, **{name: group[name] for name in names}}
+
+
+def _rmsprop(group: dict[str, Any]) -> dict[str, Any]:
+    names = ("alpha", "eps", "momentum", "centered")
+    return {"kind": _C.RuleKind.rmsprop, **{name: group[name] for name in names}}
+
+
+_RULES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adamw,
+    torch.optim.Adagrad: _adagrad,
+    torch.optim.RMSprop: _rmsprop,
+}
+
+
+def update_rule(inner_class: type, group: dict[str, Any]) -> Any:
+    """The rule by which the ranks update the parameters of a group."""
+    values = _RULES[inner_class](group)
+    rule = _C.UpdateRule(values.pop("kind"))
+    values |= {"lr": group["lr"], "weight_decay": group["weight_decay"]}
+    for name, value in values.items():
+        setattr(rule, name, value if isinstance(value, bool) else float(value))
+    rule.maximize = group["maximize"]
+    return rule
+
+
+def obstacle(
+    optimizer: torch.optim.Optimizer, named: NamedParameters, compression: Any
+) -> str | None:
+    """Why the step cannot be shared out, as the rest of a sentence; None if it can."""
+    inner_class = type(optimizer)
+    if inner_class not in _RULES:
+        known = ", ".join(known.__name__ for known in _RULES)
+        return f"{inner_class.__name__} is none of {known}"
+    if getattr(compression, "native", None) != _C.Compression.none:
+        return "gradients are compressed"
+    for group in optimizer.param_groups:
+        for option in ("differentiable", "capturable"):
+            if group.get(option):
+                return f"the optimizer is {option}"
+    for name, parameter in named:
+        why = _parameter_obstacle(parameter)
+        if why:
+            return f"parameter '{name}' {why}"
+    return None
+
+
+def _parameter_obstacle(parameter: torch.Tensor) -> str | None:
+    if parameter.device.type != "cpu" or parameter.layout != torch.strided:
+        return "is no dense CPU tensor"
+    if not parameter.is_floating_point():
+        return "is not of a floating dtype"
+    if not _C.is_alone_in_dense_storage(parameter):
+        return "shares its memory with another tensor (a state_dict that is still held, a view)"
+    return None
+
+
+def decide(
+    shard_step: ShardStep, optimizer: torch.optim.Optimizer, named: NamedParameters, compression: Any
+) -> bool:
+    """Whether to share the step out; a ValueError if it must be and cannot."""
+    if shard_step is False:
+        return False
+    if shard_step not in ("auto", "host"):
+        raise ValueError(
+            f"DistributedOptimizer: shard_step must be 'auto', 'host' or False, not {shard_step!r}"
+        )
+    why = obstacle(optimizer, named, compression)
+    if shard_step == "host":
+        if why:
+            raise ValueError(f"DistributedOptimizer: shard_step='host' is not possible: {why}")
+        return True
+    if why is None:
+        parameters = sum(parameter.numel() for _, parameter in named)
+        if parameters < AUTO_PARAMETERS_MIN:
+            why = f"{parameters} parameters are too few to gain from it"
+    _log.debug(
+        "DistributedOptimizer: the step is %s", f"not sharded: {why}" if why else "sharded"
+    )
+    return why is None
+
+
+class HostStep:
+    """The Python side of a shared step: rules in, state out."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, inner_class: type, reducer: Any) -> None:
+        self._optimizer = optimizer
+        self._inner_class = inner_class
+        self._reducer = reducer
+        self._parameters: list[torch.Tensor] = []
+        self._rules: dict[int, tuple[Any, ...]] = {}
+
+    def add(self, named: NamedParameters) -> None:
+        """In the order in which the reducer gets them. Their state, if any, goes along."""
+        first = len(self._parameters)
+        self._parameters += [parameter for _, parameter in named]
+        self.adopt_state(first)
+
+    def rules_of(self, named: NamedParameters) -> list[int]:
+        """The number of each parameter's group."""
+        group_of = {
+            id(parameter): number
+            for number, group in enumerate(self._optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        return [group_of[id(parameter)] for _, parameter in named]
+
+    def adopt_state(self, first: int = 0) -> None:
+        """The state that the optimizer holds now is the state of all ranks of the host."""
+        state = self._optimizer.state
+        for position in range(first, len(self._parameters)):
+            held = state.get(self._parameters[position], {})
+            pairs = [
+                (name, torch.as_tensor(value)) for name, value in held.items() if value is not None
+            ]
+            self._reducer.adopt_state(position, pairs)
+            self._show_state(position)
+
+    def run(self, gradient_scale: float, reduce: bool) -> None:
+        for number, group in enumerate(self._optimizer.param_groups):
+            values = tuple(value for name, value in group.items() if name != "params")
+            if self._rules.get(number) != values:
+                self._reducer.set_rule(number, update_rule(self._inner_class, group))
+                self._rules[number] = values
+        for position in self._reducer.step(gradient_scale, reduce):
+            self._show_state(position)
+
+    def _show_state(self, position: int) -> None:
+        shared = self._reducer.state(position)
+        if shared:
+            self._optimizer.state[self._parameters[position]] = dict(shared)
