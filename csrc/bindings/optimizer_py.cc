@@ -4,6 +4,7 @@
 #include "torch/default_world.h"
 #include "torch/error.h"
 #include "torch/gradient_reducer.h"
+#include "torch/heap.h"
 
 namespace ciranda {
 
@@ -60,25 +61,26 @@ void bind_optimizer(py::module_& module) {
                        Compression compression, bool sparse_as_dense, std::int64_t bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
                        bool reduce_in_backward) {
+             const auto world = default_world();
+             if (world->config().keep_heap) keep_heap_between_steps();
              return std::make_shared<GradientReducer>(
-                 default_world()->engine(), ReducerOptions{.name = name,
-                                                           .op = static_cast<ReduceOp>(op),
-                                                           .predivide_factor = predivide_factor,
-                                                           .backward_passes_per_step = passes,
-                                                           .compression = compression,
-                                                           .sparse_as_dense = sparse_as_dense,
-                                                           .bucket_bytes = bucket_bytes,
-                                                           .groups = std::move(groups),
-                                                           .shared_step = shared_step,
-                                                           .reduce_in_backward = reduce_in_backward});
+                 world->engine(), ReducerOptions{.name = name,
+                                                 .op = static_cast<ReduceOp>(op),
+                                                 .predivide_factor = predivide_factor,
+                                                 .backward_passes_per_step = passes,
+                                                 .compression = compression,
+                                                 .sparse_as_dense = sparse_as_dense,
+                                                 .bucket_bytes = bucket_bytes,
+                                                 .groups = std::move(groups),
+                                                 .shared_step = shared_step,
+                                                 .reduce_in_backward = reduce_in_backward});
            }),
            py::arg("name"), py::arg("op"), py::arg("predivide_factor"),
            py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),
            py::arg("bucket_bytes"), py::arg("groups"), py::arg("shared_step"),
            py::arg("reduce_in_backward"))
       .def("add_parameters", &GradientReducer::add_parameters, py::arg("named_parameters"),
-           py::arg("rules") = std::vector<std::size_t>(),
-           Released())
+           py::arg("rules") = std::vector<std::size_t>(), Released())
       .def("synchronize", &GradientReducer::synchronize, Released())
       .def("finish_step", &GradientReducer::finish_step, Released())
       .def("synchronized", &GradientReducer::synchronized, Released())

@@ -108,11 +108,13 @@ void Bucket::share_step() {
   std::vector<StepSlot> slots;
   const std::size_t element_bytes = dtype_bytes(dtype_of(dtype_, options_.name));
   for (const BucketSlot& slot : slots_) {
-    const auto begin = (data_of(slot.view) - data_of(memory_)) /
-                       static_cast<std::ptrdiff_t>(element_bytes);
+    const auto begin =
+        (data_of(slot.view) - data_of(memory_)) / static_cast<std::ptrdiff_t>(element_bytes);
     slots.push_back({.parameter = slot.parameter,
                      .begin = begin,
-                     .end = begin + slot.parameter.numel()});
+                     .end = begin + slot.parameter.numel(),
+                     .sizes = slot.view.sizes().vec(),
+                     .strides = slot.view.strides().vec()});
   }
   host_step_ = std::make_unique<HostStep>(engine_, options_.name + "/step", dtype_, elements_,
                                           std::move(slots));
@@ -253,8 +255,7 @@ void Bucket::submit_step(const HostStep::Step& step) {
   });
 }
 
-void Bucket::send(const std::shared_ptr<const RequestSpec>& spec,
-                  decltype(Submission::work) work) {
+void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work) {
   Submission submission;
   submission.spec = spec;
   submission.arena = arena_.ref;
@@ -270,8 +271,8 @@ std::size_t Bucket::counter_offset(std::size_t index) const {
   return (static_cast<std::size_t>(counters_begin_) + index + 1) * element_bytes - 1;
 }
 
-// A chunk's part of the counters: each becomes non-zero everywhere if it is so anywhere. Other ranks
-// may look at it at the same time, and find the same before and after.
+// A chunk's part of the counters: each becomes non-zero everywhere if it is so anywhere. Other
+// ranks may look at it at the same time, and find the same before and after.
 void Bucket::join_counters(std::uint64_t begin, std::uint64_t end,
                            std::span<std::byte* const> arena) const {
   for (std::size_t i = 2 * slots_.size(); i-- > 0;) {

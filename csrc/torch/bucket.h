@@ -58,7 +58,8 @@ class Bucket {
     bool shared_step = false;
     std::size_t rule = 0;  // the number of the update rule of its parameters
   };
-  // All parameters have one dtype and are dense CPU tensors. With `shared_step` submit_step() works.
+  // All parameters have one dtype and are dense CPU tensors. With `shared_step` submit_step()
+  // works.
   Bucket(std::shared_ptr<Engine> engine, Options options,
          std::vector<std::pair<std::string, at::Tensor>> parameters);
 

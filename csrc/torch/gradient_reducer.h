@@ -49,7 +49,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // With shared_step: the update rule of parameters added with this number, from the next step() on.
+  // With shared_step: the update rule of parameters added with this number, from the next step()
+  // on.
   void set_rule(std::size_t number, const kernels::UpdateRule& rule) EXCLUDES(mutex_);
   // The optimizer's step on all parameters that any rank has a gradient for, blocking; returns the
   // positions of those whose state is new. Gradients are multiplied by `gradient_scale`. p.grad
@@ -64,8 +65,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // In the order of registration, on every rank the same. Frozen parameters get their place when
   // they are unfrozen. Call once after construction, again for add_param_group.
   // Those of one `rule` are stepped by set_rule(rule).
-  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules)
-      EXCLUDES(mutex_);
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) EXCLUDES(mutex_);
 
   // Blocks until p.grad holds the reduced gradients of this step; at once when it does already.
   void synchronize() EXCLUDES(mutex_);

@@ -61,67 +61,98 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
       dtype_(dtype),
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
       elements_(elements),
-      slots_(std::move(slots)) {}
+      slots_(std::move(slots)),
+      array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)) {
+  for (const StepSlot& slot : slots_) {
+    const at::Tensor& parameter = slot.parameter;
+    if (parameter.is_non_overlapping_and_dense() && parameter.storage().use_count() == 1) continue;
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = name_ + ": a parameter that was unfrozen shares its memory with another tensor "
+                         "and cannot move into the arena; drop that tensor (a state_dict, a "
+                         "view) first, or pass shard_step=False"});
+  }
+  own_ = unwrap(engine_->allocate_arena(own_bytes()));
+  std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
+  for (const StepSlot& slot : slots_) take_in(slot);
+}
+
+std::size_t HostStep::own_bytes() const {
+  return array_bytes_ + slots_.size() * sizeof(float);
+}
 
 void HostStep::prepare(const kernels::UpdateRule& rule) {
   const auto wanted = kernels::state_arrays(rule);
-  if (prepared_) {
-    if (std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end())) return;
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "DistributedOptimizer: momentum, amsgrad or centered changed after the "
-                             "first sharded step, which needs other state; set them before it, or "
-                             "pass shard_step=False"});
+  if (!prepared_) {
+    arrays_.assign(wanted.begin(), wanted.end());
+    has_step_ = rule.kind != kernels::RuleKind::kSgd;
+    allocate_states();
+    exchange_memory();
+    prepared_ = true;
   }
-  arrays_.assign(wanted.begin(), wanted.end());
-  has_step_ = rule.kind != kernels::RuleKind::kSgd;
-  const std::size_t array_bytes = whole_lines(static_cast<std::size_t>(elements_) * element_bytes_);
-  steps_offset_ = array_bytes;
-  states_offset_ = steps_offset_ + whole_lines(slots_.size() * sizeof(float));
-  const std::size_t states = engine_->rank() == 0 ? arrays_.size() * array_bytes : 0;
-  own_ = unwrap(engine_->allocate_arena(states_offset_ + states));
-  std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
-  move_parameters();
-  exchange_memory();
-  prepared_ = true;
+  if (!std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end())) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text =
+                         "DistributedOptimizer: momentum, amsgrad or centered changed after the "
+                         "first sharded step, which needs other state; set them before it, or "
+                         "pass shard_step=False"});
+  }
+  for (const StepSlot& slot : slots_) {
+    const std::byte* place = own_.data + static_cast<std::size_t>(slot.begin) * element_bytes_;
+    if (slot.parameter.const_data_ptr() != place) take_in(slot);
+  }
 }
 
-void HostStep::move_parameters() {
-  for (const StepSlot& slot : slots_) {
-    std::byte* place = own_.data + static_cast<std::size_t>(slot.begin) * element_bytes_;
-    std::memcpy(place, slot.parameter.const_data_ptr(), slot.parameter.nbytes());
-    at::Tensor parameter = slot.parameter;
-    parameter.set_data(at::from_blob(
-        place, parameter.sizes(), parameter.strides(), [lease = own_.lease](void*) {},
-        at::TensorOptions().dtype(dtype_)));
+// The parameter's values into its place, and the parameter onto it.
+void HostStep::take_in(const StepSlot& slot) {
+  at::Tensor parameter = slot.parameter;
+  if (parameter.scalar_type() != dtype_ || parameter.sizes() != slot.sizes) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = name_ +
+                             ": a parameter changed its dtype or shape after DistributedOptimizer "
+                             "was made; convert the model before that"});
   }
+  at::Tensor place = at::from_blob(
+      own_.data + static_cast<std::size_t>(slot.begin) * element_bytes_, slot.sizes, slot.strides,
+      [lease = own_.lease](void*) {}, at::TensorOptions().dtype(dtype_));
+  place.copy_(parameter.detach());
+  parameter.set_data(place);
+}
+
+void HostStep::allocate_states() {
+  if (engine_->rank() != 0 || arrays_.empty()) return;
+  states_ = unwrap(engine_->allocate_arena(arrays_.size() * array_bytes_));
+  std::memset(states_.data, 0, states_.bytes);
 }
 
 // Every rank learns where the others' memory is.
 void HostStep::exchange_memory() {
-  const std::vector<std::int64_t> mine = {own_.ref.segment,
-                                          static_cast<std::int64_t>(own_.ref.offset)};
-  const HandleId handle =
-      allgather_async({at::tensor(mine).reshape({1, 2})}, name_ + "/memory");
+  const std::vector<std::int64_t> mine = {
+      own_.ref.segment, static_cast<std::int64_t>(own_.ref.offset), states_.ref.segment,
+      static_cast<std::int64_t>(states_.ref.offset)};
+  const HandleId handle = allgather_async({at::tensor(mine).reshape({1, 4})}, name_ + "/memory");
   const at::Tensor all = synchronize(handle)->tensors.at(0);
-  const std::int64_t* refs = all.const_data_ptr<std::int64_t>();
+  const auto ref = [&all](Rank rank, std::int64_t column) {
+    const std::int64_t* values = all.const_data_ptr<std::int64_t>() + 4 * rank + column;
+    return ArenaRef{.segment = static_cast<std::uint32_t>(values[0]),
+                    .offset = static_cast<std::uint64_t>(values[1])};
+  };
   for (Rank rank = 0; rank < engine_->size(); ++rank) {
-    const ArenaRef ref{.segment = static_cast<std::uint32_t>(refs[2 * rank]),
-                       .offset = static_cast<std::uint64_t>(refs[2 * rank + 1])};
-    const std::size_t array_bytes =
-        whole_lines(static_cast<std::size_t>(elements_) * element_bytes_);
-    const std::size_t bytes = states_offset_ + (rank == 0 ? arrays_.size() * array_bytes : 0);
-    memory_.push_back(rank == engine_->rank() ? own_
-                                              : unwrap(engine_->map_arena(rank, ref, bytes)));
+    memory_.push_back(rank == engine_->rank()
+                          ? own_
+                          : unwrap(engine_->map_arena(rank, ref(rank, 0), own_bytes())));
+  }
+  if (engine_->rank() != 0 && !arrays_.empty()) {
+    states_ = unwrap(engine_->map_arena(0, ref(0, 2), arrays_.size() * array_bytes_));
   }
 }
 
 float* HostStep::steps(std::size_t rank) const {
-  return reinterpret_cast<float*>(memory_[rank].data + steps_offset_);
+  return reinterpret_cast<float*>(memory_[rank].data + array_bytes_);
 }
 
 std::byte* HostStep::state_array(std::size_t index) const {
-  return memory_[0].data + states_offset_ +
-         index * whole_lines(static_cast<std::size_t>(elements_) * element_bytes_);
+  return states_.data + index * array_bytes_;
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -133,18 +164,18 @@ HostStep::State HostStep::state(std::size_t slot) const {
   const auto own = static_cast<std::size_t>(engine_->rank());
   float* step = steps(own) + slot;
   if (*step == 0.0F) return state;
-  const at::Tensor& parameter = slots_[slot].parameter;
   if (has_step_) {
-    state.emplace_back("step", at::from_blob(step, {}, [lease = own_.lease](void*) {},
-                                             at::TensorOptions().dtype(c10::ScalarType::Float)));
+    state.emplace_back("step", at::from_blob(
+                                   step, {}, [lease = own_.lease](void*) {},
+                                   at::TensorOptions().dtype(c10::ScalarType::Float)));
   }
   for (std::size_t i = 0; i < arrays_.size(); ++i) {
     std::byte* data =
         state_array(i) + static_cast<std::size_t>(slots_[slot].begin) * element_bytes_;
     state.emplace_back(std::string(kernels::torch_name(arrays_[i])),
-                       at::from_blob(data, parameter.sizes(), parameter.strides(),
-                                     [lease = memory_[0].lease](void*) {},
-                                     at::TensorOptions().dtype(dtype_)));
+                       at::from_blob(
+                           data, slots_[slot].sizes, slots_[slot].strides,
+                           [lease = states_.lease](void*) {}, at::TensorOptions().dtype(dtype_)));
   }
   return state;
 }
@@ -230,16 +261,15 @@ void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std:
   std::swap(parameters[0], parameters[own]);  // the first one is read
   if (step.reduced) gradients[0] = arena[own] + offset;
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
-  kernels::update(step.rule,
-                  {.dtype = dtype_of(dtype_, name_),
-                   .step = run.step,
-                   .gradient_scale = step.gradient_scale,
-                   .fresh_state = run.step == 1,
-                   .gradients = {gradients.data(), step.reduced ? 1 : arena.size()},
-                   .parameters = {parameters.data(), arena.size()},
-                   .states = {states.data(), arrays_.size()},
-                   .gradient_outputs = {},
-                   .count = static_cast<std::size_t>(end - begin)});
+  kernels::update(step.rule, {.dtype = dtype_of(dtype_, name_),
+                              .step = run.step,
+                              .gradient_scale = step.gradient_scale,
+                              .fresh_state = run.step == 1,
+                              .gradients = {gradients.data(), step.reduced ? 1 : arena.size()},
+                              .parameters = {parameters.data(), arena.size()},
+                              .states = {states.data(), arrays_.size()},
+                              .gradient_outputs = {},
+                              .count = static_cast<std::size_t>(end - begin)});
 }
 
 }  // namespace ciranda

@@ -19,23 +19,27 @@ struct StepSlot {
   at::Tensor parameter;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::vector<std::int64_t> sizes = {};
+  std::vector<std::int64_t> strides = {};
 };
 
-// The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has time
-// takes a chunk, sums the ranks' gradients of it, updates the state and writes the new parameters
-// into every rank's copy. Parameters lie in the arena, each rank's own; the state exists once, in
-// the memory of rank 0; how many steps each parameter has seen, with every rank.
+// The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has
+// time takes a chunk, sums the ranks' gradients of it, updates the state and writes the new
+// parameters into every rank's copy. Parameters lie in the arena, each rank's own; the state exists
+// once, in the memory of rank 0; how many steps each parameter has seen, with every rank.
 //
 // Not thread-safe; belongs to a Bucket.
 class HostStep {
  public:
-  // `elements` of `dtype` in the bucket, counters and padding included; every parameter is dense and
-  // alone in its storage. `name` is the same on every rank.
+  // `elements` of `dtype` in the bucket, counters and padding included. `name` is the same on every
+  // rank. Moves the parameters into the arena; throws if one is not dense or shares its memory with
+  // another tensor, which would not see the steps.
   HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
            std::int64_t elements, std::vector<StepSlot> slots);
 
-  // Moves the parameters into the arena and makes room for the state that `rule` needs. Collective
-  // and blocking the first time, nothing from then on; throws if the rule wants other state.
+  // Makes room for the state that `rule` needs, and takes in parameters that the user has given
+  // other memory (`parameter.data = ...`). Collective and blocking the first time; throws if the
+  // rule wants other state than then.
   void prepare(const kernels::UpdateRule& rule);
   bool prepared() const { return prepared_; }
 
@@ -55,11 +59,13 @@ class HostStep {
   };
   using Used = std::function<bool(std::size_t slot, std::span<std::byte* const> arena)>;
   std::function<void(std::uint64_t, std::uint64_t, std::span<std::byte* const>)> work(Step step,
-                                                                                     Used used);
+                                                                                      Used used);
   // The step is done for a slot that was used; true if its state is new.
   bool count(std::size_t slot);
 
-  std::size_t arena_bytes() const { return own_.bytes; }
+  std::size_t arena_bytes() const {
+    return own_.bytes + (engine_->rank() == 0 ? states_.bytes : 0);
+  }
 
  private:
   struct Run {  // neighbours that are at the same step
@@ -71,8 +77,10 @@ class HostStep {
   std::vector<Run> runs(std::span<std::byte* const> arena, const Used& used) const;
   void update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
               std::span<std::byte* const> arena) const;
+  std::size_t own_bytes() const;
+  void allocate_states();
   void exchange_memory();
-  void move_parameters();
+  void take_in(const StepSlot& slot);
   float* steps(std::size_t rank) const;
   std::byte* state_array(std::size_t index) const;
   at::Tensor view(std::byte* data, const at::Tensor& like) const;
@@ -83,13 +91,13 @@ class HostStep {
   const std::size_t element_bytes_;
   const std::int64_t elements_;
   const std::vector<StepSlot> slots_;
-  std::size_t steps_offset_ = 0;   // bytes in each rank's memory
-  std::size_t states_offset_ = 0;  // in rank 0's
+  const std::size_t array_bytes_;  // of all elements
   bool prepared_ = false;
   std::vector<kernels::StateArray> arrays_;
   bool has_step_ = false;            // torch keeps one for this rule
-  ArenaBuffer own_;
-  std::vector<ArenaBuffer> memory_;  // by rank
+  ArenaBuffer own_;                  // parameters, then steps
+  std::vector<ArenaBuffer> memory_;  // the same of every rank
+  ArenaBuffer states_;               // array by array; rank 0's
 };
 
 // "Adam lr=0.001 weight_decay=0 …": what ranks compare.

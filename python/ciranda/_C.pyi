@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'SUM', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'pending', 'poll', 'rank', 'reducescatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_alone_in_dense_storage', 'is_initialized', 'local_rank', 'local_size', 'pending', 'poll', 'rank', 'reducescatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -54,13 +54,139 @@ class Compression:
     @property
     def value(self) -> int:
         ...
+class RuleKind:
+    """
+    Members:
+    
+      sgd
+    
+      adam
+    
+      adamw
+    
+      adagrad
+    
+      rmsprop
+    """
+    __members__: typing.ClassVar[dict[str, RuleKind]]
+    adagrad: typing.ClassVar[RuleKind]
+    adam: typing.ClassVar[RuleKind]
+    adamw: typing.ClassVar[RuleKind]
+    rmsprop: typing.ClassVar[RuleKind]
+    sgd: typing.ClassVar[RuleKind]
+    @typing.overload
+    def __eq__(self, other: RuleKind) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    @typing.overload
+    def __ne__(self, other: RuleKind) -> bool:
+        ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
+class UpdateRule:
+    """
+    The hyper-parameters of a step, under torch.optim's names.
+    """
+    amsgrad: bool
+    centered: bool
+    maximize: bool
+    nesterov: bool
+    def __init__(self, kind: RuleKind) -> None:
+        ...
+    @property
+    def alpha(self) -> float:
+        ...
+    @alpha.setter
+    def alpha(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def beta1(self) -> float:
+        ...
+    @beta1.setter
+    def beta1(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def beta2(self) -> float:
+        ...
+    @beta2.setter
+    def beta2(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def dampening(self) -> float:
+        ...
+    @dampening.setter
+    def dampening(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def eps(self) -> float:
+        ...
+    @eps.setter
+    def eps(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def initial_accumulator_value(self) -> float:
+        ...
+    @initial_accumulator_value.setter
+    def initial_accumulator_value(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def lr(self) -> float:
+        ...
+    @lr.setter
+    def lr(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def lr_decay(self) -> float:
+        ...
+    @lr_decay.setter
+    def lr_decay(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def momentum(self) -> float:
+        ...
+    @momentum.setter
+    def momentum(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def weight_decay(self) -> float:
+        ...
+    @weight_decay.setter
+    def weight_decay(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
 class GradientReducer:
     """
     Reduces the gradients of an optimizer's parameters.
     """
-    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]) -> None:
+    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool) -> None:
         ...
-    def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+    def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], rules: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
+        ...
+    def adopt_state(self, position: typing.SupportsInt | typing.SupportsIndex, state: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
         ...
     def arena_bytes(self) -> int:
         ...
@@ -72,9 +198,17 @@ class GradientReducer:
         ...
     def set_backward_passes_per_step(self, passes: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+    def set_rule(self, number: typing.SupportsInt | typing.SupportsIndex, rule: UpdateRule) -> None:
+        ...
     def settle(self) -> None:
         ...
+    def state(self, position: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[str, torch.Tensor]]:
+        ...
+    def step(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex, reduce: bool) -> list[int]:
+        ...
     def synchronize(self) -> None:
+        ...
+    def synchronized(self) -> bool:
         ...
 def abort(reason: str) -> None:
     """
@@ -107,6 +241,8 @@ def init() -> None:
     Meets the other ranks. Blocking.
     """
 def instruction_set() -> str:
+    ...
+def is_alone_in_dense_storage(tensor: torch.Tensor) -> bool:
     ...
 def is_initialized() -> bool:
     ...

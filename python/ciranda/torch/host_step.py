@@ -1,4 +1,4 @@
-"""The optimizer's step, shared out over the ranks of the host: for which optimizers, by what rule."""
+"""The optimizer's step, shared out over the ranks of a host: for which optimizers, by what rule."""
 
 from __future__ import annotations
 
@@ -105,7 +105,10 @@ def _parameter_obstacle(parameter: torch.Tensor) -> str | None:
 
 
 def decide(
-    shard_step: ShardStep, optimizer: torch.optim.Optimizer, named: NamedParameters, compression: Any
+    shard_step: ShardStep,
+    optimizer: torch.optim.Optimizer,
+    named: NamedParameters,
+    compression: Any,
 ) -> bool:
     """Whether to share the step out; a ValueError if it must be and cannot."""
     if shard_step is False:
@@ -123,9 +126,7 @@ def decide(
         parameters = sum(parameter.numel() for _, parameter in named)
         if parameters < AUTO_PARAMETERS_MIN:
             why = f"{parameters} parameters are too few to gain from it"
-    _log.debug(
-        "DistributedOptimizer: the step is %s", f"not sharded: {why}" if why else "sharded"
-    )
+    _log.debug("DistributedOptimizer: the step is %s", f"not sharded: {why}" if why else "sharded")
     return why is None
 
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -62,7 +62,7 @@ class _Distributed:
         """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
         reducer = self._ciranda_reducer
         if self._ciranda_host_step is not None:
-            return self._hooked_shared_step(closure, *args, **kwargs)
+            return self._hooked_shared_step(*(() if closure is None else (closure,)))
         inner = super().step  # type: ignore[misc]
         self._opt_called = True  # learning-rate schedulers look for it
         if closure is not None:
@@ -96,13 +96,13 @@ class _Distributed:
 
     @torch.no_grad()
     def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        host_step = cast(HostStep, self._ciranda_host_step)
         self._opt_called = True
         loss = None
         if closure is not None:
             self._ciranda_reducer.finish_step()  # it computes new gradients
             with torch.enable_grad():
                 loss = closure()
-        assert self._ciranda_host_step is not None
         # torch's GradScaler sets these for a fused optimizer.
         grad_scale = getattr(self, "grad_scale", None)
         found_inf = getattr(self, "found_inf", None)
@@ -113,7 +113,7 @@ class _Distributed:
             )
         if found_inf is None or not float(found_inf):
             scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
-            self._ciranda_host_step.run(scale, not self._ciranda_skip_synchronize)
+            host_step.run(scale, not self._ciranda_skip_synchronize)
         self._ciranda_reducer.finish_step()
         return loss
 
@@ -286,12 +286,12 @@ def DistributedOptimizer(
     before the sum and by size()/f after it. groups: a number of groups, or lists of parameters
     that are reduced together. sparse_as_dense: sparse gradients are densified instead of gathered.
     bucket_bytes: gradients reduced together where `groups` does not say.
-    shard_step: the ranks of a host share the optimizer's step, each updates a part of the parameters
-    for all, and the optimizer's state exists once a host (SGD, Adam, AdamW, Adagrad, RMSprop).
-    "auto": where that changes nothing else; the logger ciranda.torch.host_step says at level debug
-    when it does not and why. "host": always, and backward() leaves p.grad this rank's own, so that
-    step() reduces and updates in one pass; synchronize() reduces before. False: never. A shared step
-    densifies sparse gradients.
+    shard_step: the ranks of a host share the optimizer's step, each updates a part of the
+    parameters for all, and the optimizer's state exists once a host (SGD, Adam, AdamW, Adagrad,
+    RMSprop). "auto": where that changes nothing else; the logger ciranda.torch.host_step says at
+    level debug whether, and why not. "host": always, and backward() leaves p.grad this rank's own,
+    so that step() reduces and updates in one pass; synchronize() reduces before. False: never. A
+    shared step densifies sparse gradients.
     """
     require_global(process_set)
     if isinstance(optimizer, _Distributed):
