@@ -188,12 +188,11 @@ SideMaker = Callable[[], Side]
 
 def training_sides(model: str, names: Sequence[str]) -> list[SideMaker]:
     """Ways of workers/train.py, in this order."""
-    ours = ("ciranda", "lockstep")
     return [
         functools.partial(
             Side,
             name,
-            through_ciranda if name in ours else through_env(),
+            through_ciranda if name.startswith(("ciranda", "lockstep")) else through_env(),
             "train.py",
             ["--side", name, "--model", model],
         )

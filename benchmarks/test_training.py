@@ -16,9 +16,10 @@ from benchmarks.common import (
     running,
     training_sides,
 )
-from benchmarks.report import Report
+from benchmarks.report import TARGETS, Report
 
-SIDES = ("alone", "lockstep", "ddp", "ciranda")
+OURS = ("ciranda repeated", "ciranda", "ciranda host")
+SIDES = ("alone", "lockstep", "ddp", "zero", *OURS)
 MODELS = ("mlp", "deep", "small", "wide")
 WINDOW_S = {"mlp": 1.0, "deep": 1.5, "small": 1.5, "wide": 2.5}
 # How long each of DDP's settings is tried, and how often: one unlucky moment must not decide.
@@ -74,11 +75,12 @@ class ModelRun:
             self.description = alone.ask({"describe": True})[0]
             alone.ask({"seconds": WINDOW_S[self.model] / 2})
             _, step_s = images_per_s_alone(alone, WINDOW_S[self.model] / 2)
-            ddp = next(side for side in talking if side.name == "ddp")
+            ddp, zero = (side for side in talking if side.name in ("ddp", "zero"))
             if self.ddp_settings is None:
                 trial_steps = max(3, int(TRIAL_S[self.model] / step_s))
                 self.ddp_settings, self.ddp_search = best_ddp_settings(ddp, trial_steps)
-            ddp.ask({"configure": self.ddp_settings})
+            for side in (ddp, zero):
+                side.ask({"configure": self.ddp_settings})
             steps = max(4, int(WINDOW_S[self.model] / step_s))
             for side in talking:
                 images_per_s(side, max(WARM_UP_STEPS, steps // 4))
@@ -125,12 +127,18 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
             [
                 model,
                 run.rates["lockstep"].over(run.rates["alone"]).show(),
-                run.rates["ciranda"].over(run.rates["lockstep"]).show(),
+                *(run.rates[side].over(run.rates["lockstep"]).show() for side in OURS),
             ]
         )
-        for peer, title in (("alone", "no communication"), ("ddp", "DDP at its best")):
-            ratio = run.rates["ciranda"].over(run.rates[peer])
-            report.check(f"training.{model}.{peer}", f"{model}: ciranda ÷ {title}", ratio)
+        for side, key in (("ciranda", "training"), ("ciranda host", "host")):
+            for peer, title in (
+                ("alone", "no communication"),
+                ("ddp", "DDP at its best"),
+                ("zero", "the same with ZeroRedundancyOptimizer"),
+            ):
+                if f"{key}.{model}.{peer}" in TARGETS:
+                    ratio = run.rates[side].over(run.rates[peer])
+                    report.check(f"{key}.{model}.{peer}", f"{model}: {side} ÷ {title}", ratio)
         report.data[model] = {
             **about,
             "images_per_s": as_json(run.rates),
@@ -138,10 +146,21 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
             "ddp_search_images_per_s": run.ddp_search,
         }
     report.table(
-        ["model", "no communication", "in lock step", "DDP", "ciranda", "DDP's best settings"], rows
+        [
+            "model",
+            *("no communication", "in lock step", "DDP", "DDP, ZeroRedundancyOptimizer"),
+            *("ciranda, step repeated", 'ciranda ("auto")', 'ciranda ("host")'),
+            "DDP's best settings",
+        ],
+        rows,
     )
     report.table(
-        ["model", "a barrier a step ÷ no communication", "ciranda ÷ a barrier a step"], limits
+        [
+            "model",
+            "a barrier a step ÷ no communication",
+            *(f"{side} ÷ a barrier a step" for side in OURS),
+        ],
+        limits,
     )
     report.draw({model: run.rates for model, run in runs.items()}, "images/s")
     report.save()

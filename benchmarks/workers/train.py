@@ -4,7 +4,8 @@ alone     two processes at the same time that do not talk: the true limit
 lockstep  the same, but each step has a barrier in shared memory: the limit of every method that
           averages gradients and then steps, were its communication free
 ddp       DistributedDataParallel over Gloo, with settings the harness searches
-ciranda   DistributedOptimizer
+zero      the same with ZeroRedundancyOptimizer: each rank keeps and updates a part of the state
+ciranda   DistributedOptimizer; repeated: every rank steps alone; host: reduced in the shared step
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Trainer:
 
 
 class CirandaTrainer(Trainer):
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, shard_step: Any = "auto") -> None:
         import ciranda.torch as hvd
 
         self.hvd = hvd
@@ -144,7 +145,9 @@ class CirandaTrainer(Trainer):
         super().__init__(job, hvd.rank())
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         self.optimizer = hvd.DistributedOptimizer(
-            self.optimizer, named_parameters=self.model.named_parameters()
+            self.optimizer,
+            named_parameters=self.model.named_parameters(),
+            shard_step=shard_step,
         )
 
     def close(self) -> None:
@@ -201,12 +204,28 @@ class DdpTrainer(Trainer):
         self.dist.destroy_process_group()
 
 
+class ZeroTrainer(DdpTrainer):
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(
+            self.bare_model.parameters(),
+            optimizer_class=torch.optim.Adam,
+            parameters_as_bucket_view=True,
+            lr=LEARNING_RATE,
+            fused=True,
+        )
+
+
+SHARD_STEP = {"ciranda": "auto", "ciranda repeated": False, "ciranda host": "host"}
+
+
 def make_trainer(side: str, job: Job) -> tuple[Trainer, int]:
-    if side in ("ciranda", "lockstep"):
-        ours = CirandaTrainer(job) if side == "ciranda" else LockstepTrainer(job)
+    if side in (*SHARD_STEP, "lockstep"):
+        ours = LockstepTrainer(job) if side == "lockstep" else CirandaTrainer(job, SHARD_STEP[side])
         return ours, ours.hvd.rank()
-    if side == "ddp":
-        ddp = DdpTrainer(job)
+    if side in ("ddp", "zero"):
+        ddp = DdpTrainer(job) if side == "ddp" else ZeroTrainer(job)
         return ddp, ddp.dist.get_rank()
     rank = int(os.environ.get("RANK", "0"))
     return Trainer(job, rank), rank
@@ -239,7 +258,9 @@ def memory() -> control.Reply:
 
 def main() -> None:
     parser = control.make_parser()
-    parser.add_argument("--side", choices=["alone", "lockstep", "ddp", "ciranda"], required=True)
+    parser.add_argument(
+        "--side", choices=["alone", "lockstep", "ddp", "zero", *SHARD_STEP], required=True
+    )
     parser.add_argument("--model", choices=sorted(JOBS), required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)

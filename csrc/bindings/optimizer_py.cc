@@ -88,7 +88,9 @@ void bind_optimizer(py::module_& module) {
       .def("set_backward_passes_per_step", &GradientReducer::set_backward_passes_per_step,
            py::arg("passes"), Released())
       .def("set_rule", &GradientReducer::set_rule, py::arg("number"), py::arg("rule"), Released())
-      .def("step", &GradientReducer::step, py::arg("gradient_scale"), py::arg("reduce"), Released())
+      .def("step", &GradientReducer::step, py::arg("gradient_scale"), py::arg("reduce"),
+           py::arg("max_norm"), Released())
+      .def("norm", &GradientReducer::norm, Released())
       .def("state", &GradientReducer::state, py::arg("position"), Released())
       .def("adopt_state", &GradientReducer::adopt_state, py::arg("position"), py::arg("state"),
            Released())

@@ -231,28 +231,48 @@ void Bucket::submit() {
 }
 
 void Bucket::submit_step(const HostStep::Step& step) {
+  take_all();
+  send(step_spec(step_spec_, "/step", step),
+       [this, update = host_step_->work(step, used_anywhere())](
+           std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
+         update(begin, bytes, arena);
+         join_counters(begin, begin + bytes, arena);
+       });
+}
+
+void Bucket::submit_squares(const HostStep::Step& step) {
+  take_all();
+  send(step_spec(squares_spec_, "/squares", step), host_step_->squares_work(step, used_anywhere()));
+}
+
+void Bucket::take_all() {
   CIRANDA_ASSERT(host_step_ && !submitted());
   for (std::size_t i = 0; i < slots_.size(); ++i) take_gradient(i);
   open_places(false);
   write_counters();
-  std::string rule = rule_text(step.rule);
-  if (!step_spec_ || step_spec_->rule != rule) {
-    RequestSpec spec = *spec_;
-    spec.name += "/step";
-    spec.rule = std::move(rule);
-    spec.tensors = {{spec_->tensors[0].dtype, {elements_}}};
-    step_spec_ = std::make_shared<const RequestSpec>(std::move(spec));
-  }
-  auto update = host_step_->work(step, [this](std::size_t slot, std::span<std::byte* const> arena) {
+}
+
+HostStep::Used Bucket::used_anywhere() const {
+  return [this](std::size_t slot, std::span<std::byte* const> arena) {
     return std::any_of(arena.begin(), arena.end(), [&](std::byte* memory) {
       return __atomic_load_n(memory + counter_offset(slot), __ATOMIC_RELAXED) != std::byte{0};
     });
-  });
-  send(step_spec_, [this, update = std::move(update)](std::uint64_t begin, std::uint64_t bytes,
-                                                      std::span<std::byte* const> arena) mutable {
-    update(begin, bytes, arena);
-    join_counters(begin, begin + bytes, arena);
-  });
+  };
+}
+
+// `latest` unless the rule has changed since.
+std::shared_ptr<const RequestSpec> Bucket::step_spec(std::shared_ptr<const RequestSpec>& latest,
+                                                     const char* suffix,
+                                                     const HostStep::Step& step) const {
+  std::string rule = rule_text(step.rule);
+  if (!latest || latest->rule != rule) {
+    RequestSpec spec = *spec_;
+    spec.name += suffix;
+    spec.rule = std::move(rule);
+    spec.tensors = {{spec_->tensors[0].dtype, {elements_}}};
+    latest = std::make_shared<const RequestSpec>(std::move(spec));
+  }
+  return latest;
 }
 
 void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work) {

@@ -80,6 +80,9 @@ class Bucket {
   // The same, for the optimizer's step instead of a mere reduction: takes all gradients first. They
   // stay as they are. host_step() is prepared for the rule.
   void submit_step(const HostStep::Step& step);
+  // The same for the squares of the gradients only; a retire() lies between this and the step.
+  void submit_squares(const HostStep::Step& step);
+  void retire() { handle_ = nullptr; }
   HostStep* host_step() { return host_step_.get(); }
   // The handle is done and good: results into the views, p.grad where any rank had a gradient.
   void publish();
@@ -110,6 +113,11 @@ class Bucket {
   std::size_t counter_offset(std::size_t index) const;
   void join_counters(std::uint64_t begin, std::uint64_t end,
                      std::span<std::byte* const> arena) const;
+  void take_all();
+  HostStep::Used used_anywhere() const;
+  std::shared_ptr<const RequestSpec> step_spec(std::shared_ptr<const RequestSpec>& latest,
+                                               const char* suffix,
+                                               const HostStep::Step& step) const;
   void send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work);
 
   const std::shared_ptr<Engine> engine_;
@@ -126,6 +134,7 @@ class Bucket {
   std::shared_ptr<const RequestSpec> spec_;
   std::unique_ptr<HostStep> host_step_;
   std::shared_ptr<const RequestSpec> step_spec_;  // of the latest update rule
+  std::shared_ptr<const RequestSpec> squares_spec_;
 };
 
 }  // namespace ciranda

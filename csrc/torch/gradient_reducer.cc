@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "torch/collectives.h"
@@ -260,7 +261,8 @@ void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& ru
   rules_[number] = rule;
 }
 
-std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduce) {
+std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduce,
+                                               double max_norm) {
   const MutexLock lock(mutex_);
   throw_kept_error();
   place_unfrozen();
@@ -274,13 +276,28 @@ std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduc
       if (!candidate.placed || !candidate.state) continue;
       candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
     }
-    std::vector<Handle> handles;
-    for (const auto& bucket : buckets_) {
-      bucket->submit_step(
-          {.rule = rules_.at(bucket->rule()), .gradient_scale = scale, .reduced = reduced});
-      handles.push_back(bucket->handle());
+    const auto run = [&](void (Bucket::*submit)(const HostStep::Step&)) REQUIRES(mutex_) {
+      std::vector<Handle> handles;
+      for (const auto& bucket : buckets_) {
+        (*bucket.*
+         submit)({.rule = rules_.at(bucket->rule()), .gradient_scale = scale, .reduced = reduced});
+        handles.push_back(bucket->handle());
+      }
+      check(engine_->wait(handles));
+    };
+    if (max_norm > 0.0) {
+      run(&Bucket::submit_squares);
+      double squares = 0.0;
+      for (const auto& bucket : buckets_) {
+        squares += bucket->host_step()->sum_of_squares();
+        bucket->retire();
+      }
+      norm_ = std::sqrt(squares);
+      // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
+      const double coefficient = max_norm / (norm_ + 1e-6);
+      scale *= coefficient > 1.0 ? 1.0 : coefficient;
     }
-    check(engine_->wait(handles));
+    run(&Bucket::submit_step);
   } catch (...) {
     await_in_flight();
     start_step();
@@ -297,6 +314,11 @@ std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduc
   }
   start_step();
   return fresh;
+}
+
+double GradientReducer::norm() {
+  const MutexLock lock(mutex_);
+  return norm_;
 }
 
 HostStep::State GradientReducer::state(std::size_t position) {

@@ -56,7 +56,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // positions of those whose state is new. Gradients are multiplied by `gradient_scale`. p.grad
   // stays as it is: reduced after synchronize(), else this rank's own. Without `reduce` each rank's
   // p.grad counts as reduced already.
-  std::vector<std::size_t> step(double gradient_scale, bool reduce) EXCLUDES(mutex_);
+  // With max_norm > 0 the gradients are clipped to that global 2-norm; norm() is what it was
+  // before.
+  std::vector<std::size_t> step(double gradient_scale, bool reduce, double max_norm)
+      EXCLUDES(mutex_);
+  double norm() EXCLUDES(mutex_);
   // The state of the parameter at a position, see HostStep.
   HostStep::State state(std::size_t position) EXCLUDES(mutex_);
   // State that comes from elsewhere, for all ranks of the host. Before the first step() too.
@@ -126,6 +130,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
   std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
   std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);
+  double norm_ GUARDED_BY(mutex_) = 0.0;
   std::vector<Hooked> hooked_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
 };

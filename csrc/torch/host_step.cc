@@ -16,6 +16,7 @@ namespace ciranda {
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
+constexpr std::uint64_t kPageBytes = 4096;
 
 std::size_t whole_lines(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
@@ -77,8 +78,12 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
   for (const StepSlot& slot : slots_) take_in(slot);
 }
 
+std::size_t HostStep::squares_offset() const {
+  return array_bytes_ + whole_lines(slots_.size() * sizeof(float));
+}
+
 std::size_t HostStep::own_bytes() const {
-  return array_bytes_ + slots_.size() * sizeof(float);
+  return squares_offset() + (array_bytes_ / kPageBytes + 1) * sizeof(double);
 }
 
 void HostStep::prepare(const kernels::UpdateRule& rule) {
@@ -211,21 +216,67 @@ bool HostStep::count(std::size_t slot) {
 // ------------------------------------------------------------------------------------------------
 // The step
 
-std::function<void(std::uint64_t, std::uint64_t, std::span<std::byte* const>)> HostStep::work(
-    Step step, Used used) {
-  // Runs in whatever thread drives, one at a time.
-  return [this, step = std::move(step), used = std::move(used), runs = std::vector<Run>(),
-          known = false](std::uint64_t begin, std::uint64_t bytes,
-                         std::span<std::byte* const> arena) mutable {
-    if (!std::exchange(known, true)) runs = this->runs(arena, used);
-    const auto first = static_cast<std::int64_t>(begin / element_bytes_);
-    const auto last = static_cast<std::int64_t>((begin + bytes) / element_bytes_);
-    for (const Run& run : runs) {
-      const std::int64_t from = std::max(first, run.begin);
-      const std::int64_t to = std::min(last, run.end);
-      if (from < to) update(step, run, from, to, arena);
-    }
+HostStep::Work HostStep::work(Step step, Used used) {
+  return on_runs(std::move(used),
+                 [this, step = std::move(step)](
+                     const Run& run, std::int64_t begin, std::int64_t end,
+                     std::span<std::byte* const> arena) { update(step, run, begin, end, arena); });
+}
+
+HostStep::Work HostStep::squares_work(Step step, Used used) {
+  auto sum = std::make_shared<double>();
+  auto add_up = on_runs(std::move(used), [this, step = std::move(step), sum](
+                                             const Run&, std::int64_t begin, std::int64_t end,
+                                             std::span<std::byte* const> arena) {
+    *sum += squares(step, begin, end, arena);
+  });
+  return [this, sum, add_up = std::move(add_up)](std::uint64_t begin, std::uint64_t bytes,
+                                                 std::span<std::byte* const> arena) mutable {
+    *sum = 0.0;
+    add_up(begin, bytes, arena);
+    chunk_squares(begin) = *sum;
   };
+}
+
+template <typename Fn>
+HostStep::Work HostStep::on_runs(Used used, Fn fn) {
+  // Runs in whatever thread drives, one at a time.
+  return
+      [this, used = std::move(used), fn = std::move(fn), runs = std::vector<Run>(), known = false](
+          std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
+        if (!std::exchange(known, true)) runs = this->runs(arena, used);
+        const auto first = static_cast<std::int64_t>(begin / element_bytes_);
+        const auto last = static_cast<std::int64_t>((begin + bytes) / element_bytes_);
+        for (const Run& run : runs) {
+          const std::int64_t from = std::max(first, run.begin);
+          const std::int64_t to = std::min(last, run.end);
+          if (from < to) fn(run, from, to, arena);
+        }
+      };
+}
+
+// One place for each page of the bucket: chunks are larger, whatever they are.
+double& HostStep::chunk_squares(std::uint64_t begin) const {
+  return reinterpret_cast<double*>(memory_[0].data + squares_offset())[begin / kPageBytes];
+}
+
+double HostStep::sum_of_squares() const {
+  double sum = 0.0;
+  for (std::uint64_t begin = 0; begin < array_bytes_; begin += kPageBytes) {
+    sum += chunk_squares(begin);
+  }
+  return sum;
+}
+
+double HostStep::squares(const Step& step, std::int64_t begin, std::int64_t end,
+                         std::span<std::byte* const> arena) const {
+  const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
+  std::array<const std::byte*, kLocalRanksMax> gradients;
+  for (std::size_t rank = 0; rank < arena.size(); ++rank) gradients[rank] = arena[rank] + offset;
+  if (step.reduced) gradients[0] = arena[static_cast<std::size_t>(engine_->rank())] + offset;
+  return kernels::sum_of_squares(dtype_of(dtype_, name_),
+                                 {gradients.data(), step.reduced ? 1 : arena.size()},
+                                 step.gradient_scale, static_cast<std::size_t>(end - begin));
 }
 
 // Between two slots lie zeros, whose update is zero: neighbours make one run.

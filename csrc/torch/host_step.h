@@ -58,8 +58,12 @@ class HostStep {
     bool reduced = false;
   };
   using Used = std::function<bool(std::size_t slot, std::span<std::byte* const> arena)>;
-  std::function<void(std::uint64_t, std::uint64_t, std::span<std::byte* const>)> work(Step step,
-                                                                                      Used used);
+  using Work = decltype(Execution::work);
+  Work work(Step step, Used used);
+  // Instead of an update: the squares of the gradients that the update would see, added up. Once
+  // that is done, sum_of_squares() gives it, the same on every rank until the next one.
+  Work squares_work(Step step, Used used);
+  double sum_of_squares() const;
   // The step is done for a slot that was used; true if its state is new.
   bool count(std::size_t slot);
 
@@ -74,16 +78,22 @@ class HostStep {
     std::int64_t step = 0;  // the number of the one that comes
   };
 
+  // Calls fn(run, first element, last + 1, arena) for the parts of a chunk that have gradients.
+  template <typename Fn>
+  Work on_runs(Used used, Fn fn);
   std::vector<Run> runs(std::span<std::byte* const> arena, const Used& used) const;
   void update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
               std::span<std::byte* const> arena) const;
+  double squares(const Step& step, std::int64_t begin, std::int64_t end,
+                 std::span<std::byte* const> arena) const;
+  double& chunk_squares(std::uint64_t begin) const;
+  std::size_t squares_offset() const;
   std::size_t own_bytes() const;
   void allocate_states();
   void exchange_memory();
   void take_in(const StepSlot& slot);
   float* steps(std::size_t rank) const;
   std::byte* state_array(std::size_t index) const;
-  at::Tensor view(std::byte* data, const at::Tensor& like) const;
 
   const std::shared_ptr<Engine> engine_;
   const std::string name_;
@@ -95,7 +105,7 @@ class HostStep {
   bool prepared_ = false;
   std::vector<kernels::StateArray> arrays_;
   bool has_step_ = false;            // torch keeps one for this rule
-  ArenaBuffer own_;                  // parameters, then steps
+  ArenaBuffer own_;                  // parameters, steps, squares by chunk (rank 0's are used)
   std::vector<ArenaBuffer> memory_;  // the same of every rank
   ArenaBuffer states_;               // array by array; rank 0's
 };

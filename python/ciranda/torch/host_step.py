@@ -166,13 +166,13 @@ class HostStep:
             self._reducer.adopt_state(position, pairs)
             self._show_state(position)
 
-    def run(self, gradient_scale: float, reduce: bool) -> None:
+    def run(self, gradient_scale: float, reduce: bool, max_norm: float) -> None:
         for number, group in enumerate(self._optimizer.param_groups):
             values = tuple(value for name, value in group.items() if name != "params")
             if self._rules.get(number) != values:
                 self._reducer.set_rule(number, update_rule(self._inner_class, group))
                 self._rules[number] = values
-        for position in self._reducer.step(gradient_scale, reduce):
+        for position in self._reducer.step(gradient_scale, reduce, max_norm):
             self._show_state(position)
 
     def _show_state(self, position: int) -> None:

@@ -32,6 +32,8 @@ class _Distributed:
     _ciranda_op: int
     _ciranda_skip_synchronize: bool
     _ciranda_host_step: HostStep | None
+    _ciranda_max_norm: float  # 0: no clipping
+    grad_norm: float  # with max_grad_norm: of the latest step's gradients, before clipping
     _parameter_names: dict[torch.Tensor, str]
 
     def synchronize(self) -> None:
@@ -73,6 +75,7 @@ class _Distributed:
                 with torch.enable_grad():
                     loss = user_closure()
                 reducer.synchronize()
+                self._clip()
                 if isinstance(self, torch.optim.LBFGS):
                     # Its search depends on the loss, and all ranks must decide alike.
                     loss = ops.allreduce(
@@ -86,6 +89,7 @@ class _Distributed:
         else:
             if not self._ciranda_skip_synchronize:
                 reducer.synchronize()
+            self._clip()
             result = inner(*args, **kwargs)
         reducer.finish_step()
         return result
@@ -93,6 +97,16 @@ class _Distributed:
     # Schedulers need not wrap it, and the step hooks run in the inner step.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
+
+    def _clip(self) -> None:
+        if not self._ciranda_max_norm:
+            return
+        # What torch's GradScaler leaves to a fused step to unscale.
+        scale = float(getattr(self, "grad_scale", None) or 1.0)
+        groups = self.param_groups  # type: ignore[attr-defined]
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._ciranda_max_norm * scale)
+        self.grad_norm = float(norm) / scale
 
     @torch.no_grad()
     def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -113,7 +127,9 @@ class _Distributed:
             )
         if found_inf is None or not float(found_inf):
             scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
-            host_step.run(scale, not self._ciranda_skip_synchronize)
+            host_step.run(scale, not self._ciranda_skip_synchronize, self._ciranda_max_norm)
+            if self._ciranda_max_norm:
+                self.grad_norm = self._ciranda_reducer.norm()
         self._ciranda_reducer.finish_step()
         return loss
 
@@ -269,6 +285,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     bucket_bytes: int = 4 << 20,
     shard_step: ShardStep = "auto",
+    max_grad_norm: float | None = None,
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
@@ -292,6 +309,9 @@ def DistributedOptimizer(
     level debug whether, and why not. "host": always, and backward() leaves p.grad this rank's own,
     so that step() reduces and updates in one pass; synchronize() reduces before. False: never. A
     shared step densifies sparse gradients.
+    max_grad_norm: step() clips the reduced gradients to this global 2-norm, as torch's
+    clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before. A shared step leaves
+    p.grad unclipped.
     """
     require_global(process_set)
     if isinstance(optimizer, _Distributed):
@@ -304,6 +324,8 @@ def DistributedOptimizer(
         raise ValueError("DistributedOptimizer: backward_passes_per_step must be at least 1")
     if bucket_bytes < 1:
         raise ValueError("DistributedOptimizer: bucket_bytes must be at least 1")
+    if max_grad_norm is not None and not max_grad_norm > 0:
+        raise ValueError("DistributedOptimizer: max_grad_norm must be above 0")
     if num_groups and groups is not None:
         raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
@@ -320,6 +342,7 @@ def DistributedOptimizer(
         getattr(compression, "__name__", type(compression).__name__),
         sparse_as_dense,
         bucket_bytes,
+        max_grad_norm,
         positions,
     ]
     _require_agreement(name, options, named)
@@ -361,5 +384,6 @@ def DistributedOptimizer(
     distributed._ciranda_op = op
     distributed._ciranda_skip_synchronize = False
     distributed._ciranda_host_step = host_step
+    distributed._ciranda_max_norm = max_grad_norm or 0.0
     distributed._parameter_names = {parameter: name for name, parameter in named}
     return distributed

@@ -511,6 +511,36 @@ def test_parameters_that_the_user_moves() -> None:
 
 
 @on_ranks(2)
+def test_clipping_in_the_step() -> None:
+    for make, shard_step in itertools.product((momentum, adam), ("auto", "host", False)):
+        model = make_model()
+        alone = copy.deepcopy(model)
+        plain = make(alone.parameters())
+        with any_size():
+            optimizer = hvd.DistributedOptimizer(
+                make(model.parameters()),
+                model.named_parameters(),
+                shard_step=shard_step,
+                max_grad_norm=0.02,
+                bucket_bytes=2000,
+            )
+        for step in range(6):
+            optimizer.zero_grad()
+            model(batch(step, hvd.rank())).square().mean().backward()
+            optimizer.step()
+            plain.zero_grad()
+            for rank in range(2):
+                (alone(batch(step, rank)).square().mean() / 2).backward()
+            norm = nn.utils.clip_grad_norm_(alone.parameters(), 0.02)
+            plain.step()
+            assert optimizer.grad_norm == pytest.approx(float(norm), rel=1e-4)
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match="max_grad_norm must be above 0"):
+        hvd.DistributedOptimizer(make(make_model().parameters()), max_grad_norm=0.0)
+
+
+@on_ranks(2)
 def test_sparse_gradients_are_densified() -> None:
     class Words(nn.Module):
         def __init__(self) -> None:
