@@ -271,11 +271,12 @@ def steps_of(kind: str) -> Callable[[int], Any]:
             hvd.allreduce(torch.ones(4), name="x")
 
         return compute
-    if kind == "optimizer":
+    if kind in ("optimizer", "host step"):
         model = torch.nn.Linear(512, 512)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.01),
             named_parameters=model.named_parameters(),
+            shard_step="host" if kind == "host step" else False,
         )
 
         def train(i: int) -> None:
@@ -308,7 +309,7 @@ def run_until_lost(kind: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", ["small", "large", "arena", "gather", "computing", "optimizer", "absent"]
+    "kind", ["small", "large", "arena", "gather", "computing", "optimizer", "host step", "absent"]
 )
 def test_survivors_of_a_killed_rank_name_it_within_a_second(kind: str) -> None:
     with start_ranks(run_until_lost, 3, args=[kind]) as job:
