@@ -82,7 +82,7 @@ class GradientPlaces final : public c10::Allocator {
 };
 
 c10::DataPtr GradientPlaces::allocate_in_backward(std::size_t bytes) {
-  GradientPlace* chosen = nullptr;
+  c10::DataPtr answer;
   {
     const MutexLock lock(mutex_);
     for (GradientPlace* place : reached()) {
@@ -90,19 +90,15 @@ c10::DataPtr GradientPlaces::allocate_in_backward(std::size_t bytes) {
       if (place->awaited_ == static_cast<int>(place->seen_.size()) &&
           place->open_.load(std::memory_order_acquire) &&
           !occupied_.contains(place->memory_.const_data_ptr())) {
-        chosen = place;
+        void* data = place->memory_.mutable_data_ptr();
+        occupied_.emplace(data, place->memory_);
+        answer = {data, data, release, c10::Device(c10::DeviceType::CPU)};
         break;
       }
     }
   }
-  c10::DataPtr answer;
-  if (chosen == nullptr) answer = plain_.allocate(bytes);
+  if (!answer) answer = plain_.allocate(bytes);
   const MutexLock lock(mutex_);
-  if (chosen != nullptr) {
-    void* data = chosen->memory_.mutable_data_ptr();
-    occupied_.emplace(data, chosen->memory_);
-    answer = {data, data, release, c10::Device(c10::DeviceType::CPU)};
-  }
   for (GradientPlace* place : reached()) {
     if (watches(*place, bytes)) place->seen_.push_back(answer.get());
   }
@@ -191,7 +187,7 @@ void GradientPlaces::learn(GradientPlace& place, const void* data) {
 
 void GradientPlaces::move(GradientPlace& place, at::Tensor memory) {
   const MutexLock lock(mutex_);
-  place.memory_ = std::move(memory);
+  std::swap(place.memory_, memory);  // the old one dies outside of the lock, as in release()
 }
 
 void GradientPlaces::give_up(GradientPlace& place) {
