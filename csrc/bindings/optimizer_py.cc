@@ -11,17 +11,8 @@ namespace ciranda {
 namespace py = pybind11;
 using Released = py::call_guard<py::gil_scoped_release>;
 
-namespace {
-
-// Whether the parameter's memory can be moved: nothing else looks at it.
-bool is_alone_in_dense_storage(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() && tensor.storage().use_count() == 1;
-}
-
-}  // namespace
-
 void bind_optimizer(py::module_& module) {
-  module.def("is_alone_in_dense_storage", &is_alone_in_dense_storage, py::arg("tensor"));
+  module.def("can_move", &HostStep::can_move, py::arg("parameter"));
 
   py::enum_<Compression>(module, "Compression")
       .value("none", Compression::kNone)

@@ -106,10 +106,9 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
 
 void Bucket::share_step() {
   std::vector<StepSlot> slots;
-  const std::size_t element_bytes = dtype_bytes(dtype_of(dtype_, options_.name));
   for (const BucketSlot& slot : slots_) {
     const auto begin =
-        (data_of(slot.view) - data_of(memory_)) / static_cast<std::ptrdiff_t>(element_bytes);
+        (data_of(slot.view) - data_of(memory_)) / static_cast<std::ptrdiff_t>(element_bytes());
     slots.push_back({.parameter = slot.parameter,
                      .begin = begin,
                      .end = begin + slot.parameter.numel(),
@@ -231,7 +230,6 @@ void Bucket::submit() {
 }
 
 void Bucket::submit_step(const HostStep::Step& step) {
-  take_all();
   send(step_spec(step_spec_, "/step", step),
        [this, update = host_step_->work(step, used_anywhere())](
            std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
@@ -241,11 +239,10 @@ void Bucket::submit_step(const HostStep::Step& step) {
 }
 
 void Bucket::submit_squares(const HostStep::Step& step) {
-  take_all();
   send(step_spec(squares_spec_, "/squares", step), host_step_->squares_work(step, used_anywhere()));
 }
 
-void Bucket::take_all() {
+void Bucket::take_gradients() {
   CIRANDA_ASSERT(host_step_ && !submitted());
   for (std::size_t i = 0; i < slots_.size(); ++i) take_gradient(i);
   open_places(false);
@@ -255,7 +252,7 @@ void Bucket::take_all() {
 HostStep::Used Bucket::used_anywhere() const {
   return [this](std::size_t slot, std::span<std::byte* const> arena) {
     return std::any_of(arena.begin(), arena.end(), [&](std::byte* memory) {
-      return __atomic_load_n(memory + counter_offset(slot), __ATOMIC_RELAXED) != std::byte{0};
+      return __atomic_load_n(memory + exponent_offset(slot), __ATOMIC_RELAXED) != std::byte{0};
     });
   };
 }
@@ -264,11 +261,10 @@ HostStep::Used Bucket::used_anywhere() const {
 std::shared_ptr<const RequestSpec> Bucket::step_spec(std::shared_ptr<const RequestSpec>& latest,
                                                      const char* suffix,
                                                      const HostStep::Step& step) const {
-  std::string rule = rule_text(step.rule);
-  if (!latest || latest->rule != rule) {
+  if (!latest || latest->rule != step.words) {
     RequestSpec spec = *spec_;
     spec.name += suffix;
-    spec.rule = std::move(rule);
+    spec.rule = step.words;
     spec.tensors = {{spec_->tensors[0].dtype, {elements_}}};
     latest = std::make_shared<const RequestSpec>(std::move(spec));
   }
@@ -285,10 +281,14 @@ void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submi
   handle_ = unwrap(engine_->submit(std::move(submission)));
 }
 
-// Where in a bucket lies the last byte of a counter: that of its exponent, zero only for a zero.
+// Where in a bucket a counter lies, in bytes.
 std::size_t Bucket::counter_offset(std::size_t index) const {
-  const std::size_t element_bytes = dtype_bytes(dtype_of(dtype_, options_.name));
-  return (static_cast<std::size_t>(counters_begin_) + index + 1) * element_bytes - 1;
+  return (static_cast<std::size_t>(counters_begin_) + index) * element_bytes();
+}
+
+// The last byte of it: that of its exponent, zero only for a zero.
+std::size_t Bucket::exponent_offset(std::size_t index) const {
+  return counter_offset(index + 1) - 1;
 }
 
 // A chunk's part of the counters: each becomes non-zero everywhere if it is so anywhere. Other
@@ -296,7 +296,7 @@ std::size_t Bucket::counter_offset(std::size_t index) const {
 void Bucket::join_counters(std::uint64_t begin, std::uint64_t end,
                            std::span<std::byte* const> arena) const {
   for (std::size_t i = 2 * slots_.size(); i-- > 0;) {
-    const std::size_t at = counter_offset(i);
+    const std::size_t at = exponent_offset(i);
     if (at < begin) break;
     if (at >= end) continue;
     std::byte any{0};
@@ -343,8 +343,7 @@ void Bucket::write_counters() {
 // Counters are numbers of the bucket's dtype: only "is it zero" is asked of them, which survives
 // averaging and rounding.
 void Bucket::set_counter(std::size_t index, bool value) {
-  std::byte* place = data_of(memory_) + (static_cast<std::size_t>(counters_begin_) + index) *
-                                            dtype_bytes(dtype_of(dtype_, options_.name));
+  std::byte* place = data_of(memory_) + counter_offset(index);
   switch (dtype_) {
     case c10::ScalarType::Float: {
       const float one = value ? 1.0F : 0.0F;
@@ -365,8 +364,7 @@ void Bucket::set_counter(std::size_t index, bool value) {
 }
 
 double Bucket::counter(std::size_t index) const {
-  const std::byte* place = data_of(memory_) + (static_cast<std::size_t>(counters_begin_) + index) *
-                                                  dtype_bytes(dtype_of(dtype_, options_.name));
+  const std::byte* place = data_of(memory_) + counter_offset(index);
   switch (dtype_) {
     case c10::ScalarType::Float: {
       float value = 0;

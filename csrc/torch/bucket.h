@@ -77,8 +77,10 @@ class Bucket {
   std::size_t rule() const { return options_.rule; }
   // Every slot is ready: tells the other ranks. Does not block.
   void submit();
-  // The same, for the optimizer's step instead of a mere reduction: takes all gradients first. They
-  // stay as they are. host_step() is prepared for the rule.
+  // take_gradient() of all slots, for the optimizer's step: backward gets no place from here on.
+  void take_gradients();
+  // As submit(), for the optimizer's step instead of a mere reduction. The gradients stay as they
+  // are. host_step() is prepared for the rule.
   void submit_step(const HostStep::Step& step);
   // The same for the squares of the gradients only; a retire() lies between this and the step.
   void submit_squares(const HostStep::Step& step);
@@ -110,10 +112,11 @@ class Bucket {
   double counter(std::size_t index) const;
   void set_counter(std::size_t index, bool value);
   void write_counters();
+  std::size_t element_bytes() const { return c10::elementSize(dtype_); }
   std::size_t counter_offset(std::size_t index) const;
+  std::size_t exponent_offset(std::size_t index) const;
   void join_counters(std::uint64_t begin, std::uint64_t end,
                      std::span<std::byte* const> arena) const;
-  void take_all();
   HostStep::Used used_anywhere() const;
   std::shared_ptr<const RequestSpec> step_spec(std::shared_ptr<const RequestSpec>& latest,
                                                const char* suffix,

@@ -258,7 +258,7 @@ void GradientReducer::settle() {
 void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
   const MutexLock lock(mutex_);
   if (rules_.size() <= number) rules_.resize(number + 1);
-  rules_[number] = rule;
+  rules_[number] = {.rule = rule, .words = rule_text(rule)};
 }
 
 std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduce,
@@ -271,16 +271,20 @@ std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduc
   double scale = gradient_scale;
   if (!reduced && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
   try {
-    for (const auto& bucket : buckets_) bucket->host_step()->prepare(rules_.at(bucket->rule()));
+    for (const auto& bucket : buckets_) {
+      bucket->host_step()->prepare(rules_.at(bucket->rule()).rule);
+    }
     for (Candidate& candidate : candidates_) {
       if (!candidate.placed || !candidate.state) continue;
       candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
     }
+    for (const auto& bucket : buckets_) bucket->take_gradients();
     const auto run = [&](void (Bucket::*submit)(const HostStep::Step&)) REQUIRES(mutex_) {
       std::vector<Handle> handles;
       for (const auto& bucket : buckets_) {
+        const auto& [rule, words] = rules_.at(bucket->rule());
         (*bucket.*
-         submit)({.rule = rules_.at(bucket->rule()), .gradient_scale = scale, .reduced = reduced});
+         submit)({.rule = rule, .words = words, .gradient_scale = scale, .reduced = reduced});
         handles.push_back(bucket->handle());
       }
       check(engine_->wait(handles));

@@ -129,7 +129,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
   std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
-  std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);
+  struct WordedRule {
+    kernels::UpdateRule rule;
+    std::string words;  // made once, not at every step
+  };
+  std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
   double norm_ GUARDED_BY(mutex_) = 0.0;
   std::vector<Hooked> hooked_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);

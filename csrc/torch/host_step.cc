@@ -61,12 +61,10 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
       name_(std::move(name)),
       dtype_(dtype),
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
-      elements_(elements),
       slots_(std::move(slots)),
       array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)) {
   for (const StepSlot& slot : slots_) {
-    const at::Tensor& parameter = slot.parameter;
-    if (parameter.is_non_overlapping_and_dense() && parameter.storage().use_count() == 1) continue;
+    if (can_move(slot.parameter)) continue;
     throw Exception(
         {.code = ErrorCode::kInvalidArgument,
          .text = name_ + ": a parameter that was unfrozen shares its memory with another tensor "
@@ -76,6 +74,10 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
   own_ = unwrap(engine_->allocate_arena(own_bytes()));
   std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
   for (const StepSlot& slot : slots_) take_in(slot);
+}
+
+bool HostStep::can_move(const at::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense() && parameter.storage().use_count() == 1;
 }
 
 std::size_t HostStep::squares_offset() const {
@@ -271,12 +273,18 @@ double HostStep::sum_of_squares() const {
 double HostStep::squares(const Step& step, std::int64_t begin, std::int64_t end,
                          std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
-  std::array<const std::byte*, kLocalRanksMax> gradients;
-  for (std::size_t rank = 0; rank < arena.size(); ++rank) gradients[rank] = arena[rank] + offset;
-  if (step.reduced) gradients[0] = arena[static_cast<std::size_t>(engine_->rank())] + offset;
+  Gradients gradients;
   return kernels::sum_of_squares(dtype_of(dtype_, name_),
-                                 {gradients.data(), step.reduced ? 1 : arena.size()},
-                                 step.gradient_scale, static_cast<std::size_t>(end - begin));
+                                 gradients_at(step, offset, arena, gradients), step.gradient_scale,
+                                 static_cast<std::size_t>(end - begin));
+}
+
+std::span<const std::byte* const> HostStep::gradients_at(const Step& step, std::size_t offset,
+                                                         std::span<std::byte* const> arena,
+                                                         Gradients& gradients) const {
+  if (step.reduced) arena = arena.subspan(static_cast<std::size_t>(engine_->rank()), 1);
+  for (std::size_t i = 0; i < arena.size(); ++i) gradients[i] = arena[i] + offset;
+  return {gradients.data(), arena.size()};
 }
 
 // Between two slots lie zeros, whose update is zero: neighbours make one run.
@@ -302,21 +310,19 @@ void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std:
                       std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   const auto own = static_cast<std::size_t>(engine_->rank());
-  std::array<const std::byte*, kLocalRanksMax> gradients;
+  Gradients gradients;
   std::array<std::byte*, kLocalRanksMax> parameters;
   std::array<std::byte*, 3> states;
   for (std::size_t rank = 0; rank < arena.size(); ++rank) {
-    gradients[rank] = arena[rank] + offset;
     parameters[rank] = memory_[rank].data + offset;
   }
   std::swap(parameters[0], parameters[own]);  // the first one is read
-  if (step.reduced) gradients[0] = arena[own] + offset;
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
   kernels::update(step.rule, {.dtype = dtype_of(dtype_, name_),
                               .step = run.step,
                               .gradient_scale = step.gradient_scale,
                               .fresh_state = run.step == 1,
-                              .gradients = {gradients.data(), step.reduced ? 1 : arena.size()},
+                              .gradients = gradients_at(step, offset, arena, gradients),
                               .parameters = {parameters.data(), arena.size()},
                               .states = {states.data(), arrays_.size()},
                               .gradient_outputs = {},

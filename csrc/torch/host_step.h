@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +38,8 @@ class HostStep {
   // another tensor, which would not see the steps.
   HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
            std::int64_t elements, std::vector<StepSlot> slots);
+  // Whether a parameter is dense and no other tensor looks at its memory.
+  static bool can_move(const at::Tensor& parameter);
 
   // Makes room for the state that `rule` needs, and takes in parameters that the user has given
   // other memory (`parameter.data = ...`). Collective and blocking the first time; throws if the
@@ -54,6 +58,7 @@ class HostStep {
   // rank has a gradient for it. `reduced`: each rank's gradients are the reduced ones already.
   struct Step {
     kernels::UpdateRule rule;
+    std::string words;  // rule_text(rule)
     double gradient_scale = 1.0;
     bool reduced = false;
   };
@@ -84,6 +89,12 @@ class HostStep {
   std::vector<Run> runs(std::span<std::byte* const> arena, const Used& used) const;
   void update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
               std::span<std::byte* const> arena) const;
+  // The gradients from byte `offset` of the bucket on, into `gradients`: every rank's, or the
+  // reduced one.
+  using Gradients = std::array<const std::byte*, kLocalRanksMax>;
+  std::span<const std::byte* const> gradients_at(const Step& step, std::size_t offset,
+                                                 std::span<std::byte* const> arena,
+                                                 Gradients& gradients) const;
   double squares(const Step& step, std::int64_t begin, std::int64_t end,
                  std::span<std::byte* const> arena) const;
   double& chunk_squares(std::uint64_t begin) const;
@@ -99,7 +110,6 @@ class HostStep {
   const std::string name_;
   const c10::ScalarType dtype_;
   const std::size_t element_bytes_;
-  const std::int64_t elements_;
   const std::vector<StepSlot> slots_;
   const std::size_t array_bytes_;  // of all elements
   bool prepared_ = false;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_alone_in_dense_storage', 'is_initialized', 'local_rank', 'local_size', 'pending', 'poll', 'rank', 'reducescatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'can_move', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'pending', 'poll', 'rank', 'reducescatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -234,6 +234,8 @@ def barrier_async(name: str) -> int:
     ...
 def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
+def can_move(parameter: torch.Tensor) -> bool:
+    ...
 def cross_rank() -> int:
     ...
 def cross_size() -> int:
@@ -243,8 +245,6 @@ def init() -> None:
     Meets the other ranks. Blocking.
     """
 def instruction_set() -> str:
-    ...
-def is_alone_in_dense_storage(tensor: torch.Tensor) -> bool:
     ...
 def is_initialized() -> bool:
     ...

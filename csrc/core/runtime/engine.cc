@@ -193,7 +193,12 @@ Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {
 Result<ArenaBuffer> Engine::map_arena(Rank owner, const ArenaRef& ref, std::size_t bytes) {
   CIRANDA_TRY(usable());
   const MutexLock seat(seat_);
-  return resolve_arena(owner, ref, bytes);
+  auto place = resolve_arena(owner, ref, bytes);
+  if (!place) return place.error();
+  return ArenaBuffer{.ref = ref,
+                     .data = place.value(),
+                     .bytes = bytes,
+                     .lease = segments_.lease(owner, ref.segment)};
 }
 
 EngineStats Engine::stats() const {
@@ -535,19 +540,19 @@ Status Engine::locate_in_arena(const Response& response, Submission& submission,
     const ArenaRef& ref = response.contributions[static_cast<std::size_t>(rank)]->arena;
     auto place = resolve_arena(rank, ref, submission.arena_bytes);
     if (!place) return place.error();
-    execution.arena.push_back(place.value().data);
+    execution.arena.push_back(place.value());
   }
   return {};
 }
 
 // The owner announced the segment before it told of `ref`: at the latest it waits in the socket.
-Result<ArenaBuffer> Engine::resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
+Result<std::byte*> Engine::resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
   auto place = segments_.resolve(owner, ref, bytes);
-  if (place.ok() && place.value().data == nullptr) {
+  if (place.ok() && place.value() == nullptr) {
     service_peer(owner);
     place = segments_.resolve(owner, ref, bytes);
   }
-  if (place.ok() && place.value().data == nullptr) {
+  if (place.ok() && place.value() == nullptr) {
     return Error{.code = ErrorCode::kMalformed,
                  .text = "rank " + std::to_string(owner) + " never announced arena segment " +
                          std::to_string(ref.segment),

@@ -120,7 +120,7 @@ class Engine {
   Status start_execution(const FusedOp& op) REQUIRES(seat_);
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution)
       REQUIRES(seat_);
-  Result<ArenaBuffer> resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes)
+  Result<std::byte*> resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes)
       REQUIRES(seat_);
   void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
   // Everything submitted, sent or not.

@@ -73,10 +73,10 @@ Status SegmentTable::add(Rank owner, std::uint32_t number, MemorySegment segment
   return {};
 }
 
-Result<ArenaBuffer> SegmentTable::resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
+Result<std::byte*> SegmentTable::resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   const auto& theirs = segments_[static_cast<std::size_t>(owner)];
-  if (ref.segment >= theirs.size()) return ArenaBuffer{};
+  if (ref.segment >= theirs.size()) return static_cast<std::byte*>(nullptr);
   const MemorySegment& segment = theirs[ref.segment];
   if (ref.offset > segment.bytes() || bytes > segment.bytes() - ref.offset) {
     return Error{.code = ErrorCode::kMalformed,
@@ -85,11 +85,13 @@ Result<ArenaBuffer> SegmentTable::resolve(Rank owner, const ArenaRef& ref, std::
                          " of an arena segment of " + std::to_string(segment.bytes()),
                  .rank = owner};
   }
-  std::byte* data = segment.data() + ref.offset;
-  return ArenaBuffer{.ref = ref,
-                     .data = data,
-                     .bytes = bytes,
-                     .lease = std::shared_ptr<void>(data, [segment](void*) {})};
+  return segment.data() + ref.offset;
+}
+
+std::shared_ptr<void> SegmentTable::lease(Rank owner, std::uint32_t number) {
+  const MutexLock lock(mutex_);
+  const MemorySegment& segment = segments_[static_cast<std::size_t>(owner)][number];
+  return {segment.data(), [segment](void*) {}};
 }
 
 }  // namespace ciranda

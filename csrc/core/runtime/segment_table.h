@@ -33,10 +33,11 @@ class SegmentTable {
 
   // A peer's announcement.
   Status add(Rank owner, std::uint32_t number, MemorySegment segment) EXCLUDES(mutex_);
-  // No data until the announcement has arrived; kMalformed when [offset, offset + bytes) is
+  // Null until the announcement has arrived; kMalformed when [offset, offset + bytes) is
   // outside.
-  Result<ArenaBuffer> resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes)
-      EXCLUDES(mutex_);
+  Result<std::byte*> resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) EXCLUDES(mutex_);
+  // Keeps the mapping of a resolved segment alive, also after the World is gone.
+  std::shared_ptr<void> lease(Rank owner, std::uint32_t number) EXCLUDES(mutex_);
 
  private:
   struct Pool;  // free segments of this rank, shared with the leases

@@ -62,14 +62,22 @@ _RULES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def update_rule(inner_class: type, group: dict[str, Any]) -> Any:
-    """The rule by which the ranks update the parameters of a group."""
+def rule_values(inner_class: type, group: dict[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters of a group as plain values: a learning rate may be a tensor."""
     values = _RULES[inner_class](group)
-    rule = _C.UpdateRule(values.pop("kind"))
-    values |= {"lr": group["lr"], "weight_decay": group["weight_decay"]}
+    values |= {name: group[name] for name in ("lr", "weight_decay", "maximize")}
+    return {
+        name: float(value) if isinstance(value, torch.Tensor) else value
+        for name, value in values.items()
+    }
+
+
+def update_rule(values: dict[str, Any]) -> Any:
+    """The rule by which the ranks update the parameters of a group."""
+    rule = _C.UpdateRule(values["kind"])
     for name, value in values.items():
-        setattr(rule, name, value if isinstance(value, bool) else float(value))
-    rule.maximize = group["maximize"]
+        if name != "kind":
+            setattr(rule, name, value)
     return rule
 
 
@@ -99,7 +107,7 @@ def _parameter_obstacle(parameter: torch.Tensor) -> str | None:
         return "is no dense CPU tensor"
     if not parameter.is_floating_point():
         return "is not of a floating dtype"
-    if not _C.is_alone_in_dense_storage(parameter):
+    if not _C.can_move(parameter):
         return "shares its memory with another tensor (a state_dict that is still held, a view)"
     return None
 
@@ -138,15 +146,16 @@ class HostStep:
         self._inner_class = inner_class
         self._reducer = reducer
         self._parameters: list[torch.Tensor] = []
-        self._rules: dict[int, tuple[Any, ...]] = {}
+        self._rules: dict[int, dict[str, Any]] = {}
 
-    def add(self, named: NamedParameters) -> None:
-        """In the order in which the reducer gets them. Their state, if any, goes along."""
+    def add_parameters(self, named: NamedParameters) -> None:
+        """To the reducer. Their state, if any, goes along."""
+        self._reducer.add_parameters(named, self._rules_of(named))
         first = len(self._parameters)
         self._parameters += [parameter for _, parameter in named]
         self.adopt_state(first)
 
-    def rules_of(self, named: NamedParameters) -> list[int]:
+    def _rules_of(self, named: NamedParameters) -> list[int]:
         """The number of each parameter's group."""
         group_of = {
             id(parameter): number
@@ -168,9 +177,9 @@ class HostStep:
 
     def run(self, gradient_scale: float, reduce: bool, max_norm: float) -> None:
         for number, group in enumerate(self._optimizer.param_groups):
-            values = tuple(value for name, value in group.items() if name != "params")
+            values = rule_values(self._inner_class, group)
             if self._rules.get(number) != values:
-                self._reducer.set_rule(number, update_rule(self._inner_class, group))
+                self._reducer.set_rule(number, update_rule(values))
                 self._rules[number] = values
         for position in self._reducer.step(gradient_scale, reduce, max_norm):
             self._show_state(position)

@@ -153,13 +153,7 @@ class _Distributed:
         added = _default_names(groups[-1], len(groups) - 1)
         _require_agreement(self._ciranda_name, [], added)
         self._parameter_names.update({parameter: name for name, parameter in added})
-        self._ciranda_reducer.add_parameters(added, *self._rules_of(added))
-        if self._ciranda_host_step is not None:
-            self._ciranda_host_step.add(added)
-
-    def _rules_of(self, named: NamedParameters) -> list[Any]:
-        step = self._ciranda_host_step
-        return [] if step is None else [step.rules_of(named)]
+        (self._ciranda_host_step or self._ciranda_reducer).add_parameters(added)
 
     def __reduce__(self) -> Any:
         # Copies and pickles are the plain optimizer: a reducer belongs to this process.
@@ -370,11 +364,7 @@ def DistributedOptimizer(
 
     inner_class = type(optimizer)
     host_step = HostStep(optimizer, inner_class, reducer) if shared else None
-    if host_step is None:
-        reducer.add_parameters(named)
-    else:
-        reducer.add_parameters(named, host_step.rules_of(named))
-        host_step.add(named)
+    (host_step or reducer).add_parameters(named)
     optimizer.__class__ = type(inner_class.__name__, (_Distributed, inner_class), {})
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
         del optimizer.step  # a scheduler's wrapper around the inner class's step

@@ -26,7 +26,7 @@ TEST(SegmentTable, AReferenceOutsideASegmentIsRefused) {
   EXPECT_TRUE(table.resolve(0, {.segment = 0, .offset = 0}, 4096).ok());
   EXPECT_FALSE(table.resolve(0, {.segment = 0, .offset = 1}, 4096).ok());
   EXPECT_FALSE(table.resolve(0, {.segment = 0, .offset = UINT64_MAX}, 2).ok());
-  EXPECT_EQ(table.resolve(0, {.segment = 9, .offset = 0}, 1).value().data, nullptr);
+  EXPECT_EQ(table.resolve(0, {.segment = 9, .offset = 0}, 1).value(), nullptr);
 }
 
 TEST(SegmentTable, AnnouncementsOutOfOrderAreRefused) {
