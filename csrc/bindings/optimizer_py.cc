@@ -51,7 +51,7 @@ void bind_optimizer(py::module_& module) {
       .def(py::init([](const std::string& name, int op, double predivide_factor, int passes,
                        Compression compression, bool sparse_as_dense, std::int64_t bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
-                       bool reduce_in_backward) {
+                       bool reduce_in_backward, bool share_parameters) {
              const auto world = default_world();
              if (world->config().keep_heap) keep_heap_between_steps();
              return std::make_shared<GradientReducer>(
@@ -64,17 +64,17 @@ void bind_optimizer(py::module_& module) {
                                                  .bucket_bytes = bucket_bytes,
                                                  .groups = std::move(groups),
                                                  .shared_step = shared_step,
-                                                 .reduce_in_backward = reduce_in_backward});
+                                                 .reduce_in_backward = reduce_in_backward,
+                                                 .share_parameters = share_parameters});
            }),
            py::arg("name"), py::arg("op"), py::arg("predivide_factor"),
            py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),
            py::arg("bucket_bytes"), py::arg("groups"), py::arg("shared_step"),
-           py::arg("reduce_in_backward"))
+           py::arg("reduce_in_backward"), py::arg("share_parameters"))
       .def("add_parameters", &GradientReducer::add_parameters, py::arg("named_parameters"),
            py::arg("rules") = std::vector<std::size_t>(), Released())
       .def("synchronize", &GradientReducer::synchronize, Released())
       .def("finish_step", &GradientReducer::finish_step, Released())
-      .def("synchronized", &GradientReducer::synchronized, Released())
       .def("settle", &GradientReducer::settle, Released())
       .def("set_backward_passes_per_step", &GradientReducer::set_backward_passes_per_step,
            py::arg("passes"), Released())

@@ -116,7 +116,7 @@ void Bucket::share_step() {
                      .strides = slot.view.strides().vec()});
   }
   host_step_ = std::make_unique<HostStep>(engine_, options_.name + "/step", dtype_, elements_,
-                                          std::move(slots));
+                                          std::move(slots), options_.share_parameters);
 }
 
 // Fresh memory for the gradients and counters; views of the old one keep it alive.

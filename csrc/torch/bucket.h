@@ -56,7 +56,8 @@ class Bucket {
     Compression compression = Compression::kNone;
     bool sparse_as_dense = false;
     bool shared_step = false;
-    std::size_t rule = 0;  // the number of the update rule of its parameters
+    bool share_parameters = false;  // one copy for all ranks; needs shared_step
+    std::size_t rule = 0;           // the number of the update rule of its parameters
   };
   // All parameters have one dtype and are dense CPU tensors. With `shared_step` submit_step()
   // works.

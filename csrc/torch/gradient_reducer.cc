@@ -136,6 +136,7 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
                           .compression = options_.compression,
                           .sparse_as_dense = options_.sparse_as_dense,
                           .shared_step = options_.shared_step,
+                          .share_parameters = options_.share_parameters,
                           .rule = candidates_[candidates.front()].rule};
   if (factor != 1.0) {
     options.op = ReduceOp::kSum;
@@ -230,11 +231,6 @@ void GradientReducer::synchronize() {
   const MutexLock lock(mutex_);
   throw_kept_error();
   if (!synchronized_) reduce_now();
-}
-
-bool GradientReducer::synchronized() {
-  const MutexLock lock(mutex_);
-  return synchronized_;
 }
 
 void GradientReducer::finish_step() {

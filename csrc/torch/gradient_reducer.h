@@ -30,6 +30,8 @@ struct ReducerOptions {
   // `reduce_in_backward` p.grad is this rank's own until synchronize() or step().
   bool shared_step = false;
   bool reduce_in_backward = true;
+  // With shared_step: the ranks of the host keep one copy of the parameters, rank 0's.
+  bool share_parameters = false;
 };
 
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
@@ -73,7 +75,6 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   // Blocks until p.grad holds the reduced gradients of this step; at once when it does already.
   void synchronize() EXCLUDES(mutex_);
-  bool synchronized() EXCLUDES(mutex_);
   // The optimizer has stepped: gradients that backward computes from here on belong to a new step.
   void finish_step() EXCLUDES(mutex_);
   // The user throws the gradients away: a new step begins, also in the middle of one. Finishes what

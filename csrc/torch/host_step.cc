@@ -56,13 +56,14 @@ std::string rule_text(const kernels::UpdateRule& rule) {
 }
 
 HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
-                   std::int64_t elements, std::vector<StepSlot> slots)
+                   std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters)
     : engine_(std::move(engine)),
       name_(std::move(name)),
       dtype_(dtype),
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
       slots_(std::move(slots)),
-      array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)) {
+      array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)),
+      share_parameters_(share_parameters) {
   for (const StepSlot& slot : slots_) {
     if (can_move(slot.parameter)) continue;
     throw Exception(
@@ -71,9 +72,16 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
                          "and cannot move into the arena; drop that tensor (a state_dict, a "
                          "view) first, or pass shard_step=False"});
   }
-  own_ = unwrap(engine_->allocate_arena(own_bytes()));
+  const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
+  own_ = unwrap(engine_->allocate_arena(bytes));
   std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
-  for (const StepSlot& slot : slots_) take_in(slot);
+  if (owns_parameters()) {
+    for (const StepSlot& slot : slots_) take_in(slot, /*copy=*/true);
+  }
+  if (!share_parameters_) return;
+  memory_ = exchange(own_, "parameters");  // rank 0 has filled its own before
+  if (owns_parameters()) return;
+  for (const StepSlot& slot : slots_) take_in(slot, /*copy=*/false);
 }
 
 bool HostStep::can_move(const at::Tensor& parameter) {
@@ -81,11 +89,21 @@ bool HostStep::can_move(const at::Tensor& parameter) {
 }
 
 std::size_t HostStep::squares_offset() const {
-  return array_bytes_ + whole_lines(slots_.size() * sizeof(float));
+  return whole_lines(slots_.size() * sizeof(float));
 }
 
-std::size_t HostStep::own_bytes() const {
-  return squares_offset() + (array_bytes_ / kPageBytes + 1) * sizeof(double);
+std::size_t HostStep::parameters_offset() const {
+  return squares_offset() + whole_lines((array_bytes_ / kPageBytes + 1) * sizeof(double));
+}
+
+std::byte* HostStep::parameters(std::size_t rank) const {
+  return memory_[share_parameters_ ? 0 : rank].data + parameters_offset();
+}
+
+// Where this rank's parameter lies.
+std::byte* HostStep::place(const StepSlot& slot) const {
+  const ArenaBuffer& memory = owns_parameters() ? own_ : memory_[0];
+  return memory.data + parameters_offset() + static_cast<std::size_t>(slot.begin) * element_bytes_;
 }
 
 void HostStep::prepare(const kernels::UpdateRule& rule) {
@@ -94,7 +112,8 @@ void HostStep::prepare(const kernels::UpdateRule& rule) {
     arrays_.assign(wanted.begin(), wanted.end());
     has_step_ = rule.kind != kernels::RuleKind::kSgd;
     allocate_states();
-    exchange_memory();
+    if (!share_parameters_) memory_ = exchange(own_, "memory");
+    if (!arrays_.empty()) states_ = exchange(states_, "state")[0];
     prepared_ = true;
   }
   if (!std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end())) {
@@ -105,13 +124,12 @@ void HostStep::prepare(const kernels::UpdateRule& rule) {
                          "pass shard_step=False"});
   }
   for (const StepSlot& slot : slots_) {
-    const std::byte* place = own_.data + static_cast<std::size_t>(slot.begin) * element_bytes_;
-    if (slot.parameter.const_data_ptr() != place) take_in(slot);
+    if (slot.parameter.const_data_ptr() != place(slot)) take_in(slot, /*copy=*/true);
   }
 }
 
-// The parameter's values into its place, and the parameter onto it.
-void HostStep::take_in(const StepSlot& slot) {
+// The parameter onto its place, with its values if `copy`.
+void HostStep::take_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
   if (parameter.scalar_type() != dtype_ || parameter.sizes() != slot.sizes) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -119,11 +137,12 @@ void HostStep::take_in(const StepSlot& slot) {
                              ": a parameter changed its dtype or shape after DistributedOptimizer "
                              "was made; convert the model before that"});
   }
-  at::Tensor place = at::from_blob(
-      own_.data + static_cast<std::size_t>(slot.begin) * element_bytes_, slot.sizes, slot.strides,
-      [lease = own_.lease](void*) {}, at::TensorOptions().dtype(dtype_));
-  place.copy_(parameter.detach());
-  parameter.set_data(place);
+  at::Tensor placed = at::from_blob(
+      place(slot), slot.sizes, slot.strides,
+      [lease = (owns_parameters() ? own_ : memory_[0]).lease](void*) {},
+      at::TensorOptions().dtype(dtype_));
+  if (copy) placed.copy_(parameter.detach());
+  parameter.set_data(placed);
 }
 
 void HostStep::allocate_states() {
@@ -132,30 +151,30 @@ void HostStep::allocate_states() {
   std::memset(states_.data, 0, states_.bytes);
 }
 
-// Every rank learns where the others' memory is.
-void HostStep::exchange_memory() {
-  const std::vector<std::int64_t> mine = {
-      own_.ref.segment, static_cast<std::int64_t>(own_.ref.offset), states_.ref.segment,
-      static_cast<std::int64_t>(states_.ref.offset)};
-  const HandleId handle = allgather_async({at::tensor(mine).reshape({1, 4})}, name_ + "/memory");
-  const at::Tensor all = synchronize(handle)->tensors.at(0);
-  const auto ref = [&all](Rank rank, std::int64_t column) {
-    const std::int64_t* values = all.const_data_ptr<std::int64_t>() + 4 * rank + column;
-    return ArenaRef{.segment = static_cast<std::uint32_t>(values[0]),
-                    .offset = static_cast<std::uint64_t>(values[1])};
-  };
+// Every rank's memory of the same use, by rank; empty buffers of those that have none. Collective.
+std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char* what) const {
+  const std::vector<std::int64_t> row = {mine.ref.segment,
+                                         static_cast<std::int64_t>(mine.ref.offset),
+                                         static_cast<std::int64_t>(mine.bytes)};
+  const HandleId handle = allgather_async({at::tensor(row).reshape({1, 3})}, name_ + "/" + what);
+  const at::Tensor rows = synchronize(handle)->tensors.at(0);
+  std::vector<ArenaBuffer> all;
   for (Rank rank = 0; rank < engine_->size(); ++rank) {
-    memory_.push_back(rank == engine_->rank()
-                          ? own_
-                          : unwrap(engine_->map_arena(rank, ref(rank, 0), own_bytes())));
+    const std::int64_t* values = rows.const_data_ptr<std::int64_t>() + 3 * rank;
+    const ArenaRef ref{.segment = static_cast<std::uint32_t>(values[0]),
+                       .offset = static_cast<std::uint64_t>(values[1])};
+    const auto bytes = static_cast<std::size_t>(values[2]);
+    if (rank == engine_->rank()) {
+      all.push_back(mine);
+    } else {
+      all.push_back(bytes == 0 ? ArenaBuffer{} : unwrap(engine_->map_arena(rank, ref, bytes)));
+    }
   }
-  if (engine_->rank() != 0 && !arrays_.empty()) {
-    states_ = unwrap(engine_->map_arena(0, ref(0, 2), arrays_.size() * array_bytes_));
-  }
+  return all;
 }
 
 float* HostStep::steps(std::size_t rank) const {
-  return reinterpret_cast<float*>(memory_[rank].data + array_bytes_);
+  return reinterpret_cast<float*>(memory_[rank].data);
 }
 
 std::byte* HostStep::state_array(std::size_t index) const {
@@ -309,21 +328,23 @@ std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
 void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
                       std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
-  const auto own = static_cast<std::size_t>(engine_->rank());
+  const std::size_t copies = share_parameters_ ? 1 : arena.size();
   Gradients gradients;
   std::array<std::byte*, kLocalRanksMax> parameters;
   std::array<std::byte*, 3> states;
-  for (std::size_t rank = 0; rank < arena.size(); ++rank) {
-    parameters[rank] = memory_[rank].data + offset;
+  for (std::size_t rank = 0; rank < copies; ++rank) {
+    parameters[rank] = this->parameters(rank) + offset;
   }
-  std::swap(parameters[0], parameters[own]);  // the first one is read
+  if (!share_parameters_) {  // the first one is read
+    std::swap(parameters[0], parameters[static_cast<std::size_t>(engine_->rank())]);
+  }
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
   kernels::update(step.rule, {.dtype = dtype_of(dtype_, name_),
                               .step = run.step,
                               .gradient_scale = step.gradient_scale,
                               .fresh_state = run.step == 1,
                               .gradients = gradients_at(step, offset, arena, gradients),
-                              .parameters = {parameters.data(), arena.size()},
+                              .parameters = {parameters.data(), copies},
                               .states = {states.data(), arrays_.size()},
                               .gradient_outputs = {},
                               .count = static_cast<std::size_t>(end - begin)});

@@ -27,17 +27,19 @@ struct StepSlot {
 
 // The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has
 // time takes a chunk, sums the ranks' gradients of it, updates the state and writes the new
-// parameters into every rank's copy. Parameters lie in the arena, each rank's own; the state exists
-// once, in the memory of rank 0; how many steps each parameter has seen, with every rank.
+// parameters into every rank's copy. Parameters lie in the arena, each rank's own or one copy for
+// all in the memory of rank 0, where the state lies too; how many steps each parameter has seen is
+// with every rank.
 //
 // Not thread-safe; belongs to a Bucket.
 class HostStep {
  public:
   // `elements` of `dtype` in the bucket, counters and padding included. `name` is the same on every
   // rank. Moves the parameters into the arena; throws if one is not dense or shares its memory with
-  // another tensor, which would not see the steps.
+  // another tensor, which would not see the steps. With `share_parameters` they become those of
+  // rank 0, on every rank the same memory: collective and blocking.
   HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
-           std::int64_t elements, std::vector<StepSlot> slots);
+           std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
   // Whether a parameter is dense and no other tensor looks at its memory.
   static bool can_move(const at::Tensor& parameter);
 
@@ -99,10 +101,13 @@ class HostStep {
                  std::span<std::byte* const> arena) const;
   double& chunk_squares(std::uint64_t begin) const;
   std::size_t squares_offset() const;
-  std::size_t own_bytes() const;
+  std::size_t parameters_offset() const;
+  bool owns_parameters() const { return !share_parameters_ || engine_->rank() == 0; }
+  std::byte* parameters(std::size_t rank) const;
+  std::byte* place(const StepSlot& slot) const;
   void allocate_states();
-  void exchange_memory();
-  void take_in(const StepSlot& slot);
+  std::vector<ArenaBuffer> exchange(const ArenaBuffer& mine, const char* what) const;
+  void take_in(const StepSlot& slot, bool copy);
   float* steps(std::size_t rank) const;
   std::byte* state_array(std::size_t index) const;
 
@@ -112,10 +117,11 @@ class HostStep {
   const std::size_t element_bytes_;
   const std::vector<StepSlot> slots_;
   const std::size_t array_bytes_;  // of all elements
+  const bool share_parameters_;
   bool prepared_ = false;
   std::vector<kernels::StateArray> arrays_;
   bool has_step_ = false;            // torch keeps one for this rule
-  ArenaBuffer own_;                  // parameters, steps, squares by chunk (rank 0's are used)
+  ArenaBuffer own_;                  // steps, squares by chunk (rank 0's are used), parameters
   std::vector<ArenaBuffer> memory_;  // the same of every rank
   ArenaBuffer states_;               // array by array; rank 0's
 };

@@ -182,7 +182,7 @@ class GradientReducer:
     """
     Reduces the gradients of an optimizer's parameters.
     """
-    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool) -> None:
+    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool, share_parameters: bool) -> None:
         ...
     def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], rules: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
         ...
@@ -209,8 +209,6 @@ class GradientReducer:
     def step(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex, reduce: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
         ...
     def synchronize(self) -> None:
-        ...
-    def synchronized(self) -> bool:
         ...
 def abort(reason: str) -> None:
     """

@@ -117,18 +117,25 @@ def decide(
     optimizer: torch.optim.Optimizer,
     named: NamedParameters,
     compression: Any,
+    share_parameters: bool,
 ) -> bool:
     """Whether to share the step out; a ValueError if it must be and cannot."""
     if shard_step is False:
+        if share_parameters:
+            raise ValueError(
+                "DistributedOptimizer: share_parameters=True needs a shared step; pass "
+                "shard_step='auto' or 'host'"
+            )
         return False
     if shard_step not in ("auto", "host"):
         raise ValueError(
             f"DistributedOptimizer: shard_step must be 'auto', 'host' or False, not {shard_step!r}"
         )
     why = obstacle(optimizer, named, compression)
-    if shard_step == "host":
+    if shard_step == "host" or share_parameters:
         if why:
-            raise ValueError(f"DistributedOptimizer: shard_step='host' is not possible: {why}")
+            option = "shard_step='host'" if shard_step == "host" else "share_parameters=True"
+            raise ValueError(f"DistributedOptimizer: {option} is not possible: {why}")
         return True
     if why is None:
         parameters = sum(parameter.numel() for _, parameter in named)

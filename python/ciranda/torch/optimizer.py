@@ -94,6 +94,18 @@ class _Distributed:
         reducer.finish_step()
         return result
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """torch's GradScaler.step() asks for this before it looks at the gradients for inf: all
+        ranks must see the same, and decide alike. Where backward() has reduced them, nothing is
+        left to do."""
+        self._ciranda_reducer.synchronize()
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = value
+
     # Schedulers need not wrap it, and the step hooks run in the inner step.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
@@ -120,11 +132,6 @@ class _Distributed:
         # torch's GradScaler sets these for a fused optimizer.
         grad_scale = getattr(self, "grad_scale", None)
         found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and not self._ciranda_reducer.synchronized():
-            raise RuntimeError(
-                "DistributedOptimizer with shard_step='host': call synchronize() before a "
-                "GradScaler's unscale_() or step(), so that all ranks look at the same gradients"
-            )
         if found_inf is None or not float(found_inf):
             scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
             host_step.run(scale, not self._ciranda_skip_synchronize, self._ciranda_max_norm)
@@ -280,6 +287,7 @@ def DistributedOptimizer(
     bucket_bytes: int = 4 << 20,
     shard_step: ShardStep = "auto",
     max_grad_norm: float | None = None,
+    share_parameters: bool = False,
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
@@ -306,6 +314,9 @@ def DistributedOptimizer(
     max_grad_norm: step() clips the reduced gradients to this global 2-norm, as torch's
     clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before. A shared step leaves
     p.grad unclipped.
+    share_parameters: with a shared step, the ranks of a host keep one copy of the parameters for
+    all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
+    rank writes into a parameter, all see.
     """
     require_global(process_set)
     if isinstance(optimizer, _Distributed):
@@ -326,7 +337,7 @@ def DistributedOptimizer(
     positions = _group_positions(groups if groups is not None else num_groups, named)
     name = f"DistributedOptimizer.{next(_numbers)}"
     native = getattr(compression, "native", None)
-    shared = _C.size() > 1 and decide(shard_step, optimizer, named, compression)
+    shared = _C.size() > 1 and decide(shard_step, optimizer, named, compression, share_parameters)
 
     options = [
         f"shard_step={shard_step!r}, {'sharded' if shared else 'not sharded'}",
@@ -337,6 +348,7 @@ def DistributedOptimizer(
         sparse_as_dense,
         bucket_bytes,
         max_grad_norm,
+        share_parameters,
         positions,
     ]
     _require_agreement(name, options, named)
@@ -360,6 +372,7 @@ def DistributedOptimizer(
             positions,
             shared,
             shard_step != "host",
+            share_parameters,
         )
 
     inner_class = type(optimizer)

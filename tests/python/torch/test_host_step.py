@@ -429,8 +429,8 @@ def test_closures_hooks_and_loss_scaling() -> None:
     assert float(pair.optimizer.step(closure)) > 0
     assert called == ["before 2 True", "after"]
 
-    for shard_step in ("auto", "host"):
-        pair = Pair(lambda p: torch.optim.Adam(p, lr=0.01, fused=True), shard_step)
+    for shard_step, fused in itertools.product(("auto", "host"), (True, False)):
+        pair = Pair(lambda p, fused=fused: torch.optim.Adam(p, lr=0.01, fused=fused), shard_step)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
         for step in range(6):
             pair.optimizer.zero_grad()
@@ -440,8 +440,9 @@ def test_closures_hooks_and_loss_scaling() -> None:
             if step == 3 and hvd.rank() == 1:
                 images = images * float("inf")  # one rank alone: all skip
             scaler.scale(pair.model(images).square().mean()).backward()
-            if shard_step == "host":
+            if step == 4:
                 pair.optimizer.synchronize()
+                scaler.unscale_(pair.optimizer)
             scaler.step(pair.optimizer)
             scaler.update()
             if step != 3:
@@ -449,12 +450,6 @@ def test_closures_hooks_and_loss_scaling() -> None:
                 pair.alone_optimizer.step()
         assert scaler.get_scale() == 512.0
         pair.check(rtol=1e-5, atol=1e-6)
-
-    pair = Pair(lambda p: torch.optim.Adam(p, lr=0.01, fused=True), "host")
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(pair.model(batch(1)).square().mean()).backward()
-    with pytest.raises(RuntimeError, match="call synchronize\\(\\) before a GradScaler's"):
-        scaler.step(pair.optimizer)
 
 
 @on_ranks(2)
@@ -536,6 +531,59 @@ def test_parameters_that_the_user_moves() -> None:
         pair.model[0].weight.data = pair.model[0].weight.double()
     with pytest.raises(InvalidArgumentError, match="changed its dtype or shape"):
         pair.optimizer.step()
+
+
+@on_ranks(2)
+def test_two_hundred_steps() -> None:
+    for make, shard_step in itertools.product((momentum, adam), ("auto", "host")):
+        pair = Pair(make, shard_step)
+        for _ in range(200):
+            pair.step(same=False)
+        pair.check(rtol=1e-5, atol=1e-6)
+
+
+@on_ranks(3)
+def test_one_copy_of_the_parameters() -> None:
+    for make, shard_step in itertools.product((momentum, adam), ("auto", "host")):
+        pair = Pair(make, shard_step, share_parameters=True, bucket_bytes=2000)
+        for _ in range(20):
+            pair.step(same=False)
+        pair.check(rtol=1e-5, atol=1e-6)
+        hvd.barrier()
+        if hvd.rank() == 1:
+            with torch.no_grad():
+                pair.model[0].weight.fill_(0.25)
+        hvd.barrier()
+        assert bool((pair.model[0].weight == 0.25).all())
+
+    model = nn.Linear(512, 512)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(hvd.rank() + 1.0)
+    optimizer = hvd.DistributedOptimizer(
+        adam(model.parameters()), model.named_parameters(), share_parameters=True
+    )
+    assert all(bool((parameter == 1.0).all()) for parameter in model.parameters())  # rank 0's
+    saved = copy.deepcopy(model.state_dict())
+    model(torch.ones(2, 512)).square().mean().backward()
+    optimizer.step()
+    arrays = optimizer._ciranda_reducer.arena_bytes() / model.weight.nbytes
+    if hvd.rank() == 0:  # gradients, parameters, two moments
+        assert 4 < arrays < 4.3
+    else:
+        assert 1 < arrays < 1.3
+    hvd.barrier()
+    model.load_state_dict(saved)  # every rank writes the same
+    hvd.barrier()
+    assert all(bool((parameter == 1.0).all()) for parameter in model.parameters())
+    with pytest.raises(ValueError, match="share_parameters=True needs a shared step"):
+        hvd.DistributedOptimizer(
+            adam(make_model().parameters()), share_parameters=True, shard_step=False
+        )
+    with pytest.raises(ValueError, match=r"share_parameters=True is not possible: LBFGS is none"):
+        hvd.DistributedOptimizer(
+            torch.optim.LBFGS(make_model().parameters()), share_parameters=True
+        )
 
 
 @on_ranks(2)
