@@ -46,8 +46,8 @@ Json = dict[str, Any]
 # --- sides ----------------------------------------------------------------------------------------
 
 
-# From a worker's arguments and an open log to the started processes.
-Launcher = Callable[[Sequence[str], IO[bytes]], list[subprocess.Popen[bytes]]]
+# From a worker's arguments, an open log and a number of ranks to the started processes.
+Launcher = Callable[[Sequence[str], IO[bytes], int], list[subprocess.Popen[bytes]]]
 
 
 def one_thread_env(**more: str) -> dict[str, str]:
@@ -72,33 +72,35 @@ def ciranda_command() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "ciranda"]
 
 
-def through_ciranda(worker: Sequence[str], log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
-    command = [*ciranda_command(), "run", "-np", str(RANKS), sys.executable, *worker]
+def through_ciranda(
+    worker: Sequence[str], log: IO[bytes], ranks: int
+) -> list[subprocess.Popen[bytes]]:
+    command = [*ciranda_command(), "run", "-np", str(ranks), sys.executable, *worker]
     return [start(command, log, one_thread_env())]
 
 
 def through_env(**more: str) -> Launcher:
     """Plain processes that find each other through torch's variables; nothing is in between."""
 
-    def launch(worker: Sequence[str], log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         address = {
-            "WORLD_SIZE": str(RANKS),
+            "WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
         }
         return [
             start([sys.executable, *worker], log, one_thread_env(RANK=str(rank), **address, **more))
-            for rank in range(RANKS)
+            for rank in range(ranks)
         ]
 
     return launch
 
 
 def through_mpirun(*options: str) -> Launcher:
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *options, "-np", str(RANKS)]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *options, "-np"]
 
-    def launch(worker: Sequence[str], log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
-        return [start([*command, sys.executable, *worker], log, one_thread_env())]
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
+        return [start([*command, str(ranks), sys.executable, *worker], log, one_thread_env())]
 
     return launch
 
@@ -117,18 +119,24 @@ class Side:
     """One library's ranks, waiting for commands (see workers/control.py)."""
 
     def __init__(
-        self, name: str, launcher: Launcher, script: str, arguments: Sequence[str] = ()
+        self,
+        name: str,
+        launcher: Launcher,
+        script: str,
+        arguments: Sequence[str] = (),
+        ranks: int = RANKS,
     ) -> None:
         self.name = name
+        self._ranks = ranks
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         self._log_path = Path(self._folder.name, "log")
         control = str(Path(self._folder.name, "control"))
         self._connections: dict[int, tuple[socket.socket, IO[str]]] = {}
         with socket.socket(socket.AF_UNIX) as listener, self._log_path.open("wb") as log:
             listener.bind(control)
-            listener.listen(RANKS)
+            listener.listen(ranks)
             worker = [str(WORKERS / script), *arguments, "--control", control]
-            self._processes = launcher(worker, log)
+            self._processes = launcher(worker, log, ranks)
             try:
                 self._accept_all(listener)
             except BaseException:
@@ -138,7 +146,7 @@ class Side:
     def _accept_all(self, listener: socket.socket) -> None:
         listener.settimeout(0.2)  # how soon a rank that died is noticed
         deadline = time.monotonic() + START_TIMEOUT_S
-        while len(self._connections) < RANKS:
+        while len(self._connections) < self._ranks:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
@@ -186,7 +194,9 @@ class Side:
 SideMaker = Callable[[], Side]
 
 
-def training_sides(model: str, names: Sequence[str]) -> list[SideMaker]:
+def training_sides(
+    model: str, names: Sequence[str], optimizer: str = "adam", ranks: int = RANKS
+) -> list[SideMaker]:
     """Ways of workers/train.py, in this order."""
     return [
         functools.partial(
@@ -194,7 +204,8 @@ def training_sides(model: str, names: Sequence[str]) -> list[SideMaker]:
             name,
             through_ciranda if name.startswith(("ciranda", "lockstep")) else through_env(),
             "train.py",
-            ["--side", name, "--model", model],
+            ["--side", name, "--model", model, "--optimizer", optimizer],
+            1 if name == "one" else ranks,
         )
         for name in names
     ]

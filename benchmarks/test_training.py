@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import pytest
@@ -11,53 +10,23 @@ from benchmarks.common import (
     STARTS,
     Json,
     Samples,
-    Side,
     as_json,
     running,
     training_sides,
 )
 from benchmarks.report import TARGETS, Report
+from benchmarks.training import (
+    MODELS,
+    TRIAL_S,
+    WARM_UP_STEPS,
+    WINDOW_S,
+    best_ddp_settings,
+    images_per_s,
+    images_per_s_alone,
+)
 
 OURS = ("ciranda repeated", "ciranda", "ciranda host")
-SIDES = ("alone", "lockstep", "ddp", "zero", *OURS)
-MODELS = ("mlp", "deep", "small", "wide")
-WINDOW_S = {"mlp": 1.0, "deep": 1.5, "small": 1.5, "wide": 2.5}
-# How long each of DDP's settings is tried, and how often: one unlucky moment must not decide.
-TRIAL_S = {"mlp": 0.3, "deep": 0.4, "small": 0.4, "wide": 1.0}
-TRIALS = 2
-# DDP rebuilds its buckets after the first step.
-WARM_UP_STEPS = 3
-DDP_SETTINGS: list[Json] = [
-    {"bucket_cap_mb": cap, "interfaces": interfaces}
-    for cap in (1, 5, 25, 100)
-    for interfaces in (None, "lo,lo,lo,lo")
-]
-
-
-def images_per_s_alone(side: Side, seconds: float) -> tuple[float, float]:
-    """Both processes in the same window: the sum of their rates, and their median step."""
-    replies = side.ask({"seconds": seconds})
-    rate = sum(reply["images"] / reply["elapsed_s"] for reply in replies)
-    return rate, statistics.median(step for reply in replies for step in reply["step_s"])
-
-
-def images_per_s(side: Side, steps: int) -> float:
-    """Equally many steps on each rank; the slower one says when they are done."""
-    replies = side.ask({"steps": steps})
-    return float(
-        sum(reply["images"] for reply in replies) / max(reply["elapsed_s"] for reply in replies)
-    )
-
-
-def best_ddp_settings(ddp: Side, trial_steps: int) -> tuple[Json, dict[str, float]]:
-    rates = [0.0] * len(DDP_SETTINGS)
-    for _ in range(TRIALS):
-        for at, settings in enumerate(DDP_SETTINGS):
-            ddp.ask({"configure": settings})
-            images_per_s(ddp, WARM_UP_STEPS)
-            rates[at] += images_per_s(ddp, trial_steps) / TRIALS
-    best = max(range(len(rates)), key=rates.__getitem__)
-    return DDP_SETTINGS[best], {str(s): r for s, r in zip(DDP_SETTINGS, rates, strict=True)}
+SIDES = ("one", "alone", "lockstep", "ddp", "zero", *OURS)
 
 
 class ModelRun:
@@ -71,9 +40,10 @@ class ModelRun:
         self.description: Json = {}
 
     def one_start(self) -> None:
-        with running(training_sides(self.model, SIDES)) as (alone, *talking):
+        with running(training_sides(self.model, SIDES)) as (one, alone, *talking):
             self.description = alone.ask({"describe": True})[0]
-            alone.ask({"seconds": WINDOW_S[self.model] / 2})
+            for side in (one, alone):
+                side.ask({"seconds": WINDOW_S[self.model] / 2})
             _, step_s = images_per_s_alone(alone, WINDOW_S[self.model] / 2)
             ddp, zero = (side for side in talking if side.name in ("ddp", "zero"))
             if self.ddp_settings is None:
@@ -85,8 +55,9 @@ class ModelRun:
             for side in talking:
                 images_per_s(side, max(WARM_UP_STEPS, steps // 4))
             for _ in range(ROUNDS_PER_START):
-                rate, _ = images_per_s_alone(alone, WINDOW_S[self.model])
-                self.rates.setdefault("alone", Samples()).add(rate)
+                for side in (one, alone):
+                    rate, _ = images_per_s_alone(side, WINDOW_S[self.model])
+                    self.rates.setdefault(side.name, Samples()).add(rate)
                 for side in talking:
                     self.rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
 
@@ -148,7 +119,13 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
     report.table(
         [
             "model",
-            *("no communication", "in lock step", "DDP", "DDP, ZeroRedundancyOptimizer"),
+            *(
+                "one process",
+                "no communication",
+                "in lock step",
+                "DDP",
+                "DDP, ZeroRedundancyOptimizer",
+            ),
             *("ciranda, step repeated", 'ciranda ("auto")', 'ciranda ("host")'),
             "DDP's best settings",
         ],

@@ -272,7 +272,11 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     # (3) step() now uses the gradients averaged over all ranks.
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        shard_step=False if args.shard_step == "off" else args.shard_step,
+    )
     # (4) Each rank reads its share of the training images, another one every epoch.
     sampler = DistributedSampler(
         range(len(train_split.labels)), hvd.size(), hvd.rank(), shuffle=True, seed=args.seed
@@ -324,6 +328,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="per rank")
     parser.add_argument("--lr", type=float, default=1e-3, help="of one rank; scaled by their count")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shard-step", choices=["auto", "host", "off"], default="auto")
     parser.add_argument("--threads", type=int, help="per rank; default: what the launcher set")
     parser.add_argument("--json", type=Path, help="rank 0 writes the curve there")
     return parser.parse_args(argv)

@@ -1,5 +1,6 @@
-"""Training steps on synthetic data, one of three ways.
+"""Training steps on synthetic data, one of several ways.
 
+one       a single process
 alone     two processes at the same time that do not talk: the true limit
 lockstep  the same, but each step has a barrier in shared memory: the limit of every method that
           averages gradients and then steps, were its communication free
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Job(NamedTuple):
     make: Callable[[], nn.Module]
     batch: int
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    optimizer: str = "adam"
 
 
 class ManySmall(nn.Module):
@@ -98,6 +100,16 @@ def sum_of_squares(model: nn.Module, images: Tensor, _: Tensor) -> Tensor:
     return output.square().sum()
 
 
+Parameters = Iterable[nn.Parameter]
+OPTIMIZERS: dict[str, Callable[[Parameters], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=LEARNING_RATE, momentum=0.9, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=LEARNING_RATE, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=LEARNING_RATE, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=LEARNING_RATE, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=LEARNING_RATE),  # torch has no fused one
+}
+
+
 JOBS = {
     "mlp": Job(make_mlp, 64, classify),
     "deep": Job(make_deep, 32, classify),
@@ -121,7 +133,7 @@ class Trainer:
         self.labels = torch.randint(CLASSES, (job.batch,))
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.bare_model.parameters(), lr=LEARNING_RATE, fused=True)
+        return OPTIMIZERS[self.job.optimizer](self.bare_model.parameters())
 
     def configure(self, settings: dict[str, Any]) -> None:
         if settings:
@@ -259,12 +271,13 @@ def memory() -> control.Reply:
 def main() -> None:
     parser = control.make_parser()
     parser.add_argument(
-        "--side", choices=["alone", "lockstep", "ddp", "zero", *SHARD_STEP], required=True
+        "--side", choices=["one", "alone", "lockstep", "ddp", "zero", *SHARD_STEP], required=True
     )
     parser.add_argument("--model", choices=sorted(JOBS), required=True)
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    trainer, rank = make_trainer(args.side, JOBS[args.model])
+    trainer, rank = make_trainer(args.side, JOBS[args.model]._replace(optimizer=args.optimizer))
 
     def handle(command: control.Command) -> control.Reply:
         """{"describe"}, {"configure": {...}}, {"memory"}, or {"steps": n} / {"seconds": s}."""
