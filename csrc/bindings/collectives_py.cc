@@ -48,6 +48,8 @@ void bind_collectives(py::module_& module) {
       py::arg("postscale"), Released(), "Blocking, for one tensor: no handle is made.");
   module.def("broadcast_async", &broadcast_async, py::arg("inputs"), py::arg("outputs"),
              py::arg("root"), py::arg("name"), Released());
+  module.def("broadcast_tensors", &broadcast_tensors, py::arg("tensors"), py::arg("root"),
+             py::arg("name"), Released(), "Blocking, in place; of any layout and dtype.");
   module.def("allgather_async", &allgather_async, py::arg("inputs"), py::arg("name"), Released());
   module.def("alltoall_async", &alltoall_async, py::arg("input"), py::arg("splits"),
              py::arg("name"), Released());

@@ -1,10 +1,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
-#include "torch/default_world.h"
-#include "torch/error.h"
 #include "torch/gradient_reducer.h"
-#include "torch/heap.h"
+#include "torch/optimizer_checks.h"
 
 namespace ciranda {
 
@@ -12,7 +10,21 @@ namespace py = pybind11;
 using Released = py::call_guard<py::gil_scoped_release>;
 
 void bind_optimizer(py::module_& module) {
-  module.def("can_move", &HostStep::can_move, py::arg("parameter"));
+  module.def(
+      "check_options",
+      [](int op, double predivide_factor, int passes, std::int64_t bucket_bytes,
+         std::optional<double> max_grad_norm) {
+        check_options(static_cast<ReduceOp>(op), predivide_factor, passes, bucket_bytes,
+                      max_grad_norm);
+      },
+      py::arg("op"), py::arg("predivide_factor"), py::arg("backward_passes_per_step"),
+      py::arg("bucket_bytes"), py::arg("max_grad_norm"));
+  module.def("names_of", &names_of, py::arg("owned"), py::arg("named"));
+  module.attr("AUTO_PARAMETERS_MIN") = kAutoParametersMin;
+  module.def("why_not_shared", &why_not_shared, py::arg("demanded_by"), py::arg("obstacle"),
+             py::arg("parameters"), py::arg("auto_parameters_min"));
+  module.def("require_agreement", &require_agreement, py::arg("name"), py::arg("options"),
+             py::arg("parameters"), Released());
 
   py::enum_<Compression>(module, "Compression")
       .value("none", Compression::kNone)
@@ -52,20 +64,17 @@ void bind_optimizer(py::module_& module) {
                        Compression compression, bool sparse_as_dense, std::int64_t bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
                        bool reduce_in_backward, bool share_parameters) {
-             const auto world = default_world();
-             if (world->config().keep_heap) keep_heap_between_steps();
-             return std::make_shared<GradientReducer>(
-                 world->engine(), ReducerOptions{.name = name,
-                                                 .op = static_cast<ReduceOp>(op),
-                                                 .predivide_factor = predivide_factor,
-                                                 .backward_passes_per_step = passes,
-                                                 .compression = compression,
-                                                 .sparse_as_dense = sparse_as_dense,
-                                                 .bucket_bytes = bucket_bytes,
-                                                 .groups = std::move(groups),
-                                                 .shared_step = shared_step,
-                                                 .reduce_in_backward = reduce_in_backward,
-                                                 .share_parameters = share_parameters});
+             return make_gradient_reducer({.name = name,
+                                           .op = static_cast<ReduceOp>(op),
+                                           .predivide_factor = predivide_factor,
+                                           .backward_passes_per_step = passes,
+                                           .compression = compression,
+                                           .sparse_as_dense = sparse_as_dense,
+                                           .bucket_bytes = bucket_bytes,
+                                           .groups = std::move(groups),
+                                           .shared_step = shared_step,
+                                           .reduce_in_backward = reduce_in_backward,
+                                           .share_parameters = share_parameters});
            }),
            py::arg("name"), py::arg("op"), py::arg("predivide_factor"),
            py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),

@@ -1,8 +1,10 @@
 #include "torch/collectives.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -176,6 +178,29 @@ HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor>
   RequestSpec spec = make_spec(OpKind::kBroadcast, name);
   spec.root = root;
   return start_elementwise(std::move(spec), std::move(inputs), std::move(outputs), what);
+}
+
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name) {
+  constexpr std::size_t kGroupTensorsMax = 2048;  // of one request
+  static_assert(kGroupTensorsMax <= kTensorsPerRequestMax);
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // of tensors that are not contiguous
+  std::vector<HandleId> handles;
+  for (std::size_t first = 0; first < tensors.size(); first += kGroupTensorsMax) {
+    const std::size_t last = std::min(first + kGroupTensorsMax, tensors.size());
+    std::vector<at::Tensor> group;
+    for (std::size_t i = first; i < last; ++i) {
+      at::Tensor flat = tensors[i].detach().contiguous();
+      if (flat.const_data_ptr() != tensors[i].const_data_ptr())
+        copies.emplace_back(tensors[i], flat);
+      // A dtype that the engine does not know travels as bytes.
+      if (!find_dtype(flat.scalar_type())) flat = flat.view({-1}).view(c10::ScalarType::Byte);
+      group.push_back(std::move(flat));
+    }
+    handles.push_back(broadcast_async(group, group, root, name + "." + std::to_string(first)));
+  }
+  for (const HandleId handle : handles) synchronize(handle);
+  for (auto& [tensor, flat] : copies) tensor.copy_(flat);
 }
 
 HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name) {

@@ -42,6 +42,8 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
 // outputs[i] gets the root's inputs[i].
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
                          const std::string& name);
+// Blocking, in place, few requests for many tensors; dense ones of any layout and dtype.
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name);
 // Concatenation over the ranks along dimension 0, whose size may differ by rank.
 HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name);
 // `splits[r]` rows of `input` go to rank r; without splits dimension 0 is divided evenly.

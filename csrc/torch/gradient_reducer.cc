@@ -11,7 +11,9 @@
 #include <map>
 
 #include "torch/collectives.h"
+#include "torch/default_world.h"
 #include "torch/error.h"
+#include "torch/heap.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -447,6 +449,14 @@ void GradientReducer::reduce_sparse() {
     }
   }
   for (const auto& bucket : buckets_) bucket->move_sparse_out();
+}
+
+// -------------------------------------------------------------------------------------------
+
+std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {
+  const auto world = default_world();
+  if (world->config().keep_heap) keep_heap_between_steps();
+  return std::make_shared<GradientReducer>(world->engine(), std::move(options));
 }
 
 }  // namespace ciranda

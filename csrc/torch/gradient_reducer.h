@@ -140,4 +140,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
 };
 
+// On the default World, whose settings say whether freed memory is kept between steps.
+std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options);
+
 }  // namespace ciranda

@@ -22,10 +22,15 @@ constexpr struct {
 
 }  // namespace
 
-DType dtype_of(c10::ScalarType type, std::string_view what) {
+std::optional<DType> find_dtype(c10::ScalarType type) {
   for (const auto& row : kTypes) {
     if (row.torch == type) return row.ours;
   }
+  return std::nullopt;
+}
+
+DType dtype_of(c10::ScalarType type, std::string_view what) {
+  if (const auto known = find_dtype(type)) return *known;
   refuse(what, "dtype " + std::string(c10::toString(type)) +
                    " is not supported; convert the tensor to one of uint8, int8, int32, int64, "
                    "float16, bfloat16, float32, float64");

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string_view>
 
 #include "core/base/dtype.h"
@@ -11,6 +12,8 @@ namespace ciranda {
 
 // From torch's tensors to raw memory and back.
 
+// Nothing when `type` is none of ours.
+std::optional<DType> find_dtype(c10::ScalarType type);
 // kInvalidArgument names the tensor and the dtype when `type` is none of ours.
 DType dtype_of(c10::ScalarType type, std::string_view tensor);
 c10::ScalarType scalar_type(DType dtype);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'can_move', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'pending', 'poll', 'rank', 'reducescatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize', 'why_not_shared']
 class Compression:
     """
     Members:
@@ -232,7 +232,11 @@ def barrier_async(name: str) -> int:
     ...
 def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
-def can_move(parameter: torch.Tensor) -> bool:
+def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> None:
+    """
+    Blocking, in place; of any layout and dtype.
+    """
+def check_options(op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, max_grad_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
     ...
 def cross_rank() -> int:
     ...
@@ -250,6 +254,8 @@ def local_rank() -> int:
     ...
 def local_size() -> int:
     ...
+def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    ...
 def pending() -> list:
     """
     Unfinished operations of this rank, with the ranks that had not submitted them.
@@ -259,6 +265,8 @@ def poll(handle: typing.SupportsInt | typing.SupportsIndex) -> bool:
 def rank() -> int:
     ...
 def reducescatter_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> int:
+    ...
+def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
     ...
 def shutdown() -> None:
     """
@@ -278,6 +286,9 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.
     """
+def why_not_shared(always: bool, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str | None:
+    ...
+AUTO_PARAMETERS_MIN: int = 65536
 AVERAGE: int = 1
 MAX: int = 3
 MIN: int = 2

@@ -13,28 +13,6 @@ from ciranda.errors import InvalidArgumentError
 from ciranda.torch import ops
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
 
-_GROUP_TENSORS_MAX = 2048  # of one request; the wire format's limit is 4096
-
-
-def _broadcast_tensors(tensors: list[torch.Tensor], root_rank: int, name: str) -> None:
-    """In place, all of them in one request; dense tensors of any layout."""
-    handles = []
-    copies = []
-    for first in range(0, len(tensors), _GROUP_TENSORS_MAX):
-        group = []
-        for tensor in tensors[first : first + _GROUP_TENSORS_MAX]:
-            flat = tensor.detach()
-            if not flat.is_contiguous():
-                flat = flat.contiguous()
-                copies.append((tensor, flat))
-            group.append(ops._movable(flat))
-        handles.append(_C.broadcast_async(group, group, root_rank, f"{name}.{first}"))
-    for handle in handles:
-        _C.synchronize(handle)
-    with torch.no_grad():
-        for tensor, flat in copies:
-            tensor.copy_(flat)
-
 
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int
@@ -52,7 +30,7 @@ def broadcast_parameters(
             )
     tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
     if tensors:
-        _broadcast_tensors(tensors, root_rank, "broadcast_parameters")
+        _C.broadcast_tensors(tensors, root_rank, "broadcast_parameters")
 
 
 class _Placeholder:
@@ -104,7 +82,7 @@ def broadcast_optimizer_state(
     if _C.rank() != root_rank:
         state = _put_tensors(structure, tensors)
     if tensors:
-        _broadcast_tensors(tensors, root_rank, "broadcast_optimizer_state.tensors")
+        _C.broadcast_tensors(tensors, root_rank, "broadcast_optimizer_state.tensors")
     if _C.rank() != root_rank:
         optimizer.load_state_dict(state)
 

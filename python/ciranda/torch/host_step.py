@@ -15,8 +15,7 @@ ShardStep = Literal["auto", "host", False]
 
 _log = logging.getLogger(__name__)
 
-# Below this the step costs less than to agree on it.
-AUTO_PARAMETERS_MIN = 65536
+AUTO_PARAMETERS_MIN = _C.AUTO_PARAMETERS_MIN
 
 
 def _sgd(group: dict[str, Any]) -> dict[str, Any]:
@@ -81,10 +80,8 @@ def update_rule(values: dict[str, Any]) -> Any:
     return rule
 
 
-def obstacle(
-    optimizer: torch.optim.Optimizer, named: NamedParameters, compression: Any
-) -> str | None:
-    """Why the step cannot be shared out, as the rest of a sentence; None if it can."""
+def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
+    """What the optimizer has against sharing its step, as the rest of a sentence."""
     inner_class = type(optimizer)
     if inner_class not in _RULES:
         known = ", ".join(known.__name__ for known in _RULES)
@@ -95,20 +92,6 @@ def obstacle(
         for option in ("differentiable", "capturable"):
             if group.get(option):
                 return f"the optimizer is {option}"
-    for name, parameter in named:
-        why = _parameter_obstacle(parameter)
-        if why:
-            return f"parameter '{name}' {why}"
-    return None
-
-
-def _parameter_obstacle(parameter: torch.Tensor) -> str | None:
-    if parameter.device.type != "cpu" or parameter.layout != torch.strided:
-        return "is no dense CPU tensor"
-    if not parameter.is_floating_point():
-        return "is not of a floating dtype"
-    if not _C.can_move(parameter):
-        return "shares its memory with another tensor (a state_dict that is still held, a view)"
     return None
 
 
@@ -131,16 +114,14 @@ def decide(
         raise ValueError(
             f"DistributedOptimizer: shard_step must be 'auto', 'host' or False, not {shard_step!r}"
         )
-    why = obstacle(optimizer, named, compression)
-    if shard_step == "host" or share_parameters:
-        if why:
-            option = "shard_step='host'" if shard_step == "host" else "share_parameters=True"
-            raise ValueError(f"DistributedOptimizer: {option} is not possible: {why}")
-        return True
-    if why is None:
-        parameters = sum(parameter.numel() for _, parameter in named)
-        if parameters < AUTO_PARAMETERS_MIN:
-            why = f"{parameters} parameters are too few to gain from it"
+    demanded_by = None
+    if shard_step == "host":
+        demanded_by = "shard_step='host'"
+    elif share_parameters:
+        demanded_by = "share_parameters=True"
+    why = _C.why_not_shared(
+        demanded_by, obstacle(optimizer, compression), named, AUTO_PARAMETERS_MIN
+    )
     _log.debug("DistributedOptimizer: the step is %s", f"not sharded: {why}" if why else "sharded")
     return why is None
 

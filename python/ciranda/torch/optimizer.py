@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,13 +10,11 @@ from typing import Any, cast
 import torch
 
 from ciranda import _C
-from ciranda.errors import MismatchError
 from ciranda.torch import ops
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import Compression
-from ciranda.torch.functions import allgather_object
 from ciranda.torch.host_step import HostStep, ShardStep, decide
-from ciranda.torch.ops import Average, Sum
+from ciranda.torch.ops import Average
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
 
 # Distinguishes the optimizers of a process; every rank makes them in the same order.
@@ -158,7 +155,7 @@ class _Distributed:
         super().add_param_group(param_group)  # type: ignore[misc]
         groups = self.param_groups  # type: ignore[attr-defined]
         added = _default_names(groups[-1], len(groups) - 1)
-        _require_agreement(self._ciranda_name, [], added)
+        _C.require_agreement(self._ciranda_name, "", added)
         self._parameter_names.update({parameter: name for name, parameter in added})
         (self._ciranda_host_step or self._ciranda_reducer).add_parameters(added)
 
@@ -205,20 +202,7 @@ def _named(
             "DistributedOptimizer: named_parameters must be (name, parameter) pairs, usually "
             "model.named_parameters()"
         )
-    names = [name for name, _ in named]
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"DistributedOptimizer: parameter names occur twice: {', '.join(twice)}")
-    known = {id(parameter) for _, parameter in named}
-    unnamed = sum(1 for parameter in owned if id(parameter) not in known)
-    if unnamed:
-        raise ValueError(
-            f"DistributedOptimizer: {unnamed} of the optimizer's {len(owned)} parameters have no "
-            "name in named_parameters; pass model.named_parameters() of every model it trains"
-        )
-    ours = {id(parameter) for parameter in owned}
-    once = {id(parameter): (name, parameter) for name, parameter in reversed(named)}  # first name
-    return [pair for key, pair in reversed(once.items()) if key in ours]
+    return _C.names_of(owned, named)
 
 
 def _group_positions(
@@ -247,30 +231,6 @@ def _group_positions(
     if len(set(flat)) != len(flat):
         raise ValueError("DistributedOptimizer: a parameter is in two groups")
     return result
-
-
-def _require_agreement(name: str, options: list[Any], named: NamedParameters) -> None:
-    """A MismatchError on every rank, here and not as a hang later, if the ranks' models differ."""
-    if _C.size() == 1:
-        return
-    mine = [f"the options {options}"] + [
-        f"'{label}' {str(parameter.dtype).removeprefix('torch.')}{list(parameter.shape)}, strides "
-        f"{parameter.stride()}, {'trained' if parameter.requires_grad else 'frozen'}"
-        for label, parameter in named
-    ]
-    digest = hashlib.sha256("\n".join(mine).encode()).digest()
-    digests = ops.allgather(torch.tensor([list(digest)], dtype=torch.uint8), name=f"{name}/agree")
-    if bool((digests == digests[0]).all()):
-        return
-    theirs = allgather_object(mine, name=f"{name}/differ")
-    for position, row in enumerate(itertools.zip_longest(*theirs, fillvalue="nothing")):
-        for rank, what in enumerate(row):
-            if what != row[0]:
-                where = f"parameter {position - 1}" if position else "the options"
-                raise MismatchError(
-                    f"DistributedOptimizer: the ranks differ in {where}: rank 0 has {row[0]}, rank "
-                    f"{rank} has {what}; make the same model and optimizer on every rank"
-                )
 
 
 def DistributedOptimizer(
@@ -321,16 +281,9 @@ def DistributedOptimizer(
     require_global(process_set)
     if isinstance(optimizer, _Distributed):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
-    if op not in (Average, Sum):
-        raise ValueError("DistributedOptimizer: op must be Average or Sum")
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("DistributedOptimizer: gradient_predivide_factor needs op=Average")
-    if backward_passes_per_step < 1:
-        raise ValueError("DistributedOptimizer: backward_passes_per_step must be at least 1")
-    if bucket_bytes < 1:
-        raise ValueError("DistributedOptimizer: bucket_bytes must be at least 1")
-    if max_grad_norm is not None and not max_grad_norm > 0:
-        raise ValueError("DistributedOptimizer: max_grad_norm must be above 0")
+    _C.check_options(
+        op, gradient_predivide_factor, backward_passes_per_step, bucket_bytes, max_grad_norm
+    )
     if num_groups and groups is not None:
         raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
@@ -351,7 +304,7 @@ def DistributedOptimizer(
         share_parameters,
         positions,
     ]
-    _require_agreement(name, options, named)
+    _C.require_agreement(name, str(options), named)
 
     reducer: Any
     if _C.size() == 1:

@@ -1,0 +1,157 @@
+#include "torch/optimizer_checks.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "torch/collectives.h"
+#include "torch/default_world.h"
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why, ErrorCode code = ErrorCode::kInvalidArgument) {
+  throw Exception({.code = code, .text = "DistributedOptimizer: " + why});
+}
+
+std::string joined(c10::IntArrayRef numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) {
+    text += (text.empty() ? "" : ", ") + std::to_string(number);
+  }
+  return text;
+}
+
+// "'fc.weight' float32[3, 2], strides (2, 1), trained"
+std::string describe(const std::string& name, const at::Tensor& parameter) {
+  const c10::ScalarType type = parameter.scalar_type();
+  const auto known = find_dtype(type);
+  const std::string dtype(known ? dtype_name(*known) : c10::toString(type));
+  return "'" + name + "' " + dtype + "[" + joined(parameter.sizes()) + "], strides (" +
+         joined(parameter.strides()) + "), " + (parameter.requires_grad() ? "trained" : "frozen");
+}
+
+std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
+  if (!parameter.device().is_cpu() || parameter.layout() != c10::Layout::Strided) {
+    return "is no dense CPU tensor";
+  }
+  if (!parameter.is_floating_point()) return "is not of a floating dtype";
+  if (!HostStep::can_move(parameter)) {
+    return "shares its memory with another tensor (a state_dict that is still held, a view)";
+  }
+  return std::nullopt;
+}
+
+// Every rank's lines, by rank.
+std::vector<std::vector<std::string>> gather_lines(const std::vector<std::string>& mine,
+                                                   const std::string& name) {
+  std::string text;
+  for (const std::string& line : mine) text += line + '\n';
+  const auto bytes = static_cast<std::int64_t>(text.size());
+  const at::Tensor sent = at::empty({bytes}, c10::ScalarType::Byte);
+  std::memcpy(sent.mutable_data_ptr(), text.data(), text.size());
+  const HandleId handle =
+      allgather_async({at::tensor(std::vector<std::int64_t>{bytes}), sent}, name);
+  const std::vector<at::Tensor> received = synchronize(handle)->tensors;
+  const auto* sizes = received[0].const_data_ptr<std::int64_t>();
+  const auto* rest = reinterpret_cast<const char*>(received[1].const_data_ptr<std::uint8_t>());
+  std::vector<std::vector<std::string>> all;
+  for (std::int64_t rank = 0; rank < received[0].numel(); ++rank) {
+    std::istringstream theirs(std::string(rest, static_cast<std::size_t>(sizes[rank])));
+    rest += sizes[rank];
+    all.emplace_back();
+    for (std::string line; std::getline(theirs, line);) all.back().push_back(line);
+  }
+  return all;
+}
+
+}  // namespace
+
+void check_options(ReduceOp op, double predivide_factor, int backward_passes_per_step,
+                   std::int64_t bucket_bytes, std::optional<double> max_grad_norm) {
+  if (op != ReduceOp::kAverage && op != ReduceOp::kSum) refuse("op must be Average or Sum");
+  if (predivide_factor != 1.0 && op != ReduceOp::kAverage) {
+    refuse("gradient_predivide_factor needs op=Average");
+  }
+  if (backward_passes_per_step < 1) refuse("backward_passes_per_step must be at least 1");
+  if (bucket_bytes < 1) refuse("bucket_bytes must be at least 1");
+  if (max_grad_norm && !(*max_grad_norm > 0)) refuse("max_grad_norm must be above 0");
+}
+
+NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParameters& named) {
+  std::set<std::string> names;
+  std::set<std::string> twice;
+  std::map<const void*, const std::string*> name_of;
+  for (const auto& [name, parameter] : named) {
+    if (!names.insert(name).second) twice.insert(name);
+    name_of.emplace(parameter.unsafeGetTensorImpl(), &name);
+  }
+  if (!twice.empty()) {
+    std::string list;
+    for (const std::string& name : twice) list += (list.empty() ? "" : ", ") + name;
+    refuse("parameter names occur twice: " + list);
+  }
+  std::set<const void*> ours;
+  for (const at::Tensor& parameter : owned) ours.insert(parameter.unsafeGetTensorImpl());
+  const auto unnamed = std::count_if(ours.begin(), ours.end(),
+                                     [&](const void* key) { return !name_of.contains(key); });
+  if (unnamed > 0) {
+    refuse(std::to_string(unnamed) + " of the optimizer's " + std::to_string(owned.size()) +
+           " parameters have no name in named_parameters; pass model.named_parameters() of every "
+           "model it trains");
+  }
+  NamedParameters result;
+  for (const auto& [name, parameter] : named) {
+    if (ours.erase(parameter.unsafeGetTensorImpl()) > 0) result.emplace_back(name, parameter);
+  }
+  return result;
+}
+
+std::optional<std::string> why_not_shared(const std::optional<std::string>& demanded_by,
+                                          std::optional<std::string> obstacle,
+                                          const NamedParameters& parameters,
+                                          std::int64_t auto_parameters_min) {
+  std::int64_t count = 0;
+  for (const auto& [name, parameter] : parameters) {
+    count += parameter.numel();
+    if (obstacle) continue;
+    if (const auto why = obstacle_of(parameter)) obstacle = "parameter '" + name + "' " + *why;
+  }
+  if (demanded_by && obstacle) refuse(*demanded_by + " is not possible: " + *obstacle);
+  if (!demanded_by && !obstacle && count < auto_parameters_min) {
+    return std::to_string(count) + " parameters are too few to gain from it";
+  }
+  return obstacle;
+}
+
+void require_agreement(const std::string& name, const std::string& options,
+                       const NamedParameters& parameters) {
+  if (default_world()->place().size == 1) return;
+  std::vector<std::string> mine = {"the options " + options};
+  for (const auto& [label, parameter] : parameters) mine.push_back(describe(label, parameter));
+  const std::vector<std::vector<std::string>> all = gather_lines(mine, name + "/agree");
+  std::size_t rows = 0;
+  for (const auto& theirs : all) rows = std::max(rows, theirs.size());
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto at = [&](std::size_t rank) {
+      return row < all[rank].size() ? all[rank][row] : "nothing";
+    };
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (at(rank) == at(0)) continue;
+      const std::string where = row == 0 ? "the options" : "parameter " + std::to_string(row - 1);
+      refuse("the ranks differ in " + where + ": rank 0 has " + at(0) + ", rank " +
+                 std::to_string(rank) + " has " + at(rank) +
+                 "; make the same model and optimizer on every rank",
+             ErrorCode::kMismatch);
+    }
+  }
+}
+
+}  // namespace ciranda
