@@ -1,6 +1,6 @@
 # What is installed, below one relocatable root:
 #   component python       _C and _build.py: the wheel's package folder is the root
-#   component development  include/, lib/libciranda_core.a, lib/cmake/ciranda
+#   component development  include/, lib/libciranda_{core,torch}.a, lib/cmake/ciranda
 # The wheel takes both, so C++ programs build against what pip installed.
 
 include(CMakePackageConfigHelpers)
@@ -12,6 +12,16 @@ set(ciranda_cmake_dir lib/cmake/ciranda)
 if(CIRANDA_BUILD_TORCH)
   install(TARGETS _C LIBRARY DESTINATION . COMPONENT python)
   install(FILES "${PROJECT_BINARY_DIR}/ciranda/_build.py" DESTINATION . COMPONENT python)
+
+  # A set of its own: programs without torch never see it.
+  install(TARGETS ciranda_torch EXPORT cirandaTorchTargets
+          ARCHIVE DESTINATION ${ciranda_lib_dir} COMPONENT development
+          INCLUDES DESTINATION ${ciranda_include_dir})
+  install(EXPORT cirandaTorchTargets NAMESPACE ciranda:: DESTINATION ${ciranda_cmake_dir}
+          COMPONENT development)
+  configure_file(cmake/cirandaTorch.cmake.in "${PROJECT_BINARY_DIR}/cirandaTorch.cmake" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/cirandaTorch.cmake" cmake/LibTorch.cmake
+          DESTINATION ${ciranda_cmake_dir} COMPONENT development)
 endif()
 
 if(EXISTS "${PROJECT_SOURCE_DIR}/csrc/include/ciranda")

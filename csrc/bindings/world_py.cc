@@ -1,3 +1,4 @@
+#include <ciranda/torch.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
@@ -14,12 +15,12 @@ void bind_world(py::module_& module) {
   module.def("init", &init, Released(), "Meets the other ranks. Blocking.");
   module.def("shutdown", &shutdown, Released(), "Says goodbye to the other ranks.");
   module.def("is_initialized", &is_initialized);
-  module.def("rank", [] { return default_place().rank; });
-  module.def("size", [] { return default_place().size; });
-  module.def("local_rank", [] { return default_place().local_rank; });
-  module.def("local_size", [] { return default_place().local_size; });
-  module.def("cross_rank", [] { return default_place().cross_rank; });
-  module.def("cross_size", [] { return default_place().cross_size; });
+  module.def("rank", &rank);
+  module.def("size", &size);
+  module.def("local_rank", &local_rank);
+  module.def("local_size", &local_size);
+  module.def("cross_rank", &cross_rank);
+  module.def("cross_size", &cross_size);
   module.def(
       "starter", [] { return default_world()->config().starter; },
       "Whose environment variables told this rank's place.");

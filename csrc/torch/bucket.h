@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ciranda/distributed_options.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
@@ -14,9 +15,6 @@
 #include "torch/host_step.h"
 
 namespace ciranda {
-
-// How gradients travel between the ranks.
-enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
 
 // The pointer type differs between versions of torch.
 using GradientAccumulator =

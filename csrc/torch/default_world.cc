@@ -1,9 +1,11 @@
 #include "torch/default_world.h"
 
+#include <ciranda/torch.h>
 #include <pthread.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "core/base/mutex.h"
@@ -37,6 +39,7 @@ void init() {
   refuse_in_forked_child();
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
+  [[maybe_unused]] static const int goodbye = std::atexit(shutdown);
   const MutexLock lock(mutex);
   if (world != nullptr) return;
   Config config = unwrap(read_process_config());

@@ -6,14 +6,8 @@
 
 namespace ciranda {
 
-// The one World that init() makes: the only state of the process that is not owned by an object.
-// Thread-safe.
-
-// Meets the other ranks; blocking. No effect when already initialized.
-void init();
-// Says goodbye to the other ranks; blocking for at most some seconds. No effect without a World.
-void shutdown();
-bool is_initialized();
+// The one World that init() of <ciranda/torch.h> makes: the only state of the process that is not
+// owned by an object. Thread-safe.
 
 // This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
 // for); kNotInitialized without a World.

@@ -18,8 +18,12 @@ def include_dir() -> str:
 
 
 def cmake_prefix_path() -> str:
-    """What to add to CMAKE_PREFIX_PATH so that `find_package(ciranda)` works."""
-    return str(Path(__file__).parent)
+    """What to add to CMAKE_PREFIX_PATH so that `find_package(ciranda)` works: ciranda; torch."""
+    from importlib.util import find_spec
+
+    torch = find_spec("torch")  # does not import it
+    folders = [__file__] + ([torch.origin] if torch and torch.origin else [])
+    return ";".join(str(Path(file).parent) for file in folders)
 
 
 if TYPE_CHECKING:

@@ -222,7 +222,7 @@ def no_file_is_dead(tree: Tree) -> list[str]:
     bad = []
     compiled = re.compile(
         r"^(csrc/core/.*|csrc/(torch|bindings)/[^/]+|tests/cpp/[^/]+/.*|benchmarks/cpp/[^/]+_bench"
-        r"|examples/.*)\.(cc|cpp)$"
+        r"|tests/python/libtorch/.*|examples/.*)\.(cc|cpp)$"
     )
     bad += [
         f"{path}: CMakeLists.txt compiles no such place"

@@ -43,6 +43,8 @@ struct UpdateRule {
 
   double alpha = 0.99;    // RMSprop
   bool centered = false;  // RMSprop
+
+  bool operator==(const UpdateRule&) const = default;
 };
 
 // --- State: arrays of the parameter's dtype and size. ---

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from ciranda import cmake_prefix_path
 from ciranda.run import environment, launch_plan, local
 from ciranda.run.environment import JobPlaces
 from ciranda.run.errors import LaunchError
@@ -188,7 +189,21 @@ _RERUN_OPTIONS = {
 }
 
 
+def _print_cmake_prefix_path(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(cmake_prefix_path())
+        context.exit()
+
+
 @click.group(name="ciranda", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--cmake-prefix-path",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_cmake_prefix_path,
+    help="Print what CMake needs to build C++ programs, and exit.",
+)
 def ciranda() -> None:
     """Data-parallel training for PyTorch."""
 

@@ -28,10 +28,15 @@ def run(*command: object, cwd: Path) -> str:
         "ciranda/_build.py",
         "ciranda/_C.pyi",
         "ciranda/py.typed",
+        "ciranda/include/ciranda/ciranda.h",
+        "ciranda/include/ciranda/torch.h",
         "ciranda/lib/libciranda_core.a",
+        "ciranda/lib/libciranda_torch.a",
         "ciranda/lib/cmake/ciranda/cirandaConfig.cmake",
         "ciranda/lib/cmake/ciranda/cirandaConfigVersion.cmake",
         "ciranda/lib/cmake/ciranda/cirandaTargets.cmake",
+        "ciranda/lib/cmake/ciranda/cirandaTorch.cmake",
+        "ciranda/lib/cmake/ciranda/cirandaTorchTargets.cmake",
     ],
 )
 def test_wheel_holds(name: str) -> None:
@@ -56,6 +61,13 @@ def test_version_is_that_of_the_metadata() -> None:
 def test_import_loads_neither_torch_nor_compiled_code() -> None:
     code = "import sys, ciranda; print('torch' in sys.modules, 'ciranda._C' in sys.modules)"
     assert run(sys.executable, "-c", code, cwd=PACKAGE.parent).split() == ["False", "False"]
+
+
+def test_the_command_prints_where_cmake_finds_ciranda_and_torch() -> None:
+    said = run(sys.executable, "-m", "ciranda", "--cmake-prefix-path", cwd=PACKAGE.parent)
+    ours, torchs = said.strip().split(";")
+    assert Path(ours) == PACKAGE
+    assert (Path(torchs) / "lib/libtorch_cpu.so").is_file()
 
 
 @pytest.mark.skipif(not shutil.which("readelf"), reason="needs binutils")

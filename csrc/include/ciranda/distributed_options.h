@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ciranda/ciranda.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace ciranda {
+
+// Who makes the optimizer's step; docs/optimizer.md, "The shared step".
+enum class ShardStep : std::uint8_t {
+  kOff,   // every rank, for itself
+  kAuto,  // the ranks of a host share it where that changes nothing else
+  // They share it, or an error says what stands in the way. backward() leaves each rank's own
+  // gradient; step() reduces and updates in one pass.
+  kHost,
+};
+
+// How gradients travel between the ranks.
+enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
+
+// Of a DistributedOptimizer; the same on every rank.
+struct DistributedOptions {
+  ShardStep shard_step = ShardStep::kAuto;
+  // step() clips the reduced gradients to this global 2-norm, as torch's clip_grad_norm_ does. A
+  // shared step leaves the gradients themselves unclipped.
+  std::optional<double> max_grad_norm = {};
+  Job::Op op = Job::Op::kAverage;          // or kSum
+  double gradient_predivide_factor = 1.0;  // f: divide by f before the sum, by size()/f after it
+  int backward_passes_per_step = 1;        // whose gradients are added up before they are reduced
+  Compression compression = Compression::kNone;
+  bool sparse_as_dense = false;         // sparse gradients are densified instead of gathered
+  std::int64_t bucket_bytes = 4 << 20;  // gradients that are reduced together
+};
+
+}  // namespace ciranda

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <ciranda/distributed_options.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/ordered_dict.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+// ciranda for LibTorch programs:
+//
+//   ciranda::init();
+//   ciranda::DistributedOptimizer optimizer(torch::optim::Adam(model->parameters(), 1e-3),
+//                                           model->named_parameters());
+//   ciranda::broadcast_parameters(*model, 0);
+//   ...
+//   optimizer.zero_grad(); loss.backward(); optimizer.step();
+//
+// `ciranda run -np 4 ./program`, mpirun, srun and torchrun start the ranks; without a starter there
+// is one rank. Errors are std::runtime_error with one sentence that names the operation, the rank
+// at fault and what to do; docs/errors.md lists them.
+namespace ciranda {
+
+// --- The job ---
+
+// Meets the other ranks; blocks at most CIRANDA_START_TIMEOUT_SECONDS (30). No effect when already
+// initialized. Thread-safe, as are all functions of this file.
+void init();
+// Says goodbye to them, so that they need not think this rank died. By itself when main() returns.
+void shutdown();
+bool is_initialized();
+
+// This rank's number, 0 to size() - 1, and the same on its host; the number of the host.
+int rank();
+int size();
+int local_rank();
+int local_size();
+int cross_rank();
+int cross_size();
+
+// --- Collectives: every rank calls them with the same names, shapes and dtypes. Blocking. ---
+//
+// An empty name means: the n-th unnamed operation of its kind on every rank. Tensors are dense,
+// contiguous and on the CPU.
+
+using Op = Job::Op;
+
+// The reduction over the ranks, as a new tensor; allreduce_() in place.
+torch::Tensor allreduce(const torch::Tensor& tensor, Op op = Op::kAverage,
+                        const std::string& name = "");
+void allreduce_(torch::Tensor tensor, Op op = Op::kAverage, const std::string& name = "");
+// In place: every rank gets the root's values.
+void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name = "");
+// Returns once every rank has called it.
+void barrier();
+
+// Every rank gets the root's parameters and buffers, in place, of any layout and dtype.
+void broadcast_parameters(const torch::nn::Module& module, int root_rank);
+
+// --- The optimizer ---
+
+// What DistributedOptimizer adds to an optimizer, whatever its class.
+class DistributedStep {
+ public:
+  using Closure = torch::optim::Optimizer::LossClosure;
+  using InnerStep = std::function<torch::Tensor(Closure)>;
+
+  // `optimizer`, of class `type`, outlives this.
+  DistributedStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
+                  const torch::OrderedDict<std::string, torch::Tensor>& named_parameters,
+                  const DistributedOptions& options);
+  ~DistributedStep();
+
+  void synchronize();
+  torch::Tensor step(const Closure& closure, const InnerStep& inner);
+  void forget_gradients();  // of the step that has begun
+  void adopt_group();       // the optimizer has a new one
+  void adopt_state();       // the optimizer's state comes from elsewhere
+  double grad_norm() const;
+  const std::string& why_not_shared() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// `Optimizer` that steps on gradients reduced over the ranks. It stays the user's optimizer: state,
+// param groups, learning-rate schedulers, torch::save and torch::load are what they were.
+//
+// Gradients lie in memory that the ranks of a host share, and backward() returns with the reduced
+// ones (docs/optimizer.md says what a gradient holds when). The ranks may share the step too, see
+// ShardStep. Every rank makes the same optimizers in the same order and calls the same methods;
+// making one compares parameters and options of all ranks. init() comes first, shutdown() after.
+//
+// Like torch's, not thread-safe.
+template <typename Optimizer>
+class DistributedOptimizer final : public Optimizer {
+ public:
+  using typename Optimizer::LossClosure;
+
+  // `named_parameters` usually are model->named_parameters(); they name all parameters of
+  // `optimizer`, in the errors too, and order the buckets. Blocking.
+  DistributedOptimizer(Optimizer optimizer,
+                       const torch::OrderedDict<std::string, torch::Tensor>& named_parameters,
+                       const DistributedOptions& options = {})
+      : Optimizer(std::move(optimizer)),
+        distributed_(*this, typeid(Optimizer), named_parameters, options) {}
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
+  // Blocks until every gradient is the reduced one. backward() has done it where it ran
+  // backward_passes_per_step times, and step() does it by itself.
+  void synchronize() { distributed_.synchronize(); }
+
+  // synchronize(), then the optimizer's own step, or the one that the ranks share. Blocking.
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    return distributed_.step(
+        closure, [this](LossClosure reduced) { return Optimizer::step(std::move(reduced)); });
+  }
+
+  // As the optimizer's own. What backward passes have added up for this step is forgotten.
+  void zero_grad(bool set_to_none = true) {
+    distributed_.forget_gradients();
+    Optimizer::zero_grad(set_to_none);
+  }
+
+  // As the optimizer's own, on every rank; the new parameters' gradients are reduced too.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group) {
+    Optimizer::add_param_group(group);
+    distributed_.adopt_group();
+  }
+
+  // As the optimizer's own, of the same file on every rank; no rank waits for another.
+  void load(torch::serialize::InputArchive& archive) override {
+    Optimizer::load(archive);
+    distributed_.adopt_state();
+  }
+
+  // With max_grad_norm: the norm of the latest step's gradients, before clipping.
+  double grad_norm() const { return distributed_.grad_norm(); }
+  // Why the ranks do not share the step, as the rest of a sentence; empty if they do.
+  const std::string& why_not_shared() const { return distributed_.why_not_shared(); }
+
+ private:
+  DistributedStep distributed_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,312 @@
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
+#include <ciranda/torch.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <unordered_map>
+#include <vector>
+
+#include "torch/default_world.h"
+#include "torch/error.h"
+#include "torch/gradient_reducer.h"
+#include "torch/known_optimizers.h"
+#include "torch/optimizer_checks.h"
+#include "torch/reduce_op.h"
+
+namespace ciranda {
+namespace {
+
+// Distinguishes the optimizers of a process; every rank makes them in the same order.
+std::string next_name() {
+  static std::atomic<int> number = 0;
+  return "DistributedOptimizer." + std::to_string(number++);
+}
+
+// All digits that matter, and no more.
+std::string exact(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
+}
+
+// For people to read, when ranks differ.
+std::string describe(const DistributedOptions& options, bool shared) {
+  const char* const kShardSteps[] = {"kOff", "kAuto", "kHost"};
+  const char* const kCompressions[] = {"kNone", "kFloat16", "kBFloat16"};
+  const auto index = [](auto option) { return static_cast<std::size_t>(option); };
+  return c10::str(
+      "shard_step=", kShardSteps[index(options.shard_step)], " (", shared ? "shared" : "not shared",
+      "), max_grad_norm=", exact(options.max_grad_norm.value_or(0.0)),
+      ", op=", options.op == Op::kSum ? "kSum" : "kAverage",
+      ", gradient_predivide_factor=", exact(options.gradient_predivide_factor),
+      ", backward_passes_per_step=", options.backward_passes_per_step,
+      ", compression=", kCompressions[index(options.compression)],
+      ", sparse_as_dense=", options.sparse_as_dense, ", bucket_bytes=", options.bucket_bytes);
+}
+
+// What the optimizer has against sharing its step, as the rest of a sentence.
+std::optional<std::string> obstacle(const std::type_info& type, const KnownOptimizer* known,
+                                    Compression compression) {
+  if (known == nullptr) {
+    return c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
+  }
+  if (compression != Compression::kNone) return "gradients are compressed";
+  return std::nullopt;
+}
+
+}  // namespace
+
+class DistributedStep::Impl {
+ public:
+  Impl(torch::optim::Optimizer& optimizer, const std::type_info& type,
+       const NamedParameters& named_parameters, const DistributedOptions& options);
+
+  void synchronize() {
+    if (reducer_) reducer_->synchronize();
+  }
+  void forget_gradients() {
+    if (reducer_) reducer_->settle();
+  }
+  torch::Tensor step(const Closure& closure, const InnerStep& inner);
+  void adopt_group();
+  void adopt_state(std::size_t first);
+
+  double grad_norm() const { return grad_norm_; }
+  const std::string& why_not_shared() const { return why_not_shared_; }
+
+ private:
+  bool shared() const { return why_not_shared_.empty(); }
+  std::string decide(const std::type_info& type, const NamedParameters& parameters,
+                     const DistributedOptions& options) const;
+  void add_parameters(const NamedParameters& parameters);
+  torch::Tensor inner_step(const Closure& closure, const InnerStep& inner);
+  torch::Tensor shared_step(const Closure& closure);
+  torch::Tensor closure_of_a_new_step(const Closure& closure);
+  void finish_step() {
+    if (reducer_) reducer_->finish_step();
+  }
+  void clip();
+  void set_rules();
+  void show_state(std::size_t position);
+  void show_step_counts();
+
+  torch::optim::Optimizer& optimizer_;
+  const KnownOptimizer* const known_;  // null: the ranks cannot share its step
+  const std::string name_ = next_name();
+  const Op op_;
+  const double max_norm_;                     // 0: no clipping
+  std::string why_not_shared_;                // empty: the ranks share the step
+  std::shared_ptr<GradientReducer> reducer_;  // null in a world of one rank
+  double grad_norm_ = 0.0;
+
+  // Of a shared step.
+  std::vector<kernels::UpdateRule> rules_;  // by group
+  struct Shown {
+    at::Tensor parameter;
+    at::Tensor step_count;  // in shared memory; undefined before the first step, and for SGD
+  };
+  std::vector<Shown> shown_;  // by the reducer's position
+};
+
+DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_info& type,
+                            const NamedParameters& named_parameters,
+                            const DistributedOptions& options)
+    : optimizer_(optimizer),
+      known_(find_known_optimizer(type)),
+      op_(options.op),
+      max_norm_(options.max_grad_norm.value_or(0.0)) {
+  check_options(reduce_op(op_), options.gradient_predivide_factor, options.backward_passes_per_step,
+                options.bucket_bytes, options.max_grad_norm);
+  std::vector<at::Tensor> owned;
+  for (const auto& group : optimizer_.param_groups()) {
+    owned.insert(owned.end(), group.params().begin(), group.params().end());
+  }
+  const NamedParameters parameters = names_of(owned, named_parameters);
+  why_not_shared_ = decide(type, parameters, options);
+  if (default_place().size == 1) return;
+  require_agreement(name_, describe(options, shared()), parameters);
+  reducer_ = make_gradient_reducer({.name = name_,
+                                    .op = reduce_op(op_),
+                                    .predivide_factor = options.gradient_predivide_factor,
+                                    .backward_passes_per_step = options.backward_passes_per_step,
+                                    .compression = options.compression,
+                                    .sparse_as_dense = options.sparse_as_dense || shared(),
+                                    .bucket_bytes = options.bucket_bytes,
+                                    .shared_step = shared(),
+                                    .reduce_in_backward = options.shard_step != ShardStep::kHost});
+  add_parameters(parameters);
+}
+
+std::string DistributedStep::Impl::decide(const std::type_info& type,
+                                          const NamedParameters& parameters,
+                                          const DistributedOptions& options) const {
+  if (default_place().size == 1) return "there is one rank";
+  if (options.shard_step == ShardStep::kOff) return "shard_step is kOff";
+  return ciranda::why_not_shared(options.shard_step == ShardStep::kHost,
+                                 obstacle(type, known_, options.compression), parameters,
+                                 kAutoParametersMin)
+      .value_or("");
+}
+
+void DistributedStep::Impl::add_parameters(const NamedParameters& parameters) {
+  if (!shared()) return reducer_->add_parameters(parameters, {});
+  std::unordered_map<const void*, std::size_t> group_of;
+  for (std::size_t group = 0; group < optimizer_.param_groups().size(); ++group) {
+    for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
+      group_of.emplace(parameter.unsafeGetTensorImpl(), group);
+    }
+  }
+  std::vector<std::size_t> rules;
+  const std::size_t first = shown_.size();
+  for (const auto& [name, parameter] : parameters) {
+    rules.push_back(group_of.at(parameter.unsafeGetTensorImpl()));
+    shown_.push_back({.parameter = parameter, .step_count = {}});
+  }
+  reducer_->add_parameters(parameters, std::move(rules));
+  adopt_state(first);
+}
+
+void DistributedStep::Impl::adopt_group() {
+  if (!reducer_) return;
+  const std::size_t group = optimizer_.param_groups().size() - 1;
+  NamedParameters added;
+  for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
+    added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
+  }
+  require_agreement(name_, "", added);
+  add_parameters(added);
+}
+
+// -------------------------------------------------------------------------------------------
+// A step
+
+torch::Tensor DistributedStep::Impl::step(const Closure& closure, const InnerStep& inner) {
+  torch::Tensor loss = shared() ? shared_step(closure) : inner_step(closure, inner);
+  finish_step();
+  return loss;
+}
+
+torch::Tensor DistributedStep::Impl::closure_of_a_new_step(const Closure& closure) {
+  finish_step();  // it computes new gradients
+  const at::AutoGradMode enabled(true);
+  return closure();
+}
+
+torch::Tensor DistributedStep::Impl::inner_step(const Closure& closure, const InnerStep& inner) {
+  if (closure == nullptr) {
+    synchronize();
+    clip();
+    return inner(nullptr);
+  }
+  return inner([&] {
+    torch::Tensor loss = closure_of_a_new_step(closure);
+    synchronize();
+    clip();
+    // LBFGS's search depends on the loss, and all ranks must decide alike.
+    if (reducer_ && dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
+      loss = allreduce(loss.detach(), op_, name_ + "/loss");
+    }
+    return loss;
+  });
+}
+
+torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure) {
+  const at::NoGradGuard no_grad;
+  torch::Tensor loss;
+  if (closure != nullptr) loss = closure_of_a_new_step(closure);
+  set_rules();
+  for (const std::size_t position : reducer_->step(1.0, /*reduce=*/true, max_norm_)) {
+    show_state(position);
+  }
+  show_step_counts();
+  if (max_norm_ > 0.0) grad_norm_ = reducer_->norm();
+  return loss;
+}
+
+void DistributedStep::Impl::clip() {
+  if (max_norm_ == 0.0) return;
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer_.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  grad_norm_ = torch::nn::utils::clip_grad_norm_(parameters, max_norm_);
+}
+
+void DistributedStep::Impl::set_rules() {
+  const auto& groups = optimizer_.param_groups();
+  for (std::size_t number = 0; number < groups.size(); ++number) {
+    const kernels::UpdateRule rule = known_->rule(groups[number].options());
+    if (number < rules_.size() && rules_[number] == rule) continue;
+    reducer_->set_rule(number, rule);
+    rules_.resize(std::max(rules_.size(), number + 1));
+    rules_[number] = rule;
+  }
+}
+
+// -------------------------------------------------------------------------------------------
+// State of a shared step
+
+void DistributedStep::Impl::adopt_state(std::size_t first) {
+  if (!shared()) return;
+  for (std::size_t position = first; position < shown_.size(); ++position) {
+    const auto held = optimizer_.state().find(shown_[position].parameter.unsafeGetTensorImpl());
+    const bool none = held == optimizer_.state().end() || held->second == nullptr;
+    reducer_->adopt_state(position, none ? HostStep::State() : known_->state(*held->second));
+    show_state(position);
+  }
+}
+
+void DistributedStep::Impl::show_state(std::size_t position) {
+  const HostStep::State state = reducer_->state(position);
+  if (state.empty()) return;
+  Shown& shown = shown_[position];
+  optimizer_.state()[shown.parameter.unsafeGetTensorImpl()] = known_->param_state(state);
+  if (state.front().first == "step") shown.step_count = state.front().second;
+}
+
+void DistributedStep::Impl::show_step_counts() {
+  for (const Shown& shown : shown_) {
+    if (!shown.step_count.defined()) continue;
+    const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
+    if (held == optimizer_.state().end()) continue;
+    known_->set_step(*held->second,
+                     static_cast<std::int64_t>(*shown.step_count.const_data_ptr<float>()));
+  }
+}
+
+// -------------------------------------------------------------------------------------------
+
+DistributedStep::DistributedStep(
+    torch::optim::Optimizer& optimizer, const std::type_info& type,
+    const torch::OrderedDict<std::string, torch::Tensor>& named_parameters,
+    const DistributedOptions& options)
+    : impl_(std::make_unique<Impl>(optimizer, type, named_parameters.pairs(), options)) {}
+DistributedStep::~DistributedStep() = default;
+
+void DistributedStep::synchronize() {
+  impl_->synchronize();
+}
+torch::Tensor DistributedStep::step(const Closure& closure, const InnerStep& inner) {
+  return impl_->step(closure, inner);
+}
+void DistributedStep::forget_gradients() {
+  impl_->forget_gradients();
+}
+void DistributedStep::adopt_group() {
+  impl_->adopt_group();
+}
+void DistributedStep::adopt_state() {
+  impl_->adopt_state(0);
+}
+double DistributedStep::grad_norm() const {
+  return impl_->grad_norm();
+}
+const std::string& DistributedStep::why_not_shared() const {
+  return impl_->why_not_shared();
+}
+
+}  // namespace ciranda

@@ -1,0 +1,123 @@
+// (Fashion-)MNIST on one process or on many, in C++.
+//
+//   build/mnist                                    one process, random images
+//   ciranda run -np 2 build/mnist FOLDER [EPOCHS]  two, on the four unpacked idx files in FOLDER
+//
+// What makes an ordinary LibTorch program a distributed one is marked with (1) to (5).
+#include <ciranda/torch.h>
+#include <torch/data.h>
+#include <torch/nn.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+namespace {
+
+constexpr int64_t kClasses = 10;
+constexpr size_t kBatchSize = 64;  // of each rank
+constexpr double kMean = 0.2860;   // of Fashion-MNIST's training images, pixels in 0..1
+constexpr double kDeviation = 0.3530;
+
+// Images N x 1 x 28 x 28 and their classes.
+struct Split : torch::data::datasets::Dataset<Split> {
+  torch::Tensor images;
+  torch::Tensor labels;
+
+  torch::data::Example<> get(size_t index) override {
+    return {images[static_cast<int64_t>(index)], labels[static_cast<int64_t>(index)]};
+  }
+  std::optional<size_t> size() const override { return static_cast<size_t>(labels.numel()); }
+};
+
+Split read_split(const std::string& folder, bool train) {
+  using torch::data::datasets::MNIST;
+  const MNIST files(folder, train ? MNIST::Mode::kTrain : MNIST::Mode::kTest);
+  Split split;
+  split.images = files.images().sub(kMean).div_(kDeviation);
+  split.labels = files.targets();
+  return split;
+}
+
+// The same on every rank: noise that leans towards a pattern of its class.
+Split random_split(int64_t count) {
+  torch::manual_seed(2);
+  const torch::Tensor patterns = torch::randn({kClasses, 1, 28, 28});
+  Split split;
+  split.labels = torch::randint(kClasses, {count}, torch::kLong);
+  split.images = torch::randn({count, 1, 28, 28}) + 0.1 * patterns.index({split.labels});
+  return split;
+}
+
+torch::nn::Sequential make_model() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(28 * 28, 256),
+                               torch::nn::ReLU(), torch::nn::Linear(256, kClasses));
+}
+
+// Percent of all images; each rank looks at its share of them.
+double accuracy(torch::nn::Sequential& model, const Split& split) {
+  const torch::NoGradGuard no_grad;
+  using torch::indexing::Slice;
+  const auto share = Slice(ciranda::rank(), torch::indexing::None, ciranda::size());
+  const torch::Tensor labels = split.labels.index({share});
+  const torch::Tensor right = model->forward(split.images.index({share})).argmax(1).eq(labels);
+  torch::Tensor counts = torch::tensor({right.sum().item<double>(), double(labels.numel())});
+  // (5) Figures of one rank become figures of all.
+  ciranda::allreduce_(counts, ciranda::Op::kSum);
+  return 100.0 * counts[0].item<double>() / counts[1].item<double>();
+}
+
+void train(const std::string& folder, int epochs) {
+  Split train_split = folder.empty() ? random_split(4096) : read_split(folder, true);
+  const Split test_split = folder.empty() ? random_split(1024) : read_split(folder, false);
+
+  torch::nn::Sequential model = make_model();
+  // (2) The optimizer steps on gradients averaged over all ranks.
+  ciranda::DistributedOptimizer optimizer(torch::optim::Adam(model->parameters(), 1e-3),
+                                          model->named_parameters());
+  // (3) Every rank starts from rank 0's parameters.
+  ciranda::broadcast_parameters(*model, /*root_rank=*/0);
+  torch::optim::StepLR scheduler(optimizer, /*step_size=*/1, /*gamma=*/0.7);
+
+  // (4) Each rank reads its share of the images, another one every epoch.
+  torch::data::samplers::DistributedRandomSampler sampler(*train_split.size(),
+                                                          static_cast<size_t>(ciranda::size()),
+                                                          static_cast<size_t>(ciranda::rank()));
+  auto batches = torch::data::make_data_loader(train_split.map(torch::data::transforms::Stack<>()),
+                                               sampler, kBatchSize);
+
+  for (int epoch = 1; epoch <= epochs; ++epoch) {
+    double loss_sum = 0.0;
+    int steps = 0;
+    for (const torch::data::Example<>& batch : *batches) {
+      optimizer.zero_grad();
+      const torch::Tensor loss =
+          torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target);
+      loss.backward();
+      optimizer.step();
+      loss_sum += loss.item<double>();
+      ++steps;
+    }
+    scheduler.step();
+    const double percent = accuracy(model, test_split);
+    if (ciranda::rank() == 0) {
+      std::printf("epoch %d: loss %.4f, accuracy %.2f %%\n", epoch, loss_sum / steps, percent);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    ciranda::init();  // (1) Find the other ranks.
+    train(argc > 1 ? argv[1] : "", argc > 2 ? std::stoi(argv[2]) : 3);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "mnist: %s\n", error.what());
+    return 1;
+  }
+}

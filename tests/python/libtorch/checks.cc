@@ -1,0 +1,407 @@
+// What could break: <ciranda/torch.h> as a LibTorch program uses it. Every rank runs all checks, in
+// the order of main(), and prints a line for each that passed; the first that fails ends the rank.
+// test_libtorch.py builds and starts it.
+#include <ciranda/torch.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <cstdio>
+#include <functional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using ciranda::DistributedOptimizer;
+using ciranda::DistributedOptions;
+using ciranda::ShardStep;
+using torch::Tensor;
+using torch::nn::Sequential;
+
+constexpr ShardStep kShardSteps[] = {ShardStep::kOff, ShardStep::kAuto, ShardStep::kHost};
+
+void require(bool good, const std::string& what) {
+  if (!good) throw std::runtime_error(what);
+}
+
+void require_error(const std::string& text, const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::runtime_error& error) {
+    const std::string said = error.what();
+    return require(said.find(text) != std::string::npos, "not '" + text + "' but: " + said);
+  }
+  throw std::runtime_error("no error with '" + text + "'");
+}
+
+void require_close(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs,
+                   const std::string& what) {
+  require(ours.size() == theirs.size(), what + ": other tensors");
+  for (size_t i = 0; i < ours.size(); ++i) {
+    require(torch::allclose(ours[i], theirs[i], /*rtol=*/1e-9, /*atol=*/1e-12),
+            what + ": tensor " + std::to_string(i) + " is off by " +
+                std::to_string((ours[i] - theirs[i]).abs().max().item<double>()));
+  }
+}
+
+void require_same_bits_on_all_ranks(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors) {
+    const Tensor first = tensor.detach().clone();
+    ciranda::broadcast_(first, 0);
+    require(torch::equal(first, tensor), "the ranks differ");
+  }
+}
+
+// Enough parameters for kAuto, in float64: what differs is no rounding error.
+Sequential make_model() {
+  torch::manual_seed(1);
+  Sequential model(torch::nn::Linear(64, 1100), torch::nn::Tanh(), torch::nn::Linear(1100, 3));
+  model->to(torch::kFloat64);
+  return model;
+}
+
+std::vector<Tensor> copies(const Sequential& model) {
+  std::vector<Tensor> result;
+  for (const Tensor& parameter : model->parameters()) result.push_back(parameter.detach().clone());
+  return result;
+}
+
+Tensor batch_of(int step, int rank) {
+  torch::manual_seed(100 * step + rank);
+  return torch::randn({4, 64}, torch::kFloat64);
+}
+
+void backward_own(Sequential& model, int step) {
+  model->forward(batch_of(step, ciranda::rank())).square().mean().backward();
+}
+
+// As one process with the batches of all ranks.
+void backward_joined(Sequential& model, int step) {
+  std::vector<Tensor> batches;
+  for (int rank = 0; rank < ciranda::size(); ++rank) batches.push_back(batch_of(step, rank));
+  model->forward(torch::cat(batches)).square().mean().backward();
+}
+
+// A model that all ranks train, and the same one trained by one process.
+template <typename Optimizer>
+struct Pair {
+  using Make = std::function<Optimizer(Sequential&)>;
+
+  Pair(const Make& make, const DistributedOptions& options)
+      : optimizer(make(model), model->named_parameters(), options), alone(make(model_alone)) {
+    require((options.shard_step == ShardStep::kOff || ciranda::size() == 1) !=
+                optimizer.why_not_shared().empty(),
+            "shared or not: " + optimizer.why_not_shared());
+  }
+
+  void step(int number) {
+    optimizer.zero_grad();
+    backward_own(model, number);
+    optimizer.step();
+    alone.zero_grad();
+    backward_joined(model_alone, number);
+    alone.step();
+  }
+
+  void require_equal(const std::string& what) {
+    require_close(model->parameters(), model_alone->parameters(), what);
+    require_same_bits_on_all_ranks(model->parameters());
+  }
+
+  Sequential model = make_model();
+  Sequential model_alone = make_model();
+  DistributedOptimizer<Optimizer> optimizer;
+  Optimizer alone;
+};
+
+// Two param groups: weights as `options` say, biases with a larger learning rate.
+template <typename Optimizer, typename Options>
+typename Pair<Optimizer>::Make in_groups(const Options& options) {
+  return [options](Sequential& model) {
+    std::vector<Tensor> weights;
+    std::vector<Tensor> biases;
+    for (const auto& item : model->named_parameters()) {
+      (item.key().find("bias") == std::string::npos ? weights : biases).push_back(item.value());
+    }
+    auto larger = std::make_unique<Options>(options);
+    larger->lr(3 * options.lr());
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(weights, std::make_unique<Options>(options));
+    groups.emplace_back(biases, std::move(larger));
+    return Optimizer(groups, options);
+  };
+}
+
+template <typename Optimizer, typename Options>
+void trains_as_one_process(const std::string& name, const Options& options) {
+  for (const ShardStep shard_step : kShardSteps) {
+    Pair<Optimizer> pair(in_groups<Optimizer>(options), {.shard_step = shard_step});
+    torch::optim::StepLR scheduler(pair.optimizer, /*step_size=*/8, /*gamma=*/0.5);
+    torch::optim::StepLR scheduler_alone(pair.alone, 8, 0.5);
+    for (int step = 0; step < 24; ++step) {
+      pair.step(step);
+      scheduler.step();
+      scheduler_alone.step();
+    }
+    require(pair.optimizer.param_groups()[0].options().get_lr() < options.lr() / 3, "no schedule");
+    pair.require_equal(name + " with shard_step " + std::to_string(int(shard_step)));
+  }
+}
+
+void all_optimizers_train_as_one_process() {
+  using namespace torch::optim;
+  trains_as_one_process<SGD>("SGD", SGDOptions(1e-3).momentum(0.9).nesterov(true));
+  trains_as_one_process<SGD>("plain SGD", SGDOptions(1e-3).weight_decay(0.01));
+  trains_as_one_process<Adam>("Adam", AdamOptions(1e-3).amsgrad(true).weight_decay(0.01));
+  trains_as_one_process<AdamW>("AdamW", AdamWOptions(1e-3).betas({0.8, 0.95}));
+  trains_as_one_process<Adagrad>(
+      "Adagrad", AdagradOptions(0.01).lr_decay(0.01).initial_accumulator_value(0.5));
+  trains_as_one_process<RMSprop>("RMSprop",
+                                 RMSpropOptions(1e-3).momentum(0.8).centered(true).alpha(0.9));
+}
+
+torch::optim::Adam make_adam(Sequential& model) {
+  return torch::optim::Adam(model->parameters(), 1e-3);
+}
+
+void clips_to_the_global_norm() {
+  for (const ShardStep shard_step : kShardSteps) {
+    for (const double max_norm : {0.01, 1000.0}) {
+      Pair<torch::optim::Adam> pair(make_adam,
+                                    {.shard_step = shard_step, .max_grad_norm = max_norm});
+      for (int step = 0; step < 5; ++step) {
+        pair.optimizer.zero_grad();
+        backward_own(pair.model, step);
+        pair.optimizer.step();
+        pair.alone.zero_grad();
+        backward_joined(pair.model_alone, step);
+        const double norm =
+            torch::nn::utils::clip_grad_norm_(pair.model_alone->parameters(), max_norm);
+        pair.alone.step();
+        require(std::abs(pair.optimizer.grad_norm() - norm) < 1e-9 * norm, "another norm");
+      }
+      pair.require_equal("clipped");
+    }
+  }
+}
+
+void saved_state_is_torchs_and_loads_again() {
+  for (const ShardStep shard_step : kShardSteps) {
+    Pair<torch::optim::Adam> pair(make_adam, {.shard_step = shard_step});
+    for (int step = 0; step < 5; ++step) pair.step(step);
+    std::stringstream saved;
+    torch::save(pair.optimizer, saved);
+    const std::vector<Tensor> before = copies(pair.model);
+    const std::vector<Tensor> before_alone = copies(pair.model_alone);
+    for (int step = 5; step < 8; ++step) pair.step(step);
+    const std::vector<Tensor> after = copies(pair.model);
+
+    // Back to step 5, the plain optimizer with the state of the distributed one.
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < before.size(); ++i) {
+        pair.model->parameters()[i].copy_(before[i]);
+        pair.model_alone->parameters()[i].copy_(before_alone[i]);
+      }
+    }
+    std::stringstream copy(saved.str());
+    torch::load(pair.optimizer, saved);
+    torch::load(pair.alone, copy);
+    for (const Tensor& parameter : pair.model->parameters()) {
+      const auto& state = static_cast<const torch::optim::AdamParamState&>(
+          *pair.optimizer.state().at(parameter.unsafeGetTensorImpl()));
+      require(state.step() == 5, "step is " + std::to_string(state.step()));
+    }
+    for (int step = 5; step < 8; ++step) pair.step(step);
+    pair.require_equal("loaded");
+    require_close(pair.model->parameters(), after, "the same steps again");
+  }
+}
+
+void state_that_was_there_before_goes_along() {
+  for (const ShardStep shard_step : kShardSteps) {
+    Pair<torch::optim::Adam> pair(
+        [](Sequential& trained) {
+          torch::optim::Adam adam = make_adam(trained);
+          for (int step = 0; step < 3; ++step) {
+            adam.zero_grad();
+            backward_joined(trained, step);
+            adam.step();
+          }
+          return adam;
+        },
+        {.shard_step = shard_step});
+    for (int step = 3; step < 6; ++step) pair.step(step);
+    pair.require_equal("trained before");
+  }
+}
+
+void an_added_group_is_reduced_too() {
+  for (const ShardStep shard_step : kShardSteps) {
+    const auto first_layer = [](Sequential& model) {
+      return torch::optim::Adam(model[0]->parameters(), torch::optim::AdamOptions(1e-3));
+    };
+    Pair<torch::optim::Adam> pair(first_layer, {.shard_step = shard_step, .bucket_bytes = 4096});
+    pair.step(0);
+    const auto options = [] {
+      return std::make_unique<torch::optim::AdamOptions>(torch::optim::AdamOptions(1e-2));
+    };
+    pair.optimizer.add_param_group({pair.model[2]->parameters(), options()});
+    pair.alone.add_param_group({pair.model_alone[2]->parameters(), options()});
+    for (int step = 1; step < 5; ++step) pair.step(step);
+    pair.require_equal("with a group that was added");
+  }
+}
+
+void backward_leaves_what_the_page_says() {
+  Sequential reduced = make_model();
+  Sequential own = make_model();
+  backward_joined(reduced, 0);
+  backward_own(own, 0);
+  for (const ShardStep shard_step : kShardSteps) {
+    Sequential model = make_model();
+    DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
+                                   {.shard_step = shard_step});
+    backward_own(model, 0);
+    Sequential expected = shard_step == ShardStep::kHost ? own : reduced;
+    require_close({model->parameters()[0].grad()}, {expected->parameters()[0].grad()}, "backward");
+    optimizer.synchronize();
+    require_close({model->parameters()[0].grad()}, {reduced->parameters()[0].grad()}, "average");
+  }
+}
+
+void closures_and_other_optimizers_step_as_one_process() {
+  Sequential model = make_model();
+  Sequential model_alone = make_model();
+  const auto make = [](Sequential& trained) {
+    return torch::optim::LBFGS(trained->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(4));
+  };
+  DistributedOptimizer optimizer(make(model), model->named_parameters());
+  torch::optim::LBFGS alone = make(model_alone);
+  optimizer.step([&] {
+    optimizer.zero_grad();
+    const Tensor loss = model->forward(batch_of(0, ciranda::rank())).square().mean();
+    loss.backward();
+    return loss;
+  });
+  alone.step([&] {
+    alone.zero_grad();
+    std::vector<Tensor> batches;
+    for (int rank = 0; rank < ciranda::size(); ++rank) batches.push_back(batch_of(0, rank));
+    const Tensor loss = model_alone->forward(torch::cat(batches)).square().mean();
+    loss.backward();
+    return loss;
+  });
+  require_close(model->parameters(), model_alone->parameters(), "LBFGS");
+  require_same_bits_on_all_ranks(model->parameters());
+}
+
+void a_plain_reference_steps_together_too() {
+  Sequential model = make_model();
+  DistributedOptimizer distributed(make_adam(model), model->named_parameters());
+  torch::optim::Optimizer& optimizer = distributed;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    backward_own(model, step);
+    optimizer.step();
+  }
+  require_same_bits_on_all_ranks(model->parameters());
+}
+
+void errors_say_what_to_do() {
+  Sequential model = make_model();
+  const auto make = [&](const DistributedOptions& options) {
+    DistributedOptimizer optimizer(make_adam(model), model->named_parameters(), options);
+  };
+  require_error("op must be Average or Sum", [&] { make({.op = ciranda::Op::kMax}); });
+  require_error("max_grad_norm must be above 0", [&] { make({.max_grad_norm = 0.0}); });
+  require_error("2 of the optimizer's 4 parameters have no name in named_parameters", [&] {
+    DistributedOptimizer optimizer(make_adam(model), model[0]->named_parameters());
+  });
+  require_error("root_rank 9 is not a rank", [&] { ciranda::broadcast_parameters(*model, 9); });
+  if (ciranda::size() == 1) return;
+  require_error(
+      "shard_step='host' is not possible: torch::optim::LBFGS is none of SGD, Adam, AdamW", [&] {
+        DistributedOptimizer optimizer(torch::optim::LBFGS(model->parameters()),
+                                       model->named_parameters(), {.shard_step = ShardStep::kHost});
+      });
+  const Tensor held = model->parameters()[0].detach();
+  require_error(
+      "shard_step='host' is not possible: parameter '0.weight' shares its memory with another",
+      [&] { make({.shard_step = ShardStep::kHost}); });
+  require_error("the ranks differ in the options: rank 0 has",
+                [&] { make({.bucket_bytes = 4096 + ciranda::rank()}); });
+  Sequential other(torch::nn::Linear(2, 3 + ciranda::rank()));
+  require_error("the ranks differ in parameter 0: rank 0 has '0.weight' float32[3, 2]", [&] {
+    DistributedOptimizer optimizer(make_adam(other), other->named_parameters());
+  });
+}
+
+void ranks_with_other_learning_rates_are_told() {
+  if (ciranda::size() == 1) return;
+  Sequential model = make_model();
+  DistributedOptimizer optimizer(make_adam(model), model->named_parameters());
+  optimizer.param_groups()[0].options().set_lr(0.5 + ciranda::rank());
+  backward_own(model, 0);
+  require_error("lr=1.5", [&] { optimizer.step(); });
+}
+
+void collectives_reach_every_rank() {
+  const int size = ciranda::size();
+  const Tensor mine = torch::full({3}, ciranda::rank() + 1.0F);
+  require(ciranda::allreduce(mine).eq((size + 1) / 2.0F).all().item<bool>(), "average");
+  ciranda::allreduce_(mine, ciranda::Op::kMax, "largest");
+  require(mine.eq(size).all().item<bool>(), "max");
+  torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(4));
+  norm->register_buffer("flags", torch::full({2}, ciranda::rank() == 0, torch::kBool));
+  {
+    const torch::NoGradGuard no_grad;
+    norm->weight.fill_(ciranda::rank());
+    norm->num_batches_tracked.fill_(7 + ciranda::rank());
+  }
+  ciranda::broadcast_parameters(*norm, 0);
+  require(norm->weight.eq(0).all().item<bool>(), "parameter");
+  require(norm->num_batches_tracked.item<int64_t>() == 7, "buffer");
+  require(norm->named_buffers()["flags"].all().item<bool>(), "bool buffer");
+  ciranda::barrier();
+  require(ciranda::local_size() == size && ciranda::cross_size() == 1 && ciranda::cross_rank() == 0,
+          "place");
+}
+
+const std::pair<const char*, void (*)()> kChecks[] = {
+    {"collectives_reach_every_rank", collectives_reach_every_rank},
+    {"backward_leaves_what_the_page_says", backward_leaves_what_the_page_says},
+    {"all_optimizers_train_as_one_process", all_optimizers_train_as_one_process},
+    {"clips_to_the_global_norm", clips_to_the_global_norm},
+    {"saved_state_is_torchs_and_loads_again", saved_state_is_torchs_and_loads_again},
+    {"state_that_was_there_before_goes_along", state_that_was_there_before_goes_along},
+    {"an_added_group_is_reduced_too", an_added_group_is_reduced_too},
+    {"closures_and_other_optimizers_step_as_one_process",
+     closures_and_other_optimizers_step_as_one_process},
+    {"a_plain_reference_steps_together_too", a_plain_reference_steps_together_too},
+    {"errors_say_what_to_do", errors_say_what_to_do},
+    {"ranks_with_other_learning_rates_are_told", ranks_with_other_learning_rates_are_told},
+};
+
+}  // namespace
+
+int main() {
+  const char* current = "a_call_before_init_is_an_error";
+  try {
+    require_error("call init() first", [] { ciranda::rank(); });
+    ciranda::init();
+    torch::set_num_threads(1);
+    for (const auto& [name, check] : kChecks) {
+      current = name;
+      check();
+      std::printf("passed %s\n", name);
+    }
+  } catch (const std::exception& error) {
+    std::printf("failed %s: %s\n", current, error.what());
+    return 1;
+  }
+}

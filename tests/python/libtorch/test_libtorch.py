@@ -1,0 +1,92 @@
+"""LibTorch programs: the checks of checks.cc and the example, built as users build them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ciranda
+
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[2] / "examples/cpp"
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+CHECKS = re.findall(r'^    \{"(\w+)"', (HERE / "checks.cc").read_text(), re.M)
+LAUNCH = [sys.executable, "-m", "ciranda", "run", "--no-color"]
+
+
+def run(*command: object) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(source: Path, folder: Path) -> Path:
+    # Unoptimized: torch's headers compile for seconds.
+    options = ["-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_PREFIX_PATH={ciranda.cmake_prefix_path()}"]
+    if shutil.which("ccache"):
+        options.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, *options)
+    run("cmake", "--build", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(HERE, tmp_path_factory.mktemp("checks")) / "checks"
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def outcome(request: pytest.FixtureRequest, program: Path) -> tuple[int, str]:
+    """The number of ranks, and what they printed: one start runs all checks."""
+    command = [*LAUNCH, "-np", str(request.param), program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return request.param, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("check", CHECKS)
+def test_check_passes_on_every_rank(outcome: tuple[int, str], check: str) -> None:
+    ranks, said = outcome
+    for rank in range(ranks):
+        assert f"[{rank}] passed {check}\n" in said, "\n".join(said.splitlines()[-20:])
+
+
+@pytest.mark.timeout(600)
+def test_the_example_trains_on_random_images_and_on_fashion_mnist(tmp_path: Path) -> None:
+    program = build(EXAMPLE, tmp_path / "build") / "mnist"
+    assert "epoch 3: loss" in run(program)
+    assert "[0] epoch 3: loss" in run(*LAUNCH, "-np", 2, program)
+    if not FASHION_MNIST.is_dir():
+        pytest.skip("dataset-fashion-mnist is not installed")
+    for packed in FASHION_MNIST.glob("*.gz"):
+        (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    said = run(*LAUNCH, "-np", 2, program, tmp_path, 1)
+    (accuracy,) = re.findall(r"accuracy ([\d.]+)", said)
+    assert float(accuracy) > 80, said
+
+
+def test_another_torch_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libtorch_cpu.so").touch()
+    version = tmp_path / "include/torch/headeronly/version.h"
+    version.parent.mkdir(parents=True)
+    version.write_text("#define TORCH_VERSION_MAJOR 1\n#define TORCH_VERSION_MINOR 13\n")
+    prefix = f"-DCMAKE_PREFIX_PATH={ciranda.cmake_prefix_path().split(';')[0]}"
+    done = subprocess.run(
+        [
+            *("cmake", "-G", "Ninja", "-S", EXAMPLE, "-B", tmp_path / "build", prefix),
+            f"-Dciranda_LIBTORCH_CPU={tmp_path}/lib/libtorch_cpu.so",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "ciranda was built for torch 2." in said
+    assert "is 1.13" in said
