@@ -45,7 +45,8 @@ std::string describe(const DistributedOptions& options, bool shared) {
       ", gradient_predivide_factor=", exact(options.gradient_predivide_factor),
       ", backward_passes_per_step=", options.backward_passes_per_step,
       ", compression=", kCompressions[index(options.compression)],
-      ", sparse_as_dense=", options.sparse_as_dense, ", bucket_bytes=", options.bucket_bytes);
+      ", sparse_as_dense=", options.sparse_as_dense, ", bucket_bytes=", options.bucket_bytes,
+      ", share_parameters=", options.share_parameters);
 }
 
 // What the optimizer has against sharing its step, as the rest of a sentence.
@@ -137,7 +138,8 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
                                     .sparse_as_dense = options.sparse_as_dense || shared(),
                                     .bucket_bytes = options.bucket_bytes,
                                     .shared_step = shared(),
-                                    .reduce_in_backward = options.shard_step != ShardStep::kHost});
+                                    .reduce_in_backward = options.shard_step != ShardStep::kHost,
+                                    .share_parameters = options.share_parameters});
   add_parameters(parameters);
 }
 
@@ -145,10 +147,19 @@ std::string DistributedStep::Impl::decide(const std::type_info& type,
                                           const NamedParameters& parameters,
                                           const DistributedOptions& options) const {
   if (default_place().size == 1) return "there is one rank";
-  if (options.shard_step == ShardStep::kOff) return "shard_step is kOff";
-  return ciranda::why_not_shared(options.shard_step == ShardStep::kHost,
-                                 obstacle(type, known_, options.compression), parameters,
-                                 kAutoParametersMin)
+  if (options.shard_step == ShardStep::kOff) {
+    if (options.share_parameters) {
+      throw Exception({.code = ErrorCode::kInvalidArgument,
+                       .text = "DistributedOptimizer: share_parameters needs a shared step; use "
+                               "ShardStep::kAuto or kHost"});
+    }
+    return "shard_step is kOff";
+  }
+  std::optional<std::string> demanded_by;
+  if (options.share_parameters) demanded_by = "share_parameters=true";
+  if (options.shard_step == ShardStep::kHost) demanded_by = "shard_step='host'";
+  return ciranda::why_not_shared(demanded_by, obstacle(type, known_, options.compression),
+                                 parameters, kAutoParametersMin)
       .value_or("");
 }
 

@@ -286,7 +286,7 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.
     """
-def why_not_shared(always: bool, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str | None:
+def why_not_shared(demanded_by: str | None, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str | None:
     ...
 AUTO_PARAMETERS_MIN: int = 65536
 AVERAGE: int = 1

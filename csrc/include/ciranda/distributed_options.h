@@ -31,6 +31,9 @@ struct DistributedOptions {
   Compression compression = Compression::kNone;
   bool sparse_as_dense = false;         // sparse gradients are densified instead of gathered
   std::int64_t bucket_bytes = 4 << 20;  // gradients that are reduced together
+  // With a shared step: the ranks of a host keep one copy of the parameters, rank 0's, for models
+  // whose copies do not fit. What one rank writes into a parameter, all see.
+  bool share_parameters = false;
 };
 
 }  // namespace ciranda
