@@ -65,6 +65,7 @@ have() {
     libbenchmark-dev) preprocesses benchmark/benchmark.h ;;
     librapidcheck-dev) preprocesses rapidcheck.h ;;
     dataset-fashion-mnist) [[ -d /usr/share/datasets/fashion-mnist ]] || is_installed "$1" ;;
+    libssl-dev) preprocesses openssl/core_names.h ;;  # new in OpenSSL 3
     libclang-rt-dev) links_sanitized ;;
     *) is_installed "$1" ;;
   esac
@@ -73,7 +74,7 @@ is_installed() {
   [[ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]
 }
 
-required=(g++ cmake ninja-build python3-venv python3-dev)
+required=(g++ cmake ninja-build python3-venv python3-dev libssl-dev)
 optional=(ccache dataset-fashion-mnist)  # faster builds; the demo's images without a download
 for group in "$@"; do
   case $group in

@@ -70,6 +70,11 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         r"\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bstd::time\(",
         {"csrc/core/runtime/timeline*": "traces of several hosts are laid over each other"},
     ),
+    (
+        "a cryptographic primitive",
+        r"<openssl/",
+        {"csrc/core/base/secret.cc": "few lines touch keys, and they stand together"},
+    ),
     ("a shell", r"(?<![\w.>])(std::|::)?(system|popen)\s*\(", {}),
     ("an address that everybody reaches", r"\bINADDR_ANY\b|\bin6addr_any\b|\"0\.0\.0\.0\"", {}),
     (

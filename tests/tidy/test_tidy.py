@@ -76,6 +76,7 @@ PLANTS = [
         for path, text, what in [
             ("csrc/core/base/a.cc", "auto x = std::getenv(name);", "getenv"),
             ("csrc/torch/a.cc", "auto x = getenv(name);", "getenv"),
+            ("csrc/core/wire/a.cc", "#include <openssl/hmac.h>", "a cryptographic primitive"),
             ("csrc/core/backend/a.cc", "std::thread t(run);", "a thread"),
             ("csrc/core/backend/a.cc", "std::jthread t(run);", "a thread"),
             ("csrc/core/runtime/a.h", "std::mutex m_;", "a mutex"),

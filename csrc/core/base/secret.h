@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include "core/base/result.h"
+
+namespace ciranda {
+
+// 32 bytes that only the processes of one job know. They lie on a page of their own that the kernel
+// leaves out of core dumps and wipes in a forked child (where it can), and are wiped when their
+// owner goes. A Secret moves and never copies; nothing prints it and no Error quotes it.
+//
+// Const members may be called from several threads at once.
+class Secret {
+ public:
+  static constexpr std::size_t kBytes = 32;
+
+  // Takes over the bytes and wipes where they were. kSystem when the kernel gives no page.
+  static Result<Secret> take(std::span<std::byte, kBytes> bytes);
+
+  Secret(Secret&& other) noexcept;
+  Secret& operator=(Secret&& other) noexcept;
+  ~Secret();
+
+  // HKDF-SHA256 (RFC 5869): another key, from which nobody learns this one.
+  Result<Secret> derive(std::span<const std::byte> salt, std::span<const std::byte> info) const;
+
+  // False in a forked child, where the kernel has wiped the page: nothing may be proven with it.
+  bool intact() const;
+
+  // For the primitives of libcrypto alone. Asserts intact().
+  std::span<const std::byte, kBytes> bytes() const;
+
+ private:
+  explicit Secret(std::byte* page) : page_(page) {}
+  void drop();
+
+  std::byte* page_;  // null once moved from
+};
+
+// HMAC-SHA256 of the pieces, one after the other.
+using MacTag = std::array<std::byte, 32>;
+MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std::byte>> pieces);
+
+// Compares in a time that depends on the length alone.
+bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
+
+// Overwrites memory that held a secret, also where a compiler sees no later use of it.
+void wipe(std::span<std::byte> bytes);
+
+}  // namespace ciranda
