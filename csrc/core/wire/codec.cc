@@ -1,5 +1,7 @@
 #include "core/wire/codec.h"
 
+#include <algorithm>
+
 namespace ciranda {
 
 std::uint64_t Reader::long_varint(const char* field, std::uint64_t max) {
@@ -20,12 +22,26 @@ std::uint64_t Reader::long_varint(const char* field, std::uint64_t max) {
   return fail(field, "is longer than 64 bits"), 0;
 }
 
-std::uint64_t Reader::u64(const char* field) {
-  if (remaining() < 8) return fail(field, "is cut off"), 0;
+std::uint64_t Reader::fixed(const char* field, std::size_t size) {
+  if (remaining() < size) return fail(field, "is cut off"), 0;
   std::uint64_t value = 0;
-  for (std::size_t i = 0; i < 8; ++i) value |= static_cast<std::uint64_t>(next_[i]) << (8 * i);
-  next_ += 8;
+  for (std::size_t i = 0; i < size; ++i) value |= static_cast<std::uint64_t>(next_[i]) << (8 * i);
+  next_ += size;
   return value;
+}
+
+void Reader::bytes(const char* field, std::span<std::byte> into) {
+  const std::string_view from = text(field, into.size());
+  std::ranges::fill(into, std::byte{0});
+  std::ranges::copy(std::as_bytes(std::span(from)), into.begin());
+}
+
+void Reader::zeros(const char* field, std::size_t size) {
+  if (size > remaining()) return fail(field, "is cut off");
+  if (!std::all_of(next_, next_ + size, [](std::byte byte) { return byte == std::byte{0}; })) {
+    return fail(field, "is not zero");
+  }
+  next_ += size;
 }
 
 std::size_t Reader::count(const char* field, std::size_t max, std::size_t bytes_each) {

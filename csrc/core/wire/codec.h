@@ -29,11 +29,9 @@ class Writer {
 
   void u8(std::uint8_t value) { out_.push_back(static_cast<std::byte>(value)); }
 
-  void u64(std::uint64_t value) {
-    std::byte raw[8];
-    for (std::size_t i = 0; i < 8; ++i) raw[i] = static_cast<std::byte>(value >> (8 * i));
-    out_.insert(out_.end(), raw, raw + 8);
-  }
+  void u16(std::uint16_t value) { fixed<2>(value); }
+  void u32(std::uint32_t value) { fixed<4>(value); }
+  void u64(std::uint64_t value) { fixed<8>(value); }
 
   void f64(double value) { u64(std::bit_cast<std::uint64_t>(value)); }
 
@@ -45,12 +43,19 @@ class Writer {
     out_.push_back(static_cast<std::byte>(value));
   }
 
-  void text(std::string_view value) {
-    const auto* first = reinterpret_cast<const std::byte*>(value.data());
-    out_.insert(out_.end(), first, first + value.size());
+  void text(std::string_view value) { bytes(std::as_bytes(std::span(value))); }
+  void bytes(std::span<const std::byte> value) {
+    out_.insert(out_.end(), value.begin(), value.end());
   }
 
  private:
+  template <std::size_t kBytes>
+  void fixed(std::uint64_t value) {
+    std::byte raw[kBytes];
+    for (std::size_t i = 0; i < kBytes; ++i) raw[i] = static_cast<std::byte>(value >> (8 * i));
+    bytes(raw);
+  }
+
   std::vector<std::byte>& out_;
 };
 
@@ -86,7 +91,9 @@ class Reader {
     return long_varint(field, max);
   }
 
-  std::uint64_t u64(const char* field);
+  std::uint16_t u16(const char* field) { return static_cast<std::uint16_t>(fixed(field, 2)); }
+  std::uint32_t u32(const char* field) { return static_cast<std::uint32_t>(fixed(field, 4)); }
+  std::uint64_t u64(const char* field) { return fixed(field, 8); }
   double f64(const char* field) { return std::bit_cast<double>(u64(field)); }
 
   // A number of things that follow, at least `bytes_each` bytes each. Never more than the
@@ -96,6 +103,12 @@ class Reader {
   // `size` bytes, which count() has already found to be there. Valid as long as the input.
   std::string_view text(const char* field, std::size_t size);
 
+  // As many bytes as `into` has; zeros when they are not there.
+  void bytes(const char* field, std::span<std::byte> into);
+
+  // `size` bytes that say nothing yet: anything but zeros is a fault.
+  void zeros(const char* field, std::size_t size);
+
   // Records a fault that the caller found in what it read.
   void fail(const char* field, std::string_view reason);
 
@@ -104,6 +117,7 @@ class Reader {
 
  private:
   std::uint64_t long_varint(const char* field, std::uint64_t max);
+  std::uint64_t fixed(const char* field, std::size_t size);
 
   const std::byte* begin_;
   const std::byte* next_;

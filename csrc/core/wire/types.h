@@ -9,6 +9,12 @@ namespace ciranda {
 using Rank = std::int32_t;
 inline constexpr Rank kNoRank = -1;
 
+// Counts the memberships of a job: a rank of an earlier epoch was cut off and must stop.
+using Epoch = std::uint64_t;
+
+// Counts the lives of a rank, so that a restarted one replaces the one that died.
+using Incarnation = std::uint64_t;
+
 // The number of a known RequestSpec. Handed out in log order, never reused; 0 is "not known".
 using CacheId = std::uint32_t;
 inline constexpr CacheId kNoCacheId = 0;
@@ -47,11 +53,14 @@ inline constexpr std::size_t kDimsMax = 16;        // torch's own practical boun
 inline constexpr std::size_t kTensorsPerRequestMax = 4096;  // members of one group
 inline constexpr std::size_t kRequestsPerFrameMax = 4096;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{256} * 1024;  // one append to the log
-inline constexpr std::size_t kFrameHeaderBytes = 3;         // kind and the number of requests
+inline constexpr std::size_t kFrameHeaderBytes = 3;  // kind and the number of requests
+inline constexpr std::size_t kSealedPayloadBytesMax = std::size_t{1} << 20;  // one sealed frame
+inline constexpr int kLanesMax = 64;  // connections of one channel between two ranks
 inline constexpr std::int64_t kTensorBytesMax = 1ll << 40;  // one rank's part of one tensor
 inline constexpr std::size_t kErrorTextBytesMax = 4096;
 inline constexpr std::size_t kInFlightMax = 65536;         // submissions of one rank not finished
 inline constexpr std::size_t kCacheEntriesDefault = 4096;  // known RequestSpecs
+static_assert(kFrameBytesMax <= kSealedPayloadBytesMax, "a frame fits one sealed frame");
 static_assert(kTensorsPerRequestMax * 32 <= kFrameBytesMax,
               "a full group of 2-D tensors fits one frame");
 static_assert(kRequestsPerFrameMax < 1 << 14, "the number of requests is a varint of two bytes");

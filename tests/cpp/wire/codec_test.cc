@@ -23,6 +23,34 @@ TEST(Writer, WritesTheLeastSignificantByteFirst) {
   EXPECT_EQ(out, bytes({8, 7, 6, 5, 4, 3, 2, 1}));
 }
 
+TEST(Reader, GivesBackNumbersOfFixedLengthAndBytes) {
+  std::vector<std::byte> out;
+  Writer writer(out);
+  writer.u16(0x0102);
+  writer.u32(0x03040506);
+  writer.bytes(bytes({7, 8}));
+  EXPECT_EQ(out, bytes({2, 1, 6, 5, 4, 3, 7, 8}));
+  Reader in(out);
+  EXPECT_EQ(in.u16("short"), 0x0102);
+  EXPECT_EQ(in.u32("long"), 0x03040506u);
+  std::vector<std::byte> rest(2);
+  in.bytes("rest", rest);
+  EXPECT_EQ(rest, bytes({7, 8}));
+  EXPECT_TRUE(in.ok());
+  in.bytes("more", rest);
+  EXPECT_EQ(rest, bytes({0, 0}));
+  EXPECT_EQ(in.error().text, "more at byte 8 is cut off");
+}
+
+TEST(Reader, TakesNothingButZerosWhereNothingIsSaid) {
+  const auto input = bytes({0, 0, 1});
+  Reader in(input);
+  in.zeros("reserved", 2);
+  EXPECT_TRUE(in.ok());
+  in.zeros("padding", 1);
+  EXPECT_EQ(in.error().text, "padding at byte 2 is not zero");
+}
+
 TEST(Varint, ComesBackInAsManyBytesAsPromised) {
   for (int bit = 0; bit < 64; ++bit) {
     for (const std::uint64_t value : {1ull << bit, (1ull << bit) - 1, (1ull << bit) + 1}) {

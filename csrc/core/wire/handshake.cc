@@ -1,0 +1,340 @@
+#include "core/wire/handshake.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/wire/codec.h"
+
+namespace ciranda {
+namespace {
+
+// The first byte is no ASCII, so that text protocols give up at once too.
+constexpr std::array<std::byte, 8> kMagic = {std::byte{0xc1}, std::byte{'c'}, std::byte{'i'},
+                                             std::byte{'r'},  std::byte{'a'}, std::byte{'n'},
+                                             std::byte{'d'},  std::byte{'a'}};
+
+// Of one length, so that no label continues into what follows it. A proof of one side is never one
+// of the other's.
+constexpr std::string_view kClientLabel = "ciranda client proof";
+constexpr std::string_view kServerLabel = "ciranda server proof";
+static_assert(kClientLabel.size() == kServerLabel.size());
+constexpr std::string_view kToServer = "ciranda client to server";
+constexpr std::string_view kToClient = "ciranda server to client";
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+std::string rank_name(Rank rank) {
+  return "rank " + std::to_string(rank);
+}
+
+std::string range(Versions versions) {
+  return std::to_string(versions.min) + " to " + std::to_string(versions.max);
+}
+
+Error refusal(std::string text, Rank rank = kNoRank) {
+  return {.code = ErrorCode::kInvalidArgument, .text = std::move(text), .rank = rank};
+}
+
+std::array<std::byte, kHelloBytes> encoded(const Hello& hello) {
+  std::vector<std::byte> out;
+  Writer writer(out);
+  writer.bytes(kMagic);
+  writer.u16(hello.versions.min);
+  writer.u16(hello.versions.max);
+  writer.u8(static_cast<std::uint8_t>(hello.channel));
+  writer.u8(0);
+  writer.u16(hello.lane);
+  writer.bytes(hello.job);
+  writer.u32(static_cast<std::uint32_t>(hello.from));
+  writer.u32(static_cast<std::uint32_t>(hello.to));
+  writer.u64(hello.epoch);
+  writer.u64(hello.incarnation);
+  writer.bytes(hello.nonce);
+  CIRANDA_ASSERT(out.size() < kHelloBytes);
+  std::array<std::byte, kHelloBytes> fixed{};
+  std::ranges::copy(out, fixed.begin());
+  return fixed;
+}
+
+Rank read_rank(Reader& reader, const char* field) {
+  const std::uint32_t rank = reader.u32(field);
+  if (rank >= kRanksMax) reader.fail(field, "is out of range");
+  return static_cast<Rank>(rank);
+}
+
+Result<Hello> decoded(std::span<const std::byte> bytes, Versions ours) {
+  CIRANDA_ASSERT(bytes.size() == kHelloBytes);
+  Reader reader(bytes);
+  reader.text("magic", kMagic.size());  // was looked at when it came
+  Hello hello;
+  hello.versions = {.min = reader.u16("version_min"), .max = reader.u16("version_max")};
+  // Before all else: another version may mean something else by the bytes that follow.
+  if (hello.versions.min > ours.max || hello.versions.max < ours.min) {
+    return refusal("the caller speaks protocol " + range(hello.versions) + ", this rank " +
+                   range(ours) + "; install the same ciranda on every host");
+  }
+  hello.channel = static_cast<Channel>(reader.u8("channel", kChannelCount - 1));
+  reader.zeros("reserved", 1);
+  hello.lane = reader.u16("lane");
+  if (hello.lane >= kLanesMax) reader.fail("lane", "is out of range");
+  reader.bytes("job", hello.job);
+  hello.from = read_rank(reader, "from");
+  hello.to = read_rank(reader, "to");
+  hello.epoch = reader.u64("epoch");
+  hello.incarnation = reader.u64("incarnation");
+  reader.bytes("nonce", hello.nonce);
+  reader.zeros("padding", reader.remaining());
+  if (!reader.ok()) {
+    Error error = reader.error();
+    error.text = "the caller's hello is malformed: " + error.text;
+    return error;
+  }
+  return hello;
+}
+
+bool begins_like_ours(std::span<const std::byte> bytes) {
+  const std::size_t size = std::min(bytes.size(), kMagic.size());
+  return std::ranges::equal(bytes.first(size), std::span(kMagic).first(size));
+}
+
+Error not_ours(std::span<const std::byte> bytes) {
+  struct Look {
+    std::string_view first;
+    std::string_view protocol;
+  };
+  constexpr Look kLooks[] = {{"GET ", "HTTP"}, {"POST", "HTTP"}, {"HEAD", "HTTP"},
+                             {"PUT ", "HTTP"}, {"OPTI", "HTTP"}, {"PRI ", "HTTP"},
+                             {"CONN", "HTTP"}, {"SSH-", "SSH"},  {"\x16\x03", "TLS"}};
+  std::string looks;
+  for (const auto& [first, protocol] : kLooks) {
+    const auto prefix = bytes_of(first);
+    if (bytes.size() >= prefix.size() && std::ranges::equal(bytes.first(prefix.size()), prefix)) {
+      looks = ", they look like " + std::string(protocol);
+    }
+  }
+  return {.code = ErrorCode::kMalformed,
+          .text = "the caller's first bytes are not ciranda's" + looks};
+}
+
+Status usable(const ChannelKeys& keys) {
+  if (keys.of(Channel::kControl).intact()) return {};
+  return Error{.code = ErrorCode::kForked,
+               .text = "a forked child holds no key of the job; only the rank itself connects"};
+}
+
+MacTag client_proof(const Secret& key, std::span<const std::byte> hello, const Nonce& server) {
+  return hmac_sha256(key, {bytes_of(kClientLabel), hello, server});
+}
+
+MacTag server_proof(const Secret& key, std::span<const std::byte> hello, const Nonce& server,
+                    const MacTag& client, std::span<const std::byte> welcome) {
+  return hmac_sha256(key, {bytes_of(kServerLabel), hello, server, client, welcome});
+}
+
+struct SessionKeys {
+  Secret to_server;
+  Secret to_client;
+};
+Result<SessionKeys> session_keys(const Secret& key, const Nonce& client, const Nonce& server) {
+  std::array<std::byte, 2 * sizeof(Nonce)> salt;
+  std::ranges::copy(server, std::ranges::copy(client, salt.begin()).out);
+  auto to_server = key.derive(salt, bytes_of(kToServer));
+  if (!to_server) return to_server.error();
+  auto to_client = key.derive(salt, bytes_of(kToClient));
+  if (!to_client) return to_client.error();
+  return SessionKeys{std::move(to_server).value(), std::move(to_client).value()};
+}
+
+}  // namespace
+
+std::string_view channel_name(Channel channel) {
+  constexpr std::string_view kNames[kChannelCount] = {"control", "data", "rendezvous"};
+  return kNames[static_cast<std::size_t>(channel)];
+}
+
+Result<ChannelKeys> ChannelKeys::derive(const Secret& job_key, const JobId& job, Epoch epoch) {
+  const auto key_of = [&](Channel channel) {
+    std::vector<std::byte> info;
+    Writer writer(info);
+    writer.text("ciranda channel ");
+    writer.text(channel_name(channel));
+    writer.u64(epoch);
+    return job_key.derive(job, info);
+  };
+  auto control = key_of(Channel::kControl);
+  if (!control) return control.error();
+  auto data = key_of(Channel::kData);
+  if (!data) return data.error();
+  auto rendezvous = key_of(Channel::kRendezvous);
+  if (!rendezvous) return rendezvous.error();
+  return ChannelKeys{
+      .job = job,
+      .epoch = epoch,
+      .keys = {std::move(control).value(), std::move(data).value(), std::move(rendezvous).value()}};
+}
+
+void Intake::expect(std::size_t size) {
+  CIRANDA_ASSERT(size <= buffer_.size());
+  size_ = size;
+  have_ = 0;
+}
+
+void Intake::take(std::span<const std::byte> bytes) {
+  CIRANDA_ASSERT(bytes.size() <= missing());
+  std::ranges::copy(bytes, buffer_.begin() + static_cast<std::ptrdiff_t>(have_));
+  have_ += bytes.size();
+}
+
+ServerHandshake::ServerHandshake(const ChannelKeys& keys, const Side& side, const Nonce& nonce)
+    : keys_(keys), side_(side), nonce_(nonce) {
+  input_.expect(kHelloBytes);
+}
+
+Status ServerHandshake::receive(std::span<const std::byte> bytes, std::vector<std::byte>& out) {
+  input_.take(bytes);
+  Status status = hello_.has_value() || begins_like_ours(input_.bytes())
+                      ? Status()
+                      : Status(not_ours(input_.bytes()));
+  if (status.ok() && wanted() == 0) status = hello_.has_value() ? take_proof(out) : take_hello(out);
+  if (!status.ok()) input_.expect(0);
+  return status;
+}
+
+Status ServerHandshake::take_hello(std::vector<std::byte>& out) {
+  auto hello = decoded(input_.bytes(), side_.versions);
+  if (!hello) return hello.error();
+  CIRANDA_TRY(judge(hello.value()));
+  hello_ = hello.value();
+  std::ranges::copy(input_.bytes(), hello_bytes_.begin());
+  Writer(out).bytes(nonce_);
+  input_.expect(kProofBytes);
+  return {};
+}
+
+Status ServerHandshake::judge(const Hello& hello) const {
+  const std::string who = "a caller that says it is " + rank_name(hello.from);
+  if (hello.job != keys_.job) {
+    return refusal(who + " belongs to job " + hex(hello.job) + ", this is job " + hex(keys_.job));
+  }
+  if (hello.epoch != keys_.epoch) {
+    return refusal(who + " comes from epoch " + std::to_string(hello.epoch) + ", this is epoch " +
+                       std::to_string(keys_.epoch),
+                   hello.from);
+  }
+  if (hello.to != side_.self) {
+    return refusal(who + " looks for " + rank_name(hello.to) + ", this is " +
+                       rank_name(side_.self) + "; two addresses are mixed up",
+                   hello.from);
+  }
+  if (hello.from == side_.self) {
+    return refusal("a caller says it is " + rank_name(side_.self) +
+                       ", which is this rank: it started twice, or its own bytes come back",
+                   hello.from);
+  }
+  if (hello.from >= side_.ranks) {
+    return refusal(who + " is none of this job's " + std::to_string(side_.ranks) +
+                       " ranks; start every rank with the same size",
+                   hello.from);
+  }
+  return {};
+}
+
+Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
+  CIRANDA_TRY(usable(keys_));
+  const Secret& key = keys_.of(hello_->channel);
+  const MacTag client = client_proof(key, hello_bytes_, nonce_);
+  if (!equal_in_constant_time(client, input_.bytes())) {
+    return refusal("a caller that says it is " + rank_name(hello_->from) +
+                   " does not hold this job's key, or repeats what it overheard");
+  }
+  auto session = session_keys(key, hello_->nonce, nonce_);
+  if (!session) return session.error();
+  const std::uint16_t version = std::min(hello_->versions.max, side_.versions.max);
+  std::vector<std::byte> welcome;
+  Writer writer(welcome);
+  writer.u64(version);
+  writer.u64(side_.incarnation);
+  Writer(out).bytes(welcome);
+  Writer(out).bytes(server_proof(key, hello_bytes_, nonce_, client, welcome));
+  input_.expect(0);
+  session_.emplace(Session{.peer = hello_->from,
+                           .peer_incarnation = hello_->incarnation,
+                           .channel = hello_->channel,
+                           .lane = hello_->lane,
+                           .version = version,
+                           .send_key = std::move(session.value().to_client),
+                           .receive_key = std::move(session.value().to_server)});
+  return {};
+}
+
+ClientHandshake::ClientHandshake(const ChannelKeys& keys, const Hello& hello)
+    : keys_(keys), hello_(hello) {
+  CIRANDA_ASSERT(hello.from != hello.to && hello.from >= 0 && hello.to >= 0);
+  CIRANDA_ASSERT(hello.lane < kLanesMax);
+  hello_.job = keys.job;
+  hello_.epoch = keys.epoch;
+  hello_bytes_ = encoded(hello_);
+  input_.expect(sizeof(Nonce));
+}
+
+Status ClientHandshake::receive(std::span<const std::byte> bytes, std::vector<std::byte>& out) {
+  input_.take(bytes);
+  if (wanted() > 0) return {};
+  if (server_nonce_.has_value()) {
+    const Status status = take_welcome();
+    input_.expect(0);
+    return status;
+  }
+  CIRANDA_TRY(usable(keys_));
+  server_nonce_.emplace();
+  std::ranges::copy(input_.bytes(), server_nonce_->begin());
+  proof_ = client_proof(keys_.of(hello_.channel), hello_bytes_, *server_nonce_);
+  Writer(out).bytes(proof_);
+  input_.expect(kWelcomeBytes);
+  return {};
+}
+
+Status ClientHandshake::take_welcome() {
+  const std::span<const std::byte> welcome = input_.bytes().first(kWelcomeBytes - kProofBytes);
+  const std::span<const std::byte> proof = input_.bytes().subspan(welcome.size());
+  const Secret& key = keys_.of(hello_.channel);
+  if (!equal_in_constant_time(server_proof(key, hello_bytes_, *server_nonce_, proof_, welcome),
+                              proof)) {
+    return refusal("who answers for " + rank_name(hello_.to) + " does not hold this job's key",
+                   hello_.to);
+  }
+  Reader reader(welcome);
+  const std::uint64_t version = reader.u64("version");
+  const Incarnation incarnation = reader.u64("incarnation");
+  CIRANDA_ASSERT(reader.ok());
+  if (version < hello_.versions.min || version > hello_.versions.max) {
+    return refusal(rank_name(hello_.to) + " chose protocol " + std::to_string(version) +
+                       ", this rank offered " + range(hello_.versions) +
+                       "; install the same ciranda on every host",
+                   hello_.to);
+  }
+  auto session = session_keys(key, hello_.nonce, *server_nonce_);
+  if (!session) return session.error();
+  session_.emplace(Session{.peer = hello_.to,
+                           .peer_incarnation = incarnation,
+                           .channel = hello_.channel,
+                           .lane = hello_.lane,
+                           .version = static_cast<std::uint16_t>(version),
+                           .send_key = std::move(session.value().to_server),
+                           .receive_key = std::move(session.value().to_client)});
+  return {};
+}
+
+}  // namespace ciranda
