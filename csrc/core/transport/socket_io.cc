@@ -10,6 +10,22 @@
 #include "core/base/clock.h"
 
 namespace ciranda {
+namespace {
+
+Result<bool> wait_for(short events, int socket, std::uint64_t deadline_ns) {
+  for (;;) {
+    const std::uint64_t now = monotonic_ns();
+    const std::uint64_t left_ms = deadline_ns > now ? (deadline_ns - now + 999'999) / 1'000'000 : 0;
+    pollfd wanted{.fd = socket, .events = events, .revents = 0};
+    const int ready =
+        ::poll(&wanted, 1, static_cast<int>(std::min<std::uint64_t>(left_ms, 1u << 30)));
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    if (errno != EINTR) return Error::from_errno("poll", errno);
+  }
+}
+
+}  // namespace
 
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   CIRANDA_ASSERT(fds.size() <= kDescriptorsPerPacketMax);
@@ -84,16 +100,11 @@ Result<Packet> receive_packet(int socket, std::span<std::byte> buffer) {
 }
 
 Result<bool> wait_readable(int socket, std::uint64_t deadline_ns) {
-  for (;;) {
-    const std::uint64_t now = monotonic_ns();
-    const std::uint64_t left_ms = deadline_ns > now ? (deadline_ns - now + 999'999) / 1'000'000 : 0;
-    pollfd readable{.fd = socket, .events = POLLIN, .revents = 0};
-    const int ready =
-        ::poll(&readable, 1, static_cast<int>(std::min<std::uint64_t>(left_ms, 1u << 30)));
-    if (ready > 0) return true;
-    if (ready == 0) return false;
-    if (errno != EINTR) return Error::from_errno("poll", errno);
-  }
+  return wait_for(POLLIN, socket, deadline_ns);
+}
+
+Result<bool> wait_writable(int socket, std::uint64_t deadline_ns) {
+  return wait_for(POLLOUT, socket, deadline_ns);
 }
 
 }  // namespace ciranda

@@ -24,7 +24,8 @@ struct Packet {
 };
 Result<Packet> receive_packet(int socket, std::span<std::byte> buffer);
 
-// Waits until `socket` is readable; false at the deadline (monotonic_ns).
+// Waits until `socket` is readable, or takes bytes; false at the deadline (monotonic_ns).
 Result<bool> wait_readable(int socket, std::uint64_t deadline_ns);
+Result<bool> wait_writable(int socket, std::uint64_t deadline_ns);
 
 }  // namespace ciranda

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/transport/fd.h"
+
+// TCP sockets as this project wants them: non-blocking, close-on-exec, without Nagle's delay, bound
+// to one address of one interface. Thread-safe: there is no state but the sockets'.
+namespace ciranda {
+
+// An address as people write it: a name or a number, and a port.
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+};
+// "host:7", "192.0.2.1:7", "[2001:db8::1]:7".
+std::string to_string(const Endpoint& endpoint);
+
+// An address as the kernel knows it.
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+  // In numbers; a zone is kept ("fe80::1%eth0").
+  Endpoint endpoint() const;
+};
+
+// Addresses of a name or number, of both families, in the system's order. Blocks as long as the
+// system's resolver does; numbers are answered at once. kInvalidArgument names the host.
+Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint);
+
+Result<SocketAddress> local_address(int socket);
+Result<SocketAddress> peer_address(int socket);
+
+// Ports to try, one after the other; {0, 0} lets the kernel choose.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+};
+
+// Listens on `host`, which is one address of this machine, never all of them. An IPv6 socket takes
+// IPv6 only: a host with both families listens twice. kInvalidArgument or kSystem name address,
+// port and what to do.
+Result<Fd> listen_tcp(const std::string& host, PortRange ports = {});
+
+// A listening socket that the starter has opened and handed over: checked and made like ours.
+Result<Fd> adopt_listener(Fd socket);
+
+// How long a peer may be silent towards the kernel (unacknowledged data, unanswered keep-alive)
+// before the connection is cut.
+inline constexpr std::uint64_t kPeerSilentMs = 10'000;
+
+// Sets what a connection between ranks needs: no delay, keep-alive, the limit above.
+Status set_connection_options(int socket);
+
+// Connects to one address; kTimeout at the deadline (monotonic_ns). Blocks.
+Result<Fd> connect_tcp(const SocketAddress& address, std::uint64_t deadline_ns);
+
+// Closes at once and with a reset, so that nothing of a stranger lingers in the kernel.
+void turn_away(Fd socket);
+
+// Reads what is there, at most `into`. kRankLost when the peer has closed or reset.
+Result<std::size_t> receive_some(int socket, std::span<std::byte> into);
+
+// Sends what the socket takes now. kRankLost when the peer is gone.
+Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes);
+
+}  // namespace ciranda
