@@ -1,0 +1,185 @@
+#include "core/transport/acceptor.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+
+#include "core/transport/job_key.h"
+#include "core/transport/tcp.h"
+
+namespace ciranda {
+namespace {
+
+Fd open_spare() {
+  return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+bool is_out_of_descriptors(int reason) {
+  return reason == EMFILE || reason == ENFILE;
+}
+
+}  // namespace
+
+Result<Acceptor> Acceptor::create(std::vector<Fd> listeners, const ChannelKeys& keys,
+                                  const ServerHandshake::Side& side, std::uint64_t proof_ms) {
+  CIRANDA_ASSERT(!listeners.empty());
+  Acceptor acceptor(keys, side, proof_ms);
+  acceptor.epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!acceptor.epoll_.valid()) return Error::from_errno("epoll_create1", errno);
+  acceptor.spare_ = open_spare();
+  acceptor.listeners_ = std::move(listeners);
+  for (const Fd& listener : acceptor.listeners_) CIRANDA_TRY(acceptor.watch(listener.get()));
+  return acceptor;
+}
+
+Status Acceptor::watch(int fd) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
+  return Error::from_errno("epoll_ctl", errno);
+}
+
+std::optional<std::uint64_t> Acceptor::next_deadline_ns() const {
+  if (strangers_.empty()) return std::nullopt;
+  return strangers_.front().deadline_ns;  // all have the same patience
+}
+
+Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
+  if (!keys_->of(Channel::kControl).intact()) {
+    return Error{.code = ErrorCode::kForked, .text = "a forked child takes no calls of the job"};
+  }
+  std::vector<ProvenSocket> proven;
+  expire(now_ns);
+  epoll_event events[kStrangersMax + 2];
+  const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
+  if (count < 0 && errno != EINTR) return Error::from_errno("epoll_wait", errno);
+  // Those who are here already first: new calls may cost them their place.
+  for (int i = 0; i < count; ++i) {
+    const auto stranger = std::ranges::find(strangers_, events[i].data.fd,
+                                            [](const Stranger& each) { return each.fd.get(); });
+    if (stranger == strangers_.end()) continue;  // a listener
+    auto connection = hear(*stranger);
+    if (!connection) {
+      drop(stranger, connection.error().text);
+    } else if (connection.value().has_value()) {
+      proven.push_back(std::move(*connection.value()));
+      strangers_.erase(stranger);
+    }
+  }
+  int budget = kAcceptedPerPollMax;
+  for (const Fd& listener : listeners_) CIRANDA_TRY(take_calls(listener.get(), now_ns, budget));
+  return proven;
+}
+
+Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
+  for (; budget > 0; --budget) {
+    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.valid()) {
+      take_call(std::move(socket), now_ns);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      break;
+    } else if (is_out_of_descriptors(errno)) {
+      shed_call(listener);
+    } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EOPNOTSUPP) {
+      return Error::from_errno("cannot take calls", errno);
+    }  // else: the caller is gone already, or the network had a fault; the next call may be good
+  }
+  return {};
+}
+
+void Acceptor::take_call(Fd socket, std::uint64_t now_ns) {
+  const auto address = peer_address(socket.get());
+  if (!address) return;  // gone already
+  const Endpoint endpoint = address.value().endpoint();
+  if (strangers_.size() == kStrangersMax) make_room();
+  Nonce nonce;
+  fill_random(nonce);
+  const Status watched = watch(socket.get());
+  strangers_.push_back({.fd = std::move(socket),
+                        .host = endpoint.host,
+                        .address = to_string(endpoint),
+                        .deadline_ns = now_ns + proof_ns_,
+                        .handshake = ServerHandshake(*keys_, side_, nonce)});
+  if (!watched) drop(std::prev(strangers_.end()), watched.error().text);
+}
+
+// The oldest of the host that holds the most places goes: one host that floods does not push out
+// the others.
+void Acceptor::make_room() {
+  std::map<std::string_view, int> places;
+  int most = 0;
+  for (const Stranger& each : strangers_) most = std::max(most, ++places[each.host]);
+  drop(std::ranges::find_if(strangers_,
+                            [&](const Stranger& each) { return places[each.host] == most; }),
+       "it was the oldest of " + std::to_string(kStrangersMax) + " that had proven nothing");
+}
+
+// Without a descriptor a call could not even be refused, and the listener would stay readable.
+void Acceptor::shed_call(int listener) {
+  spare_.reset();
+  turn_away(Fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)));
+  spare_ = open_spare();
+  ++turned_away_;
+  last_reason_ = "this process has no file descriptor left for it; raise the limit (ulimit -n)";
+}
+
+// Reads what this caller may say now and answers. Gives its connection once it is proven.
+Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
+  ServerHandshake& handshake = stranger.handshake;
+  std::byte buffer[kHelloBytes];
+  std::vector<std::byte> reply;
+  for (;;) {
+    auto count = receive_some(stranger.fd.get(), std::span(buffer).first(handshake.wanted()));
+    if (!count) return count.error();
+    if (count.value() == 0) return std::optional<ProvenSocket>();
+    CIRANDA_TRY(handshake.receive(std::span(buffer).first(count.value()), reply));
+    if (handshake.session().has_value()) break;  // whether it is admitted comes first
+    CIRANDA_TRY(answer(stranger, reply));
+    reply.clear();
+  }
+  CIRANDA_TRY(set_connection_options(stranger.fd.get()));
+  auto admitted = roster_.admit(*handshake.hello(), stranger.address);
+  if (!admitted) return admitted.error();
+  if (Status answered = answer(stranger, reply); !answered) {
+    forget(*handshake.session());
+    return answered.error();
+  }
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger.fd.get(), nullptr);
+  return std::optional(ProvenSocket{.fd = std::move(stranger.fd),
+                                    .session = std::move(*handshake.session()),
+                                    .address = std::move(stranger.address)});
+}
+
+// An answer is shorter than any socket's buffer: who leaves no room for it has not read.
+Status Acceptor::answer(Stranger& stranger, std::span<const std::byte> reply) {
+  auto sent = send_some(stranger.fd.get(), reply);
+  if (!sent) return sent.error();
+  if (sent.value() == reply.size()) return {};
+  return Error{.code = ErrorCode::kRankLost, .text = "it reads no answer"};
+}
+
+void Acceptor::drop(Place stranger, const std::string& why) {
+  ++turned_away_;
+  last_reason_ = stranger->address + ": " + why;
+  turn_away(std::move(stranger->fd));
+  strangers_.erase(stranger);
+}
+
+void Acceptor::expire(std::uint64_t now_ns) {
+  while (!strangers_.empty() && strangers_.front().deadline_ns <= now_ns) {
+    drop(strangers_.begin(), "it proved nothing in time");
+  }
+}
+
+std::optional<std::string> Acceptor::summary(std::uint64_t now_ns) {
+  if (turned_away_ == turned_away_told_ || now_ns < next_summary_ns_) return std::nullopt;
+  const std::uint64_t count = turned_away_ - turned_away_told_;
+  turned_away_told_ = turned_away_;
+  next_summary_ns_ = now_ns + kSummaryMs * 1'000'000;
+  return "turned away " + std::to_string(count) + (count == 1 ? " caller" : " callers") +
+         "; the last, " + last_reason_;
+}
+
+}  // namespace ciranda

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/transport/connection.h"
+#include "core/transport/fd.h"
+#include "core/transport/roster.h"
+#include "core/wire/handshake.h"
+
+namespace ciranda {
+
+// Takes the calls of other ranks. Strangers cost little: at most kStrangersMax sockets at a time,
+// 160 bytes read and 2 s of patience each, and no line of the log.
+//
+// Never blocks; the time comes in as an argument (monotonic_ns). Not thread-safe: one thread owns
+// it. `keys` must outlive it.
+class Acceptor {
+ public:
+  static constexpr std::size_t kStrangersMax = 64;     // callers that have proven nothing yet
+  static constexpr int kAcceptedPerPollMax = 64;       // so that a flood does not hold its thread
+  static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
+
+  // `listeners` are listening, non-blocking sockets, one for each family.
+  static Result<Acceptor> create(std::vector<Fd> listeners, const ChannelKeys& keys,
+                                 const ServerHandshake::Side& side,
+                                 std::uint64_t proof_ms = kProofMs);
+
+  // Readable when poll() has something to do.
+  int fd() const { return epoll_.get(); }
+
+  // When poll() must be called although fd() is silent; nothing while nobody is unproven.
+  std::optional<std::uint64_t> next_deadline_ns() const;
+
+  // Takes calls, hears and answers them as far as that goes without waiting. Gives the connections
+  // that were proven; one of a rank, channel and lane that had one already replaces it.
+  Result<std::vector<ProvenSocket>> poll(std::uint64_t now_ns);
+
+  // The connection of that rank has ended, so it may call again.
+  void forget(const Session& session) {
+    roster_.forget(session.peer, session.channel, session.lane);
+  }
+
+  // One sentence about the callers that were turned away, at most once in kSummaryMs.
+  std::optional<std::string> summary(std::uint64_t now_ns);
+
+  std::uint64_t turned_away() const { return turned_away_; }  // since the start
+  std::size_t unproven() const { return strangers_.size(); }
+
+ private:
+  struct Stranger {
+    Fd fd;
+    std::string host;  // where it calls from
+    std::string address;
+    std::uint64_t deadline_ns;
+    ServerHandshake handshake;
+  };
+  using Place = std::list<Stranger>::iterator;
+
+  Acceptor(const ChannelKeys& keys, const ServerHandshake::Side& side, std::uint64_t proof_ms)
+      : keys_(&keys), side_(side), proof_ns_(proof_ms * 1'000'000) {}
+
+  Status watch(int fd);
+  Status take_calls(int listener, std::uint64_t now_ns, int& budget);
+  void take_call(Fd socket, std::uint64_t now_ns);
+  void make_room();
+  void shed_call(int listener);
+  Result<std::optional<ProvenSocket>> hear(Stranger& stranger);
+  Status answer(Stranger& stranger, std::span<const std::byte> reply);
+  void drop(Place stranger, const std::string& why);
+  void expire(std::uint64_t now_ns);
+
+  const ChannelKeys* keys_;
+  ServerHandshake::Side side_;
+  std::uint64_t proof_ns_;
+  Fd epoll_;
+  Fd spare_;  // given up to answer a call when no descriptor is left
+  std::vector<Fd> listeners_;
+  std::list<Stranger> strangers_;  // the oldest first
+  Roster roster_;
+  std::uint64_t turned_away_ = 0;
+  std::uint64_t turned_away_told_ = 0;  // what the last summary knew
+  std::uint64_t next_summary_ns_ = 0;
+  std::string last_reason_;
+};
+
+}  // namespace ciranda

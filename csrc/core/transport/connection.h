@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/transport/fd.h"
+#include "core/transport/tcp.h"
+#include "core/wire/handshake.h"
+#include "core/wire/sealed.h"
+
+namespace ciranda {
+
+// A TCP connection whose both ends have proven that they hold the job's key.
+struct ProvenSocket {
+  Fd fd;
+  Session session;
+  std::string address;  // of the peer, for people
+};
+
+// How long one attempt may take, from the first byte to the proof; a listener allows as much.
+inline constexpr std::uint64_t kProofMs = 2'000;
+
+// Connects to `hello.to`, which is at one of the candidates, and proves both sides. Candidates are
+// tried in turn until the deadline (monotonic_ns): the peer may not listen yet, and an address may
+// belong to another machine. Blocks. kTimeout tells what was wrong with each candidate.
+Result<ProvenSocket> connect_authenticated(const ChannelKeys& keys, Hello hello,
+                                           std::span<const Endpoint> candidates,
+                                           std::uint64_t deadline_ns);
+
+// Sealed frames over a proven control channel. Never blocks. After an Error the connection is of no
+// use any more. Not thread-safe.
+class ControlConnection {
+ public:
+  // A peer that reads nothing is cut off when this much waits for it.
+  static constexpr std::size_t kQueuedBytesMax = 4 * kSealedPayloadBytesMax;
+
+  explicit ControlConnection(ProvenSocket socket);
+
+  int fd() const { return fd_.get(); }
+  Rank peer() const { return peer_; }
+  const std::string& address() const { return address_; }
+
+  // Seals a frame and sends what the socket takes; the rest waits for flush(). kLimit when too much
+  // waits already, kRankLost when the peer is gone.
+  Status send(std::uint8_t type, std::span<const std::byte> payload);
+
+  // Sends on. While something waits, the caller looks out for writability.
+  Status flush();
+  bool has_queued() const { return sent_ < queued_.size(); }
+
+  // The next frame, or nothing yet. The payload is valid until the next call. kRankLost when the
+  // peer has closed, kMalformed when its bytes cannot be trusted; both name it.
+  Result<std::optional<OpenedFrame>> receive();
+
+ private:
+  Error about_peer(Error error) const;
+
+  Fd fd_;
+  Rank peer_;
+  std::string address_;
+  FrameSealer sealer_;
+  FrameOpener opener_;
+  std::vector<std::byte> queued_;
+  std::size_t sent_ = 0;  // of queued_
+  std::vector<std::byte> received_;
+  std::span<const std::byte> unread_;  // of received_
+};
+
+}  // namespace ciranda

@@ -1,0 +1,28 @@
+#include "core/transport/roster.h"
+
+namespace ciranda {
+
+Result<Roster::Admission> Roster::admit(const Hello& client, const std::string& from) {
+  const auto [seat, is_first] =
+      seats_.try_emplace({client.from, client.channel, client.lane},
+                         Guest{.incarnation = client.incarnation, .from = from});
+  if (is_first) return Admission::kFirst;
+  Guest& guest = seat->second;
+  if (client.incarnation > guest.incarnation) {
+    guest = {.incarnation = client.incarnation, .from = from};
+    return Admission::kReplacesEarlier;
+  }
+  const std::string who = "rank " + std::to_string(client.from);
+  const std::string both = " (" + guest.from + " and now " + from + ")";
+  return Error{.code = ErrorCode::kInvalidArgument,
+               .text = client.incarnation == guest.incarnation
+                           ? who + " came twice" + both + "; start every rank once"
+                           : who + " was restarted, but its earlier process came again" + both,
+               .rank = client.from};
+}
+
+void Roster::forget(Rank peer, Channel channel, std::uint16_t lane) {
+  seats_.erase({peer, channel, lane});
+}
+
+}  // namespace ciranda

@@ -1,0 +1,272 @@
+// What could break: strangers keep a rank from its peers, learn something, or fill its log.
+#include "transport/acceptor.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "core/transport/job_key.h"
+
+namespace ciranda {
+namespace {
+
+using test::in_ms;
+using test::keys_of;
+using test::Rank0;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+// A caller without manners.
+class Stranger {
+ public:
+  explicit Stranger(const Endpoint& endpoint)
+      : socket_(connect_tcp(resolve(endpoint).value().front(), in_ms(5'000)).value()) {}
+
+  bool say(std::span<const std::byte> bytes) { return send_some(socket_.get(), bytes).ok(); }
+
+  // All that comes until the other side hangs up; "not hung up" if it does not.
+  std::string hears(std::uint64_t timeout_ms = 5'000) {
+    std::string heard;
+    std::byte buffer[256];
+    while (wait_readable(socket_.get(), in_ms(timeout_ms)).value()) {
+      const auto count = receive_some(socket_.get(), buffer);
+      if (!count.ok()) return heard;
+      heard.append(reinterpret_cast<const char*>(buffer), count.value());
+    }
+    return "not hung up";
+  }
+  bool still_there() { return hears(1) == "not hung up"; }
+
+ private:
+  Fd socket_;
+};
+
+TEST(Acceptor, HangsUpOnStrangersWithoutAWord) {
+  Rank0 rank0;
+  std::string garbage(500, '\0');
+  fill_random(std::as_writable_bytes(std::span(garbage)));
+  for (const std::string& said :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("SSH-2.0-x\r\n"), garbage,
+        std::string("\x16\x03\x01\x02", 4),
+        std::string("\xc1"
+                    "cirand!")}) {
+    Stranger stranger(rank0.endpoint());
+    ASSERT_TRUE(stranger.say(bytes_of(said)));
+    EXPECT_EQ(stranger.hears(), "");
+  }
+  Acceptor& acceptor = rank0.stop();
+  EXPECT_EQ(acceptor.turned_away(), 5u);
+  EXPECT_EQ(acceptor.unproven(), 0u);
+}
+
+TEST(Acceptor, AllowsAShortTimeInAll) {
+  Rank0 rank0({.proof_ms = 150});
+  Stranger silent(rank0.endpoint());
+  Stranger slow(rank0.endpoint());
+  const Hello hello{.from = 2, .to = 0};
+  const ClientHandshake client(rank0.keys(), hello);
+  const std::uint64_t began = monotonic_ns();
+  std::size_t said = 0;
+  for (const std::byte byte : client.hello()) {  // each byte in time, all of them not
+    if (!slow.say({&byte, 1})) break;
+    ++said;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(slow.hears(), "");
+  EXPECT_EQ(silent.hears(), "");
+  EXPECT_LT(monotonic_ns() - began, 2'000'000'000u);
+  EXPECT_LT(said, kHelloBytes);
+  EXPECT_NE(rank0.reason().find("it proved nothing in time"), std::string::npos) << rank0.reason();
+}
+
+TEST(Acceptor, RefusesAConversationThatIsRepeated) {
+  Rank0 rank0;
+  // Between a rank and rank 0, somebody who listens and forwards.
+  auto wire = listen_tcp("127.0.0.1").value();
+  const Endpoint tapped = local_address(wire.get()).value().endpoint();
+  std::string overheard;
+  std::thread tap([&] {
+    ASSERT_TRUE(wait_readable(wire.get(), in_ms(5'000)).value());
+    const Fd client(::accept(wire.get(), nullptr, nullptr));
+    auto server = connect_tcp(resolve(rank0.endpoint()).value().front(), in_ms(5'000)).value();
+    std::byte buffer[256];
+    struct Message {
+      std::size_t bytes;
+      int from;
+      int to;
+    };
+    const int up = server.get();
+    const int down = client.get();
+    for (const auto& [bytes, from, to] :
+         {Message{kHelloBytes, down, up}, Message{sizeof(Nonce), up, down},
+          Message{kProofBytes, down, up}, Message{kWelcomeBytes, up, down}}) {
+      for (std::size_t moved = 0; moved < bytes;) {
+        ASSERT_TRUE(wait_readable(from, in_ms(5'000)).value());
+        const std::size_t count = receive_some(from, buffer).value();
+        ASSERT_EQ(send_some(to, std::span(buffer).first(count)).value(), count);
+        overheard.append(reinterpret_cast<const char*>(buffer), count);
+        moved += count;
+      }
+    }
+  });
+  const Endpoint candidates[] = {tapped};
+  const Hello hello{.from = 2, .to = 0, .incarnation = 1};
+  auto good = connect_authenticated(rank0.keys(), hello, candidates, in_ms(5'000));
+  tap.join();
+  ASSERT_TRUE(good.ok()) << good.error().text;
+  ASSERT_TRUE(rank0.proven().has_value());
+
+  Stranger again(rank0.endpoint());
+  ASSERT_TRUE(again.say(bytes_of(std::string_view(overheard).substr(0, kHelloBytes))));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ASSERT_TRUE(again.say(
+      bytes_of(std::string_view(overheard).substr(kHelloBytes + sizeof(Nonce), kProofBytes))));
+  EXPECT_EQ(again.hears().size(), sizeof(Nonce)) << "random bytes and no more";
+  EXPECT_FALSE(rank0.proven(50).has_value());
+  EXPECT_NE(rank0.reason().find("or repeats what it overheard"), std::string::npos);
+}
+
+TEST(Acceptor, SaysWhyARankOfAnotherJobEpochOrKeyIsTurnedAway) {
+  struct Case {
+    ChannelKeys keys;
+    std::string reason;
+  };
+  Case cases[] = {{keys_of(9), "does not hold this job's key"},
+                  {keys_of(1, 9), "belongs to job 0909"},
+                  {keys_of(1, 2, 2), "comes from epoch 2, this is epoch 3"}};
+  for (const Case& each : cases) {
+    Rank0 rank0;
+    const auto refused = rank0.call(2, 300, &each.keys);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kTimeout);
+    EXPECT_NE(refused.error().text.find("it hung up"), std::string::npos) << refused.error().text;
+    EXPECT_NE(rank0.reason().find(each.reason), std::string::npos) << rank0.reason();
+  }
+}
+
+TEST(Acceptor, NamesARankThatComesTwice) {
+  Rank0 rank0;
+  auto first = rank0.call(2);
+  ASSERT_TRUE(first.ok()) << first.error().text;
+  EXPECT_FALSE(rank0.call(2, 200).ok());
+  EXPECT_TRUE(rank0.call(3).ok());
+  auto restarted = rank0.call(2, 5'000, nullptr, 2);
+  EXPECT_TRUE(restarted.ok()) << "a newer incarnation is welcome";
+  EXPECT_NE(rank0.reason().find("rank 2 came twice (127.0.0.1:"), std::string::npos)
+      << rank0.reason();
+}
+
+TEST(Acceptor, LetsAPeerInWhileManyStrangersHoldTheLine) {
+  Rank0 rank0;
+  std::vector<Stranger> crowd;
+  const std::size_t many = 3 * Acceptor::kStrangersMax;
+  for (std::size_t i = 0; i < many; ++i) {
+    crowd.emplace_back(rank0.endpoint());
+    if (i % 2 == 0) (void)crowd.back().say(bytes_of("\xc1"));
+  }
+  const std::uint64_t began = monotonic_ns();
+  const auto peer = rank0.call(2);
+  EXPECT_TRUE(peer.ok()) << peer.error().text;
+  EXPECT_LT(monotonic_ns() - began, 1'000'000'000u);
+  EXPECT_TRUE(rank0.proven().has_value());
+  Acceptor& acceptor = rank0.stop();
+  EXPECT_EQ(acceptor.unproven(), Acceptor::kStrangersMax - 1);
+  EXPECT_EQ(acceptor.turned_away(), many - acceptor.unproven());
+  EXPECT_FALSE(crowd.front().still_there()) << "the oldest had to go";
+  EXPECT_TRUE(crowd.back().still_there());
+}
+
+TEST(Acceptor, WritesOneLineForManyCallersInTenSeconds) {
+  Rank0 rank0;
+  for (int i = 0; i < 20; ++i) {
+    Stranger stranger(rank0.endpoint());
+    (void)stranger.say(bytes_of("GET / "));
+    (void)stranger.hears();
+  }
+  Acceptor& acceptor = rank0.stop();
+  const std::uint64_t now = 1'000'000'000'000;
+  const auto line = acceptor.summary(now);
+  ASSERT_TRUE(line.has_value());
+  EXPECT_TRUE(line->starts_with("turned away 20 callers; the last, 127.0.0.1:")) << *line;
+  EXPECT_TRUE(line->ends_with(": the caller's first bytes are not ciranda's, they look like HTTP"))
+      << *line;
+  EXPECT_FALSE(acceptor.summary(now).has_value()) << "nothing new";
+  Stranger late(rank0.endpoint());
+  (void)late.say(bytes_of("x"));
+  ASSERT_TRUE(wait_readable(acceptor.fd(), in_ms(5'000)).value());
+  ASSERT_TRUE(acceptor.poll(now).ok());
+  ASSERT_TRUE(wait_readable(acceptor.fd(), in_ms(5'000)).value());
+  ASSERT_TRUE(acceptor.poll(now).ok());
+  EXPECT_FALSE(acceptor.summary(now + 9'999'000'000).has_value()) << "too early";
+  EXPECT_TRUE(acceptor.summary(now + 10'000'000'000).has_value());
+}
+
+TEST(Acceptor, TakesCallsOverIpv6AndOverBothFamiliesAtOnce) {
+  Rank0 rank0({.host = "::1"});
+  EXPECT_TRUE(rank0.call(2).ok());
+
+  const ChannelKeys keys = keys_of();
+  std::vector<Fd> listeners;
+  std::vector<Endpoint> endpoints;
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    listeners.push_back(listen_tcp(host).value());
+    endpoints.push_back(local_address(listeners.back().get()).value().endpoint());
+  }
+  auto acceptor =
+      Acceptor::create(std::move(listeners), keys, {.self = 0, .incarnation = 1, .ranks = 8});
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::thread client([&] {
+      const Hello hello{.from = static_cast<Rank>(i + 1), .to = 0};
+      EXPECT_TRUE(
+          connect_authenticated(keys, hello, std::span(endpoints).subspan(i, 1), in_ms(5'000))
+              .ok());
+    });
+    std::size_t proven = 0;
+    const std::uint64_t deadline = in_ms(5'000);
+    while (proven == 0 && monotonic_ns() < deadline) {
+      (void)wait_readable(acceptor.value().fd(), in_ms(50));
+      proven += acceptor.value().poll(monotonic_ns()).value().size();
+    }
+    client.join();
+    EXPECT_EQ(proven, 1u) << to_string(endpoints[i]);
+  }
+}
+
+TEST(Acceptor, SurvivesWithoutFileDescriptors) {
+  Rank0 rank0;
+  const auto address = resolve(rank0.endpoint()).value().front();
+  const Fd call(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Fd lowest_free(::dup(0));
+  const rlimit none_left{.rlim_cur = static_cast<rlim_t>(lowest_free.get()),
+                         .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  ASSERT_EQ(::connect(call.get(), address.get(), address.length), 0);
+  EXPECT_TRUE(wait_readable(call.get(), in_ms(5'000)).value()) << "it is turned away";
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(rank0.call(2).ok());
+  EXPECT_NE(rank0.reason().find("no file descriptor left"), std::string::npos) << rank0.reason();
+}
+
+TEST(Acceptor, TakesNoCallsInAForkedChild) {
+  Rank0 rank0;
+  Acceptor& acceptor = rank0.stop();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto polled = acceptor.poll(monotonic_ns());
+    ::_exit(!polled.ok() && polled.error().code == ErrorCode::kForked ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace ciranda
