@@ -2,15 +2,22 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "core/wire/codec.h"
 
 namespace ciranda {
 namespace {
 
-std::array<std::byte, kSealBytes> seal_of(const Secret& key, std::span<const std::byte> bytes) {
-  const MacTag tag = hmac_sha256(key, {bytes});
-  std::array<std::byte, kSealBytes> seal;
+using Seal = std::array<std::byte, kSealBytes>;
+
+// Read as the length of a frame, its first bytes are above every limit: no frame's seal fits a data
+// header, even under one key.
+constexpr std::string_view kDataLabel = "ciranda data header";
+
+Seal seal_of(const Secret& key, std::string_view label, std::span<const std::byte> bytes) {
+  const MacTag tag = hmac_sha256(key, {std::as_bytes(std::span(label)), bytes});
+  Seal seal;
   std::copy_n(tag.begin(), kSealBytes, seal.begin());
   return seal;
 }
@@ -30,7 +37,7 @@ void FrameSealer::seal(std::uint8_t type, std::span<const std::byte> payload,
   writer.u8(type);
   writer.u64(counter_++);
   writer.bytes(payload);
-  writer.bytes(seal_of(key_, std::span(out).subspan(begin)));
+  writer.bytes(seal_of(key_, "", std::span(out).subspan(begin)));
 }
 
 bool FrameOpener::fill_to(std::size_t size, std::span<const std::byte>& input) {
@@ -64,7 +71,7 @@ Result<std::optional<OpenedFrame>> FrameOpener::open(std::span<const std::byte>&
 
   const std::span<const std::byte> sealed = std::span(buffer_).first(frame_bytes_ - kSealBytes);
   const std::span<const std::byte> seal = std::span(buffer_).subspan(sealed.size());
-  if (!equal_in_constant_time(seal_of(key_, sealed), seal)) {
+  if (!equal_in_constant_time(seal_of(key_, "", sealed), seal)) {
     return broken("was changed on its way: its seal does not fit");
   }
   Reader reader(sealed.subspan(4));
@@ -86,7 +93,7 @@ SealedDataHeader DataHeaderSealer::seal(const DataHeader& header) {
   writer.u64(counter_++);
   writer.u64(header.operation);
   writer.u64(header.offset);
-  writer.bytes(seal_of(key_, out));
+  writer.bytes(seal_of(key_, kDataLabel, out));
   SealedDataHeader sealed;
   CIRANDA_ASSERT(out.size() == sealed.size());
   std::ranges::copy(out, sealed.begin());
@@ -95,7 +102,8 @@ SealedDataHeader DataHeaderSealer::seal(const DataHeader& header) {
 
 Result<DataHeader> DataHeaderOpener::open(const SealedDataHeader& bytes) {
   const std::span<const std::byte> sealed = std::span(bytes).first<kDataHeaderBytes - kSealBytes>();
-  if (!equal_in_constant_time(seal_of(key_, sealed), std::span(bytes).subspan(sealed.size()))) {
+  if (!equal_in_constant_time(seal_of(key_, kDataLabel, sealed),
+                              std::span(bytes).subspan(sealed.size()))) {
     return malformed("data header " + std::to_string(counter_) +
                      " was changed on its way: its seal does not fit");
   }

@@ -155,5 +155,15 @@ TEST(SealedDataHeader, IsRefusedWhenChangedOrRepeated) {
   EXPECT_EQ(opener.open(good).error().text, "data header 1 was due, but header 0 came");
 }
 
+TEST(SealedDataHeader, IsNoFrameThatWasSealedWithTheSameKey) {
+  FrameSealer sealer(secret_of(1));
+  const Bytes frame =
+      sealed(sealer, 0, payload_of(kDataHeaderBytes - kSealedHeaderBytes - kSealBytes, 0));
+  SealedDataHeader header;
+  ASSERT_EQ(frame.size(), header.size());
+  std::ranges::copy(frame, header.begin());
+  EXPECT_FALSE(DataHeaderOpener(secret_of(1)).open(header).ok());
+}
+
 }  // namespace
 }  // namespace ciranda
