@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one script of tools/ or one command. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-torch bench soak check sanitize clean
+.PHONY: help setup build demo test test-torch bench soak check sanitize fuzz clean
 
 SHELL := bash
 PYTHON_IN_VENV := .venv/bin/python
@@ -37,6 +37,10 @@ check: ## formatters, linters, types, architecture, links
 sanitize: ## core's tests under ASan, UBSan and TSan
 	@tools/setup.sh check
 	@tools/sanitize.sh
+
+fuzz: ## every decoder against random bytes, SECONDS_EACH=60; regressions run in `make test`
+	@tools/setup.sh check
+	@tools/fuzz.sh $(or $(SECONDS_EACH),60)
 
 setup: ## system packages, .venv, torch, build, install; only what is missing
 	@tools/setup.sh

@@ -226,8 +226,8 @@ def every_core_file_has_a_test(tree: Tree) -> list[str]:
 def no_file_is_dead(tree: Tree) -> list[str]:
     bad = []
     compiled = re.compile(
-        r"^(csrc/core/.*|csrc/(torch|bindings)/[^/]+|tests/cpp/[^/]+/.*|benchmarks/cpp/[^/]+_bench"
-        r"|tests/python/libtorch/.*|examples/.*)\.(cc|cpp)$"
+        r"^(csrc/core/.*|csrc/(torch|bindings)/[^/]+|tests/cpp/[^/]+/.*|tests/fuzz/[^/]+"
+        r"|benchmarks/cpp/[^/]+_bench|tests/python/libtorch/.*|examples/.*)\.(cc|cpp)$"
     )
     bad += [
         f"{path}: CMakeLists.txt compiles no such place"

@@ -1,0 +1,144 @@
+// Writes the inputs from which the fuzzers start: `make_seeds tests/fuzz/corpus`. The same bytes in
+// every run. An input that once crashed a target is added by hand, under a name that tells why.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/wire/messages.h"
+#include "core/wire/sealed.h"
+#include "fuzz/input.h"
+
+namespace ciranda::fuzz {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+Bytes joined(std::initializer_list<Bytes> parts) {
+  Bytes all;
+  for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+Bytes numbers(std::initializer_list<int> values) {
+  Bytes bytes;
+  for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+  return bytes;
+}
+
+Bytes frame_of(std::vector<Request> requests) {
+  Bytes out;
+  encode({.requests = std::move(requests)}, out);
+  return out;
+}
+
+Request allreduce(std::string name, Shape shape = {3, 4}) {
+  return {.spec = RequestSpec{.name = std::move(name), .tensors = {{.shape = std::move(shape)}}}};
+}
+
+class Corpus {
+ public:
+  explicit Corpus(std::filesystem::path root) : root_(std::move(root)) {}
+
+  void add(const std::string& target, const std::string& name, const Bytes& bytes) const {
+    std::filesystem::create_directories(root_ / target);
+    std::ofstream file(root_ / target / (name + ".bin"), std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+
+ private:
+  std::filesystem::path root_;
+};
+
+void add_handshakes(const Corpus& corpus) {
+  ClientHandshake client(keys(), kClient);
+  Bytes conversation(client.hello().begin(), client.hello().end());
+  corpus.add("handshake_server", "hello", joined({numbers({0, 255}), conversation}));
+  corpus.add("handshake_server", "hello_and_wrong_proof",
+             joined({numbers({0, 40}), conversation, Bytes(kProofBytes)}));
+  corpus.add("handshake_server", "http",
+             joined({numbers({0, 255}), bytes_of("GET / HTTP/1.1\r\n")}));
+  corpus.add("handshake_server", "rank", numbers({1, 0}));
+  corpus.add("handshake_server", "rank_of_another_epoch", numbers({1, 9, 40, 0, 1}));
+  corpus.add("handshake_server", "rank_with_changed_proof", numbers({1, 9, 140, 0, 1}));
+  corpus.add("handshake_client", "random_answer",
+             joined({numbers({0, 7}), Bytes(sizeof(Nonce) + kWelcomeBytes, std::byte{3})}));
+  corpus.add("handshake_client", "rank", numbers({1, 0}));
+  corpus.add("handshake_client", "rank_with_changed_version", numbers({1, 0, 32, 0, 2}));
+}
+
+void add_frames(const Corpus& corpus) {
+  Request known{.cache_id = 7};
+  known.contribution.token = 300;
+  Request gather = allreduce("gather", {kAnyRows, 5});
+  gather.spec->kind = OpKind::kAllgather;
+  gather.contribution.rows = {9};
+  Request arena = allreduce("bucket");
+  arena.spec->in_arena = true;
+  arena.spec->rule = "Adam lr=0.001";
+  arena.contribution.arena = {.segment = 1, .offset = 4096};
+  Bytes leave;
+  encode({.kind = FrameKind::kLeave}, leave);
+  corpus.add("frame", "known", frame_of({known}));
+  corpus.add("frame", "several", frame_of({allreduce("a"), gather, arena, known}));
+  corpus.add("frame", "leave", leave);
+  corpus.add("frame", "huge_count", numbers({0, 255, 255, 255, 255, 15}));
+
+  const auto from = [](int rank, const Bytes& frame) {
+    return joined(
+        {numbers({rank, static_cast<int>(frame.size() & 255), static_cast<int>(frame.size() >> 8)}),
+         frame});
+  };
+  const Bytes two = frame_of({allreduce("a"), allreduce("b")});
+  known.cache_id = 1;
+  corpus.add(
+      "negotiator", "agreed_and_known",
+      joined({numbers({3}), from(0, two), from(1, two), from(2, two), from(0, frame_of({known})),
+              from(1, frame_of({known})), from(2, frame_of({known}))}));
+  corpus.add("negotiator", "mismatch",
+             joined({numbers({3}), from(0, two), from(1, frame_of({allreduce("a", {9})})),
+                     from(2, two), from(1, leave)}));
+  corpus.add(
+      "negotiator", "evicted",
+      joined({numbers({1}), from(0, two), from(1, two), from(2, two), from(0, frame_of({known}))}));
+}
+
+void add_sealed(const Corpus& corpus) {
+  corpus.add("sealed", "two_frames",
+             joined({numbers({0, 2, 1, 3}), bytes_of("abc"), numbers({2, 0})}));
+  corpus.add("sealed", "changed",
+             joined({numbers({9, 1, 1, 3}), bytes_of("abc"), numbers({14, 0, 1})}));
+  corpus.add("sealed", "huge_length", joined({numbers({255, 0}), Bytes(16, std::byte{0xff})}));
+}
+
+void add_settings(const Corpus& corpus) {
+  corpus.add("settings", "ours",
+             bytes_of("\1CIRANDA_RANK=1\nCIRANDA_SIZE=4\nCIRANDA_LOCAL_RANK=1\n"
+                      "CIRANDA_LOCAL_SIZE=2\nCIRANDA_JOB_ID=j\nCIRANDA_OVERLAP=auto\n"
+                      "CIRANDA_STALL_WARNING_SECONDS=5\nCIRANDA_TIMELINE=/tmp/t.json"));
+  corpus.add("settings", "slurm",
+             bytes_of("\1SLURM_PROCID=1\nSLURM_LOCALID=0\nSLURM_STEP_NUM_TASKS=2\n"
+                      "SLURM_STEP_NUM_NODES=1\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0"));
+  corpus.add("settings", "interfaces", bytes_of("\2eth*,10.0.0.0/8,!docker0,2000::/3"));
+  corpus.add("settings", "bad_network",
+             bytes_of("\2"
+                      "10.0.0.0/33"));
+}
+
+}  // namespace
+}  // namespace ciranda::fuzz
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  const ciranda::fuzz::Corpus corpus(arguments[1]);
+  ciranda::fuzz::add_handshakes(corpus);
+  ciranda::fuzz::add_frames(corpus);
+  ciranda::fuzz::add_sealed(corpus);
+  ciranda::fuzz::add_settings(corpus);
+}
