@@ -47,7 +47,7 @@ class KeyFile : public ::testing::Test {
 };
 
 TEST_F(KeyFile, OfThisUserAloneIsRead) {
-  for (const mode_t mode : {0600, 0400}) {
+  for (const mode_t mode : {0600u, 0400u}) {
     write(std::string(32, 'k'), mode);
     const auto key = read_key_file(path_);
     ASSERT_TRUE(key.ok()) << key.error().text;
@@ -56,7 +56,7 @@ TEST_F(KeyFile, OfThisUserAloneIsRead) {
 }
 
 TEST_F(KeyFile, ThatOthersCanReadOrWriteIsRefused) {
-  for (const mode_t mode : {0640, 0604, 0620, 0602}) {
+  for (const mode_t mode : {0640u, 0604u, 0620u, 0602u}) {
     write(std::string(32, 'k'), mode);
     EXPECT_NE(refusal().find("can be read or written by others"), std::string::npos) << refusal();
   }
