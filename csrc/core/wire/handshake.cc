@@ -293,7 +293,7 @@ Status ClientHandshake::receive(std::span<const std::byte> bytes, std::vector<st
   input_.take(bytes);
   if (wanted() > 0) return {};
   if (server_nonce_.has_value()) {
-    const Status status = take_welcome();
+    Status status = take_welcome();
     input_.expect(0);
     return status;
   }
