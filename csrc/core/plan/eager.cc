@@ -1,0 +1,182 @@
+#include "core/plan/eager.h"
+
+#include <bit>
+
+#include "core/base/assert.h"
+
+namespace ciranda {
+namespace {
+
+Piece at(Place place, Range range) {
+  return {place, range.begin, range.bytes};
+}
+
+int log2_up(int n) {
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
+}
+
+// The largest power of two that is no more than the participants.
+int doubling(int participants) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(participants)));
+}
+
+int doubling_rounds(int participants) {
+  const int core = doubling(participants);
+  return log2_up(core) + (core < participants ? 2 : 0);
+}
+
+Step doubling_step(const Layout& layout, int channel, const Turn& turn) {
+  const int n = layout.collective.participants;
+  const int self = layout.self;
+  const int core = doubling(n);  // these exchange; participant core + i is folded into i
+  const bool folds = core < n;
+  const Range range = layout.segment(layout.whole(), channel, turn.segment);
+  const Piece input = at(Place::kInput, range);
+  const Piece output = at(Place::kOutput, range);
+  const std::uint32_t chunks = turn.segment + 1;
+
+  Step step;
+  if (n == 1) {
+    step.send = {.to = self, .piece = input, .after_chunks = chunks};
+    step.receive = {.from = self, .piece = output, .completes = true};
+    return step;
+  }
+  if (folds && turn.round == 0) {
+    if (self >= core) {
+      step.send = {.to = self - core, .piece = input, .after_chunks = chunks};
+    } else if (self + core < n) {
+      step.receive = {.from = self + core,
+                      .piece = output,
+                      .apply = Apply::kReduceOwnFirst,
+                      .own = input,
+                      .after_chunks = chunks};
+    }
+    return step;
+  }
+  if (folds && turn.round == doubling_rounds(n) - 1) {
+    if (self >= core) {
+      step.receive = {.from = self - core, .piece = output};
+    } else if (self + core < n) {
+      step.send = {.to = self + core, .piece = output, .after_receives = turn.round_ago};
+    }
+    return step;
+  }
+  if (self >= core) return step;
+  const int exchange = turn.round - (folds ? 1 : 0);
+  const int partner = self ^ (1 << exchange);
+  const bool untouched = exchange == 0 && self + core >= n;
+  const Piece own = untouched ? input : output;
+  step.send = {
+      .to = partner, .piece = own, .after_receives = turn.round_ago, .after_chunks = chunks};
+  step.receive = {.from = partner,
+                  .piece = output,
+                  .apply = self < partner ? Apply::kReduceOwnFirst : Apply::kReduceReceivedFirst,
+                  .own = own,
+                  .completes = 2 << exchange == core,
+                  .after_sends = turn.index + 1,
+                  .after_chunks = chunks};
+  return step;
+}
+
+Step binomial_step(const Layout& layout, int channel, const Turn& turn) {
+  const int n = layout.collective.participants;
+  const int root = layout.collective.root;
+  const int place = (layout.self - root + n) % n;  // counted from the root
+  const Range range = layout.segment(layout.whole(), channel, turn.segment);
+  const Piece source = at(place == 0 ? Place::kInput : Place::kOutput, range);
+  const Piece output = at(Place::kOutput, range);
+  const int reached = 1 << turn.round;
+
+  Step step;
+  if (reached >= n) {  // the last round: the root keeps its own
+    if (place != 0) return step;
+    step.send = {.to = layout.self, .piece = source};
+    step.receive = {.from = layout.self, .piece = output};
+  } else if (place < reached) {
+    if (place + reached >= n) return step;
+    step.send = {
+        .to = (layout.self + reached) % n, .piece = source, .after_receives = turn.round_ago};
+  } else if (place < 2 * reached) {
+    step.receive = {.from = (layout.self - reached + n) % n, .piece = output};
+  }
+  return step;
+}
+
+// The own part goes last, without a message.
+Step direct_step(const Layout& layout, int channel, const Turn& turn) {
+  const Collective& what = layout.collective;
+  const int n = what.participants;
+  const int to = (layout.self + turn.round + 1) % n;
+  const int from = (layout.self - turn.round - 1 + n) % n;
+  const auto part = [&](std::size_t i) {
+    return layout.segment({what.offsets[i], what.offsets[i + 1] - what.offsets[i]}, channel,
+                          turn.segment);
+  };
+  Range sent, received;
+  if (what.kind == OpKind::kAllgather) {
+    sent = part(static_cast<std::size_t>(layout.self));
+    sent.begin -= layout.block(layout.self).begin;
+    received = part(static_cast<std::size_t>(from));
+  } else {
+    const auto row = static_cast<std::size_t>(n) + 1;
+    const std::size_t arriving =
+        static_cast<std::size_t>(from) * row + static_cast<std::size_t>(layout.self);
+    sent = part(static_cast<std::size_t>(layout.self) * row + static_cast<std::size_t>(to));
+    received = part(arriving);
+    received.begin += layout.received[static_cast<std::size_t>(from)];
+    received.begin -= what.offsets[arriving];
+  }
+  return {.send = {.to = to, .piece = at(Place::kInput, sent)},
+          .receive = {.from = from, .piece = at(Place::kOutput, received)}};
+}
+
+Step dissemination_step(const Layout& layout, const Turn& turn) {
+  const int n = layout.collective.participants;
+  const int distance = 1 << turn.round;
+  return {.send = {.to = (layout.self + distance) % n,
+                   .piece = {Place::kScratch, 0, 1},
+                   .after_receives = turn.round_ago},
+          .receive = {.from = (layout.self - distance + n) % n, .piece = {Place::kScratch, 1, 1}}};
+}
+
+}  // namespace
+
+Extent eager_extent(const Layout& layout) {
+  const int n = layout.collective.participants;
+  const auto rounds = [](int count) { return static_cast<std::uint32_t>(count); };
+  switch (layout.collective.kind) {
+    case OpKind::kAllreduce:
+      return {.rounds = n == 1 ? 1 : rounds(doubling_rounds(n)), .chunks = 1};
+    case OpKind::kBroadcast:
+      return {.rounds = rounds(log2_up(n) + 1)};
+    case OpKind::kAllgather:
+    case OpKind::kAlltoall:
+      return {.rounds = rounds(n)};
+    case OpKind::kBarrier:
+      return {.rounds = rounds(log2_up(n)), .scratch_bytes = 2};
+    case OpKind::kReducescatter:
+      break;
+  }
+  CIRANDA_ASSERT(false);  // reducescatter is a ring
+  return {};
+}
+
+Step eager_step(const Layout& layout, int channel, std::uint32_t index) {
+  const Turn turn = layout.turn(index);
+  switch (layout.collective.kind) {
+    case OpKind::kAllreduce:
+      return doubling_step(layout, channel, turn);
+    case OpKind::kBroadcast:
+      return binomial_step(layout, channel, turn);
+    case OpKind::kBarrier:
+      return dissemination_step(layout, turn);
+    default:
+      return direct_step(layout, channel, turn);
+  }
+}
+
+Piece eager_chunk(const Layout& layout, int channel, std::uint32_t index) {
+  return at(Place::kInput, layout.segment(layout.whole(), channel, index));
+}
+
+}  // namespace ciranda

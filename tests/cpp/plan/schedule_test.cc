@@ -1,0 +1,93 @@
+// What could break: bits that depend on timing or on the participant, pieces off the elements,
+// tables that people read.
+#include "core/plan/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "plan/network.h"
+
+namespace ciranda {
+namespace {
+
+// Floats whose sum depends on the order, with zeros of both signs and what is not a number.
+Bytes any_floats(std::size_t count, std::mt19937& random) {
+  Bytes bytes(count * sizeof(float));
+  for (std::size_t i = 0; i < count; ++i) {
+    float value = std::ldexp(static_cast<float>(random()) - 2e9f, static_cast<int>(random() % 60));
+    if (i % 7 == 0) value = random() % 2 == 0 ? 0.0f : -0.0f;
+    if (random() % 50 == 0) value = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(float));
+  }
+  return bytes;
+}
+
+TEST(Schedule, GivesTheSameBitsEverywhereAndInEveryRun) {
+  std::mt19937 random(7);
+  for (const int n : {2, 3, 5, 8, 11, 64}) {
+    const std::size_t floats = n == 64 ? 2100 : 700;
+    std::vector<Bytes> inputs;
+    for (int p = 0; p < n; ++p) inputs.push_back(any_floats(floats, random));
+    const Collective allreduce = {.participants = n, .payload_bytes = floats * sizeof(float)};
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kProduct}) {
+        const auto run = [&](std::uint32_t seed) {
+          const Grain grain = {.channels = 2, .stripe_bytes_min = 64, .segment_bytes = 128};
+          return execute(schedules_of(allreduce, algorithm, grain), inputs, output_bytes(allreduce),
+                         {DType::kFloat32, op},
+                         {.in_place = seed % 2 == 0, .connection_bytes = 300, .seed = seed});
+        };
+        const Bytes first = run(1).front();
+        for (const std::uint32_t seed : {1u, 2u, 3u}) {
+          for (const Bytes& output : run(seed)) EXPECT_TRUE(output == first) << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, ShortStripesLeaveChannelsUnused) {
+  const Grain grain = {.channels = 4, .stripe_bytes_min = 1000, .segment_bytes = 1 << 20};
+  const auto channels = [&](std::uint64_t payload) {
+    return Schedule({.participants = 2, .payload_bytes = payload}, 0, Algorithm::kRing, grain)
+        .channels();
+  };
+  EXPECT_EQ(channels(1), 1);
+  EXPECT_EQ(channels(3900), 1);  // half of it is the block
+  EXPECT_EQ(channels(4100), 2);
+  EXPECT_EQ(channels(1 << 20), 4);
+}
+
+TEST(Schedule, NothingToMoveTakesNoSteps) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+    EXPECT_EQ(Schedule({.participants = 3}, 0, algorithm).steps(), 0u);
+  }
+}
+
+TEST(Schedule, ChunksComeInTheOrderInWhichStepsReadThem) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+    const Schedule schedule({.participants = 4, .payload_bytes = 4096}, 1, algorithm,
+                            {.segment_bytes = 256});
+    std::uint64_t bytes = 0;
+    for (std::uint32_t k = 0; k < schedule.chunks(); ++k) bytes += schedule.chunk(0, k).bytes;
+    EXPECT_EQ(bytes, 4096u) << "each byte is reduced inside the host once";
+    for (std::uint32_t i = 0; i < schedule.steps(); ++i) {
+      const auto [send, receive] = schedule.step(0, i);
+      const auto last_chunk_is = [&](const Piece& piece, std::uint32_t after_chunks) {
+        if (piece.place != Place::kInput || piece.bytes == 0) return;
+        ASSERT_GE(after_chunks, 1u);
+        EXPECT_EQ(schedule.chunk(0, after_chunks - 1).begin, piece.begin);
+        EXPECT_EQ(schedule.chunk(0, after_chunks - 1).bytes, piece.bytes);
+      };
+      last_chunk_is(send.piece, send.after_chunks);
+      last_chunk_is(receive.own, receive.after_chunks);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ciranda
