@@ -1,0 +1,90 @@
+#include "core/plan/cost.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/base/assert.h"
+
+namespace ciranda {
+namespace {
+
+// bytes * 1000 / rate, without overflow for any payload (limits: types.h).
+std::uint64_t ns(std::uint64_t bytes, std::uint64_t bytes_per_us) {
+  CIRANDA_ASSERT(bytes_per_us >= 1);
+  return bytes / bytes_per_us * 1000 + bytes % bytes_per_us * 1000 / bytes_per_us;
+}
+
+std::uint64_t moved_bytes(const Collective& collective) {
+  const std::vector<std::uint64_t>& offsets = collective.offsets;
+  const auto row = static_cast<std::size_t>(collective.participants) + 1;
+  if (offsets.empty()) return collective.payload_bytes;
+  std::uint64_t most = 0;
+  for (std::size_t begin = 0; begin < offsets.size(); begin += row) {
+    most = std::max(most, offsets[begin + row - 1] - offsets[begin]);
+  }
+  return most;
+}
+
+}  // namespace
+
+std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const Link& link,
+                         const Grain& grain) {
+  const auto n = static_cast<std::uint64_t>(collective.participants);
+  if (n == 1) return 0;
+  const std::uint64_t bytes = moved_bytes(collective);
+  const std::uint64_t a = link.latency_ns;
+  const std::uint64_t move = ns(bytes, link.bytes_per_us);
+  const std::uint64_t reduce = ns(bytes, link.reduced_bytes_per_us);
+  const std::uint64_t others_move = ns(bytes - bytes / n, link.bytes_per_us);
+  const std::uint64_t others_reduce = ns(bytes - bytes / n, link.reduced_bytes_per_us);
+  const auto log2_down = static_cast<std::uint64_t>(std::bit_width(n) - 1);
+  const auto log2_up = static_cast<std::uint64_t>(std::bit_width(n - 1));
+  const bool ring = algorithm == Algorithm::kRing;
+  switch (collective.kind) {
+    case OpKind::kAllreduce:
+      if (ring) return 2 * (n - 1) * a + 2 * others_move + others_reduce;
+      if (log2_up == log2_down) return log2_down * (a + move + reduce);
+      return log2_down * (a + move + reduce) + 2 * (a + move) + reduce;
+    case OpKind::kReducescatter:
+      return (n - 1) * a + others_move + others_reduce;
+    case OpKind::kBroadcast: {
+      if (!ring) return log2_up * (a + move);
+      const auto channels = static_cast<std::uint64_t>(grain.channels);
+      const std::uint64_t segment_bytes = std::min(bytes, grain.segment_bytes * channels);
+      return (n - 1) * a + move + (n - 2) * ns(segment_bytes, link.bytes_per_us);
+    }
+    case OpKind::kAllgather:
+      return (ring ? (n - 1) * a : a) + others_move;
+    case OpKind::kAlltoall:
+      return a + others_move;
+    case OpKind::kBarrier:
+      return log2_up * a;
+  }
+  CIRANDA_ASSERT(false);  // no such kind
+  return 0;
+}
+
+Algorithm choose_algorithm(const Collective& collective, const Link& link, const Grain& grain) {
+  const auto predict = [&](Algorithm algorithm) {
+    return predict_ns(collective, algorithm, link, grain);
+  };
+  bool eager = true;
+  switch (collective.kind) {
+    case OpKind::kReducescatter:
+      eager = false;
+      break;
+    case OpKind::kAllgather:
+      eager = link.latency_ns * static_cast<std::uint64_t>(collective.participants - 1) >
+              ns(moved_bytes(collective), link.bytes_per_us);
+      break;
+    case OpKind::kAllreduce:
+    case OpKind::kBroadcast:
+      eager = predict(Algorithm::kEager) <= predict(Algorithm::kRing);
+      break;
+    default:
+      break;
+  }
+  return eager ? Algorithm::kEager : Algorithm::kRing;
+}
+
+}  // namespace ciranda
