@@ -9,6 +9,7 @@
 #include <random>
 #include <tuple>
 
+#include "core/base/assert.h"
 #include "core/kernels/reduce.h"
 
 namespace ciranda {
@@ -181,7 +182,7 @@ class Network {
     Bytes& input = memory_[p].in_place ? memory_[p].output : memory_[p].input;
     Bytes* places[] = {&input, &memory_[p].output, &channel.scratch};
     Bytes& place = *places[static_cast<std::size_t>(piece.place)];
-    EXPECT_LE(piece.begin + piece.bytes, place.size());
+    CIRANDA_ASSERT(piece.begin + piece.bytes <= place.size());
     EXPECT_EQ(piece.bytes > 1 ? piece.begin % dtype_bytes(arithmetic_.dtype) : 0, 0u);
     return place.data() + piece.begin;
   }

@@ -50,6 +50,29 @@ TEST(Schedule, GivesTheSameBitsEverywhereAndInEveryRun) {
   }
 }
 
+TEST(Schedule, RunsWithAnyNumberOfParticipants) {
+  for (int n = 1; n <= 64; n += n < 32 ? 1 : 8) {
+    const auto seed = static_cast<std::uint32_t>(n);
+    const NetworkOptions options = {.connection_bytes = 64, .seed = seed};
+    const Arithmetic average = {DType::kInt32, ReduceOp::kAverage, 1.0 / n};
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+      const std::uint64_t payload = 68 * static_cast<std::uint64_t>(n);
+      expect_correct({.participants = n, .payload_bytes = payload}, algorithm, {}, average,
+                     options);
+      expect_correct(
+          {.kind = OpKind::kBroadcast, .participants = n, .root = n / 2, .payload_bytes = payload},
+          algorithm, {}, average, options);
+      for (const OpKind kind : {OpKind::kAllgather, OpKind::kReducescatter, OpKind::kAlltoall}) {
+        const bool ring = algorithm == Algorithm::kRing;
+        if (kind != OpKind::kAllgather && ring != (kind == OpKind::kReducescatter)) continue;
+        Collective parts = {.kind = kind, .participants = n};
+        parts.offsets = unequal_offsets(parts, 4, 9, seed);
+        expect_correct(parts, algorithm, {}, average, options);
+      }
+    }
+  }
+}
+
 TEST(Schedule, ShortStripesLeaveChannelsUnused) {
   const Grain grain = {.channels = 4, .stripe_bytes_min = 1000, .segment_bytes = 1 << 20};
   const auto channels = [&](std::uint64_t payload) {
