@@ -59,6 +59,8 @@ have() {
     cmake) command -v cmake >/dev/null && at_least 3.25 "$(cmake --version | awk 'NR==1{print $3}')" ;;
     ninja-build) command -v ninja >/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
+    iproute2) PATH=$PATH:/sbin command -v tc >/dev/null ;;
+    openssh-server) [[ -x /usr/sbin/sshd ]] ;;
     linux-perf) command -v perf >/dev/null ;;
     python3-venv | python3-dev) base_python >/dev/null ;;
     libgtest-dev) preprocesses gtest/gtest.h ;;
@@ -78,11 +80,11 @@ required=(g++ cmake ninja-build python3-venv python3-dev libssl-dev)
 optional=(ccache dataset-fashion-mnist)  # faster builds; the demo's images without a download
 for group in "$@"; do
   case $group in
-    test) required+=(libgtest-dev) optional+=(librapidcheck-dev openmpi-bin) ;;
+    test) required+=(libgtest-dev) optional+=(librapidcheck-dev openmpi-bin iproute2) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
     bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;
-    # Slurm brings daemons, so `make test` does not put it on everybody's machine.
-    starters) optional+=(slurmctld slurmd) ;;
+    # These bring daemons, so `make test` does not put them on everybody's machine.
+    starters) optional+=(slurmctld slurmd openssh-server) ;;
     *) echo "setup.sh: unknown group '$group' (test, check, bench, starters)" >&2; exit 2 ;;
   esac
 done

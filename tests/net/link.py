@@ -1,0 +1,104 @@
+"""What a cable does to packets. Pure: time comes in as an argument, packets go out as values."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+IPV4_DESTINATION = slice(16, 20)
+IPV6_DESTINATION = slice(24, 40)
+
+
+@dataclass(frozen=True)
+class Link:
+    """The cable between a host and the network; the defaults are a perfect one."""
+
+    delay_ms: float = 0.0  # of what the host sends: a round trip of two such hosts takes twice that
+    rate_mbit: float | None = None  # in each direction, counted in bytes of IP; None: unlimited
+    loss: float = 0.0  # the part of what the host sends that vanishes
+    queue_kib: int = 256  # what waits for the rate; a packet that finds it full is dropped
+
+
+class Pipe:
+    """One direction of a cable: a queue in front of a rate."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._free_at = 0.0
+
+    def passed_at(self, now: float, size: int) -> float | None:
+        """When the last byte is through; None where the queue is full."""
+        rate = self.link.rate_mbit
+        if rate is None:
+            return now
+        byte_s = 8e-6 / rate
+        begin = max(now, self._free_at)
+        if begin - now > self.link.queue_kib * 1024 * byte_s:
+            return None
+        self._free_at = begin + size * byte_s
+        return self._free_at
+
+
+class Cable:
+    """Both directions of one host's link."""
+
+    def __init__(self, seed: str) -> None:
+        self.plugged = True
+        self._random = random.Random(seed)
+        self.change(Link())
+
+    def change(self, link: Link) -> None:
+        """For packets to come; what is on its way stays on its way."""
+        self.link = link
+        self.up, self.down = Pipe(link), Pipe(link)
+
+    def loses(self) -> bool:
+        """Draws the next packet's fate. The same seed and order of packets: the same losses."""
+        return self.link.loss > 0 and self._random.random() < self.link.loss
+
+
+class Fabric:
+    """Cables that meet in one router without limits of its own."""
+
+    def __init__(self, ports: Mapping[bytes, int], seed: int) -> None:
+        """`ports`: packed addresses, IPv4 or IPv6, and the number of their cable."""
+        self._ports = ports
+        self.cables = {port: Cable(f"{seed}/{port}") for port in sorted(set(ports.values()))}
+        # (when, order of arrival, port, has passed the port's rate, packet)
+        self._under_way: list[tuple[float, int, int, bool, bytes]] = []
+        self._count = 0
+
+    def send(self, now: float, source: int, packet: bytes) -> None:
+        """A host gives a packet to its cable. One to nobody here, or to many, is dropped."""
+        where = IPV4_DESTINATION if packet[0] >> 4 == 4 else IPV6_DESTINATION
+        target = self._ports.get(packet[where])
+        cable = self.cables[source]
+        if target is None or not cable.plugged or cable.loses():
+            return
+        passed = cable.up.passed_at(now, len(packet))
+        if passed is not None:
+            self._push(passed + cable.link.delay_ms / 1e3, target, False, packet)
+
+    def due(self, now: float) -> Iterator[tuple[int, bytes]]:
+        """(port, packet) of all that has arrived by now, in order."""
+        while self._under_way and self._under_way[0][0] <= now:
+            when, _, port, passed, packet = heapq.heappop(self._under_way)
+            cable = self.cables[port]
+            if not cable.plugged:
+                continue
+            if passed or cable.link.rate_mbit is None:
+                yield port, packet
+                continue
+            arrived = cable.down.passed_at(when, len(packet))
+            if arrived is not None:
+                self._push(arrived, port, True, packet)
+
+    def next_at(self) -> float | None:
+        """When something is due next; None while nothing is under way."""
+        return self._under_way[0][0] if self._under_way else None
+
+    def _push(self, when: float, port: int, passed: bool, packet: bytes) -> None:
+        self._count += 1
+        heapq.heappush(self._under_way, (when, self._count, port, passed, packet))

@@ -1,0 +1,185 @@
+"""One machine of a test network: namespaces that live as long as the process that made them.
+
+A machine has its own network, mounts, processes, name and shared memory. Nothing of it has a name
+outside: its first process holds it, the kernel ends that process with ours, and whatever runs
+inside ends with it. So nothing can collide, and nothing is left behind, not even after kill -9.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_KINDS = ("pid_for_children", "ipc", "uts", "net", "mnt")
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+SBIN_PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"  # an account may lack sbin
+
+# Arguments: the machine's name, and a folder whose files are laid over those of /etc.
+# An ignored SIGCHLD survives exec: orphans are reaped although sleep waits for nobody.
+_FIRST_PROCESS = """
+set -e
+trap '' CHLD
+echo "$1" >/proc/sys/kernel/hostname
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs tmpfs /dev/shm
+if [ -d ~root/.ssh ]; then mount -t tmpfs tmpfs ~root/.ssh; fi
+mkdir /run/sshd
+cd "$2"
+find . -type f | while read -r file; do mount --bind "$file" "/etc/$file"; done
+cd /
+ip link set lo up
+echo ready
+exec sleep infinity
+"""
+
+_UNSHARE = ("unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def obstacle() -> str | None:
+    """Why machines cannot be made here; None where they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("unshare", "ip", "tc"):
+        if shutil.which(program, path=SBIN_PATH) is None:
+            return f"the program {program} is not installed"
+    if not os.path.exists("/dev/net/tun"):
+        return "there is no /dev/net/tun"
+    probe = subprocess.run([*_UNSHARE, "true"], capture_output=True, text=True)
+    return probe.stderr.strip() if probe.returncode else None
+
+
+class Namespace:
+    """A machine without network devices. `etc`: files that it sees instead of those in /etc."""
+
+    def __init__(self, name: str, folder: Path, etc: Mapping[str, str]) -> None:
+        """`folder` must exist and be ours; it holds the files as long as the machine lives."""
+        self.name = name
+        for path, text in etc.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        first_process = ("sh", "-c", _FIRST_PROCESS, "sh", name, str(folder))
+        self._holder = subprocess.Popen(
+            [*_UNSHARE, "--kill-child", "--mount-proc", "--", *first_process],
+            env={**os.environ, "PATH": SBIN_PATH},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is for pytest
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - pytest has one thread
+        )
+        self.pid = self._holder.pid
+        assert self._holder.stdout is not None
+        said = self._holder.stdout.readline()
+        if said != b"ready\n":
+            said += self._holder.stdout.read()
+            self.crash()
+            raise OSError(f"{name} does not come up: {said.decode(errors='replace').strip()}")
+        self._entrances = [os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+
+    def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """subprocess.run inside; output is text and is captured. Blocks."""
+        options = {"stdin": subprocess.DEVNULL} | options
+        if "input" in options:
+            del options["stdin"]
+        return subprocess.run(argv, capture_output=True, text=True, **self._inside(options))
+
+    def check(self, argv: Sequence[str], **options: Any) -> str:
+        """What a command inside prints; the command must succeed. Blocks."""
+        done = self.run(argv, **options)
+        if done.returncode != 0:
+            raise OSError(f"{self.name}: {list(argv)} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """subprocess.Popen inside, in a session of its own.
+
+        What is sent to it reaches the command: the usual signals, and SIGKILL; SIGSTOP does not.
+        """
+        return subprocess.Popen(argv, **self._inside(options))
+
+    def python(self, code: str, *arguments: str) -> str:
+        """What a piece of Python inside prints. Blocks."""
+        return self.check([sys.executable, "-c", code, *arguments])
+
+    def ip(self, *lines: str) -> None:
+        """Runs lines of `ip -batch`. A pid in them is one of ours, not one of this machine."""
+        self.in_network("ip", "-batch", "-", text="\n".join(lines) + "\n")
+
+    def in_network(self, *argv: str, text: str = "", may_fail: bool = False) -> None:
+        """Runs a program of ours that is moved to this network only."""
+        done = subprocess.run(
+            ["nsenter", f"--net=/proc/{self.pid}/ns/net", *argv],
+            input=text,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": SBIN_PATH},
+        )
+        if done.returncode != 0 and not may_fail:
+            raise OSError(f"{self.name}: {' '.join(argv)} {text!r}: {done.stderr}")
+
+    def crash(self) -> None:
+        """Ends the machine at once, with everything that runs in it; its peers hear nothing."""
+        self._holder.kill()
+        self._holder.wait()
+        if self._holder.stdout is not None:
+            self._holder.stdout.close()
+            self._holder.stdout = None
+        for entrance in self.__dict__.pop("_entrances", ()):
+            os.close(entrance)
+
+    def _inside(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "env": {**os.environ, "PATH": SBIN_PATH},
+            "start_new_session": True,
+            "preexec_fn": self._enter,
+            **options,
+        }
+
+    def _enter(self) -> None:
+        """Runs in the child, before it executes. A process cannot move to another pid namespace,
+        only its children can: so the child's child executes, and the child stands in for it."""
+        folder = os.getcwd()
+        _die_with_parent()
+        for entrance in self._entrances:
+            _check(_libc.setns(entrance, 0))
+        os.chdir(folder)  # other mounts, so the old folder is not ours any more
+        child = os.fork()
+        if child != 0:
+            _stand_in_for(child)
+        _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _stand_in_for(child: int) -> NoReturn:
+    """Hands signals on to `child`, and ends as it ended."""
+    try:
+        for each in _FORWARDED:
+            signal.signal(each, lambda number, _: os.kill(child, number))
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the ends of pipes belong to `child` alone
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            for each in _FORWARDED:
+                signal.signal(each, signal.SIG_DFL)
+            os.kill(os.getpid(), os.WTERMSIG(status))
+        os._exit(os.waitstatus_to_exitcode(status))
+    finally:
+        os._exit(255)

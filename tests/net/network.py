@@ -1,0 +1,173 @@
+"""A network of hosts for a test:
+
+    with Network(2, folder, addresses=("ipv6",), ssh=True) as network:
+        a, b = network.hosts
+        a.run(["ssh", b.name, "hostname"])
+        network.unplug(b)
+
+Hosts share the machine's file system, but for /run and /dev/shm; everything else is their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from net import sshd
+from net.bridge import Bridge
+from net.link import Link
+from net.namespace import Namespace
+from net.router import Router
+
+HOSTS_MAX = 254  # what fits into an IPv4 network of 24 bits
+Family = Literal["ipv4", "ipv6"]
+_PREFIX_BITS = {"ipv4": 24, "ipv6": 64}
+_DISABLE_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+# The machine's DNS and its users' directory are no part of the network.
+_NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
+
+
+def address_of(family: Family, lan: int, host: int) -> str:
+    if family == "ipv4":
+        return f"10.77.{lan + 1}.{host + 1}"
+    return f"fd77:{lan + 1}::{host + 1:x}"
+
+
+class Host(Namespace):
+    """A host: eth0 and so on lead to the others, whose names it knows."""
+
+    def __init__(
+        self, index: int, families: Sequence[Family], folder: Path, etc: Mapping[str, str]
+    ) -> None:
+        super().__init__(f"node{index}", folder, etc)
+        self.index = index
+        self.families = families
+        self.ports: list[int] = []  # where the network has plugged in each eth
+
+    def address(self, family: Family | None = None, *, nic: int = 0) -> str:
+        """Its address of this family, by default of the network's first."""
+        return address_of(family or self.families[0], nic, self.index)
+
+
+class Network:
+    """`count` hosts node0, node1, … with `nics` devices each, eth0 in one LAN, eth1 in the next.
+
+    node0 is the name of the addresses on eth0, node0-eth1 of those on eth1. `router` puts a router
+    into user space between them: slower (about 100 Mbit/s), but it can delay and lose. `folder` is
+    made, and is needed as long as the network lives.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        folder: Path,
+        *,
+        addresses: Sequence[Family] = ("ipv4", "ipv6"),
+        nics: int = 1,
+        router: bool = False,
+        seed: int = 0,
+        ssh: bool = False,
+    ) -> None:
+        assert 1 <= count <= HOSTS_MAX and addresses
+        self.folder = folder
+        self.hosts: list[Host] = []
+        self._families = tuple(addresses)
+        self._nics = nics
+        self._seed = seed
+        self._names = [f"node{index}" for index in range(count)]
+        self._with_router = router
+        self._with_ssh = ssh
+
+    def __enter__(self) -> Network:
+        with ExitStack() as undo:  # what was started when something fails
+            self.folder.mkdir()
+            self._cables = Router(self._seed) if self._with_router else self._start_bridge()
+            undo.callback(self._cables.close)
+            if self._with_ssh:
+                sshd.make_keys(self._ssh_folder, self._all_addresses())
+            for index, name in enumerate(self._names):
+                host = self._start_host(index, name)
+                undo.callback(host.crash)
+                self.hosts.append(host)
+            self._cables.start()
+            for host in self.hosts:
+                self._bring_up(host)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def set_link(self, link: Link, *hosts: Host, nic: int | None = None) -> None:
+        """Changes the cables of these hosts, or of all, from now on."""
+        for port in self._ports(hosts, nic):
+            self._cables.set_link(port, link)
+
+    def unplug(self, *hosts: Host, nic: int | None = None) -> None:
+        """Packets from and to these hosts vanish; nobody is told."""
+        for port in self._ports(hosts, nic):
+            self._cables.set_plugged(port, False)
+
+    def plug(self, *hosts: Host, nic: int | None = None) -> None:
+        for port in self._ports(hosts, nic):
+            self._cables.set_plugged(port, True)
+
+    def _ports(self, hosts: Sequence[Host], nic: int | None) -> list[int]:
+        chosen = hosts or self.hosts
+        return [
+            port for host in chosen for port in (host.ports if nic is None else [host.ports[nic]])
+        ]
+
+    def _start_bridge(self) -> Bridge:
+        folder = self.folder / "switch"
+        folder.mkdir()
+        return Bridge(folder)
+
+    @property
+    def _ssh_folder(self) -> Path:
+        return self.folder / "ssh"
+
+    def _start_host(self, index: int, name: str) -> Host:
+        etc = {"hosts": self._hosts_file(), "nsswitch.conf": _NSSWITCH}
+        if self._with_ssh:
+            etc |= sshd.client_files(self._ssh_folder)
+        folder = self.folder / name
+        folder.mkdir()
+        host = Host(index, self._families, folder, etc)
+        host.ports = [
+            self._cables.attach(host, f"eth{lan}", lan, self._addresses(lan, index))
+            for lan in range(self._nics)
+        ]
+        return host
+
+    def _bring_up(self, host: Host) -> None:
+        if "ipv6" not in self._families:
+            host.check(["sh", "-c", f"echo 1 >{_DISABLE_IPV6}"])
+        for lan in range(self._nics):
+            lines = [f"link set eth{lan} up"]
+            for family in self._families:
+                address = f"{address_of(family, lan, host.index)}/{_PREFIX_BITS[family]}"
+                # Nobody else can have it, so it may be used at once.
+                lines += [f"addr add {address} dev eth{lan}{' nodad' if family == 'ipv6' else ''}"]
+            host.ip(*lines)
+        if self._with_ssh:
+            sshd.start_sshd(host, self._ssh_folder)
+
+    def _addresses(self, lan: int, index: int) -> list[str]:
+        return [address_of(family, lan, index) for family in self._families]
+
+    def _all_addresses(self) -> dict[str, list[str]]:
+        return {
+            name: [each for lan in range(self._nics) for each in self._addresses(lan, index)]
+            for index, name in enumerate(self._names)
+        }
+
+    def _hosts_file(self) -> str:
+        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        for lan in range(self._nics):
+            suffix = f"-eth{lan}" if lan else ""
+            for index, name in enumerate(self._names):
+                lines += [f"{each} {name}{suffix}" for each in self._addresses(lan, index)]
+        return "\n".join(lines) + "\n"

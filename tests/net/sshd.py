@@ -1,0 +1,80 @@
+"""An sshd in every host, and clients in the hosts that know all of them. `ssh NAME` just works.
+
+Keys, known hosts and configurations are made for one network, in its folder; a host sees them
+as the machine's configuration (/etc/ssh), and an empty ~/.ssh.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from net.namespace import SBIN_PATH, Namespace
+
+_CLIENT = """\
+Host *
+  IdentityFile {folder}/user_key
+  IdentitiesOnly yes
+  IdentityAgent none
+  GlobalKnownHostsFile {folder}/known_hosts
+  StrictHostKeyChecking yes
+"""
+# The machine's own modules and accounts stay out of it: keys only. StrictModes would object to a
+# folder below /tmp, which everybody may write to.
+_SERVER = """\
+HostKey {folder}/{name}_key
+AuthorizedKeysFile {folder}/user_key.pub
+AuthenticationMethods publickey
+StrictModes no
+UsePAM no
+PidFile none
+PrintMotd no
+LogLevel VERBOSE
+"""
+# UsePAM no refuses an account whose password field begins with "!", as root's does on Ubuntu.
+_SHADOW = "root:*:19000:0:99999:7:::\nsshd:*:19000:0:99999:7:::\n"
+
+
+def obstacle() -> str | None:
+    """Why sshd cannot run here; None where it can."""
+    for program in ("sshd", "ssh", "ssh-keygen"):
+        if shutil.which(program, path=SBIN_PATH) is None:
+            return f"the program {program} is not installed (tools/setup.sh starters)"
+    return None
+
+
+def make_keys(folder: Path, hosts: Mapping[str, Sequence[str]]) -> None:
+    """Keys of the user and of the hosts. `hosts`: the addresses of each name."""
+    folder.mkdir()
+    _make_key(folder / "user_key")
+    known = []
+    for name, addresses in hosts.items():
+        public = _make_key(folder / f"{name}_key")
+        known.append(f"{','.join([name, *addresses])} {public}")
+    (folder / "known_hosts").write_text("".join(known))
+
+
+def client_files(folder: Path) -> dict[str, str]:
+    """What a host sees in its /etc."""
+    return {"ssh/ssh_config": _CLIENT.format(folder=folder), "shadow": _SHADOW}
+
+
+def start_sshd(host: Namespace, folder: Path) -> None:
+    """Returns when it listens. It ends with its host."""
+    configuration = folder / f"{host.name}_sshd_config"
+    configuration.write_text(_SERVER.format(folder=folder, name=host.name))
+    program = shutil.which("sshd", path=SBIN_PATH)  # sshd demands an absolute path
+    assert program is not None
+    host.check([program, "-f", str(configuration), "-E", str(folder / f"{host.name}_sshd.log")])
+
+
+def _make_key(path: Path) -> str:
+    """Makes a pair of keys without a password; returns the public one."""
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    return path.with_name(path.name + ".pub").read_text()
