@@ -12,6 +12,8 @@ from ciranda import cmake_prefix_path
 from ciranda.run import environment, launch_plan, local
 from ciranda.run.environment import JobPlaces
 from ciranda.run.errors import LaunchError
+from ciranda.run.hosts import parse_hostfile, parse_hosts
+from ciranda.run.launch_plan import HostSource
 
 _EXAMPLES = """\b
 Examples:
@@ -55,7 +57,8 @@ class _Run(click.Command):
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
 )
 @click.option("-np", "--np", "--num-proc", "np", type=int, metavar="N", help="Ranks [cores].")
-@click.option("-H", "--hosts", metavar="HOST:N", help="As horovodrun's; only localhost so far.")
+@click.option("-H", "--hosts", metavar="HOST:N,...", help="Hosts and slots, as horovodrun's.")
+@click.option("--hostfile", "-hostfile", metavar="FILE", help="Lines: HOST slots=N; - is stdin.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
@@ -70,6 +73,7 @@ def run_command(
     ctx: click.Context,
     np: int | None,
     hosts: str | None,
+    hostfile: str | None,
     timeout: float | None,
     assign: tuple[str, ...],
     env_file: tuple[str, ...],
@@ -91,7 +95,9 @@ def run_command(
         if timeout is not None and not timeout > 0:
             raise LaunchError(f"--timeout must be more than 0 seconds, not {timeout:g}")
         host, cores = os.uname().nodename, environment.count_cores()
-        size = launch_plan.choose_size(np, hosts, cores=cores, host=host)
+        named = _named_hosts(hosts, hostfile)
+        ranks = launch_plan.choose_places(np, named, cores=cores, host=host)
+        size = len(ranks)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
         user = _user_environment(env_file, assign)
@@ -99,7 +105,7 @@ def run_command(
         def plan_in(places: JobPlaces) -> launch_plan.LaunchPlan:
             return launch_plan.plan_launch(
                 argv,
-                size=size,
+                ranks=ranks,
                 cores=cores,
                 host=host,
                 places=places,
@@ -113,6 +119,7 @@ def run_command(
             places = JobPlaces("<drawn at the start>", "<private folder made at the start>", logs)
             click.echo(launch_plan.describe(plan_in(places)))
             return
+        launch_plan.refuse_other_hosts(ranks, named, host=host)
         settings = JobSettings(
             rerun=_rerun(ctx.command_path, ctx.params, command),
             timeout_s=timeout,
@@ -129,22 +136,38 @@ def run_command(
     ctx.exit(code)
 
 
+def _named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
+    """What -H or --hostfile names."""
+    if hosts is not None and hostfile is not None:
+        raise LaunchError("-H and --hostfile both name the hosts; give one of them")
+    if hosts is not None:
+        return HostSource(parse_hosts(hosts), "-H")
+    if hostfile is None:
+        return None
+    name = "standard input" if hostfile == "-" else hostfile
+    return HostSource(parse_hostfile(_read_text(hostfile, "--hostfile"), name), name)
+
+
 def _user_environment(env_files: Sequence[str], assign: Sequence[str]) -> dict[str, str]:
     """What --env-file and -x set; -x wins."""
     user: dict[str, str] = {}
     for name in env_files:
-        try:
-            with open(name, encoding="utf-8") as file:
-                text = file.read()
-        except OSError as error:
-            raise LaunchError(f"--env-file {name}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise LaunchError(f"--env-file {name}: not UTF-8 text") from error
-        user.update(environment.parse_env_file(text, name))
+        user.update(environment.parse_env_file(_read_text(name, "--env-file"), name))
     values, missing = environment.parse_assignments(assign, os.environ)
     for name in missing:
         click.echo(f"ciranda: -x {name}: not set here, so not set for the ranks", err=True)
     return {**user, **values}
+
+
+def _read_text(name: str, option: str) -> str:
+    """A file's text; `-` is stdin."""
+    try:
+        with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
+            return file.read()
+    except OSError as error:
+        raise LaunchError(f"{option} {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise LaunchError(f"{option} {name}: not UTF-8 text") from error
 
 
 def _columns(size: int) -> int | None:
@@ -179,6 +202,7 @@ def _rerun(program: str, params: Mapping[str, object], command: Sequence[str]) -
 _RERUN_OPTIONS = {
     "np": "-np",
     "hosts": "-H",
+    "hostfile": "--hostfile",
     "timeout": "--timeout",
     "assign": "-x",
     "env_file": "--env-file",

@@ -8,18 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ciranda.run.errors import LaunchError
+from ciranda.run.hosts import Host, Place, assign_ranks
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _CGROUP_ROOT = "/sys/fs/cgroup"
-_RANK_NAMES = (
-    "CIRANDA_RANK",
-    "CIRANDA_LOCAL_RANK",
-    "HOROVOD_RANK",
-    "HOROVOD_LOCAL_RANK",
-    "RANK",
-    "LOCAL_RANK",
-    "ROLE_RANK",
-)
 
 
 @dataclass(frozen=True)
@@ -37,36 +29,41 @@ class JobPlaces:
         return os.path.join(self.log_dir, f"rank-{rank}.error.json")
 
 
-def common_environment(places: JobPlaces, *, size: int, host: str) -> dict[str, str]:
-    """The variables that all ranks of a job on one host share."""
+def job_environment(places: JobPlaces, *, size: int, master: str) -> dict[str, str]:
+    """The variables that all ranks of a job share; `master` is the host of rank 0."""
     return {
         "CIRANDA_SIZE": str(size),
-        "CIRANDA_LOCAL_SIZE": str(size),
-        "CIRANDA_CROSS_RANK": "0",
-        "CIRANDA_CROSS_SIZE": "1",
         "CIRANDA_JOB_ID": places.job_id,
         "CIRANDA_JOB_DIR": places.job_dir,
         "CIRANDA_LOG_DIR": places.log_dir,
         "HOROVOD_SIZE": str(size),
-        "HOROVOD_LOCAL_SIZE": str(size),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_HOSTNAME": host,
         "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "GROUP_RANK": "0",
-        "NODE_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": master,
         "MASTER_PORT": str(_master_port(places.job_id)),
         "TORCHELASTIC_RUN_ID": places.job_id,
     }
 
 
-def rank_environment(places: JobPlaces, rank: int) -> dict[str, str]:
-    """The variables in which one rank differs from the others."""
-    error_file = places.error_file(rank)
+def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
+    """The variables that tell a rank its place."""
+    error_file = places.error_file(place.rank)
+    numbers = {
+        "RANK": place.rank,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_SIZE": place.local_size,
+        "CROSS_RANK": place.cross_rank,
+        "CROSS_SIZE": place.cross_size,
+    }
     return {
-        **dict.fromkeys(_RANK_NAMES, str(rank)),
+        **{f"CIRANDA_{name}": str(number) for name, number in numbers.items()},
+        **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
+        "HOROVOD_HOSTNAME": place.host.name,
+        "RANK": str(place.rank),
+        "ROLE_RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "GROUP_RANK": str(place.host_index),
+        "NODE_RANK": str(place.host_index),
         "CIRANDA_ERROR_FILE": error_file,
         "TORCHELASTIC_ERROR_FILE": error_file,
     }
@@ -75,17 +72,22 @@ def rank_environment(places: JobPlaces, rank: int) -> dict[str, str]:
 def _identity_names() -> frozenset[str]:
     """What only the launcher may set: a user's own value would split the job."""
     places = JobPlaces("", "", "")
-    names = {*common_environment(places, size=1, host=""), *rank_environment(places, 0)}
+    (place,) = assign_ranks([Host("")], 1)
+    names = {*job_environment(places, size=1, master=""), *rank_environment(places, place)}
     return frozenset(names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"})
 
 
-def default_environment(*, cores: int, local_size: int, columns: int | None) -> dict[str, str]:
-    """Variables that are set only where neither the user nor the environment has set them."""
-    defaults = {
-        "OMP_NUM_THREADS": str(max(1, cores // local_size)),
-        # A block-buffered print would be lost with the process that is killed.
-        "PYTHONUNBUFFERED": "1",
-    }
+def default_environment(
+    *, cores: int | None, local_size: int, columns: int | None
+) -> dict[str, str]:
+    """Variables that are set only where neither the user nor the environment has set them.
+
+    `cores` None: not known here.
+    """
+    # A block-buffered print would be lost with the process that is killed.
+    defaults = {"PYTHONUNBUFFERED": "1"}
+    if cores is not None:
+        defaults["OMP_NUM_THREADS"] = str(max(1, cores // local_size))
     if columns is not None:
         defaults["COLUMNS"] = str(columns)
     return defaults

@@ -6,69 +6,77 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ciranda.run import hosts as host_list
 from ciranda.run.environment import (
     JobPlaces,
-    common_environment,
     default_environment,
+    job_environment,
     rank_environment,
 )
 from ciranda.run.errors import LaunchError
-
-LOCAL_RANKS_MAX = 256  # the core's limit for one host
-_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+from ciranda.run.hosts import LOCAL_RANKS_MAX, Host, Place
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    rank: int
+    place: Place
     argv: tuple[str, ...]
     environment: Mapping[str, str]  # complete: what execve gets
-    own: Mapping[str, str]  # the part in which this rank differs from the others
+    shown: Mapping[str, str]  # the launcher's part of it; a user's values may be secret
+
+    @property
+    def rank(self) -> int:
+        return self.place.rank
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
     ranks: tuple[RankPlan, ...]
-    host: str
-    cores: int
+    host: str  # this one
+    cores: int  # of this one
     places: JobPlaces
-    common: Mapping[str, str]  # set by the launcher for all ranks
-    user_names: tuple[str, ...]  # set by -x and --env-file; values may be secret
+    user_names: tuple[str, ...]  # set by -x and --env-file
 
     @property
     def size(self) -> int:
         return len(self.ranks)
 
+    @property
+    def host_count(self) -> int:
+        return self.ranks[-1].place.host_index + 1
 
-def choose_size(np: int | None, hosts: str | None, *, cores: int, host: str) -> int:
-    """The number of ranks: -np, else the slots of -H, else the cores."""
-    slots = None if hosts is None else parse_hosts(hosts, host=host)
-    size = np if np is not None else (slots if slots is not None else cores)
+
+@dataclass(frozen=True)
+class HostSource:
+    """Hosts as the user named them, and where: "-H a:2", or the name of a file."""
+
+    hosts: tuple[Host, ...]
+    words: str
+
+
+def choose_places(
+    np: int | None, named: HostSource | None, *, cores: int, host: str
+) -> tuple[Place, ...]:
+    """One for each rank: -np of them, else as many as slots were named, else as cores are here."""
+    if named is not None:
+        hosts = host_list.gather_here(named.hosts, host)
+        return host_list.assign_ranks(hosts, np, named.words)
+    size = cores if np is None else np
     if not 1 <= size <= LOCAL_RANKS_MAX:
         raise LaunchError(
             f"the number of ranks (-np) must be between 1 and {LOCAL_RANKS_MAX}, not {size}"
         )
-    if slots is not None and size > slots:
-        raise LaunchError(f"-np {size} asks for more ranks than the {slots} slots of -H {hosts}")
-    return size
+    return host_list.assign_ranks([Host(host, slots=size)], size)
 
 
-def parse_hosts(text: str, *, host: str) -> int:
-    """Slots in Horovod's `-H localhost:N`; every other host is refused."""
-    slots = 0
-    for entry in text.split(","):
-        name, colon, count = entry.strip().rpartition(":")
-        if not colon:
-            name, count = count, "1"
-        if name not in (*_LOCAL_HOSTS, host):
+def refuse_other_hosts(ranks: Iterable[Place], named: HostSource | None, *, host: str) -> None:
+    """Ranks start on this host only, so far."""
+    for place in ranks:
+        if named is not None and (place.host.name != host or place.host.user is not None):
             raise LaunchError(
-                f"-H names the host '{name}', but several hosts are not supported yet: "
-                "only localhost is"
+                f"{named.words} names the host '{_host_words(place.host)}', but several hosts are "
+                f"not supported yet: only this one ({host}) is; --dry-run shows the plan"
             )
-        if not count.isdecimal():
-            raise LaunchError(f"-H {entry.strip()}: the slots after ':' must be a number")
-        slots += int(count)
-    return slots
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:
@@ -90,7 +98,7 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
 def plan_launch(
     argv: Sequence[str],
     *,
-    size: int,
+    ranks: Sequence[Place],
     cores: int,
     host: str,
     places: JobPlaces,
@@ -98,51 +106,60 @@ def plan_launch(
     user: Mapping[str, str],
     columns: int | None = None,
 ) -> LaunchPlan:
-    """Later wins: what is inherited, the launcher's, the user's, this rank's."""
+    """Later wins: what is inherited, the launcher's, the user's. `host` is this one."""
     set_already = {**inherited, **user}
-    defaults = default_environment(cores=cores, local_size=size, columns=columns)
-    common = {name: text for name, text in defaults.items() if name not in set_already}
-    common.update(common_environment(places, size=size, host=host))
-    ranks = []
-    for rank in range(size):
-        own = rank_environment(places, rank)
-        environment = {**inherited, **common, **user, **own}
-        ranks.append(RankPlan(rank, tuple(argv), environment, own))
-    names = tuple(sorted(user))
-    shown = {name: text for name, text in common.items() if name not in user}
-    return LaunchPlan(tuple(ranks), host, cores, places, shown, names)
+    master = "127.0.0.1" if ranks[-1].host_index == 0 else ranks[0].host.name
+    job = job_environment(places, size=len(ranks), master=master)
+    plans = []
+    for place in ranks:
+        known_cores = cores if place.host.name == host else None
+        defaults = default_environment(
+            cores=known_cores, local_size=place.local_size, columns=columns
+        )
+        ours = {name: text for name, text in defaults.items() if name not in set_already}
+        ours |= {**job, **rank_environment(places, place)}
+        shown = {name: text for name, text in ours.items() if name not in user}
+        plans.append(RankPlan(place, tuple(argv), {**inherited, **ours, **user}, shown))
+    return LaunchPlan(tuple(plans), host, cores, places, tuple(sorted(user)))
 
 
 def describe(plan: LaunchPlan) -> str:
     """The plan as text for --dry-run. Values the user set are not shown: they may be secret."""
     command = shlex.join(plan.ranks[0].argv)
-    ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
-    lines = [f"{ranks} on {plan.host} ({plan.cores} cores available); nothing was started", ""]
-    lines += _table(
-        ("rank", "host", "local rank", "stdin", "command"),
-        [
-            (
-                str(rank.rank),
-                plan.host,
-                f"{rank.rank} of {plan.size}",
-                "yours" if rank.rank == 0 else "/dev/null",
-                command,
-            )
-            for rank in plan.ranks
-        ],
-    )
+    table = [("rank", "host", "local rank", "stdin", "command")]
+    for rank in plan.ranks:
+        place = rank.place
+        local = f"{place.local_rank} of {place.local_size}"
+        stdin = "yours" if place.rank == 0 else "/dev/null"
+        table.append((str(place.rank), _host_words(place.host), local, stdin, command))
+    shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
+    lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
     lines += ["", "set for every rank:"]
-    lines += [f"  {name}={text}" for name, text in sorted(plan.common.items())]
+    lines += [f"  {name}={text}" for name, text in sorted(shared)]
     lines += [f"  {name}  (yours; the value is not shown)" for name in plan.user_names]
     for rank in plan.ranks:
-        lines += ["", f"set for rank {rank.rank}:"]
-        lines += [f"  {name}={text}" for name, text in sorted(rank.own.items())]
+        own = sorted(set(rank.shown.items()) - shared)
+        if own:
+            lines += ["", f"set for rank {rank.rank}:"]
+            lines += [f"  {name}={text}" for name, text in own]
     return "\n".join(lines)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    table = [head, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+def _size_words(plan: LaunchPlan) -> str:
+    ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
+    if plan.host_count > 1:
+        return f"{ranks} on {plan.host_count} hosts"
+    host = plan.ranks[0].place.host
+    cores = f" ({plan.cores} cores available)" if host.name == plan.host else ""
+    return f"{ranks} on {_host_words(host)}{cores}"
+
+
+def _host_words(host: Host) -> str:
+    return f"{host.user}@{host.name}" if host.user else host.name
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in table

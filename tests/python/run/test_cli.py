@@ -97,7 +97,11 @@ def test_default_is_one_rank_a_core(launcher):
         (["--show-ranks", "all", "true"], 2, "expected ranks such as 0,3 or 0-3"),
         (["-H", "one:2,two:2", "true"], 2, "'one', but several hosts are not supported yet"),
         (["-H", "localhost:x", "true"], 2, "must be a number"),
-        (["-np", "3", "-H", "localhost:2", "true"], 2, "more ranks than the 2 slots"),
+        (["-np", "3", "-H", "localhost:2", "true"], 2, "more ranks than the 2 slots of -H"),
+        (["-H", "localhost", "--hostfile", "plain.txt", "true"], 2, "give one of them"),
+        (["--hostfile", "none", "true"], 2, "--hostfile none: No such file"),
+        (["--hostfile", "bad.env", "true"], 2, "bad.env, line 1: 'A=1' is not the name of a host"),
+        (["-np", "3", "-hostfile", "hosts", "true"], 2, "more ranks than the 2 slots of hosts"),
         (["-x", "1A=2", "true"], 2, "not a name of a variable"),
         (["-x", "RANK=2", "true"], 2, "RANK is set by the launcher"),
         (["--env-file", "none.env", "true"], 2, "--env-file none.env: No such file"),
@@ -109,6 +113,7 @@ def test_wrong_use_costs_one_sentence(launcher, arguments, code, words):
     (launcher.folder / "plain.txt").write_text("text")
     (launcher.folder / "folder").mkdir()
     (launcher.folder / "bad.env").write_text("A=1\nsecret\n")
+    (launcher.folder / "hosts").write_text("localhost slots=2\n")
     (launcher.folder / "no_interpreter").write_bytes(b"\x7fnot a program")
     (launcher.folder / "no_interpreter").chmod(0o755)
     result = launcher.run(*arguments)
@@ -133,6 +138,28 @@ def test_dry_run_shows_the_plan_and_starts_nothing(launcher):
     assert "TOKEN" in result.stdout and "hunter2" not in result.stdout
     assert not (launcher.folder / "started").exists()
     assert not launcher.log_dirs()
+
+
+def test_dry_run_shows_the_places_on_several_hosts(launcher):
+    hosts = "# ours\nlocalhost slots=1\nme@node[1-2] slots=2\n"
+    result = launcher.run("--hostfile", "-", "-np", "4", "--dry-run", "true", stdin=hosts)
+    assert (result.returncode, result.stderr) == (0, "")
+    head, _, names, *rows = result.stdout.splitlines()
+    assert head == "4 ranks on 3 hosts; nothing was started"
+    assert names.split()[:2] == ["rank", "host"]
+    here = os.uname().nodename
+    expected = [(here, "0 of 1"), ("me@node1", "0 of 2"), ("me@node1", "1 of 2")]
+    for row, (host, place) in zip(rows, [*expected, ("me@node2", "0 of 1")], strict=False):
+        assert f" {host} " in row and f" {place} " in row
+    of_rank_2 = result.stdout.partition("set for rank 2:")[2].partition("set for rank 3:")[0]
+    for text in ("LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "NODE_RANK=1", "CIRANDA_CROSS_SIZE=1"):
+        assert f"  {text}\n" in of_rank_2
+    assert f"MASTER_ADDR={here}" in result.stdout
+
+
+def test_several_names_of_this_host_are_one_host(launcher):
+    result = launcher.run("-H", f"localhost:1,127.0.0.1,{os.uname().nodename}", "env")
+    assert result.stdout.count("] LOCAL_WORLD_SIZE=3\n") == 3
 
 
 def test_rank_0_reads_our_stdin_and_the_others_nothing(launcher):
