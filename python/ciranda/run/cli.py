@@ -228,6 +228,7 @@ def _print_cmake_prefix_path(context: click.Context, _: click.Parameter, wanted:
     callback=_print_cmake_prefix_path,
     help="Print what CMake needs to build C++ programs, and exit.",
 )
+@click.version_option(package_name="ciranda", prog_name="ciranda", message="%(prog)s %(version)s")
 def ciranda() -> None:
     """Data-parallel training for PyTorch."""
 

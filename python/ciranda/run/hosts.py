@@ -42,6 +42,11 @@ class Host:
     slots: int = 1
     user: str | None = None
 
+    @property
+    def destination(self) -> str:
+        """As ssh takes it."""
+        return f"{self.user}@{self.name}" if self.user else self.name
+
     def __str__(self) -> str:
         """As an entry of -H."""
         user = f"{self.user}@" if self.user else ""

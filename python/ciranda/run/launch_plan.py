@@ -74,7 +74,7 @@ def refuse_other_hosts(ranks: Iterable[Place], named: HostSource | None, *, host
     for place in ranks:
         if named is not None and (place.host.name != host or place.host.user is not None):
             raise LaunchError(
-                f"{named.words} names the host '{_host_words(place.host)}', but several hosts are "
+                f"{named.words} names the host '{place.host.destination}', but several hosts are "
                 f"not supported yet: only this one ({host}) is; --dry-run shows the plan"
             )
 
@@ -131,7 +131,7 @@ def describe(plan: LaunchPlan) -> str:
         place = rank.place
         local = f"{place.local_rank} of {place.local_size}"
         stdin = "yours" if place.rank == 0 else "/dev/null"
-        table.append((str(place.rank), _host_words(place.host), local, stdin, command))
+        table.append((str(place.rank), place.host.destination, local, stdin, command))
     shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
     lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
     lines += ["", "set for every rank:"]
@@ -151,11 +151,7 @@ def _size_words(plan: LaunchPlan) -> str:
         return f"{ranks} on {plan.host_count} hosts"
     host = plan.ranks[0].place.host
     cores = f" ({plan.cores} cores available)" if host.name == plan.host else ""
-    return f"{ranks} on {_host_words(host)}{cores}"
-
-
-def _host_words(host: Host) -> str:
-    return f"{host.user}@{host.name}" if host.user else host.name
+    return f"{ranks} on {host.destination}{cores}"
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

@@ -21,6 +21,9 @@ except ImportError:  # not installed yet
     sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python"))
     import ciranda
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
+from net.fixtures import make_network  # noqa: F401 - hosts for tests of ssh
+
 COMMAND = [sys.executable, "-m", "ciranda"]
 
 

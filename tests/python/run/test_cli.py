@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+import ciranda
+
 MODULES = "import sys; import ciranda.run.cli; print('torch' in sys.modules, 'rich' in sys.modules)"
 
 
@@ -49,6 +51,12 @@ def test_cirandarun_is_the_same_command(launcher):
     command = [sys.executable, "-c", code, "-np", "1", "echo", "hello"]
     found = subprocess.run(command, env=launcher.environment, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "[0] hello\n")
+
+
+def test_the_version_is_one_line(launcher):
+    command = [sys.executable, "-m", "ciranda", "--version"]
+    found = subprocess.run(command, env=launcher.environment, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, f"ciranda {ciranda.__version__}\n")
 
 
 def test_a_script_gets_this_python_and_its_arguments(launcher):
