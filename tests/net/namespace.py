@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -107,10 +106,6 @@ class Namespace:
         """
         return subprocess.Popen(argv, **self._inside(options))
 
-    def python(self, code: str, *arguments: str) -> str:
-        """What a piece of Python inside prints. Blocks."""
-        return self.check([sys.executable, "-c", code, *arguments])
-
     def ip(self, *lines: str) -> None:
         """Runs lines of `ip -batch`. A pid in them is one of ours, not one of this machine."""
         self.in_network("ip", "-batch", "-", text="\n".join(lines) + "\n")
@@ -157,6 +152,8 @@ class Namespace:
         if child != 0:
             _stand_in_for(child)
         _die_with_parent()
+        for each in _FORWARDED:  # a shell's `pytest &` would have its commands ignore Ctrl-C
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _die_with_parent() -> None:

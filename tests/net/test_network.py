@@ -96,8 +96,9 @@ def test_two_networks_do_not_meet(make_network, router):
 
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's `pytest &`
 sys.path.insert(0, sys.argv[1])
 from net.network import Network
 with Network(2, Path(sys.argv[2]), router=sys.argv[3] == "True") as network:
