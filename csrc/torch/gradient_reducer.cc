@@ -39,9 +39,14 @@ class GradientHook final : public torch::autograd::FunctionPostHook {
   const std::size_t index_;
 };
 
+// Only within a host can the step reduce what it updates: with several, gradients are reduced
+// first.
 GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options)
     : engine_(std::move(engine)),
-      options_(std::move(options)),
+      options_([&] {
+        options.reduce_in_backward = options.reduce_in_backward || !engine_->one_host();
+        return std::move(options);
+      }()),
       passes_(options_.backward_passes_per_step) {}
 
 void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {

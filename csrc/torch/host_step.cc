@@ -146,12 +146,12 @@ void HostStep::take_in(const StepSlot& slot, bool copy) {
 }
 
 void HostStep::allocate_states() {
-  if (engine_->rank() != 0 || arrays_.empty()) return;
+  if (engine_->local_rank() != 0 || arrays_.empty()) return;
   states_ = unwrap(engine_->allocate_arena(arrays_.size() * array_bytes_));
   std::memset(states_.data, 0, states_.bytes);
 }
 
-// Every rank's memory of the same use, by rank; empty buffers of those that have none. Collective.
+// Every local rank's memory of the same use; empty buffers of those that have none. Collective.
 std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char* what) const {
   const std::vector<std::int64_t> row = {mine.ref.segment,
                                          static_cast<std::int64_t>(mine.ref.offset),
@@ -159,15 +159,16 @@ std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char*
   const HandleId handle = allgather_async({at::tensor(row).reshape({1, 3})}, name_ + "/" + what);
   const at::Tensor rows = synchronize(handle)->tensors.at(0);
   std::vector<ArenaBuffer> all;
-  for (Rank rank = 0; rank < engine_->size(); ++rank) {
+  for (int local = 0; local < engine_->local_size(); ++local) {
+    const Rank rank = engine_->local_ranks()[static_cast<std::size_t>(local)];
     const std::int64_t* values = rows.const_data_ptr<std::int64_t>() + 3 * rank;
     const ArenaRef ref{.segment = static_cast<std::uint32_t>(values[0]),
                        .offset = static_cast<std::uint64_t>(values[1])};
     const auto bytes = static_cast<std::size_t>(values[2]);
-    if (rank == engine_->rank()) {
+    if (local == engine_->local_rank()) {
       all.push_back(mine);
     } else {
-      all.push_back(bytes == 0 ? ArenaBuffer{} : unwrap(engine_->map_arena(rank, ref, bytes)));
+      all.push_back(bytes == 0 ? ArenaBuffer{} : unwrap(engine_->map_arena(local, ref, bytes)));
     }
   }
   return all;
@@ -187,7 +188,7 @@ std::byte* HostStep::state_array(std::size_t index) const {
 HostStep::State HostStep::state(std::size_t slot) const {
   State state;
   if (!prepared_) return state;
-  const auto own = static_cast<std::size_t>(engine_->rank());
+  const auto own = static_cast<std::size_t>(engine_->local_rank());
   float* step = steps(own) + slot;
   if (*step == 0.0F) return state;
   if (has_step_) {
@@ -229,7 +230,7 @@ void HostStep::adopt(std::size_t slot, const State& state) {
 }
 
 bool HostStep::count(std::size_t slot) {
-  float& step = steps(static_cast<std::size_t>(engine_->rank()))[slot];
+  float& step = steps(static_cast<std::size_t>(engine_->local_rank()))[slot];
   step += 1.0F;
   return step == 1.0F;
 }
@@ -301,7 +302,7 @@ double HostStep::squares(const Step& step, std::int64_t begin, std::int64_t end,
 std::span<const std::byte* const> HostStep::gradients_at(const Step& step, std::size_t offset,
                                                          std::span<std::byte* const> arena,
                                                          Gradients& gradients) const {
-  if (step.reduced) arena = arena.subspan(static_cast<std::size_t>(engine_->rank()), 1);
+  if (step.reduced) arena = arena.subspan(static_cast<std::size_t>(engine_->local_rank()), 1);
   for (std::size_t i = 0; i < arena.size(); ++i) gradients[i] = arena[i] + offset;
   return {gradients.data(), arena.size()};
 }
@@ -309,7 +310,7 @@ std::span<const std::byte* const> HostStep::gradients_at(const Step& step, std::
 // Between two slots lie zeros, whose update is zero: neighbours make one run.
 std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
                                           const Used& used) const {
-  const float* done = steps(static_cast<std::size_t>(engine_->rank()));
+  const float* done = steps(static_cast<std::size_t>(engine_->local_rank()));
   std::vector<Run> runs;
   std::size_t previous = slots_.size();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -336,7 +337,7 @@ void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std:
     parameters[rank] = this->parameters(rank) + offset;
   }
   if (!share_parameters_) {  // the first one is read
-    std::swap(parameters[0], parameters[static_cast<std::size_t>(engine_->rank())]);
+    std::swap(parameters[0], parameters[static_cast<std::size_t>(engine_->local_rank())]);
   }
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
   kernels::update(step.rule, {.dtype = dtype_of(dtype_, name_),

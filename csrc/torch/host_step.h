@@ -28,7 +28,7 @@ struct StepSlot {
 // The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has
 // time takes a chunk, sums the ranks' gradients of it, updates the state and writes the new
 // parameters into every rank's copy. Parameters lie in the arena, each rank's own or one copy for
-// all in the memory of rank 0, where the state lies too; how many steps each parameter has seen is
+// all in the memory of local rank 0, where the state lies too; how many steps each parameter has seen is
 // with every rank.
 //
 // Not thread-safe; belongs to a Bucket.
@@ -75,7 +75,7 @@ class HostStep {
   bool count(std::size_t slot);
 
   std::size_t arena_bytes() const {
-    return own_.bytes + (engine_->rank() == 0 ? states_.bytes : 0);
+    return own_.bytes + (engine_->local_rank() == 0 ? states_.bytes : 0);
   }
 
  private:
@@ -102,7 +102,7 @@ class HostStep {
   double& chunk_squares(std::uint64_t begin) const;
   std::size_t squares_offset() const;
   std::size_t parameters_offset() const;
-  bool owns_parameters() const { return !share_parameters_ || engine_->rank() == 0; }
+  bool owns_parameters() const { return !share_parameters_ || engine_->local_rank() == 0; }
   std::byte* parameters(std::size_t rank) const;
   std::byte* place(const StepSlot& slot) const;
   void allocate_states();

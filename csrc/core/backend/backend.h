@@ -49,6 +49,8 @@ class Backend {
   virtual void blocked_on(std::vector<Rank>& out) const = 0;
   // Completes everything with `why`.
   virtual void abort(const Error& why) = 0;
+  // Why advance() can do nothing more, if so: the World must fail.
+  virtual const Error* broken() const { return nullptr; }
 };
 
 }  // namespace ciranda

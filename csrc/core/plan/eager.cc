@@ -7,7 +7,7 @@
 namespace ciranda {
 namespace {
 
-Piece at(Place place, Range range) {
+Piece at(Space place, Range range) {
   return {place, range.begin, range.bytes};
 }
 
@@ -31,8 +31,8 @@ Step doubling_step(const Layout& layout, int channel, const Turn& turn) {
   const int core = doubling(n);  // these exchange; participant core + i is folded into i
   const bool folds = core < n;
   const Range range = layout.segment(layout.whole(), channel, turn.segment);
-  const Piece input = at(Place::kInput, range);
-  const Piece output = at(Place::kOutput, range);
+  const Piece input = at(Space::kInput, range);
+  const Piece output = at(Space::kOutput, range);
   const std::uint32_t chunks = turn.segment + 1;
 
   Step step;
@@ -83,8 +83,8 @@ Step binomial_step(const Layout& layout, int channel, const Turn& turn) {
   const int root = layout.collective.root;
   const int place = (layout.self - root + n) % n;  // counted from the root
   const Range range = layout.segment(layout.whole(), channel, turn.segment);
-  const Piece source = at(place == 0 ? Place::kInput : Place::kOutput, range);
-  const Piece output = at(Place::kOutput, range);
+  const Piece source = at(place == 0 ? Space::kInput : Space::kOutput, range);
+  const Piece output = at(Space::kOutput, range);
   const int reached = 1 << turn.round;
 
   Step step;
@@ -126,17 +126,17 @@ Step direct_step(const Layout& layout, int channel, const Turn& turn) {
     received.begin += layout.received[static_cast<std::size_t>(from)];
     received.begin -= what.offsets[arriving];
   }
-  return {.send = {.to = to, .piece = at(Place::kInput, sent)},
-          .receive = {.from = from, .piece = at(Place::kOutput, received)}};
+  return {.send = {.to = to, .piece = at(Space::kInput, sent)},
+          .receive = {.from = from, .piece = at(Space::kOutput, received)}};
 }
 
 Step dissemination_step(const Layout& layout, const Turn& turn) {
   const int n = layout.collective.participants;
   const int distance = 1 << turn.round;
   return {.send = {.to = (layout.self + distance) % n,
-                   .piece = {Place::kScratch, 0, 1},
+                   .piece = {Space::kScratch, 0, 1},
                    .after_receives = turn.round_ago},
-          .receive = {.from = (layout.self - distance + n) % n, .piece = {Place::kScratch, 1, 1}}};
+          .receive = {.from = (layout.self - distance + n) % n, .piece = {Space::kScratch, 1, 1}}};
 }
 
 }  // namespace
@@ -176,7 +176,7 @@ Step eager_step(const Layout& layout, int channel, std::uint32_t index) {
 }
 
 Piece eager_chunk(const Layout& layout, int channel, std::uint32_t index) {
-  return at(Place::kInput, layout.segment(layout.whole(), channel, index));
+  return at(Space::kInput, layout.segment(layout.whole(), channel, index));
 }
 
 }  // namespace ciranda

@@ -5,11 +5,9 @@
 
 #include "core/plan/cost.h"
 #include "core/plan/schedule.h"
+#include "core/wire/introduction.h"
 
 namespace ciranda {
-
-// hosts[h][l] is the rank whose local rank is l on host h. Every host has at least one.
-using Hosts = std::vector<std::vector<Rank>>;
 
 // Every rank a host of its own: the plan becomes a ring over all ranks.
 Hosts flat_hosts(int ranks);

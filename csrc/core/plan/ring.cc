@@ -11,7 +11,7 @@ bool reduces(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
 }
 
-// Place `steps` further around the ring; `steps` >= -participants - 1.
+// Space `steps` further around the ring; `steps` >= -participants - 1.
 int around(const Layout& layout, int from, int steps) {
   const int n = layout.collective.participants;
   return (from + steps + 2 * n) % n;
@@ -25,26 +25,26 @@ int block_of(const Layout& layout, int round) {
 }
 
 // allgather's input and reducescatter's output hold one participant's part only.
-Piece own_part(const Layout& layout, Place place, Range range) {
+Piece own_part(const Layout& layout, Space place, Range range) {
   return {place, range.begin - layout.block(layout.self).begin, range.bytes};
 }
 
 Piece input(const Layout& layout, Range range) {
-  if (layout.collective.kind == OpKind::kAllgather) return own_part(layout, Place::kInput, range);
-  return {Place::kInput, range.begin, range.bytes};
+  if (layout.collective.kind == OpKind::kAllgather) return own_part(layout, Space::kInput, range);
+  return {Space::kInput, range.begin, range.bytes};
 }
 
 Piece output(const Layout& layout, Range range) {
   if (layout.collective.kind == OpKind::kReducescatter) {
-    return own_part(layout, Place::kOutput, range);
+    return own_part(layout, Space::kOutput, range);
   }
-  return {Place::kOutput, range.begin, range.bytes};
+  return {Space::kOutput, range.begin, range.bytes};
 }
 
 // Rounds take turns with two blocks; a segment has the same place in each, however long it is.
 Piece scratch(const Layout& layout, Range range, int round, std::uint32_t segment) {
   const std::uint64_t place = static_cast<std::uint64_t>(round % 2) * layout.segments + segment;
-  return {Place::kScratch, place * layout.segment_bytes, range.bytes};
+  return {Space::kScratch, place * layout.segment_bytes, range.bytes};
 }
 
 // The own part, which no peer sends: from the input to the output.
@@ -65,7 +65,7 @@ Step chain_step(const Layout& layout, int channel, std::uint32_t index) {
   const int next = around(layout, layout.self, 1);
   Step step;
   if (next != what.root) {
-    const Place place = is_root ? Place::kInput : Place::kOutput;
+    const Space place = is_root ? Space::kInput : Space::kOutput;
     step.send = {.to = next,
                  .piece = {place, range.begin, range.bytes},
                  .after_receives = is_root ? 0 : index + 1};

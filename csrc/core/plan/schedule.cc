@@ -139,7 +139,7 @@ namespace {
 
 std::string words(const Piece& piece) {
   constexpr const char* kPlaces[] = {"in", "out", "scratch"};
-  return std::string(kPlaces[static_cast<std::size_t>(piece.place)]) + "[" +
+  return std::string(kPlaces[static_cast<std::size_t>(piece.space)]) + "[" +
          std::to_string(piece.begin) + "," + std::to_string(piece.begin + piece.bytes) + ")";
 }
 

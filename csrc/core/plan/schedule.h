@@ -24,7 +24,7 @@ namespace ciranda {
 // Nothing gets stuck, however little a connection holds, if a channel goes on receiving while it
 // sends. A receive that reduces needs up to `segment_bytes` of room until it may be applied.
 
-enum class Place : std::uint8_t {
+enum class Space : std::uint8_t {
   kInput,   // the participant's own contribution, never written
   kOutput,  // its result; for allreduce and broadcast it may be the same memory as the input
   kScratch,
@@ -36,7 +36,7 @@ struct Range {
   std::uint64_t bytes = 0;
 };
 struct Piece {
-  Place place = Place::kInput;
+  Space space = Space::kInput;
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
 };

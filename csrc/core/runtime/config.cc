@@ -24,10 +24,12 @@ struct Starter {
   const char* job;             // tells two jobs of one user apart
   const char* step = nullptr;  // where a job has several worlds: which one
   const char* hosts = nullptr;
+  const char* cross_rank = nullptr;
+  const char* cross_size = nullptr;
 };
 constexpr std::array<Starter, 6> kStarters = {{
     {"ciranda", "CIRANDA_RANK", "CIRANDA_SIZE", "CIRANDA_LOCAL_RANK", "CIRANDA_LOCAL_SIZE",
-     "CIRANDA_JOB_ID"},
+     "CIRANDA_JOB_ID", nullptr, nullptr, "CIRANDA_CROSS_RANK", "CIRANDA_CROSS_SIZE"},
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
     {"horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
      "HOROVOD_GLOO_RENDEZVOUS_PORT"},
@@ -105,13 +107,67 @@ Status read_place(const Variables& variables, const Starter& starter, Place& pla
   place.local_rank = place.rank;
   CIRANDA_TRY(variables.integer(starter.local_size, 1, place.size, place.local_size));
   CIRANDA_TRY(variables.integer(starter.local_rank, 0, place.local_size - 1, place.local_rank));
-  place.cross_size = place.size / place.local_size;
+  if (place.local_size == place.size) return {};
+  place.cross_size = (place.size + place.local_size - 1) / place.local_size;
   place.cross_rank = place.rank / place.local_size;
-  if (place.local_size != place.size) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .text = std::string(starter.name) + " started " + std::to_string(place.size) +
-                         " ranks with " + std::to_string(place.local_size) +
-                         " on this host; ciranda runs on one host so far, start all ranks on it"};
+  CIRANDA_TRY(variables.integer(starter.cross_size, 2, place.size, place.cross_size));
+  CIRANDA_TRY(variables.integer(starter.cross_rank, 0, place.cross_size - 1, place.cross_rank));
+  if (variables.text("CIRANDA_RENDEZVOUS") == nullptr) {
+    return Error{
+        .code = ErrorCode::kInvalidArgument,
+        .text = std::string(starter.name) + " started " + std::to_string(place.size) +
+                " ranks with " + std::to_string(place.local_size) +
+                " on this host; ranks on several hosts meet at CIRANDA_RENDEZVOUS=host:port "
+                "of rank 0 and need a key (CIRANDA_KEY_FILE), which `ciranda run` sets"};
+  }
+  return {};
+}
+
+// "host:port", "[2001:db8::1]:port".
+bool parse_endpoint(std::string_view text, Endpoint& endpoint) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  if (!bracketed && host.find(':') != std::string_view::npos) return false;
+  const std::string_view port = text.substr(colon + 1);
+  const auto [rest, problem] = std::from_chars(port.begin(), port.end(), endpoint.port);
+  endpoint.host = host;
+  return problem == std::errc{} && rest == port.end() && endpoint.port > 0;
+}
+
+bool parse_ports(std::string_view text, PortRange& ports) {
+  const std::size_t dash = text.find('-');
+  if (dash == std::string_view::npos) return false;
+  const auto number = [](std::string_view digits, std::uint16_t& value) {
+    const auto [rest, problem] = std::from_chars(digits.begin(), digits.end(), value);
+    return problem == std::errc{} && rest == digits.end() && value > 0;
+  };
+  return number(text.substr(0, dash), ports.first) && number(text.substr(dash + 1), ports.last) &&
+         ports.first <= ports.last;
+}
+
+Status read_remote(const Variables& variables, RemoteConfig& remote) {
+  const char* rendezvous = variables.text("CIRANDA_RENDEZVOUS");
+  if (!parse_endpoint(rendezvous, remote.rendezvous)) {
+    return bad_value("CIRANDA_RENDEZVOUS", rendezvous, "host:port, with an IPv6 address in []");
+  }
+  CIRANDA_TRY(variables.integer("CIRANDA_RENDEZVOUS_FD", 0, 1 << 20, remote.listener_fd));
+  CIRANDA_TRY(variables.integer("CIRANDA_KEY_FD", 0, 1 << 20, remote.key_fd));
+  if (const char* file = variables.text("CIRANDA_KEY_FILE")) remote.key_file = file;
+  if (remote.key_fd < 0 && remote.key_file.empty()) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text =
+                     "ranks on several hosts need the job's key: set CIRANDA_KEY_FILE to a "
+                     "private file of 32 random bytes that is the same on every host, or start "
+                     "them with `ciranda run`"};
+  }
+  if (const char* nic = variables.text("CIRANDA_NIC")) remote.nic = nic;
+  if (const char* ports = variables.text("CIRANDA_PORT_RANGE")) {
+    if (!parse_ports(ports, remote.ports)) {
+      return bad_value("CIRANDA_PORT_RANGE", ports, "two ports, such as 20000-20099");
+    }
   }
   return {};
 }
@@ -205,6 +261,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
     const char* job = variables.text(starter->job);
     config.job_id = job != nullptr ? job : "0";
     if (const char* step = variables.text(starter->step)) config.job_id += std::string(".") + step;
+    if (config.place.cross_size > 1) CIRANDA_TRY(read_remote(variables, config.remote));
     const char* folder = variables.text("CIRANDA_JOB_DIR");
     config.job_folder =
         folder != nullptr ? folder : default_job_folder(variables, *starter, config.job_id);

@@ -6,6 +6,7 @@
 
 #include "core/base/result.h"
 #include "core/runtime/engine.h"
+#include "core/transport/tcp.h"
 
 namespace ciranda {
 
@@ -19,6 +20,16 @@ struct Place {
   int cross_size = 1;
 };
 
+// How the ranks of several hosts find and trust each other.
+struct RemoteConfig {
+  Endpoint rendezvous;   // where rank 0 listens; CIRANDA_RENDEZVOUS
+  int listener_fd = -1;  // rank 0: inherited, listening; CIRANDA_RENDEZVOUS_FD
+  int key_fd = -1;       // inherited, gives the job's key; CIRANDA_KEY_FD
+  std::string key_file;  // else the file with it; CIRANDA_KEY_FILE
+  std::string nic;       // CIRANDA_NIC
+  PortRange ports;       // CIRANDA_PORT_RANGE
+};
+
 // Every knob of the runtime: docs/configuration.md lists name, default and bounds.
 struct Config {
   Place place;
@@ -26,6 +37,7 @@ struct Config {
   std::string job_id;      // distinguishes jobs of one user on one host
   std::string job_folder;  // where local ranks meet
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
+  RemoteConfig remote;                      // place.cross_size > 1
   bool keep_heap = true;                    // see torch/heap.h
   EngineOptions engine;
 };

@@ -20,6 +20,7 @@ constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
+constexpr std::uint32_t kRemoteEvent = UINT32_MAX;          // of a socket to another host
 
 void relax_core() {
 #if defined(__x86_64__)
@@ -43,24 +44,40 @@ Error about(const Error& why, const RequestSpec& spec) {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, EngineOptions options) {
-  std::unique_ptr<Engine> engine(new Engine(std::move(mesh), std::move(options)));
+  RemoteMesh remote = RemoteMesh::one_host(mesh.self, mesh.size);
+  return start(std::move(mesh), std::move(remote), std::move(options));
+}
+
+Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, RemoteMesh remote,
+                                              EngineOptions options) {
+  std::unique_ptr<Engine> engine(
+      new Engine(std::move(mesh), std::move(remote), std::move(options)));
   CIRANDA_TRY(engine->watch_descriptors());
   Engine& self = *engine;
   engine->background_ = std::thread([&self] { self.background_loop(); });
   return engine;
 }
 
-Engine::Engine(LocalMesh mesh, EngineOptions options)
+Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
     : mesh_(std::move(mesh)),
+      remote_(std::move(remote)),
       options_(std::move(options)),
       control_(mesh_.control.data(), mesh_.size),
       bells_(control_, mesh_),
       segments_(mesh_),
       log_(control_.log_memory(), mesh_.size, mesh_.self),
-      negotiator_({.size = mesh_.size, .cache_entries = options_.cache_entries}),
-      backend_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size)) {
+      negotiator_({.size = size(), .cache_entries = options_.cache_entries}),
+      shm_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size)) {
+  CIRANDA_ASSERT(static_cast<int>(local_ranks().size()) == mesh_.size &&
+                 global(mesh_.self) == rank());
+  if (!one_host()) {
+    ring_ = std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self, options_.ring);
+    if (mesh_.self == 0) {
+      relay_ = std::make_unique<Relay>(std::move(remote_.control), remote_.hosts, remote_.host);
+    }
+  }
   if (!options_.timeline_path.empty()) {
-    timeline_ = std::make_unique<Timeline>(options_.timeline_path, mesh_.self);
+    timeline_ = std::make_unique<Timeline>(options_.timeline_path, rank());
   }
 }
 
@@ -153,8 +170,10 @@ Status Engine::wait(std::span<const Handle> handles) {
     seat_wanted_.fetch_add(1, std::memory_order_relaxed);
     seat_.lock();
     seat_wanted_.fetch_sub(1, std::memory_order_relaxed);
+    disarm_sockets();
     const bool done = drive(handles);
-    unfinished = !backend_->idle();
+    unfinished = !backends_idle();
+    if (done) arm_sockets();
     seat_.unlock();
     publish_leftovers();
     if (done) break;
@@ -168,7 +187,8 @@ Status Engine::wait(std::span<const Handle> handles) {
   flags.drivers.fetch_sub(1, std::memory_order_seq_cst);
   // A peer that went to sleep while this thread drove counted on it; now only the background
   // thread can act. (A peer announces its sleep before it looks at `drivers`: one of us sees.)
-  if (unfinished && peer_sleeps()) wake_own_background();
+  // The same for frames that this rank carries to other hosts.
+  if ((unfinished && peer_sleeps()) || frames_to_carry()) wake_own_background();
   const std::uint64_t spent = monotonic_ns() - begin_ns;
   const std::uint64_t moved = communicating_ns_.load(std::memory_order_relaxed) - moved_ns;
   waiting_ns_.fetch_add(spent > moved ? spent - moved : 0, std::memory_order_relaxed);
@@ -176,6 +196,15 @@ Status Engine::wait(std::span<const Handle> handles) {
     if (!handle->status().ok()) return handle->status();
   }
   return {};
+}
+
+// Called after `drivers` was lowered: whoever appended before saw that somebody drives, and woke
+// nobody.
+bool Engine::frames_to_carry() {
+  if (one_host() || mesh_.self != 0) return false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const MutexLock lock(seat_);
+  return log_.readable() || !relay_->idle();
 }
 
 bool Engine::peer_sleeps() const {
@@ -190,7 +219,7 @@ Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {
   return segments_.allocate(bytes);
 }
 
-Result<ArenaBuffer> Engine::map_arena(Rank owner, const ArenaRef& ref, std::size_t bytes) {
+Result<ArenaBuffer> Engine::map_arena(int owner, const ArenaRef& ref, std::size_t bytes) {
   CIRANDA_TRY(usable());
   const MutexLock seat(seat_);
   auto place = resolve_arena(owner, ref, bytes);
@@ -234,7 +263,7 @@ std::vector<PendingOperation> Engine::pending_now() {
 void Engine::abort(const std::string& reason) {
   if (forked_.load() || stopping_.load()) return;
   const MutexLock lock(seat_);
-  fail({.code = ErrorCode::kRankLost, .text = reason, .rank = mesh_.self});
+  fail({.code = ErrorCode::kRankLost, .text = reason, .rank = rank()});
 }
 
 void Engine::shutdown() {
@@ -251,17 +280,16 @@ void Engine::shutdown() {
     {
       const MutexLock lock(seat_);
       run_cycle();
-      idle = failure_.has_value() || backend_->idle();
+      idle = failure_.has_value() || backends_idle();
     }
     if (!idle) std::this_thread::yield();
   }
   {
     const MutexLock lock(seat_);
-    if (!backend_->idle() && !failure_) {
+    if (!backends_idle() && !failure_) {
       fail({.code = ErrorCode::kRankLeft,
-            .text =
-                "rank " + std::to_string(mesh_.self) + " shut down in the middle of an operation",
-            .rank = mesh_.self});
+            .text = "rank " + std::to_string(rank()) + " shut down in the middle of an operation",
+            .rank = rank()});
     }
     finish_all({.code = ErrorCode::kShutdown,
                 .text = "ciranda was shut down on this rank before the operation was done"});
@@ -271,13 +299,15 @@ void Engine::shutdown() {
   const std::uint64_t farewell_by = monotonic_ns() + kFarewellNs;
   std::vector<std::byte> goodbye;
   encode({.kind = FrameKind::kLeave, .requests = {}}, goodbye);
-  for (bool said = false; !said && monotonic_ns() < farewell_by;) {
+  for (bool said = false; monotonic_ns() < farewell_by;) {
     const MutexLock lock(seat_);
     if (failure_) break;
     send_frames();
-    said = unsent_.empty() && log_.try_append(goodbye);
-    if (said) break;
+    said = said || (unsent_.empty() && append(goodbye));
+    if (said && carried_everything()) break;
     read_log();
+    advance_relay();
+    bells_.ring_all();
     for (Rank rank = 0; rank < mesh_.size; ++rank) {
       if (rank != mesh_.self && log_.lags_behind(rank)) bells_.call_on(rank);
     }
@@ -292,6 +322,7 @@ void Engine::shutdown() {
   wake_own_background();
   background_.join();
   for (LocalMesh::Peer& peer : mesh_.peers) peer.socket.reset();
+  close_remote();
   flags.drivers.fetch_sub(1, std::memory_order_seq_cst);
   if (timeline_) {
     if (const Status written_out = timeline_->write(); !written_out && options_.warn) {
@@ -307,6 +338,7 @@ void Engine::after_fork_in_child() noexcept {
     peer.socket.reset();
     peer.doorbell.reset();
   }
+  close_remote();
   epoll_.reset();
 }
 
@@ -339,8 +371,9 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
   {
     const MutexLock lock(seat_);
     news = run_cycle();
-    backend_->blocked_on(blockers);
-    if (!unsent_.empty()) {
+    shm_->blocked_on(blockers);
+    if (ring_) ring_->blocked_on(blockers);
+    if (!unsent_.empty() || (relay_ && !relay_->idle())) {
       for (Rank rank = 0; rank < mesh_.size; ++rank) {
         if (rank != mesh_.self && log_.lags_behind(rank)) blockers.push_back(rank);
       }
@@ -351,6 +384,10 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
   if (news || done || !queue_.empty()) {
     bell.withdraw();
     return;
+  }
+  if (!one_host()) {
+    const MutexLock lock(seat_);
+    arm_sockets();
   }
   for (const Rank rank : blockers) bells_.call_on(rank);
   bell.sleep(ticket, options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs);
@@ -364,8 +401,9 @@ bool Engine::run_cycle() {
     return true;
   }
   bool moved = publish_submissions();
+  moved = advance_relay() || moved;
   moved = read_log() || moved;
-  moved = advance_backend() || moved;
+  moved = advance_backends() || moved;
   if (moved) bells_.ring_all();
   if (std::exchange(finished_any_, false)) control_.flags(mesh_.self).waiters.ring();
   return moved;
@@ -405,7 +443,7 @@ void Engine::queue_request(std::uint32_t token, bool in_full) {
 // Encodes what queue_request gathered and appends what the log has room for, in order.
 bool Engine::send_frames() {
   bool sent = false;
-  while (!unsent_.empty() && log_.try_append(unsent_.front())) {
+  while (!unsent_.empty() && append(unsent_.front())) {
     unsent_.pop_front();
     sent = true;
   }
@@ -414,7 +452,7 @@ bool Engine::send_frames() {
     encode(frame_, encoded_);
     frame_.requests.clear();
     frame_bytes_ = 0;
-    if (unsent_.empty() && log_.try_append(encoded_)) {
+    if (unsent_.empty() && append(encoded_)) {
       sent = true;
     } else {
       unsent_.push_back(encoded_);
@@ -423,10 +461,51 @@ bool Engine::send_frames() {
   return sent;
 }
 
+// On one host the log is the order. On several it also takes frames to the host's first rank, which
+// carries them to the order, and brings them back.
+bool Engine::append(std::span<const std::byte> frame) {
+  if (one_host()) return log_.try_append(frame);
+  if (!relay_) {
+    if (!log_.try_append(frame, mesh_.self, /*ordered=*/false)) return false;
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // see frames_to_carry()
+    bells_.call_on(0);
+    return true;
+  }
+  if (const Status sent = relay_->send(rank(), frame); !sent) {
+    host_closed(relay_->lost_host(), sent.error());
+  }
+  return true;
+}
+
+Relay::Deliver Engine::into_log() {
+  return [this](Rank from, std::span<const std::byte> frame) CIRANDA_ANNOTATION(
+             no_thread_safety_analysis) { return log_.try_append(frame, from, /*ordered=*/true); };
+}
+
+bool Engine::advance_relay() {
+  if (!relay_ || failure_) return false;
+  const auto moved = relay_->advance(into_log());
+  if (relay_->told_failure()) {
+    fail(*relay_->told_failure());
+    return true;
+  }
+  if (moved) return moved.value();
+  host_closed(relay_->lost_host(), moved.error());
+  return true;
+}
+
 bool Engine::read_log() {
   bool moved = false;
   while (const auto entry = log_.next()) {
     moved = true;
+    if (!entry->ordered) {
+      if (!relay_) continue;
+      if (const Status sent = relay_->send(global(entry->from), entry->frame); !sent) {
+        host_closed(relay_->lost_host(), sent.error());
+        if (failure_) return true;
+      }
+      continue;
+    }
     responses_.clear();
     const Status handled =
         negotiator_.handle_frame(entry->from, entry->frame, monotonic_ns(), responses_);
@@ -440,14 +519,20 @@ bool Engine::read_log() {
   return moved;
 }
 
-bool Engine::advance_backend() {
-  if (backend_->idle()) return false;
+bool Engine::advance_backends() {
+  if (backends_idle()) return false;
   const std::uint64_t begin_ns = monotonic_ns();
-  const bool moved = backend_->advance();
+  bool moved = shm_->advance();
+  if (ring_) moved = ring_->advance() || moved;
   if (moved) {
     communicating_ns_.fetch_add(monotonic_ns() - begin_ns, std::memory_order_relaxed);
   }
+  if (ring_ && ring_->broken() != nullptr) fail(*ring_->broken());
   return moved;
+}
+
+bool Engine::backends_idle() const {
+  return shm_->idle() && (!ring_ || ring_->idle());
 }
 
 // -------------------------------------------------------------------------------------------
@@ -456,12 +541,12 @@ bool Engine::advance_backend() {
 void Engine::handle_responses() {
   for (const Response& response : responses_) {
     if (response.verdict == Response::Verdict::kResubmit) {
-      if (response.resubmit_rank == mesh_.self && table_.find(response.resubmit_token) != nullptr) {
+      if (response.resubmit_rank == rank() && table_.find(response.resubmit_token) != nullptr) {
         queue_request(response.resubmit_token, /*in_full=*/true);
       }
       continue;
     }
-    const auto& own = response.contributions[static_cast<std::size_t>(mesh_.self)];
+    const auto& own = response.contributions[static_cast<std::size_t>(rank())];
     if (!own) continue;  // an error about something this rank has not submitted yet
     Submission* submission = table_.find(own->token);
     if (submission == nullptr) continue;  // shut down meanwhile
@@ -484,7 +569,7 @@ void Engine::handle_responses() {
       if (i > 0 && op.members[i].response == op.members[i - 1].response) continue;
       const Response& response = responses_[op.members[i].response];
       Submission* submission =
-          table_.find(response.contributions[static_cast<std::size_t>(mesh_.self)]->token);
+          table_.find(response.contributions[static_cast<std::size_t>(rank())]->token);
       if (submission != nullptr) ++submission->parts_left;
     }
   }
@@ -502,18 +587,18 @@ Status Engine::start_execution(const FusedOp& op) {
   std::vector<std::uint32_t> tokens;
   for (const FusedOp::Member& member : op.members) {
     const Response& response = responses_[member.response];
-    const std::uint32_t token = response.contributions[static_cast<std::size_t>(mesh_.self)]->token;
+    const std::uint32_t token = response.contributions[static_cast<std::size_t>(rank())]->token;
     Submission* submission = table_.find(token);
     if (submission == nullptr) {
       return Error{.code = ErrorCode::kShutdown,
-                   .text = "rank " + std::to_string(mesh_.self) + " shut down in the middle of " +
+                   .text = "rank " + std::to_string(rank()) + " shut down in the middle of " +
                            describe(*response.spec),
-                   .rank = mesh_.self};
+                   .rank = rank()};
     }
     if (!tokens.empty() && tokens.back() == token && op.in_arena) continue;  // one bucket
-    CIRANDA_TRY(op.in_arena ? locate_in_arena(response, *submission, execution)
-                            : add_member_memory(response, member.tensor, mesh_.self, *submission,
-                                                execution));
+    CIRANDA_TRY(op.in_arena
+                    ? locate_in_arena(response, *submission, execution)
+                    : add_member_memory(response, member.tensor, rank(), *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
   execution.done = [this, tokens = std::move(tokens)](const Status& status)
@@ -528,7 +613,9 @@ Status Engine::start_execution(const FusedOp& op) {
                            }
                          }
                        };
-  backend_->start(std::move(execution));
+  // What is done with the gradients of a host is the host's own affair.
+  Backend& backend = ring_ && !execution.work ? *ring_ : *shm_;
+  backend.start(std::move(execution));
   return {};
 }
 
@@ -536,9 +623,9 @@ Status Engine::locate_in_arena(const Response& response, Submission& submission,
                                Execution& execution) {
   execution.arena_bytes = submission.arena_bytes;
   execution.work = std::move(submission.work);
-  for (Rank rank = 0; rank < mesh_.size; ++rank) {
-    const ArenaRef& ref = response.contributions[static_cast<std::size_t>(rank)]->arena;
-    auto place = resolve_arena(rank, ref, submission.arena_bytes);
+  for (int local = 0; local < mesh_.size; ++local) {
+    const ArenaRef& ref = response.contributions[static_cast<std::size_t>(global(local))]->arena;
+    auto place = resolve_arena(local, ref, submission.arena_bytes);
     if (!place) return place.error();
     execution.arena.push_back(place.value());
   }
@@ -546,7 +633,7 @@ Status Engine::locate_in_arena(const Response& response, Submission& submission,
 }
 
 // The owner announced the segment before it told of `ref`: at the latest it waits in the socket.
-Result<std::byte*> Engine::resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
+Result<std::byte*> Engine::resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
   auto place = segments_.resolve(owner, ref, bytes);
   if (place.ok() && place.value() == nullptr) {
     service_peer(owner);
@@ -554,9 +641,9 @@ Result<std::byte*> Engine::resolve_arena(Rank owner, const ArenaRef& ref, std::u
   }
   if (place.ok() && place.value() == nullptr) {
     return Error{.code = ErrorCode::kMalformed,
-                 .text = "rank " + std::to_string(owner) + " never announced arena segment " +
-                         std::to_string(ref.segment),
-                 .rank = owner};
+                 .text = "rank " + std::to_string(global(owner)) +
+                         " never announced arena segment " + std::to_string(ref.segment),
+                 .rank = global(owner)};
   }
   return place;
 }
@@ -592,7 +679,9 @@ void Engine::fail(const Error& why) {
   if (failure_) return;
   pending_at_failure_ = pending_now();
   failure_ = control_.fail(why);
-  backend_->abort(*failure_);
+  if (relay_ && !relay_->told_failure()) relay_->tell_failure(*failure_);
+  shm_->abort(*failure_);
+  if (ring_) ring_->abort(*failure_);
   finish_all(*failure_);
   bells_.ring_alarm();
 }
@@ -600,40 +689,47 @@ void Engine::fail(const Error& why) {
 // What every rank contributed before one of them was lost is delivered, not failed.
 void Engine::take_what_arrived() {
   read_log();
-  if (!failure_) advance_backend();
+  if (!failure_) advance_backends();
 }
 
-void Engine::service_peer(Rank rank) {
-  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
+void Engine::service_peer(int local) {
+  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(local)];
   while (peer.socket.valid()) {
     auto received = receive_message(peer.socket.get());
     if (!received) {
       if (received.error().code != ErrorCode::kRankLost) {
         Error error = received.error();
-        error.rank = rank;
+        error.rank = global(local);
         return fail(error);
       }
-      return peer_closed(rank);
+      return peer_closed(local);
     }
     if (!received.value()) return;
     ReceivedMessage& message = *received.value();
     auto segment = MemorySegment::open(std::move(message.fd), message.message.bytes);
     if (!segment) return fail(segment.error());
     if (const Status added =
-            segments_.add(rank, message.message.segment, std::move(segment).value());
+            segments_.add(local, message.message.segment, std::move(segment).value());
         !added) {
       return fail(added.error());
     }
   }
 }
 
-void Engine::peer_closed(Rank rank) {
-  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(rank)];
+bool Engine::departed(std::span<const Rank> ranks) const {
+  const std::vector<Rank>& gone = negotiator_.departed();
+  return std::all_of(ranks.begin(), ranks.end(), [&gone](Rank rank) {
+    return std::find(gone.begin(), gone.end(), rank) != gone.end();
+  });
+}
+
+void Engine::peer_closed(int local) {
+  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(local)];
+  const Rank rank = global(local);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
   if (failure_) return;
   take_what_arrived();  // its goodbye, if there is one, came before it closed the socket
-  const std::vector<Rank>& departed = negotiator_.departed();
-  if (failure_ || std::find(departed.begin(), departed.end(), rank) != departed.end()) return;
+  if (failure_ || departed(rank)) return;
   if (control_.failed()) return fail(control_.failure());
   fail({.code = ErrorCode::kRankLost,
         .text = "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) +
@@ -641,10 +737,69 @@ void Engine::peer_closed(Rank rank) {
         .rank = rank});
 }
 
+// The first rank of a host is gone, and nobody else carries its frames.
+void Engine::host_closed(int host, const Error& why) {
+  if (failure_) return;
+  relay_->take_last_words(host, into_log());
+  take_what_arrived();
+  if (failure_) return;
+  const std::vector<Rank>& ranks = remote_.hosts[static_cast<std::size_t>(host)];
+  // Once rank 0 has left nothing can be agreed any more.
+  const bool over = host == 0 && departed(ranks.front());
+  if (over || departed(ranks)) return relay_->part_with(host);
+  if (control_.failed()) return fail(control_.failure());
+  fail({.code = ErrorCode::kRankLost,
+        .text = why.text + "; host " + std::to_string(host) + " is lost",
+        .rank = ranks.front()});
+}
+
+void Engine::close_remote() noexcept {
+  for (auto& links : remote_.data) {
+    for (DataLink& link : links) link.fd.reset();
+  }
+  if (relay_) relay_->close_all();
+}
+
+// Peers must hear of a goodbye before they see the socket closed. Who puts it in order, or carries
+// it there, may have left before.
+bool Engine::carried_everything() const {
+  if (one_host()) return true;
+  if (relay_) return relay_->idle() && (relay_->alone() || departed(local_ranks()));
+  return departed(rank()) || departed(0) || departed(global(0));
+}
+
+void Engine::arm_sockets() {
+  if (!ring_ || failure_) return;
+  disarm_sockets();
+  if (relay_) relay_->watched(armed_);
+  ring_->watched(armed_);
+  for (const Watched& watched : armed_) {
+    epoll_event event{};
+    event.events =
+        EPOLLONESHOT | (watched.readable ? EPOLLIN : 0u) | (watched.writable ? EPOLLOUT : 0u);
+    event.data.u32 = kRemoteEvent;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched.socket, &event) != 0 && errno == EEXIST) {
+      event.events = EPOLLONESHOT | EPOLLIN | EPOLLOUT;  // one socket, both directions
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched.socket, &event);
+    }
+  }
+}
+
+void Engine::disarm_sockets() {
+  for (const Watched& watched : armed_) {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched.socket, nullptr);
+  }
+  armed_.clear();
+}
+
 void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
+  {
+    const MutexLock lock(seat_);
+    arm_sockets();
+  }
   while (!stopping_.load(std::memory_order_acquire)) {
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
@@ -652,8 +807,9 @@ void Engine::background_loop() {
     [[maybe_unused]] const ssize_t drained = ::read(own, &rings, sizeof rings);
     seat_.lock();
     for (int i = 0; i < count; ++i) {
-      const auto rank = static_cast<Rank>(events[static_cast<std::size_t>(i)].data.u32);
-      if (rank != mesh_.self) service_peer(rank);
+      const std::uint32_t local = events[static_cast<std::size_t>(i)].data.u32;
+      if (local == kRemoteEvent) continue;  // the cycle looks at them
+      if (static_cast<int>(local) != mesh_.self) service_peer(static_cast<int>(local));
     }
     // Drive until nothing moves for a while, or until a user's thread wants the seat.
     std::uint64_t idle_since_ns = monotonic_ns();
@@ -663,7 +819,7 @@ void Engine::background_loop() {
         idle_since_ns = monotonic_ns();
         continue;
       }
-      const bool unfinished = !backend_->idle();
+      const bool unfinished = !backends_idle();
       if (unfinished && monotonic_ns() - idle_since_ns < options_.spin_ns) {
         relax_core();
         continue;
@@ -672,6 +828,7 @@ void Engine::background_loop() {
       flags.background_listens.store(1, std::memory_order_seq_cst);
       if (!run_cycle()) break;  // asked for news; none came in between
     }
+    arm_sockets();
     seat_.unlock();
     publish_leftovers();
   }

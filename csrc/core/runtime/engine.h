@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
+#include "core/backend/ring/ring_backend.h"
 #include "core/base/mutex.h"
 #include "core/negotiate/negotiator.h"
 #include "core/negotiate/stall.h"
@@ -20,6 +21,8 @@
 #include "core/runtime/timeline.h"
 #include "core/transport/local_mesh.h"
 #include "core/transport/peer_bells.h"
+#include "core/transport/relay.h"
+#include "core/transport/remote_mesh.h"
 
 namespace ciranda {
 
@@ -34,6 +37,7 @@ struct EngineOptions {
   std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
   std::size_t cache_entries = kCacheEntriesDefault;
   FusionLimits fusion;
+  RingOptions ring;                              // between hosts
   std::string timeline_path;                     // empty: none
   std::function<void(const std::string&)> warn;  // one sentence; called from any thread
 };
@@ -59,14 +63,22 @@ struct PendingOperation {
 // or, with `overlap`, when there is news. docs/threads.md tells who may touch what.
 class Engine {
  public:
-  // Blocking only for the local set-up of the mesh's descriptors.
-  static Result<std::unique_ptr<Engine>> start(LocalMesh mesh, EngineOptions options);
+  // Blocking only for the local set-up of the meshes' descriptors. `mesh` connects the ranks of
+  // this host, by their local ranks.
+  static Result<std::unique_ptr<Engine>> start(LocalMesh mesh, RemoteMesh remote,
+                                               EngineOptions options);
+  static Result<std::unique_ptr<Engine>> start(LocalMesh mesh, EngineOptions options);  // one host
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  Rank rank() const { return mesh_.self; }
-  int size() const { return mesh_.size; }
+  Rank rank() const { return remote_.self; }
+  int size() const { return remote_.size(); }
+  // The ranks of this host, by local rank.
+  const std::vector<Rank>& local_ranks() const { return remote_.local_ranks(); }
+  int local_rank() const { return mesh_.self; }
+  int local_size() const { return mesh_.size; }
+  bool one_host() const { return remote_.hosts.size() == 1; }
 
   // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
   // handle's error.
@@ -79,8 +91,9 @@ class Engine {
 
   // Arena memory for in_arena submissions. Thread-safe.
   Result<ArenaBuffer> allocate_arena(std::size_t bytes);
-  // Memory that `owner` has allocated and told this rank of. Thread-safe, does not block.
-  Result<ArenaBuffer> map_arena(Rank owner, const ArenaRef& ref, std::size_t bytes);
+  // Memory that the rank of this host with local rank `owner` has allocated and told this rank of.
+  // Thread-safe, does not block.
+  Result<ArenaBuffer> map_arena(int owner, const ArenaRef& ref, std::size_t bytes);
 
   EngineStats stats() const;
   // Unfinished operations; after a failure, those that the failure ended.
@@ -96,15 +109,19 @@ class Engine {
   void after_fork_in_child() noexcept;
 
  private:
-  Engine(LocalMesh mesh, EngineOptions options);
+  Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options);
   Status watch_descriptors();
 
   // A cycle and its steps. True when something moved.
   bool run_cycle() REQUIRES(seat_);
   bool publish_submissions() REQUIRES(seat_);
   bool send_frames() REQUIRES(seat_);
+  bool append(std::span<const std::byte> frame) REQUIRES(seat_);
   bool read_log() REQUIRES(seat_);
-  bool advance_backend() REQUIRES(seat_);
+  bool advance_relay() REQUIRES(seat_);
+  Relay::Deliver into_log() REQUIRES(seat_);
+  bool advance_backends() REQUIRES(seat_);
+  bool backends_idle() const REQUIRES(seat_);
 
   // Runs cycles until all handles are done (true) or nothing moved for the spin time (false).
   bool drive(std::span<const Handle> handles) REQUIRES(seat_);
@@ -113,6 +130,7 @@ class Engine {
   void publish_leftovers() EXCLUDES(seat_);
   void wake_own_background();
   bool peer_sleeps() const;
+  bool frames_to_carry() EXCLUDES(seat_);
   Status usable() const;
 
   void queue_request(std::uint32_t token, bool in_full) REQUIRES(seat_);
@@ -120,7 +138,7 @@ class Engine {
   Status start_execution(const FusedOp& op) REQUIRES(seat_);
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution)
       REQUIRES(seat_);
-  Result<std::byte*> resolve_arena(Rank owner, const ArenaRef& ref, std::uint64_t bytes)
+  Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes)
       REQUIRES(seat_);
   void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
   // Everything submitted, sent or not.
@@ -129,13 +147,25 @@ class Engine {
 
   void background_loop();
   void take_what_arrived() REQUIRES(seat_);
-  void service_peer(Rank rank) REQUIRES(seat_);
-  void peer_closed(Rank rank) REQUIRES(seat_);
+  void service_peer(int local) REQUIRES(seat_);
+  void peer_closed(int local) REQUIRES(seat_);
+  void host_closed(int host, const Error& why) REQUIRES(seat_);
+  bool departed(std::span<const Rank> ranks) const REQUIRES(seat_);
+  bool departed(Rank rank) const REQUIRES(seat_) { return departed(std::span(&rank, 1)); }
+  bool carried_everything() const REQUIRES(seat_);
+  // Without the seat: nobody drives any more, or its holder exists in the parent only.
+  void close_remote() noexcept CIRANDA_ANNOTATION(no_thread_safety_analysis);
+  Rank global(int local) const { return local_ranks()[static_cast<std::size_t>(local)]; }
+  // While a thread drives it looks at the sockets to other hosts itself; else the background thread
+  // is woken by them.
+  void arm_sockets() REQUIRES(seat_);
+  void disarm_sockets() REQUIRES(seat_);
   void report_stall(std::uint64_t waited_ns) EXCLUDES(seat_);
   std::vector<PendingOperation> pending_now() REQUIRES(seat_);
 
   // Constant after construction.
   LocalMesh mesh_;
+  RemoteMesh remote_;
   const EngineOptions options_;
   const ControlBlock control_;
   const PeerBells bells_;
@@ -156,7 +186,10 @@ class Engine {
   Mutex seat_;  // whoever holds it drives
   ShmLog log_ GUARDED_BY(seat_);
   Negotiator negotiator_ GUARDED_BY(seat_);
-  std::unique_ptr<Backend> backend_ GUARDED_BY(seat_);
+  std::unique_ptr<Relay> relay_ GUARDED_BY(seat_);  // the first rank of one of several hosts
+  std::unique_ptr<Backend> shm_ GUARDED_BY(seat_);
+  std::unique_ptr<RingBackend> ring_ GUARDED_BY(seat_);  // several hosts
+  std::vector<Watched> armed_ GUARDED_BY(seat_);
   TensorTable table_ GUARDED_BY(seat_);
   std::vector<Submission> drained_ GUARDED_BY(seat_);
   Frame frame_ GUARDED_BY(seat_);

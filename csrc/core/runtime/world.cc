@@ -2,16 +2,50 @@
 
 #include <utility>
 
+#include "core/base/clock.h"
+#include "core/transport/job_key.h"
+#include "core/transport/remote_mesh.h"
+
 namespace ciranda {
+namespace {
+
+Result<RemoteMesh> meet_other_hosts(const Config& config) {
+  const Place& place = config.place;
+  const RemoteConfig& remote = config.remote;
+  if (place.cross_size == 1) return RemoteMesh::one_host(place.rank, place.size);
+  const std::uint64_t deadline_ns = monotonic_ns() + config.start_timeout_ms * 1'000'000;
+  auto key = remote.key_fd >= 0 ? read_key(Fd(remote.key_fd), deadline_ns)
+                                : read_key_file(remote.key_file);
+  if (!key) return key.error();
+  return join_remote({.self = {.rank = place.rank,
+                               .size = place.size,
+                               .host = place.cross_rank,
+                               .hosts = place.cross_size,
+                               .local_rank = place.local_rank,
+                               .local_size = place.local_size},
+                      .job_id = config.job_id,
+                      .rendezvous = remote.rendezvous,
+                      .listener = Fd(remote.listener_fd),
+                      .nic = remote.nic,
+                      .ports = remote.ports,
+                      .streams = config.engine.ring.grain.channels,
+                      .timeout_ms = config.start_timeout_ms},
+                     key.value());
+}
+
+}  // namespace
 
 Result<std::unique_ptr<World>> World::start(Config config) {
+  const Place& place = config.place;
   auto mesh = join_unix({.folder = config.job_folder,
                          .job_id = config.job_id,
-                         .rank = config.place.rank,
-                         .size = config.place.size,
+                         .rank = place.local_rank,
+                         .size = place.local_size,
                          .timeout_ms = config.start_timeout_ms});
   if (!mesh) return mesh.error();
-  auto engine = Engine::start(std::move(mesh).value(), config.engine);
+  auto remote = meet_other_hosts(config);
+  if (!remote) return remote.error();
+  auto engine = Engine::start(std::move(mesh).value(), std::move(remote).value(), config.engine);
   if (!engine) return engine.error();
   return std::unique_ptr<World>(
       new World(std::move(config), std::shared_ptr<Engine>(std::move(engine).value())));

@@ -41,6 +41,7 @@ class ControlConnection {
   explicit ControlConnection(ProvenSocket socket);
 
   int fd() const { return fd_.get(); }
+  void close() noexcept { fd_.reset(); }  // async-signal-safe
   Rank peer() const { return peer_; }
   const std::string& address() const { return address_; }
 

@@ -19,7 +19,9 @@ struct alignas(128) RankFlags {
   std::atomic<std::uint64_t> copied_in;               // rounds whose input lies in this rank's slot
   alignas(64) std::atomic<std::uint64_t> reduced;     // rounds whose own slice is reduced
   alignas(64) std::atomic<std::uint64_t> copied_out;  // rounds this rank needs no slot of any more
-  Doorbell waiters;                                   // threads of this rank inside a blocking call
+  // Operations between hosts that the lanes of this rank are through with.
+  alignas(64) std::atomic<std::uint64_t> crossed;
+  Doorbell waiters;  // threads of this rank inside a blocking call
   // Threads that drive this rank's engine right now; with none, only its background thread can.
   alignas(64) std::atomic<std::uint32_t> drivers;
   // The background thread sleeps and wants to hear of news (overlap with compute).

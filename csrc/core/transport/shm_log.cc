@@ -33,7 +33,7 @@ std::uint64_t ShmLog::slowest_reader() const {
   return slowest;
 }
 
-bool ShmLog::try_append(std::span<const std::byte> frame) {
+bool ShmLog::try_append(std::span<const std::byte> frame, Rank from, bool ordered) {
   CIRANDA_ASSERT(frame.size() <= kFrameBytesMax);
   const std::uint64_t cells = cells_for(frame.size());
   std::uint64_t first = tail_->value.load(std::memory_order_relaxed);
@@ -44,7 +44,9 @@ bool ShmLog::try_append(std::span<const std::byte> frame) {
     }
   } while (!tail_->value.compare_exchange_weak(first, first + cells, std::memory_order_relaxed));
 
-  const FrameHeader header{.bytes = static_cast<std::uint32_t>(frame.size()), .from = self_};
+  const FrameHeader header{.bytes = static_cast<std::uint32_t>(frame.size()),
+                           .from = static_cast<std::uint32_t>(from) & 0x7fffffffu,
+                           .ordered = ordered ? 1u : 0u};
   std::size_t written = 0;
   for (std::uint64_t i = 0; i < cells; ++i) {
     Cell& target = cell(first + i);
@@ -75,7 +77,7 @@ std::optional<ShmLog::Entry> ShmLog::next() {
   // Another rank wrote this: believe nothing that would lead outside the ring.
   const std::size_t bytes = std::min<std::size_t>(header.bytes, kFrameBytesMax);
   const std::uint64_t cells = cells_for(bytes);
-  Entry entry{.from = header.from, .frame = {}};
+  Entry entry{.from = static_cast<Rank>(header.from), .ordered = header.ordered != 0, .frame = {}};
   if (cells == 1) {
     entry.frame = {head.payload + sizeof header, bytes};
   } else {

@@ -33,14 +33,20 @@ class ShmLog {
 
   // False when the ring is full: the caller reads on (so that it is not itself the slowest) and
   // tries again. Thread-safe between ranks; one thread of a rank at a time.
-  bool try_append(std::span<const std::byte> frame);
+  bool try_append(std::span<const std::byte> frame) { return try_append(frame, self_, true); }
+  // The same in another rank's name. Not `ordered`: the frame is on its way to other hosts, and
+  // takes its place when it comes back.
+  bool try_append(std::span<const std::byte> frame, Rank from, bool ordered);
 
   struct Entry {
     Rank from = kNoRank;
+    bool ordered = true;
     std::span<const std::byte> frame;  // valid until the next call of next()
   };
   // The next frame of the order, or nothing yet. One thread of a rank at a time.
   std::optional<Entry> next();
+  // Whether the next frame has begun to appear.
+  bool readable() const { return cell(read_).stamp.load(std::memory_order_acquire) == read_ + 1; }
 
   // This rank reads no further: writers need not wait for it any more.
   void retire();
@@ -58,7 +64,8 @@ class ShmLog {
   };
   struct FrameHeader {
     std::uint32_t bytes;
-    std::int32_t from;
+    std::uint32_t from : 31;
+    std::uint32_t ordered : 1;
   };
   static std::size_t cells_for(std::size_t frame_bytes);
   std::uint64_t slowest_reader() const;

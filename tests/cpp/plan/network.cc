@@ -89,7 +89,7 @@ class Network {
   bool make_chunk(std::size_t p, int c, Channel& channel) {
     if (channel.chunks == schedules_[p].chunks()) return false;
     const Piece piece = schedules_[p].chunk(c, channel.chunks++);
-    EXPECT_EQ(piece.place, Place::kInput);
+    EXPECT_EQ(piece.space, Space::kInput);
     const std::byte* sum = memory_[p].host_sum.data() + piece.begin;
     std::copy(sum, sum + piece.bytes, at(p, channel, piece));
     return true;
@@ -181,7 +181,7 @@ class Network {
   std::byte* at(std::size_t p, Channel& channel, const Piece& piece) {
     Bytes& input = memory_[p].in_place ? memory_[p].output : memory_[p].input;
     Bytes* places[] = {&input, &memory_[p].output, &channel.scratch};
-    Bytes& place = *places[static_cast<std::size_t>(piece.place)];
+    Bytes& place = *places[static_cast<std::size_t>(piece.space)];
     CIRANDA_ASSERT(piece.begin + piece.bytes <= place.size());
     EXPECT_EQ(piece.bytes > 1 ? piece.begin % dtype_bytes(arithmetic_.dtype) : 0, 0u);
     return place.data() + piece.begin;

@@ -101,7 +101,7 @@ TEST(Schedule, ChunksComeInTheOrderInWhichStepsReadThem) {
     for (std::uint32_t i = 0; i < schedule.steps(); ++i) {
       const auto [send, receive] = schedule.step(0, i);
       const auto last_chunk_is = [&](const Piece& piece, std::uint32_t after_chunks) {
-        if (piece.place != Place::kInput || piece.bytes == 0) return;
+        if (piece.space != Space::kInput || piece.bytes == 0) return;
         ASSERT_GE(after_chunks, 1u);
         EXPECT_EQ(schedule.chunk(0, after_chunks - 1).begin, piece.begin);
         EXPECT_EQ(schedule.chunk(0, after_chunks - 1).bytes, piece.bytes);

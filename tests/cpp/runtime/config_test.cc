@@ -100,11 +100,32 @@ TEST(Config, TheHeapIsLeftToAUserWhoTunedIt) {
                   .keep_heap);
 }
 
-TEST(Config, SeveralHostsAreRefusedInOneSentence) {
-  const auto config =
-      read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}});
-  ASSERT_FALSE(config.ok());
-  EXPECT_EQ(config.error().code, ErrorCode::kUnsupported);
+TEST(Config, SeveralHostsNeedARendezvousAndAKey) {
+  std::map<std::string, std::string> started = {
+      {"CIRANDA_RANK", "3"},       {"CIRANDA_SIZE", "5"},       {"CIRANDA_LOCAL_RANK", "0"},
+      {"CIRANDA_LOCAL_SIZE", "2"}, {"CIRANDA_CROSS_RANK", "1"}, {"CIRANDA_CROSS_SIZE", "2"}};
+  EXPECT_NE(read(started).error().text.find("meet at CIRANDA_RENDEZVOUS"), std::string::npos);
+  started["CIRANDA_RENDEZVOUS"] = "[2001:db8::1]:4711";
+  EXPECT_NE(read(started).error().text.find("need the job's key"), std::string::npos);
+  started["CIRANDA_KEY_FILE"] = "/a/file";
+  started["CIRANDA_PORT_RANGE"] = "20000-20099";
+  started["CIRANDA_NIC"] = "eth*";
+  const auto config = read(started);
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_EQ(config.value().place.cross_rank, 1);
+  EXPECT_EQ(config.value().place.cross_size, 2);
+  EXPECT_EQ(config.value().remote.rendezvous.host, "2001:db8::1");
+  EXPECT_EQ(config.value().remote.rendezvous.port, 4711);
+  EXPECT_EQ(config.value().remote.ports.first, 20000);
+  EXPECT_EQ(config.value().remote.ports.last, 20099);
+  EXPECT_EQ(config.value().remote.nic, "eth*");
+  for (const char* wrong : {"node1", "node1:", ":7", "::1:7", "node1:0", "node1:70000"}) {
+    started["CIRANDA_RENDEZVOUS"] = wrong;
+    EXPECT_NE(read(started).error().text.find("CIRANDA_RENDEZVOUS is '"), std::string::npos);
+  }
+  started["CIRANDA_RENDEZVOUS"] = "node1:4711";
+  started["CIRANDA_PORT_RANGE"] = "20099-20000";
+  EXPECT_FALSE(read(started).ok());
 }
 
 TEST(Config, OverlapNeedsFreeCoresAndSpinningNeedsEnough) {

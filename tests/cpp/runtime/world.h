@@ -25,6 +25,14 @@ class World {
     }
   }
 
+  explicit World(std::vector<std::unique_ptr<Engine>> started) : engines(std::move(started)) {}
+
+  // All at a time, as processes end: the first rank of a host carries the goodbyes of the others.
+  ~World() {
+    run([](Engine& engine) { engine.shutdown(); });
+  }
+  World(World&&) = default;
+
   int size() const { return static_cast<int>(engines.size()); }
   Engine& operator[](int rank) { return *engines[static_cast<std::size_t>(rank)]; }
 

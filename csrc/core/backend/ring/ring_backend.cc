@@ -1,0 +1,376 @@
+#include "core/backend/ring/ring_backend.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/assert.h"
+#include "core/kernels/reduce.h"
+
+namespace ciranda {
+namespace {
+
+// A header and a payload, of which `done` bytes are through already.
+struct Pieces {
+  Pieces(std::byte* header, std::byte* payload, std::size_t payload_bytes, std::size_t done) {
+    const std::size_t of_header = std::min(done, kDataHeaderBytes);
+    const std::size_t of_payload = done - of_header;
+    parts[0] = {.iov_base = header + of_header, .iov_len = kDataHeaderBytes - of_header};
+    parts[1] = {.iov_base = payload + of_payload, .iov_len = payload_bytes - of_payload};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+  }
+  iovec parts[2];
+  msghdr message = {};
+};
+
+bool would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+Collective collective_of(const Execution& execution, std::uint64_t payload_bytes, int ranks) {
+  const FusedOp& op = execution.op;
+  Collective what{.kind = op.kind, .participants = ranks, .offsets = execution.offsets};
+  if (what.offsets.empty()) what.payload_bytes = payload_bytes;
+  if (op.kind == OpKind::kBroadcast) what.root = op.root;
+  return what;
+}
+
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
+}  // namespace
+
+RingBackend::RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells, int local_rank,
+                         RingOptions options)
+    : mesh_(mesh),
+      control_(control),
+      bells_(std::move(bells)),
+      local_rank_(local_rank),
+      options_(options),
+      flat_(flat_hosts(mesh.size())) {}
+
+void RingBackend::start(Execution execution) {
+  const bool in_arena = execution.op.in_arena;
+  std::uint64_t payload_bytes = execution.arena_bytes;
+  if (!in_arena) {
+    for (const Buffer& buffer : execution.buffers) payload_bytes += buffer.in_bytes;
+  }
+  HierarchicalPlan plan(collective_of(execution, payload_bytes, mesh_.size()),
+                        in_arena ? mesh_.hosts : flat_, mesh_.self, options_.link, options_.grain);
+  Operation& op = operations_.emplace_back(std::move(execution), std::move(plan));
+  op.number = ++started_;
+  for (int channel = 0; channel < op.plan.schedule().channels(); ++channel) {
+    if (!op.plan.drives(channel)) continue;
+    Channel& own = op.channels.emplace_back();
+    own.index = channel;
+    own.scratch.resize(op.plan.schedule().scratch_bytes());
+    own.arrived.resize(op.plan.schedule().layout().segment_bytes);
+  }
+  if (in_arena) {
+    op.output = op.execution.arena[static_cast<std::size_t>(local_rank_)];
+    op.input = op.output;
+    return;
+  }
+  const std::vector<Buffer>& buffers = op.execution.buffers;
+  op.input = buffers.front().in;
+  op.output = buffers.front().out;
+  if (buffers.size() == 1 && op.execution.op.prescale == 1.0) return;
+  // Side by side, or a copy that may be scaled.
+  op.gathered.resize(payload_bytes);
+  std::uint64_t at = 0;
+  for (const Buffer& buffer : buffers) {
+    kernels::copy(op.gathered.data() + at, buffer.in, buffer.in_bytes);
+    at += buffer.in_bytes;
+  }
+  const DType dtype = op.execution.op.dtype;
+  if (op.execution.op.prescale != 1.0) {
+    kernels::scale(dtype, op.gathered.data(), payload_bytes / dtype_bytes(dtype),
+                   op.execution.op.prescale);
+  }
+  op.input = op.gathered.data();
+  if (buffers.size() > 1) op.output = op.gathered.data();
+}
+
+bool RingBackend::advance() {
+  bool moved = false;
+  while (!operations_.empty() && !broken_) {
+    Operation& op = operations_.front();
+    moved |= advance_operation(op);
+    if (!op.crossed || broken_ || !all_crossed(op)) break;
+    finish_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool RingBackend::advance_operation(Operation& op) {
+  if (op.crossed) return false;
+  const std::uint32_t steps = op.plan.schedule().steps();
+  bool moved = false;
+  bool through = true;
+  for (Channel& channel : op.channels) {
+    for (bool more = true; more && !broken_; moved |= more) {
+      more = send(op, channel);
+      if (!broken_) more = receive(op, channel) || more;
+    }
+    through = through && channel.sends == steps && channel.receives == steps;
+  }
+  if (!through || broken_) return moved;
+  op.crossed = true;
+  control_.flags(local_rank_).crossed.store(op.number, std::memory_order_release);
+  bells_.ring_all();
+  return true;
+}
+
+// The other ranks of the host read this rank's memory and write to it until their lanes are
+// through.
+bool RingBackend::all_crossed(const Operation& op) const {
+  if (!op.execution.op.in_arena) return true;
+  for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
+    if (control_.flags(local).crossed.load(std::memory_order_acquire) < op.number) return false;
+  }
+  return true;
+}
+
+void RingBackend::finish_front() {
+  Operation& op = operations_.front();
+  const std::vector<Buffer>& buffers = op.execution.buffers;
+  if (buffers.size() > 1) {
+    std::uint64_t at = 0;
+    for (const Buffer& buffer : buffers) {
+      kernels::copy(buffer.out, op.gathered.data() + at, buffer.out_bytes);
+      at += buffer.out_bytes;
+    }
+  }
+  const auto done = std::move(op.execution.done);
+  operations_.pop_front();
+  done({});
+}
+
+void RingBackend::blocked_on(std::vector<Rank>& out) const {
+  if (operations_.empty() || !operations_.front().crossed) return;
+  for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
+    const std::uint64_t crossed = control_.flags(local).crossed.load(std::memory_order_acquire);
+    if (local != local_rank_ && crossed < operations_.front().number) out.push_back(local);
+  }
+}
+
+void RingBackend::abort(const Error& why) {
+  for (Operation& op : std::exchange(operations_, {})) op.execution.done(why);
+}
+
+// Only what the front operation waits for: a peer may be ahead, and its bytes stay where they are.
+void RingBackend::watched(std::vector<Watched>& out) const {
+  if (operations_.empty() || operations_.front().crossed) return;
+  const Operation& op = operations_.front();
+  const Schedule& schedule = op.plan.schedule();
+  for (const Channel& channel : op.channels) {
+    if (channel.receives < schedule.steps()) {
+      const Receive receive = schedule.step(channel.index, channel.receives).receive;
+      if (receive.piece.bytes > 0 && receive.from != schedule.layout().self) {
+        out.push_back({.socket = socket(op, channel, receive.from), .readable = true});
+      }
+    }
+    if (channel.wants_room) {
+      const Send send = schedule.step(channel.index, channel.sends).send;
+      out.push_back({.socket = socket(op, channel, send.to), .writable = true});
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------------
+// A channel
+
+bool RingBackend::may_send(Operation& op, Channel& channel, const Send& send) {
+  if (channel.receives < send.after_receives) return false;
+  make_chunks(op, channel, send.after_chunks);
+  return true;
+}
+
+bool RingBackend::send(Operation& op, Channel& channel) {
+  const Schedule& schedule = op.plan.schedule();
+  bool moved = false;
+  for (; channel.sends < schedule.steps(); ++channel.sends, moved = true) {
+    const Send send = schedule.step(channel.index, channel.sends).send;
+    if (send.piece.bytes == 0 || send.to == schedule.layout().self) continue;
+    if (!may_send(op, channel, send)) break;
+    DataLink& peer = link(op, channel, send.to);
+    if (channel.sent_bytes == 0 && !std::exchange(channel.wants_room, false)) {
+      channel.header_out = peer.sealer.seal({.bytes = static_cast<std::uint32_t>(send.piece.bytes),
+                                             .step = channel.sends,
+                                             .operation = op.number,
+                                             .offset = send.piece.begin});
+    }
+    Pieces pieces(channel.header_out.data(), place(op, channel, send.piece), send.piece.bytes,
+                  channel.sent_bytes);
+    const ssize_t sent = ::sendmsg(peer.fd.get(), &pieces.message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && !would_block(errno)) {
+      break_off(peer, Error::from_errno("cannot send to it", errno));
+      return true;
+    }
+    if (sent > 0) {
+      channel.sent_bytes += static_cast<std::uint64_t>(sent);
+      moved = true;
+    }
+    channel.wants_room = channel.sent_bytes < kDataHeaderBytes + send.piece.bytes;
+    if (channel.wants_room) break;
+    channel.sent_bytes = 0;
+  }
+  return moved;
+}
+
+bool RingBackend::receive(Operation& op, Channel& channel) {
+  const Schedule& schedule = op.plan.schedule();
+  bool moved = false;
+  for (; channel.receives < schedule.steps(); ++channel.receives, moved = true) {
+    const Step step = schedule.step(channel.index, channel.receives);
+    const Receive& receive = step.receive;
+    if (receive.piece.bytes == 0) continue;
+    if (receive.from == schedule.layout().self) {
+      if (!may_send(op, channel, step.send)) break;
+      apply(op, channel, receive, place(op, channel, step.send.piece));
+      continue;
+    }
+    bool complete = false;
+    moved |= read_message(op, channel, receive, complete);
+    if (!complete || broken_ || channel.sends < receive.after_sends) break;
+    make_chunks(op, channel, receive.after_chunks);
+    const bool copied = receive.apply == Apply::kCopy;  // it lies in its place already
+    apply(op, channel, receive,
+          copied ? place(op, channel, receive.piece) : channel.arrived.data());
+    channel.received_bytes = 0;
+  }
+  return moved;
+}
+
+bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& receive,
+                               bool& complete) {
+  const std::uint64_t whole = kDataHeaderBytes + receive.piece.bytes;
+  bool moved = false;
+  DataLink& peer = link(op, channel, receive.from);
+  std::byte* const to =
+      receive.apply == Apply::kCopy ? place(op, channel, receive.piece) : channel.arrived.data();
+  while (channel.received_bytes < whole) {
+    Pieces pieces(channel.header_in.data(), to, receive.piece.bytes, channel.received_bytes);
+    const ssize_t got = ::recvmsg(peer.fd.get(), &pieces.message, MSG_DONTWAIT);
+    if (got < 0 && would_block(errno)) return moved;
+    if (got <= 0) {
+      break_off(peer, {.code = ErrorCode::kRankLost, .text = "it closed the connection"});
+      return true;
+    }
+    moved = true;
+    const bool had_header = channel.received_bytes >= kDataHeaderBytes;
+    channel.received_bytes += static_cast<std::uint64_t>(got);
+    if (had_header || channel.received_bytes < kDataHeaderBytes) continue;
+    const auto header = peer.opener.open(channel.header_in);
+    if (!header) {
+      break_off(peer, header.error());
+      return true;
+    }
+    if (header.value().bytes != receive.piece.bytes || header.value().step != channel.receives ||
+        header.value().operation != op.number) {
+      break_off(peer, {.code = ErrorCode::kMalformed,
+                       .text = "it sent step " + std::to_string(header.value().step) +
+                               " of operation " + std::to_string(header.value().operation) +
+                               " where step " + std::to_string(channel.receives) + " of " +
+                               std::to_string(op.number) + " was expected"});
+      return true;
+    }
+  }
+  complete = true;
+  return moved;
+}
+
+// The host's sum, piece by piece, as far as the schedule wants it now.
+void RingBackend::make_chunks(Operation& op, Channel& channel, std::uint32_t count) {
+  const FusedOp& what = op.execution.op;
+  for (; channel.chunks < count; ++channel.chunks) {
+    if (!what.in_arena || (locals() == 1 && what.prescale == 1.0)) continue;
+    const Piece piece = op.plan.schedule().chunk(channel.index, channel.chunks);
+    std::array<const std::byte*, kLocalRanksMax> inputs;
+    for (std::size_t local = 0; local < locals(); ++local) {
+      inputs[local] = op.execution.arena[local] + piece.begin;
+    }
+    std::byte* const sum = op.output + piece.begin;
+    kernels::reduce({.dtype = what.dtype, .op = what.op, .prescale = what.prescale},
+                    {inputs.data(), locals()}, {&sum, 1}, piece.bytes / dtype_bytes(what.dtype));
+  }
+}
+
+double RingBackend::postscale(const Operation& op) const {
+  const FusedOp& what = op.execution.op;
+  const double ranks = what.op == ReduceOp::kAverage ? static_cast<double>(mesh_.size()) : 1.0;
+  return what.postscale / ranks;
+}
+
+void RingBackend::apply(Operation& op, Channel& channel, const Receive& receive,
+                        const std::byte* from) {
+  const FusedOp& what = op.execution.op;
+  const std::size_t bytes = receive.piece.bytes;
+  std::byte* const own = place(op, channel, receive.piece);
+  // Final results go to every rank of the host.
+  std::array<std::byte*, kLocalRanksMax> outputs;
+  std::size_t count = 0;
+  outputs[count++] = own;
+  const bool final = receive.completes || receive.apply == Apply::kCopy;
+  if (what.in_arena && final && receive.piece.space == Space::kOutput) {
+    for (std::size_t local = 0; local < locals(); ++local) {
+      if (static_cast<int>(local) == local_rank_) continue;
+      outputs[count++] = op.execution.arena[local] + receive.piece.begin;
+    }
+  }
+  const double scale = receive.completes && reduces(what.kind) ? postscale(op) : 1.0;
+  if (receive.apply == Apply::kCopy && scale == 1.0) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (outputs[i] != from) kernels::copy(outputs[i], from, bytes);
+    }
+    return;
+  }
+  const std::byte* operands[2] = {from, nullptr};
+  std::size_t operand_count = 1;
+  if (receive.apply != Apply::kCopy) {
+    operands[operand_count++] = place(op, channel, receive.own);
+    if (receive.apply == Apply::kReduceOwnFirst) std::swap(operands[0], operands[1]);
+  }
+  kernels::reduce({.dtype = what.dtype, .op = what.op, .postscale = scale},
+                  {operands, operand_count}, {outputs.data(), count},
+                  bytes / dtype_bytes(what.dtype));
+}
+
+std::byte* RingBackend::place(Operation& op, Channel& channel, const Piece& piece) const {
+  switch (piece.space) {
+    case Space::kInput:
+      return const_cast<std::byte*>(op.input) + piece.begin;  // never written, see Space
+    case Space::kOutput:
+      return op.output + piece.begin;
+    case Space::kScratch:
+      return channel.scratch.data() + piece.begin;
+  }
+  CIRANDA_UNREACHABLE();
+}
+
+int RingBackend::socket(const Operation& op, const Channel& channel, int participant) const {
+  return const_cast<RingBackend*>(this)->link(op, channel, participant).fd.get();
+}
+
+DataLink& RingBackend::link(const Operation& op, const Channel& channel, int participant) {
+  const Rank rank = op.plan.rank(participant, channel.index);
+  auto& streams = mesh_.data[static_cast<std::size_t>(rank)];
+  const auto stream = static_cast<std::size_t>(op.plan.stream(channel.index));
+  CIRANDA_ASSERT(stream < streams.size());
+  return streams[stream];
+}
+
+void RingBackend::break_off(const DataLink& link, Error why) {
+  why.text = "rank " + std::to_string(link.peer) + " at " + link.address + ": " + why.text;
+  why.rank = link.peer;
+  if (why.code == ErrorCode::kSystem) why.code = ErrorCode::kRankLost;
+  broken_ = std::move(why);
+}
+
+}  // namespace ciranda

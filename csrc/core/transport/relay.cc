@@ -1,0 +1,175 @@
+#include "core/transport/relay.h"
+
+#include <algorithm>
+
+#include "core/base/assert.h"
+#include "core/wire/codec.h"
+
+namespace ciranda {
+namespace {
+
+// Ordered frames that wait for room in the host's log; more are left in the sockets.
+constexpr std::size_t kUndeliveredMax = 1024;
+
+Error malformed(const ControlConnection& connection, const std::string& what) {
+  return {.code = ErrorCode::kMalformed,
+          .text = "rank " + std::to_string(connection.peer()) + " at " + connection.address() +
+                  " sent " + what,
+          .rank = connection.peer()};
+}
+
+}  // namespace
+
+Relay::Relay(std::vector<ControlConnection> control, const Hosts& hosts, int host)
+    : hosts_(hosts), host_(host) {
+  CIRANDA_ASSERT(control.size() == (orders() ? hosts.size() - 1 : 1));
+  for (ControlConnection& connection : control) connections_.emplace_back(std::move(connection));
+}
+
+Status Relay::send(Rank from, std::span<const std::byte> frame) {
+  if (orders()) return put_in_order(from, frame);
+  if (!connections_[0]) return {};
+  lost_host_ = 0;  // if this fails
+  payload_.clear();
+  Writer writer(payload_);
+  writer.varint(static_cast<std::uint64_t>(from));
+  writer.bytes(frame);
+  return connections_[0]->send(static_cast<std::uint8_t>(Type::kFrame), payload_);
+}
+
+Status Relay::put_in_order(Rank from, std::span<const std::byte> frame) {
+  undelivered_.push_back({from, {frame.begin(), frame.end()}});
+  payload_.clear();
+  Writer writer(payload_);
+  writer.varint(static_cast<std::uint64_t>(from));
+  writer.bytes(frame);
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    if (!connections_[i]) continue;
+    const Status sent = connections_[i]->send(static_cast<std::uint8_t>(Type::kFrame), payload_);
+    if (sent) continue;
+    lost_host_ = host_of(i);
+    return sent;
+  }
+  return {};
+}
+
+Result<bool> Relay::advance(const Deliver& deliver) {
+  bool moved = false;
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    lost_host_ = host_of(i);
+    if (!connections_[i]) continue;
+    CIRANDA_TRY(connections_[i]->flush());
+    while (undelivered_.size() < kUndeliveredMax) {
+      auto frame = connections_[i]->receive();
+      if (!frame) return frame.error();
+      if (!frame.value()) break;
+      moved = true;
+      CIRANDA_TRY(take(i, *frame.value()));
+    }
+  }
+  lost_host_ = -1;
+  return hand_over(deliver) || moved;
+}
+
+bool Relay::hand_over(const Deliver& deliver) {
+  bool moved = false;
+  while (!undelivered_.empty() && deliver(undelivered_.front().from, undelivered_.front().bytes)) {
+    undelivered_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+void Relay::take_last_words(int host, const Deliver& deliver) {
+  const std::size_t i = orders() ? static_cast<std::size_t>(host) - 1 : 0;
+  while (connections_[i]) {
+    auto frame = connections_[i]->receive();
+    if (!frame || !frame.value() || !take(i, *frame.value())) break;
+  }
+  hand_over(deliver);
+}
+
+Status Relay::take(std::size_t connection, const OpenedFrame& frame) {
+  const ControlConnection& from_peer = *connections_[connection];
+  Reader reader(frame.payload);
+  if (frame.type == static_cast<std::uint8_t>(Type::kFrame)) {
+    const auto from = static_cast<Rank>(reader.varint("relayed.from", kRanksMax - 1));
+    if (!reader.ok()) return reader.error();
+    if (orders()) {
+      const std::vector<Rank>& there = hosts_[static_cast<std::size_t>(host_of(connection))];
+      if (std::find(there.begin(), there.end(), from) == there.end()) {
+        return malformed(from_peer,
+                         "a frame of rank " + std::to_string(from) + ", which is not on its host");
+      }
+    }
+    const auto bytes = frame.payload.subspan(reader.offset());
+    if (bytes.size() > kFrameBytesMax) return malformed(from_peer, "a frame that is too long");
+    if (orders()) return put_in_order(from, bytes);
+    undelivered_.push_back({from, {bytes.begin(), bytes.end()}});
+    return {};
+  }
+  if (frame.type == static_cast<std::uint8_t>(Type::kFailure)) {
+    Error why;
+    why.code = static_cast<ErrorCode>(
+        reader.varint("failure.code", static_cast<std::uint64_t>(ErrorCode::kUnsupported)));
+    why.rank = static_cast<Rank>(reader.varint("failure.rank", kRanksMax)) - 1;
+    const std::size_t bytes = reader.count("failure.text", kErrorTextBytesMax, 1);
+    why.text = std::string(reader.text("failure.text", bytes));
+    if (!reader.ok()) return reader.error();
+    if (!told_failure_) told_failure_ = std::move(why);
+    if (orders()) forward_failure(frame.payload, connection);
+    return {};
+  }
+  return malformed(from_peer, "a frame of the unknown type " + std::to_string(frame.type));
+}
+
+void Relay::forward_failure(std::span<const std::byte> payload, std::size_t except) {
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    if (i == except || !connections_[i]) continue;
+    (void)connections_[i]->send(static_cast<std::uint8_t>(Type::kFailure), payload);
+  }
+}
+
+void Relay::tell_failure(const Error& why) {
+  payload_.clear();
+  Writer writer(payload_);
+  const std::size_t bytes = std::min(why.text.size(), kErrorTextBytesMax);
+  writer.varint(static_cast<std::uint64_t>(why.code));
+  writer.varint(static_cast<std::uint64_t>(why.rank + 1));
+  writer.varint(bytes);
+  writer.text(std::string_view(why.text).substr(0, bytes));
+  forward_failure(payload_, connections_.size());
+}
+
+void Relay::part_with(int host) {
+  connections_[orders() ? static_cast<std::size_t>(host) - 1 : 0].reset();
+}
+
+void Relay::watched(std::vector<Watched>& out) const {
+  for (const auto& connection : connections_) {
+    if (!connection) continue;
+    out.push_back({.socket = connection->fd(),
+                   .readable = undelivered_.size() < kUndeliveredMax,
+                   .writable = connection->has_queued()});
+  }
+}
+
+void Relay::close_all() noexcept {
+  for (auto& connection : connections_) {
+    if (connection) connection->close();
+  }
+}
+
+bool Relay::alone() const {
+  return std::none_of(connections_.begin(), connections_.end(),
+                      [](const auto& connection) { return connection.has_value(); });
+}
+
+bool Relay::idle() const {
+  return undelivered_.empty() &&
+         std::none_of(connections_.begin(), connections_.end(), [](const auto& connection) {
+           return connection && connection->has_queued();
+         });
+}
+
+}  // namespace ciranda

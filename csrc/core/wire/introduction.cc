@@ -1,0 +1,130 @@
+#include "core/wire/introduction.h"
+
+#include "core/base/assert.h"
+#include "core/wire/codec.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::size_t kIntroductionBytesMin = 7;
+
+void write(Writer& writer, const Introduction& one) {
+  for (const std::int32_t number :
+       {one.rank, one.size, one.host, one.hosts, one.local_rank, one.local_size}) {
+    CIRANDA_ASSERT(number >= 0);
+    writer.varint(static_cast<std::uint64_t>(number));
+  }
+  CIRANDA_ASSERT(one.addresses.size() <= kAddressesMax);
+  writer.varint(one.addresses.size());
+  for (const Introduction::Address& address : one.addresses) {
+    CIRANDA_ASSERT(address.host.size() <= kAddressTextBytesMax);
+    writer.varint(address.host.size());
+    writer.text(address.host);
+    writer.u16(address.port);
+  }
+}
+
+Introduction read(Reader& reader) {
+  const auto number = [&](const char* field, std::uint64_t max) {
+    return static_cast<std::int32_t>(reader.varint(field, max));
+  };
+  Introduction one;
+  one.rank = number("introduction.rank", kRanksMax - 1);
+  one.size = number("introduction.size", kRanksMax);
+  one.host = number("introduction.host", kRanksMax - 1);
+  one.hosts = number("introduction.hosts", kRanksMax);
+  one.local_rank = number("introduction.local_rank", kRanksMax - 1);
+  one.local_size = number("introduction.local_size", kRanksMax);
+  const std::size_t count = reader.count("introduction.addresses", kAddressesMax, 3);
+  for (std::size_t i = 0; i < count && reader.ok(); ++i) {
+    const std::size_t bytes = reader.count("introduction.address", kAddressTextBytesMax, 1);
+    const std::string_view host = reader.text("introduction.address", bytes);
+    one.addresses.push_back({.host = std::string(host), .port = reader.u16("introduction.port")});
+  }
+  return one;
+}
+
+Status at_end(Reader& reader, const char* field) {
+  if (reader.ok() && reader.remaining() > 0) reader.fail(field, "is followed by more");
+  if (!reader.ok()) return reader.error();
+  return {};
+}
+
+Error contradiction(std::string text) {
+  return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
+}
+
+}  // namespace
+
+void encode(const Introduction& introduction, std::vector<std::byte>& out) {
+  Writer writer(out);
+  write(writer, introduction);
+}
+
+Result<Introduction> decode_introduction(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Introduction one = read(reader);
+  CIRANDA_TRY(at_end(reader, "introduction"));
+  return one;
+}
+
+void encode(std::span<const Introduction> roll, std::vector<std::byte>& out) {
+  Writer writer(out);
+  writer.varint(roll.size());
+  for (const Introduction& one : roll) write(writer, one);
+}
+
+Result<std::vector<Introduction>> decode_roll(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  const std::size_t count = reader.count("roll", kRanksMax, kIntroductionBytesMin);
+  std::vector<Introduction> roll;
+  for (std::size_t i = 0; i < count && reader.ok(); ++i) roll.push_back(read(reader));
+  CIRANDA_TRY(at_end(reader, "roll"));
+  return roll;
+}
+
+Result<Hosts> seat(std::span<const Introduction> roll) {
+  const auto size = static_cast<std::int32_t>(roll.size());
+  CIRANDA_ASSERT(size >= 1);
+  Hosts hosts(static_cast<std::size_t>(roll.front().hosts));
+  for (const Introduction& one : roll) {
+    const std::string who = "rank " + std::to_string(one.rank);
+    if (one.size != size || one.hosts != roll.front().hosts) {
+      return contradiction(who + " was started for " + std::to_string(one.size) + " ranks on " +
+                           std::to_string(one.hosts) + " hosts, rank 0 for " +
+                           std::to_string(size) + " on " + std::to_string(roll.front().hosts) +
+                           "; start every rank with the same numbers");
+    }
+    if (one.host >= one.hosts || one.local_rank >= one.local_size) {
+      return contradiction(who + " says it is local rank " + std::to_string(one.local_rank) +
+                           " of " + std::to_string(one.local_size) + " on host " +
+                           std::to_string(one.host) + " of " + std::to_string(one.hosts));
+    }
+    std::vector<Rank>& seats = hosts[static_cast<std::size_t>(one.host)];
+    if (seats.empty()) seats.assign(static_cast<std::size_t>(one.local_size), kNoRank);
+    if (seats.size() != static_cast<std::size_t>(one.local_size)) {
+      return contradiction(who + " counts " + std::to_string(one.local_size) + " ranks on host " +
+                           std::to_string(one.host) + ", another rank there counts " +
+                           std::to_string(seats.size()));
+    }
+    Rank& own = seats[static_cast<std::size_t>(one.local_rank)];
+    if (own != kNoRank) {
+      return contradiction(who + " and rank " + std::to_string(own) + " are both local rank " +
+                           std::to_string(one.local_rank) + " on host " + std::to_string(one.host));
+    }
+    own = one.rank;
+  }
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (std::size_t local = 0; local < hosts[host].size(); ++local) {
+      if (hosts[host][local] != kNoRank) continue;
+      return contradiction("nobody is local rank " + std::to_string(local) + " on host " +
+                           std::to_string(host));
+    }
+    if (hosts[host].empty()) {
+      return contradiction("no rank is on host " + std::to_string(host));
+    }
+  }
+  return hosts;
+}
+
+}  // namespace ciranda

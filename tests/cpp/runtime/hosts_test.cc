@@ -1,0 +1,242 @@
+// Ranks on several hosts: breaks when an order, a sum or a failure does not cross a connection.
+#include "runtime/hosts.h"
+
+#include <cstring>
+#include <numeric>
+#include <ostream>
+#include <string>
+
+namespace ciranda::testing {
+namespace {
+
+struct Layout {
+  std::vector<int> ranks_of_hosts;
+  int streams = 1;
+  std::uint64_t latency_ns = 30'000;  // large: eager, 0: ring
+};
+std::string name_of(const Layout& layout) {
+  std::string name;
+  for (const int ranks : layout.ranks_of_hosts) name += std::to_string(ranks) + "_";
+  return name + std::to_string(layout.streams) + (layout.latency_ns > 0 ? "eager" : "ring");
+}
+void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << name_of(layout);
+}
+
+class SeveralHosts : public ::testing::TestWithParam<Layout> {
+ protected:
+  static World make() {
+    EngineOptions options{.spin_ns = 20'000};
+    options.ring.link.latency_ns = GetParam().latency_ns;
+    options.ring.grain.channels = GetParam().streams;
+    options.ring.grain.stripe_bytes_min = 4096;
+    options.ring.grain.segment_bytes = 4096;
+    return several_hosts(GetParam().ranks_of_hosts, options);
+  }
+};
+
+TEST_P(SeveralHosts, ReducePrivateMemory) {
+  World world = make();
+  world.run([](Engine& engine) {
+    const auto ranks = static_cast<double>(engine.size());
+    for (const std::size_t count : {0u, 1u, 3u, 1000u, 40'000u}) {
+      std::vector<double> tensor(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        tensor[i] = static_cast<double>(engine.rank() + 1) * static_cast<double>(i % 97);
+      }
+      auto handle = allreduce(engine, tensor, {.name = "t", .prescale = 2.0, .postscale = 0.5});
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(tensor[i], ranks * (ranks + 1) / 2 * static_cast<double>(i % 97));
+      }
+    }
+  });
+}
+
+TEST_P(SeveralHosts, AverageAndFuse) {
+  World world = make();
+  world.run([](Engine& engine) {
+    std::vector<float> a(100, static_cast<float>(engine.rank()));
+    std::vector<float> b(33, 2.0f * static_cast<float>(engine.rank()));
+    auto handle = engine.submit(
+        in_place<float>(OpKind::kAllreduce, {&a, &b}, {.name = "group", .op = ReduceOp::kAverage}));
+    ASSERT_TRUE(handle.ok());
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    const auto mean = static_cast<float>(engine.size() - 1) / 2.0f;
+    for (const float value : a) ASSERT_EQ(value, mean);
+    for (const float value : b) ASSERT_EQ(value, 2.0f * mean);
+  });
+}
+
+TEST_P(SeveralHosts, BroadcastGatherScatterExchange) {
+  World world = make();
+  world.run([](Engine& engine) {
+    const int ranks = engine.size();
+    const auto own = static_cast<std::int64_t>(engine.rank());
+    for (Rank root = 0; root < ranks; ++root) {
+      std::vector<std::int64_t> tensor(500, own);
+      auto handle = engine.submit(
+          in_place<std::int64_t>(OpKind::kBroadcast, {&tensor}, {.name = "b", .root = root}));
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      for (const std::int64_t value : tensor) ASSERT_EQ(value, root);
+    }
+    // Rank r gives r rows; rank r gets what everybody has for it.
+    std::vector<std::int64_t> gathered, exchanged, scattered;
+    const std::vector<std::int64_t> rows(static_cast<std::size_t>(own), own);
+    auto gather = gather_like(engine, OpKind::kAllgather, rows, {own}, gathered);
+    ASSERT_TRUE(gather.ok());
+    ASSERT_TRUE(engine.wait(gather.value()).ok());
+    std::vector<std::int64_t> expected;
+    for (Rank r = 0; r < ranks; ++r)
+      expected.insert(expected.end(), static_cast<std::size_t>(r), r);
+    EXPECT_EQ(gathered, expected);
+
+    std::vector<std::int64_t> splits, sent;
+    for (Rank to = 0; to < ranks; ++to) {
+      splits.push_back(to);
+      for (Rank i = 0; i < to; ++i) sent.push_back(100 * own + to);
+    }
+    auto exchange = gather_like(engine, OpKind::kAlltoall, sent, splits, exchanged);
+    ASSERT_TRUE(exchange.ok());
+    ASSERT_TRUE(engine.wait(exchange.value()).ok());
+    expected.clear();
+    for (Rank from = 0; from < ranks; ++from) {
+      for (Rank i = 0; i < own; ++i) expected.push_back(100 * from + own);
+    }
+    EXPECT_EQ(exchanged, expected);
+
+    std::vector<std::int64_t> whole(1000);
+    std::iota(whole.begin(), whole.end(), own);
+    auto scatter = gather_like(engine, OpKind::kReducescatter, whole, {}, scattered);
+    ASSERT_TRUE(scatter.ok());
+    ASSERT_TRUE(engine.wait(scatter.value()).ok());
+    ASSERT_FALSE(scattered.empty());
+    for (std::size_t i = 1; i < scattered.size(); ++i) {
+      ASSERT_EQ(scattered[i] - scattered[i - 1], ranks);
+    }
+    auto barrier = engine.submit(in_place<float>(OpKind::kBarrier, {}, {}));
+    ASSERT_TRUE(barrier.ok());
+    EXPECT_TRUE(engine.wait(barrier.value()).ok());
+  });
+}
+
+TEST_P(SeveralHosts, ReduceTheArenaWhereItLies) {
+  World world = make();
+  constexpr std::size_t kCount = 50'000;
+  std::vector<std::vector<float>> results(static_cast<std::size_t>(world.size()));
+  world.run([&](Engine& engine) {
+    auto buffer = engine.allocate_arena(kCount * sizeof(float));
+    ASSERT_TRUE(buffer.ok());
+    auto* values = reinterpret_cast<float*>(buffer.value().data);
+    for (int step = 0; step < 5; ++step) {
+      for (std::size_t i = 0; i < kCount; ++i) {
+        values[i] = 1.0f / static_cast<float>(engine.rank() + 2 + static_cast<int>(i) % 7 + step);
+      }
+      RequestSpec spec{.name = "bucket", .op = ReduceOp::kAverage, .in_arena = true};
+      spec.tensors.push_back({DType::kFloat32, {static_cast<std::int64_t>(kCount)}});
+      Submission submission;
+      submission.spec = std::make_shared<RequestSpec>(std::move(spec));
+      submission.arena = buffer.value().ref;
+      submission.arena_bytes = kCount * sizeof(float);
+      auto handle = engine.submit(std::move(submission));
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      for (std::size_t i = 0; i < kCount; i += 997) {
+        double sum = 0.0;
+        for (int rank = 0; rank < engine.size(); ++rank) {
+          sum += 1.0 / (rank + 2 + static_cast<int>(i) % 7 + step);
+        }
+        ASSERT_NEAR(values[i], sum / engine.size(), 1e-6);
+      }
+    }
+    results[static_cast<std::size_t>(engine.rank())].assign(values, values + kCount);
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
+  }
+}
+
+TEST_P(SeveralHosts, ManyAtATimeInAnyOrder) {
+  World world = make();
+  world.run([](Engine& engine) {
+    constexpr int kTensors = 60;
+    std::vector<std::vector<float>> tensors;
+    for (int i = 0; i < kTensors; ++i) {
+      tensors.emplace_back(static_cast<std::size_t>(10 + 37 * i), static_cast<float>(i));
+    }
+    std::vector<Handle> handles;
+    for (int i = 0; i < kTensors; ++i) {
+      const int which = engine.rank() % 2 == 0 ? i : kTensors - 1 - i;
+      auto handle = allreduce(engine, tensors[static_cast<std::size_t>(which)],
+                              {.name = "t" + std::to_string(which)});
+      ASSERT_TRUE(handle.ok());
+      handles.push_back(handle.value());
+    }
+    ASSERT_TRUE(engine.wait(handles).ok());
+    for (int i = 0; i < kTensors; ++i) {
+      for (const float value : tensors[static_cast<std::size_t>(i)]) {
+        ASSERT_EQ(value, static_cast<float>(i * engine.size()));
+      }
+    }
+  });
+}
+
+TEST_P(SeveralHosts, DisagreeEverywhere) {
+  World world = make();
+  world.run([](Engine& engine) {
+    std::vector<float> tensor(engine.rank() == 1 ? 3 : 2, 1.0f);
+    auto handle = allreduce(engine, tensor, {.name = "shape"});
+    ASSERT_TRUE(handle.ok());
+    const Status status = engine.wait(handle.value());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    std::vector<float> good(4, 1.0f);
+    auto again = allreduce(engine, good, {.name = "good"});
+    ASSERT_TRUE(again.ok());
+    EXPECT_TRUE(engine.wait(again.value()).ok());
+  });
+}
+
+TEST_P(SeveralHosts, ARankThatRaisesEndsAll) {
+  World world = make();
+  const int last = world.size() - 1;
+  world.run([last](Engine& engine) {
+    if (engine.rank() == last) {
+      engine.abort("rank " + std::to_string(last) + " raised ValueError");
+      return;
+    }
+    std::vector<float> tensor(4, 1.0f);
+    auto handle = allreduce(engine, tensor, {.name = "t"});
+    if (!handle.ok()) return;  // it knows already
+    const Status status = engine.wait(handle.value());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kRankLost);
+    EXPECT_EQ(status.error().rank, last);
+    EXPECT_NE(status.error().text.find("raised ValueError"), std::string::npos);
+  });
+}
+
+TEST_P(SeveralHosts, ARankThatLeavesIsNamed) {
+  World world = make();
+  const int last = world.size() - 1;
+  world.run([last](Engine& engine) {
+    if (engine.rank() == last) return engine.shutdown();
+    std::vector<float> tensor(4, 1.0f);
+    auto handle = allreduce(engine, tensor, {.name = "t"});
+    ASSERT_TRUE(handle.ok());
+    const Status status = engine.wait(handle.value());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kRankLeft) << status.error().text;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, SeveralHosts,
+                         ::testing::Values(Layout{{1, 1}}, Layout{{1, 1}, 2, 0}, Layout{{2, 2}},
+                                           Layout{{2, 2}, 2, 0}, Layout{{1, 1, 1}, 1, 0},
+                                           Layout{{2, 1, 3}}, Layout{{3, 1}, 1, 0}),
+                         [](const auto& shape) { return name_of(shape.param); });
+
+}  // namespace
+}  // namespace ciranda::testing
