@@ -1,0 +1,72 @@
+"""Ranks on several hosts, which are namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
+from net.network import Network
+
+PORT = 29400
+LIMIT_S = 60.0
+Start = Callable[..., list[subprocess.Popen[str]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts `program` as `ranks_per_host` ranks on every host; the processes, by rank."""
+
+    def start(
+        network: Network, program: Path, *arguments: str, ranks_per_host: int = 1, **env: str
+    ) -> list[subprocess.Popen[str]]:
+        key = tmp_path / "key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(32))
+        job = uuid.uuid4().hex
+        address = network.hosts[0].address()
+        hosts = len(network.hosts)
+        processes = []
+        for host in network.hosts:
+            for local in range(ranks_per_host):
+                place: dict[str, Any] = {
+                    "RANK": host.index * ranks_per_host + local,
+                    "SIZE": hosts * ranks_per_host,
+                    "LOCAL_RANK": local,
+                    "LOCAL_SIZE": ranks_per_host,
+                    "CROSS_RANK": host.index,
+                    "CROSS_SIZE": hosts,
+                    "JOB_ID": job,
+                    "JOB_DIR": tmp_path / f"job{host.index}",
+                    "RENDEZVOUS": f"[{address}]:{PORT}" if ":" in address else f"{address}:{PORT}",
+                    "KEY_FILE": key,
+                    "START_TIMEOUT_SECONDS": 20,
+                }
+                processes.append(
+                    host.popen(
+                        [sys.executable, str(program), *arguments],
+                        env={
+                            **os.environ,
+                            "OMP_NUM_THREADS": "1",
+                            **{f"CIRANDA_{name}": str(value) for name, value in place.items()},
+                            **env,
+                        },
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        text=True,
+                    )
+                )
+        return processes
+
+    return start
+
+
+def outputs(processes: list[subprocess.Popen[str]]) -> list[str]:
+    return [process.communicate(timeout=LIMIT_S)[0] for process in processes]

@@ -1,0 +1,53 @@
+"""Ranks on hosts with a network between them: breaks when training differs from one process, or a
+lost host is not noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_ranks import Start, outputs
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("shard_step", ["off", "auto", "host"])
+def test_training_equals_one_process(
+    make_network: Callable[..., Any], start: Start, shard_step: str
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    for text in outputs(start(network, HERE / "train.py", shard_step, ranks_per_host=2)):
+        result = json.loads(text.splitlines()[-1])
+        assert result["off"] < 1e-6 and result["equal"]
+
+
+def test_three_hosts_with_ipv6_only(make_network: Callable[..., Any], start: Start) -> None:
+    network = make_network(3, addresses=("ipv6",))
+    for text in outputs(start(network, HERE / "train.py", "auto")):
+        result = json.loads(text.splitlines()[-1])
+        assert result["off"] < 1e-6 and result["equal"]
+
+
+def test_a_killed_rank_is_named_on_every_host(
+    make_network: Callable[..., Any], start: Start
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    processes = start(network, HERE / "fall.py", ranks_per_host=2)
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+    os.kill(processes[3].pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    for process in processes[:3]:
+        assert process.stdout is not None
+        text = process.stdout.read()
+        assert "RankLostError" in text and "rank 3 " in text, text
+        assert float(text.split()[-1]) - killed_s < 1.0
+        assert process.wait() == 3
+    processes[3].wait()

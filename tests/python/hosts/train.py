@@ -1,0 +1,52 @@
+"""A rank of test_hosts.py: trains beside a copy that sees the joined batch, and compares."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+
+import torch
+from torch import nn
+
+import ciranda.torch as hvd
+
+STEPS = 20
+
+
+def main() -> None:
+    shard_step = {"off": False}.get(sys.argv[1], sys.argv[1])
+    hvd.init()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
+    model = model.double()
+    alone = copy.deepcopy(model)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.Adam(model.parameters(), lr=1e-3),
+        model.named_parameters(),
+        shard_step=shard_step,
+        max_grad_norm=1.0,
+    )
+    plain = torch.optim.Adam(alone.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        batch = torch.randn(hvd.size(), 8, 64, generator=torch.Generator().manual_seed(step))
+        batch = batch.double()
+        optimizer.zero_grad()
+        model(batch[hvd.rank()]).square().mean().backward()
+        optimizer.step()
+        plain.zero_grad()
+        alone(batch.flatten(0, 1)).square().mean().backward()
+        nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
+        plain.step()
+    off = max(
+        float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True)
+    )
+    everybodys = hvd.allgather_object([p.detach().sum().item() for p in model.parameters()])
+    print(json.dumps({"off": off, "equal": all(e == everybodys[0] for e in everybodys)}))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
