@@ -91,6 +91,13 @@ TARGETS: dict[str, Target] = {
     "sharded.adamw": at_least(1.1),
     "sharded.adagrad": at_least(1.1),
     "sharded.rmsprop": at_least(1.1),
+    "hosts.4B.c10d": at_least(2, "x"),
+    "hosts.1MiB.c10d": at_least(1.5, "x"),
+    "hosts.64MiB.c10d": at_least(1.2, "x"),
+    "hosts.mlp.ddp": at_least(1.5),
+    "hosts.slow": at_most(1),
+    "hosts.hierarchical.bytes": at_least(1.9, "x"),
+    "hosts.hierarchical.time": at_least(1, "x"),
     "overhead.per_parameter": at_most(1.5, " µs"),
     # MiB over the allowance of 5 % of the gradients + 16 MiB.
     "overhead.memory.mlp": at_most(0, " MiB"),

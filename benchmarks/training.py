@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from benchmarks.common import Json, Side
 
@@ -13,11 +14,8 @@ TRIAL_S = {"mlp": 0.3, "deep": 0.4, "small": 0.4, "wide": 1.0}
 TRIALS = 2
 # DDP rebuilds its buckets after the first step.
 WARM_UP_STEPS = 3
-DDP_SETTINGS: list[Json] = [
-    {"bucket_cap_mb": cap, "interfaces": interfaces}
-    for cap in (1, 5, 25, 100)
-    for interfaces in (None, "lo,lo,lo,lo")
-]
+BUCKET_CAPS_MB = (1, 5, 25, 100)
+INTERFACES = (None, "lo,lo,lo,lo")
 
 
 def images_per_s_alone(side: Side, seconds: float) -> tuple[float, float]:
@@ -35,12 +33,19 @@ def images_per_s(side: Side, steps: int) -> float:
     )
 
 
-def best_ddp_settings(ddp: Side, trial_steps: int) -> tuple[Json, dict[str, float]]:
-    rates = [0.0] * len(DDP_SETTINGS)
+def best_ddp_settings(
+    ddp: Side, trial_steps: int, interfaces: Sequence[str | None] = INTERFACES
+) -> tuple[Json, dict[str, float]]:
+    candidates: list[Json] = [
+        {"bucket_cap_mb": cap, "interfaces": names}
+        for cap in BUCKET_CAPS_MB
+        for names in interfaces
+    ]
+    rates = [0.0] * len(candidates)
     for _ in range(TRIALS):
-        for at, settings in enumerate(DDP_SETTINGS):
+        for at, settings in enumerate(candidates):
             ddp.ask({"configure": settings})
             images_per_s(ddp, WARM_UP_STEPS)
             rates[at] += images_per_s(ddp, trial_steps) / TRIALS
     best = max(range(len(rates)), key=rates.__getitem__)
-    return DDP_SETTINGS[best], {str(s): r for s, r in zip(DDP_SETTINGS, rates, strict=True)}
+    return candidates[best], {str(s): r for s, r in zip(candidates, rates, strict=True)}

@@ -18,6 +18,13 @@ def main() -> None:
     tensors: dict[tuple[int, bool], torch.Tensor] = {}
 
     def handle(command: control.Command) -> control.Reply:
+        if "tensors" in command:
+            group = [
+                torch.zeros(n) for n in control.shares(command["bytes"] // 4, command["tensors"])
+            ]
+            return control.time_calls(
+                lambda: hvd.grouped_allreduce_(group, name="bench.group", op=hvd.Sum), command
+            )
         count, arena = command["bytes"] // 4, command.get("arena", args.arena)
         name = f"bench.{'arena' if arena else 'user'}.{count}"
         allreduce_ = ops.arena_allreduce_ if arena else hvd.allreduce_

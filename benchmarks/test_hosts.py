@@ -1,0 +1,237 @@
+"""Two hosts, which are network namespaces of this machine, against c10d's Gloo on the same link."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from benchmarks.common import (
+    ROUNDS_PER_START,
+    Launcher,
+    Samples,
+    Side,
+    as_json,
+    one_thread_env,
+    running,
+)
+from benchmarks.report import Report
+from benchmarks.test_allreduce import MIB, median_us, size_name
+from benchmarks.training import WARM_UP_STEPS, WINDOW_S, best_ddp_settings, images_per_s
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from net.link import Link
+from net.namespace import obstacle
+from net.network import Network
+
+PORT = 29400
+ITERATIONS = {4: 1000, MIB: 60, 64 * MIB: 5}
+# Gradients of MobileNetV2: 3.5 M parameters in 158 tensors.
+MANY = {"tensors": 158, "bytes": 14 * MIB}
+SLOW = Link(delay_ms=30, rate_mbit=20)
+SLOW_ROUNDS = 3
+Sides = Callable[[Network], list[Callable[[], Side]]]
+
+
+def through_hosts(network: Network, ours: bool, ranks_per_host: int = 1) -> Launcher:
+    """Ranks of ciranda, or of torch.distributed, on every host."""
+
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
+        folder = Path(tempfile.mkdtemp(prefix="bench-hosts-"))
+        key = folder / "key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(32))
+        address, job = network.hosts[0].address(), uuid.uuid4().hex
+        processes = []
+        for rank in range(ranks):
+            host = network.hosts[rank // ranks_per_host]
+            if ours:
+                env = {
+                    "CIRANDA_RANK": rank,
+                    "CIRANDA_SIZE": ranks,
+                    "CIRANDA_LOCAL_RANK": rank % ranks_per_host,
+                    "CIRANDA_LOCAL_SIZE": ranks_per_host,
+                    "CIRANDA_CROSS_RANK": host.index,
+                    "CIRANDA_CROSS_SIZE": len(network.hosts),
+                    "CIRANDA_JOB_ID": job,
+                    "CIRANDA_JOB_DIR": folder / f"host{host.index}",
+                    "CIRANDA_RENDEZVOUS": f"{address}:{PORT}",
+                    "CIRANDA_KEY_FILE": key,
+                }
+            else:
+                env = {
+                    "RANK": rank,
+                    "WORLD_SIZE": ranks,
+                    "MASTER_ADDR": address,
+                    "MASTER_PORT": PORT + 1,
+                    "GLOO_SOCKET_IFNAME": "eth0",
+                }
+            processes.append(
+                host.popen(
+                    [sys.executable, *worker],
+                    env=one_thread_env(**{name: str(value) for name, value in env.items()}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        return processes
+
+    return launch
+
+
+@pytest.fixture(scope="module")
+def report() -> Any:
+    filled = Report("hosts", "2 hosts (network namespaces of one machine)")
+    filled.data["panels"] = {}
+    yield filled
+    if filled.checks:
+        filled.draw(filled.data.pop("panels"), "see the titles", log=True)
+        filled.save()
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
+    why = obstacle()
+    if why:
+        pytest.skip(f"no hosts can be made here: {why}")
+    with Network(
+        2, tmp_path / "net", addresses=("ipv4",), router=hasattr(request, "param")
+    ) as made:
+        if hasattr(request, "param"):
+            made.set_link(request.param)
+        yield made
+
+
+def allreduce_sides(network: Network, ranks_per_host: int = 1) -> list[Callable[[], Side]]:
+    def make(name: str, script: str) -> Callable[[], Side]:
+        launcher = through_hosts(network, name == "ciranda", ranks_per_host)
+        return lambda: Side(name, launcher, script, (), 2 * ranks_per_host)
+
+    return [make("ciranda", "allreduce_ciranda.py"), make("c10d", "allreduce_c10d.py")]
+
+
+def test_allreduce(network: Network, report: Report, benchmark: Any) -> None:
+    times: dict[int, dict[str, Samples]] = {size: {} for size in ITERATIONS}
+
+    def one_start() -> None:
+        with running(allreduce_sides(network)) as sides:
+            for _ in range(2 * ROUNDS_PER_START):
+                for size, iterations in ITERATIONS.items():
+                    for side in sides:
+                        us = median_us(side, {"bytes": size, "iterations": iterations})
+                        times[size].setdefault(side.name, Samples()).add(us)
+
+    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    names = list(times[4])
+    report.table(
+        ["all-reduce, µs", *names],
+        [[size_name(size), *(times[size][n].show(1) for n in names)] for size in ITERATIONS],
+    )
+    for size, key in ((4, "4B"), (MIB, "1MiB"), (64 * MIB, "64MiB")):
+        report.data[f"allreduce {key}, us"] = as_json(times[size])
+        report.data["panels"][f"{size_name(size)}, µs"] = times[size]
+        ratio = times[size]["c10d"].over(times[size]["ciranda"])
+        report.check(f"hosts.{key}.c10d", f"all-reduce of {size_name(size)}: c10d ÷ ciranda", ratio)
+
+
+def test_training(network: Network, report: Report, benchmark: Any) -> None:
+    rates: dict[str, Samples] = {}
+
+    def one_start() -> None:
+        def make(name: str) -> Callable[[], Side]:
+            launcher = through_hosts(network, name != "ddp")
+            return lambda: Side(name, launcher, "train.py", ["--side", name, "--model", "mlp"])
+
+        with running([make("ddp"), make("ciranda")]) as sides:
+            steps = int(WINDOW_S["mlp"] * 250)
+            settings, _ = best_ddp_settings(sides[0], steps // 4, interfaces=("eth0", "eth0,eth0"))
+            sides[0].ask({"configure": settings})
+            for _ in range(2 * ROUNDS_PER_START):
+                for side in sides:
+                    images_per_s(side, WARM_UP_STEPS)
+                    rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
+
+    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    report.table(["mlp, images/s", *rates], [["2 hosts", *(r.show(0) for r in rates.values())]])
+    report.data["mlp images/s"] = as_json(rates)
+    report.data["panels"]["mlp, images/s"] = rates
+    report.check("hosts.mlp.ddp", "mlp: ciranda ÷ DDP", rates["ciranda"].over(rates["ddp"]))
+
+
+@pytest.mark.parametrize("network", [SLOW], indirect=True)
+def test_slow_link(network: Network, report: Report, benchmark: Any) -> None:
+    times: dict[str, Samples] = {}
+
+    def one_start() -> None:
+        with running(allreduce_sides(network)) as sides:
+            for _ in range(SLOW_ROUNDS):
+                for side in sides:
+                    us = median_us(side, {**MANY, "iterations": 1})
+                    times.setdefault(side.name, Samples()).add(us / 1e6)
+
+    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    # What two hosts must send at least, and four round trips.
+    rate_mbit = SLOW.rate_mbit or 1.0
+    limit_s = 1.10 * MANY["bytes"] * 8e-6 / rate_mbit + 4 * 2 * SLOW.delay_ms / 1000
+    name = f"{MANY['tensors']} tensors of 14 MiB, 30 ms, 20 Mbit/s"
+    report.table([f"{name}, s", *times], [["", *(t.show(2) for t in times.values())]])
+    report.data[f"{name}, s"] = as_json(times)
+    report.data["panels"]["slow link, s"] = times
+    report.check(
+        "hosts.slow",
+        f"{name}: ciranda ÷ (1.10 bytes/bandwidth + 4 round trips)",
+        times["ciranda"].scaled(1 / limit_s),
+    )
+
+
+def test_hierarchical(network: Network, report: Report, benchmark: Any) -> None:
+    """Arena memory is reduced inside the host first, private memory goes from rank to rank."""
+    size, iterations = 16 * MIB, 10
+    times: dict[str, Samples] = {}
+    sent: dict[str, Samples] = {}
+
+    def sent_bytes() -> int:
+        links = json.loads(network.hosts[1].check(["ip", "-json", "-s", "link", "show", "eth0"]))
+        return int(links[0]["stats64"]["tx"]["bytes"])
+
+    def one_start() -> None:
+        with running(allreduce_sides(network, ranks_per_host=2)[:1]) as (side,):
+            for _ in range(2 * ROUNDS_PER_START):
+                for name, arena in (("flat", False), ("hierarchical", True)):
+                    before = sent_bytes()
+                    command = {"bytes": size, "iterations": iterations, "arena": arena}
+                    replies = side.ask({**command, "warm_up": 0})
+                    us = max(statistics.median(reply["seconds"]) for reply in replies) * 1e6
+                    times.setdefault(name, Samples()).add(us)
+                    each = (sent_bytes() - before) / iterations / size
+                    sent.setdefault(name, Samples()).add(each)
+
+    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    report.table(
+        ["2 hosts x 2 ranks, 16 MiB", *times],
+        [
+            ["µs", *(t.show(0) for t in times.values())],
+            ["bytes sent by a host ÷ size", *(s.show(2) for s in sent.values())],
+        ],
+    )
+    report.data["panels"]["2 x 2 ranks, 16 MiB, µs"] = times
+    report.data["hierarchical"] = {"us": as_json(times), "sent": as_json(sent)}
+    report.check(
+        "hosts.hierarchical.bytes",
+        "bytes on the link: flat ÷ hierarchical",
+        sent["flat"].over(sent["hierarchical"]),
+    )
+    report.check(
+        "hosts.hierarchical.time",
+        "time: flat ÷ hierarchical",
+        times["flat"].over(times["hierarchical"]),
+    )
