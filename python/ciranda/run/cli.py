@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 import click
 
 from ciranda import cmake_prefix_path
-from ciranda.run import environment, launch_plan, local
-from ciranda.run.environment import JobPlaces
+from ciranda.run import environment, launch_plan, local, meeting
+from ciranda.run import nodes as own_nodes
+from ciranda.run.environment import NIC, PORT_RANGE, JobPlaces
 from ciranda.run.errors import LaunchError
-from ciranda.run.hosts import parse_hostfile, parse_hosts
-from ciranda.run.launch_plan import HostSource
+from ciranda.run.hosts import HostSource, Place, parse_hostfile, parse_hosts
+from ciranda.run.meeting import Meeting
+from ciranda.run.nodes import Node
 
 _EXAMPLES = """\b
 Examples:
@@ -59,6 +61,15 @@ class _Run(click.Command):
 @click.option("-np", "--np", "--num-proc", "np", type=int, metavar="N", help="Ranks [cores].")
 @click.option("-H", "--hosts", metavar="HOST:N,...", help="Hosts and slots, as horovodrun's.")
 @click.option("--hostfile", "-hostfile", metavar="FILE", help="Lines: HOST slots=N; - is stdin.")
+@click.option("--no-ssh", is_flag=True, help="Start this host's ranks only; each host does so.")
+@click.option("--nodes", type=int, metavar="N", help="With --no-ssh: how many hosts [srun's].")
+@click.option(
+    "--node-rank", type=int, metavar="K", help="With --no-ssh: which one this is, from 0."
+)
+@click.option("--rendezvous", metavar="HOST:PORT", help="With --no-ssh: where node 0 listens.")
+@click.option("--key-file", metavar="FILE", help="With --no-ssh: the job's key (ciranda key FILE).")
+@click.option("--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0.")
+@click.option("--port-range", metavar="A-B", help="Ports to listen on [any].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
@@ -74,6 +85,13 @@ def run_command(
     np: int | None,
     hosts: str | None,
     hostfile: str | None,
+    no_ssh: bool,
+    nodes: int | None,
+    node_rank: int | None,
+    rendezvous: str | None,
+    key_file: str | None,
+    nic: str | None,
+    port_range: str | None,
     timeout: float | None,
     assign: tuple[str, ...],
     env_file: tuple[str, ...],
@@ -89,37 +107,48 @@ def run_command(
     COMMAND is a .py file, `-m module`, or any program. Every rank finds its number and the size
     in the variables of ciranda, Horovod and torchrun.
     """
-    from ciranda.run.job import JobSettings, job_places, run_job  # not needed for --help
+    # Not needed for --help.
+    from ciranda.run.folders import make_log_dir, private_folder
+    from ciranda.run.job import JobSettings, draw_job_id, run_job
 
     try:
         if timeout is not None and not timeout > 0:
             raise LaunchError(f"--timeout must be more than 0 seconds, not {timeout:g}")
         host, cores = os.uname().nodename, environment.count_cores()
         named = _named_hosts(hosts, hostfile)
-        ranks = launch_plan.choose_places(np, named, cores=cores, host=host)
-        size = len(ranks)
+        node = _node(no_ssh, node_rank, nodes, rendezvous, key_file)
+        if node is None:
+            all_places = ranks = launch_plan.choose_places(np, named, cores=cores, host=host)
+        else:
+            all_places = own_nodes.choose_places(np, named, node, host=host)
+            ranks = own_nodes.places_on(node, all_places)
+            host = ranks[0].host.name
+        size = len(all_places)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
-        user = _user_environment(env_file, assign)
+        user = _user_environment(env_file, assign, _network(nic, port_range))
 
-        def plan_in(places: JobPlaces) -> launch_plan.LaunchPlan:
+        def plan_in(places: JobPlaces, met: Meeting | None = None) -> launch_plan.LaunchPlan:
             return launch_plan.plan_launch(
                 argv,
                 ranks=ranks,
+                size=size,
                 cores=cores,
                 host=host,
                 places=places,
                 inherited=os.environ,
                 user=user,
                 columns=_columns(size),
+                meeting=met,
             )
 
         if dry_run:
             logs = os.path.abspath(log_dir) if log_dir else "<folder made at the start>"
             places = JobPlaces("<drawn at the start>", "<private folder made at the start>", logs)
-            click.echo(launch_plan.describe(plan_in(places)))
+            click.echo(launch_plan.describe(plan_in(places, own_nodes.shown_meeting(node))))
             return
-        launch_plan.refuse_other_hosts(ranks, named, host=host)
+        if node is None:
+            _refuse_other_hosts(ranks, named, host)
         settings = JobSettings(
             rerun=_rerun(ctx.command_path, ctx.params, command),
             timeout_s=timeout,
@@ -128,12 +157,55 @@ def run_command(
             verbose=verbose,
             keep_logs=log_dir is not None,
         )
-        with job_places(log_dir) as places:
-            code = run_job(plan_in(places), settings)
+        met = None if node is None else own_nodes.open_meeting(node)
+        job_id = draw_job_id() if met is None else meeting.job_id_of(met.key)
+        with private_folder() as job_dir:
+            places = JobPlaces(job_id, job_dir, make_log_dir(log_dir))
+            code = run_job(plan_in(places, met), settings)
     except LaunchError as error:
-        click.echo(f"{ctx.command_path}: {error}", err=True)
+        for line in str(error).splitlines():
+            click.echo(f"{ctx.command_path}: {line}", err=True)
         code = error.exit_code
     ctx.exit(code)
+
+
+def _node(
+    no_ssh: bool,
+    node_rank: int | None,
+    nodes: int | None,
+    rendezvous: str | None,
+    key_file: str | None,
+) -> Node | None:
+    """This host among those of --no-ssh; None without it."""
+    if no_ssh:
+        return own_nodes.parse_node(node_rank, nodes, rendezvous, key_file, os.environ)
+    given = {
+        "--nodes": nodes,
+        "--node-rank": node_rank,
+        "--rendezvous": rendezvous,
+        "--key-file": key_file,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise LaunchError(f"{option} goes with --no-ssh; without it, ssh starts all hosts")
+    return None
+
+
+def _refuse_other_hosts(ranks: Sequence[Place], named: HostSource | None, host: str) -> None:
+    """Ranks on other hosts are started there, so far."""
+    for place in ranks:
+        if named is not None and (place.host.name != host or place.host.user is not None):
+            raise LaunchError(
+                f"{named.words} names the host '{place.host.destination}', but several hosts are "
+                f"only supported with --no-ssh yet; --dry-run shows the plan"
+            )
+
+
+def _network(nic: str | None, port_range: str | None) -> dict[str, str]:
+    """What the ranks of several hosts are told of the network between them."""
+    if port_range is not None:
+        meeting.parse_ports(port_range, "--port-range")
+    return {name: text for name, text in ((NIC, nic), (PORT_RANGE, port_range)) if text is not None}
 
 
 def _named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
@@ -148,15 +220,17 @@ def _named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
     return HostSource(parse_hostfile(_read_text(hostfile, "--hostfile"), name), name)
 
 
-def _user_environment(env_files: Sequence[str], assign: Sequence[str]) -> dict[str, str]:
-    """What --env-file and -x set; -x wins."""
+def _user_environment(
+    env_files: Sequence[str], assign: Sequence[str], options: Mapping[str, str]
+) -> dict[str, str]:
+    """What --env-file, -x and other options set; the later wins."""
     user: dict[str, str] = {}
     for name in env_files:
         user.update(environment.parse_env_file(_read_text(name, "--env-file"), name))
     values, missing = environment.parse_assignments(assign, os.environ)
     for name in missing:
         click.echo(f"ciranda: -x {name}: not set here, so not set for the ranks", err=True)
-    return {**user, **values}
+    return {**user, **values, **options}
 
 
 def _read_text(name: str, option: str) -> str:
@@ -191,7 +265,7 @@ def _rerun(program: str, params: Mapping[str, object], command: Sequence[str]) -
         for each in value if isinstance(value, tuple) else (value,):
             if each is True:
                 words.append(option)
-            elif each not in (None, False):
+            elif each is not None and each is not False:
                 text = str(each)
                 if name == "assign" and "=" in text:
                     text = text.partition("=")[0] + "=..."
@@ -203,6 +277,13 @@ _RERUN_OPTIONS = {
     "np": "-np",
     "hosts": "-H",
     "hostfile": "--hostfile",
+    "no_ssh": "--no-ssh",
+    "nodes": "--nodes",
+    "node_rank": "--node-rank",
+    "rendezvous": "--rendezvous",
+    "key_file": "--key-file",
+    "nic": "--nic",
+    "port_range": "--port-range",
     "timeout": "--timeout",
     "assign": "-x",
     "env_file": "--env-file",
@@ -233,7 +314,23 @@ def ciranda() -> None:
     """Data-parallel training for PyTorch."""
 
 
+@click.command(name="key")
+@click.argument("file")
+@click.pass_context
+def key_command(ctx: click.Context, file: str) -> None:
+    """Write a new key into FILE, for `ciranda run --no-ssh --key-file FILE`.
+
+    Copy it to every host, where only you may read it. Use it for one job.
+    """
+    try:
+        meeting.make_key_file(file)
+    except LaunchError as error:
+        click.echo(f"{ctx.command_path}: {error}", err=True)
+        ctx.exit(error.exit_code)
+
+
 ciranda.add_command(run_command)
+ciranda.add_command(key_command)
 
 
 def main() -> None:

@@ -300,13 +300,21 @@ class Console:
     """All ranks' streams and the launcher's own words on its stdout and stderr."""
 
     def __init__(
-        self, *, size: int, shown: frozenset[int] | None, stdout: int, stderr: int, colour: bool
+        self,
+        *,
+        size: int,
+        ranks: Iterable[int],
+        shown: frozenset[int] | None,
+        stdout: int,
+        stderr: int,
+        colour: bool,
     ) -> None:
+        """`ranks`: those of the job's `size` that run here."""
         self._sinks, self._terminal = _make_sinks(stdout, stderr)
         self._colour = colour
         self._streams: dict[tuple[int, int], OutputStream] = {}
         width = len(str(size - 1))
-        for rank in range(size):
+        for rank in ranks:
             if shown is not None and rank not in shown:
                 continue
             label = f"[{rank:>{width}}]"

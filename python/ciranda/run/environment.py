@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -29,9 +30,23 @@ class JobPlaces:
         return os.path.join(self.log_dir, f"rank-{rank}.error.json")
 
 
-def job_environment(places: JobPlaces, *, size: int, master: str) -> dict[str, str]:
+# What tells ranks of several hosts how to meet. The two numbers of descriptors are known when a
+# rank is started.
+RENDEZVOUS = "CIRANDA_RENDEZVOUS"
+RENDEZVOUS_FD = "CIRANDA_RENDEZVOUS_FD"
+KEY_FD = "CIRANDA_KEY_FD"
+NIC = "CIRANDA_NIC"
+PORT_RANGE = "CIRANDA_PORT_RANGE"
+_MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, "CIRANDA_KEY_FILE"})
+
+
+def job_environment(
+    places: JobPlaces, *, size: int, master: str, rendezvous: str | None = None
+) -> dict[str, str]:
     """The variables that all ranks of a job share; `master` is the host of rank 0."""
+    meeting = {} if rendezvous is None else {RENDEZVOUS: rendezvous}
     return {
+        **meeting,
         "CIRANDA_SIZE": str(size),
         "CIRANDA_JOB_ID": places.job_id,
         "CIRANDA_JOB_DIR": places.job_dir,
@@ -51,12 +66,16 @@ def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
         "RANK": place.rank,
         "LOCAL_RANK": place.local_rank,
         "LOCAL_SIZE": place.local_size,
-        "CROSS_RANK": place.cross_rank,
-        "CROSS_SIZE": place.cross_size,
     }
     return {
         **{f"CIRANDA_{name}": str(number) for name, number in numbers.items()},
         **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
+        # Ours count hosts, Horovod's the ranks with this local rank: another number where hosts
+        # have different numbers of ranks.
+        "CIRANDA_CROSS_RANK": str(place.host_index),
+        "CIRANDA_CROSS_SIZE": str(place.host_count),
+        "HOROVOD_CROSS_RANK": str(place.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(place.cross_size),
         "HOROVOD_HOSTNAME": place.host.name,
         "RANK": str(place.rank),
         "ROLE_RANK": str(place.rank),
@@ -69,12 +88,18 @@ def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
     }
 
 
-def _identity_names() -> frozenset[str]:
+@functools.cache
+def identity_names() -> frozenset[str]:
     """What only the launcher may set: a user's own value would split the job."""
     places = JobPlaces("", "", "")
     (place,) = assign_ranks([Host("")], 1)
     names = {*job_environment(places, size=1, master=""), *rank_environment(places, place)}
-    return frozenset(names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"})
+    return _MEETING_NAMES | names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"}
+
+
+def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what another launcher, within whose job this one runs, told its ranks of meeting."""
+    return {name: text for name, text in environment.items() if name not in _MEETING_NAMES}
 
 
 def default_environment(
@@ -142,7 +167,7 @@ def _check_name(name: str, where: str) -> None:
             f"{where}: the text before '=' is not a name of a variable "
             "(letters, digits and _, not starting with a digit)"
         )
-    if name in _identity_names():
+    if name in identity_names():
         raise LaunchError(f"{where}: {name} is set by the launcher and cannot be chosen")
 
 

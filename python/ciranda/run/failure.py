@@ -32,6 +32,20 @@ class RankEnd:
 
 
 @dataclass(frozen=True)
+class LostHost:
+    """A host from which nothing more is heard."""
+
+    name: str
+    ranks: tuple[int, ...]  # that had not ended
+    why: str
+    after: int  # how many ranks had ended before
+
+    def __str__(self) -> str:
+        ranks = f", and with it {_ranks(self.ranks)}" if self.ranks else ""
+        return f"the host {self.name} was lost{ranks}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Pending:
     """A collective that a rank was waiting for."""
 
@@ -79,6 +93,8 @@ class Evidence:
     ends: Sequence[RankEnd]
     reports: Mapping[int, ErrorReport] = field(default_factory=dict)
     tails: Mapping[int, Sequence[str]] = field(default_factory=dict)  # last lines of output
+    lost_hosts: Sequence[LostHost] = ()
+    others: frozenset[int] = frozenset()  # ranks that another launcher has started
 
 
 def parse_error_file(text: str) -> ErrorReport | None:
@@ -133,6 +149,8 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
     by_rank = {end.rank: end for end in evidence.ends}
     victims = [end.rank for end in evidence.ends if _is_victim(end, reports)]
     culprit = _find_culprit(evidence, victims)
+    if evidence.lost_hosts and not _failed_before(evidence, culprit):
+        return _judge_lost_host(evidence, victims)
     if culprit is None:
         return Verdict("the job failed", "no rank reported a failure", exit_code=1)
     end = by_rank.get(culprit)
@@ -140,7 +158,11 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
     during, pending = _collective(culprit, victims, reports)
     return Verdict(
         title="the job failed",
-        cause=_cause(end, reports.get(culprit), evidence.tails.get(culprit, ())),
+        cause=(
+            "it runs on another host, whose launcher tells why it failed"
+            if culprit in evidence.others
+            else _cause(end, reports.get(culprit), evidence.tails.get(culprit, ()))
+        ),
         exit_code=_exit_code(end),
         culprit=culprit,
         hint=_hint(end),
@@ -164,6 +186,30 @@ def _judge_timeout(evidence: Evidence, timeout_s: float) -> Verdict:
         exit_code=EXIT_TIMEOUT,
         ended=_sorted(end.rank for end in evidence.ends if end.by_launcher),
         finished=_sorted(end.rank for end in evidence.ends if not end.by_launcher),
+    )
+
+
+def _failed_before(evidence: Evidence, culprit: int | None) -> bool:
+    """Whether the culprit had failed by itself when the first host was lost."""
+    before = evidence.ends[: evidence.lost_hosts[0].after]
+    return any(end.rank == culprit and end.exit_code != 0 for end in before)
+
+
+def _judge_lost_host(evidence: Evidence, victims: Sequence[int]) -> Verdict:
+    first, *others = evidence.lost_hosts
+    lost = {rank for host in evidence.lost_hosts for rank in host.ranks}
+    ended = [end for end in evidence.ends if end.exit_code != 0 and end.rank not in victims]
+    return Verdict(
+        title="the job failed",
+        cause=str(first),
+        exit_code=1,
+        victims=_sorted(rank for rank in victims if rank not in lost),
+        also_failed=tuple(
+            [str(host) for host in others]
+            + [f"rank {end.rank}: {_cause(end, None, ())}" for end in ended if not end.by_launcher]
+        ),
+        ended=_sorted(end.rank for end in ended if end.by_launcher),
+        finished=_sorted(end.rank for end in evidence.ends if end.exit_code == 0),
     )
 
 
@@ -280,6 +326,7 @@ class BlockDetails:
 
     log: str
     rerun: str
+    # of the culprit:
     tail: Sequence[str] = ()
     callstack: str = ""
     pid: int | None = None
@@ -291,8 +338,9 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
     """The one block a user reads. Open on the right, so that paths can be copied."""
     rows: list[tuple[str, str]] = []
     if verdict.culprit is not None:
+        host = f" on {details.host}" if details.host else ""
         process = f", pid {details.pid}" if details.pid is not None else ""
-        rows.append(("culprit", f"rank {verdict.culprit} on {details.host}{process}"))
+        rows.append(("culprit", f"rank {verdict.culprit}{host}{process}"))
     rows += [("cause", verdict.cause), ("", verdict.hint)]
     rows.append(("in", verdict.during or ""))
     rows += _pending_rows(verdict)

@@ -55,12 +55,22 @@ class Host:
 
 
 @dataclass(frozen=True)
+class HostSource:
+    """Hosts as the user named them, and where: "-H a:2", or the name of a file."""
+
+    hosts: tuple[Host, ...]
+    words: str
+
+
+@dataclass(frozen=True)
 class Place:
-    """Where one rank runs. `cross` counts the ranks with this local_rank on all hosts."""
+    """Where one rank runs. `cross` counts the ranks with this local_rank on all hosts, as Horovod
+    does; hosts of which each has the same number of ranks are then counted too."""
 
     rank: int
     host: Host
     host_index: int  # among the hosts that have ranks
+    host_count: int
     local_rank: int
     local_size: int
     cross_rank: int
@@ -100,6 +110,13 @@ def gather_here(hosts: Iterable[Host], here: str) -> tuple[Host, ...]:
     return _merge(renamed, "the hosts")
 
 
+def check_local_size(size: int) -> None:
+    if not 1 <= size <= LOCAL_RANKS_MAX:
+        raise LaunchError(
+            f"the number of ranks (-np) must be between 1 and {LOCAL_RANKS_MAX}, not {size}"
+        )
+
+
 def assign_ranks(hosts: Sequence[Host], size: int | None, source: str = "-H") -> tuple[Place, ...]:
     """Fills the hosts in their order. `size` None: all slots. `source`: who named the hosts."""
     slots = sum(host.slots for host in hosts)
@@ -133,6 +150,7 @@ def assign_ranks(hosts: Sequence[Host], size: int | None, source: str = "-H") ->
                     rank=len(places),
                     host=host,
                     host_index=index,
+                    host_count=len(used),
                     local_rank=local_rank,
                     local_size=local_size,
                     cross_rank=cross_ranks[local_rank],

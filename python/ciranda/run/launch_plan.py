@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ciranda.run import hosts as host_list
 from ciranda.run.environment import (
+    RENDEZVOUS,
     JobPlaces,
     default_environment,
     job_environment,
     rank_environment,
+    without_identity,
 )
 from ciranda.run.errors import LaunchError
-from ciranda.run.hosts import LOCAL_RANKS_MAX, Host, Place
+from ciranda.run.hosts import Host, HostSource, Place
+from ciranda.run.meeting import Meeting, parse_endpoint
 
 
 @dataclass(frozen=True)
@@ -31,27 +34,21 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    ranks: tuple[RankPlan, ...]
+    ranks: tuple[RankPlan, ...]  # all of the job, or those of one host
+    size: int  # of the job
     host: str  # this one
     cores: int  # of this one
     places: JobPlaces
     user_names: tuple[str, ...]  # set by -x and --env-file
-
-    @property
-    def size(self) -> int:
-        return len(self.ranks)
+    meeting: Meeting | None = None  # of the hosts, where there are several
 
     @property
     def host_count(self) -> int:
-        return self.ranks[-1].place.host_index + 1
+        return self.ranks[0].place.host_count
 
-
-@dataclass(frozen=True)
-class HostSource:
-    """Hosts as the user named them, and where: "-H a:2", or the name of a file."""
-
-    hosts: tuple[Host, ...]
-    words: str
+    def host_of(self, rank: int) -> str:
+        """Where a rank of this plan runs, as the user named it."""
+        return self.ranks[rank - self.ranks[0].rank].place.host.destination
 
 
 def choose_places(
@@ -62,21 +59,8 @@ def choose_places(
         hosts = host_list.gather_here(named.hosts, host)
         return host_list.assign_ranks(hosts, np, named.words)
     size = cores if np is None else np
-    if not 1 <= size <= LOCAL_RANKS_MAX:
-        raise LaunchError(
-            f"the number of ranks (-np) must be between 1 and {LOCAL_RANKS_MAX}, not {size}"
-        )
+    host_list.check_local_size(size)
     return host_list.assign_ranks([Host(host, slots=size)], size)
-
-
-def refuse_other_hosts(ranks: Iterable[Place], named: HostSource | None, *, host: str) -> None:
-    """Ranks start on this host only, so far."""
-    for place in ranks:
-        if named is not None and (place.host.name != host or place.host.user is not None):
-            raise LaunchError(
-                f"{named.words} names the host '{place.host.destination}', but several hosts are "
-                f"not supported yet: only this one ({host}) is; --dry-run shows the plan"
-            )
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:
@@ -99,17 +83,23 @@ def plan_launch(
     argv: Sequence[str],
     *,
     ranks: Sequence[Place],
+    size: int,
     cores: int,
     host: str,
     places: JobPlaces,
     inherited: Mapping[str, str],
     user: Mapping[str, str],
     columns: int | None = None,
+    meeting: Meeting | None = None,
 ) -> LaunchPlan:
-    """Later wins: what is inherited, the launcher's, the user's. `host` is this one."""
+    """Later wins: what is inherited, the launcher's, the user's.
+
+    `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
+    """
+    inherited = without_identity(inherited)
     set_already = {**inherited, **user}
-    master = "127.0.0.1" if ranks[-1].host_index == 0 else ranks[0].host.name
-    job = job_environment(places, size=len(ranks), master=master)
+    rendezvous = None if meeting is None else meeting.endpoint
+    job = job_environment(places, size=size, master=_master(ranks, meeting), rendezvous=rendezvous)
     plans = []
     for place in ranks:
         known_cores = cores if place.host.name == host else None
@@ -120,7 +110,13 @@ def plan_launch(
         ours |= {**job, **rank_environment(places, place)}
         shown = {name: text for name, text in ours.items() if name not in user}
         plans.append(RankPlan(place, tuple(argv), {**inherited, **ours, **user}, shown))
-    return LaunchPlan(tuple(plans), host, cores, places, tuple(sorted(user)))
+    return LaunchPlan(tuple(plans), size, host, cores, places, tuple(sorted(user)), meeting)
+
+
+def _master(ranks: Sequence[Place], meeting: Meeting | None) -> str:
+    if meeting is not None:
+        return parse_endpoint(meeting.endpoint, RENDEZVOUS)[0]
+    return "127.0.0.1" if ranks[0].host_count == 1 else ranks[0].host.name
 
 
 def describe(plan: LaunchPlan) -> str:

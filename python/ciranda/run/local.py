@@ -7,7 +7,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 from ciranda.run.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchError
@@ -80,17 +80,20 @@ def start_program(
     stdin: int,
     stdout: int,
     stderr: int,
+    inherit: Collection[int] = (),
 ) -> int:
     """Forks and executes; returns the pid, or raises OSError with the errno of execve.
 
-    The child leads its own session (a terminal's Ctrl-C does not reach it) and is killed by the
+    Beside the streams the program gets the descriptors `inherit`, under the numbers they have. It
+    leads its own session (a terminal's Ctrl-C does not reach it) and is killed by the
     kernel when this process dies.
     """
     parent = os.getpid()
     error_read, error_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become_program(argv, environment, (stdin, stdout, stderr), parent, error_write)
+        streams = (stdin, stdout, stderr)
+        _become_program(argv, environment, streams, inherit, parent, error_write)
     os.close(error_write)
     report = os.read(error_read, _ERRNO.size)  # empty once execve has closed the other end
     os.close(error_read)
@@ -105,6 +108,7 @@ def _become_program(
     argv: Sequence[str],
     environment: Mapping[str, str],
     streams: tuple[int, int, int],
+    inherit: Collection[int],
     parent: int,
     error_write: int,
 ) -> NoReturn:
@@ -117,6 +121,8 @@ def _become_program(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for target, source in enumerate(streams):
             os.dup2(source, target)
+        for fd in inherit:
+            os.set_inheritable(fd, True)
         os.execve(argv[0], list(argv), dict(environment))  # noqa: S606 - an argv array, no shell
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None

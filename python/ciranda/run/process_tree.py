@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _RESCAN_S = 0.02  # a process may fork between the scan and its end; look again this soon
@@ -36,6 +37,12 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave_no_core() -> None:
+    """No core dump of this process, nor of a child before it executes a program; and no other
+    process of this user may look into its memory."""
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def set_name(name: str) -> None:

@@ -11,6 +11,7 @@ from ciranda.run.failure import (
     BlockDetails,
     ErrorReport,
     Evidence,
+    LostHost,
     RankEnd,
     Verdict,
     clean_tail,
@@ -29,30 +30,32 @@ def report_failure(
     ends: Sequence[RankEnd],
     reason: Reason,
     *,
+    lost_hosts: Sequence[LostHost],
     timeout_s: float | None,
     rerun: str,
     unicode: bool,
 ) -> tuple[str, int]:
     """The failure block and the exit code of the job."""
-    evidence = _collect(plan, ends)
+    evidence = _collect(plan, ends, lost_hosts)
     return _word(plan, evidence, judge(evidence, reason, timeout_s), rerun, unicode)
 
 
-def report_lost_supervisor(plan: LaunchPlan, pid: int, *, rerun: str, unicode: bool) -> str:
-    cause = f"the launcher's own supervisor (pid {pid}) was killed, and every rank with it"
+def report_lost_supervisor(plan: LaunchPlan, cause: str, *, rerun: str, unicode: bool) -> str:
     verdict = Verdict("the job failed", cause, exit_code=1)
     return _word(plan, Evidence(plan.size, ()), verdict, rerun, unicode)[0]
 
 
-def _collect(plan: LaunchPlan, ends: Sequence[RankEnd]) -> Evidence:
+def _collect(plan: LaunchPlan, ends: Sequence[RankEnd], lost_hosts: Sequence[LostHost]) -> Evidence:
     reports: dict[int, ErrorReport] = {}
     tails: dict[int, list[str]] = {}
-    for rank in range(plan.size):
+    ours = [each.rank for each in plan.ranks]
+    for rank in ours:
         report = parse_error_file(_read(plan.places.error_file(rank), _ERROR_FILE_BYTES_MAX))
         if report is not None:
             reports[rank] = report
         tails[rank] = clean_tail(_read(plan.places.log_file(rank), _TAIL_BYTES, from_end=True))
-    return Evidence(plan.size, ends, reports, tails)
+    others = frozenset(range(plan.size)).difference(ours)
+    return Evidence(plan.size, ends, reports, tails, lost_hosts, others)
 
 
 def _word(
@@ -60,15 +63,16 @@ def _word(
 ) -> tuple[str, int]:
     culprit = verdict.culprit
     places: JobPlaces = plan.places
+    started_here = any(each.rank == culprit for each in plan.ranks)
     report = None if culprit is None else evidence.reports.get(culprit)
     pids = {end.rank: end.pid for end in evidence.ends}
     details = BlockDetails(
-        log=places.log_dir if culprit is None else places.log_file(culprit),
+        log=places.log_file(culprit) if culprit is not None and started_here else places.log_dir,
         rerun=rerun,
         tail=() if culprit is None else evidence.tails.get(culprit, ()),
         callstack=report.callstack if report is not None else "",
         pid=None if culprit is None else pids.get(culprit),
-        host=plan.host,
+        host=plan.host_of(culprit) if culprit is not None and started_here else "",
         unicode=unicode,
     )
     return render(verdict, details), verdict.exit_code

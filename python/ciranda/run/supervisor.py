@@ -14,13 +14,15 @@ import selectors
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from ciranda.run import local, process_tree
 from ciranda.run.ending import TERMINATE_GRACE_S
+from ciranda.run.environment import KEY_FD, RENDEZVOUS_FD
 from ciranda.run.launch_plan import LaunchPlan
+from ciranda.run.meeting import Meeting, key_pipe
 
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
@@ -34,9 +36,10 @@ class Channels:
     """The supervisor's ends of the pipes to the launcher."""
 
     commands: int
-    events: int  # lines: start RANK PID | exit RANK STATUS | fail RANK ERRNO | left COUNT | done
+    events: int  # lines: start RANK PID | exit RANK CODE | fail RANK ERRNO | left COUNT | done
     stdin: int  # for rank 0
     outputs: Sequence[tuple[int, int]]  # stdout and stderr of every rank
+    only_here: str = ""  # a folder of the launcher, to be removed when it is gone
 
 
 def fork_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> int:
@@ -98,9 +101,16 @@ class Supervisor:
             if started:
                 stdin = self._channels.stdin if rank.rank == 0 else null
                 try:
-                    pid = local.start_program(
-                        rank.argv, rank.environment, stdin=stdin, stdout=stdout, stderr=stderr
-                    )
+                    with _handed_over(self._plan.meeting, rank.rank) as handed:
+                        numbers = {name: str(fd) for name, fd in handed.items()}
+                        pid = local.start_program(
+                            rank.argv,
+                            {**rank.environment, **numbers},
+                            stdin=stdin,
+                            stdout=stdout,
+                            stderr=stderr,
+                            inherit=handed.values(),
+                        )
                     self._alive[pid] = rank.rank
                     self._tell(f"start {rank.rank} {pid}")
                 except OSError as error:
@@ -116,6 +126,8 @@ class Supervisor:
         commands = os.read(self._channels.commands, 64)
         if not commands:  # the launcher is gone
             self._kill_all()
+            if self._channels.only_here:
+                shutil.rmtree(self._channels.only_here, ignore_errors=True)
         for command in commands:
             if command == ord(INTERRUPT):
                 self._signal_ranks(signal.SIGINT, group=True)
@@ -153,11 +165,27 @@ class Supervisor:
         for pid, status in ended:
             rank = self._alive.pop(pid, None)
             if rank is not None:
-                self._tell(f"exit {rank} {status}")
+                self._tell(f"exit {rank} {os.waitstatus_to_exitcode(status)}")
 
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone
             os.write(self._channels.events, line.encode() + b"\n")
+
+
+@contextlib.contextmanager
+def _handed_over(meeting: Meeting | None, rank: int) -> Iterator[dict[str, int]]:
+    """The descriptors that a rank inherits, by the variables that tell their numbers."""
+    if meeting is None:
+        yield {}
+        return
+    handed = {KEY_FD: key_pipe(meeting.key)}
+    if rank == 0 and meeting.listener is not None:
+        handed[RENDEZVOUS_FD] = meeting.listener
+    try:
+        yield handed
+    finally:
+        for fd in handed.values():
+            os.close(fd)
 
 
 def _wake_on_child() -> int:

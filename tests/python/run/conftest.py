@@ -79,9 +79,10 @@ class Launcher:
             timeout=60,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, limits: str = "true") -> subprocess.Popen[str]:
+        """`limits`: what a shell is told before it becomes the launcher."""
         return subprocess.Popen(
-            [*COMMAND, "run", *arguments],
+            ["sh", "-c", f'{limits}; exec "$@"', "sh", *COMMAND, "run", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

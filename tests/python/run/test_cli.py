@@ -103,7 +103,7 @@ def test_default_is_one_rank_a_core(launcher):
         (["-np", "2", "--show-ranks", "0,2", "true"], 2, "there is no rank 2, only 0 to 1"),
         (["--show-ranks", "0-99999999999", "true"], 2, "there is no rank 99999999999"),
         (["--show-ranks", "all", "true"], 2, "expected ranks such as 0,3 or 0-3"),
-        (["-H", "one:2,two:2", "true"], 2, "'one', but several hosts are not supported yet"),
+        (["-H", "one:2,two:2", "true"], 2, "'one', but several hosts are only"),
         (["-H", "localhost:x", "true"], 2, "must be a number"),
         (["-np", "3", "-H", "localhost:2", "true"], 2, "more ranks than the 2 slots of -H"),
         (["-H", "localhost", "--hostfile", "plain.txt", "true"], 2, "give one of them"),
@@ -160,7 +160,13 @@ def test_dry_run_shows_the_places_on_several_hosts(launcher):
     for row, (host, place) in zip(rows, [*expected, ("me@node2", "0 of 1")], strict=False):
         assert f" {host} " in row and f" {place} " in row
     of_rank_2 = result.stdout.partition("set for rank 2:")[2].partition("set for rank 3:")[0]
-    for text in ("LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "NODE_RANK=1", "CIRANDA_CROSS_SIZE=1"):
+    for text in (
+        "LOCAL_RANK=1",
+        "LOCAL_WORLD_SIZE=2",
+        "NODE_RANK=1",
+        "CIRANDA_CROSS_RANK=1",
+        "HOROVOD_CROSS_SIZE=1",
+    ):
         assert f"  {text}\n" in of_rank_2
     assert f"MASTER_ADDR={here}" in result.stdout
 
