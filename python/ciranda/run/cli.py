@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +16,16 @@ from ciranda.run import environment, launch_plan, local, meeting
 from ciranda.run import nodes as own_nodes
 from ciranda.run.environment import NIC, PORT_RANGE, JobPlaces
 from ciranda.run.errors import LaunchError
-from ciranda.run.hosts import HostSource, Place, parse_hostfile, parse_hosts
-from ciranda.run.meeting import Meeting
+from ciranda.run.hosts import HostSource, parse_hostfile, parse_hosts
+from ciranda.run.launch_plan import LaunchPlan
+from ciranda.run.meeting import Meeting, Ports
 from ciranda.run.nodes import Node
+from ciranda.run.orders import allowed_environment
+
+PlanIn = Callable[[JobPlaces, Meeting | None], LaunchPlan]
+
+if TYPE_CHECKING:
+    from ciranda.run.job import JobSettings
 
 _EXAMPLES = """\b
 Examples:
@@ -61,6 +71,7 @@ class _Run(click.Command):
 @click.option("-np", "--np", "--num-proc", "np", type=int, metavar="N", help="Ranks [cores].")
 @click.option("-H", "--hosts", metavar="HOST:N,...", help="Hosts and slots, as horovodrun's.")
 @click.option("--hostfile", "-hostfile", metavar="FILE", help="Lines: HOST slots=N; - is stdin.")
+@click.option("--python", metavar="FILE", help="The Python of other hosts [at the same place].")
 @click.option("--no-ssh", is_flag=True, help="Start this host's ranks only; each host does so.")
 @click.option("--nodes", type=int, metavar="N", help="With --no-ssh: how many hosts [srun's].")
 @click.option(
@@ -85,6 +96,7 @@ def run_command(
     np: int | None,
     hosts: str | None,
     hostfile: str | None,
+    python: str | None,
     no_ssh: bool,
     nodes: int | None,
     node_rank: int | None,
@@ -107,9 +119,7 @@ def run_command(
     COMMAND is a .py file, `-m module`, or any program. Every rank finds its number and the size
     in the variables of ciranda, Horovod and torchrun.
     """
-    # Not needed for --help.
-    from ciranda.run.folders import make_log_dir, private_folder
-    from ciranda.run.job import JobSettings, draw_job_id, run_job
+    from ciranda.run.job import JobSettings  # not needed for --help
 
     try:
         if timeout is not None and not timeout > 0:
@@ -128,7 +138,7 @@ def run_command(
         argv = local.resolve_command(command, os.get_exec_path())
         user = _user_environment(env_file, assign, _network(nic, port_range))
 
-        def plan_in(places: JobPlaces, met: Meeting | None = None) -> launch_plan.LaunchPlan:
+        def plan_in(places: JobPlaces, met: Meeting | None) -> LaunchPlan:
             return launch_plan.plan_launch(
                 argv,
                 ranks=ranks,
@@ -142,13 +152,13 @@ def run_command(
                 meeting=met,
             )
 
+        by_agents = node is None and launch_plan.needs_agents(ranks, host)
         if dry_run:
             logs = os.path.abspath(log_dir) if log_dir else "<folder made at the start>"
             places = JobPlaces("<drawn at the start>", "<private folder made at the start>", logs)
-            click.echo(launch_plan.describe(plan_in(places, own_nodes.shown_meeting(node))))
+            plan = plan_in(places, own_nodes.shown_meeting(node))
+            click.echo(launch_plan.describe(plan, by_agents=by_agents))
             return
-        if node is None:
-            _refuse_other_hosts(ranks, named, host)
         settings = JobSettings(
             rerun=_rerun(ctx.command_path, ctx.params, command),
             timeout_s=timeout,
@@ -157,16 +167,59 @@ def run_command(
             verbose=verbose,
             keep_logs=log_dir is not None,
         )
-        met = None if node is None else own_nodes.open_meeting(node)
-        job_id = draw_job_id() if met is None else meeting.job_id_of(met.key)
-        with private_folder() as job_dir:
-            places = JobPlaces(job_id, job_dir, make_log_dir(log_dir))
-            code = run_job(plan_in(places, met), settings)
+        if by_agents:
+            code = _run_by_agents(plan_in, settings, user, log_dir, python)
+        else:
+            code = _run_here(plan_in, settings, node, log_dir)
     except LaunchError as error:
         for line in str(error).splitlines():
             click.echo(f"{ctx.command_path}: {line}", err=True)
         code = error.exit_code
     ctx.exit(code)
+
+
+def _run_here(
+    plan_in: PlanIn, settings: JobSettings, node: Node | None, log_dir: str | None
+) -> int:
+    """Runs the ranks of this host: all there are, or its share."""
+    from ciranda.run.folders import make_log_dir, private_folder
+    from ciranda.run.job import draw_job_id, run_job
+
+    met = None if node is None else own_nodes.open_meeting(node)
+    job_id = draw_job_id() if met is None else meeting.job_id_of(met.key)
+    with private_folder() as job_dir:
+        places = JobPlaces(job_id, job_dir, make_log_dir(log_dir))
+        return run_job(plan_in(places, met), settings)
+
+
+def _run_by_agents(
+    plan_in: PlanIn,
+    settings: JobSettings,
+    user: Mapping[str, str],
+    log_dir: str | None,
+    python: str | None,
+) -> int:
+    """Runs a job of which other hosts have ranks."""
+    from ciranda.run import host_agents, process_tree
+    from ciranda.run.folders import make_log_dir
+    from ciranda.run.job import draw_job_id, run_job
+
+    process_tree.leave_no_core()
+    settled = {**os.environ, **user}
+    ports = settled.get(PORT_RANGE)
+    plan = plan_in(JobPlaces(draw_job_id(), "", make_log_dir(log_dir)), None)
+    task = host_agents.Task(
+        plan=plan,
+        folder=os.getcwd(),
+        environment=allowed_environment(os.environ),
+        user=user,
+        columns=_columns(plan.size),
+        key=meeting.draw_key() if plan.host_count > 1 else b"",
+        nic=settled.get(NIC, ""),
+        ports=meeting.parse_ports(ports, PORT_RANGE) if ports else Ports(),
+        interpreter=python or sys.executable,
+    )
+    return run_job(plan, settings, partial(host_agents.HostAgents, task))
 
 
 def _node(
@@ -189,16 +242,6 @@ def _node(
         if value is not None:
             raise LaunchError(f"{option} goes with --no-ssh; without it, ssh starts all hosts")
     return None
-
-
-def _refuse_other_hosts(ranks: Sequence[Place], named: HostSource | None, host: str) -> None:
-    """Ranks on other hosts are started there, so far."""
-    for place in ranks:
-        if named is not None and (place.host.name != host or place.host.user is not None):
-            raise LaunchError(
-                f"{named.words} names the host '{place.host.destination}', but several hosts are "
-                f"only supported with --no-ssh yet; --dry-run shows the plan"
-            )
 
 
 def _network(nic: str | None, port_range: str | None) -> dict[str, str]:
@@ -277,6 +320,7 @@ _RERUN_OPTIONS = {
     "np": "-np",
     "hosts": "-H",
     "hostfile": "--hostfile",
+    "python": "--python",
     "no_ssh": "--no-ssh",
     "nodes": "--nodes",
     "node_rank": "--node-rank",

@@ -8,7 +8,7 @@ import signal
 VICTIMS_GRACE_S = 2.0  # survivors of a dead rank notice it and write their error files
 INTERRUPT_GRACE_S = 5.0  # for `except KeyboardInterrupt: save()`
 TERMINATE_GRACE_S = 5.0
-LOST_HOST_GRACE_S = 1.0  # instead: a job that lost a host is gone everywhere within 5 s
+CUT_SHORT_GRACE_S = 1.0  # instead: a job that lost a host is gone everywhere within 5 s
 KILL_GRACE_S = 12.0  # longer than the supervisor itself tries
 
 
@@ -74,13 +74,13 @@ class Ending:
             self.reason = Reason.FAILED
             self._go(Step.WAIT, now)
 
-    def host_lost(self, now: float) -> None:
-        """Nobody there can be asked or waited for: the others are ended at once."""
+    def cut_short(self, now: float) -> None:
+        """A host is lost, or has not started its ranks: the others are ended at once."""
         if self.step is Step.RUN:
             self.reason = Reason.FAILED
         if self.step < Step.TERMINATE:
             self._go(Step.TERMINATE, now)
-            self._deadline = now + LOST_HOST_GRACE_S
+            self._deadline = now + CUT_SHORT_GRACE_S
 
     def signalled(self, number: int, now: float) -> None:
         """SIGINT, SIGTERM or SIGHUP to the launcher: the first is polite, the second is not."""

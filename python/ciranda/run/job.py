@@ -206,6 +206,7 @@ class _Job:
 
     def refused(self, rank: int, number: int) -> None:
         self._refused = self._refused or (rank, number)
+        self._ending.cut_short(time.monotonic())
 
     def left_behind(self, count: int) -> None:
         self._verbose(f"the ranks left {count} processes behind; ending them")
@@ -232,7 +233,7 @@ class _Job:
         host = LostHost(there[0].place.host.destination, ranks, why, after=len(self._ends))
         self._lost_hosts.append(host)
         self._verbose(f"{host.name} is lost: {why}")
-        self._ending.host_lost(time.monotonic())
+        self._ending.cut_short(time.monotonic())
 
     def _on_host(self, rank: int) -> str:
         return f" on {self._plan.host_of(rank)}" if self._plan.host_count > 1 else ""

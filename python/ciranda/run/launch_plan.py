@@ -63,6 +63,11 @@ def choose_places(
     return host_list.assign_ranks([Host(host, slots=size)], size)
 
 
+def needs_agents(ranks: Sequence[Place], host: str) -> bool:
+    """Whether a rank has its place on another host than this, or is another user's."""
+    return any(place.host.name != host or place.host.user is not None for place in ranks)
+
+
 def parse_ranks(text: str, size: int) -> frozenset[int]:
     """Ranks in `0,3` or `0-3,6`."""
     ranks: set[int] = set()
@@ -119,14 +124,14 @@ def _master(ranks: Sequence[Place], meeting: Meeting | None) -> str:
     return "127.0.0.1" if ranks[0].host_count == 1 else ranks[0].host.name
 
 
-def describe(plan: LaunchPlan) -> str:
+def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
     """The plan as text for --dry-run. Values the user set are not shown: they may be secret."""
     command = shlex.join(plan.ranks[0].argv)
     table = [("rank", "host", "local rank", "stdin", "command")]
     for rank in plan.ranks:
         place = rank.place
         local = f"{place.local_rank} of {place.local_size}"
-        stdin = "yours" if place.rank == 0 else "/dev/null"
+        stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
         table.append((str(place.rank), place.host.destination, local, stdin, command))
     shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
     lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]

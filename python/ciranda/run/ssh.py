@@ -1,15 +1,13 @@
 """Commands on other hosts, by the system's ssh and the user's own configuration of it.
 
-What ssh is told and what its failures mean is decided without I/O; ask_hosts() runs it.
+What ssh is told and what its failures mean. Pure.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ciranda.run.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchError
@@ -17,8 +15,7 @@ from ciranda.run.hosts import Host
 
 CONNECT_TIMEOUT_S = 5  # for each address that a name has
 ANSWER_LIMIT_S = 20.0  # connecting, logging in, and a Python that starts on a busy host
-_HOSTS_AT_ONCE = 32
-_EXIT_SSH_FAILED = 255
+EXIT_SSH_FAILED = 255
 _SAID_CHARACTERS_MAX = 200
 _VERSION = re.compile(r"^ciranda (\S+)\s*$", re.MULTILINE)
 
@@ -28,7 +25,7 @@ class Answer:
     """How a command on another host ended."""
 
     host: Host
-    exit_code: int | None  # None: not within the limit
+    exit_code: int
     output: str
     errors: str
 
@@ -51,43 +48,42 @@ def quote_command(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def version_command(interpreter: str) -> tuple[str, ...]:
-    """The command whose answer version_problem() reads."""
-    return (interpreter, "-m", "ciranda", "--version")
+def agent_command(interpreter: str) -> tuple[str, ...]:
+    """The command that greets with its version, which start_problem() reads."""
+    return (interpreter, "-m", "ciranda.run.agent")
 
 
-def version_problem(answer: Answer, interpreter: str, version: str) -> str | None:
-    """Why a host cannot take part, in one sentence; None if it has this version of ciranda."""
-    name = answer.host.destination
-    if answer.exit_code in (None, _EXIT_SSH_FAILED):
+def start_problem(answer: Answer, command: Sequence[str], version: str) -> str | None:
+    """Why a host cannot take part, in one sentence; None if it greeted with this version."""
+    name, interpreter = answer.host.destination, command[0]
+    if answer.exit_code == EXIT_SSH_FAILED:
         return _ssh_problem(answer)
     if answer.exit_code in (EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE):
         return (
             f"{name}: there is no Python at {interpreter}; install it and ciranda at the same "
-            "place as here"
+            "place as here, or name its place with --python"
         )
     found = _VERSION.search(answer.output)
     if answer.exit_code != 0 or found is None:
         if "No module named" in answer.errors:
-            return f"{name}: {interpreter} has no ciranda; install ciranda {version} there too"
-        said = f" and says: {_last_line(answer)}" if _last_line(answer) else ""
-        return (
-            f"{name}: {shlex.join(version_command(interpreter))} ends with exit code "
-            f"{answer.exit_code}{said}"
-        )
+            return f"{name}: {interpreter} has no ciranda {version}; install it there too"
+        said = f" and says: {last_line(answer)}" if last_line(answer) else ""
+        return f"{name}: {shlex.join(command)} ends with exit code {answer.exit_code}{said}"
     if found[1] != version:
         return f"{name}: ciranda is {found[1]} there and {version} here; install the same"
     return None
 
 
+def no_answer(host: Host) -> str:
+    return f"{host.destination}: {_NO_ANSWER.format(login=host.destination)}"
+
+
 def _ssh_problem(answer: Answer) -> str:
-    if answer.exit_code is None:
-        return f"{answer.host.destination}: {_NO_ANSWER.format(login=answer.host.destination)}"
     for pattern, sentence in _SSH_PROBLEMS:
         if re.search(pattern, answer.errors, re.MULTILINE):
             name, login = answer.host.name, answer.host.destination
             return f"{login}: {sentence.format(name=name, login=login)}"
-    return f"{answer.host.destination}: ssh failed: {_last_line(answer) or 'without a word'}"
+    return f"{answer.host.destination}: ssh failed: {last_line(answer) or 'without a word'}"
 
 
 _NO_ANSWER = (
@@ -131,45 +127,8 @@ _SSH_PROBLEMS = (
 )
 
 
-def _last_line(answer: Answer) -> str:
+def last_line(answer: Answer) -> str:
+    """The last words on stderr, fit for a sentence."""
     lines = [line.strip() for line in answer.errors.splitlines() if line.strip()]
     text = lines[-1] if lines else ""
     return "".join(each for each in text if each.isprintable())[:_SAID_CHARACTERS_MAX]
-
-
-# --- what runs ssh -----------------------------------------------------------------------------
-
-
-def check_hosts(hosts: Sequence[Host], interpreter: str, version: str) -> list[str]:
-    """One sentence for each host that cannot be reached or has not this ciranda. Blocks for
-    ANSWER_LIMIT_S at most for every 32 hosts."""
-    answers = ask_hosts(hosts, version_command(interpreter))
-    problems = (version_problem(answer, interpreter, version) for answer in answers)
-    return [problem for problem in problems if problem is not None]
-
-
-def ask_hosts(hosts: Sequence[Host], command: Sequence[str]) -> list[Answer]:
-    """Runs a command on each host, many at once. Raises LaunchError where there is no ssh."""
-    with ThreadPoolExecutor(_HOSTS_AT_ONCE) as pool:
-        return list(pool.map(lambda host: _ask(host, command), hosts))
-
-
-def _ask(host: Host, command: Sequence[str]) -> Answer:
-    try:
-        done = subprocess.run(
-            ssh_argv(host, command),
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=ANSWER_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(host, None, "", "")
-    except FileNotFoundError:
-        raise LaunchError(
-            "other hosts need the program ssh, which is not on PATH; install OpenSSH's client",
-            EXIT_NOT_FOUND,
-        ) from None
-    return Answer(host, done.returncode, done.stdout, done.stderr)

@@ -103,7 +103,6 @@ def test_default_is_one_rank_a_core(launcher):
         (["-np", "2", "--show-ranks", "0,2", "true"], 2, "there is no rank 2, only 0 to 1"),
         (["--show-ranks", "0-99999999999", "true"], 2, "there is no rank 99999999999"),
         (["--show-ranks", "all", "true"], 2, "expected ranks such as 0,3 or 0-3"),
-        (["-H", "one:2,two:2", "true"], 2, "'one', but several hosts are only"),
         (["-H", "localhost:x", "true"], 2, "must be a number"),
         (["-np", "3", "-H", "localhost:2", "true"], 2, "more ranks than the 2 slots of -H"),
         (["-H", "localhost", "--hostfile", "plain.txt", "true"], 2, "give one of them"),

@@ -11,6 +11,7 @@ from ciranda.run.ending import Reason
 from ciranda.run.failure import (
     ErrorReport,
     Evidence,
+    LostHost,
     Pending,
     RankEnd,
     clean_tail,
@@ -197,3 +198,30 @@ def test_the_tail_shows_bars_as_a_terminal_would():
     text = "\x1b[32mgreen\x1b[0m\r\n 0%\r 50%\r100%\nend\r\n\n\n"
     assert clean_tail(text) == ["green", "100%", "end"]
     assert clean_tail("\n".join(map(str, range(50))), 2) == ["48", "49"]
+
+
+def lost(after):
+    return [LostHost("node1", (2, 3), "nothing was heard of it for 3 s", after)]
+
+
+def test_a_lost_host_is_the_cause_although_ranks_noticed_it_first():
+    ends = [RankEnd(0, 5, 1), RankEnd(1, 6, -15, by_launcher=True)]
+    reports = {0: ErrorReport("rank 2 was lost", victim_of=2)}
+    verdict = judge(Evidence(4, ends, reports, lost_hosts=lost(after=1)), Reason.FAILED)
+    assert (verdict.culprit, verdict.exit_code) == (None, 1)
+    assert verdict.cause == (
+        "the host node1 was lost, and with it ranks 2, 3: nothing was heard of it for 3 s"
+    )
+    assert (verdict.victims, verdict.ended) == ((0,), (1,))
+
+
+def test_a_rank_that_failed_before_its_host_was_lost_stays_the_culprit():
+    ends = [RankEnd(2, 5, 7), RankEnd(0, 5, -15, by_launcher=True)]
+    verdict = judge(Evidence(4, ends, lost_hosts=lost(after=1)), Reason.FAILED)
+    assert (verdict.culprit, verdict.exit_code) == (2, 7)
+
+
+def test_a_rank_that_failed_after_a_host_was_lost_is_not_the_culprit():
+    ends = [RankEnd(0, 5, 9)]
+    verdict = judge(Evidence(4, ends, lost_hosts=lost(after=0)), Reason.FAILED)
+    assert verdict.culprit is None and verdict.also_failed == ("rank 0: exit code 9",)

@@ -18,16 +18,8 @@ from hypothesis import strategies as st
 import ciranda
 from ciranda.run.errors import LaunchError
 from ciranda.run.hosts import parse_hosts
-from ciranda.run.ssh import Answer, quote_command, ssh_argv, version_problem
+from ciranda.run.ssh import Answer, agent_command, quote_command, ssh_argv, start_problem
 
-# What runs inside a host: the sentences about the hosts in its arguments.
-CHECK = """
-import json, sys
-from ciranda.run.hosts import parse_hosts
-from ciranda.run.ssh import check_hosts
-hosts, interpreter, version = sys.argv[1:]
-print(json.dumps(check_hosts(parse_hosts(hosts), interpreter, version)))
-"""
 PACKAGES = str(Path(ciranda.__file__).resolve().parents[1])
 PRINT_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
@@ -47,10 +39,13 @@ def interpreter(tmp_path_factory):
     return program(path, f'exec {run} "$@"')
 
 
-def check(host, hosts, interpreter, version=None):
+def check(host, hosts, interpreter):
+    """The launcher's sentences about hosts that cannot take part."""
     environment = {**os.environ, "PYTHONPATH": PACKAGES}
-    argv = [sys.executable, "-c", CHECK, hosts, interpreter, version or ciranda.__version__]
-    return json.loads(host.check(argv, env=environment))
+    launcher = [sys.executable, "-m", "ciranda", "run", f"--python={interpreter}"]
+    done = host.run([*launcher, "-H", hosts, "true"], env=environment)
+    assert done.returncode == (2 if done.stderr else 0)
+    return [line.removeprefix("ciranda run: ") for line in done.stderr.splitlines()]
 
 
 def test_the_users_configuration_stays_in_force():
@@ -129,18 +124,16 @@ def test_what_is_wrong_on_the_other_side_is_told_apart(make_network, interpreter
     broken = program(tmp_path / "broken", "echo oops >&2; exit 3")
     file = tmp_path / "file"
     file.write_text("")
-    for there, version, words in [
-        ("/nowhere/python", None, "node1: there is no Python at /nowhere/python; install it"),
-        (str(file), None, f"node1: there is no Python at {file}"),
-        (no_module, "9.9", f"node1: {no_module} has no ciranda; install ciranda 9.9 there too"),
-        (interpreter, "9.9", f"node1: ciranda is {ciranda.__version__} there and 9.9 here"),
-        (
-            broken,
-            None,
-            f"node1: {broken} -m ciranda --version ends with exit code 3",
-        ),
+    other = program(tmp_path / "other", "echo Welcome!; echo ciranda 9.9; sleep 60")
+    here = ciranda.__version__
+    for there, words in [
+        ("/nowhere/python", "node1: there is no Python at /nowhere/python; install it"),
+        (str(file), f"node1: there is no Python at {file}"),
+        (no_module, f"node1: {no_module} has no ciranda {here}; install it there too"),
+        (other, f"node1: ciranda is 9.9 there and {here} here; install the same"),
+        (broken, f"node1: {broken} -m ciranda.run.agent ends with exit code 3 and says: oops"),
     ]:
-        (said,) = check(a, "node1", there, version)
+        (said,) = check(a, "node1", there)
         assert said.startswith(words)
 
 
@@ -155,7 +148,7 @@ def test_what_is_wrong_on_the_other_side_is_told_apart(make_network, interpreter
 )
 def test_other_words_of_ssh_are_passed_on_in_one_line(errors, words):
     (host,) = parse_hosts("node1")
-    problem = version_problem(Answer(host, 255, "", errors), "python", "1")
+    problem = start_problem(Answer(host, 255, "", errors), agent_command("python"), "1")
     assert problem.startswith(f"node1: {words}")
     assert problem.isprintable() and len(problem) < 300
 
@@ -163,12 +156,11 @@ def test_other_words_of_ssh_are_passed_on_in_one_line(errors, words):
 def test_a_host_may_greet_before_it_answers():
     (host,) = parse_hosts("node1")
     answer = Answer(host, 0, "Welcome!\nciranda 1.2\n", "")
-    assert version_problem(answer, "python", "1.2") is None
+    assert start_problem(answer, agent_command("python"), "1.2") is None
 
 
-def test_without_ssh_there_is_a_sentence(monkeypatch, tmp_path):
-    from ciranda.run.ssh import ask_hosts
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="need the program ssh"):
-        ask_hosts(parse_hosts("node1,node2"), ["true"])
+def test_without_ssh_there_is_a_sentence(launcher):
+    command = ("-H", "node1,node2", sys.executable)
+    result = launcher.run(*command, environment={"PATH": str(launcher.folder)})
+    assert result.returncode == 127
+    assert "need the program ssh" in result.stderr and not launcher.log_dirs()

@@ -1,0 +1,92 @@
+"""What the launcher and a host's agent say to each other: frames in a pipe, both ways. Pure.
+
+A frame is its kind (one byte), the length of its payload (four, little-endian), and the payload.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024  # a plan with a large environment for 256 ranks
+
+# Both ways
+BEAT = b"."  # I am still there
+# To the agent
+PLAN = b"P"  # JSON: what to run
+KEY = b"K"  # of the job; only where it has several hosts
+GO = b"G"  # JSON: where the hosts meet; start now
+ORDER = b"O"  # a command of the supervisor
+# From the agent
+HELLO = b"H"  # JSON: by which way it was reached
+READY = b"R"  # JSON: what it listens on
+NEWS = b"N"  # a line of the supervisor
+OUTPUT = b"1", b"2"  # the rank's number (four bytes), and what it printed; nothing more: the end
+REPORT = b"E"  # the rank's number, and its error file
+PROBLEM = b"!"  # a sentence; nothing more will come
+
+_HEADER = struct.Struct("<cI")
+_RANK = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size
+
+
+class Frame(NamedTuple):
+    kind: bytes
+    payload: bytes
+
+
+class FrameError(Exception):
+    """These bytes are no frame."""
+
+
+def frame(kind: bytes, payload: bytes = b"") -> bytes:
+    return _HEADER.pack(kind, len(payload)) + payload
+
+
+def json_frame(kind: bytes, content: Any) -> bytes:
+    return frame(kind, json.dumps(content).encode())
+
+
+def rank_frame(kind: bytes, rank: int, content: bytes) -> bytes:
+    return frame(kind, _RANK.pack(rank) + content)
+
+
+def read_rank(payload: bytes) -> tuple[int, bytes]:
+    if len(payload) < _RANK.size:
+        raise FrameError("a rank's frame without a rank")
+    return _RANK.unpack_from(payload)[0], payload[_RANK.size :]
+
+
+def read_json(payload: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(payload)
+    except ValueError as error:
+        raise FrameError("a frame that is no JSON") from error
+    if not isinstance(content, dict):
+        raise FrameError("a frame of another form")
+    return content
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Raises FrameError for what no peer of this version sends."""
+        rest = self._rest + chunk
+        frames = []
+        at = 0
+        while len(rest) - at >= HEADER_BYTES:
+            kind, length = _HEADER.unpack_from(rest, at)
+            if length > PAYLOAD_BYTES_MAX:
+                raise FrameError(f"a frame of {length} bytes")
+            end = at + HEADER_BYTES + length
+            if end > len(rest):
+                break
+            frames.append(Frame(kind, rest[at + HEADER_BYTES : end]))
+            at = end
+        self._rest = rest[at:]
+        return frames
