@@ -115,7 +115,14 @@ class Cluster:
         process = self.start("-H", hosts, *options, self.script(TREE))
         lines = sorted(process.stdout.readline() for _ in range(rank_count))
         assert lines == [f"[{rank}] ready\n" for rank in range(rank_count)]
+        self.job_dirs = {self._job_dir(pid) for pid in self.processes("sleep")}
+        assert len(self.job_dirs) == hosts.count("node") and all(map(os.path.isdir, self.job_dirs))
         return process
+
+    def _job_dir(self, pid: int) -> str:
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        (folder,) = [each for each in variables if each.startswith("CIRANDA_JOB_DIR=")]
+        return folder.partition("=")[2]
 
     def processes(self, name: str = "") -> list[int]:
         """Living processes with our tag on any host, by their pids outside."""
@@ -143,6 +150,13 @@ class Cluster:
             assert time.monotonic() - since < GONE_S, names
             time.sleep(0.02)
         print(f"all gone after {time.monotonic() - since:.2f} s")
+
+    def assert_nothing_left(self, since: float) -> None:
+        """Neither processes nor folders, but for the launcher's logs."""
+        self.assert_gone(since)
+        assert not [folder for folder in self.job_dirs if os.path.exists(folder)]
+        (logs,) = self.temporary.iterdir()
+        assert (logs / "rank-0.log").exists()
 
 
 def _is_on(pid: int, host) -> bool:
@@ -327,7 +341,7 @@ def test_killing_the_launcher_ends_everything(make_cluster):
     assert len(cluster.processes()) > 4 * 3
     began = time.monotonic()
     process.kill()
-    cluster.assert_gone(began)
+    cluster.assert_nothing_left(began)
     process.communicate()
 
 
@@ -338,7 +352,7 @@ def test_killing_an_agent_ends_everything_and_is_told(make_cluster, which):
     began = time.monotonic()
     os.kill(cluster.agent_on(cluster.hosts[which]), signal.SIGKILL)
     _, errors = process.communicate(timeout=GONE_S)
-    cluster.assert_gone(began)
+    cluster.assert_nothing_left(began)
     assert process.returncode == 1
     block = block_of(errors)
     assert f"the host node{which} was lost, and with it rank {which}: its agent" in block
@@ -352,7 +366,7 @@ def test_unplugging_a_host_ends_everything_and_is_told(make_cluster, family):
     began = time.monotonic()
     cluster.network.unplug(cluster.hosts[1])
     _, errors = process.communicate(timeout=GONE_S)
-    cluster.assert_gone(began)
+    cluster.assert_nothing_left(began)
     assert process.returncode == 1
     block = block_of(errors)
     assert "the host node1 was lost, and with it ranks 2, 3: nothing was heard of it" in block
@@ -389,6 +403,19 @@ def test_a_launcher_that_is_held_up_keeps_its_hosts(make_cluster):
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
     assert stopped
+
+
+def test_a_slow_reader_gets_everything_that_ranks_left_behind(make_cluster):
+    cluster = make_cluster()
+    # More than fits into pipes and ssh's window, and less than would make a rank wait.
+    sizes = {"0": 700, "1": 2900}
+    text = f"import os\nfor _ in range({sizes}[os.environ['RANK']]): print('x' * 999)\n"
+    process = cluster.start("-H", "node0,node1", cluster.script(text))
+    process.stdout.readline()
+    time.sleep(6)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert len(output.splitlines()) == sum(sizes.values()) - 1
 
 
 def _is_launcher(pid: int) -> bool:

@@ -33,7 +33,6 @@ START_LIMIT_S = 60.0  # until the first beat: other hosts may be slow to log in 
 
 _READ_BYTES = 64 * 1024
 _OUTBOX_BYTES_MAX = 1024 * 1024  # then the ranks wait, as they would for a slow terminal
-_FLUSH_S = 2.0
 _ERROR_FILE_BYTES_MAX = 1024 * 1024
 _STEPS = {
     supervisor.INTERRUPT: Step.INTERRUPT,
@@ -75,6 +74,7 @@ class Agent:
         self._places: JobPlaces | None = None
         self._ranks: LocalRanks | None = None
         self._running = True
+        self._alone = False  # the launcher is gone
         self._lease_s = START_LIMIT_S
         self._heard = time.monotonic()
         self._next_beat = self._heard
@@ -91,7 +91,9 @@ class Agent:
         finally:
             if self._ranks is not None:
                 self._ranks.end()
-        self._flush()
+        while self._outbox.size_bytes and not self._alone:  # a slow reader gets all of it
+            self._turn()
+        self._outbox.close()
 
     def _turn(self) -> None:
         self._loop.turn(min(self._heard + self._lease_s, self._next_beat) - time.monotonic())
@@ -101,20 +103,14 @@ class Agent:
             if self._outbox.size_bytes == 0:
                 self._outbox.send(frames.frame(frames.BEAT))
         if now >= self._heard + self._lease_s:
-            self._running = False
+            self._leave()
         if self._ranks is not None:
             self._ranks.pause(self._outbox.size_bytes > _OUTBOX_BYTES_MAX)
 
-    def _flush(self) -> None:
-        """What is still to be sent, as long as somebody takes it."""
-        deadline = time.monotonic() + _FLUSH_S
-        before = self._outbox.size_bytes
-        while self._outbox.size_bytes and time.monotonic() < deadline:
-            self._loop.turn(deadline - time.monotonic())
-            if self._outbox.size_bytes < before:
-                before = self._outbox.size_bytes
-                deadline = time.monotonic() + _FLUSH_S
-        self._outbox.close()
+    def _leave(self) -> None:
+        """Nobody wants to hear of the ranks any more, or can."""
+        self._alone = True
+        self._running = False
 
     # What the launcher says
 
@@ -123,7 +119,7 @@ class Agent:
         self._heard = time.monotonic()
         if not chunk:
             self._loop.unwatch(fd)
-            self._running = False
+            self._leave()
             return
         try:
             for each in self._reader.feed(chunk):

@@ -167,10 +167,10 @@ class HostAgents:
         host = places[0].host
         here = host.name == self._task.plan.host and host.user is None
         command = ssh.agent_command(sys.executable if here else self._task.interpreter)
+        argv = command if here else _with_path(ssh.ssh_argv(host, command))
         stdin, commands = os.pipe()
         output, stdout = os.pipe()
         errors, stderr = os.pipe()
-        argv = command if here else _with_path(ssh.ssh_argv(host, command))
         try:
             pid = local.start_program(argv, os.environ, stdin=stdin, stdout=stdout, stderr=stderr)
         finally:

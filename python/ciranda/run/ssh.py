@@ -33,7 +33,8 @@ class Answer:
 def ssh_argv(host: Host, command: Sequence[str]) -> tuple[str, ...]:
     """ssh that asks nothing and gives up soon. All else is as the user has configured it: user
     names, ports, keys, jump hosts, and above all how host keys are checked."""
-    options = ("-oBatchMode=yes", f"-oConnectTimeout={CONNECT_TIMEOUT_S}")
+    # A terminal there would change bytes on their way.
+    options = ("-T", "-oBatchMode=yes", f"-oConnectTimeout={CONNECT_TIMEOUT_S}")
     return ("ssh", *options, "--", host.destination, quote_command(command))
 
 

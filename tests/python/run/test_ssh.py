@@ -51,7 +51,7 @@ def check(host, hosts, interpreter):
 def test_the_users_configuration_stays_in_force():
     (host,) = parse_hosts("me@[fd00::1]")
     *options, dashes, destination, command = ssh_argv(host, ["a b", "$c"])
-    assert options == ["ssh", "-oBatchMode=yes", "-oConnectTimeout=5"]
+    assert options == ["ssh", "-T", "-oBatchMode=yes", "-oConnectTimeout=5"]
     assert (dashes, destination, command) == ("--", "me@fd00::1", "'a b' '$c'")
 
 
