@@ -20,6 +20,7 @@ from ciranda.run.meeting import (
 
 _SLURM_NODE = "SLURM_NODEID"
 _SLURM_NODES = "SLURM_STEP_NUM_NODES"
+_SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ def parse_node(
     environ: Mapping[str, str],
 ) -> Node:
     """What the options of --no-ssh say; what they leave out srun may know."""
+    if count is None:
+        _check_srun(environ)
     count = _number(count, "--nodes", environ, _SLURM_NODES)
     index = _number(index, "--node-rank", environ, _SLURM_NODE)
     if not 1 <= count <= host_list.RANKS_MAX:
@@ -54,6 +57,16 @@ def parse_node(
         raise LaunchError("--no-ssh needs --key-file FILE; make one with: ciranda key FILE")
     parse_endpoint(rendezvous, "--rendezvous")
     return Node(index, count, rendezvous, key_file)
+
+
+def _check_srun(environ: Mapping[str, str]) -> None:
+    """Two launchers on one node would be two jobs, or one that waits for itself."""
+    tasks, nodes = environ.get(_SLURM_TASKS), environ.get(_SLURM_NODES)
+    if nodes is not None and tasks != nodes:
+        raise LaunchError(
+            f"srun has started {tasks} tasks on {nodes} node{'s' if nodes != '1' else ''}, but one "
+            "launcher starts all ranks of a node; give srun --ntasks-per-node=1, and -np to this"
+        )
 
 
 def _number(given: int | None, option: str, environ: Mapping[str, str], variable: str) -> int:

@@ -129,7 +129,7 @@ def test_a_job_on_one_host_has_no_key_and_no_rendezvous(launcher):
 def test_srun_tells_what_the_options_leave_out(launcher, key_file):
     script = launcher.script(REPORT)
     place = [f"--rendezvous=127.0.0.1:{free_port()}", f"--key-file={key_file}"]
-    slurm = {"SLURM_NODEID": "1", "SLURM_STEP_NUM_NODES": "2"}
+    slurm = {"SLURM_NODEID": "1", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
     result = launcher.run("--no-ssh", *place, "-np", "1", script, environment=slurm)
     (found,) = reports([result.stdout])
     assert (found["CIRANDA_RANK"], found["CIRANDA_SIZE"]) == ("1", "2")

@@ -117,6 +117,17 @@ def test_srun_starts_two_ranks(starters: Starters, slurm: OneNodeSlurm) -> None:
     assert found == two_ranks_of("srun")
 
 
+def test_srun_starts_a_launcher_that_starts_two_ranks(
+    starters: Starters, slurm: OneNodeSlurm
+) -> None:
+    launcher = (sys.executable, "-m", "ciranda", "run", "--no-ssh", "-np", "2")
+    environment = slurm.environment
+    found = starters.run("srun", "--ntasks=1", *launcher, environment=environment)
+    assert found == two_ranks_of("ciranda")
+    with pytest.raises(AssertionError, match="srun has started 2 tasks on 1 node"):
+        starters.run("srun", "--ntasks=2", *launcher, environment=environment)
+
+
 def test_two_steps_of_one_allocation_stay_apart(starters: Starters, slurm: OneNodeSlurm) -> None:
     """Each has fewer tasks than the allocation, whose variables both inherit."""
     step = f"srun --ntasks=2 --overlap {sys.executable} {starters.script}"
