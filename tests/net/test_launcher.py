@@ -138,10 +138,10 @@ class Cluster:
                 pass  # it has just ended
         return found
 
-    def agent_on(self, host) -> int:
-        """The agent's pid; its supervisor has another name."""
-        (agent,) = [pid for pid in self.processes("ciranda-agent") if _is_on(pid, host)]
-        return agent
+    def process_on(self, host, name: str) -> int:
+        """The pid of the agent of a host, ciranda-agent, or of its supervisor, ciranda-superv."""
+        (found,) = [pid for pid in self.processes(name) if _is_on(pid, host)]
+        return found
 
     def assert_gone(self, since: float) -> None:
         while left := self.processes():
@@ -318,6 +318,14 @@ def test_a_host_without_the_working_folder_is_named(make_cluster):
     assert f"node1: cannot work in the folder {folder}: No such file" in result.stderr
 
 
+def test_a_timeout_ends_all_ranks(make_cluster):
+    cluster = make_cluster()
+    result = cluster.run("-H", "node0,node1", "--timeout", "2", "sleep", "300")
+    cluster.assert_gone(time.monotonic())
+    assert result.returncode == 124
+    assert "ranks 0, 1: by the launcher" in block_of(result.stderr)
+
+
 def test_ctrl_c_reaches_all_ranks(make_cluster):
     cluster = make_cluster()
     text = (
@@ -346,16 +354,18 @@ def test_killing_the_launcher_ends_everything(make_cluster):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["here", "there"])
-def test_killing_an_agent_ends_everything_and_is_told(make_cluster, which):
+@pytest.mark.parametrize("name", ["agent", "supervisor"])
+def test_killing_who_holds_a_hosts_ranks_ends_everything(make_cluster, which, name):
     cluster = make_cluster()
     process = cluster.start_tree("node0,node1", 2)
     began = time.monotonic()
-    os.kill(cluster.agent_on(cluster.hosts[which]), signal.SIGKILL)
+    os.kill(cluster.process_on(cluster.hosts[which], f"ciranda-{name}"[:14]), signal.SIGKILL)
     _, errors = process.communicate(timeout=GONE_S)
     cluster.assert_nothing_left(began)
     assert process.returncode == 1
     block = block_of(errors)
-    assert f"the host node{which} was lost, and with it rank {which}: its agent" in block
+    whose = {"agent": "its agent", "supervisor": "the launcher's own supervisor (pid "}[name]
+    assert f"the host node{which} was lost, and with it rank {which}: {whose}" in block
     assert f"rank {1 - which}: by the launcher" in block
 
 
@@ -411,11 +421,10 @@ def test_a_slow_reader_gets_everything_that_ranks_left_behind(make_cluster):
     sizes = {"0": 700, "1": 2900}
     text = f"import os\nfor _ in range({sizes}[os.environ['RANK']]): print('x' * 999)\n"
     process = cluster.start("-H", "node0,node1", cluster.script(text))
-    process.stdout.readline()
-    time.sleep(6)
+    time.sleep(7)
     output, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
-    assert len(output.splitlines()) == sum(sizes.values()) - 1
+    assert len(output.splitlines()) == sum(sizes.values())
 
 
 def _is_launcher(pid: int) -> bool:
@@ -451,7 +460,8 @@ def test_the_key_is_nowhere(make_cluster):
             looked_at += bool(content)
             assert not any(each in content for each in spelled), (entry, name)
     assert looked_at > 10
-    os.kill(cluster.agent_on(cluster.hosts[1]), signal.SIGKILL)  # for the failure block
+    agent = cluster.process_on(cluster.hosts[1], "ciranda-agent")
+    os.kill(agent, signal.SIGKILL)  # for the failure block
     output, errors = process.communicate(timeout=20)
     files = [path for path in cluster.folder.rglob("*") if path.is_file()]
     assert any(path.name == "rank-0.log" for path in files)

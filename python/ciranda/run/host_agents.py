@@ -81,7 +81,8 @@ class _Agent:
     errors: int
     heard: float
     stage: _Stage = _Stage.CALLED
-    said: bytes = b""  # before the greeting
+    greeted: bool = False
+    said: bytes = b""  # before the greeting, and with it
     complaints: bytes = b""  # on stderr
     reader: FrameReader = field(default_factory=FrameReader)
     connection: Sequence[str] = ()  # SSH_CONNECTION, in words
@@ -188,12 +189,11 @@ class HostAgents:
     # What an agent says
 
     def _on_errors(self, agent: _Agent, fd: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            chunk = os.read(fd, _READ_BYTES)
-            agent.complaints = (agent.complaints + chunk)[-_SAID_BYTES_MAX:]
-            if not chunk:
-                self._loop.unwatch(fd)
-                agent.errors = -1
+        chunk = os.read(fd, _READ_BYTES)
+        agent.complaints = (agent.complaints + chunk)[-_SAID_BYTES_MAX:]
+        if not chunk:
+            self._loop.unwatch(fd)
+            agent.errors = -1
 
     def _on_output(self, agent: _Agent, fd: int) -> None:
         chunk = os.read(fd, _READ_BYTES)
@@ -202,23 +202,22 @@ class HostAgents:
             self._on_end(agent)
             return
         try:
-            if agent.stage is _Stage.CALLED:
-                chunk = self._greeted(agent, chunk)
+            if not agent.greeted:
+                chunk = self._look_for_greeting(agent, chunk)
             for each in agent.reader.feed(chunk):
                 if agent.stage is not _Stage.OVER:
                     self._on_frame(agent, each)
         except FrameError as error:
             self._give_up(agent, f"its agent sent {error}")
 
-    def _greeted(self, agent: _Agent, chunk: bytes) -> bytes:
+    def _look_for_greeting(self, agent: _Agent, chunk: bytes) -> bytes:
         """Takes what a host may say to whoever logs in, and the greeting; returns the rest."""
-        if b"ciranda " in agent.said and _GREETING.search(agent.said):
-            return chunk
         agent.said += chunk
         found = _GREETING.search(agent.said)
         if found is None:
             agent.said = agent.said[-_SAID_BYTES_MAX:]
             return b""
+        agent.greeted = True
         rest = agent.said[found.end() :]
         agent.said = agent.said[: found.end()]
         problem = ssh.start_problem(self._answer(agent, 0), agent.command, ciranda.__version__)
@@ -240,13 +239,18 @@ class HostAgents:
             agent.done = agent.done or line == "done"
             tell(line, self._news)
         elif kind in frames.OUTPUT:
-            rank, chunk = frames.read_rank(payload)
+            rank, chunk = self._rank_of(agent, payload)
             self._news.printed(rank, frames.OUTPUT.index(kind) + 1, chunk)
         elif kind == frames.REPORT:
-            rank, chunk = frames.read_rank(payload)
-            self._store_report(rank, chunk)
+            self._store_report(*self._rank_of(agent, payload))
         elif kind == frames.PROBLEM:
             agent.problem = payload.decode("utf-8", "replace")
+
+    def _rank_of(self, agent: _Agent, payload: bytes) -> tuple[int, bytes]:
+        rank, content = frames.read_rank(payload)
+        if all(place.rank != rank for place in agent.places):
+            raise FrameError(f"something of rank {rank}, which is not there")
+        return rank, content
 
     def _store_report(self, rank: int, content: bytes) -> None:
         """Beside the logs, as a rank of this host does by itself."""
@@ -339,11 +343,9 @@ class HostAgents:
         if agent.stage is _Stage.OVER:
             return
         stage, agent.stage = agent.stage, _Stage.OVER
-        while agent.errors >= 0:
-            before = agent.complaints
-            self._on_errors(agent, agent.errors)
-            if agent.complaints == before:
-                break
+        with contextlib.suppress(BlockingIOError):
+            while agent.errors >= 0:
+                self._on_errors(agent, agent.errors)
         self._loop.unwatch(agent.output)
         if agent.errors >= 0:
             self._loop.unwatch(agent.errors)
