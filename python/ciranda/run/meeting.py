@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import hmac
 import ipaddress
 import os
 import re
@@ -74,6 +72,9 @@ def draw_key() -> bytes:
 
 def job_id_of(key: bytes) -> str:
     """The same on all hosts that have the key, which cannot be told from it."""
+    import hashlib  # 3 ms, and only --no-ssh needs it
+    import hmac
+
     return hmac.new(key, b"ciranda job id", hashlib.sha256).hexdigest()[:32]
 
 
