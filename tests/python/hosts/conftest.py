@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
+sys.path.insert(0, str(Path(__file__).parent))
 from host_ranks import start  # noqa: F401
 from net.fixtures import make_network  # noqa: F401
