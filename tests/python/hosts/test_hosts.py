@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,3 +52,18 @@ def test_a_killed_rank_is_named_on_every_host(
         assert float(text.split()[-1]) - killed_s < 1.0
         assert process.wait() == 3
     processes[3].wait()
+
+
+@pytest.mark.parametrize("addresses", [("ipv4", "ipv6"), ("ipv6",)])
+def test_one_command_trains_on_two_hosts(
+    make_network: Callable[..., Any], addresses: tuple[str, ...], tmp_path: Path
+) -> None:
+    network = make_network(2, addresses=addresses, ssh=True)
+    command = [sys.executable, "-m", "ciranda", "run", "-H", "node0:2,node1:2"]
+    command += ["--log-dir", str(tmp_path / "logs"), str(HERE / "train.py"), "auto"]
+    ended = network.hosts[0].run(command, timeout=60)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for rank in range(4):
+        text = (tmp_path / "logs" / f"rank-{rank}.log").read_text()
+        result = json.loads(text.splitlines()[-1])
+        assert result["off"] < 1e-6 and result["equal"]
