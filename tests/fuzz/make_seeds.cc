@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/wire/introduction.h"
 #include "core/wire/messages.h"
 #include "core/wire/sealed.h"
 #include "fuzz/input.h"
@@ -55,6 +56,25 @@ class Corpus {
  private:
   std::filesystem::path root_;
 };
+
+void add_introductions(const Corpus& corpus) {
+  std::vector<Introduction> roll;
+  for (const Rank rank : {0, 1, 2}) {
+    roll.push_back({.rank = rank,
+                    .size = 3,
+                    .host = rank / 2,
+                    .hosts = 2,
+                    .local_rank = rank % 2,
+                    .local_size = rank < 2 ? 2 : 1,
+                    .addresses = {{"192.0.2.1", 7}, {"2001:db8::1", 65535}}});
+  }
+  Bytes one;
+  encode(roll[2], one);
+  corpus.add("introduction", "one", one);
+  Bytes all;
+  encode(roll, all);
+  corpus.add("introduction", "roll", all);
+}
 
 void add_handshakes(const Corpus& corpus) {
   ClientHandshake client(keys(), kClient);
@@ -137,6 +157,7 @@ void add_settings(const Corpus& corpus) {
 int main(int count, char** arguments) {
   if (count != 2) return 2;
   const ciranda::fuzz::Corpus corpus(arguments[1]);
+  ciranda::fuzz::add_introductions(corpus);
   ciranda::fuzz::add_handshakes(corpus);
   ciranda::fuzz::add_frames(corpus);
   ciranda::fuzz::add_sealed(corpus);

@@ -87,8 +87,12 @@ Result<Hosts> seat(std::span<const Introduction> roll) {
   const auto size = static_cast<std::int32_t>(roll.size());
   CIRANDA_ASSERT(size >= 1);
   Hosts hosts(static_cast<std::size_t>(roll.front().hosts));
-  for (const Introduction& one : roll) {
+  for (std::size_t place = 0; place < roll.size(); ++place) {
+    const Introduction& one = roll[place];
     const std::string who = "rank " + std::to_string(one.rank);
+    if (static_cast<std::size_t>(one.rank) != place) {
+      return contradiction(who + " is in the place of rank " + std::to_string(place));
+    }
     if (one.size != size || one.hosts != roll.front().hosts) {
       return contradiction(who + " was started for " + std::to_string(one.size) + " ranks on " +
                            std::to_string(one.hosts) + " hosts, rank 0 for " +

@@ -62,6 +62,8 @@ TEST(Introduction, ContradictionsNameTheRank) {
   };
   EXPECT_NE(refused([](auto& roll) { roll[2].size = 5; }).find("rank 2 was started for 5 ranks"),
             std::string::npos);
+  EXPECT_NE(refused([](auto& roll) { roll[3].rank = 2; }).find("rank 2 is in the place of rank 3"),
+            std::string::npos);
   EXPECT_NE(refused([](auto& roll) { roll[3].hosts = 3; }).find("rank 3 was started for"),
             std::string::npos);
   EXPECT_NE(refused([](auto& roll) { roll[3].host = 2; }).find("on host 2 of 2"),
