@@ -83,16 +83,17 @@ def test_our_own_variables_win_over_the_others() -> None:
 
 
 def several_hosts() -> str:
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(ValueError) as caught:
         hvd.init()
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-def test_several_hosts_are_refused_in_one_sentence() -> None:
+def test_several_hosts_need_a_rendezvous() -> None:
     env = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     assert values_of(run_ranks(several_hosts, 1, env=env, place=False)) == [
-        "UnsupportedError: torchrun started 4 ranks with 2 on this host; ciranda runs on one host "
-        "so far, start all ranks on it"
+        "InvalidArgumentError: torchrun started 4 ranks with 2 on this host; ranks on several hosts "
+        "meet at CIRANDA_RENDEZVOUS=host:port of rank 0 and need a key (CIRANDA_KEY_FILE), which "
+        "`ciranda run` sets"
     ]
 
 
