@@ -80,7 +80,8 @@ class Ending:
             self.reason = Reason.FAILED
         if self.step < Step.TERMINATE:
             self._go(Step.TERMINATE, now)
-            self._deadline = now + CUT_SHORT_GRACE_S
+        if self.step is Step.TERMINATE and self._deadline is not None:
+            self._deadline = min(self._deadline, now + CUT_SHORT_GRACE_S)
 
     def signalled(self, number: int, now: float) -> None:
         """SIGINT, SIGTERM or SIGHUP to the launcher: the first is polite, the second is not."""

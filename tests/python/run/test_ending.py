@@ -306,6 +306,23 @@ def test_a_failure_waits_for_the_victims_first():
     assert (ending.step, ending.reason, ending.by_launcher) == (Step.TERMINATE, Reason.FAILED, True)
 
 
+@pytest.mark.parametrize("before", ["nothing", "failure", "interrupt", "termination"])
+def test_a_lost_host_cuts_every_grace_short(before):
+    ending = Ending(now=0.0, timeout_s=None)
+    if before == "failure":
+        ending.rank_failed(1.0)
+    elif before != "nothing":
+        ending.signalled(signal.SIGINT if before == "interrupt" else signal.SIGTERM, 1.0)
+    ending.cut_short(2.0)
+    assert (ending.step, ending.deadline) == (Step.TERMINATE, 3.0)
+    ending.cut_short(2.5)
+    assert ending.deadline == 3.0
+    ending.tick(3.0)
+    ending.cut_short(3.1)
+    assert ending.step is Step.KILL
+    assert (ending.reason is Reason.FAILED) == (before in ("nothing", "failure"))
+
+
 @pytest.mark.parametrize(
     ("number", "reason"),
     [(signal.SIGTERM, Reason.TERMINATED), (signal.SIGHUP, Reason.HUNG_UP)],
