@@ -330,8 +330,9 @@ def test_ctrl_c_reaches_all_ranks(make_cluster):
     cluster = make_cluster()
     text = (
         "import time\n"
-        "print('ready', flush=True)\n"
-        "try: time.sleep(300)\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(300)\n"
         "except KeyboardInterrupt: print('saved', flush=True)\n"
     )
     process = cluster.start("-H", "node0,node1", cluster.script(text))
