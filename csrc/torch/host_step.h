@@ -28,8 +28,8 @@ struct StepSlot {
 // The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has
 // time takes a chunk, sums the ranks' gradients of it, updates the state and writes the new
 // parameters into every rank's copy. Parameters lie in the arena, each rank's own or one copy for
-// all in the memory of local rank 0, where the state lies too; how many steps each parameter has seen is
-// with every rank.
+// all in the memory of local rank 0, where the state lies too; how many steps each parameter has
+// seen is with every rank.
 //
 // Not thread-safe; belongs to a Bucket.
 class HostStep {

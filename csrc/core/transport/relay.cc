@@ -45,7 +45,7 @@ Status Relay::put_in_order(Rank from, std::span<const std::byte> frame) {
   writer.bytes(frame);
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     if (!connections_[i]) continue;
-    const Status sent = connections_[i]->send(static_cast<std::uint8_t>(Type::kFrame), payload_);
+    Status sent = connections_[i]->send(static_cast<std::uint8_t>(Type::kFrame), payload_);
     if (sent) continue;
     lost_host_ = host_of(i);
     return sent;
@@ -135,7 +135,7 @@ void Relay::tell_failure(const Error& why) {
   Writer writer(payload_);
   const std::size_t bytes = std::min(why.text.size(), kErrorTextBytesMax);
   writer.varint(static_cast<std::uint64_t>(why.code));
-  writer.varint(static_cast<std::uint64_t>(why.rank + 1));
+  writer.varint(static_cast<std::uint64_t>(std::int64_t{why.rank} + 1));
   writer.varint(bytes);
   writer.text(std::string_view(why.text).substr(0, bytes));
   forward_failure(payload_, connections_.size());

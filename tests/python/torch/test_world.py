@@ -91,9 +91,9 @@ def several_hosts() -> str:
 def test_several_hosts_need_a_rendezvous() -> None:
     env = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     assert values_of(run_ranks(several_hosts, 1, env=env, place=False)) == [
-        "InvalidArgumentError: torchrun started 4 ranks with 2 on this host; ranks on several hosts "
-        "meet at CIRANDA_RENDEZVOUS=host:port of rank 0 and need a key (CIRANDA_KEY_FILE), which "
-        "`ciranda run` sets"
+        "InvalidArgumentError: torchrun started 4 ranks with 2 on this host; ranks on several "
+        "hosts meet at CIRANDA_RENDEZVOUS=host:port of rank 0 and need a key (CIRANDA_KEY_FILE), "
+        "which `ciranda run` sets"
     ]
 
 
