@@ -40,7 +40,8 @@ Result<std::vector<Introduction>> decode_roll(std::span<const std::byte> bytes);
 // hosts[h][l]: the rank with local rank l on host h.
 using Hosts = std::vector<std::vector<Rank>>;
 
-// Who is where; `roll` is not empty. kInvalidArgument names the ranks whose introductions contradict each other.
+// Who is where; `roll` is not empty. kInvalidArgument names the ranks whose introductions
+// contradict each other.
 Result<Hosts> seat(std::span<const Introduction> roll);
 
 }  // namespace ciranda
