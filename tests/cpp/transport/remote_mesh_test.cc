@@ -26,7 +26,7 @@ TEST(RemoteMesh, ConnectsEveryPair) {
 }
 
 TEST(RemoteMesh, WhoIsMissingIsNamed) {
-  std::vector<RemoteJoin> all = joins({1, 1, 1}, 1, /*timeout_ms=*/600);
+  std::vector<RemoteJoin> all = joins({1, 1, 1}, 1, /*timeout_ms=*/1'500);
   all.pop_back();
   const auto results = meet(std::move(all));
   ASSERT_FALSE(results[0].ok());
