@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kLookMs = 50;  // between two looks at deadlines while nobody calls
 
-enum class Message : std::uint8_t { kIntroduction = 1, kRoll = 2, kRefused = 3, kReady = 4 };
+enum class Message : std::uint8_t { kIntroduction = 1, kRoll = 2, kRefused = 3 };
 
 // Sixteen bytes that say which job this is, also to those who have another key.
 JobId number_of(const std::string& job_id, const Secret& key) {
@@ -51,9 +51,6 @@ class Meeting {
   Result<RemoteMesh> run() {
     CIRANDA_TRY(listen());
     CIRANDA_TRY(self_ == 0 ? lead() : follow());
-    auto hosts = seat(roll_);
-    if (!hosts) return hosts.error();
-    mesh_.hosts = std::move(hosts).value();
     CIRANDA_TRY(connect_pairs());
     return std::move(mesh_);
   }
@@ -160,7 +157,7 @@ class Meeting {
       }
       if (missing > 0 && late()) return nobody_came(introduced);
     }
-    const auto hosts = seat(roll_);
+    auto hosts = seat(roll_);
     std::vector<std::byte> answer;
     if (hosts) {
       encode(roll_, answer);
@@ -177,6 +174,7 @@ class Meeting {
       const auto first = static_cast<std::size_t>(hosts.value()[host].front());
       mesh_.control.push_back(std::move(*guests[first]));
     }
+    mesh_.hosts = std::move(hosts).value();
     return {};
   }
 
@@ -223,6 +221,9 @@ class Meeting {
     if (roll_.size() != static_cast<std::size_t>(size_)) {
       return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent a strange roll", .rank = 0};
     }
+    auto hosts = seat(roll_);
+    if (!hosts) return hosts.error();
+    mesh_.hosts = std::move(hosts).value();
     return {};
   }
 
