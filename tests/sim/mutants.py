@@ -23,6 +23,7 @@ SOURCES = (
     "negotiate/readiness.cc",
     "negotiate/wording.cc",
     "negotiate/negotiator.cc",
+    "negotiate/joiner.cc",
     "plan/fusion.cc",
     "transport/sim.cc",
 )
@@ -60,7 +61,7 @@ MUTANTS = (
     Mutant(
         "lets_the_departed_speak",
         "negotiate/negotiator.cc",
-        "if (std::find(departed_.begin(), departed_.end(), from) != departed_.end())",
+        "if (has_left(from))",
         "if (false)",
     ),
     Mutant(
@@ -209,6 +210,42 @@ MUTANTS = (
         "if (in.ok() && in.remaining() != 0)",
         "if (false)",
     ),
+    Mutant(
+        "reports_a_host_when_one_rank_is_missing",
+        "negotiate/joiner.cc",
+        "if (complete(submitted)) joined_here_.push_back",
+        "if (submitted.ranks + 1 >= local_ranks().size()) joined_here_.push_back",
+    ),
+    Mutant(
+        "calls_ready_when_one_host_is_missing",
+        "negotiate/joiner.cc",
+        "if (++reported.hosts < hosts_.size()) return {};",
+        "if (++reported.hosts < hosts_.size() - 1) return {};",
+    ),
+    Mutant(
+        "lets_a_goodbye_overtake_what_was_said_before",
+        "negotiate/joiner.cc",
+        "review(tick, /*all=*/true);\n    send_alone();",
+        "",
+    ),
+    Mutant(
+        "orders_a_goodbye_before_what_was_reported",
+        "negotiate/joiner.cc",
+        "review(0, /*all=*/true);\n    order_joined();",
+        "",
+    ),
+    Mutant(
+        "holds_for_ever",
+        "negotiate/joiner.cc",
+        "|| tick - since_tick >= patience_",
+        "",
+    ),
+    Mutant(
+        "numbers_no_joined_run",
+        "negotiate/negotiator.cc",
+        "Response& response = out.emplace_back();\n      response.index = next_index_++;",
+        "Response& response = out.emplace_back();\n      response.index = next_index_;",
+    ),
 )
 
 
@@ -304,7 +341,7 @@ def simulate(
     environment["CIRANDA_SIM_SCHEDULES"] = str(SCHEDULES)
     try:
         return subprocess.run(
-            [str(program), "--gtest_filter=*KeepsItsInvariantsInEverySchedule"],
+            [str(program), "--gtest_filter=*InEverySchedule"],
             capture_output=True,
             text=True,
             check=False,

@@ -24,6 +24,8 @@ class Negotiator::Impl {
  public:
   explicit Impl(const Options& options)
       : size_(options.size),
+        hosts_(options.hosts),
+        host_(options.host),
         cache_(options.cache_entries, names_),
         readiness_(options.size, names_),
         in_flight_(static_cast<std::size_t>(options.size), 0) {}
@@ -33,8 +35,12 @@ class Negotiator::Impl {
   CacheId known(const RequestSpec& spec) const { return cache_.find(spec); }
   std::vector<StalledOp> waiting() const;
   const std::vector<Rank>& departed() const { return departed_; }
+  bool may_join(const KnownOp& op) const;
 
  private:
+  bool has_left(Rank rank) const {
+    return std::find(departed_.begin(), departed_.end(), rank) != departed_.end();
+  }
   // A Request whose spec was looked up.
   struct Known {
     const std::shared_ptr<const RequestSpec>& spec;
@@ -44,6 +50,7 @@ class Negotiator::Impl {
 
   Status handle_request(Rank from, Request& request, std::uint64_t tick,
                         std::vector<Response>& out);
+  Status handle_ready(Rank from, Frame& frame, std::uint64_t tick, std::vector<Response>& out);
   Status submit(Rank from, const Known& request, Contribution&& contribution, std::uint64_t tick,
                 std::vector<Response>& out);
   Status refuse_duplicate(Rank from, PendingOp& op, Contribution&& second,
@@ -63,6 +70,8 @@ class Negotiator::Impl {
   Error left_error(const RequestSpec& spec, std::uint32_t occurrence) const;
 
   const int size_;
+  const Hosts hosts_;
+  const int host_;
   NameTable names_;  // before those who hold references into it
   ResponseCache cache_;
   Readiness readiness_;
@@ -75,12 +84,12 @@ class Negotiator::Impl {
 Status Negotiator::Impl::handle_frame(Rank from, std::span<const std::byte> bytes,
                                       std::uint64_t tick, std::vector<Response>& out) {
   if (from < 0 || from >= size_) return violation(from, "is not a rank of this world");
-  if (std::find(departed_.begin(), departed_.end(), from) != departed_.end())
-    return violation(from, "it sent a frame after it had left");
   // Decoded as a whole before anything is decided: a broken frame changes nothing.
   if (const Status status = decode_frame(bytes, scratch_); !status.ok())
     return violation(from, status.error().text);
 
+  if (scratch_.kind == FrameKind::kReady) return handle_ready(from, scratch_, tick, out);
+  if (has_left(from)) return violation(from, "it sent a frame after it had left");
   if (scratch_.kind == FrameKind::kLeave) {
     handle_leave(from, out);
     return {};
@@ -113,6 +122,55 @@ Status Negotiator::Impl::handle_request(Rank from, Request& request, std::uint64
   response.verdict = Response::Verdict::kResubmit;
   response.resubmit_rank = from;
   response.resubmit_token = request.contribution.token;
+  return {};
+}
+
+bool Negotiator::Impl::may_join(const KnownOp& op) const {
+  const ResponseCache::Entry* entry = cache_.find(op.cache_id);
+  return entry != nullptr && !takes_rows(entry->spec->kind) && departed_.empty() &&
+         entry->name->failed.empty() && readiness_.find(*entry->name, op.occurrence) == nullptr;
+}
+
+// What the ranks themselves would have sent, one after the other; in the usual case, that nobody
+// has submitted the operation before, without looking at each of them.
+Status Negotiator::Impl::handle_ready(Rank from, Frame& frame, std::uint64_t tick,
+                                      std::vector<Response>& out) {
+  const auto own = static_cast<std::size_t>(host_);
+  if (own >= hosts_.size() || frame.host >= static_cast<int>(hosts_.size()))
+    return violation(from, "it speaks of hosts that this job does not have");
+  const bool of_all = frame.host == kAllHosts;
+  const bool of_own = of_all || frame.host == host_;
+  for (ReadyOp& ready : frame.ready) {
+    if (ready.contributions.size() != (of_own ? hosts_[own].size() : 0))
+      return violation(from, "a joined request does not have what this host's ranks contributed");
+    const auto contribution = [&](std::size_t host, std::size_t local) {
+      return host == own ? std::move(ready.contributions[local]) : Contribution{};
+    };
+    if (of_all && may_join(ready.op)) {
+      const ResponseCache::Entry& entry = *cache_.use(ready.op.cache_id);
+      Response& response = out.emplace_back();
+      response.index = next_index_++;
+      response.spec = entry.spec;
+      response.occurrence = ready.op.occurrence;
+      response.cache_id = entry.id;
+      response.contributions.reserve(hosts_[own].size());
+      for (std::size_t local = 0; local < hosts_[own].size(); ++local) {
+        response.contributions.push_back({hosts_[own][local], contribution(own, local)});
+      }
+      continue;
+    }
+    for (std::size_t host = 0; host < hosts_.size(); ++host) {
+      if (!of_all && frame.host != static_cast<int>(host)) continue;
+      for (std::size_t local = 0; local < hosts_[host].size(); ++local) {
+        const Rank rank = hosts_[host][local];
+        if (has_left(rank)) return violation(rank, "it is called ready after it had left");
+        Request request{.cache_id = ready.op.cache_id,
+                        .occurrence = ready.op.occurrence,
+                        .contribution = contribution(host, local)};
+        CIRANDA_TRY(handle_request(rank, request, tick, out));
+      }
+    }
+  }
   return {};
 }
 
@@ -191,16 +249,17 @@ void Negotiator::Impl::complete(PendingOp& op, std::vector<Response>& out) {
 }
 
 Response& Negotiator::Impl::respond(PendingOp& op, std::vector<Response>& out) {
+  Response& response = out.emplace_back();
+  response.contributions.reserve(static_cast<std::size_t>(op.contributed));
   for (std::size_t rank = 0; rank < in_flight_.size(); ++rank) {
     if (!op.contributions[rank].has_value()) continue;
     CIRANDA_ASSERT(in_flight_[rank] > 0);
     --in_flight_[rank];
+    response.contributions.push_back({static_cast<Rank>(rank), *std::move(op.contributions[rank])});
   }
-  Response& response = out.emplace_back();
   response.index = next_index_++;
   response.spec = std::move(op.spec);
   response.occurrence = op.occurrence;
-  response.contributions = std::move(op.contributions);
   readiness_.close(op);
   return response;
 }
@@ -218,8 +277,7 @@ void Negotiator::Impl::fail_one(Rank from, const Known& request, Contribution&& 
   response.index = next_index_++;
   response.spec = request.spec;
   response.occurrence = request.occurrence;
-  response.contributions.resize(static_cast<std::size_t>(size_));
-  response.contributions[static_cast<std::size_t>(from)] = std::move(contribution);
+  response.contributions.push_back({from, std::move(contribution)});
   response.error = std::move(error);
 }
 
@@ -243,7 +301,6 @@ std::optional<Error> Negotiator::Impl::fault_of(const PendingOp& op) const {
 
 std::optional<Error> Negotiator::Impl::rows_fault(const PendingOp& op) const {
   const RequestSpec& spec = *op.spec;
-  const bool takes_rows = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
   const std::size_t expected = spec.kind == OpKind::kAllgather  ? spec.tensors.size()
                                : spec.kind == OpKind::kAlltoall ? static_cast<std::size_t>(size_)
                                                                 : 0;
@@ -256,7 +313,7 @@ std::optional<Error> Negotiator::Impl::rows_fault(const PendingOp& op) const {
                            std::to_string(expected) + " are needed",
                    .rank = static_cast<Rank>(rank),
                    .tensor = spec.name};
-    if (!takes_rows) continue;
+    if (!takes_rows(spec.kind)) continue;
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const TensorSpec& tensor = spec.tensors[spec.kind == OpKind::kAllgather ? i : 0];
@@ -306,6 +363,9 @@ Status Negotiator::handle_frame(Rank from, std::span<const std::byte> frame, std
 }
 CacheId Negotiator::known(const RequestSpec& spec) const {
   return impl_->known(spec);
+}
+bool Negotiator::may_join(const KnownOp& op) const {
+  return impl_->may_join(op);
 }
 std::vector<StalledOp> Negotiator::waiting() const {
   return impl_->waiting();

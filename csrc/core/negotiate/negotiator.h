@@ -7,6 +7,7 @@
 
 #include "core/base/result.h"
 #include "core/negotiate/response.h"
+#include "core/wire/introduction.h"
 #include "core/wire/messages.h"
 
 namespace ciranda {
@@ -19,6 +20,8 @@ class Negotiator {
   struct Options {
     int size = 1;                                      // ranks that must agree
     std::size_t cache_entries = kCacheEntriesDefault;  // 0 = cache nothing
+    Hosts hosts = {};                                  // where they are; empty: all on one host
+    int host = 0;                                      // of this copy
   };
   explicit Negotiator(const Options& options);
   ~Negotiator();
@@ -33,6 +36,10 @@ class Negotiator {
 
   // The number under which `spec` is known now, or kNoCacheId. O(1), no allocation.
   CacheId known(const RequestSpec& spec) const;
+
+  // Whether the Requests of `op` may be joined: its number stands for a spec without rows, all
+  // ranks are there, and nothing is pending or failed under its name. O(1), no allocation.
+  bool may_join(const KnownOp& op) const;
 
   // Operations submitted by some ranks but not by all, oldest first.
   std::vector<StalledOp> waiting() const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,12 @@
 #include "core/wire/messages.h"
 
 namespace ciranda {
+
+struct RankContribution {
+  Rank rank = kNoRank;
+  Contribution contribution = {};
+  bool operator==(const RankContribution&) const = default;
+};
 
 // "All ranks agreed": run it now, or fail it everywhere with the same error.
 struct Response {
@@ -24,12 +31,21 @@ struct Response {
   std::uint32_t occurrence = 0;
   // The number under which the spec is known from here on (kRun only), or kNoCacheId.
   CacheId cache_id = kNoCacheId;
-  // contributions[r] belongs to rank r; absent where rank r had not submitted (kError only).
-  std::vector<std::optional<Contribution>> contributions;
+  // Ascending by rank. Missing: ranks that had not submitted (kError only), and ranks of other
+  // hosts whose Requests were joined, where nothing of theirs matters.
+  std::vector<RankContribution> contributions;
   std::optional<Error> error;
   Rank resubmit_rank = kNoRank;
   std::uint32_t resubmit_token = 0;
 };
+
+// nullptr if there is none. O(log ranks).
+inline const Contribution* contribution_of(const Response& response, Rank rank) {
+  const auto& all = response.contributions;
+  const auto at = std::lower_bound(all.begin(), all.end(), rank,
+                                   [](const RankContribution& c, Rank r) { return c.rank < r; });
+  return at != all.end() && at->rank == rank ? &at->contribution : nullptr;
+}
 
 // An operation that some ranks wait for and others have not submitted.
 struct StalledOp {

@@ -41,6 +41,11 @@ CacheId ResponseCache::find(const RequestSpec& spec) const {
   return found == by_spec_.end() ? kNoCacheId : found->second->id;
 }
 
+const ResponseCache::Entry* ResponseCache::find(CacheId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &*found->second;
+}
+
 const ResponseCache::Entry* ResponseCache::use(CacheId id) {
   const auto found = by_id_.find(id);
   return found == by_id_.end() ? nullptr : renew(found->second);

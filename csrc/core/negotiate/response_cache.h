@@ -30,6 +30,7 @@ class ResponseCache {
 
   // Pure look-ups, free to call at any time.
   CacheId find(const RequestSpec& spec) const;
+  const Entry* find(CacheId id) const;  // nullptr if it is not there
   bool handed_out(CacheId id) const {
     return id != kNoCacheId && (next_id_ == kNoCacheId || id < next_id_);
   }

@@ -17,9 +17,12 @@ namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
+constexpr std::uint64_t kMsInNs = 1'000'000;
+constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
+constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
 constexpr std::uint32_t kRemoteEvent = UINT32_MAX;          // of a socket to another host
 
 void relax_core() {
@@ -66,14 +69,19 @@ Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
       bells_(control_, mesh_),
       segments_(mesh_),
       log_(control_.log_memory(), mesh_.size, mesh_.self),
-      negotiator_({.size = size(), .cache_entries = options_.cache_entries}),
-      shm_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size)) {
+      negotiator_({.size = size(),
+                   .cache_entries = options_.cache_entries,
+                   .hosts = remote_.hosts,
+                   .host = remote_.host}),
+      shm_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size)),
+      leaving_(static_cast<std::size_t>(mesh_.size), false) {
   CIRANDA_ASSERT(static_cast<int>(local_ranks().size()) == mesh_.size &&
                  global(mesh_.self) == rank());
   if (!one_host()) {
     ring_ = std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self, options_.ring);
     if (mesh_.self == 0) {
-      relay_ = std::make_unique<Relay>(std::move(remote_.control), remote_.hosts, remote_.host);
+      carrier_ = std::make_unique<Carrier>(std::move(remote_.control), remote_.hosts, remote_.host,
+                                           negotiator_, patience_ns());
     }
   }
   if (!options_.timeline_path.empty()) {
@@ -103,6 +111,15 @@ Engine::~Engine() {
     return;
   }
   shutdown();
+}
+
+// Early enough for a report of the stall.
+std::uint64_t Engine::patience_ns() const {
+  std::uint64_t patience_ns = kPatienceNs;
+  for (const std::uint64_t stall_ns : {options_.stall_warning_ns, options_.stall_shutdown_ns}) {
+    if (stall_ns > 0) patience_ns = std::min(patience_ns, stall_ns / 4);
+  }
+  return patience_ns;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -137,7 +154,10 @@ Result<Handle> Engine::submit(Submission submission) {
 
 void Engine::publish_leftovers() {
   while (!queue_.empty() && seat_.try_lock()) {
-    if (publish_submissions()) bells_.ring_all();
+    if (publish_submissions()) {
+      advance_carrier();
+      bells_.ring_all();
+    }
     seat_.unlock();
   }
 }
@@ -204,7 +224,7 @@ bool Engine::frames_to_carry() {
   if (one_host() || mesh_.self != 0) return false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const MutexLock lock(seat_);
-  return log_.readable() || !relay_->idle();
+  return log_.readable() || !carrier_->idle();
 }
 
 bool Engine::peer_sleeps() const {
@@ -296,7 +316,7 @@ void Engine::shutdown() {
     flags.waiters.ring();
   }
   // The log may be full of frames that a computing peer has not read.
-  const std::uint64_t farewell_by = monotonic_ns() + kFarewellNs;
+  const std::uint64_t farewell_by = monotonic_ns() + (one_host() ? kFarewellNs : kFarewellFarNs);
   std::vector<std::byte> goodbye;
   encode({.kind = FrameKind::kLeave, .requests = {}}, goodbye);
   for (bool said = false; monotonic_ns() < farewell_by;) {
@@ -306,7 +326,7 @@ void Engine::shutdown() {
     said = said || (unsent_.empty() && append(goodbye));
     if (said && carried_everything()) break;
     read_log();
-    advance_relay();
+    advance_carrier();
     bells_.ring_all();
     for (Rank rank = 0; rank < mesh_.size; ++rank) {
       if (rank != mesh_.self && log_.lags_behind(rank)) bells_.call_on(rank);
@@ -367,13 +387,15 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
   Doorbell& bell = control_.flags(mesh_.self).waiters;
   const std::uint32_t ticket = bell.announce();
   std::vector<Rank> blockers;
+  std::uint64_t sleep_ns = options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs;
   bool news = false;
   {
     const MutexLock lock(seat_);
     news = run_cycle();
+    if (carrier_ && carrier_->holds()) sleep_ns = std::min(sleep_ns, patience_ns());
     shm_->blocked_on(blockers);
     if (ring_) ring_->blocked_on(blockers);
-    if (!unsent_.empty() || (relay_ && !relay_->idle())) {
+    if (!unsent_.empty() || (carrier_ && !carrier_->idle())) {
       for (Rank rank = 0; rank < mesh_.size; ++rank) {
         if (rank != mesh_.self && log_.lags_behind(rank)) blockers.push_back(rank);
       }
@@ -390,7 +412,7 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
     arm_sockets();
   }
   for (const Rank rank : blockers) bells_.call_on(rank);
-  bell.sleep(ticket, options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs);
+  bell.sleep(ticket, sleep_ns);
 }
 
 bool Engine::run_cycle() {
@@ -401,8 +423,11 @@ bool Engine::run_cycle() {
     return true;
   }
   bool moved = publish_submissions();
-  moved = advance_relay() || moved;
   moved = read_log() || moved;
+  if (advance_carrier()) {
+    moved = true;
+    if (!failure_) read_log();
+  }
   moved = advance_backends() || moved;
   if (moved) bells_.ring_all();
   if (std::exchange(finished_any_, false)) control_.flags(mesh_.self).waiters.ring();
@@ -465,32 +490,30 @@ bool Engine::send_frames() {
 // carries them to the order, and brings them back.
 bool Engine::append(std::span<const std::byte> frame) {
   if (one_host()) return log_.try_append(frame);
-  if (!relay_) {
+  if (!carrier_) {
     if (!log_.try_append(frame, mesh_.self, /*ordered=*/false)) return false;
     std::atomic_thread_fence(std::memory_order_seq_cst);  // see frames_to_carry()
     bells_.call_on(0);
     return true;
   }
-  if (const Status sent = relay_->send(rank(), frame); !sent) {
-    host_closed(relay_->lost_host(), sent.error());
-  }
+  carrier_->submit(rank(), frame, monotonic_ns());
   return true;
 }
 
-Relay::Deliver Engine::into_log() {
+Carrier::Deliver Engine::into_log() {
   return [this](Rank from, std::span<const std::byte> frame) CIRANDA_ANNOTATION(
              no_thread_safety_analysis) { return log_.try_append(frame, from, /*ordered=*/true); };
 }
 
-bool Engine::advance_relay() {
-  if (!relay_ || failure_) return false;
-  const auto moved = relay_->advance(into_log());
-  if (relay_->told_failure()) {
-    fail(*relay_->told_failure());
+bool Engine::advance_carrier() {
+  if (!carrier_ || failure_) return false;
+  const auto moved = carrier_->advance(into_log(), monotonic_ns(), !log_.readable());
+  if (carrier_->told_failure()) {
+    fail(*carrier_->told_failure());
     return true;
   }
   if (moved) return moved.value();
-  host_closed(relay_->lost_host(), moved.error());
+  host_closed(carrier_->lost_host(), moved.error());
   return true;
 }
 
@@ -499,11 +522,10 @@ bool Engine::read_log() {
   while (const auto entry = log_.next()) {
     moved = true;
     if (!entry->ordered) {
-      if (!relay_) continue;
-      if (const Status sent = relay_->send(global(entry->from), entry->frame); !sent) {
-        host_closed(relay_->lost_host(), sent.error());
-        if (failure_) return true;
+      if (kind_of(entry->frame) == FrameKind::kLeave) {
+        leaving_[static_cast<std::size_t>(entry->from)] = true;
       }
+      if (carrier_) carrier_->submit(global(entry->from), entry->frame, monotonic_ns());
       continue;
     }
     responses_.clear();
@@ -546,8 +568,8 @@ void Engine::handle_responses() {
       }
       continue;
     }
-    const auto& own = response.contributions[static_cast<std::size_t>(rank())];
-    if (!own) continue;  // an error about something this rank has not submitted yet
+    const Contribution* own = contribution_of(response, rank());
+    if (own == nullptr) continue;  // an error about something this rank has not submitted yet
     Submission* submission = table_.find(own->token);
     if (submission == nullptr) continue;  // shut down meanwhile
     if (timeline_) {
@@ -568,8 +590,7 @@ void Engine::handle_responses() {
     for (std::size_t i = 0; i < op.members.size(); ++i) {
       if (i > 0 && op.members[i].response == op.members[i - 1].response) continue;
       const Response& response = responses_[op.members[i].response];
-      Submission* submission =
-          table_.find(response.contributions[static_cast<std::size_t>(rank())]->token);
+      Submission* submission = table_.find(contribution_of(response, rank())->token);
       if (submission != nullptr) ++submission->parts_left;
     }
   }
@@ -587,7 +608,7 @@ Status Engine::start_execution(const FusedOp& op) {
   std::vector<std::uint32_t> tokens;
   for (const FusedOp::Member& member : op.members) {
     const Response& response = responses_[member.response];
-    const std::uint32_t token = response.contributions[static_cast<std::size_t>(rank())]->token;
+    const std::uint32_t token = contribution_of(response, rank())->token;
     Submission* submission = table_.find(token);
     if (submission == nullptr) {
       return Error{.code = ErrorCode::kShutdown,
@@ -596,9 +617,9 @@ Status Engine::start_execution(const FusedOp& op) {
                    .rank = rank()};
     }
     if (!tokens.empty() && tokens.back() == token && op.in_arena) continue;  // one bucket
-    CIRANDA_TRY(op.in_arena
-                    ? locate_in_arena(response, *submission, execution)
-                    : add_member_memory(response, member.tensor, rank(), *submission, execution));
+    CIRANDA_TRY(op.in_arena ? locate_in_arena(response, *submission, execution)
+                            : add_member_memory(response, member.tensor, rank(), size(),
+                                                *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
   execution.done = [this, tokens = std::move(tokens)](const Status& status)
@@ -624,7 +645,7 @@ Status Engine::locate_in_arena(const Response& response, Submission& submission,
   execution.arena_bytes = submission.arena_bytes;
   execution.work = std::move(submission.work);
   for (int local = 0; local < mesh_.size; ++local) {
-    const ArenaRef& ref = response.contributions[static_cast<std::size_t>(global(local))]->arena;
+    const ArenaRef& ref = contribution_of(response, global(local))->arena;
     auto place = resolve_arena(local, ref, submission.arena_bytes);
     if (!place) return place.error();
     execution.arena.push_back(place.value());
@@ -679,7 +700,7 @@ void Engine::fail(const Error& why) {
   if (failure_) return;
   pending_at_failure_ = pending_now();
   failure_ = control_.fail(why);
-  if (relay_ && !relay_->told_failure()) relay_->tell_failure(*failure_);
+  if (carrier_ && !carrier_->told_failure()) carrier_->tell_failure(*failure_);
   shm_->abort(*failure_);
   if (ring_) ring_->abort(*failure_);
   finish_all(*failure_);
@@ -729,7 +750,7 @@ void Engine::peer_closed(int local) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
   if (failure_) return;
   take_what_arrived();  // its goodbye, if there is one, came before it closed the socket
-  if (failure_ || departed(rank)) return;
+  if (failure_ || departed(rank) || leaving_[static_cast<std::size_t>(local)]) return;
   if (control_.failed()) return fail(control_.failure());
   fail({.code = ErrorCode::kRankLost,
         .text = "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) +
@@ -740,13 +761,13 @@ void Engine::peer_closed(int local) {
 // The first rank of a host is gone, and nobody else carries its frames.
 void Engine::host_closed(int host, const Error& why) {
   if (failure_) return;
-  relay_->take_last_words(host, into_log());
+  carrier_->take_last_words(host, into_log(), monotonic_ns());
   take_what_arrived();
   if (failure_) return;
   const std::vector<Rank>& ranks = remote_.hosts[static_cast<std::size_t>(host)];
   // Once rank 0 has left nothing can be agreed any more.
   const bool over = host == 0 && departed(ranks.front());
-  if (over || departed(ranks)) return relay_->part_with(host);
+  if (over || departed(ranks)) return carrier_->part_with(host);
   if (control_.failed()) return fail(control_.failure());
   fail({.code = ErrorCode::kRankLost,
         .text = why.text + "; host " + std::to_string(host) + " is lost",
@@ -757,21 +778,21 @@ void Engine::close_remote() noexcept {
   for (auto& links : remote_.data) {
     for (DataLink& link : links) link.fd.reset();
   }
-  if (relay_) relay_->close_all();
+  if (carrier_) carrier_->close_all();
 }
 
 // Peers must hear of a goodbye before they see the socket closed. Who puts it in order, or carries
 // it there, may have left before.
 bool Engine::carried_everything() const {
   if (one_host()) return true;
-  if (relay_) return relay_->idle() && (relay_->alone() || departed(local_ranks()));
+  if (carrier_) return carrier_->idle() && (carrier_->alone() || departed(local_ranks()));
   return departed(rank()) || departed(0) || departed(global(0));
 }
 
 void Engine::arm_sockets() {
   if (!ring_ || failure_) return;
   disarm_sockets();
-  if (relay_) relay_->watched(armed_);
+  if (carrier_) carrier_->watched(armed_);
   ring_->watched(armed_);
   for (const Watched& watched : armed_) {
     epoll_event event{};
@@ -796,13 +817,14 @@ void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
+  bool holds = false;  // requests that wait to be joined, which takes no event to give up
   {
     const MutexLock lock(seat_);
     arm_sockets();
   }
   while (!stopping_.load(std::memory_order_acquire)) {
-    const int count =
-        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   holds ? static_cast<int>(patience_ns() / kMsInNs) : -1);
     std::uint64_t rings = 0;
     [[maybe_unused]] const ssize_t drained = ::read(own, &rings, sizeof rings);
     seat_.lock();
@@ -828,6 +850,7 @@ void Engine::background_loop() {
       flags.background_listens.store(1, std::memory_order_seq_cst);
       if (!run_cycle()) break;  // asked for news; none came in between
     }
+    holds = carrier_ && carrier_->holds();
     arm_sockets();
     seat_.unlock();
     publish_leftovers();
@@ -839,8 +862,12 @@ void Engine::report_stall(std::uint64_t waited_ns) {
   {
     const MutexLock lock(seat_);
     if (failure_) return;
-    report =
-        stall_report(negotiator_.waiting(), monotonic_ns(), options_.stall_warning_ns, kSecondNs);
+    // What was to be joined is known to all, and counted from, when the first ranks of the hosts
+    // have lost patience.
+    const std::uint64_t held_ns = one_host() ? 0 : 3 * patience_ns();
+    report = stall_report(negotiator_.waiting(), monotonic_ns(),
+                          options_.stall_warning_ns - std::min(options_.stall_warning_ns, held_ns),
+                          kSecondNs);
     if (options_.stall_shutdown_ns > 0 && waited_ns >= options_.stall_shutdown_ns) {
       fail({.code = ErrorCode::kTimeout,
             .text = "stalled for " + std::to_string(waited_ns / kSecondNs) + " s; " +

@@ -15,13 +15,13 @@
 #include "core/base/mutex.h"
 #include "core/negotiate/negotiator.h"
 #include "core/negotiate/stall.h"
+#include "core/runtime/carrier.h"
 #include "core/runtime/segment_table.h"
 #include "core/runtime/submission_queue.h"
 #include "core/runtime/tensor_table.h"
 #include "core/runtime/timeline.h"
 #include "core/transport/local_mesh.h"
 #include "core/transport/peer_bells.h"
-#include "core/transport/relay.h"
 #include "core/transport/remote_mesh.h"
 
 namespace ciranda {
@@ -118,8 +118,8 @@ class Engine {
   bool send_frames() REQUIRES(seat_);
   bool append(std::span<const std::byte> frame) REQUIRES(seat_);
   bool read_log() REQUIRES(seat_);
-  bool advance_relay() REQUIRES(seat_);
-  Relay::Deliver into_log() REQUIRES(seat_);
+  bool advance_carrier() REQUIRES(seat_);
+  Carrier::Deliver into_log() REQUIRES(seat_);
   bool advance_backends() REQUIRES(seat_);
   bool backends_idle() const REQUIRES(seat_);
 
@@ -132,6 +132,7 @@ class Engine {
   bool peer_sleeps() const;
   bool frames_to_carry() EXCLUDES(seat_);
   Status usable() const;
+  std::uint64_t patience_ns() const;
 
   void queue_request(std::uint32_t token, bool in_full) REQUIRES(seat_);
   void handle_responses() REQUIRES(seat_);
@@ -186,10 +187,12 @@ class Engine {
   Mutex seat_;  // whoever holds it drives
   ShmLog log_ GUARDED_BY(seat_);
   Negotiator negotiator_ GUARDED_BY(seat_);
-  std::unique_ptr<Relay> relay_ GUARDED_BY(seat_);  // the first rank of one of several hosts
+  std::unique_ptr<Carrier> carrier_ GUARDED_BY(seat_);  // the first rank of one of several hosts
   std::unique_ptr<Backend> shm_ GUARDED_BY(seat_);
   std::unique_ptr<RingBackend> ring_ GUARDED_BY(seat_);  // several hosts
   std::vector<Watched> armed_ GUARDED_BY(seat_);
+  // By local rank, on several hosts: it has said goodbye, which may not be in the order yet.
+  std::vector<bool> leaving_ GUARDED_BY(seat_);
   TensorTable table_ GUARDED_BY(seat_);
   std::vector<Submission> drained_ GUARDED_BY(seat_);
   Frame frame_ GUARDED_BY(seat_);

@@ -32,8 +32,9 @@ Result<std::vector<std::uint64_t>> byte_offsets(const std::vector<std::int64_t>&
   return offsets;
 }
 
+// Of kinds that take rows every rank's contribution is there.
 const std::vector<std::int64_t>& rows_of(const Response& response, Rank rank) {
-  return response.contributions[static_cast<std::size_t>(rank)]->rows;
+  return response.contributions[static_cast<std::size_t>(rank)].contribution.rows;
 }
 
 Status allocate_output(Submission& submission, std::size_t index, std::int64_t rows,
@@ -89,12 +90,11 @@ Status add_alltoall(const Response& response, Rank self, Submission& submission,
   return {};
 }
 
-Status add_reducescatter(const Response& response, std::size_t index, Rank self,
+Status add_reducescatter(const Response& response, std::size_t index, Rank self, int ranks,
                          Submission& submission, Execution& execution) {
   const TensorSpec& tensor = response.spec->tensors[index];
-  const auto ranks = static_cast<std::int64_t>(response.contributions.size());
   std::vector<std::int64_t> rows;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     rows.push_back(tensor.shape[0] / ranks + (rank < tensor.shape[0] % ranks ? 1 : 0));
   }
   auto offsets = byte_offsets(rows, row_bytes(tensor));
@@ -111,7 +111,7 @@ Status add_reducescatter(const Response& response, std::size_t index, Rank self,
 
 }  // namespace
 
-Status add_member_memory(const Response& response, std::size_t index, Rank self,
+Status add_member_memory(const Response& response, std::size_t index, Rank self, int ranks,
                          Submission& submission, Execution& execution) {
   switch (response.spec->kind) {
     case OpKind::kAllgather:
@@ -119,7 +119,7 @@ Status add_member_memory(const Response& response, std::size_t index, Rank self,
     case OpKind::kAlltoall:
       return add_alltoall(response, self, submission, execution);
     case OpKind::kReducescatter:
-      return add_reducescatter(response, index, self, submission, execution);
+      return add_reducescatter(response, index, self, ranks, submission, execution);
     default:
       break;
   }

@@ -8,9 +8,6 @@
 namespace ciranda {
 namespace {
 
-// Ordered frames that wait for room in the host's log; more are left in the sockets.
-constexpr std::size_t kUndeliveredMax = 1024;
-
 Error malformed(const ControlConnection& connection, const std::string& what) {
   return {.code = ErrorCode::kMalformed,
           .text = "rank " + std::to_string(connection.peer()) + " at " + connection.address() +
@@ -22,80 +19,59 @@ Error malformed(const ControlConnection& connection, const std::string& what) {
 
 Relay::Relay(std::vector<ControlConnection> control, const Hosts& hosts, int host)
     : hosts_(hosts), host_(host) {
-  CIRANDA_ASSERT(control.size() == (orders() ? hosts.size() - 1 : 1));
+  CIRANDA_ASSERT(control.size() == (at_centre() ? hosts.size() - 1 : 1));
   for (ControlConnection& connection : control) connections_.emplace_back(std::move(connection));
 }
 
 Status Relay::send(Rank from, std::span<const std::byte> frame) {
-  if (orders()) return put_in_order(from, frame);
-  if (!connections_[0]) return {};
-  lost_host_ = 0;  // if this fails
   payload_.clear();
   Writer writer(payload_);
   writer.varint(static_cast<std::uint64_t>(from));
   writer.bytes(frame);
-  return connections_[0]->send(static_cast<std::uint8_t>(Type::kFrame), payload_);
-}
-
-Status Relay::put_in_order(Rank from, std::span<const std::byte> frame) {
-  undelivered_.push_back({from, {frame.begin(), frame.end()}});
-  payload_.clear();
-  Writer writer(payload_);
-  writer.varint(static_cast<std::uint64_t>(from));
-  writer.bytes(frame);
+  Status result;
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     if (!connections_[i]) continue;
     Status sent = connections_[i]->send(static_cast<std::uint8_t>(Type::kFrame), payload_);
-    if (sent) continue;
+    if (sent || !result) continue;
     lost_host_ = host_of(i);
-    return sent;
+    result = std::move(sent);
   }
-  return {};
+  return result;
 }
 
-Result<bool> Relay::advance(const Deliver& deliver) {
+Result<bool> Relay::advance(const Take& take, std::size_t frames_max) {
   bool moved = false;
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     lost_host_ = host_of(i);
     if (!connections_[i]) continue;
     CIRANDA_TRY(connections_[i]->flush());
-    while (undelivered_.size() < kUndeliveredMax) {
+    for (; frames_max > 0; --frames_max) {
       auto frame = connections_[i]->receive();
       if (!frame) return frame.error();
       if (!frame.value()) break;
       moved = true;
-      CIRANDA_TRY(take(i, *frame.value()));
+      CIRANDA_TRY(open(i, *frame.value(), take));
     }
   }
   lost_host_ = -1;
-  return hand_over(deliver) || moved;
-}
-
-bool Relay::hand_over(const Deliver& deliver) {
-  bool moved = false;
-  while (!undelivered_.empty() && deliver(undelivered_.front().from, undelivered_.front().bytes)) {
-    undelivered_.pop_front();
-    moved = true;
-  }
   return moved;
 }
 
-void Relay::take_last_words(int host, const Deliver& deliver) {
-  const std::size_t i = orders() ? static_cast<std::size_t>(host) - 1 : 0;
+void Relay::take_last_words(int host, const Take& take) {
+  const std::size_t i = at_centre() ? static_cast<std::size_t>(host) - 1 : 0;
   while (connections_[i]) {
     auto frame = connections_[i]->receive();
-    if (!frame || !frame.value() || !take(i, *frame.value())) break;
+    if (!frame || !frame.value() || !open(i, *frame.value(), take)) break;
   }
-  hand_over(deliver);
 }
 
-Status Relay::take(std::size_t connection, const OpenedFrame& frame) {
+Status Relay::open(std::size_t connection, const OpenedFrame& frame, const Take& take) {
   const ControlConnection& from_peer = *connections_[connection];
   Reader reader(frame.payload);
   if (frame.type == static_cast<std::uint8_t>(Type::kFrame)) {
     const auto from = static_cast<Rank>(reader.varint("relayed.from", kRanksMax - 1));
     if (!reader.ok()) return reader.error();
-    if (orders()) {
+    if (at_centre()) {
       const std::vector<Rank>& there = hosts_[static_cast<std::size_t>(host_of(connection))];
       if (std::find(there.begin(), there.end(), from) == there.end()) {
         return malformed(from_peer,
@@ -104,9 +80,7 @@ Status Relay::take(std::size_t connection, const OpenedFrame& frame) {
     }
     const auto bytes = frame.payload.subspan(reader.offset());
     if (bytes.size() > kFrameBytesMax) return malformed(from_peer, "a frame that is too long");
-    if (orders()) return put_in_order(from, bytes);
-    undelivered_.push_back({from, {bytes.begin(), bytes.end()}});
-    return {};
+    return take(from, bytes);
   }
   if (frame.type == static_cast<std::uint8_t>(Type::kFailure)) {
     Error why;
@@ -117,7 +91,7 @@ Status Relay::take(std::size_t connection, const OpenedFrame& frame) {
     why.text = std::string(reader.text("failure.text", bytes));
     if (!reader.ok()) return reader.error();
     if (!told_failure_) told_failure_ = std::move(why);
-    if (orders()) forward_failure(frame.payload, connection);
+    if (at_centre()) forward_failure(frame.payload, connection);
     return {};
   }
   return malformed(from_peer, "a frame of the unknown type " + std::to_string(frame.type));
@@ -142,15 +116,14 @@ void Relay::tell_failure(const Error& why) {
 }
 
 void Relay::part_with(int host) {
-  connections_[orders() ? static_cast<std::size_t>(host) - 1 : 0].reset();
+  connections_[at_centre() ? static_cast<std::size_t>(host) - 1 : 0].reset();
 }
 
-void Relay::watched(std::vector<Watched>& out) const {
+void Relay::watched(std::vector<Watched>& out, bool wanted) const {
   for (const auto& connection : connections_) {
     if (!connection) continue;
-    out.push_back({.socket = connection->fd(),
-                   .readable = undelivered_.size() < kUndeliveredMax,
-                   .writable = connection->has_queued()});
+    out.push_back(
+        {.socket = connection->fd(), .readable = wanted, .writable = connection->has_queued()});
   }
 }
 
@@ -166,10 +139,9 @@ bool Relay::alone() const {
 }
 
 bool Relay::idle() const {
-  return undelivered_.empty() &&
-         std::none_of(connections_.begin(), connections_.end(), [](const auto& connection) {
-           return connection && connection->has_queued();
-         });
+  return std::none_of(connections_.begin(), connections_.end(), [](const auto& connection) {
+    return connection && connection->has_queued();
+  });
 }
 
 }  // namespace ciranda

@@ -16,8 +16,10 @@ constexpr std::uint8_t kHasArena = 4;
 constexpr std::uint8_t kHasRows = 8;
 constexpr std::uint8_t kFlagsMax = 15;
 
-constexpr std::size_t kRequestBytesMin = 3;  // flags, cache id, token
-constexpr std::size_t kTensorBytesMin = 2;   // dtype, number of dimensions
+constexpr std::size_t kRequestBytesMin = 3;    // flags, cache id, token
+constexpr std::size_t kReadyBytesMin = 3;      // cache id, occurrence, number of contributions
+constexpr std::size_t kReadyPartBytesMin = 3;  // token, segment, offset
+constexpr std::size_t kTensorBytesMin = 2;     // dtype, number of dimensions
 
 std::uint8_t flags_of(const Request& request) {
   std::uint8_t flags = 0;
@@ -26,10 +28,6 @@ std::uint8_t flags_of(const Request& request) {
   if (request.contribution.arena != ArenaRef{}) flags |= kHasArena;
   if (!request.contribution.rows.empty()) flags |= kHasRows;
   return flags;
-}
-
-bool takes_rows(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
 }
 
 bool reduces(OpKind kind) {
@@ -234,6 +232,33 @@ void read_rows(Reader& in, std::vector<std::int64_t>& rows) {
     value = static_cast<std::int64_t>(in.varint("request.rows", kTensorBytesMax));
 }
 
+void write_ready(Writer& out, const ReadyOp& ready) {
+  CIRANDA_ASSERT(ready.op.cache_id != kNoCacheId);
+  CIRANDA_ASSERT(ready.contributions.size() <= kLocalRanksMax);
+  out.varint(ready.op.cache_id);
+  out.varint(ready.op.occurrence);
+  out.varint(ready.contributions.size());
+  for (const Contribution& part : ready.contributions) {
+    CIRANDA_ASSERT(part.rows.empty());
+    out.varint(part.token);
+    out.varint(part.arena.segment);
+    out.varint(part.arena.offset);
+  }
+}
+
+void read_ready(Reader& in, ReadyOp& ready) {
+  ready.op.cache_id = static_cast<CacheId>(in.varint("ready.cache_id", UINT32_MAX));
+  if (ready.op.cache_id == kNoCacheId) in.fail("ready.cache_id", "is zero");
+  ready.op.occurrence = static_cast<std::uint32_t>(in.varint("ready.occurrence", UINT32_MAX));
+  ready.contributions.resize(in.count("ready.contributions", kLocalRanksMax, kReadyPartBytesMin));
+  for (Contribution& part : ready.contributions) {
+    part.token = static_cast<std::uint32_t>(in.varint("ready.token", UINT32_MAX));
+    part.arena.segment = static_cast<std::uint32_t>(in.varint("ready.segment", UINT32_MAX));
+    part.arena.offset = in.varint("ready.offset", UINT64_MAX);
+    part.rows.clear();
+  }
+}
+
 // Overwrites every field: `request` may be one that was used before.
 void read_request(Reader& in, Request& request) {
   const std::uint8_t flags = in.u8("request.flags", kFlagsMax);
@@ -272,6 +297,12 @@ void encode(const Frame& frame, std::vector<std::byte>& out) {
   } else {
     CIRANDA_ASSERT(frame.requests.empty());
   }
+  if (frame.kind == FrameKind::kReady) {
+    CIRANDA_ASSERT(frame.ready.size() <= kRequestsPerFrameMax);
+    writer.varint(static_cast<std::uint64_t>(frame.host + 1));
+    writer.varint(frame.ready.size());
+    for (const ReadyOp& ready : frame.ready) write_ready(writer, ready);
+  }
   CIRANDA_ASSERT(out.size() - before <= kFrameBytesMax);
 }
 
@@ -282,13 +313,24 @@ Status decode_frame(std::span<const std::byte> bytes, Frame& frame) {
     return in.error();
   }
   frame.kind =
-      static_cast<FrameKind>(in.u8("frame.kind", static_cast<std::uint8_t>(FrameKind::kLeave)));
-  std::size_t count = 0;
-  if (in.ok() && frame.kind == FrameKind::kRequests)
-    count = in.count("frame.requests", kRequestsPerFrameMax, kRequestBytesMin);
-  frame.requests.resize(count);
+      static_cast<FrameKind>(in.u8("frame.kind", static_cast<std::uint8_t>(FrameKind::kReady)));
+  std::size_t requests = 0;
+  std::size_t ready = 0;
+  frame.host = kAllHosts;
+  if (in.ok() && frame.kind == FrameKind::kRequests) {
+    requests = in.count("frame.requests", kRequestsPerFrameMax, kRequestBytesMin);
+  } else if (in.ok() && frame.kind == FrameKind::kReady) {
+    frame.host = static_cast<int>(in.varint("frame.host", kRanksMax)) - 1;
+    ready = in.count("frame.ready", kRequestsPerFrameMax, kReadyBytesMin);
+  }
+  frame.requests.resize(requests);
   for (Request& request : frame.requests) {
     read_request(in, request);
+    if (!in.ok()) return in.error();
+  }
+  frame.ready.resize(ready);
+  for (ReadyOp& op : frame.ready) {
+    read_ready(in, op);
     if (!in.ok()) return in.error();
   }
   if (in.ok() && in.remaining() != 0) in.fail("frame", "goes on after its end");
@@ -300,6 +342,13 @@ Result<Frame> decode_frame(std::span<const std::byte> bytes) {
   Frame frame;
   CIRANDA_TRY(decode_frame(bytes, frame));
   return frame;
+}
+
+std::optional<FrameKind> kind_of(std::span<const std::byte> frame) {
+  if (frame.empty() || frame.front() > static_cast<std::byte>(FrameKind::kReady)) {
+    return std::nullopt;
+  }
+  return static_cast<FrameKind>(frame.front());
 }
 
 Status check_limits(const RequestSpec& spec, const Contribution& contribution) {
@@ -327,6 +376,16 @@ std::size_t encoded_bytes(const Request& request) {
   bytes += request.spec.has_value() ? spec_bytes(*request.spec) : varint_bytes(request.cache_id);
   if (request.occurrence != 0) bytes += varint_bytes(request.occurrence);
   return bytes + contribution_bytes(request.contribution);
+}
+
+std::size_t encoded_bytes(const ReadyOp& ready) {
+  std::size_t bytes = varint_bytes(ready.op.cache_id) + varint_bytes(ready.op.occurrence) +
+                      varint_bytes(ready.contributions.size());
+  for (const Contribution& part : ready.contributions) {
+    bytes += varint_bytes(part.token) + varint_bytes(part.arena.segment) +
+             varint_bytes(part.arena.offset);
+  }
+  return bytes;
 }
 
 std::string to_string(const TensorSpec& spec) {

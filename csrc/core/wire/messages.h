@@ -72,15 +72,36 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
+// A known operation, without any rank's part in it.
+struct KnownOp {
+  CacheId cache_id = kNoCacheId;
+  std::uint32_t occurrence = 0;
+  auto operator<=>(const KnownOp&) const = default;
+};
+
+// "All ranks of a host, or of the job, are ready for that operation." Stands for the Requests that
+// each of them would have sent; only operations without rows.
+struct ReadyOp {
+  KnownOp op = {};
+  // Of the ranks of the reader's host, by local rank, once it is in the log of that host. Empty
+  // between hosts, and where the frame speaks of another host.
+  std::vector<Contribution> contributions = {};
+  bool operator==(const ReadyOp&) const = default;
+};
+inline constexpr int kAllHosts = -1;
+
 enum class FrameKind : std::uint8_t {
   kRequests = 0,
   kLeave = 1,  // this rank shuts down cleanly; nothing follows from it
+  kReady = 2,  // joined Requests; sent by the first rank of a host
 };
 
 // What one rank says in one piece; frames are totally ordered over all ranks.
 struct Frame {
   FrameKind kind = FrameKind::kRequests;
   std::vector<Request> requests = {};
+  int host = kAllHosts;  // kReady: whose ranks are ready
+  std::vector<ReadyOp> ready = {};
   bool operator==(const Frame&) const = default;
 };
 
@@ -94,6 +115,9 @@ Result<Frame> decode_frame(std::span<const std::byte> bytes);
 // The same into a frame whose memory is used again. After an error its contents mean nothing.
 Status decode_frame(std::span<const std::byte> bytes, Frame& frame);
 
+// What kind of frame begins so, without a look at the rest. nullopt: it is none.
+std::optional<FrameKind> kind_of(std::span<const std::byte> frame);
+
 // kLimit with one sentence that names the limit, the tensor and the value, if `spec` and
 // `contribution` do not fit the wire format; kInvalidArgument, if they contradict themselves (a
 // broadcast without root, an allgather whose first dimension is not kAnyRows, a negative size).
@@ -102,9 +126,16 @@ Status check_limits(const RequestSpec& spec, const Contribution& contribution);
 // Bytes that `request` takes within a frame. Requests fit one frame while their sum plus
 // kFrameHeaderBytes is at most kFrameBytesMax and their number at most kRequestsPerFrameMax.
 std::size_t encoded_bytes(const Request& request);
+// The same of one operation of a kReady frame, whose header takes kFrameHeaderBytes too.
+std::size_t encoded_bytes(const ReadyOp& ready);
 
 // "float32 [3, 4]"; kAnyRows prints as "*".
 std::string to_string(const TensorSpec& spec);
+
+// Whether each rank's rows may differ: they travel in its Contribution.
+constexpr bool takes_rows(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
 
 // Elements of one tensor (1 for 0-dim, 0 if any dimension is 0). kAnyRows counts as 1.
 std::int64_t element_count(const Shape& shape);

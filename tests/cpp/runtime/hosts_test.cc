@@ -1,7 +1,9 @@
 // Ranks on several hosts: breaks when an order, a sum or a failure does not cross a connection.
 #include "runtime/hosts.h"
 
+#include <chrono>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <ostream>
 #include <string>
@@ -230,6 +232,34 @@ TEST_P(SeveralHosts, ARankThatLeavesIsNamed) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kRankLeft) << status.error().text;
   });
+}
+
+// Known operations are joined on the way; who keeps the others waiting must be known all the same.
+TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  EngineOptions options{.spin_ns = 20'000, .stall_warning_ns = 400'000'000};
+  options.warn = [&](const std::string& text) {
+    const std::scoped_lock lock(mutex);
+    warnings.push_back(text);
+  };
+  World world = several_hosts({2, 1, 2}, options);
+  world.run([](Engine& engine) {
+    std::vector<float> tensor(4);
+    for (int step = 0; step < 3; ++step) {
+      std::fill(tensor.begin(), tensor.end(), 1.0f);
+      if (step == 2 && engine.rank() == 3) std::this_thread::sleep_for(std::chrono::seconds(1));
+      auto handle = allreduce(engine, tensor, {.name = "t"});
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      EXPECT_EQ(tensor[0], 5.0f);
+    }
+  });
+  const std::scoped_lock lock(mutex);
+  ASSERT_GE(warnings.size(), 4u);  // each of the others waited
+  for (const std::string& text : warnings) {
+    EXPECT_NE(text.find("waiting for rank 3"), std::string::npos) << text;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, SeveralHosts,

@@ -286,8 +286,8 @@ std::uint64_t hash_of(const std::vector<Response>& responses, const std::vector<
       hash = mix(hash, response.spec->name + to_string(response.spec->tensors.empty()
                                                            ? TensorSpec{}
                                                            : response.spec->tensors[0]));
-    for (const auto& contribution : response.contributions)
-      hash = mix(hash, contribution ? contribution->token + 1ull : 0);
+    for (const auto& [rank, contribution] : response.contributions)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(rank)), contribution.token);
     if (response.error) hash = mix(hash, response.error->text);  // I7
   }
   for (const FusedOp& op : plan) {
@@ -366,10 +366,10 @@ void Client::handle_response(const Response& response) {
     queue_.push_back(response.resubmit_token);
     return;
   }
-  const auto& own = response.contributions[static_cast<std::size_t>(rank_)];
+  const Contribution* own = contribution_of(response, rank_);
   if (response.verdict == Response::Verdict::kRun) {
-    for (const auto& contribution : response.contributions)
-      require(contribution.has_value(), "I2: an operation runs that a rank has not submitted");
+    require(response.contributions.size() == static_cast<std::size_t>(world_.size_),
+            "I2: an operation runs that a rank has not submitted");
     coverage.runs += rank_ == 0 ? 1 : 0;
   } else if (rank_ == 0) {
     const ErrorCode code = response.error->code;
@@ -377,7 +377,7 @@ void Client::handle_response(const Response& response) {
     coverage.duplicates += code == ErrorCode::kDuplicateName ? 1 : 0;
     coverage.left += code == ErrorCode::kRankLeft ? 1 : 0;
   }
-  if (!own.has_value()) return;
+  if (own == nullptr) return;
   const auto found = outstanding_.find(own->token);
   require(found != outstanding_.end() && found->second.sent,
           "I4: a submission is answered twice, or before it was sent");
@@ -386,9 +386,7 @@ void Client::handle_response(const Response& response) {
   if (response.verdict == Response::Verdict::kRun)
     require(found->second.spec == *response.spec, "I2: what runs is not what was submitted");
   if (response.error && response.error->code == ErrorCode::kDuplicateName &&
-      response.error->rank != rank_ &&
-      std::count_if(response.contributions.begin(), response.contributions.end(),
-                    [](const auto& c) { return c.has_value(); }) == 1)
+      response.error->rank != rank_ && response.contributions.size() == 1)
     ++coverage.told_later;
   outstanding_.erase(found);
 }

@@ -33,7 +33,21 @@ class Maker {
   Frame frame() {
     Frame frame;
     if (below(20) == 0) return {.kind = FrameKind::kLeave};
+    if (below(4) == 0) return ready();
     for (std::uint64_t n = below(6); n > 0; --n) frame.requests.push_back(request());
+    return frame;
+  }
+
+  Frame ready() {
+    Frame frame{.kind = FrameKind::kReady, .host = static_cast<int>(below(100)) - 1};
+    for (std::uint64_t n = below(6); n > 0; --n) {
+      ReadyOp& op = frame.ready.emplace_back();
+      op.op = {1 + static_cast<CacheId>(wide() % 0xffffffffu), static_cast<std::uint32_t>(wide())};
+      for (std::uint64_t m = below(5); m > 0; --m) {
+        op.contributions.push_back({.token = static_cast<std::uint32_t>(wide()),
+                                    .arena = {static_cast<std::uint32_t>(wide()), wide()}});
+      }
+    }
     return frame;
   }
 
@@ -105,8 +119,10 @@ TEST(Frame, TakesTheBytesThatItsRequestsPromise) {
   for (int i = 0; i < 5'000; ++i) {
     const Frame frame = maker.frame();
     if (frame.kind == FrameKind::kLeave) continue;
-    std::size_t sum = 2;  // kind, and a number of requests below 128
+    // Kind, and a number of requests below 128; the host, of which there are fewer too.
+    std::size_t sum = frame.kind == FrameKind::kReady ? 3 : 2;
     for (const Request& request : frame.requests) sum += encoded_bytes(request);
+    for (const ReadyOp& ready : frame.ready) sum += encoded_bytes(ready);
     ASSERT_EQ(encoded(frame).size(), sum);
   }
 }

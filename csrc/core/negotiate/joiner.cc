@@ -1,0 +1,279 @@
+#include "core/negotiate/joiner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/assert.h"
+
+namespace ciranda {
+namespace {
+
+Error violation(Rank from, const std::string& what) {
+  return {.code = ErrorCode::kMalformed,
+          .text = "rank " + std::to_string(from) + ": " + what,
+          .rank = from};
+}
+
+std::vector<std::byte> encoded(const Frame& frame) {
+  std::vector<std::byte> bytes;
+  encode(frame, bytes);
+  return bytes;
+}
+
+// Calls `each` with frames of `kind` that hold `items`, as many as the limits need.
+template <typename Item, typename Fn>
+void in_frames(FrameKind kind, int host, std::vector<Item> Frame::*where, std::vector<Item> items,
+               Fn each) {
+  Frame frame{.kind = kind, .host = host};
+  std::size_t bytes = kFrameHeaderBytes;
+  for (Item& item : items) {
+    const std::size_t more = encoded_bytes(item);
+    if (bytes + more > kFrameBytesMax || (frame.*where).size() == kRequestsPerFrameMax) {
+      each(encoded(frame));
+      (frame.*where).clear();
+      bytes = kFrameHeaderBytes;
+    }
+    (frame.*where).push_back(std::move(item));
+    bytes += more;
+  }
+  if (!(frame.*where).empty()) each(encoded(frame));
+}
+
+}  // namespace
+
+Joiner::Joiner(const Hosts& hosts, int host, const Negotiator& negotiator, std::uint64_t patience)
+    : hosts_(hosts),
+      host_(host),
+      negotiator_(negotiator),
+      patience_(patience),
+      alone_(local_ranks().size()),
+      reported_alone_(hosts.size()) {}
+
+// -------------------------------------------------------------------------------------------
+// The ranks of a host
+
+void Joiner::submit(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
+  const auto at = std::find(local_ranks().begin(), local_ranks().end(), from);
+  CIRANDA_ASSERT(at != local_ranks().end());
+  const auto local = static_cast<std::size_t>(at - local_ranks().begin());
+  const bool sound = decode_frame(frame, scratch_).ok();
+  if (sound && scratch_.kind == FrameKind::kRequests) {
+    for (Request& request : scratch_.requests) join(local, request, tick);
+    send_alone();
+    return;
+  }
+  if (sound && scratch_.kind == FrameKind::kLeave) {
+    // What this rank said before must not follow.
+    review(tick, /*all=*/true);
+    send_alone();
+    const Status reported = report(tick);
+    CIRANDA_ASSERT(reported.ok());  // one report of each operation
+    joins_ = false;
+  }
+  forward(from, {frame.begin(), frame.end()});
+}
+
+void Joiner::join(std::size_t local, Request& request, std::uint64_t tick) {
+  const KnownOp op{request.cache_id, request.occurrence};
+  if (request.spec.has_value() || !request.contribution.rows.empty() || !may_join(op)) {
+    alone_[local].push_back(std::move(request));
+    return;
+  }
+  const auto [place, is_first] = submitted_.try_emplace(op);
+  Submitted& submitted = place->second;
+  if (is_first) {
+    submitted.contributions.resize(local_ranks().size());
+    submitted.since_tick = tick;
+  } else if (submitted.contributions[local].has_value()) {
+    alone_[local].push_back(std::move(request));  // twice: the negotiators refuse it
+    return;
+  }
+  submitted.contributions[local] = std::move(request.contribution);
+  ++submitted.ranks;
+  if (complete(submitted)) joined_here_.push_back({.op = op});
+}
+
+void Joiner::send_alone() {
+  for (std::size_t local = 0; local < alone_.size(); ++local) {
+    in_frames(FrameKind::kRequests, kAllHosts, &Frame::requests, std::exchange(alone_[local], {}),
+              [&](auto bytes) { forward(local_ranks()[local], std::move(bytes)); });
+  }
+}
+
+void Joiner::forward(Rank from, std::vector<std::byte> bytes) {
+  if (orders()) return put_in_order(from, std::move(bytes));
+  outbox_.push_back({from, std::move(bytes)});
+}
+
+// Reports what all ranks of this host have submitted.
+Status Joiner::report(std::uint64_t tick) {
+  if (orders()) {
+    for (const ReadyOp& ready : std::exchange(joined_here_, {})) {
+      CIRANDA_TRY(count_report(host_, ready.op, tick));
+    }
+    return {};
+  }
+  in_frames(FrameKind::kReady, host_, &Frame::ready, std::exchange(joined_here_, {}),
+            [&](auto bytes) { forward(local_ranks().front(), std::move(bytes)); });
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
+// The hosts of a job, and their order
+
+Status Joiner::arrive(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
+  if (!orders()) return deliver(from, {frame.begin(), frame.end()});
+  if (kind_of(frame) != FrameKind::kReady) {
+    put_in_order(from, {frame.begin(), frame.end()});
+    return {};
+  }
+  if (const Status decoded = decode_frame(frame, scratch_); !decoded) {
+    return violation(from, decoded.error().text);
+  }
+  const auto host = static_cast<std::size_t>(scratch_.host);
+  if (scratch_.host == kAllHosts || host >= hosts_.size() || hosts_[host].front() != from) {
+    return violation(from, "it reports for a host of which it is not the first rank");
+  }
+  for (const ReadyOp& ready : scratch_.ready) {
+    CIRANDA_TRY(count_report(scratch_.host, ready.op, tick));
+  }
+  return {};
+}
+
+Status Joiner::count_report(int host, const KnownOp& op, std::uint64_t tick) {
+  const auto index = static_cast<std::size_t>(host);
+  if (!may_join(op)) {
+    reported_alone_[index].push_back({.op = op});
+    return {};
+  }
+  const auto [place, is_first] = reported_.try_emplace(op);
+  Reported& reported = place->second;
+  if (is_first) {
+    reported.by.resize(hosts_.size());
+    reported.since_tick = tick;
+  }
+  if (reported.by[index]) {
+    return violation(hosts_[index].front(), "it reported the operation with the number " +
+                                                std::to_string(op.cache_id) + " twice");
+  }
+  reported.by[index] = true;
+  if (++reported.hosts < hosts_.size()) return {};
+  reported_.erase(place);
+  joined_everywhere_.push_back({.op = op});
+  return {};
+}
+
+void Joiner::order_joined() {
+  const Rank self = local_ranks().front();
+  const auto order = [&](auto bytes) {
+    outbox_.push_back({self, bytes});
+    const Status delivered = deliver(self, std::move(bytes));
+    CIRANDA_ASSERT(delivered.ok());  // its own reports
+  };
+  in_frames(FrameKind::kReady, kAllHosts, &Frame::ready, std::exchange(joined_everywhere_, {}),
+            order);
+  for (std::size_t host = 0; host < hosts_.size(); ++host) {
+    in_frames(FrameKind::kReady, static_cast<int>(host), &Frame::ready,
+              std::exchange(reported_alone_[host], {}), order);
+  }
+}
+
+void Joiner::put_in_order(Rank from, std::vector<std::byte> bytes) {
+  if (kind_of(bytes) == FrameKind::kLeave) {
+    // What the rank is part of comes before.
+    review(0, /*all=*/true);
+    order_joined();
+    joins_ = false;
+  }
+  outbox_.push_back({from, bytes});
+  const Status delivered = deliver(from, std::move(bytes));
+  CIRANDA_ASSERT(delivered.ok());  // no joined frame
+}
+
+// -------------------------------------------------------------------------------------------
+// Both
+
+Status Joiner::flush(std::uint64_t tick, bool caught_up) {
+  const bool news = !reviewed_ && caught_up && inbox_.empty();
+  if (news || tick >= next_review_tick_) {
+    review(tick, /*all=*/false);
+    reviewed_ = reviewed_ || news;
+    next_review_tick_ = tick + patience_ / 2;
+  }
+  send_alone();
+  CIRANDA_TRY(report(tick));
+  order_joined();
+  return {};
+}
+
+// Takes out what can not be joined any more.
+void Joiner::review(std::uint64_t tick, bool all) {
+  const auto waits_in_vain = [&](const KnownOp& op, std::uint64_t since_tick) {
+    return all || !may_join(op) || tick - since_tick >= patience_;
+  };
+  for (auto op = submitted_.begin(); op != submitted_.end();) {
+    Submitted& submitted = op->second;
+    if (complete(submitted) || !waits_in_vain(op->first, submitted.since_tick)) {
+      ++op;
+      continue;
+    }
+    for (std::size_t local = 0; local < submitted.contributions.size(); ++local) {
+      if (!submitted.contributions[local]) continue;
+      alone_[local].push_back({.cache_id = op->first.cache_id,
+                               .occurrence = op->first.occurrence,
+                               .contribution = *std::move(submitted.contributions[local])});
+    }
+    op = submitted_.erase(op);
+  }
+  for (auto op = reported_.begin(); op != reported_.end();) {
+    if (!waits_in_vain(op->first, op->second.since_tick)) {
+      ++op;
+      continue;
+    }
+    for (std::size_t host = 0; host < hosts_.size(); ++host) {
+      if (op->second.by[host]) reported_alone_[host].push_back({.op = op->first});
+    }
+    op = reported_.erase(op);
+  }
+}
+
+bool Joiner::holds() const {
+  return !reported_.empty() || std::any_of(submitted_.begin(), submitted_.end(),
+                                           [this](const auto& op) { return !complete(op.second); });
+}
+
+// To this host's log, with what its ranks contributed to joined operations.
+Status Joiner::deliver(Rank from, std::vector<std::byte> bytes) {
+  if (kind_of(bytes) != FrameKind::kReady) {
+    reviewed_ = false;
+    inbox_.push_back({from, std::move(bytes)});
+    return {};
+  }
+  Frame frame;
+  if (const Status decoded = decode_frame(bytes, frame); !decoded) {
+    return violation(from, decoded.error().text);
+  }
+  if (frame.host != kAllHosts) reviewed_ = false;
+  if (frame.host == kAllHosts || frame.host == host_) {
+    for (ReadyOp& ready : frame.ready) {
+      const auto op = submitted_.find(ready.op);
+      if (op == submitted_.end() || !complete(op->second)) {
+        return violation(from, "it calls the operation with the number " +
+                                   std::to_string(ready.op.cache_id) +
+                                   " ready, which this host has not reported");
+      }
+      ready.contributions.clear();
+      for (auto& contribution : op->second.contributions) {
+        ready.contributions.push_back(*std::move(contribution));
+      }
+      submitted_.erase(op);
+    }
+  }
+  in_frames(FrameKind::kReady, frame.host, &Frame::ready, std::move(frame.ready), [&](auto whole) {
+    inbox_.push_back({from, std::move(whole)});
+  });
+  return {};
+}
+
+}  // namespace ciranda

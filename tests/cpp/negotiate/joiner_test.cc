@@ -1,0 +1,191 @@
+// What goes on joined, what alone, and what is refused. Random jobs are in sim/joined_test.cc.
+#include "core/negotiate/joiner.h"
+
+#include <gtest/gtest.h>
+
+#include "negotiate/requests.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::uint64_t kPatience = 1000;
+
+// Three hosts with ranks 0 1 | 2 3 | 4, whose links deliver at once.
+class ThreeHosts : public ::testing::Test {
+ protected:
+  ThreeHosts() {
+    for (int host = 0; host < 3; ++host) {
+      negotiators_.push_back(std::make_unique<Negotiator>(
+          Negotiator::Options{.size = 5, .hosts = hosts_, .host = host}));
+      joiners_.push_back(std::make_unique<Joiner>(hosts_, host, *negotiators_.back(), kPatience));
+    }
+    // Makes "w" known.
+    for (Rank rank = 0; rank < 5; ++rank) submit(rank, {.spec = allreduce("w")});
+    settle();
+    id_ = negotiators_[0]->known(allreduce("w"));
+    EXPECT_NE(id_, kNoCacheId);
+    forget();
+  }
+
+  static std::size_t host_of(Rank rank) { return static_cast<std::size_t>(rank / 2); }
+  Joiner& joiner_of(Rank rank) { return *joiners_[host_of(rank)]; }
+
+  void submit(Rank rank, Request request) {
+    request.contribution.token = 10u + static_cast<std::uint32_t>(rank);
+    say(rank, {.requests = {std::move(request)}});
+  }
+  void submit_known(Rank rank) { submit(rank, {.cache_id = id_}); }
+  void say(Rank rank, const Frame& frame) {
+    std::vector<std::byte> bytes;
+    encode(frame, bytes);
+    joiner_of(rank).submit(rank, bytes, tick_);
+  }
+
+  // Until nothing moves any more.
+  void settle() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t host = 0; host < 3; ++host) {
+        ASSERT_TRUE(joiners_[host]->flush(tick_, true).ok());
+        for (auto& outbox = joiners_[host]->outbox(); !outbox.empty(); outbox.pop_front()) {
+          moved = true;
+          (host == 0 ? down_ : up_).push_back(outbox.front());
+          for (std::size_t to = host == 0 ? 1 : 0; to < (host == 0 ? 3u : 1u); ++to) {
+            ASSERT_TRUE(
+                joiners_[to]->arrive(outbox.front().from, outbox.front().bytes, tick_).ok());
+          }
+        }
+        for (auto& inbox = joiners_[host]->inbox(); !inbox.empty(); inbox.pop_front()) {
+          moved = true;
+          ASSERT_TRUE(
+              negotiators_[host]
+                  ->handle_frame(inbox.front().from, inbox.front().bytes, tick_, responses_[host])
+                  .ok());
+        }
+      }
+    }
+  }
+  void forget() {
+    up_.clear();
+    down_.clear();
+    for (auto& responses : responses_) responses.clear();
+  }
+
+  const Hosts hosts_ = {{0, 1}, {2, 3}, {4}};
+  std::vector<std::unique_ptr<Negotiator>> negotiators_;
+  std::vector<std::unique_ptr<Joiner>> joiners_;
+  std::vector<CarriedFrame> up_, down_;  // what crossed from host to host
+  std::vector<Response> responses_[3];
+  std::uint64_t tick_ = 0;
+  CacheId id_ = kNoCacheId;
+};
+
+TEST_F(ThreeHosts, AKnownOperationCostsEachHostOneFrameEachWay) {
+  for (const Rank rank : {3, 0, 4, 1}) submit_known(rank);
+  settle();
+  EXPECT_EQ(up_.size(), 1u);  // of host 2, which is complete
+  EXPECT_TRUE(down_.empty());
+  EXPECT_TRUE(joiners_[0]->holds() && joiners_[1]->holds());
+  submit_known(2);
+  settle();
+  EXPECT_EQ(up_.size(), 2u);
+  ASSERT_EQ(down_.size(), 1u);
+  EXPECT_EQ(down_[0].bytes.size(), 6u);  // kind, host, count; number, occurrence, contributions
+  for (std::size_t host = 0; host < 3; ++host) {
+    EXPECT_FALSE(joiners_[host]->holds());
+    ASSERT_EQ(responses_[host].size(), 1u);
+    EXPECT_EQ(responses_[host][0].verdict, Response::Verdict::kRun);
+    EXPECT_EQ(responses_[host][0].cache_id, id_);
+    ASSERT_EQ(responses_[host][0].contributions.size(), hosts_[host].size());
+    for (const Rank rank : hosts_[host]) {
+      EXPECT_EQ(contribution_of(responses_[host][0], rank)->token,
+                10u + static_cast<std::uint32_t>(rank));
+    }
+  }
+}
+
+TEST_F(ThreeHosts, ManyAtOnceAreOneFrame) {
+  for (const char* name : {"x", "y", "z"}) {
+    for (Rank rank = 0; rank < 5; ++rank) submit(rank, {.spec = allreduce(name)});
+  }
+  settle();
+  forget();
+  for (Rank rank = 0; rank < 5; ++rank) {
+    Frame frame;
+    for (const char* name : {"x", "y", "z"}) {
+      frame.requests.push_back({.cache_id = negotiators_[0]->known(allreduce(name))});
+    }
+    say(rank, frame);
+  }
+  settle();
+  EXPECT_EQ(up_.size(), 2u);
+  EXPECT_EQ(down_.size(), 1u);
+  EXPECT_EQ(responses_[2].size(), 3u);
+}
+
+TEST_F(ThreeHosts, WhatIsNewGoesOnAtOnce) {
+  submit(2, {.spec = allreduce("new")});
+  settle();
+  EXPECT_EQ(negotiators_[2]->waiting().size(), 1u);
+}
+
+TEST_F(ThreeHosts, PatienceEnds) {
+  submit_known(2);
+  submit_known(4);
+  tick_ += kPatience - 1;
+  settle();
+  EXPECT_TRUE(negotiators_[0]->waiting().empty());
+  tick_ += kPatience;
+  settle();
+  for (const auto& negotiator : negotiators_) {
+    ASSERT_EQ(negotiator->waiting().size(), 1u);
+    EXPECT_EQ(negotiator->waiting()[0].missing, (std::vector<Rank>{0, 1, 3}));
+  }
+  // The others are not held any more.
+  submit_known(3);
+  settle();
+  EXPECT_EQ(negotiators_[0]->waiting()[0].missing, (std::vector<Rank>{0, 1}));
+  submit_known(0);
+  submit_known(1);
+  settle();
+  EXPECT_EQ(responses_[1].size(), 1u);
+}
+
+TEST_F(ThreeHosts, AMismatchIsSeenThoughOthersWereHeld) {
+  for (const Rank rank : {0, 2, 3, 4}) submit_known(rank);
+  submit(1, {.spec = allreduce("w", {99})});
+  settle();
+  for (const auto& responses : responses_) {
+    ASSERT_EQ(responses.size(), 1u);
+    EXPECT_EQ(responses[0].error->code, ErrorCode::kMismatch);
+  }
+}
+
+TEST_F(ThreeHosts, AGoodbyeEndsWhatWasHeld) {
+  for (const Rank rank : {1, 2, 4}) submit_known(rank);
+  say(0, {.kind = FrameKind::kLeave});
+  settle();
+  submit_known(3);
+  settle();
+  EXPECT_EQ(responses_[1][0].error->code, ErrorCode::kRankLeft);
+  for (const auto& joiner : joiners_) EXPECT_FALSE(joiner->holds());
+}
+
+TEST_F(ThreeHosts, RefuseWhatNobodyReported) {
+  std::vector<std::byte> ready;
+  encode({.kind = FrameKind::kReady, .host = kAllHosts, .ready = {{.op = {id_, 0}}}}, ready);
+  const Status status = joiners_[1]->arrive(0, ready, tick_);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kMalformed);
+  EXPECT_NE(status.error().text.find("not reported"), std::string::npos);
+  // Host 0 takes reports from the first rank of a host only, and each once.
+  std::vector<std::byte> report;
+  encode({.kind = FrameKind::kReady, .host = 1, .ready = {{.op = {id_, 0}}}}, report);
+  EXPECT_FALSE(joiners_[0]->arrive(3, report, tick_).ok());
+  EXPECT_TRUE(joiners_[0]->arrive(2, report, tick_).ok());
+  EXPECT_FALSE(joiners_[0]->arrive(2, report, tick_).ok());
+  EXPECT_FALSE(joiners_[0]->arrive(0, ready, tick_).ok());
+}
+
+}  // namespace
+}  // namespace ciranda
