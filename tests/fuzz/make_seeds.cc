@@ -100,6 +100,7 @@ void add_frames(const Corpus& corpus) {
   gather.spec->kind = OpKind::kAllgather;
   gather.contribution.rows = {9};
   Request arena = allreduce("bucket");
+  arena.spec->wire_dtype = DType::kBFloat16;
   arena.spec->in_arena = true;
   arena.spec->rule = "Adam lr=0.001";
   arena.contribution.arena = {.segment = 1, .offset = 4096};

@@ -50,6 +50,11 @@ const Attribute kAttributes[] = {
      [](const RequestSpec& spec) {
        return std::string(spec.in_arena ? "gradients in the arena" : "a tensor of its own");
      }},
+    {"wire dtypes differ", "the same wire dtype (compression, CIRANDA_WIRE_DTYPE)",
+     [](const RequestSpec& spec) {
+       return spec.wire_dtype ? "wire dtype " + std::string(dtype_name(*spec.wire_dtype))
+                              : std::string("no wire dtype");
+     }},
     {"update rules differ", "the same update rule",
      [](const RequestSpec& spec) {
        return spec.rule.empty() ? std::string("no update") : "'" + spec.rule + "'";

@@ -75,7 +75,8 @@ class Planner {
   static bool matches(const FusedOp& op, const RequestSpec& spec, DType dtype) {
     if (op.kind != spec.kind || op.op != spec.op || op.dtype != dtype || op.root != spec.root)
       return false;
-    return op.prescale == spec.prescale && op.postscale == spec.postscale;
+    return op.prescale == spec.prescale && op.postscale == spec.postscale &&
+           op.wire_dtype == spec.wire_dtype;
   }
 
   FusedOp& start(const RequestSpec& spec, DType dtype) {
@@ -87,6 +88,7 @@ class Planner {
     op.prescale = spec.prescale;
     op.postscale = spec.postscale;
     op.in_arena = spec.in_arena;
+    op.wire_dtype = spec.wire_dtype;
     return op;
   }
 

@@ -46,6 +46,10 @@ std::string beyond(std::string_view what, std::uint64_t value, std::uint64_t lim
          std::to_string(limit);
 }
 
+bool is_half(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
 Status check_tensor(const RequestSpec& spec, std::size_t index) {
   const TensorSpec& tensor = spec.tensors[index];
   const std::string label = "tensor " + std::to_string(index);
@@ -74,6 +78,25 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
   if (bytes > kTensorBytesMax)
     return refused(ErrorCode::kLimit, spec,
                    label + ": its bytes exceed the limit of " + std::to_string(kTensorBytesMax));
+  return {};
+}
+
+Status check_wire_dtype(const RequestSpec& spec) {
+  if (!spec.wire_dtype) return {};
+  const std::string name(dtype_name(*spec.wire_dtype));
+  if (!is_half(*spec.wire_dtype))
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   "its wire dtype is " + name + "; it should be float16 or bfloat16");
+  const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;
+  if (spec.kind != OpKind::kAllreduce || !adds)
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   "only the Sum and the Average of an allreduce travel as " + name);
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (tensor.dtype != DType::kFloat32)
+      return refused(ErrorCode::kInvalidArgument, spec,
+                     "only float32 tensors travel as " + name + ", not " +
+                         std::string(dtype_name(tensor.dtype)));
+  }
   return {};
 }
 
@@ -106,6 +129,7 @@ Status check_spec(const RequestSpec& spec) {
       (spec.op != ReduceOp::kSum || spec.prescale != 1.0 || spec.postscale != 1.0))
     return refused(ErrorCode::kInvalidArgument, spec, "it takes neither op nor scale factors");
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
+  CIRANDA_TRY(check_wire_dtype(spec));
   if (!spec.in_arena && !spec.rule.empty())
     return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");
   if (!spec.in_arena) return {};
@@ -122,9 +146,13 @@ std::uint64_t root_plus_one(const RequestSpec& spec) {
   return static_cast<std::uint64_t>(std::int64_t{spec.root} + 1);
 }
 
+std::uint8_t wire_dtype_plus_one(const RequestSpec& spec) {
+  return spec.wire_dtype ? static_cast<std::uint8_t>(*spec.wire_dtype) + 1 : 0;
+}
+
 std::size_t spec_bytes(const RequestSpec& spec) {
   std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
-  bytes += 3 + 8 + 8;  // kind, op, in_arena; two scale factors
+  bytes += 4 + 8 + 8;  // kind, op, in_arena, wire_dtype; two scale factors
   bytes += varint_bytes(root_plus_one(spec));
   bytes += varint_bytes(spec.rule.size()) + spec.rule.size();
   bytes += varint_bytes(spec.tensors.size());
@@ -156,6 +184,7 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.f64(spec.prescale);
   out.f64(spec.postscale);
   out.u8(spec.in_arena ? 1 : 0);
+  out.u8(wire_dtype_plus_one(spec));
   out.varint(spec.rule.size());
   out.text(spec.rule);
   out.varint(spec.tensors.size());
@@ -209,6 +238,9 @@ void read_spec(Reader& in, RequestSpec& spec) {
   spec.prescale = in.f64("spec.prescale");
   spec.postscale = in.f64("spec.postscale");
   spec.in_arena = in.u8("spec.in_arena", 1) != 0;
+  spec.wire_dtype.reset();
+  if (const std::uint8_t plus_one = in.u8("spec.wire_dtype", kDTypeCount); plus_one > 0)
+    spec.wire_dtype = static_cast<DType>(plus_one - 1);
   spec.rule = in.text("spec.rule", in.count("spec.rule", kRuleBytesMax, 1));
   spec.tensors.resize(in.count("spec.tensors", kTensorsPerRequestMax, kTensorBytesMin));
   for (TensorSpec& tensor : spec.tensors) {

@@ -38,6 +38,9 @@ struct RequestSpec {
   // The tensors already lie in the arena, each rank's at the place its Contribution names.
   // Allreduce only, all of one dtype.
   bool in_arena = false;
+  // What the data are rounded to on their way between hosts: kFloat16 or kBFloat16, for sums and
+  // averages of float32 tensors by allreduce. None: they travel as they are.
+  std::optional<DType> wire_dtype = {};
   // What every rank does with the sum, in words ("Adam lr=0.001 ..."); empty: nothing. in_arena
   // only.
   std::string rule = {};

@@ -108,6 +108,14 @@ TEST(MismatchText, NamesThePlaceOfTheData) {
             std::string::npos);
 }
 
+TEST(MismatchText, NamesTheWireDtype) {
+  RequestSpec rounded = allreduce("w");
+  rounded.wire_dtype = DType::kBFloat16;
+  EXPECT_EQ(mismatch_of({allreduce("w"), rounded}),
+            "allreduce 'w': wire dtypes differ: rank 0 has no wire dtype, rank 1 has wire dtype "
+            "bfloat16; submit the same wire dtype (compression, CIRANDA_WIRE_DTYPE) on every rank");
+}
+
 TEST(MismatchText, NamesTheUpdateRule) {
   RequestSpec step = allreduce("w");
   step.in_arena = true;

@@ -96,6 +96,14 @@ TEST(Fusion, CarriesWhatTheBackendNeeds) {
   EXPECT_FALSE(ops[0].in_arena);
 }
 
+TEST(Fusion, KeepsWireDtypesApart) {
+  RequestSpec rounded = *allreduce().spec;
+  rounded.wire_dtype = DType::kFloat16;
+  const std::vector<Response> responses{run(rounded), allreduce(), run(rounded)};
+  EXPECT_EQ(plan(responses), (Plan{{{0, 0}, {2, 0}}, {{1, 0}}}));
+  EXPECT_EQ(plan_fusion(responses, {})[0].wire_dtype, DType::kFloat16);
+}
+
 TEST(Fusion, FillsAnOpUpToItsBytes) {
   // 400 bytes each: two fit into 1000, and exactly two into 800.
   const std::vector<Response> responses{allreduce(100), allreduce(100), allreduce(100)};

@@ -1,5 +1,6 @@
 #include "sim/program.h"
 
+#include <algorithm>
 #include <map>
 
 namespace ciranda::sim {
@@ -31,6 +32,10 @@ RequestSpec make_spec(const std::string& name, int size, const Trouble& trouble,
     if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
     spec.tensors.push_back(tensor);
   }
+  const bool is_float32 = std::ranges::all_of(
+      spec.tensors, [](const TensorSpec& tensor) { return tensor.dtype == DType::kFloat32; });
+  if (spec.kind == OpKind::kAllreduce && is_float32 && random.one_in(5))
+    spec.wire_dtype = DType::kBFloat16;
   return spec;
 }
 

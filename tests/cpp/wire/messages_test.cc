@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -90,6 +91,11 @@ class Maker {
         tensor.shape.push_back(static_cast<std::int64_t>(below(200)));
       spec.tensors.push_back(std::move(tensor));
     }
+    const bool is_float32 = std::ranges::all_of(
+        spec.tensors, [](const TensorSpec& tensor) { return tensor.dtype == DType::kFloat32; });
+    const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;
+    if (spec.kind == OpKind::kAllreduce && adds && is_float32 && below(2) == 0)
+      spec.wire_dtype = below(2) == 0 ? DType::kFloat16 : DType::kBFloat16;
     return spec;
   }
 
@@ -277,6 +283,22 @@ TEST(Limits, RefuseASpecThatContradictsItself) {
                        .root = 0,
                        .tensors = {plain}}));
   EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
+}
+
+TEST(Limits, RefuseAWireDtypeWhereItMeansNothing) {
+  const auto refusal = [](RequestSpec spec) {
+    spec.wire_dtype = spec.wire_dtype.value_or(DType::kBFloat16);
+    const Status status = check_limits(spec, {});
+    return status.ok() ? "" : status.error().text;
+  };
+  const TensorSpec floats{.shape = {2}};
+  EXPECT_EQ(refusal({.name = "w", .tensors = {floats}}), "");
+  EXPECT_EQ(refusal({.name = "w", .wire_dtype = DType::kFloat32, .tensors = {floats}}),
+            "allreduce 'w': its wire dtype is float32; it should be float16 or bfloat16");
+  EXPECT_EQ(refusal({.name = "w", .op = ReduceOp::kMax, .tensors = {floats}}),
+            "allreduce 'w': only the Sum and the Average of an allreduce travel as bfloat16");
+  EXPECT_EQ(refusal({.name = "w", .tensors = {floats, {.dtype = DType::kFloat64}}}),
+            "allreduce 'w': only float32 tensors travel as bfloat16, not float64");
 }
 
 TEST(TensorSpec, PrintsDtypeAndSizes) {
