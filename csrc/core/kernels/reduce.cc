@@ -65,6 +65,20 @@ void cast(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to
                                 .factor = factor});
 }
 
+void add_arrived(const AddArrivedArgs& args, const std::byte* own, const std::byte* arrived,
+                 std::span<std::byte* const> outputs, std::size_t count) {
+  CIRANDA_ASSERT(!outputs.empty());
+  chosen_variant().loops->add_arrived({.wire_dtype = args.wire_dtype,
+                                       .own_rounded = args.own_rounded,
+                                       .result_rounded = args.result_rounded,
+                                       .postscale = args.postscale,
+                                       .own = own,
+                                       .arrived = arrived,
+                                       .outputs = outputs.data(),
+                                       .output_count = outputs.size(),
+                                       .count = count});
+}
+
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   // Above this the copy would push out of the caches more than it can leave there.
   constexpr std::size_t kPastCachesBytesMin = std::size_t{4} << 20;

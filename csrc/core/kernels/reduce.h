@@ -42,6 +42,20 @@ void scale(DType dtype, std::byte* data, std::size_t count, double factor);
 void cast(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to, std::size_t count,
           double factor = 1.0);
 
+// out[d][i] = postscale * (own[i] + arrived[i]), for every output d: float32, to which a peer's
+// numbers are added as they came over the network, rounded to `wire_dtype` (float16 or bfloat16,
+// to nearest even). `own_rounded`: own[i] is rounded first, as the peer to which it was sent knows
+// it. `result_rounded`: the result is, so that sending it on changes nothing. An output may be
+// `own`; otherwise nothing overlaps.
+struct AddArrivedArgs {
+  DType wire_dtype;
+  bool own_rounded = false;
+  bool result_rounded = false;
+  double postscale = 1.0;
+};
+void add_arrived(const AddArrivedArgs& args, const std::byte* own, const std::byte* arrived,
+                 std::span<std::byte* const> outputs, std::size_t count);
+
 // Copies bytes; for sizes that would sweep the caches it uses non-temporal stores. They are ordered
 // before any store that follows, as an ordinary copy's are.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes);

@@ -58,6 +58,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 const Loops kAvx2Loops = {.reduce = reduce_loops<Avx2>,
                           .cast = cast_loops<Avx2>,
+                          .add_arrived = add_arrived_loops<Avx2>,
                           .copy_past_caches = copy_past_caches,
                           .update = update_loops<Avx2>,
                           .sum_of_squares = sum_of_squares_loops<Avx2>};

@@ -59,6 +59,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 const Loops kAvx512Loops = {.reduce = reduce_loops<Avx512>,
                             .cast = cast_loops<Avx512>,
+                            .add_arrived = add_arrived_loops<Avx512>,
                             .copy_past_caches = copy_past_caches,
                             .update = update_loops<Avx512>,
                             .sum_of_squares = sum_of_squares_loops<Avx512>};

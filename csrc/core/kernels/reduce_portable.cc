@@ -28,6 +28,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 const Loops kPortableLoops = {.reduce = reduce_loops<Portable>,
                               .cast = cast_loops<Portable>,
+                              .add_arrived = add_arrived_loops<Portable>,
                               .copy_past_caches = copy_bytes,
                               .update = update_loops<Portable>,
                               .sum_of_squares = sum_of_squares_loops<Portable>};

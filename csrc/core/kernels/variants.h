@@ -34,6 +34,19 @@ struct Casting {
   double factor;
 };
 
+// add_arrived()'s.
+struct Adding {
+  DType wire_dtype;
+  bool own_rounded;
+  bool result_rounded;
+  double postscale;
+  const std::byte* own;
+  const std::byte* arrived;
+  std::byte* const* outputs;
+  std::size_t output_count;
+  std::size_t count;
+};
+
 // update()'s, and the scalars that follow from the step.
 struct Updating {
   UpdateRule rule;
@@ -63,6 +76,7 @@ struct Squaring {
 struct Loops {
   void (*reduce)(const Reduction& reduction);
   void (*cast)(const Casting& casting);
+  void (*add_arrived)(const Adding& adding);
   // A copy that leaves the caches as they are.
   void (*copy_past_caches)(std::byte* to, const std::byte* from, std::size_t bytes);
   void (*update)(const Updating& updating);

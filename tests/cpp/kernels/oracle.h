@@ -195,9 +195,9 @@ inline Bytes reduce(DType dtype, ReduceOp op, Scales scales, const std::vector<B
 // --- Comparing and making. ---
 
 // The same bits, but any NaN is as good as another.
-inline testing::AssertionResult same(DType dtype, const Bytes& got, const Bytes& want) {
-  if (got.size() != want.size()) return testing::AssertionFailure() << "sizes differ";
-  return visit_element(dtype, [&](auto element) -> testing::AssertionResult {
+inline ::testing::AssertionResult same(DType dtype, const Bytes& got, const Bytes& want) {
+  if (got.size() != want.size()) return ::testing::AssertionFailure() << "sizes differ";
+  return visit_element(dtype, [&](auto element) -> ::testing::AssertionResult {
     using Element = decltype(element);
     using Stored = typename Element::Stored;
     for (std::size_t i = 0; i < got.size() / sizeof(Stored); ++i) {
@@ -207,10 +207,10 @@ inline testing::AssertionResult same(DType dtype, const Bytes& got, const Bytes&
       const auto g_value = Element::decode(g);
       const auto w_value = Element::decode(w);
       if (g_value != g_value && w_value != w_value) continue;
-      return testing::AssertionFailure()
+      return ::testing::AssertionFailure()
              << "element " << i << " is " << +g_value << ", should be " << +w_value;
     }
-    return testing::AssertionSuccess();
+    return ::testing::AssertionSuccess();
   });
 }
 
@@ -245,7 +245,7 @@ inline std::vector<const Variant*> available_variants() {
   return result;
 }
 
-inline std::string variant_name(const testing::TestParamInfo<const Variant*>& info) {
+inline std::string variant_name(const ::testing::TestParamInfo<const Variant*>& info) {
   return info.param->name;
 }
 
