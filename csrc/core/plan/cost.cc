@@ -33,9 +33,12 @@ std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, cons
   if (n == 1) return 0;
   const std::uint64_t bytes = moved_bytes(collective);
   const std::uint64_t a = link.latency_ns;
-  const std::uint64_t move = ns(bytes, link.bytes_per_us);
+  const auto moving_ns = [&](std::uint64_t of_payload) {
+    return ns(of_payload / collective.narrowing, link.bytes_per_us);
+  };
+  const std::uint64_t move = moving_ns(bytes);
   const std::uint64_t reduce = ns(bytes, link.reduced_bytes_per_us);
-  const std::uint64_t others_move = ns(bytes - bytes / n, link.bytes_per_us);
+  const std::uint64_t others_move = moving_ns(bytes - bytes / n);
   const std::uint64_t others_reduce = ns(bytes - bytes / n, link.reduced_bytes_per_us);
   const auto log2_down = static_cast<std::uint64_t>(std::bit_width(n) - 1);
   const auto log2_up = static_cast<std::uint64_t>(std::bit_width(n - 1));
@@ -51,7 +54,7 @@ std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, cons
       if (!ring) return log2_up * (a + move);
       const auto channels = static_cast<std::uint64_t>(grain.channels);
       const std::uint64_t segment_bytes = std::min(bytes, grain.segment_bytes * channels);
-      return (n - 1) * a + move + (n - 2) * ns(segment_bytes, link.bytes_per_us);
+      return (n - 1) * a + move + (n - 2) * moving_ns(segment_bytes);
     }
     case OpKind::kAllgather:
       return (ring ? (n - 1) * a : a) + others_move;

@@ -26,9 +26,10 @@ namespace ciranda {
 //   alltoall        eager   a + (N-1)/N n b
 //   barrier         eager   ceil(log2 N) a
 //
-// where n is the payload, of allgather and reducescatter all parts together, of alltoall the most
-// that one participant sends. For 2 participants the eager allreduce is the quicker one up to
-// 2a/g bytes, for 4 up to 4a / (b/2 + 5g/4).
+// where n is the payload (before b: divided by Collective::narrowing), of allgather and
+// reducescatter all parts together, of alltoall the most that one participant sends. For 2
+// participants the eager allreduce is the quicker one up to 2a/g bytes, for 4 up to 4a / (b/2 +
+// 5g/4).
 
 // The slowest connection between participants; agreed by all of them.
 struct Link {

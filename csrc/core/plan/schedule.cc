@@ -104,6 +104,7 @@ Schedule::Schedule(Collective collective, int self, Algorithm algorithm, Grain g
   CIRANDA_ASSERT(what.offsets.size() == offsets_wanted(what));
   CIRANDA_ASSERT(grain.channels >= 1 && grain.stripe_bytes_min >= 1);
   CIRANDA_ASSERT(grain.segment_bytes >= kUnit);
+  CIRANDA_ASSERT(what.narrowing >= 1 && what.payload_bytes % what.narrowing == 0);
   const bool ring = algorithm == Algorithm::kRing;
 
   const std::uint64_t longest = longest_block(what, algorithm);
@@ -127,6 +128,14 @@ Step Schedule::step(int channel, std::uint32_t index) const {
   CIRANDA_ASSERT(channel >= 0 && channel < layout_.channels && index < steps_);
   const bool ring = algorithm_ == Algorithm::kRing;
   return ring ? ring_step(layout_, channel, index) : eager_step(layout_, channel, index);
+}
+
+bool exchanges(const Step& step) {
+  const Send& send = step.send;
+  const Piece& own = step.receive.own;
+  return step.receive.apply != Apply::kCopy && send.to == step.receive.from &&
+         send.piece.space == own.space && send.piece.begin == own.begin &&
+         send.piece.bytes == own.bytes;
 }
 
 Piece Schedule::chunk(int channel, std::uint32_t index) const {
@@ -169,7 +178,11 @@ std::string to_string(const Schedule& schedule) {
   std::string text(op_kind_name(layout.collective.kind));
   text += schedule.algorithm() == Algorithm::kRing ? ", ring" : ", eager";
   text += ", participant " + std::to_string(layout.self) + " of " +
-          std::to_string(layout.collective.participants) + "\n";
+          std::to_string(layout.collective.participants);
+  if (layout.collective.narrowing > 1) {
+    text += ", messages of 1/" + std::to_string(layout.collective.narrowing) + " the bytes";
+  }
+  text += "\n";
   for (int channel = 0; channel < schedule.channels(); ++channel) {
     for (std::uint32_t i = 0; i < schedule.steps(); ++i) {
       const Step step = schedule.step(channel, i);

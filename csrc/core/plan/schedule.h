@@ -30,7 +30,8 @@ enum class Space : std::uint8_t {
   kScratch,
 };
 
-// All bytes. Each piece begins on an element: blocks are cut in units of 64 bytes.
+// All bytes of the payload; a message may have fewer (Collective::narrowing). Each piece begins on
+// an element: blocks are cut in units of 64 bytes.
 struct Range {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
@@ -67,6 +68,10 @@ struct Step {
   Receive receive = {};
 };
 
+// Whether both ends of the step reduce the same two operands, each one's own and the other's: where
+// messages are rounded, each has to round its own too.
+bool exchanges(const Step& step);
+
 // What is to be done; the same on every participant.
 struct Collective {
   OpKind kind = OpKind::kAllreduce;
@@ -74,6 +79,8 @@ struct Collective {
   int root = kNobody;                       // broadcast
   std::uint64_t payload_bytes = 0;          // allreduce, broadcast
   std::vector<std::uint64_t> offsets = {};  // the others: as StagedShape::offsets, on elements
+  // Messages have 1/narrowing of the bytes of their pieces: 2 where float32 travels in 16 bits.
+  std::uint64_t narrowing = 1;
 };
 
 // Few half round trips, or few bytes: see eager.h and ring.h.
@@ -132,6 +139,9 @@ class Schedule {
   std::uint32_t chunks() const { return chunks_; }  // of each channel
   Piece chunk(int channel, std::uint32_t index) const;
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }  // of each channel
+  std::uint64_t message_bytes(const Piece& piece) const {
+    return piece.bytes / layout_.collective.narrowing;
+  }
   Algorithm algorithm() const { return algorithm_; }
   const Layout& layout() const { return layout_; }
 

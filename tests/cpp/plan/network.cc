@@ -30,6 +30,7 @@ struct Channel {
   std::uint64_t sent_bytes = 0;                       // of the current send
   std::uint64_t received_bytes = 0;                   // of the current receive
   Bytes arrived;
+  Bytes rounded;  // of the current send
   Bytes scratch;
 };
 
@@ -102,12 +103,22 @@ class Network {
     if (message) {
       if (!may(channel, send)) return false;
       std::deque<std::byte>& connection = connections_[{p, static_cast<std::size_t>(send.to), c}];
+      const std::uint64_t whole = schedules_[p].message_bytes(send.piece);
       const std::uint64_t bytes =
-          some(std::min(send.piece.bytes - channel.sent_bytes, capacity_ - connection.size()));
-      const std::byte* from = at(p, channel, send.piece) + channel.sent_bytes;
+          some(std::min(whole - channel.sent_bytes, capacity_ - connection.size()));
+      const std::byte* from = at(p, channel, send.piece);
+      if (arithmetic_.wire_dtype) {
+        if (channel.sent_bytes == 0) {
+          channel.rounded.resize(whole);
+          kernels::cast(DType::kFloat32, from, *arithmetic_.wire_dtype, channel.rounded.data(),
+                        send.piece.bytes / sizeof(float));
+        }
+        from = channel.rounded.data();
+      }
+      from += channel.sent_bytes;
       connection.insert(connection.end(), from, from + bytes);
       channel.sent_bytes += bytes;
-      if (channel.sent_bytes < send.piece.bytes) return bytes > 0;
+      if (channel.sent_bytes < whole) return bytes > 0;
     }
     channel.sent_bytes = 0;
     ++channel.sends;
@@ -129,34 +140,38 @@ class Network {
     } else if (receive.piece.bytes > 0) {
       std::deque<std::byte>& connection =
           connections_[{static_cast<std::size_t>(receive.from), p, c}];
-      const std::uint64_t bytes =
-          some(std::min(receive.piece.bytes - channel.received_bytes, connection.size()));
+      const std::uint64_t whole = schedules_[p].message_bytes(receive.piece);
+      const std::uint64_t bytes = some(std::min(whole - channel.received_bytes, connection.size()));
       const auto end = connection.begin() + static_cast<std::ptrdiff_t>(bytes);
-      channel.arrived.resize(receive.piece.bytes);
+      channel.arrived.resize(whole);
       // What is only copied need not stop on the way: it may overwrite its place byte by byte.
-      std::byte* to =
-          receive.apply == Apply::kCopy ? at(p, channel, receive.piece) : channel.arrived.data();
+      const bool stays = receive.apply == Apply::kCopy && !arithmetic_.wire_dtype;
+      std::byte* to = stays ? at(p, channel, receive.piece) : channel.arrived.data();
       std::copy(connection.begin(), end, to + channel.received_bytes);
       connection.erase(connection.begin(), end);
       channel.received_bytes += bytes;
       progress = bytes > 0;
-      if (channel.received_bytes < receive.piece.bytes) return progress;
+      if (channel.received_bytes < whole) return progress;
       if (channel.sends < receive.after_sends || channel.chunks < receive.after_chunks) {
         EXPECT_NE(receive.apply, Apply::kCopy) << "a copy waits for nothing";
         return progress;
       }
     }
-    apply(p, channel, receive);
+    apply(p, channel, {send, receive});
     channel.received_bytes = 0;
     ++channel.receives;
     return true;
   }
 
-  void apply(std::size_t p, Channel& channel, const Receive& receive) {
+  void apply(std::size_t p, Channel& channel, const Step& step) {
+    const Receive& receive = step.receive;
     const auto scale = receive.completes ? arithmetic_.postscale : 1.0;
     const std::size_t count = receive.piece.bytes / dtype_bytes(arithmetic_.dtype);
     if (count == 0) return;
     std::byte* to = at(p, channel, receive.piece);
+    if (arithmetic_.wire_dtype && receive.from != static_cast<int>(p)) {
+      return apply_rounded(p, channel, step, count);
+    }
     if (receive.apply == Apply::kCopy) {
       if (scale != 1.0) kernels::scale(arithmetic_.dtype, to, count, scale);
       return;
@@ -168,6 +183,20 @@ class Network {
     const std::byte* operands[] = {first, second};
     kernels::reduce({.dtype = arithmetic_.dtype, .op = arithmetic_.op, .postscale = scale},
                     operands, {&to, 1}, count);
+  }
+
+  void apply_rounded(std::size_t p, Channel& channel, const Step& step, std::size_t count) {
+    const Receive& receive = step.receive;
+    std::byte* to = at(p, channel, receive.piece);
+    if (receive.apply == Apply::kCopy) {
+      kernels::cast(*arithmetic_.wire_dtype, channel.arrived.data(), DType::kFloat32, to, count);
+      return;
+    }
+    kernels::add_arrived({.wire_dtype = *arithmetic_.wire_dtype,
+                          .own_rounded = exchanges(step),
+                          .result_rounded = receive.completes,
+                          .postscale = receive.completes ? arithmetic_.postscale : 1.0},
+                         at(p, channel, receive.own), channel.arrived.data(), {&to, 1}, count);
   }
 
   static bool may(const Channel& channel, const Send& send) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/base/dtype.h"
@@ -16,6 +17,7 @@ struct Arithmetic {
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
   double postscale = 1.0;
+  std::optional<DType> wire_dtype = {};  // of float32: what messages are rounded to
 };
 
 using Bytes = std::vector<std::byte>;

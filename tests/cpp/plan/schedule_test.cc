@@ -8,11 +8,15 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 
 #include "plan/network.h"
+#include "plan/rounded_sum.h"
 
 namespace ciranda {
 namespace {
+
+constexpr Grain kFine = {.channels = 2, .stripe_bytes_min = 128, .segment_bytes = 192};
 
 // Floats whose sum depends on the order, with zeros of both signs and what is not a number.
 Bytes any_floats(std::size_t count, std::mt19937& random) {
@@ -47,6 +51,66 @@ TEST(Schedule, GivesTheSameBitsEverywhereAndInEveryRun) {
         }
       }
     }
+  }
+}
+
+// Messages of 16 bits, float32 sums: what a plain loop over the participants gives, on all of them.
+TEST(Schedule, RoundsMessagesAsAPlainLoopDoes) {
+  std::uint32_t seed = 1;
+  for (const int n : {2, 3, 4, 5, 8, 13, 64}) {
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+      for (const DType wire_dtype : {DType::kFloat16, DType::kBFloat16}) {
+        const std::size_t elements = n > 16 ? 1100 : 3000;
+        const Collective allreduce = {
+            .participants = n, .payload_bytes = elements * sizeof(float), .narrowing = 2};
+        std::vector<std::vector<float>> numbers;
+        std::vector<Bytes> inputs;
+        for (int p = 0; p < n; ++p) {
+          numbers.push_back(testing::odd_numbers(elements, seed++));
+          const auto bytes = std::as_bytes(std::span(numbers.back()));
+          inputs.emplace_back(bytes.begin(), bytes.end());
+        }
+        const double postscale = 1.0 / n;
+        const std::vector<Bytes> outputs =
+            execute(schedules_of(allreduce, algorithm, kFine), inputs, output_bytes(allreduce),
+                    {.dtype = DType::kFloat32, .postscale = postscale, .wire_dtype = wire_dtype},
+                    {.in_place = seed % 2 == 0, .connection_bytes = 300, .seed = seed});
+        const auto expected = testing::RoundedSum(wire_dtype, postscale)(numbers, algorithm);
+        for (const Bytes& output : outputs) {
+          ASSERT_EQ(std::memcmp(output.data(), expected.data(), output.size()), 0)
+              << n << " participants, " << dtype_name(wire_dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, MessagesOfHalvesTakeHalfTheBytes) {
+  const Schedule schedule({.participants = 3, .payload_bytes = 4000, .narrowing = 2}, 0,
+                          Algorithm::kRing, kFine);
+  for (std::uint32_t i = 0; i < schedule.steps(); ++i) {
+    const Piece piece = schedule.step(0, i).send.piece;
+    EXPECT_EQ(2 * schedule.message_bytes(piece), piece.bytes);
+  }
+  EXPECT_NE(to_string(schedule).find("participant 0 of 3, messages of 1/2 the bytes\n"),
+            std::string::npos);
+}
+
+// Both ends of an exchange add their own and the other's; a ring's only ever the received one.
+TEST(Schedule, KnowsItsExchanges) {
+  for (const int n : {2, 3, 4, 6}) {
+    const Collective allreduce = {.participants = n, .payload_bytes = 4000};
+    for (const Schedule& schedule : schedules_of(allreduce, Algorithm::kRing, kFine)) {
+      for (std::uint32_t i = 0; i < schedule.steps(); ++i) {
+        EXPECT_FALSE(exchanges(schedule.step(0, i))) << n;
+      }
+    }
+    const Schedule eager(allreduce, 0, Algorithm::kEager, {.segment_bytes = 1 << 20});
+    int exchanged = 0;
+    for (std::uint32_t i = 0; i < eager.steps(); ++i) {
+      exchanged += exchanges(eager.step(0, i)) ? 1 : 0;
+    }
+    EXPECT_EQ(exchanged, n < 4 ? 1 : 2) << n;
   }
 }
 

@@ -1,12 +1,18 @@
 // Ranks on several hosts: breaks when an order, a sum or a failure does not cross a connection.
 #include "runtime/hosts.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <ostream>
 #include <string>
+
+#include "core/plan/cost.h"
+#include "plan/rounded_sum.h"
 
 namespace ciranda::testing {
 namespace {
@@ -25,15 +31,50 @@ void PrintTo(const Layout& layout, std::ostream* out) {
   *out << name_of(layout);
 }
 
+// This rank's gradients in a bucket of their own.
+struct ArenaFloats {
+  ArenaFloats(Engine& engine, std::size_t floats)
+      : buffer(engine.allocate_arena(floats * sizeof(float)).value()), count(floats) {}
+  float* data() const { return reinterpret_cast<float*>(buffer.data); }
+  Status average(Engine& engine, std::optional<DType> wire_dtype = {}) const {
+    RequestSpec spec{.name = "bucket", .op = ReduceOp::kAverage, .in_arena = true};
+    spec.wire_dtype = wire_dtype;
+    spec.tensors.push_back({DType::kFloat32, {static_cast<std::int64_t>(count)}});
+    Submission submission;
+    submission.spec = std::make_shared<RequestSpec>(std::move(spec));
+    submission.arena = buffer.ref;
+    submission.arena_bytes = count * sizeof(float);
+    auto handle = engine.submit(std::move(submission));
+    return handle.ok() ? engine.wait(handle.value()) : handle.error();
+  }
+  ArenaBuffer buffer;
+  std::size_t count;
+};
+
 class SeveralHosts : public ::testing::TestWithParam<Layout> {
  protected:
+  static RingOptions ring() {
+    RingOptions ring;
+    ring.link.latency_ns = GetParam().latency_ns;
+    ring.grain = {.channels = GetParam().streams, .stripe_bytes_min = 4096, .segment_bytes = 4096};
+    return ring;
+  }
   static World make() {
     EngineOptions options{.spin_ns = 20'000};
-    options.ring.link.latency_ns = GetParam().latency_ns;
-    options.ring.grain.channels = GetParam().streams;
-    options.ring.grain.stripe_bytes_min = 4096;
-    options.ring.grain.segment_bytes = 4096;
+    options.ring = ring();
     return several_hosts(GetParam().ranks_of_hosts, options);
+  }
+
+  // What averaging with 16-bit messages has to give, if `participants` exchange these numbers.
+  static std::vector<float> rounded_average(DType wire_dtype,
+                                            const std::vector<std::vector<float>>& participants,
+                                            std::size_t ranks) {
+    const Algorithm algorithm =
+        choose_algorithm({.participants = static_cast<int>(participants.size()),
+                          .payload_bytes = participants[0].size() * sizeof(float),
+                          .narrowing = 2},
+                         ring().link, ring().grain);
+    return RoundedSum(wire_dtype, 1.0 / static_cast<double>(ranks))(participants, algorithm);
   }
 };
 
@@ -129,22 +170,13 @@ TEST_P(SeveralHosts, ReduceTheArenaWhereItLies) {
   constexpr std::size_t kCount = 50'000;
   std::vector<std::vector<float>> results(static_cast<std::size_t>(world.size()));
   world.run([&](Engine& engine) {
-    auto buffer = engine.allocate_arena(kCount * sizeof(float));
-    ASSERT_TRUE(buffer.ok());
-    auto* values = reinterpret_cast<float*>(buffer.value().data);
+    const ArenaFloats bucket(engine, kCount);
+    float* values = bucket.data();
     for (int step = 0; step < 5; ++step) {
       for (std::size_t i = 0; i < kCount; ++i) {
         values[i] = 1.0f / static_cast<float>(engine.rank() + 2 + static_cast<int>(i) % 7 + step);
       }
-      RequestSpec spec{.name = "bucket", .op = ReduceOp::kAverage, .in_arena = true};
-      spec.tensors.push_back({DType::kFloat32, {static_cast<std::int64_t>(kCount)}});
-      Submission submission;
-      submission.spec = std::make_shared<RequestSpec>(std::move(spec));
-      submission.arena = buffer.value().ref;
-      submission.arena_bytes = kCount * sizeof(float);
-      auto handle = engine.submit(std::move(submission));
-      ASSERT_TRUE(handle.ok());
-      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      ASSERT_TRUE(bucket.average(engine).ok());
       for (std::size_t i = 0; i < kCount; i += 997) {
         double sum = 0.0;
         for (int rank = 0; rank < engine.size(); ++rank) {
@@ -158,6 +190,64 @@ TEST_P(SeveralHosts, ReduceTheArenaWhereItLies) {
   for (const auto& result : results) {
     EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
   }
+}
+
+// With a wire dtype every rank has the bits that a plain loop gives, in every run.
+TEST_P(SeveralHosts, RoundMessagesAsAPlainLoopDoes) {
+  World world = make();
+  for (const DType wire_dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const std::size_t count : {1u, 20u, 7'000u}) {
+      std::vector<std::vector<float>> inputs, host_sums, in_arena, in_private;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        inputs.push_back(odd_numbers(count, static_cast<std::uint32_t>(rank + 1)));
+        inputs.back()[count / 2] = rank == 1 ? std::numeric_limits<float>::infinity() : 1e38f;
+        if (count > 1 && rank == 0) inputs.back()[0] = std::nanf("");
+      }
+      std::size_t first = 0;
+      for (const int ranks : GetParam().ranks_of_hosts) {
+        host_sums.push_back(inputs[first]);
+        for (std::size_t local = 1; local < static_cast<std::size_t>(ranks); ++local) {
+          for (std::size_t i = 0; i < count; ++i) host_sums.back()[i] += inputs[first + local][i];
+        }
+        first += static_cast<std::size_t>(ranks);
+      }
+      in_arena = in_private = inputs;
+      world.run([&](Engine& engine) {
+        const auto rank = static_cast<std::size_t>(engine.rank());
+        const ArenaFloats bucket(engine, count);
+        std::copy(inputs[rank].begin(), inputs[rank].end(), bucket.data());
+        ASSERT_TRUE(bucket.average(engine, wire_dtype).ok());
+        in_arena[rank].assign(bucket.data(), bucket.data() + count);
+        auto handle =
+            allreduce(engine, in_private[rank],
+                      {.name = "own", .op = ReduceOp::kAverage, .wire_dtype = wire_dtype});
+        ASSERT_TRUE(handle.ok());
+        ASSERT_TRUE(engine.wait(handle.value()).ok());
+      });
+      const auto of_hosts = rounded_average(wire_dtype, host_sums, inputs.size());
+      const auto of_ranks = rounded_average(wire_dtype, inputs, inputs.size());
+      for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+        EXPECT_TRUE(same_numbers(in_arena[rank], of_hosts)) << dtype_name(wire_dtype) << count;
+        EXPECT_TRUE(same_numbers(in_private[rank], of_ranks)) << dtype_name(wire_dtype) << count;
+      }
+    }
+  }
+}
+
+TEST_P(SeveralHosts, DisagreeOnTheWireDtype) {
+  World world = make();
+  world.run([](Engine& engine) {
+    std::vector<float> tensor(2, 1.0f);
+    Options options{.name = "t"};
+    if (engine.rank() == 0) options.wire_dtype = DType::kBFloat16;
+    auto handle = allreduce(engine, tensor, options);
+    ASSERT_TRUE(handle.ok());
+    const Status status = engine.wait(handle.value());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    EXPECT_NE(status.error().text.find("wire dtypes differ: rank 0 has wire dtype bfloat16"),
+              std::string::npos);
+  });
 }
 
 TEST_P(SeveralHosts, ManyAtATimeInAnyOrder) {
@@ -265,7 +355,8 @@ TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
 INSTANTIATE_TEST_SUITE_P(, SeveralHosts,
                          ::testing::Values(Layout{{1, 1}}, Layout{{1, 1}, 2, 0}, Layout{{2, 2}},
                                            Layout{{2, 2}, 2, 0}, Layout{{1, 1, 1}, 1, 0},
-                                           Layout{{2, 1, 3}}, Layout{{3, 1}, 1, 0}),
+                                           Layout{{1, 1, 1, 1}}, Layout{{2, 1, 3}},
+                                           Layout{{3, 1}, 1, 0}),
                          [](const auto& shape) { return name_of(shape.param); });
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct Options {
   Rank root = kNoRank;
   double prescale = 1.0;
   double postscale = 1.0;
+  std::optional<DType> wire_dtype = {};
 };
 
 // A submission of in-place work on `tensors`; the vectors must outlive the handle.
@@ -80,6 +82,7 @@ Submission in_place(OpKind kind, const std::vector<std::vector<T>*>& tensors,
                    .prescale = options.prescale,
                    .postscale = options.postscale,
                    .in_arena = false,
+                   .wire_dtype = options.wire_dtype,
                    .tensors = {}};
   Submission submission;
   for (std::vector<T>* tensor : tensors) {

@@ -36,6 +36,7 @@ Collective collective_of(const Execution& execution, std::uint64_t payload_bytes
   Collective what{.kind = op.kind, .participants = ranks, .offsets = execution.offsets};
   if (what.offsets.empty()) what.payload_bytes = payload_bytes;
   if (op.kind == OpKind::kBroadcast) what.root = op.root;
+  if (op.wire_dtype) what.narrowing = dtype_bytes(op.dtype) / dtype_bytes(*op.wire_dtype);
   return what;
 }
 
@@ -70,6 +71,7 @@ void RingBackend::start(Execution execution) {
     own.index = channel;
     own.scratch.resize(op.plan.schedule().scratch_bytes());
     own.arrived.resize(op.plan.schedule().layout().segment_bytes);
+    if (op.execution.op.wire_dtype) own.rounded.resize(own.arrived.size());
   }
   if (in_arena) {
     op.output = op.execution.arena[static_cast<std::size_t>(local_rank_)];
@@ -200,14 +202,22 @@ bool RingBackend::send(Operation& op, Channel& channel) {
     if (send.piece.bytes == 0 || send.to == schedule.layout().self) continue;
     if (!may_send(op, channel, send)) break;
     DataLink& peer = link(op, channel, send.to);
+    const std::uint64_t bytes = schedule.message_bytes(send.piece);
+    const std::optional<DType> wire_dtype = op.execution.op.wire_dtype;
+    std::byte* payload = place(op, channel, send.piece);
     if (channel.sent_bytes == 0 && !std::exchange(channel.wants_room, false)) {
-      channel.header_out = peer.sealer.seal({.bytes = static_cast<std::uint32_t>(send.piece.bytes),
+      channel.header_out = peer.sealer.seal({.bytes = static_cast<std::uint32_t>(bytes),
                                              .step = channel.sends,
                                              .operation = op.number,
                                              .offset = send.piece.begin});
+      if (wire_dtype) {
+        const DType dtype = op.execution.op.dtype;
+        kernels::cast(dtype, payload, *wire_dtype, channel.rounded.data(),
+                      send.piece.bytes / dtype_bytes(dtype));
+      }
     }
-    Pieces pieces(channel.header_out.data(), place(op, channel, send.piece), send.piece.bytes,
-                  channel.sent_bytes);
+    if (wire_dtype) payload = channel.rounded.data();
+    Pieces pieces(channel.header_out.data(), payload, bytes, channel.sent_bytes);
     const ssize_t sent = ::sendmsg(peer.fd.get(), &pieces.message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && !would_block(errno)) {
       break_off(peer, Error::from_errno("cannot send to it", errno));
@@ -217,7 +227,7 @@ bool RingBackend::send(Operation& op, Channel& channel) {
       channel.sent_bytes += static_cast<std::uint64_t>(sent);
       moved = true;
     }
-    channel.wants_room = channel.sent_bytes < kDataHeaderBytes + send.piece.bytes;
+    channel.wants_room = channel.sent_bytes < kDataHeaderBytes + bytes;
     if (channel.wants_room) break;
     channel.sent_bytes = 0;
   }
@@ -233,16 +243,15 @@ bool RingBackend::receive(Operation& op, Channel& channel) {
     if (receive.piece.bytes == 0) continue;
     if (receive.from == schedule.layout().self) {
       if (!may_send(op, channel, step.send)) break;
-      apply(op, channel, receive, place(op, channel, step.send.piece));
+      CIRANDA_ASSERT(!op.execution.op.wire_dtype);  // it has a peer
+      apply(op, channel, step, place(op, channel, step.send.piece));
       continue;
     }
     bool complete = false;
     moved |= read_message(op, channel, receive, complete);
     if (!complete || broken_ || channel.sends < receive.after_sends) break;
     make_chunks(op, channel, receive.after_chunks);
-    const bool copied = receive.apply == Apply::kCopy;  // it lies in its place already
-    apply(op, channel, receive,
-          copied ? place(op, channel, receive.piece) : channel.arrived.data());
+    apply(op, channel, step, landing(op, channel, receive));
     channel.received_bytes = 0;
   }
   return moved;
@@ -250,13 +259,13 @@ bool RingBackend::receive(Operation& op, Channel& channel) {
 
 bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& receive,
                                bool& complete) {
-  const std::uint64_t whole = kDataHeaderBytes + receive.piece.bytes;
+  const std::uint64_t bytes = op.plan.schedule().message_bytes(receive.piece);
+  const std::uint64_t whole = kDataHeaderBytes + bytes;
   bool moved = false;
   DataLink& peer = link(op, channel, receive.from);
-  std::byte* const to =
-      receive.apply == Apply::kCopy ? place(op, channel, receive.piece) : channel.arrived.data();
+  std::byte* const to = landing(op, channel, receive);
   while (channel.received_bytes < whole) {
-    Pieces pieces(channel.header_in.data(), to, receive.piece.bytes, channel.received_bytes);
+    Pieces pieces(channel.header_in.data(), to, bytes, channel.received_bytes);
     const ssize_t got = ::recvmsg(peer.fd.get(), &pieces.message, MSG_DONTWAIT);
     if (got < 0 && would_block(errno)) return moved;
     if (got <= 0) {
@@ -272,7 +281,7 @@ bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& r
       break_off(peer, header.error());
       return true;
     }
-    if (header.value().bytes != receive.piece.bytes || header.value().step != channel.receives ||
+    if (header.value().bytes != bytes || header.value().step != channel.receives ||
         header.value().operation != op.number) {
       break_off(peer, {.code = ErrorCode::kMalformed,
                        .text = "it sent step " + std::to_string(header.value().step) +
@@ -308,10 +317,11 @@ double RingBackend::postscale(const Operation& op) const {
   return what.postscale / ranks;
 }
 
-void RingBackend::apply(Operation& op, Channel& channel, const Receive& receive,
-                        const std::byte* from) {
+void RingBackend::apply(Operation& op, Channel& channel, const Step& step, const std::byte* from) {
   const FusedOp& what = op.execution.op;
+  const Receive& receive = step.receive;
   const std::size_t bytes = receive.piece.bytes;
+  const std::size_t elements = bytes / dtype_bytes(what.dtype);
   std::byte* const own = place(op, channel, receive.piece);
   // Final results go to every rank of the host.
   std::array<std::byte*, kLocalRanksMax> outputs;
@@ -325,6 +335,20 @@ void RingBackend::apply(Operation& op, Channel& channel, const Receive& receive,
     }
   }
   const double scale = receive.completes && reduces(what.kind) ? postscale(op) : 1.0;
+  if (what.wire_dtype && receive.apply == Apply::kCopy) {
+    for (std::size_t i = 0; i < count; ++i) {
+      kernels::cast(*what.wire_dtype, from, what.dtype, outputs[i], elements);
+    }
+    return;
+  }
+  if (what.wire_dtype) {
+    kernels::add_arrived({.wire_dtype = *what.wire_dtype,
+                          .own_rounded = exchanges(step),
+                          .result_rounded = receive.completes,
+                          .postscale = scale},
+                         place(op, channel, receive.own), from, {outputs.data(), count}, elements);
+    return;
+  }
   if (receive.apply == Apply::kCopy && scale == 1.0) {
     for (std::size_t i = 0; i < count; ++i) {
       if (outputs[i] != from) kernels::copy(outputs[i], from, bytes);
@@ -338,8 +362,12 @@ void RingBackend::apply(Operation& op, Channel& channel, const Receive& receive,
     if (receive.apply == Apply::kReduceOwnFirst) std::swap(operands[0], operands[1]);
   }
   kernels::reduce({.dtype = what.dtype, .op = what.op, .postscale = scale},
-                  {operands, operand_count}, {outputs.data(), count},
-                  bytes / dtype_bytes(what.dtype));
+                  {operands, operand_count}, {outputs.data(), count}, elements);
+}
+
+std::byte* RingBackend::landing(Operation& op, Channel& channel, const Receive& receive) const {
+  const bool stays = receive.apply == Apply::kCopy && !op.execution.op.wire_dtype;
+  return stays ? place(op, channel, receive.piece) : channel.arrived.data();
 }
 
 std::byte* RingBackend::place(Operation& op, Channel& channel, const Piece& piece) const {

@@ -26,6 +26,9 @@ struct RingOptions {
 // ranks' copies of its stripes, exchanges them with the same lane of the other hosts, and writes
 // what is final into every local copy. Private memory goes directly from rank to rank.
 //
+// With a wire dtype the sums are float32 and every message is rounded as it leaves, a segment at a
+// time. So is the final value by the rank that completes it, and all ranks have the same bits.
+//
 // Operations run one after the other, on every rank in the same order; within one, each channel
 // goes as fast as its sockets let it.
 class RingBackend final : public Backend {
@@ -54,7 +57,8 @@ class RingBackend final : public Backend {
     bool wants_room = false;
     SealedDataHeader header_in = {};
     std::uint64_t received_bytes = 0;  // of header and payload
-    std::vector<std::byte> arrived;    // what is to be reduced
+    std::vector<std::byte> arrived;    // what is to be reduced, or widened
+    std::vector<std::byte> rounded;    // what is sent, with a wire dtype
     std::vector<std::byte> scratch;
   };
   struct Operation {
@@ -77,7 +81,9 @@ class RingBackend final : public Backend {
   bool read_message(Operation& op, Channel& channel, const Receive& receive, bool& complete);
   bool may_send(Operation& op, Channel& channel, const Send& send);
   void make_chunks(Operation& op, Channel& channel, std::uint32_t count);
-  void apply(Operation& op, Channel& channel, const Receive& receive, const std::byte* from);
+  void apply(Operation& op, Channel& channel, const Step& step, const std::byte* from);
+  // Where a message is received: its place, if no more is to be done with it.
+  std::byte* landing(Operation& op, Channel& channel, const Receive& receive) const;
   std::byte* place(Operation& op, Channel& channel, const Piece& piece) const;
   bool all_crossed(const Operation& op) const;
   void finish_front();
