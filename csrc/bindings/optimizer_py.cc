@@ -68,7 +68,7 @@ void bind_optimizer(py::module_& module) {
                                            .op = static_cast<ReduceOp>(op),
                                            .predivide_factor = predivide_factor,
                                            .backward_passes_per_step = passes,
-                                           .compression = compression,
+                                           .wire_dtype = wire_dtype_of(compression),
                                            .sparse_as_dense = sparse_as_dense,
                                            .bucket_bytes = bucket_bytes,
                                            .groups = std::move(groups),

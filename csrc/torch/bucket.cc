@@ -1,7 +1,6 @@
 #include "torch/bucket.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,12 +22,6 @@ constexpr std::size_t kPlaceBytesMin = 4096;
 std::int64_t padded(std::int64_t elements, std::size_t element_bytes) {
   const std::int64_t unit = kSlotBytes / static_cast<std::int64_t>(element_bytes);
   return (elements + unit - 1) / unit * unit;
-}
-
-c10::ScalarType travelling_type(c10::ScalarType dtype, Compression compression) {
-  const bool wide = dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double;
-  if (!wide || compression == Compression::kNone) return dtype;
-  return compression == Compression::kFloat16 ? c10::ScalarType::Half : c10::ScalarType::BFloat16;
 }
 
 // Strides of a gradient for `parameter`: its own where it covers its memory without holes
@@ -122,7 +115,6 @@ void Bucket::share_step() {
 // Fresh memory for the gradients and counters; views of the old one keep it alive.
 void Bucket::lay_out() {
   const DType dtype = dtype_of(dtype_, options_.name);
-  const DType travelling = dtype_of(travelling_type(dtype_, options_.compression), options_.name);
   const std::size_t element_bytes = dtype_bytes(dtype);
   RequestSpec spec;
   spec.name = options_.name;
@@ -130,26 +122,24 @@ void Bucket::lay_out() {
   spec.prescale = options_.prescale;
   spec.postscale = options_.postscale;
   spec.in_arena = true;
+  if (dtype == DType::kFloat32) spec.wire_dtype = options_.wire_dtype;
   std::vector<std::int64_t> offsets;
   elements_ = 0;
   for (const BucketSlot& slot : slots_) {
     offsets.push_back(elements_);
     if (!slot.by_rows) elements_ += padded(slot.parameter.numel(), element_bytes);
     spec.tensors.push_back(
-        {travelling, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
+        {dtype, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
   }
   counters_begin_ = elements_;
   elements_ += padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 
-  arena_ = unwrap(
-      engine_->allocate_arena(static_cast<std::size_t>(elements_) * dtype_bytes(travelling)));
+  arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) * element_bytes));
   std::memset(arena_.data, 0, arena_.bytes);  // it may have been another bucket's
   const auto type = at::TensorOptions().dtype(dtype_);
-  memory_ = travelling == dtype
-                ? at::from_blob(
-                      arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type)
-                : at::zeros({elements_}, type);
+  memory_ = at::from_blob(
+      arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
     if (slot.by_rows) {
@@ -222,10 +212,6 @@ void Bucket::submit() {
   CIRANDA_ASSERT(complete() && !submitted());
   open_places(false);
   write_counters();
-  if (dtype_ != travelling_type(dtype_, options_.compression)) {
-    kernels::cast(dtype_of(dtype_, options_.name), data_of(memory_), spec_->tensors[0].dtype,
-                  arena_.data, static_cast<std::size_t>(elements_));
-  }
   send(spec_, {});
 }
 
@@ -275,8 +261,7 @@ void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submi
   Submission submission;
   submission.spec = spec;
   submission.arena = arena_.ref;
-  submission.arena_bytes =
-      static_cast<std::size_t>(elements_) * dtype_bytes(spec->tensors[0].dtype);
+  submission.arena_bytes = arena_.bytes;
   submission.work = std::move(work);
   handle_ = unwrap(engine_->submit(std::move(submission)));
 }
@@ -306,10 +291,6 @@ void Bucket::join_counters(std::uint64_t begin, std::uint64_t end,
 }
 
 void Bucket::publish() {
-  if (dtype_ != travelling_type(dtype_, options_.compression)) {
-    kernels::cast(spec_->tensors[0].dtype, arena_.data, dtype_of(dtype_, options_.name),
-                  data_of(memory_), static_cast<std::size_t>(elements_));
-  }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
     at::Tensor& gradient = slot.parameter.mutable_grad();

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ciranda/distributed_options.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,8 +40,7 @@ struct BucketSlot {
 // Gradients that are reduced together, one behind the other in the arena of the host: p.grad is a
 // view into it, so that nothing is packed or unpacked. Behind the gradients lie two counters for
 // each slot, which are reduced with them: how many ranks had a dense gradient in this step, and how
-// many a sparse one. With compression the gradients lie in private memory and the arena holds
-// their compressed copy. Sparse gradients stay in p.grad and are the reducer's work.
+// many a sparse one. Sparse gradients stay in p.grad and are the reducer's work.
 //
 // Not thread-safe; belongs to a GradientReducer.
 class Bucket {
@@ -51,7 +50,7 @@ class Bucket {
     ReduceOp op = ReduceOp::kAverage;
     double prescale = 1.0;
     double postscale = 1.0;
-    Compression compression = Compression::kNone;
+    std::optional<DType> wire_dtype = {};  // of float32 gradients, see RequestSpec
     bool sparse_as_dense = false;
     bool shared_step = false;
     bool share_parameters = false;  // one copy for all ranks; needs shared_step
@@ -131,7 +130,7 @@ class Bucket {
   std::int64_t counters_begin_ = 0;  // element at which the counters start
   std::uint64_t moved_bytes_ = 0;
   ArenaBuffer arena_;
-  at::Tensor memory_;  // elements_ of dtype_: the arena itself, or private with compression
+  at::Tensor memory_;  // the arena, as elements_ of dtype_
   Handle handle_;
   std::shared_ptr<const RequestSpec> spec_;
   std::unique_ptr<HostStep> host_step_;

@@ -50,12 +50,10 @@ std::string describe(const DistributedOptions& options, bool shared) {
 }
 
 // What the optimizer has against sharing its step, as the rest of a sentence.
-std::optional<std::string> obstacle(const std::type_info& type, const KnownOptimizer* known,
-                                    Compression compression) {
+std::optional<std::string> obstacle(const std::type_info& type, const KnownOptimizer* known) {
   if (known == nullptr) {
     return c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
   }
-  if (compression != Compression::kNone) return "gradients are compressed";
   return std::nullopt;
 }
 
@@ -134,7 +132,7 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
                                     .op = reduce_op(op_),
                                     .predivide_factor = options.gradient_predivide_factor,
                                     .backward_passes_per_step = options.backward_passes_per_step,
-                                    .compression = options.compression,
+                                    .wire_dtype = wire_dtype_of(options.compression),
                                     .sparse_as_dense = options.sparse_as_dense || shared(),
                                     .bucket_bytes = options.bucket_bytes,
                                     .shared_step = shared(),
@@ -158,8 +156,8 @@ std::string DistributedStep::Impl::decide(const std::type_info& type,
   std::optional<std::string> demanded_by;
   if (options.share_parameters) demanded_by = "share_parameters=true";
   if (options.shard_step == ShardStep::kHost) demanded_by = "shard_step='host'";
-  return ciranda::why_not_shared(demanded_by, obstacle(type, known_, options.compression),
-                                 parameters, kAutoParametersMin)
+  return ciranda::why_not_shared(demanded_by, obstacle(type, known_), parameters,
+                                 kAutoParametersMin)
       .value_or("");
 }
 

@@ -140,7 +140,7 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
   const double factor = options_.predivide_factor;
   Bucket::Options options{.name = options_.name + "/bucket." + std::to_string(buckets_.size()),
                           .op = options_.op,
-                          .compression = options_.compression,
+                          .wire_dtype = options_.wire_dtype,
                           .sparse_as_dense = options_.sparse_as_dense,
                           .shared_step = options_.shared_step,
                           .share_parameters = options_.share_parameters,
@@ -458,8 +458,14 @@ void GradientReducer::reduce_sparse() {
 
 // -------------------------------------------------------------------------------------------
 
+std::optional<DType> wire_dtype_of(Compression compression) {
+  if (compression == Compression::kNone) return std::nullopt;
+  return compression == Compression::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
+}
+
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {
   const auto world = default_world();
+  if (!options.wire_dtype) options.wire_dtype = world->config().wire_dtype;
   if (world->config().keep_heap) keep_heap_between_steps();
   return std::make_shared<GradientReducer>(world->engine(), std::move(options));
 }

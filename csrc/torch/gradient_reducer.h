@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ciranda/distributed_options.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct ReducerOptions {
   ReduceOp op = ReduceOp::kAverage;  // or kSum
   double predivide_factor = 1.0;     // gradients are divided by it before they are summed
   int backward_passes_per_step = 1;
-  Compression compression = Compression::kNone;
+  std::optional<DType> wire_dtype = {};  // of float32 gradients, see RequestSpec
   bool sparse_as_dense = false;
   std::int64_t bucket_bytes = 4 << 20;
   // Parameters (by position) that shall be reduced together; each group becomes a bucket.
@@ -140,7 +141,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
 };
 
-// On the default World, whose settings say whether freed memory is kept between steps.
+// What gradients travel as; none for kNone.
+std::optional<DType> wire_dtype_of(Compression compression);
+
+// On the default World, whose settings say whether freed memory is kept between steps, and the wire
+// dtype where the options do not.
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options);
 
 }  // namespace ciranda

@@ -201,6 +201,16 @@ Status read_keep_heap(const Variables& variables, Config& config) {
   return {};
 }
 
+Status read_wire_dtype(const Variables& variables, Config& config) {
+  const char* text = variables.text("CIRANDA_WIRE_DTYPE");
+  const std::string_view name = text != nullptr ? text : "float32";
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    if (name == dtype_name(dtype)) config.wire_dtype = dtype;
+  }
+  if (config.wire_dtype || name == "float32") return {};
+  return bad_value("CIRANDA_WIRE_DTYPE", text, "float32, bfloat16 or float16");
+}
+
 Status read_engine_options(const Variables& variables, int cores, Config& config) {
   EngineOptions& engine = config.engine;
   int threads = 1;
@@ -273,6 +283,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(variables.integer("CIRANDA_START_TIMEOUT_SECONDS", 1, 86'400, start_seconds));
   config.start_timeout_ms = static_cast<std::uint64_t>(start_seconds) * 1000;
   CIRANDA_TRY(read_keep_heap(variables, config));
+  CIRANDA_TRY(read_wire_dtype(variables, config));
   CIRANDA_TRY(read_engine_options(variables, cores, config));
   return config;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/base/result.h"
@@ -39,6 +40,7 @@ struct Config {
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
   RemoteConfig remote;                      // place.cross_size > 1
   bool keep_heap = true;                    // see torch/heap.h
+  std::optional<DType> wire_dtype;          // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE
   EngineOptions engine;
 };
 

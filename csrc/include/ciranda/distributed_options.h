@@ -16,7 +16,7 @@ enum class ShardStep : std::uint8_t {
   kHost,
 };
 
-// How gradients travel between the ranks.
+// How float32 gradients travel between hosts: each message rounded to 16 bits, sums in float32.
 enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
 
 // Of a DistributedOptimizer; the same on every rank.

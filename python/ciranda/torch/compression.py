@@ -1,4 +1,8 @@
-"""How tensors travel: as they are, or in a 16-bit format."""
+"""How tensors travel: as they are, or in a 16-bit format.
+
+DistributedOptimizer takes only `native` of these classes: its gradients are rounded on their way
+between hosts (csrc/core/backend/ring).
+"""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
     if inner_class not in _RULES:
         known = ", ".join(known.__name__ for known in _RULES)
         return f"{inner_class.__name__} is none of {known}"
-    if getattr(compression, "native", None) != _C.Compression.none:
-        return "gradients are compressed"
+    if getattr(compression, "native", None) is None:
+        return "a compressor in Python sees the gradients"
     for group in optimizer.param_groups:
         for option in ("differentiable", "capturable"):
             if group.get(option):

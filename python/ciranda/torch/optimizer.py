@@ -259,7 +259,8 @@ def DistributedOptimizer(
     that no rank used keeps p.grad as it is.
 
     named_parameters: usually model.named_parameters(); names errors and orders the buckets.
-    compression: Compression.none, .fp16, .bf16, or a class with compress() and decompress().
+    compression: .fp16 and .bf16 of Compression halve what float32 gradients take between hosts
+    (each message is rounded, sums are float32); or a class with compress() and decompress().
     backward_passes_per_step: gradients of so many backward passes are added up before reducing.
     op: Average or Sum. gradient_predivide_factor f (Average only): gradients are divided by f
     before the sum and by size()/f after it. groups: a number of groups, or lists of parameters

@@ -82,6 +82,7 @@ TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
            {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2 "}},
            {{"CIRANDA_SPIN_MICROSECONDS", "-1"}},
            {{"CIRANDA_KEEP_HEAP", "1"}},
+           {{"CIRANDA_WIRE_DTYPE", "bf16"}},
            {{"CIRANDA_OVERLAP", "maybe"}}}) {
     const auto config = read(variables);
     ASSERT_FALSE(config.ok());
@@ -89,6 +90,13 @@ TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
     EXPECT_NE(config.error().text.find("environment variable CIRANDA_"), std::string::npos);
     EXPECT_NE(config.error().text.find("should be"), std::string::npos);
   }
+}
+
+TEST(Config, GradientsTravelAsTheyAreUnlessTheUserSaysOtherwise) {
+  EXPECT_EQ(read({}).value().wire_dtype, std::nullopt);
+  EXPECT_EQ(read({{"CIRANDA_WIRE_DTYPE", "float32"}}).value().wire_dtype, std::nullopt);
+  EXPECT_EQ(read({{"CIRANDA_WIRE_DTYPE", "float16"}}).value().wire_dtype, DType::kFloat16);
+  EXPECT_EQ(read({{"CIRANDA_WIRE_DTYPE", "bfloat16"}}).value().wire_dtype, DType::kBFloat16);
 }
 
 TEST(Config, TheHeapIsLeftToAUserWhoTunedIt) {

@@ -28,6 +28,30 @@ def test_training_equals_one_process(
         assert result["off"] < 1e-6 and result["equal"]
 
 
+@pytest.mark.parametrize(
+    ("compression", "env", "sent"),
+    [
+        ("none", {}, 1.0),
+        ("fp16", {}, 0.5),
+        ("none", {"CIRANDA_WIRE_DTYPE": "bfloat16"}, 0.5),
+    ],
+)
+def test_gradients_in_16_bits_take_half_the_bytes(
+    make_network: Callable[..., Any],
+    start: Start,
+    compression: str,
+    env: dict[str, str],
+    sent: float,
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    ranks = start(network, HERE / "narrow.py", compression, ranks_per_host=2, **env)
+    for text in outputs(ranks):
+        result = json.loads(text.splitlines()[-1])
+        assert result["off"] < (1e-5 if sent == 1.0 else 1e-2) and result["equal"]
+        # Headers, negotiation and acknowledgements come on top.
+        assert sent < result["sent"] < 1.15 * sent
+
+
 def test_three_hosts_with_ipv6_only(make_network: Callable[..., Any], start: Start) -> None:
     network = make_network(3, addresses=("ipv6",))
     for text in outputs(start(network, HERE / "train.py", "auto")):
