@@ -78,7 +78,8 @@ Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
   CIRANDA_ASSERT(static_cast<int>(local_ranks().size()) == mesh_.size &&
                  global(mesh_.self) == rank());
   if (!one_host()) {
-    ring_ = std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self, options_.ring);
+    ring_ = std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self, host_memory(),
+                                          options_.ring);
     if (mesh_.self == 0) {
       carrier_ = std::make_unique<Carrier>(std::move(remote_.control), remote_.hosts, remote_.host,
                                            negotiator_, patience_ns());
@@ -546,6 +547,10 @@ bool Engine::advance_backends() {
   const std::uint64_t begin_ns = monotonic_ns();
   bool moved = shm_->advance();
   if (ring_) moved = ring_->advance() || moved;
+  if (unannounced_) {
+    service_peer(*std::exchange(unannounced_, std::nullopt));
+    moved = true;
+  }
   if (moved) {
     communicating_ns_.fetch_add(monotonic_ns() - begin_ns, std::memory_order_relaxed);
   }
@@ -667,6 +672,25 @@ Result<std::byte*> Engine::resolve_arena(int owner, const ArenaRef& ref, std::ui
                  .rank = global(owner)};
   }
   return place;
+}
+
+HostMemory Engine::host_memory() {
+  HostMemory memory;
+  memory.allocate = [this](std::uint64_t bytes) -> Result<HostMemory::Stage> {
+    auto buffer = segments_.allocate(bytes);
+    if (!buffer) return buffer.error();
+    return HostMemory::Stage{.segment = buffer.value().ref.segment,
+                             .data = buffer.value().data,
+                             .bytes = buffer.value().bytes,
+                             .lease = buffer.value().lease};
+  };
+  memory.resolve = [this](int owner, std::uint32_t segment, std::uint64_t bytes)
+                       CIRANDA_ANNOTATION(no_thread_safety_analysis) {
+                         auto place = segments_.resolve(owner, {.segment = segment}, bytes);
+                         if (place && place.value() == nullptr) unannounced_ = owner;
+                         return place;
+                       };
+  return memory;
 }
 
 void Engine::finish(std::uint32_t token, const Status& status) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -141,6 +142,7 @@ class Engine {
       REQUIRES(seat_);
   Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes)
       REQUIRES(seat_);
+  HostMemory host_memory();
   void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
   // Everything submitted, sent or not.
   void finish_all(const Error& why) REQUIRES(seat_);
@@ -190,6 +192,7 @@ class Engine {
   std::unique_ptr<Carrier> carrier_ GUARDED_BY(seat_);  // the first rank of one of several hosts
   std::unique_ptr<Backend> shm_ GUARDED_BY(seat_);
   std::unique_ptr<RingBackend> ring_ GUARDED_BY(seat_);  // several hosts
+  std::optional<int> unannounced_ GUARDED_BY(seat_);     // whose stage waits in its socket
   std::vector<Watched> armed_ GUARDED_BY(seat_);
   // By local rank, on several hosts: it has said goodbye, which may not be in the order yet.
   std::vector<bool> leaving_ GUARDED_BY(seat_);

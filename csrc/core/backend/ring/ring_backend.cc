@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -44,27 +45,78 @@ bool reduces(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
 }
 
+std::uint64_t bytes_of(const std::vector<Buffer>& buffers) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
+  return bytes;
+}
+
+// Bytes [begin, begin + bytes) of all buffers side by side.
+std::vector<Buffer> part_of(const std::vector<Buffer>& buffers, std::uint64_t begin,
+                            std::uint64_t bytes) {
+  std::vector<Buffer> parts;
+  std::uint64_t at = 0;
+  for (const Buffer& buffer : buffers) {
+    const std::uint64_t from = std::clamp(begin, at, at + buffer.in_bytes) - at;
+    const std::uint64_t to = std::clamp(begin + bytes, at, at + buffer.in_bytes) - at;
+    at += buffer.in_bytes;
+    if (from < to) parts.push_back({buffer.in + from, buffer.out + from, to - from, to - from});
+  }
+  return parts;
+}
+
+void copy_in(const std::vector<Buffer>& buffers, std::byte* to) {
+  for (const Buffer& buffer : buffers) {
+    kernels::copy(to, buffer.in, buffer.in_bytes);
+    to += buffer.in_bytes;
+  }
+}
+
+void copy_out(const std::byte* from, const std::vector<Buffer>& buffers) {
+  for (const Buffer& buffer : buffers) {
+    kernels::copy(buffer.out, from, buffer.out_bytes);
+    from += buffer.out_bytes;
+  }
+}
+
 }  // namespace
 
 RingBackend::RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells, int local_rank,
-                         RingOptions options)
+                         HostMemory memory, RingOptions options)
     : mesh_(mesh),
       control_(control),
       bells_(std::move(bells)),
       local_rank_(local_rank),
+      memory_(std::move(memory)),
       options_(options),
       flat_(flat_hosts(mesh.size())) {}
 
 void RingBackend::start(Execution execution) {
-  const bool in_arena = execution.op.in_arena;
-  std::uint64_t payload_bytes = execution.arena_bytes;
-  if (!in_arena) {
-    for (const Buffer& buffer : execution.buffers) payload_bytes += buffer.in_bytes;
+  const bool has_copies =
+      execution.op.kind == OpKind::kAllreduce || execution.op.kind == OpKind::kBroadcast;
+  const bool staged = has_copies && !execution.op.in_arena && mesh_.hosts.size() < flat_.size();
+  if (!staged) return add(std::move(execution), /*staged=*/false);
+  const std::uint64_t payload_bytes = bytes_of(execution.buffers);
+  for (std::uint64_t begin = 0;; begin += options_.stage_bytes_max) {
+    const std::uint64_t bytes = std::min(options_.stage_bytes_max, payload_bytes - begin);
+    const bool last = begin + bytes == payload_bytes;
+    Execution round{.op = execution.op, .buffers = part_of(execution.buffers, begin, bytes)};
+    round.done = last ? std::move(execution.done) : [](const Status&) {};
+    add(std::move(round), /*staged=*/true);
+    if (last) return;
   }
+}
+
+void RingBackend::add(Execution execution, bool staged) {
+  const bool in_arena = execution.op.in_arena;
+  const std::uint64_t payload_bytes =
+      in_arena ? execution.arena_bytes : bytes_of(execution.buffers);
   HierarchicalPlan plan(collective_of(execution, payload_bytes, mesh_.size()),
-                        in_arena ? mesh_.hosts : flat_, mesh_.self, options_.link, options_.grain);
+                        in_arena || staged ? mesh_.hosts : flat_, mesh_.self, options_.link,
+                        options_.grain);
   Operation& op = operations_.emplace_back(std::move(execution), std::move(plan));
   op.number = ++started_;
+  op.staged = staged;
   for (int channel = 0; channel < op.plan.schedule().channels(); ++channel) {
     if (!op.plan.drives(channel)) continue;
     Channel& own = op.channels.emplace_back();
@@ -74,24 +126,25 @@ void RingBackend::start(Execution execution) {
     if (op.execution.op.wire_dtype) own.rounded.resize(own.arrived.size());
   }
   if (in_arena) {
-    op.output = op.execution.arena[static_cast<std::size_t>(local_rank_)];
+    op.copies = op.execution.arena;
+    op.output = op.copies[static_cast<std::size_t>(local_rank_)];
     op.input = op.output;
-    return;
+  } else if (!staged) {
+    gather(op);
   }
+}
+
+// Members side by side, or a copy that may be scaled.
+void RingBackend::gather(Operation& op) {
   const std::vector<Buffer>& buffers = op.execution.buffers;
   op.input = buffers.front().in;
   op.output = buffers.front().out;
   if (buffers.size() == 1 && op.execution.op.prescale == 1.0) return;
-  // Side by side, or a copy that may be scaled.
-  op.gathered.resize(payload_bytes);
-  std::uint64_t at = 0;
-  for (const Buffer& buffer : buffers) {
-    kernels::copy(op.gathered.data() + at, buffer.in, buffer.in_bytes);
-    at += buffer.in_bytes;
-  }
+  op.gathered.resize(bytes_of(buffers));
+  copy_in(buffers, op.gathered.data());
   const DType dtype = op.execution.op.dtype;
   if (op.execution.op.prescale != 1.0) {
-    kernels::scale(dtype, op.gathered.data(), payload_bytes / dtype_bytes(dtype),
+    kernels::scale(dtype, op.gathered.data(), op.gathered.size() / dtype_bytes(dtype),
                    op.execution.op.prescale);
   }
   op.input = op.gathered.data();
@@ -102,12 +155,60 @@ bool RingBackend::advance() {
   bool moved = false;
   while (!operations_.empty() && !broken_) {
     Operation& op = operations_.front();
+    if (waits_for_stages(op)) moved |= advance_stage(op);
+    if (waits_for_stages(op) || broken_) break;
     moved |= advance_operation(op);
     if (!op.crossed || broken_ || !all_crossed(op)) break;
     finish_front();
     moved = true;
   }
   return moved;
+}
+
+bool RingBackend::advance_stage(Operation& op) {
+  const bool moved = fill_stage(op);
+  std::vector<std::byte*> copies;
+  for (Rank local = 0; local < static_cast<Rank>(locals()) && !broken_; ++local) {
+    const RankFlags& flags = control_.flags(local);
+    if (flags.staged.load(std::memory_order_acquire) < op.number) return moved;
+    const std::uint32_t segment = flags.stage_segment.load(std::memory_order_relaxed);
+    auto stage = memory_.resolve(local, segment, bytes_of(op.execution.buffers));
+    if (!stage) {
+      broken_ = stage.error();
+      return true;
+    }
+    if (stage.value() == nullptr) return moved;
+    copies.push_back(stage.value());
+  }
+  if (broken_) return true;
+  op.copies = std::move(copies);
+  op.output = op.copies[static_cast<std::size_t>(local_rank_)];
+  op.input = op.output;
+  for (std::size_t local = 0; local < locals(); ++local) {
+    if (mesh_.local_ranks()[local] == op.execution.op.root) op.input = op.copies[local];
+  }
+  return true;
+}
+
+// The stage is free: the operation before is through on all local ranks.
+bool RingBackend::fill_stage(const Operation& op) {
+  RankFlags& own = control_.flags(local_rank_);
+  if (own.staged.load(std::memory_order_relaxed) == op.number) return false;
+  const std::vector<Buffer>& buffers = op.execution.buffers;
+  if (stage_.data == nullptr || stage_.bytes < bytes_of(buffers)) {
+    auto stage = memory_.allocate(std::bit_ceil(bytes_of(buffers)));
+    if (!stage) {
+      broken_ = stage.error();
+      return true;
+    }
+    stage_ = std::move(stage).value();
+  }
+  const FusedOp& what = op.execution.op;
+  if (what.kind != OpKind::kBroadcast || what.root == mesh_.self) copy_in(buffers, stage_.data);
+  own.stage_segment.store(stage_.segment, std::memory_order_relaxed);
+  own.staged.store(op.number, std::memory_order_release);
+  bells_.ring_all();
+  return true;
 }
 
 bool RingBackend::advance_operation(Operation& op) {
@@ -132,7 +233,7 @@ bool RingBackend::advance_operation(Operation& op) {
 // The other ranks of the host read this rank's memory and write to it until their lanes are
 // through.
 bool RingBackend::all_crossed(const Operation& op) const {
-  if (!op.execution.op.in_arena) return true;
+  if (op.copies.empty()) return true;
   for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
     if (control_.flags(local).crossed.load(std::memory_order_acquire) < op.number) return false;
   }
@@ -142,23 +243,21 @@ bool RingBackend::all_crossed(const Operation& op) const {
 void RingBackend::finish_front() {
   Operation& op = operations_.front();
   const std::vector<Buffer>& buffers = op.execution.buffers;
-  if (buffers.size() > 1) {
-    std::uint64_t at = 0;
-    for (const Buffer& buffer : buffers) {
-      kernels::copy(buffer.out, op.gathered.data() + at, buffer.out_bytes);
-      at += buffer.out_bytes;
-    }
-  }
+  if (op.staged || buffers.size() > 1) copy_out(op.output, buffers);
   const auto done = std::move(op.execution.done);
   operations_.pop_front();
   done({});
 }
 
 void RingBackend::blocked_on(std::vector<Rank>& out) const {
-  if (operations_.empty() || !operations_.front().crossed) return;
+  if (operations_.empty()) return;
+  const Operation& op = operations_.front();
+  if (!waits_for_stages(op) && !op.crossed) return;
   for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
-    const std::uint64_t crossed = control_.flags(local).crossed.load(std::memory_order_acquire);
-    if (local != local_rank_ && crossed < operations_.front().number) out.push_back(local);
+    const RankFlags& flags = control_.flags(local);
+    const auto& counter = op.crossed ? flags.crossed : flags.staged;
+    const bool behind = counter.load(std::memory_order_acquire) < op.number;
+    if (local != local_rank_ && behind) out.push_back(local);
   }
 }
 
@@ -168,8 +267,9 @@ void RingBackend::abort(const Error& why) {
 
 // Only what the front operation waits for: a peer may be ahead, and its bytes stay where they are.
 void RingBackend::watched(std::vector<Watched>& out) const {
-  if (operations_.empty() || operations_.front().crossed) return;
+  if (operations_.empty()) return;
   const Operation& op = operations_.front();
+  if (waits_for_stages(op) || op.crossed) return;
   const Schedule& schedule = op.plan.schedule();
   for (const Channel& channel : op.channels) {
     if (channel.receives < schedule.steps()) {
@@ -299,11 +399,11 @@ bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& r
 void RingBackend::make_chunks(Operation& op, Channel& channel, std::uint32_t count) {
   const FusedOp& what = op.execution.op;
   for (; channel.chunks < count; ++channel.chunks) {
-    if (!what.in_arena || (locals() == 1 && what.prescale == 1.0)) continue;
+    if (op.copies.empty() || (locals() == 1 && what.prescale == 1.0)) continue;
     const Piece piece = op.plan.schedule().chunk(channel.index, channel.chunks);
     std::array<const std::byte*, kLocalRanksMax> inputs;
     for (std::size_t local = 0; local < locals(); ++local) {
-      inputs[local] = op.execution.arena[local] + piece.begin;
+      inputs[local] = op.copies[local] + piece.begin;
     }
     std::byte* const sum = op.output + piece.begin;
     kernels::reduce({.dtype = what.dtype, .op = what.op, .prescale = what.prescale},
@@ -328,10 +428,10 @@ void RingBackend::apply(Operation& op, Channel& channel, const Step& step, const
   std::size_t count = 0;
   outputs[count++] = own;
   const bool final = receive.completes || receive.apply == Apply::kCopy;
-  if (what.in_arena && final && receive.piece.space == Space::kOutput) {
-    for (std::size_t local = 0; local < locals(); ++local) {
+  if (final && receive.piece.space == Space::kOutput) {
+    for (std::size_t local = 0; local < op.copies.size(); ++local) {
       if (static_cast<int>(local) == local_rank_) continue;
-      outputs[count++] = op.execution.arena[local] + receive.piece.begin;
+      outputs[count++] = op.copies[local] + receive.piece.begin;
     }
   }
   const double scale = receive.completes && reduces(what.kind) ? postscale(op) : 1.0;

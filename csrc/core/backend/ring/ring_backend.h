@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,13 +20,31 @@ namespace ciranda {
 struct RingOptions {
   Link link = {};
   Grain grain = {};
+  // Of an allreduce or a broadcast of private memory, staged at a time; a multiple of 64. As much
+  // as is fused by default: the pause between two rounds costs nothing next to a round.
+  std::uint64_t stage_bytes_max = std::uint64_t{64} << 20;
+};
+
+// Memory that all ranks of the host see; SegmentTable's.
+struct HostMemory {
+  struct Stage {
+    std::uint32_t segment = 0;
+    std::byte* data = nullptr;
+    std::uint64_t bytes = 0;
+    std::shared_ptr<void> lease = {};
+  };
+  std::function<Result<Stage>(std::uint64_t bytes)> allocate;
+  // A segment of the rank with local rank `owner`; null until its announcement has arrived.
+  std::function<Result<std::byte*>(int owner, std::uint32_t segment, std::uint64_t bytes)> resolve;
 };
 
 // Collectives between hosts over TCP, by the schedules of core/plan.
 //
 // Data in the arena is reduced inside the host first: each rank that drives a lane sums the local
 // ranks' copies of its stripes, exchanges them with the same lane of the other hosts, and writes
-// what is final into every local copy. Private memory goes directly from rank to rank.
+// what is final into every local copy. Private memory of an allreduce or a broadcast is copied to a
+// stage, which all ranks of the host see, and treated alike; a large one goes in several rounds.
+// The others, and all where each host has one rank, go directly from rank to rank.
 //
 // With a wire dtype the sums are float32 and every message is rounded as it leaves, a segment at a
 // time. So is the final value by the rank that completes it, and all ranks have the same bits.
@@ -35,7 +55,7 @@ class RingBackend final : public Backend {
  public:
   // `mesh` outlives the backend, which alone uses its data links.
   RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells, int local_rank,
-              RingOptions options);
+              HostMemory memory, RingOptions options);
 
   bool supports(const FusedOp& op) const override { return op.kind != OpKind::kBarrier; }
   void start(Execution execution) override;
@@ -69,11 +89,19 @@ class RingBackend final : public Backend {
     std::uint64_t number = 0;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
+    std::vector<std::byte*> copies;  // in arena or stage: the local ranks' outputs, by local rank
+    bool staged = false;  // goes through stages; `copies` is empty until all of them are filled
     std::vector<std::byte> gathered;  // members side by side, or a scaled copy
     std::vector<Channel> channels;    // those that this rank drives
     bool crossed = false;             // all of them are through
   };
 
+  void add(Execution execution, bool staged);
+  void gather(Operation& op);
+  // The private data of all local ranks where all of them see it. True when something moved.
+  bool advance_stage(Operation& op);
+  bool fill_stage(const Operation& op);
+  bool waits_for_stages(const Operation& op) const { return op.staged && op.copies.empty(); }
   bool advance_operation(Operation& op);
   // True when something moved; a broken connection sets broken_.
   bool send(Operation& op, Channel& channel);
@@ -97,8 +125,10 @@ class RingBackend final : public Backend {
   const ControlBlock control_;
   const PeerBells bells_;
   const int local_rank_;
+  const HostMemory memory_;
   const RingOptions options_;
   const Hosts flat_;
+  HostMemory::Stage stage_;
   std::uint64_t started_ = 0;
   std::deque<Operation> operations_;
   std::optional<Error> broken_;

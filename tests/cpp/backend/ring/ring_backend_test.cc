@@ -15,7 +15,7 @@ class TwoHosts : public ::testing::Test {
       locals_.push_back(std::move(make_loopback(1).value().front()));
       const ControlBlock control(locals_[i].control.data(), 1);
       backends_.push_back(std::make_unique<RingBackend>(
-          meshes_[i], control, PeerBells(control, locals_[i]), 0, RingOptions{}));
+          meshes_[i], control, PeerBells(control, locals_[i]), 0, HostMemory{}, RingOptions{}));
       tensors_.emplace_back(1000, static_cast<float>(i + 1));
     }
   }
