@@ -42,6 +42,9 @@ constexpr std::array<Starter, 6> kStarters = {{
      "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES"},
 }};
 
+constexpr int kStreamsMax = 8;  // each costs descriptors and memory at every peer
+static_assert(kStreamsMax <= kLanesMax);
+
 Error bad_value(const char* name, const char* value, const std::string& expected) {
   return {.code = ErrorCode::kInvalidArgument,
           .text = "the environment variable " + std::string(name) + " is '" + value +
@@ -238,6 +241,8 @@ Status read_engine_options(const Variables& variables, int cores, Config& config
   CIRANDA_TRY(variables.integer("HOROVOD_FUSION_THRESHOLD", 0, std::int64_t{1} << 40, fusion));
   CIRANDA_TRY(variables.integer("CIRANDA_FUSION_THRESHOLD", 0, std::int64_t{1} << 40, fusion));
   engine.fusion.bytes_max = static_cast<std::uint64_t>(fusion);
+
+  CIRANDA_TRY(variables.integer("CIRANDA_STREAMS", 1, kStreamsMax, engine.ring.grain.channels));
 
   std::int64_t warn_s = 60;
   std::int64_t shutdown_s = 0;

@@ -43,6 +43,7 @@ class Meeting {
         size_(join_.self.size),
         deadline_ns_(monotonic_ns() + join_.timeout_ms * kMsInNs) {
     mesh_.self = self_;
+    join_.self.streams = join_.streams;
     mesh_.host = join_.self.host;
     mesh_.data.resize(static_cast<std::size_t>(size_));
     fill_random(std::as_writable_bytes(std::span(&incarnation_, 1)));

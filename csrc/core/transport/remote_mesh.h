@@ -67,7 +67,7 @@ struct RemoteJoin {
   std::string nic = {};  // see choose_addresses
   PortRange ports = {};
   std::vector<std::string> addresses = {};  // instead of this machine's own
-  int streams = 1;                          // connections of a pair
+  int streams = 1;                          // connections of a pair, at most kLanesMax
   std::uint64_t timeout_ms = 30'000;
 };
 

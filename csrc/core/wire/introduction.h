@@ -18,6 +18,7 @@ struct Introduction {
   std::int32_t hosts = 0;
   std::int32_t local_rank = 0;
   std::int32_t local_size = 0;
+  std::int32_t streams = 1;  // connections of a pair of ranks
   struct Address {
     std::string host;  // in numbers
     std::uint16_t port = 0;

@@ -83,6 +83,7 @@ TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
            {{"CIRANDA_SPIN_MICROSECONDS", "-1"}},
            {{"CIRANDA_KEEP_HEAP", "1"}},
            {{"CIRANDA_WIRE_DTYPE", "bf16"}},
+           {{"CIRANDA_STREAMS", "0"}},
            {{"CIRANDA_OVERLAP", "maybe"}}}) {
     const auto config = read(variables);
     ASSERT_FALSE(config.ok());

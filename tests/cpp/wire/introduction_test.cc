@@ -16,6 +16,7 @@ std::vector<Introduction> roll_of(const std::vector<int>& ranks_of_hosts) {
                       .hosts = static_cast<std::int32_t>(ranks_of_hosts.size()),
                       .local_rank = local,
                       .local_size = ranks_of_hosts[host],
+                      .streams = 3,
                       .addresses = {{"192.0.2.1", 7}, {"2001:db8::1", 65535}}});
     }
   }
@@ -61,6 +62,10 @@ TEST(Introduction, ContradictionsNameTheRank) {
     return hosts.ok() ? std::string("accepted") : hosts.error().text;
   };
   EXPECT_NE(refused([](auto& roll) { roll[2].size = 5; }).find("rank 2 was started for 5 ranks"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& roll) {
+              roll[2].streams = 1;
+            }).find("rank 2 has CIRANDA_STREAMS=1, rank 0 has 3; set the same on every rank"),
             std::string::npos);
   EXPECT_NE(refused([](auto& roll) { roll[3].rank = 2; }).find("rank 2 is in the place of rank 3"),
             std::string::npos);
