@@ -421,7 +421,6 @@ void RingBackend::apply(Operation& op, Channel& channel, const Step& step, const
   const FusedOp& what = op.execution.op;
   const Receive& receive = step.receive;
   const std::size_t bytes = receive.piece.bytes;
-  const std::size_t elements = bytes / dtype_bytes(what.dtype);
   std::byte* const own = place(op, channel, receive.piece);
   // Final results go to every rank of the host.
   std::array<std::byte*, kLocalRanksMax> outputs;
@@ -434,21 +433,8 @@ void RingBackend::apply(Operation& op, Channel& channel, const Step& step, const
       outputs[count++] = op.copies[local] + receive.piece.begin;
     }
   }
+  if (what.wire_dtype) return widen(op, channel, step, from, {outputs.data(), count});
   const double scale = receive.completes && reduces(what.kind) ? postscale(op) : 1.0;
-  if (what.wire_dtype && receive.apply == Apply::kCopy) {
-    for (std::size_t i = 0; i < count; ++i) {
-      kernels::cast(*what.wire_dtype, from, what.dtype, outputs[i], elements);
-    }
-    return;
-  }
-  if (what.wire_dtype) {
-    kernels::add_arrived({.wire_dtype = *what.wire_dtype,
-                          .own_rounded = exchanges(step),
-                          .result_rounded = receive.completes,
-                          .postscale = scale},
-                         place(op, channel, receive.own), from, {outputs.data(), count}, elements);
-    return;
-  }
   if (receive.apply == Apply::kCopy && scale == 1.0) {
     for (std::size_t i = 0; i < count; ++i) {
       if (outputs[i] != from) kernels::copy(outputs[i], from, bytes);
@@ -462,7 +448,26 @@ void RingBackend::apply(Operation& op, Channel& channel, const Step& step, const
     if (receive.apply == Apply::kReduceOwnFirst) std::swap(operands[0], operands[1]);
   }
   kernels::reduce({.dtype = what.dtype, .op = what.op, .postscale = scale},
-                  {operands, operand_count}, {outputs.data(), count}, elements);
+                  {operands, operand_count}, {outputs.data(), count},
+                  bytes / dtype_bytes(what.dtype));
+}
+
+void RingBackend::widen(Operation& op, Channel& channel, const Step& step, const std::byte* from,
+                        std::span<std::byte* const> outputs) {
+  const FusedOp& what = op.execution.op;
+  const Receive& receive = step.receive;
+  const std::size_t elements = receive.piece.bytes / dtype_bytes(what.dtype);
+  if (receive.apply != Apply::kCopy) {
+    kernels::add_arrived({.wire_dtype = *what.wire_dtype,
+                          .own_rounded = exchanges(step),
+                          .result_rounded = receive.completes,
+                          .postscale = receive.completes ? postscale(op) : 1.0},
+                         place(op, channel, receive.own), from, outputs, elements);
+    return;
+  }
+  for (std::byte* const output : outputs) {
+    kernels::cast(*what.wire_dtype, from, what.dtype, output, elements);
+  }
 }
 
 std::byte* RingBackend::landing(Operation& op, Channel& channel, const Receive& receive) const {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,9 @@ class RingBackend final : public Backend {
   bool may_send(Operation& op, Channel& channel, const Send& send);
   void make_chunks(Operation& op, Channel& channel, std::uint32_t count);
   void apply(Operation& op, Channel& channel, const Step& step, const std::byte* from);
+  // The same with a wire dtype, which `from` has.
+  void widen(Operation& op, Channel& channel, const Step& step, const std::byte* from,
+             std::span<std::byte* const> outputs);
   // Where a message is received: its place, if no more is to be done with it.
   std::byte* landing(Operation& op, Channel& channel, const Receive& receive) const;
   std::byte* place(Operation& op, Channel& channel, const Piece& piece) const;
