@@ -28,13 +28,6 @@ void change_what_a_rank_says(Input& input, std::size_t piece) {
 }  // namespace ciranda::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  ciranda::fuzz::Input input(data, size);
-  const bool is_rank = input.u8() % 2 == 1;
-  const std::size_t piece = 1u + input.u8();
-  if (is_rank) {
-    ciranda::fuzz::change_what_a_rank_says(input, piece);
-  } else {
-    ciranda::fuzz::listen_to(input, piece);
-  }
-  return 0;
+  using namespace ciranda::fuzz;
+  return play(Input(data, size), listen_to, change_what_a_rank_says);
 }

@@ -69,4 +69,13 @@ bool feed(Side& side, std::span<const std::byte> bytes, std::size_t piece,
   return true;
 }
 
+// A script of a handshake: who speaks, how many bytes arrive at a time, and what is said.
+using Speaker = void (*)(Input& input, std::size_t piece);
+inline int play(Input input, Speaker stranger, Speaker rank) {
+  const bool is_rank = input.u8() % 2 == 1;
+  const std::size_t piece = 1u + input.u8();
+  (is_rank ? rank : stranger)(input, piece);
+  return 0;
+}
+
 }  // namespace ciranda::fuzz
