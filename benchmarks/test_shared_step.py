@@ -5,31 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.common import (
-    ROUNDS_PER_START,
-    STARTS,
-    Json,
-    Samples,
-    as_json,
-    running,
-    training_sides,
-)
+from benchmarks import common, training
 from benchmarks.report import Report
-from benchmarks.training import (
-    MODELS,
-    TRIAL_S,
-    WARM_UP_STEPS,
-    WINDOW_S,
-    best_ddp_settings,
-    images_per_s,
-)
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adagrad", "rmsprop")
 SHARED_SIDES = ("ciranda repeated", "ciranda", "ciranda host")
 CROWD = 4
 CROWDED_SIDES = ("ddp", *SHARED_SIDES)
 
-Rates = dict[str, Samples]
+Rates = dict[str, common.Samples]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +28,7 @@ def report() -> Any:
 
 def add(report: Report, case: str, rates: Rates) -> None:
     report.table([case, *rates], [["images/s", *(r.show(1) for r in rates.values())]])
-    report.data[case] = as_json(rates)
+    report.data[case] = common.as_json(rates)
     report.data["panels"][case] = rates
 
 
@@ -53,13 +37,12 @@ def test_optimizers(optimizer: str, report: Report, benchmark: Any) -> None:
     rates: Rates = {}
 
     def one_start() -> None:
-        with running(training_sides("wide", SHARED_SIDES, optimizer)) as sides:
+        with common.running(common.training_sides("wide", SHARED_SIDES, optimizer)) as sides:
             steps = steps_of_a_window(sides[0], "wide")
-            for _ in range(ROUNDS_PER_START):
-                for side in sides:
-                    rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
+            for _ in range(common.ROUNDS_PER_START):
+                training.measure_in_turn(sides, steps, rates)
 
-    benchmark.pedantic(one_start, rounds=STARTS, iterations=1)
+    benchmark.pedantic(one_start, rounds=common.STARTS, iterations=1)
     add(report, f"wide, {optimizer}", rates)
     repeated = rates["ciranda repeated"]
     report.check(
@@ -69,27 +52,27 @@ def test_optimizers(optimizer: str, report: Report, benchmark: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", training.MODELS)
 def test_more_ranks_than_cores(model: str, report: Report, benchmark: Any) -> None:
     rates: Rates = {}
-    settings: Json | None = None
+    settings: common.Json | None = None
 
     def one_start() -> None:
         nonlocal settings
-        with running(training_sides(model, CROWDED_SIDES, ranks=CROWD)) as sides:
+        with common.running(common.training_sides(model, CROWDED_SIDES, ranks=CROWD)) as sides:
             ddp = sides[0]
             steps = steps_of_a_window(ddp, model)
             if settings is None:
-                trial_steps = max(3, int(steps * TRIAL_S[model] / WINDOW_S[model]))
-                settings, _ = best_ddp_settings(ddp, trial_steps)
+                trial_part = training.TRIAL_S[model] / training.WINDOW_S[model]
+                trial_steps = max(3, int(steps * trial_part))
+                settings, _ = training.best_ddp_settings(ddp, trial_steps)
             ddp.ask({"configure": settings})
             for side in sides:
-                images_per_s(side, max(WARM_UP_STEPS, steps // 4))
-            for _ in range(ROUNDS_PER_START):
-                for side in sides:
-                    rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
+                training.images_per_s(side, max(training.WARM_UP_STEPS, steps // 4))
+            for _ in range(common.ROUNDS_PER_START):
+                training.measure_in_turn(sides, steps, rates)
 
-    benchmark.pedantic(one_start, rounds=STARTS, iterations=1)
+    benchmark.pedantic(one_start, rounds=common.STARTS, iterations=1)
     add(report, f"{model}, {CROWD} ranks", rates)
     report.check(
         f"crowded.{model}",
@@ -99,7 +82,7 @@ def test_more_ranks_than_cores(model: str, report: Report, benchmark: Any) -> No
 
 
 def steps_of_a_window(side: Any, model: str) -> int:
-    images_per_s(side, WARM_UP_STEPS)
-    replies = side.ask({"steps": WARM_UP_STEPS})
-    step_s = max(reply["elapsed_s"] for reply in replies) / WARM_UP_STEPS
-    return max(4, int(WINDOW_S[model] / step_s))
+    training.images_per_s(side, training.WARM_UP_STEPS)
+    replies = side.ask({"steps": training.WARM_UP_STEPS})
+    step_s = max(reply["elapsed_s"] for reply in replies) / training.WARM_UP_STEPS
+    return max(4, int(training.WINDOW_S[model] / step_s))

@@ -5,25 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.common import (
-    ROUNDS_PER_START,
-    STARTS,
-    Json,
-    Samples,
-    as_json,
-    running,
-    training_sides,
-)
+from benchmarks import common, training
 from benchmarks.report import TARGETS, Report
-from benchmarks.training import (
-    MODELS,
-    TRIAL_S,
-    WARM_UP_STEPS,
-    WINDOW_S,
-    best_ddp_settings,
-    images_per_s,
-    images_per_s_alone,
-)
 
 OURS = ("ciranda repeated", "ciranda", "ciranda host")
 SIDES = ("one", "alone", "lockstep", "ddp", "zero", *OURS)
@@ -34,32 +17,31 @@ class ModelRun:
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self.rates: dict[str, Samples] = {}
-        self.ddp_settings: Json | None = None
+        self.rates: dict[str, common.Samples] = {}
+        self.ddp_settings: common.Json | None = None
         self.ddp_search: dict[str, float] = {}
-        self.description: Json = {}
+        self.description: common.Json = {}
 
     def one_start(self) -> None:
-        with running(training_sides(self.model, SIDES)) as (one, alone, *talking):
+        with common.running(common.training_sides(self.model, SIDES)) as (one, alone, *talking):
             self.description = alone.ask({"describe": True})[0]
             for side in (one, alone):
-                side.ask({"seconds": WINDOW_S[self.model] / 2})
-            _, step_s = images_per_s_alone(alone, WINDOW_S[self.model] / 2)
+                side.ask({"seconds": training.WINDOW_S[self.model] / 2})
+            _, step_s = training.images_per_s_alone(alone, training.WINDOW_S[self.model] / 2)
             ddp, zero = (side for side in talking if side.name in ("ddp", "zero"))
             if self.ddp_settings is None:
-                trial_steps = max(3, int(TRIAL_S[self.model] / step_s))
-                self.ddp_settings, self.ddp_search = best_ddp_settings(ddp, trial_steps)
+                trial_steps = max(3, int(training.TRIAL_S[self.model] / step_s))
+                self.ddp_settings, self.ddp_search = training.best_ddp_settings(ddp, trial_steps)
             for side in (ddp, zero):
                 side.ask({"configure": self.ddp_settings})
-            steps = max(4, int(WINDOW_S[self.model] / step_s))
+            steps = max(4, int(training.WINDOW_S[self.model] / step_s))
             for side in talking:
-                images_per_s(side, max(WARM_UP_STEPS, steps // 4))
-            for _ in range(ROUNDS_PER_START):
+                training.images_per_s(side, max(training.WARM_UP_STEPS, steps // 4))
+            for _ in range(common.ROUNDS_PER_START):
                 for side in (one, alone):
-                    rate, _ = images_per_s_alone(side, WINDOW_S[self.model])
-                    self.rates.setdefault(side.name, Samples()).add(rate)
-                for side in talking:
-                    self.rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
+                    rate, _ = training.images_per_s_alone(side, training.WINDOW_S[self.model])
+                    self.rates.setdefault(side.name, common.Samples()).add(rate)
+                training.measure_in_turn(talking, steps, self.rates)
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +54,12 @@ def finished() -> Any:
         write(report, runs)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", training.MODELS)
 def test_training(model: str, finished: dict[str, ModelRun], benchmark: Any) -> None:
     run = ModelRun(model)
     # pytest-benchmark's own figure is the time of a whole start with its rounds.
-    benchmark.pedantic(run.one_start, rounds=STARTS, iterations=1)
-    benchmark.extra_info["images_per_s"] = as_json(run.rates)
+    benchmark.pedantic(run.one_start, rounds=common.STARTS, iterations=1)
+    benchmark.extra_info["images_per_s"] = common.as_json(run.rates)
     finished[model] = run
 
 
@@ -112,7 +94,7 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
                     report.check(f"{key}.{model}.{peer}", f"{model}: {side} ÷ {title}", ratio)
         report.data[model] = {
             **about,
-            "images_per_s": as_json(run.rates),
+            "images_per_s": common.as_json(run.rates),
             "ddp_settings": settings,
             "ddp_search_images_per_s": run.ddp_search,
         }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from benchmarks.common import Json, Side
+from benchmarks.common import Json, Samples, Side
 
 MODELS = ("mlp", "deep", "small", "wide")
 WINDOW_S = {"mlp": 1.0, "deep": 1.5, "small": 1.5, "wide": 2.5}
@@ -31,6 +31,12 @@ def images_per_s(side: Side, steps: int) -> float:
     return float(
         sum(reply["images"] for reply in replies) / max(reply["elapsed_s"] for reply in replies)
     )
+
+
+def measure_in_turn(sides: Iterable[Side], steps: int, rates: dict[str, Samples]) -> None:
+    """Adds the images/s of each side to its samples."""
+    for side in sides:
+        rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
 
 
 def best_ddp_settings(
