@@ -24,19 +24,7 @@ PACKAGES = str(Path(ciranda.__file__).resolve().parents[1])
 GONE_S = 5.0  # promised: everything everywhere has ended within that time
 IPV4_AND_IPV6 = pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 
-REPORT = """
-import hashlib, json, os, socket
-found = {name: text for name, text in os.environ.items()}
-if "CIRANDA_KEY_FD" in found:
-    with open(int(found["CIRANDA_KEY_FD"]), "rb") as file:
-        key = file.read()
-    found["key"] = [len(key), hashlib.sha256(key).hexdigest()]
-if "CIRANDA_RENDEZVOUS_FD" in found:
-    with socket.socket(fileno=int(found["CIRANDA_RENDEZVOUS_FD"])) as listener:
-        found["listens"] = listener.getsockname()[:2]
-found["cwd"] = os.getcwd()
-print(json.dumps(found))
-"""
+REPORT = str(Path(__file__).with_name("report_rank.py"))
 # A rank that cannot be ended politely, with a child and a daemon that are hard to find again.
 TREE = """
 import os, signal, subprocess, time
@@ -194,7 +182,7 @@ def block_of(errors: str) -> str:
 @IPV4_AND_IPV6
 def test_ranks_on_two_hosts_find_their_places_and_each_other(make_cluster, family):
     cluster = make_cluster(addresses=(family,))
-    first, *_ = found = reports(cluster.run("-H", "node0:1,node1:2", cluster.script(REPORT)))
+    first, *_ = found = reports(cluster.run("-H", "node0:1,node1:2", REPORT))
     address = cluster.hosts[0].address()
     for name, values in {
         "CIRANDA_RANK": ["0", "1", "2"],
@@ -222,9 +210,9 @@ def test_ranks_on_two_hosts_find_their_places_and_each_other(make_cluster, famil
 
 def test_the_launchers_host_needs_no_rank(make_cluster):
     cluster = make_cluster(3, addresses=("ipv4",))
-    found = reports(cluster.run("-H", "node1,node2", cluster.script(REPORT)))
+    found = reports(cluster.run("-H", "node1,node2", REPORT))
     assert found[0]["listens"][0] == cluster.hosts[1].address()
-    (alone,) = reports(cluster.run("-H", "node1", cluster.script(REPORT)))
+    (alone,) = reports(cluster.run("-H", "node1", REPORT))
     assert not [name for name in alone if "KEY" in name or "RENDEZVOUS" in name]
 
 
@@ -234,7 +222,7 @@ def test_the_environment_goes_along_but_for_what_belongs_to_the_host(make_cluste
         "-H",
         "node0,node1",
         *("-x", "CHOSEN", "-x", "SPACED=a 'b' $c\nd"),
-        cluster.script(REPORT),
+        REPORT,
         CHOSEN="1",
         HOROVOD_FUSION_THRESHOLD="5",
         NOT_CHOSEN="secret",
@@ -248,14 +236,13 @@ def test_the_environment_goes_along_but_for_what_belongs_to_the_host(make_cluste
 
 def test_a_network_and_ports_can_be_chosen(make_cluster):
     cluster = make_cluster(nics=2)
-    script = cluster.script(REPORT)
     options = ("-H", "node0,node1", "--nic", "eth1", "--port-range", "20000-20009")
-    found = reports(cluster.run(*options, script))
+    found = reports(cluster.run(*options, REPORT))
     host, port = found[0]["listens"]
     assert host == cluster.hosts[0].address(nic=1) and 20000 <= port <= 20009
     assert {each["CIRANDA_NIC"] for each in found} == {"eth1"}
     assert {each["CIRANDA_PORT_RANGE"] for each in found} == {"20000-20009"}
-    result = cluster.run("-H", "node0,node1", "--nic", "eth7", script)
+    result = cluster.run("-H", "node0,node1", "--nic", "eth7", REPORT)
     assert result.returncode == 2
     assert "node0: --nic eth7: no address of this host fits; it has: " in result.stderr
 
@@ -476,12 +463,11 @@ def test_two_launchers_without_ssh_make_one_job(make_network, tmp_path):
     launcher = [sys.executable, "-m", "ciranda"]
     key = str(tmp_path / "key")
     hosts[0].check([*launcher, "key", key], env=environment)
-    (tmp_path / "rank.py").write_text(REPORT)
     place = f"--rendezvous=[{hosts[0].address()}]:29500"
     common = ["--no-ssh", "--nodes=2", place, f"--key-file={key}", "-np=1"]
     processes = [
         host.popen(
-            [*launcher, "run", *common, f"--node-rank={index}", "rank.py"],
+            [*launcher, "run", *common, f"--node-rank={index}", REPORT],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -495,6 +481,6 @@ def test_two_launchers_without_ssh_make_one_job(make_network, tmp_path):
     assert found[0]["listens"] == [hosts[0].address(), 29500]
     assert found[0]["key"] == found[1]["key"] and found[0]["key"][0] == 32
     wrong = hosts[1].run(
-        [*launcher, "run", *common, "--node-rank=0", "rank.py"], cwd=tmp_path, env=environment
+        [*launcher, "run", *common, "--node-rank=0", REPORT], cwd=tmp_path, env=environment
     )
     assert "this host does not have that address, and rank 0 runs here" in wrong.stderr
