@@ -39,6 +39,9 @@ class Carrier {
   // That host said goodbye before: no more from it.
   void part_with(int host) { relay_.part_with(host); }
 
+  // Whether the other hosts' kernels answer: see ControlConnection. Errors as advance()'s.
+  Status check_answers(std::uint64_t limit_ms) { return relay_.check_answers(limit_ms); }
+
   // The job has failed on this host: all others shall know. Best effort.
   void tell_failure(const Error& why) { relay_.tell_failure(why); }
   // What another host told.
@@ -52,9 +55,6 @@ class Carrier {
   bool alone() const { return relay_.alone(); }
   // Nothing waits to be sent or delivered.
   bool idle() const;
-  // Something waits for the last rank of this host, or the last host, but not for ever: advance()
-  // is to be called once within the patience.
-  bool holds() const { return joiner_.holds(); }
 
  private:
   bool hand_over(const Deliver& deliver);

@@ -287,6 +287,9 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(variables.integer("HOROVOD_START_TIMEOUT", 1, 86'400, start_seconds));
   CIRANDA_TRY(variables.integer("CIRANDA_START_TIMEOUT_SECONDS", 1, 86'400, start_seconds));
   config.start_timeout_ms = static_cast<std::uint64_t>(start_seconds) * 1000;
+  std::int64_t peer_seconds = static_cast<std::int64_t>(config.engine.peer_timeout_ms / 1000);
+  CIRANDA_TRY(variables.integer("CIRANDA_PEER_TIMEOUT", 1, 100, peer_seconds));
+  config.engine.peer_timeout_ms = static_cast<std::uint64_t>(peer_seconds) * 1000;
   CIRANDA_TRY(read_keep_heap(variables, config));
   CIRANDA_TRY(read_wire_dtype(variables, config));
   CIRANDA_TRY(read_engine_options(variables, cores, config));

@@ -17,13 +17,15 @@ namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
 constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
-constexpr std::uint32_t kRemoteEvent = UINT32_MAX;          // of a socket to another host
+// A keep-alive a second, so that the last answer within the timeout may still be on its way.
+constexpr std::uint64_t kLastAnswerMs = 500;
+constexpr int kLookForAnswersMs = 250;
+constexpr std::uint32_t kRemoteEvent = UINT32_MAX;  // of a socket to another host
 
 void relax_core() {
 #if defined(__x86_64__)
@@ -388,12 +390,10 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
   Doorbell& bell = control_.flags(mesh_.self).waiters;
   const std::uint32_t ticket = bell.announce();
   std::vector<Rank> blockers;
-  std::uint64_t sleep_ns = options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs;
   bool news = false;
   {
     const MutexLock lock(seat_);
     news = run_cycle();
-    if (carrier_ && carrier_->holds()) sleep_ns = std::min(sleep_ns, patience_ns());
     shm_->blocked_on(blockers);
     if (ring_) ring_->blocked_on(blockers);
     if (!unsent_.empty() || (carrier_ && !carrier_->idle())) {
@@ -413,7 +413,7 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
     arm_sockets();
   }
   for (const Rank rank : blockers) bells_.call_on(rank);
-  bell.sleep(ticket, sleep_ns);
+  bell.sleep(ticket, options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs);
 }
 
 bool Engine::run_cycle() {
@@ -798,6 +798,30 @@ void Engine::host_closed(int host, const Error& why) {
         .rank = ranks.front()});
 }
 
+// A host that is unplugged closes nothing.
+void Engine::check_hosts_answer() {
+  if (one_host() || failure_) return;
+  const std::uint64_t limit_ms = options_.peer_timeout_ms + kLastAnswerMs;
+  if (carrier_) {
+    const Status answers = carrier_->check_answers(limit_ms);
+    if (!answers) return host_closed(carrier_->lost_host(), answers.error());
+  }
+  for (std::size_t host = 0; host < remote_.hosts.size(); ++host) {
+    if (static_cast<int>(host) == remote_.host) continue;
+    for (const Rank rank : remote_.hosts[host]) {
+      for (const DataLink& link : remote_.data[static_cast<std::size_t>(rank)]) {
+        if (!link.fd.valid() || departed(rank)) continue;
+        const Status answers = check_answers(link.fd.get(), limit_ms);
+        if (answers) continue;
+        return fail({.code = ErrorCode::kRankLost,
+                     .text = "rank " + std::to_string(rank) + " at " + link.address + ": " +
+                             answers.error().text + "; host " + std::to_string(host) + " is lost",
+                     .rank = rank});
+      }
+    }
+  }
+}
+
 void Engine::close_remote() noexcept {
   for (auto& links : remote_.data) {
     for (DataLink& link : links) link.fd.reset();
@@ -841,14 +865,13 @@ void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
-  bool holds = false;  // requests that wait to be joined, which takes no event to give up
   {
     const MutexLock lock(seat_);
     arm_sockets();
   }
   while (!stopping_.load(std::memory_order_acquire)) {
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                   holds ? static_cast<int>(patience_ns() / kMsInNs) : -1);
+                                   one_host() ? -1 : kLookForAnswersMs);
     std::uint64_t rings = 0;
     [[maybe_unused]] const ssize_t drained = ::read(own, &rings, sizeof rings);
     seat_.lock();
@@ -857,6 +880,7 @@ void Engine::background_loop() {
       if (local == kRemoteEvent) continue;  // the cycle looks at them
       if (static_cast<int>(local) != mesh_.self) service_peer(static_cast<int>(local));
     }
+    check_hosts_answer();
     // Drive until nothing moves for a while, or until a user's thread wants the seat.
     std::uint64_t idle_since_ns = monotonic_ns();
     while (seat_wanted_.load(std::memory_order_relaxed) == 0) {
@@ -874,7 +898,6 @@ void Engine::background_loop() {
       flags.background_listens.store(1, std::memory_order_seq_cst);
       if (!run_cycle()) break;  // asked for news; none came in between
     }
-    holds = carrier_ && carrier_->holds();
     arm_sockets();
     seat_.unlock();
     publish_leftovers();

@@ -39,6 +39,7 @@ struct EngineOptions {
   std::size_t cache_entries = kCacheEntriesDefault;
   FusionLimits fusion;
   RingOptions ring;                              // between hosts
+  std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel
   std::string timeline_path;                     // empty: none
   std::function<void(const std::string&)> warn;  // one sentence; called from any thread
 };
@@ -153,6 +154,7 @@ class Engine {
   void service_peer(int local) REQUIRES(seat_);
   void peer_closed(int local) REQUIRES(seat_);
   void host_closed(int host, const Error& why) REQUIRES(seat_);
+  void check_hosts_answer() REQUIRES(seat_);
   bool departed(std::span<const Rank> ranks) const REQUIRES(seat_);
   bool departed(Rank rank) const REQUIRES(seat_) { return departed(std::span(&rank, 1)); }
   bool carried_everything() const REQUIRES(seat_);

@@ -157,6 +157,11 @@ Status ControlConnection::flush() {
   return {};
 }
 
+Status ControlConnection::check_answers(std::uint64_t limit_ms) const {
+  const Status answers = ciranda::check_answers(fd_.get(), limit_ms);
+  return answers ? answers : about_peer(answers.error());
+}
+
 Result<std::optional<OpenedFrame>> ControlConnection::receive() {
   for (;;) {
     if (!unread_.empty()) {

@@ -53,6 +53,9 @@ class ControlConnection {
   Status flush();
   bool has_queued() const { return sent_ < queued_.size(); }
 
+  // See check_answers() of tcp.h; names the peer.
+  Status check_answers(std::uint64_t limit_ms) const;
+
   // The next frame, or nothing yet. The payload is valid until the next call. kRankLost when the
   // peer has closed, kMalformed when its bytes cannot be trusted; both name it.
   Result<std::optional<OpenedFrame>> receive();

@@ -57,6 +57,15 @@ Result<bool> Relay::advance(const Take& take, std::size_t frames_max) {
   return moved;
 }
 
+Status Relay::check_answers(std::uint64_t limit_ms) {
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    lost_host_ = host_of(i);
+    if (connections_[i]) CIRANDA_TRY(connections_[i]->check_answers(limit_ms));
+  }
+  lost_host_ = -1;
+  return {};
+}
+
 void Relay::take_last_words(int host, const Take& take) {
   const std::size_t i = at_centre() ? static_cast<std::size_t>(host) - 1 : 0;
   while (connections_[i]) {

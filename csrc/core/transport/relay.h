@@ -33,6 +33,8 @@ class Relay {
   using Take = std::function<Status(Rank from, std::span<const std::byte> frame)>;
   Result<bool> advance(const Take& take, std::size_t frames_max);
   int lost_host() const { return lost_host_; }
+  // kRankLost, as advance()'s, when the kernel of another host has answered nothing for `limit_ms`.
+  Status check_answers(std::uint64_t limit_ms);
   // What the lost host sent before it was lost.
   void take_last_words(int host, const Take& take);
   // That host said goodbye before: no more from it.

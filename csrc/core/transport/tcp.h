@@ -54,12 +54,14 @@ Result<Fd> listen_tcp(const std::string& host, PortRange ports = {});
 // A listening socket that the starter has opened and handed over: checked and made like ours.
 Result<Fd> adopt_listener(Fd socket);
 
-// How long a peer may be silent towards the kernel (unacknowledged data, unanswered keep-alive)
-// before the connection is cut.
-inline constexpr std::uint64_t kPeerSilentMs = 10'000;
-
-// Sets what a connection between ranks needs: no delay, keep-alive, the limit above.
+// Sets what a connection between ranks needs: no delay, and a keep-alive that asks the peer's
+// kernel once a second, for check_answers().
 Status set_connection_options(int socket);
+
+// kRankLost when the peer's kernel has answered nothing for `limit_ms`. It answers for a peer that
+// is stopped or computes, so its host or the way there is down. Nothing is wrong with a connection
+// that a side has closed: whoever reads or writes learns of that. Never blocks.
+Status check_answers(int socket, std::uint64_t limit_ms);
 
 // Connects to one address; kTimeout at the deadline (monotonic_ns). Blocks.
 Result<Fd> connect_tcp(const SocketAddress& address, std::uint64_t deadline_ns);

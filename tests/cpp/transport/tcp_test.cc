@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/transport/socket_io.h"
@@ -46,7 +49,7 @@ TEST_P(TcpFamily, ConnectsToAChosenPortWithTheOptionsOfAConnection) {
   const int fd = client.value().get();
   EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_EQ(option(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
-  EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), static_cast<int>(kPeerSilentMs));
+  EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 1);
   for (const int each : {fd, listener.value().get()}) {
     EXPECT_NE(::fcntl(each, F_GETFD) & FD_CLOEXEC, 0);
     EXPECT_NE(::fcntl(each, F_GETFL) & O_NONBLOCK, 0);
@@ -164,6 +167,27 @@ TEST(Tcp, TellsAClosedPeerFromASilentOne) {
   ASSERT_TRUE(wait_readable(client.value().get(), in_ms(5'000)).value());
   EXPECT_EQ(receive_some(client.value().get(), buffer).error().code, ErrorCode::kRankLost);
   EXPECT_EQ(send_some(client.value().get(), buffer).error().code, ErrorCode::kRankLost);
+}
+
+TEST(Tcp, APeerThatReadsNothingStillAnswers) {
+  auto listener = listen_tcp("127.0.0.1");
+  auto client = connect_to("127.0.0.1", port_of(listener.value()));
+  const int fd = client.value().get();
+  ::poll(nullptr, 0, 120);
+  const Status idle = check_answers(fd, 100);
+  ASSERT_FALSE(idle.ok()) << "nobody was asked yet, so nobody has answered";
+  EXPECT_EQ(idle.error().code, ErrorCode::kRankLost);
+  EXPECT_TRUE(check_answers(fd, 1000).ok());
+
+  const std::vector<std::byte> bytes(1 << 20);
+  while (send_some(fd, bytes).value() > 0) {
+  }
+  for (int i = 0; i < 10; ++i) {  // asked after 0.2, 0.4, 0.8 s
+    ::poll(nullptr, 0, 100);
+    while (send_some(fd, bytes).value() > 0) {
+    }
+  }
+  EXPECT_TRUE(check_answers(fd, 1).ok());
 }
 
 TEST(Endpoint, PutsIpv6InBrackets) {

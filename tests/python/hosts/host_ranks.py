@@ -22,16 +22,22 @@ Start = Callable[..., list[subprocess.Popen[str]]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Starts `program` as `ranks_per_host` ranks on every host; the processes, by rank."""
+    """Starts `program` as `ranks_per_host` ranks on every host, which meet on eth<nic>; returns the
+    processes by rank."""
 
     def start(
-        network: Network, program: Path, *arguments: str, ranks_per_host: int = 1, **env: str
+        network: Network,
+        program: Path,
+        *arguments: str,
+        ranks_per_host: int = 1,
+        nic: int = 0,
+        **env: str,
     ) -> list[subprocess.Popen[str]]:
         key = tmp_path / "key"
         key.touch(0o600)
         key.write_bytes(os.urandom(32))
         job = uuid.uuid4().hex
-        address = network.hosts[0].address()
+        address = network.hosts[0].address(nic=nic)
         hosts = len(network.hosts)
         processes = []
         for host in network.hosts:
@@ -66,6 +72,14 @@ def start(tmp_path: Path) -> Start:
         return processes
 
     return start
+
+
+def wait_for(processes: list[subprocess.Popen[str]], line: str) -> None:
+    """Until each of them has printed that line."""
+    for process in processes:
+        assert process.stdout is not None
+        said = [each.rstrip("\n") for each in iter(process.stdout.readline, f"{line}\n")]
+        assert process.poll() is None, said
 
 
 def outputs(processes: list[subprocess.Popen[str]]) -> list[str]:

@@ -1,4 +1,5 @@
-"""A rank of test_hosts.py: trains beside a copy that sees the joined batch, and compares."""
+"""A rank of the tests here: `train.py SHARD_STEP [STEPS]` trains beside a copy that sees the joined
+batch, and compares."""
 
 from __future__ import annotations
 
@@ -11,11 +12,10 @@ from torch import nn
 
 import ciranda.torch as hvd
 
-STEPS = 20
-
 
 def main() -> None:
     shard_step = {"off": False}.get(sys.argv[1], sys.argv[1])
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     hvd.init()
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
@@ -29,7 +29,7 @@ def main() -> None:
         max_grad_norm=1.0,
     )
     plain = torch.optim.Adam(alone.parameters(), lr=1e-3)
-    for step in range(STEPS):
+    for step in range(steps):
         batch = torch.randn(hvd.size(), 8, 64, generator=torch.Generator().manual_seed(step))
         batch = batch.double()
         optimizer.zero_grad()
@@ -39,6 +39,7 @@ def main() -> None:
         alone(batch.flatten(0, 1)).square().mean().backward()
         nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
         plain.step()
+        print(f"step {step}", flush=True)
     off = max(
         float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
         for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True)
