@@ -23,24 +23,27 @@ struct Starter {
   const char* local_size;
   const char* job;             // tells two jobs of one user apart
   const char* step = nullptr;  // where a job has several worlds: which one
-  const char* hosts = nullptr;
   const char* cross_rank = nullptr;
   const char* cross_size = nullptr;
+  const char* hosts = nullptr;  // their names; rank 0 is on the first
 };
 constexpr std::array<Starter, 6> kStarters = {{
     {"ciranda", "CIRANDA_RANK", "CIRANDA_SIZE", "CIRANDA_LOCAL_RANK", "CIRANDA_LOCAL_SIZE",
-     "CIRANDA_JOB_ID", nullptr, nullptr, "CIRANDA_CROSS_RANK", "CIRANDA_CROSS_SIZE"},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
+     "CIRANDA_JOB_ID", nullptr, "CIRANDA_CROSS_RANK", "CIRANDA_CROSS_SIZE"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", nullptr,
+     "GROUP_RANK", "GROUP_WORLD_SIZE"},
     {"horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
-     "HOROVOD_GLOO_RENDEZVOUS_PORT"},
+     "HOROVOD_GLOO_RENDEZVOUS_PORT", nullptr, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
     // Only variables of a step: those of its allocation are also found in the batch script and in
-    // smaller steps. Slurm has no plain number for the tasks of this host, hence `hosts`.
+    // smaller steps. Slurm has no plain number for the tasks of this host.
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID",
-     "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES"},
+     "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"},
 }};
+constexpr PortRange kRendezvousPorts = {20'000, 29'999};  // below the ports that kernels hand out
+constexpr const char* kSlurmTasks = "SLURM_STEP_TASKS_PER_NODE";
 
 constexpr int kStreamsMax = 8;  // each costs descriptors and memory at every peer
 static_assert(kStreamsMax <= kLanesMax);
@@ -85,44 +88,98 @@ class Variables {
   const Getenv& getenv_;
 };
 
+bool is_found(const Variables& variables, const Starter& starter) {
+  return variables.text(starter.rank) != nullptr && variables.text(starter.size) != nullptr;
+}
+
 const Starter* find_starter(const Variables& variables) {
   for (const Starter& starter : kStarters) {
-    if (variables.text(starter.rank) != nullptr && variables.text(starter.size) != nullptr) {
-      return &starter;
-    }
+    if (!is_found(variables, starter)) continue;
+    // srun --mpi=pmi2 sets variables of mpiexec too, but only some.
+    const bool partly =
+        starter.name == std::string_view("mpiexec") && !variables.text(starter.local_rank);
+    return partly && is_found(variables, kStarters.back()) ? &kStarters.back() : &starter;
   }
   return nullptr;
+}
+
+// Slurm's short form of a number for each node, such as "2(x3),1". 0 where that node has none.
+int tasks_of_node(std::string_view text, int node) {
+  const auto number = [&text] {
+    int value = 0;
+    const auto [rest, problem] = std::from_chars(text.begin(), text.end(), value);
+    text.remove_prefix(static_cast<std::size_t>(rest - text.begin()));
+    return problem == std::errc{} ? value : 0;
+  };
+  for (;; text.remove_prefix(1)) {
+    const int tasks = number();
+    int nodes = 1;
+    if (text.starts_with("(x")) {
+      text.remove_prefix(2);
+      nodes = number();
+      if (!text.starts_with(')')) return 0;
+      text.remove_prefix(1);
+    }
+    if (node < nodes) return tasks;
+    node -= nodes;
+    if (!text.starts_with(',')) return 0;
+  }
+}
+
+// The first name of a list such as "gpu[03-05,7],node1": "gpu03".
+std::string first_host(std::string_view list) {
+  std::string name;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      name += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    name += list.substr(1, list.find_first_of("-,]") - 1);
+    list.remove_prefix(std::min(list.find(']'), list.size() - 1) + 1);
+  }
+  return name;
+}
+
+Status read_slurm_tasks(const Variables& variables, Place& place) {
+  const char* tasks = variables.text(kSlurmTasks);
+  if (tasks == nullptr) tasks = "";
+  place.local_size = tasks_of_node(tasks, place.cross_rank);
+  if (place.local_size > 0 && place.local_size <= place.size) return {};
+  return bad_value(kSlurmTasks, tasks,
+                   "the tasks of each node, such as 2(x3),1, and this is node " +
+                       std::to_string(place.cross_rank));
 }
 
 Status read_place(const Variables& variables, const Starter& starter, Place& place) {
   CIRANDA_TRY(variables.integer(starter.size, 1, kRanksMax, place.size));
   CIRANDA_TRY(variables.integer(starter.rank, 0, place.size - 1, place.rank));
-  int hosts = 1;
-  CIRANDA_TRY(variables.integer(starter.hosts, 1, place.size, hosts));
-  if (hosts > 1) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .text = std::string(starter.name) + " started " + std::to_string(place.size) +
-                         " ranks on " + std::to_string(hosts) +
-                         " hosts; ciranda runs on one host so far, start all ranks on it"};
-  }
   // Not told: then every rank is on this host.
   place.local_size = place.size;
   place.local_rank = place.rank;
+  CIRANDA_TRY(variables.integer(starter.cross_size, 1, place.size, place.cross_size));
+  if (place.cross_size > 1) {
+    CIRANDA_TRY(variables.integer(starter.cross_rank, 0, place.cross_size - 1, place.cross_rank));
+    if (starter.local_size == nullptr) CIRANDA_TRY(read_slurm_tasks(variables, place));
+  }
   CIRANDA_TRY(variables.integer(starter.local_size, 1, place.size, place.local_size));
   CIRANDA_TRY(variables.integer(starter.local_rank, 0, place.local_size - 1, place.local_rank));
-  if (place.local_size == place.size) return {};
-  place.cross_size = (place.size + place.local_size - 1) / place.local_size;
-  place.cross_rank = place.rank / place.local_size;
-  CIRANDA_TRY(variables.integer(starter.cross_size, 2, place.size, place.cross_size));
-  CIRANDA_TRY(variables.integer(starter.cross_rank, 0, place.cross_size - 1, place.cross_rank));
-  if (variables.text("CIRANDA_RENDEZVOUS") == nullptr) {
-    return Error{
-        .code = ErrorCode::kInvalidArgument,
-        .text = std::string(starter.name) + " started " + std::to_string(place.size) +
-                " ranks with " + std::to_string(place.local_size) +
-                " on this host; ranks on several hosts meet at CIRANDA_RENDEZVOUS=host:port "
-                "of rank 0 and need a key (CIRANDA_KEY_FILE), which `ciranda run` sets"};
+  if (place.local_size == place.size) {
+    place.cross_rank = 0;
+    place.cross_size = 1;
+    return {};
   }
+  if (place.cross_size > 1) return {};
+  if (place.size % place.local_size != 0 || place.rank % place.local_size != place.local_rank) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text = std::string(starter.name) + " does not tell on which host rank " +
+                         std::to_string(place.rank) + " of " + std::to_string(place.size) +
+                         " is, local rank " + std::to_string(place.local_rank) + " of " +
+                         std::to_string(place.local_size) +
+                         "; let it number the ranks host by host, as many on each"};
+  }
+  place.cross_size = place.size / place.local_size;
+  place.cross_rank = place.rank / place.local_size;
   return {};
 }
 
@@ -151,20 +208,46 @@ bool parse_ports(std::string_view text, PortRange& ports) {
          ports.first <= ports.last;
 }
 
-Status read_remote(const Variables& variables, RemoteConfig& remote) {
-  const char* rendezvous = variables.text("CIRANDA_RENDEZVOUS");
-  if (!parse_endpoint(rendezvous, remote.rendezvous)) {
-    return bad_value("CIRANDA_RENDEZVOUS", rendezvous, "host:port, with an IPv6 address in []");
+// The same on all hosts, and for two jobs hardly ever.
+std::uint16_t port_of_job(const std::string& job_id, PortRange ports) {
+  std::uint32_t hash = 2'166'136'261;  // FNV-1a
+  for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 16'777'619;
+  return static_cast<std::uint16_t>(ports.first + hash % (ports.last - ports.first + 1u));
+}
+
+// Where rank 0 listens: as told, or on a port that every rank derives alike.
+Status read_rendezvous(const Variables& variables, const Starter& starter,
+                       const std::string& job_id, RemoteConfig& remote) {
+  if (const char* told = variables.text("CIRANDA_RENDEZVOUS")) {
+    if (parse_endpoint(told, remote.rendezvous)) return {};
+    return bad_value("CIRANDA_RENDEZVOUS", told, "host:port, with an IPv6 address in []");
   }
+  if (const char* master = variables.text("MASTER_ADDR")) {
+    remote.rendezvous.host = master;
+  } else if (const char* hosts = variables.text(starter.hosts)) {
+    remote.rendezvous.host = first_host(hosts);
+  } else {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = std::string(starter.name) +
+                         " started ranks on several hosts, which meet at rank 0; set MASTER_ADDR "
+                         "to an address of its host, or CIRANDA_RENDEZVOUS to host:port"};
+  }
+  const bool any = remote.ports.first == 0;
+  remote.rendezvous.port = port_of_job(job_id, any ? kRendezvousPorts : remote.ports);
+  return {};
+}
+
+Status read_remote(const Variables& variables, const Starter& starter, const std::string& job_id,
+                   RemoteConfig& remote) {
   CIRANDA_TRY(variables.integer("CIRANDA_RENDEZVOUS_FD", 0, 1 << 20, remote.listener_fd));
   CIRANDA_TRY(variables.integer("CIRANDA_KEY_FD", 0, 1 << 20, remote.key_fd));
   if (const char* file = variables.text("CIRANDA_KEY_FILE")) remote.key_file = file;
   if (remote.key_fd < 0 && remote.key_file.empty()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text =
-                     "ranks on several hosts need the job's key: set CIRANDA_KEY_FILE to a "
-                     "private file of 32 random bytes that is the same on every host, or start "
-                     "them with `ciranda run`"};
+                     "ranks on several hosts need the job's key: make one with `ciranda key "
+                     "FILE`, copy it to every host, and set CIRANDA_KEY_FILE=FILE for all "
+                     "ranks; or start them with `ciranda run`"};
   }
   if (const char* nic = variables.text("CIRANDA_NIC")) remote.nic = nic;
   if (const char* ports = variables.text("CIRANDA_PORT_RANGE")) {
@@ -172,7 +255,7 @@ Status read_remote(const Variables& variables, RemoteConfig& remote) {
       return bad_value("CIRANDA_PORT_RANGE", ports, "two ports, such as 20000-20099");
     }
   }
-  return {};
+  return read_rendezvous(variables, starter, job_id, remote);
 }
 
 // A folder name that all ranks of a job derive alike and no other job of this user does.
@@ -276,7 +359,9 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
     const char* job = variables.text(starter->job);
     config.job_id = job != nullptr ? job : "0";
     if (const char* step = variables.text(starter->step)) config.job_id += std::string(".") + step;
-    if (config.place.cross_size > 1) CIRANDA_TRY(read_remote(variables, config.remote));
+    if (config.place.cross_size > 1) {
+      CIRANDA_TRY(read_remote(variables, *starter, config.job_id, config.remote));
+    }
     const char* folder = variables.text("CIRANDA_JOB_DIR");
     config.job_folder =
         folder != nullptr ? folder : default_job_folder(variables, *starter, config.job_id);

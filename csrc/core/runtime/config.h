@@ -23,7 +23,7 @@ struct Place {
 
 // How the ranks of several hosts find and trust each other.
 struct RemoteConfig {
-  Endpoint rendezvous;   // where rank 0 listens; CIRANDA_RENDEZVOUS
+  Endpoint rendezvous;   // where rank 0 listens; CIRANDA_RENDEZVOUS, or MASTER_ADDR and a port
   int listener_fd = -1;  // rank 0: inherited, listening; CIRANDA_RENDEZVOUS_FD
   int key_fd = -1;       // inherited, gives the job's key; CIRANDA_KEY_FD
   std::string key_file;  // else the file with it; CIRANDA_KEY_FILE

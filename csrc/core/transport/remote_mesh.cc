@@ -80,14 +80,32 @@ class Meeting {
       if (!adopted) return adopted.error();
       listeners.push_back(std::move(adopted).value());
     } else {
-      auto addresses = resolve(join_.rendezvous);
-      if (!addresses) return addresses.error();
+      auto hosts = rendezvous_addresses();
+      if (!hosts) return hosts.error();
       const std::uint16_t port = join_.rendezvous.port;
-      auto socket = listen_tcp(addresses.value().front().endpoint().host, {port, port});
-      if (!socket) return socket.error();
-      listeners.push_back(std::move(socket).value());
+      for (const std::string& host : hosts.value()) {
+        auto socket = listen_tcp(host, {port, port});
+        if (!socket) return socket.error();
+        listeners.push_back(std::move(socket).value());
+      }
     }
     return advertise(listeners.back());
+  }
+
+  Result<std::vector<std::string>> rendezvous_addresses() const {
+    auto addresses = resolve(join_.rendezvous);
+    if (!addresses) return addresses.error();
+    const SocketAddress& first = addresses.value().front();
+    std::vector<std::string> hosts = {first.endpoint().host};
+    if (!is_loopback(first) || hosts.front() == join_.rendezvous.host) return hosts;
+    // Debian gives the name of a host a loopback address on that host itself: its own ranks call
+    // there, but others cannot.
+    auto all = list_host_addresses();
+    if (!all) return all.error();
+    auto chosen = choose_addresses(all.value(), join_.nic);
+    if (!chosen) return chosen.error();
+    hosts.push_back(chosen.value().front().address);
+    return hosts;
   }
 
   Status add_own_addresses(std::vector<Fd>& listeners) {

@@ -95,6 +95,15 @@ Endpoint SocketAddress::endpoint() const {
   return {.host = host, .port = static_cast<std::uint16_t>(std::strtoul(port, nullptr, 10))};
 }
 
+bool is_loopback(const SocketAddress& address) {
+  if (address.family() == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(
+        &reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr);
+  }
+  const auto* in = reinterpret_cast<const sockaddr_in*>(&address.storage);
+  return ntohl(in->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

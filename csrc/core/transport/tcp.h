@@ -33,6 +33,8 @@ struct SocketAddress {
   Endpoint endpoint() const;
 };
 
+bool is_loopback(const SocketAddress& address);
+
 // Addresses of a name or number, of both families, in the system's order. Blocks as long as the
 // system's resolver does; numbers are answered at once. kInvalidArgument names the host.
 Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint);

@@ -69,10 +69,85 @@ TEST(Config, AStepOfSlurmIsNotItsAllocation) {
   variables["SLURM_STEP_ID"] = "1";
   EXPECT_NE(first.value().job_folder, read(variables).value().job_folder);
   EXPECT_NE(first.value().job_id, read(variables).value().job_id);
+}
 
-  variables["SLURM_STEP_NUM_NODES"] = "2";
-  ASSERT_FALSE(read(variables).ok());
-  EXPECT_EQ(read(variables).error().code, ErrorCode::kUnsupported);
+// Whatever a starter calls it: rank 3 of 5, the second of two on host 1 of 3.
+TEST(Config, StartersOnSeveralHostsTellWhereRankZeroIs) {
+  std::map<std::string, std::string> torchrun = {{"RANK", "3"},
+                                                 {"WORLD_SIZE", "5"},
+                                                 {"LOCAL_RANK", "1"},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"GROUP_RANK", "1"},
+                                                 {"GROUP_WORLD_SIZE", "3"},
+                                                 {"MASTER_ADDR", "node0"},
+                                                 {"MASTER_PORT", "29500"}};
+  std::map<std::string, std::string> srun = {{"SLURM_PROCID", "3"},
+                                             {"SLURM_STEP_NUM_TASKS", "5"},
+                                             {"SLURM_LOCALID", "1"},
+                                             {"SLURM_NODEID", "1"},
+                                             {"SLURM_STEP_NUM_NODES", "3"},
+                                             {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                                             {"SLURM_STEP_NODELIST", "node[0-1],other"},
+                                             {"SLURM_JOB_ID", "7"},
+                                             {"SLURM_STEP_ID", "0"},
+                                             {"PMI_RANK", "3"},  // srun --mpi=pmi2
+                                             {"PMI_SIZE", "5"}};
+  for (auto* variables : {&torchrun, &srun}) {
+    EXPECT_NE(read(*variables).error().text.find("ciranda key FILE"), std::string::npos);
+    (*variables)["CIRANDA_KEY_FILE"] = "/a/file";
+    const auto config = read(*variables);
+    ASSERT_TRUE(config.ok()) << config.error().text;
+    EXPECT_EQ(config.value().place.local_rank, 1);
+    EXPECT_EQ(config.value().place.local_size, 2);
+    EXPECT_EQ(config.value().place.cross_rank, 1);
+    EXPECT_EQ(config.value().place.cross_size, 3);
+    EXPECT_EQ(config.value().remote.rendezvous.host, "node0");
+    EXPECT_GE(config.value().remote.rendezvous.port, 20'000);
+    EXPECT_LE(config.value().remote.rendezvous.port, 29'999);
+    (*variables)["CIRANDA_PORT_RANGE"] = "4711-4711";
+    EXPECT_EQ(read(*variables).value().remote.rendezvous.port, 4711);
+  }
+  srun["SLURM_NODEID"] = "2";
+  srun["SLURM_PROCID"] = "4";
+  srun["SLURM_LOCALID"] = "0";
+  EXPECT_EQ(read(srun).value().place.local_size, 1);
+  for (const char* wrong : {"2(x2", "2", "2(x2),", "6(x3)", "x", ""}) {
+    srun["SLURM_STEP_TASKS_PER_NODE"] = wrong;
+    EXPECT_NE(read(srun).error().text.find("this is node 2"), std::string::npos) << wrong;
+  }
+}
+
+TEST(Config, TheFirstHostOfASlurmListHoldsRankZero) {
+  std::map<std::string, std::string> srun = {
+      {"SLURM_PROCID", "0"},          {"SLURM_STEP_NUM_TASKS", "2"},
+      {"SLURM_LOCALID", "0"},         {"SLURM_STEP_NUM_NODES", "2"},
+      {"SLURM_NODEID", "0"},          {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+      {"CIRANDA_KEY_FILE", "/a/file"}};
+  for (const auto& [list, first] :
+       std::map<std::string, std::string>{{"a,b", "a"},
+                                          {"gpu[03-05,7],a", "gpu03"},
+                                          {"n[7,9]", "n7"},
+                                          {"r[1-2]n[3-4].org", "r1n3.org"},
+                                          {"n[", "n"}}) {
+    srun["SLURM_STEP_NODELIST"] = list;
+    EXPECT_EQ(read(srun).value().remote.rendezvous.host, first);
+  }
+  srun["MASTER_ADDR"] = "192.0.2.1";
+  EXPECT_EQ(read(srun).value().remote.rendezvous.host, "192.0.2.1");
+}
+
+TEST(Config, MpirunsRanksAreCountedHostByHost) {
+  std::map<std::string, std::string> mpirun = {{"OMPI_COMM_WORLD_RANK", "3"},
+                                               {"OMPI_COMM_WORLD_SIZE", "4"},
+                                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                               {"CIRANDA_KEY_FILE", "/a/file"}};
+  EXPECT_NE(read(mpirun).error().text.find("set MASTER_ADDR"), std::string::npos);
+  mpirun["MASTER_ADDR"] = "node0";
+  EXPECT_EQ(read(mpirun).value().place.cross_rank, 1);
+  EXPECT_EQ(read(mpirun).value().place.cross_size, 2);
+  mpirun["OMPI_COMM_WORLD_RANK"] = "2";  // --map-by node
+  EXPECT_NE(read(mpirun).error().text.find("host by host"), std::string::npos);
 }
 
 TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
@@ -113,10 +188,10 @@ TEST(Config, SeveralHostsNeedARendezvousAndAKey) {
   std::map<std::string, std::string> started = {
       {"CIRANDA_RANK", "3"},       {"CIRANDA_SIZE", "5"},       {"CIRANDA_LOCAL_RANK", "0"},
       {"CIRANDA_LOCAL_SIZE", "2"}, {"CIRANDA_CROSS_RANK", "1"}, {"CIRANDA_CROSS_SIZE", "2"}};
-  EXPECT_NE(read(started).error().text.find("meet at CIRANDA_RENDEZVOUS"), std::string::npos);
-  started["CIRANDA_RENDEZVOUS"] = "[2001:db8::1]:4711";
   EXPECT_NE(read(started).error().text.find("need the job's key"), std::string::npos);
   started["CIRANDA_KEY_FILE"] = "/a/file";
+  EXPECT_NE(read(started).error().text.find("CIRANDA_RENDEZVOUS to host:port"), std::string::npos);
+  started["CIRANDA_RENDEZVOUS"] = "[2001:db8::1]:4711";
   started["CIRANDA_PORT_RANGE"] = "20000-20099";
   started["CIRANDA_NIC"] = "eth*";
   const auto config = read(started);

@@ -74,6 +74,18 @@ TEST(Tcp, NeverListensOnEveryNetwork) {
   }
 }
 
+TEST(Tcp, KnowsAddressesThatOnlyThisHostReaches) {
+  for (const auto& [host, loopback] :
+       std::vector<std::pair<const char*, bool>>{{"127.0.0.1", true},
+                                                 {"127.0.1.1", true},
+                                                 {"::1", true},
+                                                 {"128.0.0.1", false},
+                                                 {"10.0.0.1", false},
+                                                 {"fd00::1", false}}) {
+    EXPECT_EQ(is_loopback(resolve({.host = host}).value().front()), loopback) << host;
+  }
+}
+
 TEST(Tcp, TakesTheNextFreePortOfARange) {
   auto first = listen_tcp("127.0.0.1");
   ASSERT_TRUE(first.ok());

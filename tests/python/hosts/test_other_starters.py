@@ -1,0 +1,84 @@
+"""torchrun and mpirun, for real, over two hosts: breaks when a rank takes its place, or that where
+ranks meet, from the wrong variable."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_ranks import outputs
+
+HERE = Path(__file__).parent
+
+MakeNetwork = Callable[..., Any]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of every rank: a key, and a folder that hosts do not share."""
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    return {"CIRANDA_KEY_FILE": str(key), "XDG_RUNTIME_DIR": "/run", "OMP_NUM_THREADS": "1"}
+
+
+def assert_trained(texts: list[str], rank_count: int) -> None:
+    results = [
+        json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")
+    ]
+    assert len(results) == rank_count, texts
+    assert all(result["off"] < 1e-6 and result["equal"] for result in results)
+
+
+def torchrun(network: Any, environment: dict[str, str]) -> list[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    command += ["--master-addr=node0"]
+    rank = [str(HERE / "train.py"), "auto", "5"]
+    return [
+        host.popen(
+            [*command, f"--node-rank={host.index}", *rank],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for host in network.hosts
+    ]
+
+
+def test_torchrun_on_two_hosts_trains(
+    make_network: MakeNetwork, environment: dict[str, str], tmp_path: Path
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    # As Debian does: a host finds itself at a loopback address.
+    names = tmp_path / "hosts"
+    names.write_text("127.0.0.1 localhost\n127.0.1.1 node0\n")
+    network.hosts[0].check(["mount", "--bind", str(names), "/etc/hosts"])
+    assert_trained(outputs(torchrun(network, environment)), 4)
+
+
+def test_without_a_key_a_rank_says_how_to_make_one(
+    make_network: MakeNetwork, environment: dict[str, str]
+) -> None:
+    del environment["CIRANDA_KEY_FILE"]
+    network = make_network(2, addresses=("ipv4",))
+    for text in outputs(torchrun(network, environment)):
+        assert "need the job's key: make one with `ciranda key FILE`" in text, text
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (openmpi-bin)")
+def test_mpirun_on_two_hosts_trains(make_network: MakeNetwork, environment: dict[str, str]) -> None:
+    host = make_network(2, addresses=("ipv4",), ssh=True).hosts[0]
+    variables = {**environment, "MASTER_ADDR": "node0"}
+    command = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-H", "node0:2,node1:2"]
+    for name, value in variables.items():
+        command += ["-x", f"{name}={value}"]
+    ended = host.run([*command, sys.executable, str(HERE / "train.py"), "auto", "5"], timeout=60)
+    assert_trained([ended.stdout + ended.stderr], 4)
