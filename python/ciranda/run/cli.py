@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ciranda import cmake_prefix_path
-from ciranda.run import environment, launch_plan, local, meeting
+from ciranda.run import environment, launch_plan, local, meeting, slurm
 from ciranda.run import nodes as own_nodes
 from ciranda.run.environment import NIC, PORT_RANGE, JobPlaces
 from ciranda.run.errors import LaunchError
@@ -77,7 +77,9 @@ class _Run(click.Command):
 @click.option(
     "--node-rank", type=int, metavar="K", help="With --no-ssh: which one this is, from 0."
 )
-@click.option("--rendezvous", metavar="HOST:PORT", help="With --no-ssh: where node 0 listens.")
+@click.option(
+    "--rendezvous", metavar="HOST:PORT", help="With --no-ssh: where node 0 listens [srun's first]."
+)
 @click.option("--key-file", metavar="FILE", help="With --no-ssh: the job's key (ciranda key FILE).")
 @click.option("--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0.")
 @click.option("--port-range", metavar="A-B", help="Ports to listen on [any].")
@@ -128,6 +130,7 @@ def run_command(
         named = _named_hosts(hosts, hostfile)
         node = _node(no_ssh, node_rank, nodes, rendezvous, key_file)
         if node is None:
+            named = named or slurm.allocated_hosts(os.environ)
             all_places = ranks = launch_plan.choose_places(np, named, cores=cores, host=host)
         else:
             all_places = own_nodes.choose_places(np, named, node, host=host)

@@ -136,6 +136,8 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
     shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
     lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
     lines += ["", "set for every rank:"]
+    if by_agents and plan.host_count > 1:
+        shared.add((RENDEZVOUS, "<chosen by the first agent>"))
     lines += [f"  {name}={text}" for name, text in sorted(shared)]
     lines += [f"  {name}  (yours; the value is not shown)" for name in plan.user_names]
     for rank in plan.ranks:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ciranda.run import hosts as host_list
-from ciranda.run import process_tree
+from ciranda.run import process_tree, slurm
 from ciranda.run.errors import LaunchError
 from ciranda.run.hosts import Host, HostSource, Place
 from ciranda.run.meeting import (
@@ -17,10 +17,6 @@ from ciranda.run.meeting import (
     parse_endpoint,
     read_key_file,
 )
-
-_SLURM_NODE = "SLURM_NODEID"
-_SLURM_NODES = "SLURM_STEP_NUM_NODES"
-_SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 
 
 @dataclass(frozen=True)
@@ -43,14 +39,15 @@ def parse_node(
     """What the options of --no-ssh say; what they leave out srun may know."""
     if count is None:
         _check_srun(environ)
-    count = _number(count, "--nodes", environ, _SLURM_NODES)
-    index = _number(index, "--node-rank", environ, _SLURM_NODE)
+    count = _number(count, "--nodes", environ, slurm.STEP_NODES)
+    index = _number(index, "--node-rank", environ, slurm.NODE)
     if not 1 <= count <= host_list.RANKS_MAX:
         raise LaunchError(f"--nodes must be between 1 and {host_list.RANKS_MAX}, not {count}")
     if not 0 <= index < count:
         raise LaunchError(f"--node-rank must be between 0 and {count - 1}, not {index}")
     if count == 1:
         return Node(index, count)
+    rendezvous = rendezvous or slurm.step_rendezvous(environ)
     if not rendezvous:
         raise LaunchError("--no-ssh needs --rendezvous HOST:PORT, an address of node 0 and a port")
     if not key_file:
@@ -61,7 +58,7 @@ def parse_node(
 
 def _check_srun(environ: Mapping[str, str]) -> None:
     """Two launchers on one node would be two jobs, or one that waits for itself."""
-    tasks, nodes = environ.get(_SLURM_TASKS), environ.get(_SLURM_NODES)
+    tasks, nodes = environ.get(slurm.STEP_TASKS), environ.get(slurm.STEP_NODES)
     if nodes is not None and tasks != nodes:
         raise LaunchError(
             f"srun has started {tasks} tasks on {nodes} node{'s' if nodes != '1' else ''}, but one "

@@ -168,6 +168,7 @@ def test_dry_run_shows_the_places_on_several_hosts(launcher):
     ):
         assert f"  {text}\n" in of_rank_2
     assert f"MASTER_ADDR={here}" in result.stdout
+    assert "CIRANDA_RENDEZVOUS=<chosen by the first agent>" in result.stdout
 
 
 def test_several_names_of_this_host_are_one_host(launcher):

@@ -1,0 +1,63 @@
+"""What Slurm tells in variables. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ciranda.run.errors import LaunchError
+from ciranda.run.hosts import HostSource, parse_hosts
+from ciranda.run.meeting import format_endpoint
+
+NODE = "SLURM_NODEID"
+STEP_NODES = "SLURM_STEP_NUM_NODES"
+STEP_TASKS = "SLURM_STEP_NUM_TASKS"
+_NODE_LIST = "SLURM_JOB_NODELIST"
+_TASKS = "SLURM_TASKS_PER_NODE"
+_STEP_NODE_LIST = "SLURM_STEP_NODELIST"
+_JOB = "SLURM_JOB_ID"
+
+_COUNT = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
+_PORTS_FIRST, _PORTS = 20_000, 10_000  # below those that kernels hand out
+
+
+def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
+    """The nodes of an allocation, each with a slot for each of its tasks.
+
+    None on a single node, in a step, which has ranks of its own, and outside of Slurm.
+    """
+    nodes = environ.get(_NODE_LIST)
+    if nodes is None or STEP_TASKS in environ:
+        return None
+    hosts = parse_hosts(nodes, _NODE_LIST)
+    if len(hosts) == 1:
+        return None
+    slots = _parse_counts(environ.get(_TASKS, f"1(x{len(hosts)})"), len(hosts))
+    filled = (replace(host, slots=count) for host, count in zip(hosts, slots, strict=True))
+    return HostSource(tuple(filled), f"Slurm's allocation ({_NODE_LIST}, {_TASKS})")
+
+
+def step_rendezvous(environ: Mapping[str, str]) -> str | None:
+    """HOST:PORT on the first node of a step, the same for all its tasks."""
+    nodes, job = environ.get(_STEP_NODE_LIST), environ.get(_JOB, "")
+    if nodes is None or not job.isdecimal():
+        return None
+    first = parse_hosts(nodes, _STEP_NODE_LIST)[0]
+    return format_endpoint(first.name, _PORTS_FIRST + int(job) % _PORTS)
+
+
+def _parse_counts(text: str, nodes: int) -> list[int]:
+    """`2(x3),1` as a number for each of the nodes."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part)
+        if match is None or len(counts) + int(match[2] or 1) > nodes:
+            break
+        counts += [int(match[1])] * int(match[2] or 1)
+    else:
+        if len(counts) == nodes:
+            return counts
+    raise LaunchError(
+        f"{_TASKS} is '{text}'; it should be the tasks of each of {nodes} nodes, such as 2(x3),1"
+    )
