@@ -101,3 +101,13 @@ def test_ranks_talk_through_the_chosen_network(make_network: MakeNetwork, start:
     network = make_network(2, addresses=("ipv4",), nics=2)
     network.unplug(nic=0)
     assert_trained(start(network, HERE / "train.py", "auto", nic=1, CIRANDA_NIC="eth1"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_training_survives_worse_networks(
+    make_network: MakeNetwork, start: Start, seed: int
+) -> None:
+    network = make_network(3, addresses=("ipv6",), router=True, seed=seed)
+    network.set_link(Link(delay_ms=20 * seed, rate_mbit=20, loss=0.03))
+    assert_trained(start(network, HERE / "train.py", "auto", "5", CIRANDA_PEER_TIMEOUT="20"))
