@@ -37,9 +37,11 @@ def assert_trained(texts: list[str], rank_count: int) -> None:
     assert all(result["off"] < 1e-6 and result["equal"] for result in results)
 
 
-def torchrun(network: Any, environment: dict[str, str]) -> list[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
-    command += ["--master-addr=node0"]
+def torchrun(
+    network: Any, environment: dict[str, str], ranks_per_host: int
+) -> list[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
+    command += [f"--nproc-per-node={ranks_per_host}", "--master-addr=node0"]
     rank = [str(HERE / "train.py"), "auto", "5"]
     return [
         host.popen(
@@ -61,7 +63,7 @@ def test_torchrun_on_two_hosts_trains(
     names = tmp_path / "hosts"
     names.write_text("127.0.0.1 localhost\n127.0.1.1 node0\n")
     network.hosts[0].check(["mount", "--bind", str(names), "/etc/hosts"])
-    assert_trained(outputs(torchrun(network, environment)), 4)
+    assert_trained(outputs(torchrun(network, environment, 2)), 4)
 
 
 def test_without_a_key_a_rank_says_how_to_make_one(
@@ -69,7 +71,7 @@ def test_without_a_key_a_rank_says_how_to_make_one(
 ) -> None:
     del environment["CIRANDA_KEY_FILE"]
     network = make_network(2, addresses=("ipv4",))
-    for text in outputs(torchrun(network, environment)):
+    for text in outputs(torchrun(network, environment, 1)):
         assert "need the job's key: make one with `ciranda key FILE`" in text, text
 
 
