@@ -84,7 +84,8 @@ void check_plan(const std::vector<Response>& responses, const std::vector<FusedO
   }
   require(tensors == op_of.size(), "I4: a tensor is not planned");
 
-  // Two ops that could have been one: alike, in one region, and together small enough.
+  // Two ops that could have been one: alike, in one region, none of the kind between them, and
+  // together small enough.
   for (std::size_t a = 0; a < plan.size(); ++a) {
     for (std::size_t b = a + 1; b < plan.size(); ++b) {
       const FusedOp& first = plan[a];
@@ -95,6 +96,7 @@ void check_plan(const std::vector<Response>& responses, const std::vector<FusedO
       if (first.dtype != second.dtype || regions[response] != regions[other]) continue;
       if (first.in_arena) continue;
       require(bytes[a] + bytes[b] > limits.bytes_max, "plan: what could be fused is not");
+      break;
     }
   }
 }
