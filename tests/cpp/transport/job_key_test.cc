@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "required.h"
 
 namespace ciranda {
 namespace {
@@ -63,7 +64,7 @@ TEST_F(KeyFile, ThatOthersCanReadOrWriteIsRefused) {
 }
 
 TEST_F(KeyFile, OfAnotherUserIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  if (::geteuid() != 0) CIRANDA_SKIP("only root can give a file away");
   write(std::string(32, 'k'), 0600);
   ASSERT_EQ(::chown(path_.c_str(), 12345, 0), 0);
   EXPECT_NE(refusal().find("belongs to user 12345"), std::string::npos) << refusal();

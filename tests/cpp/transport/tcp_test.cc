@@ -87,14 +87,13 @@ TEST(Tcp, KnowsAddressesThatOnlyThisHostReaches) {
 }
 
 TEST(Tcp, TakesTheNextFreePortOfARange) {
-  auto first = listen_tcp("127.0.0.1");
+  auto first = listen_tcp("127.0.0.1", {.first = 20'000, .last = 65'000});
   ASSERT_TRUE(first.ok());
   const std::uint16_t port = port_of(first.value());
   auto none = listen_tcp("127.0.0.1", {.first = port, .last = port});
   ASSERT_FALSE(none.ok());
   EXPECT_NE(none.error().text.find("every port from " + std::to_string(port)), std::string::npos)
       << none.error().text;
-  if (port > 65'000) GTEST_SKIP() << "the kernel chose a port without neighbours";
   const std::uint16_t last = static_cast<std::uint16_t>(port + 200);
   auto next = listen_tcp("127.0.0.1", {.first = port, .last = last});
   ASSERT_TRUE(next.ok()) << next.error().text;
