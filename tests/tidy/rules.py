@@ -57,7 +57,10 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
     (
         "a thread",
         r"\bstd::j?thread\b|\bpthread_create\b|\bstd::async\b",
-        {"csrc/core/runtime/engine*": "the background thread"},
+        {
+            "csrc/core/runtime/engine*": "the background thread",
+            "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
+        },
     ),
     (
         "a mutex without annotations",

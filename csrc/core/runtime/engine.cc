@@ -361,7 +361,8 @@ void Engine::after_fork_in_child() noexcept {
     peer.socket.reset();
     peer.doorbell.reset();
   }
-  close_remote();
+  remote_.links.close_in_forked_child();
+  if (carrier_) carrier_->close_all();
   epoll_.reset();
 }
 
@@ -806,26 +807,28 @@ void Engine::check_hosts_answer() {
     const Status answers = carrier_->check_answers(limit_ms);
     if (!answers) return host_closed(carrier_->lost_host(), answers.error());
   }
-  for (std::size_t host = 0; host < remote_.hosts.size(); ++host) {
-    if (static_cast<int>(host) == remote_.host) continue;
-    for (const Rank rank : remote_.hosts[host]) {
-      for (const DataLink& link : remote_.data[static_cast<std::size_t>(rank)]) {
-        if (!link.fd.valid() || departed(rank)) continue;
-        const Status answers = check_answers(link.fd.get(), limit_ms);
-        if (answers) continue;
-        return fail({.code = ErrorCode::kRankLost,
-                     .text = "rank " + std::to_string(rank) + " at " + link.address + ": " +
-                             answers.error().text + "; host " + std::to_string(host) + " is lost",
-                     .rank = rank});
-      }
-    }
-  }
+  remote_.links.each([&](const DataLink& link) {
+    if (failure_ || departed(link.peer)) return;
+    const Status answers = check_answers(link.fd.get(), limit_ms);
+    if (answers) return;
+    fail({.code = ErrorCode::kRankLost,
+          .text = "rank " + std::to_string(link.peer) + " at " + link.address + ": " +
+                  answers.error().text + "; host " + std::to_string(host_of(link.peer)) +
+                  " is lost",
+          .rank = link.peer});
+  });
 }
 
-void Engine::close_remote() noexcept {
-  for (auto& links : remote_.data) {
-    for (DataLink& link : links) link.fd.reset();
-  }
+int Engine::host_of(Rank rank) const {
+  const auto on = [rank](const std::vector<Rank>& ranks) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  };
+  const auto host = std::find_if(remote_.hosts.begin(), remote_.hosts.end(), on);
+  return static_cast<int>(host - remote_.hosts.begin());
+}
+
+void Engine::close_remote() {
+  remote_.links.close_all();
   if (carrier_) carrier_->close_all();
 }
 

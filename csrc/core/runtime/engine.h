@@ -108,7 +108,7 @@ class Engine {
   void shutdown();
   // In a child made by fork: closes what keeps the parent's peers waiting; every later call gives
   // kForked. Async-signal-safe.
-  void after_fork_in_child() noexcept;
+  void after_fork_in_child() noexcept CIRANDA_ANNOTATION(no_thread_safety_analysis);
 
  private:
   Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options);
@@ -155,11 +155,12 @@ class Engine {
   void peer_closed(int local) REQUIRES(seat_);
   void host_closed(int host, const Error& why) REQUIRES(seat_);
   void check_hosts_answer() REQUIRES(seat_);
+  int host_of(Rank rank) const;
   bool departed(std::span<const Rank> ranks) const REQUIRES(seat_);
   bool departed(Rank rank) const REQUIRES(seat_) { return departed(std::span(&rank, 1)); }
   bool carried_everything() const REQUIRES(seat_);
-  // Without the seat: nobody drives any more, or its holder exists in the parent only.
-  void close_remote() noexcept CIRANDA_ANNOTATION(no_thread_safety_analysis);
+  // Without the seat: nobody drives any more.
+  void close_remote() CIRANDA_ANNOTATION(no_thread_safety_analysis);
   Rank global(int local) const { return local_ranks()[static_cast<std::size_t>(local)]; }
   // While a thread drives it looks at the sockets to other hosts itself; else the background thread
   // is woken by them.

@@ -9,7 +9,7 @@
 namespace ciranda {
 namespace {
 
-Result<RemoteMesh> meet_other_hosts(const Config& config) {
+Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local) {
   const Place& place = config.place;
   const RemoteConfig& remote = config.remote;
   if (place.cross_size == 1) return RemoteMesh::one_host(place.rank, place.size);
@@ -29,8 +29,9 @@ Result<RemoteMesh> meet_other_hosts(const Config& config) {
                       .nic = remote.nic,
                       .ports = remote.ports,
                       .streams = config.engine.ring.grain.channels,
-                      .timeout_ms = config.start_timeout_ms},
-                     key.value());
+                      .timeout_ms = config.start_timeout_ms,
+                      .warn = config.engine.warn},
+                     local, key.value());
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ Result<std::unique_ptr<World>> World::start(Config config) {
                          .size = place.local_size,
                          .timeout_ms = config.start_timeout_ms});
   if (!mesh) return mesh.error();
-  auto remote = meet_other_hosts(config);
+  auto remote = meet_other_hosts(config, mesh.value());
   if (!remote) return remote.error();
   auto engine = Engine::start(std::move(mesh).value(), std::move(remote).value(), config.engine);
   if (!engine) return engine.error();

@@ -163,8 +163,14 @@ Status Acceptor::answer(Stranger& stranger, std::span<const std::byte> reply) {
 void Acceptor::drop(Place stranger, const std::string& why) {
   ++turned_away_;
   last_reason_ = stranger->address + ": " + why;
+  // Closing is not enough: a forked child may hold the socket too.
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->fd.get(), nullptr);
   turn_away(std::move(stranger->fd));
   strangers_.erase(stranger);
+}
+
+void Acceptor::close_listeners() noexcept {
+  for (Fd& listener : listeners_) listener.reset();
 }
 
 void Acceptor::expire(std::uint64_t now_ns) {

@@ -45,6 +45,9 @@ class Acceptor {
     roster_.forget(session.peer, session.channel, session.lane);
   }
 
+  // In a forked child, for whom the parent goes on to take calls. Async-signal-safe.
+  void close_listeners() noexcept;
+
   // One sentence about the callers that were turned away, at most once in kSummaryMs.
   std::optional<std::string> summary(std::uint64_t now_ns);
 

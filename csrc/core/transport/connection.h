@@ -24,13 +24,6 @@ struct ProvenSocket {
 // How long one attempt may take, from the first byte to the proof; a listener allows as much.
 inline constexpr std::uint64_t kProofMs = 2'000;
 
-// Connects to `hello.to`, which is at one of the candidates, and proves both sides. Candidates are
-// tried in turn until the deadline (monotonic_ns): the peer may not listen yet, and an address may
-// belong to another machine. Blocks. kTimeout tells what was wrong with each candidate.
-Result<ProvenSocket> connect_authenticated(const ChannelKeys& keys, Hello hello,
-                                           std::span<const Endpoint> candidates,
-                                           std::uint64_t deadline_ns);
-
 // Sealed frames over a proven control channel. Never blocks. After an Error the connection is of no
 // use any more. Not thread-safe.
 class ControlConnection {

@@ -48,9 +48,10 @@ Result<std::vector<LocalMesh>> make_loopback(int size);
 
 // Messages between the ranks of a host, with an optional descriptor.
 struct PeerMessage {
-  enum class Kind : std::uint32_t { kSegment = 1 };
+  // While hosts meet, a segment holds a letter: see remote_mesh.cc.
+  enum class Kind : std::uint32_t { kSegment = 1, kIntroduction = 2, kRoll = 3, kRefused = 4 };
   Kind kind = Kind::kSegment;
-  std::uint32_t segment = 0;  // the sender's number for it
+  std::uint32_t segment = 0;  // kSegment: the sender's number for it; else the letter's bytes
   std::uint64_t bytes = 0;
 };
 Status send_message(int socket, const PeerMessage& message, int fd);

@@ -3,19 +3,27 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "core/base/clock.h"
 #include "core/transport/acceptor.h"
+#include "core/transport/call.h"
+#include "core/transport/descriptors.h"
 #include "core/transport/interfaces.h"
 #include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
+#include "core/transport/switchboard.h"
 
 namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kMsInNs = 1'000'000;
-constexpr std::uint64_t kLookMs = 50;  // between two looks at deadlines while nobody calls
+constexpr std::uint64_t kLookMs = 50;    // between two looks at deadlines while nobody calls
+constexpr std::uint64_t kGraceMs = 500;  // for the first rank of a host to say what went wrong
+
+// What else a rank has open: its program's files, local ranks, strangers.
+constexpr std::size_t kOtherDescriptors = 1024;
 
 enum class Message : std::uint8_t { kIntroduction = 1, kRoll = 2, kRefused = 3 };
 
@@ -33,30 +41,91 @@ std::string list(const std::vector<Rank>& ranks) {
   return text;
 }
 
+// Whoever looks for rank 0 looks for the one that makes the order: the first of host 0.
+Status check_place(const Introduction& self) {
+  if ((self.rank == 0) == (self.host == 0 && self.local_rank == 0)) return {};
+  return Error{.code = ErrorCode::kInvalidArgument,
+               .text = "rank " + std::to_string(self.rank) + " is local rank " +
+                       std::to_string(self.local_rank) + " of host " + std::to_string(self.host) +
+                       ", but rank 0 must be local rank 0 of host 0"};
+}
+
+// Bytes of any length for a rank of this host: they lie in memory that both map.
+Status send_letter(int socket, PeerMessage::Kind kind, std::span<const std::byte> letter) {
+  auto memory = MemorySegment::create(letter.size());
+  if (!memory) return memory.error();
+  std::memcpy(memory.value().data(), letter.data(), letter.size());
+  return send_message(socket,
+                      {.kind = kind,
+                       .segment = static_cast<std::uint32_t>(letter.size()),
+                       .bytes = memory.value().bytes()},
+                      memory.value().fd());
+}
+
+struct Letter {
+  PeerMessage::Kind kind;
+  std::vector<std::byte> bytes;
+};
+// Waits until the deadline; nothing then.
+Result<std::optional<Letter>> receive_letter(int socket, std::uint64_t deadline_ns) {
+  auto readable = wait_readable(socket, deadline_ns);
+  if (!readable) return readable.error();
+  if (!readable.value()) return std::optional<Letter>();
+  auto received = receive_message(socket);
+  if (!received) return received.error();
+  if (!received.value()) return std::optional<Letter>();
+  const PeerMessage& message = received.value()->message;
+  auto memory = MemorySegment::open(std::move(received.value()->fd), message.bytes);
+  if (!memory) return memory.error();
+  if (message.segment > message.bytes) {
+    return Error{.code = ErrorCode::kMalformed, .text = "it sent a letter that is cut off"};
+  }
+  const std::byte* const bytes = memory.value().data();
+  return std::optional(Letter{message.kind, {bytes, bytes + message.segment}});
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+Error refused(std::span<const std::byte> text) {
+  return {.code = ErrorCode::kInvalidArgument,
+          .text = std::string(reinterpret_cast<const char*>(text.data()), text.size())};
+}
+
 // The meeting of one rank with all others.
 class Meeting {
  public:
-  Meeting(RemoteJoin join, ChannelKeys keys)
+  Meeting(RemoteJoin join, const LocalMesh& local, ChannelKeys keys)
       : join_(std::move(join)),
-        keys_(std::move(keys)),
+        local_(local),
+        keys_(std::make_unique<const ChannelKeys>(std::move(keys))),
         self_(join_.self.rank),
         size_(join_.self.size),
-        deadline_ns_(monotonic_ns() + join_.timeout_ms * kMsInNs) {
+        deadline_ns_(monotonic_ns() + join_.timeout_ms * kMsInNs),
+        missing_(size_) {
     mesh_.self = self_;
     join_.self.streams = join_.streams;
+    mesh_.ranks = size_;
     mesh_.host = join_.self.host;
-    mesh_.data.resize(static_cast<std::size_t>(size_));
     fill_random(std::as_writable_bytes(std::span(&incarnation_, 1)));
   }
 
   Result<RemoteMesh> run() {
     CIRANDA_TRY(listen());
-    CIRANDA_TRY(self_ == 0 ? lead() : follow());
-    CIRANDA_TRY(connect_pairs());
+    CIRANDA_TRY(local_.self == 0 ? speak_for_host() : let_first_speak());
+    CIRANDA_TRY(open_links());
     return std::move(mesh_);
   }
 
  private:
+  // The first rank of another host, as rank 0 sees it.
+  struct Guest {
+    ControlConnection connection;
+    bool heard = false;
+  };
+
   // --- Listening -------------------------------------------------------------------------------
 
   Status listen() {
@@ -67,7 +136,7 @@ class Meeting {
       CIRANDA_TRY(add_own_addresses(listeners));
     }
     auto acceptor = Acceptor::create(
-        std::move(listeners), keys_,
+        std::move(listeners), *keys_,
         {.self = self_, .incarnation = incarnation_, .ranks = size_, .versions = {}});
     if (!acceptor) return acceptor.error();
     acceptor_.emplace(std::move(acceptor).value());
@@ -141,78 +210,155 @@ class Meeting {
 
   // --- Who is where ----------------------------------------------------------------------------
 
-  Hello hello(Channel channel, Rank to, int lane) const {
-    return {.channel = channel,
-            .lane = static_cast<std::uint16_t>(lane),
-            .from = self_,
-            .to = to,
-            .incarnation = incarnation_};
+  // The first rank of a host: gathers its ranks, meets the other hosts, and tells its ranks.
+  Status speak_for_host() {
+    Status met = gather_host();
+    if (met) met = self_ == 0 ? lead() : follow();
+    std::vector<std::byte> letter;
+    if (met) {
+      encode(roll_, letter);
+    } else {
+      letter = bytes_of(met.error().text);
+    }
+    const auto kind = met ? PeerMessage::Kind::kRoll : PeerMessage::Kind::kRefused;
+    for (int local = 1; local < local_.size; ++local) {
+      Status told = send_letter(socket_to(local), kind, letter);
+      if (met && !told) met = told.error();
+    }
+    return met;
   }
 
-  // Rank 0: hears everybody, then tells everybody.
-  Status lead() {
-    std::vector<std::optional<ControlConnection>> guests(static_cast<std::size_t>(size_));
-    roll_.assign(static_cast<std::size_t>(size_), {});
-    roll_[0] = join_.self;
-    std::vector<bool> introduced(static_cast<std::size_t>(size_), false);
-    introduced[0] = true;
-    for (int missing = size_ - 1; missing > 0;) {
-      CIRANDA_TRY(take_calls([&](ProvenSocket socket) {
-        if (socket.session.channel != Channel::kRendezvous) return;
-        guests[static_cast<std::size_t>(socket.session.peer)].emplace(std::move(socket));
-      }));
-      for (auto& guest : guests) {
-        if (!guest || introduced[static_cast<std::size_t>(guest->peer())]) continue;
-        auto frame = guest->receive();
-        if (!frame) return frame.error();
-        if (!frame.value()) continue;
-        auto introduction = decode_introduction(frame.value()->payload);
-        if (!introduction) return introduction.error();
-        const auto rank = static_cast<std::size_t>(guest->peer());
-        introduction.value().rank = guest->peer();
-        roll_[rank] = std::move(introduction).value();
-        introduced[rank] = true;
-        --missing;
+  Status gather_host() {
+    host_.push_back(join_.self);
+    for (int local = 1; local < local_.size; ++local) {
+      auto letter = receive_letter(socket_to(local), deadline_ns_);
+      if (!letter || !letter.value()) {
+        return Error{.code = letter ? ErrorCode::kTimeout : ErrorCode::kRankLost,
+                     .text = "local rank " + std::to_string(local) + " of host " +
+                             std::to_string(mesh_.host) + " ended, or did nothing, before the " +
+                             "hosts had met"};
       }
-      if (missing > 0 && late()) return nobody_came(introduced);
+      auto introduction = decode_introduction(letter.value()->bytes);
+      if (!introduction) return introduction.error();
+      host_.push_back(std::move(introduction).value());
+    }
+    return {};
+  }
+
+  Status let_first_speak() {
+    std::vector<std::byte> letter;
+    encode(join_.self, letter);
+    CIRANDA_TRY(send_letter(socket_to(0), PeerMessage::Kind::kIntroduction, letter));
+    // The first rank keeps the time, and says what was missing.
+    auto answer = receive_letter(socket_to(0), deadline_ns_ + kGraceMs * kMsInNs);
+    if (!answer || !answer.value()) {
+      return Error{.code = answer ? ErrorCode::kTimeout : ErrorCode::kRankLost,
+                   .text = "the first rank of host " + std::to_string(mesh_.host) +
+                           " ended, or did nothing, before the hosts had met; its log says more"};
+    }
+    if (answer.value()->kind != PeerMessage::Kind::kRoll) return refused(answer.value()->bytes);
+    return take_roll(answer.value()->bytes);
+  }
+
+  int socket_to(int local) const {
+    return local_.peers[static_cast<std::size_t>(local)].socket.get();
+  }
+
+  Hello hello(Channel channel, Rank to) const {
+    return {.channel = channel, .from = self_, .to = to, .incarnation = incarnation_};
+  }
+
+  // Rank 0: hears every host, then tells every host.
+  Status lead() {
+    prefer_address(join_.self.addresses.front().host);
+    roll_.assign(static_cast<std::size_t>(size_), {});
+    CIRANDA_TRY(enter(host_));
+    std::vector<Guest> guests;
+    while (missing_ > 0) {
+      auto speaking = wait_for_news(guests);
+      if (!speaking) return speaking.error();
+      for (Guest* guest : speaking.value()) CIRANDA_TRY(hear(*guest));
+      auto proven = acceptor_->poll(monotonic_ns());
+      if (!proven) return proven.error();
+      for (ProvenSocket& socket : proven.value()) {
+        if (socket.session.channel == Channel::kRendezvous)
+          guests.push_back({.connection = ControlConnection(std::move(socket))});
+      }
+      if (missing_ > 0 && monotonic_ns() >= deadline_ns_) return nobody_came();
     }
     auto hosts = seat(roll_);
     std::vector<std::byte> answer;
     if (hosts) {
       encode(roll_, answer);
-    } else {
-      const auto text = std::as_bytes(std::span(hosts.error().text));
-      answer.assign(text.begin(), text.end());
+      if (answer.size() > kSealedPayloadBytesMax) hosts = roll_too_long(answer.size());
     }
+    if (!hosts) answer = bytes_of(hosts.error().text);
     const auto type = static_cast<std::uint8_t>(hosts ? Message::kRoll : Message::kRefused);
-    for (auto& guest : guests) {
-      if (guest) CIRANDA_TRY(send_whole(*guest, type, answer));
-    }
+    for (Guest& guest : guests) CIRANDA_TRY(send_whole(guest.connection, type, answer));
     if (!hosts) return hosts.error();
-    for (std::size_t host = 1; host < hosts.value().size(); ++host) {
-      const auto first = static_cast<std::size_t>(hosts.value()[host].front());
-      mesh_.control.push_back(std::move(*guests[first]));
-    }
     mesh_.hosts = std::move(hosts).value();
+    for (std::size_t host = 1; host < mesh_.hosts.size(); ++host) {
+      const auto first =
+          std::ranges::find(guests, mesh_.hosts[host].front(),
+                            [](const Guest& guest) { return guest.connection.peer(); });
+      if (first == guests.end()) return speaks_for_others(host);
+      mesh_.control.push_back(std::move(first->connection));
+    }
+    return {};
+  }
+
+  // All that a guest says while the hosts meet is who is on its host.
+  Status hear(Guest& guest) {
+    auto frame = guest.connection.receive();
+    if (!frame) return frame.error();
+    if (!frame.value()) return {};
+    guest.heard = true;
+    auto host = decode_roll(frame.value()->payload);
+    if (!host) return host.error();
+    return enter(host.value());
+  }
+
+  Status enter(std::span<const Introduction> host) {
+    for (const Introduction& one : host) {
+      const auto rank = static_cast<std::size_t>(one.rank);
+      if (rank >= roll_.size()) {
+        return Error{.code = ErrorCode::kInvalidArgument,
+                     .text = "rank " + std::to_string(one.rank) + " is none of this job's " +
+                             std::to_string(size_) + " ranks; start every rank with the same size"};
+      }
+      if (roll_[rank].size != 0) {
+        return Error{.code = ErrorCode::kInvalidArgument,
+                     .text = "rank " + std::to_string(one.rank) + " is on host " +
+                             std::to_string(roll_[rank].host) + " and on host " +
+                             std::to_string(one.host) + "; start every rank once"};
+      }
+      roll_[rank] = one;
+      --missing_;
+    }
     return {};
   }
 
   Status follow() {
     const Endpoint candidates[] = {join_.rendezvous};
     auto socket =
-        connect_authenticated(keys_, hello(Channel::kRendezvous, 0, 0), candidates, deadline_ns_);
+        connect_authenticated(*keys_, hello(Channel::kRendezvous, 0), candidates, deadline_ns_);
     if (!socket) return socket.error();
-    prefer_the_way_to_rank_0(socket.value().fd);
+    if (const auto own = local_address(socket.value().fd.get())) {
+      prefer_address(own.value().endpoint().host);
+    }
     ControlConnection leader(std::move(socket).value());
     std::vector<std::byte> payload;
-    encode(join_.self, payload);
+    encode(host_, payload);
     CIRANDA_TRY(send_whole(leader, static_cast<std::uint8_t>(Message::kIntroduction), payload));
     for (;;) {
       auto frame = leader.receive();
       if (!frame) return frame.error();
       if (frame.value()) {
-        CIRANDA_TRY(take_answer(*frame.value()));
-        break;
+        const bool is_roll = frame.value()->type == static_cast<std::uint8_t>(Message::kRoll);
+        if (!is_roll) return refused(frame.value()->payload);
+        CIRANDA_TRY(take_roll(frame.value()->payload));
+        mesh_.control.push_back(std::move(leader));
+        return {};
       }
       auto readable = wait_readable(leader.fd(), deadline_ns_);
       if (!readable) return readable.error();
@@ -224,17 +370,10 @@ class Meeting {
                      .rank = 0};
       }
     }
-    if (join_.self.local_rank == 0) mesh_.control.push_back(std::move(leader));
-    return {};
   }
 
-  Status take_answer(const OpenedFrame& frame) {
-    if (frame.type == static_cast<std::uint8_t>(Message::kRefused)) {
-      const auto* text = reinterpret_cast<const char*>(frame.payload.data());
-      return Error{.code = ErrorCode::kInvalidArgument,
-                   .text = std::string(text, frame.payload.size())};
-    }
-    auto roll = decode_roll(frame.payload);
+  Status take_roll(std::span<const std::byte> payload) {
+    auto roll = decode_roll(payload);
     if (!roll) return roll.error();
     roll_ = std::move(roll).value();
     if (roll_.size() != static_cast<std::size_t>(size_)) {
@@ -246,91 +385,66 @@ class Meeting {
     return {};
   }
 
-  // The address by which this rank reached rank 0 is the likeliest to be reached itself.
-  void prefer_the_way_to_rank_0(const Fd& socket) {
-    const auto own = local_address(socket.get());
-    if (!own) return;
-    auto& addresses = join_.self.addresses;
-    std::stable_partition(addresses.begin(), addresses.end(), [&](const auto& address) {
-      return address.host == own.value().endpoint().host;
-    });
+  // The address by which hosts see each other is the likeliest one for all ranks of this host.
+  void prefer_address(const std::string& host) {
+    for (Introduction& one : host_) {
+      std::stable_partition(one.addresses.begin(), one.addresses.end(),
+                            [&](const auto& address) { return address.host == host; });
+    }
   }
 
-  // --- Pairs -----------------------------------------------------------------------------------
+  Error roll_too_long(std::size_t bytes) const {
+    return {.code = ErrorCode::kLimit,
+            .text = "the addresses of " + std::to_string(size_) + " ranks take " +
+                    std::to_string(bytes) + " bytes, at most " +
+                    std::to_string(kSealedPayloadBytesMax) +
+                    " can be told; let each rank use one interface (--nic, CIRANDA_NIC)"};
+  }
 
-  // Everybody calls the ranks below and takes the calls of those above.
-  Status connect_pairs() {
-    for (Rank below = 0; below < self_; ++below) {
-      std::vector<Endpoint> candidates;
-      for (const auto& address : roll_[static_cast<std::size_t>(below)].addresses) {
-        candidates.push_back({.host = address.host, .port = address.port});
-      }
-      for (int stream = 0; stream < join_.streams; ++stream) {
-        auto socket = connect_authenticated(keys_, hello(Channel::kData, below, stream), candidates,
-                                            deadline_ns_);
-        if (!socket) return socket.error();
-        mesh_.data[static_cast<std::size_t>(below)].emplace_back(std::move(socket).value());
-      }
-    }
+  Error speaks_for_others(std::size_t host) const {
+    return {.code = ErrorCode::kInvalidArgument,
+            .text = "who introduced host " + std::to_string(host) + " is not its local rank 0"};
+  }
+
+  // --- Afterwards ------------------------------------------------------------------------------
+
+  Status open_links() {
     const auto streams = static_cast<std::size_t>(join_.streams);
-    std::vector<std::vector<std::optional<DataLink>>> called(static_cast<std::size_t>(size_));
-    for (auto& links : called) links.resize(streams);
-    for (auto& early : early_) enter(std::move(early), called);
-    early_.clear();
-    const auto missing = [&] {
-      std::vector<Rank> ranks;
-      for (Rank above = self_ + 1; above < size_; ++above) {
-        const auto& links = called[static_cast<std::size_t>(above)];
-        if (!std::all_of(links.begin(), links.end(), [](const auto& link) { return !!link; })) {
-          ranks.push_back(above);
-        }
-      }
-      return ranks;
-    };
-    while (!missing().empty()) {
-      CIRANDA_TRY(take_calls([&](ProvenSocket socket) { enter(std::move(socket), called); }));
-      if (late() && !missing().empty()) {
-        return Error{.code = ErrorCode::kTimeout,
-                     .text = "these ranks know of this one but did not connect to it within " +
-                             std::to_string(join_.timeout_ms / 1000) + " s: " + list(missing())};
-      }
+    const auto shortage =
+        raise_descriptor_limit(static_cast<std::size_t>(size_) * streams + kOtherDescriptors);
+    if (shortage && join_.warn) join_.warn(*shortage);
+    DataLinks::Directory directory{.self = hello(Channel::kData, kNoRank),
+                                   .streams = join_.streams,
+                                   .timeout_ms = join_.timeout_ms};
+    for (const Introduction& one : roll_) {
+      std::vector<Endpoint>& endpoints = directory.ranks.emplace_back();
+      for (const auto& address : one.addresses) endpoints.push_back({address.host, address.port});
     }
-    for (Rank above = self_ + 1; above < size_; ++above) {
-      for (auto& link : called[static_cast<std::size_t>(above)]) {
-        mesh_.data[static_cast<std::size_t>(above)].push_back(std::move(*link));
-      }
-    }
+    auto switchboard =
+        Switchboard::start(std::move(keys_), std::move(*acceptor_), std::move(join_.warn));
+    if (!switchboard) return switchboard.error();
+    mesh_.links = DataLinks(std::move(directory), std::move(switchboard).value());
     return {};
-  }
-
-  void enter(ProvenSocket socket, std::vector<std::vector<std::optional<DataLink>>>& called) const {
-    const Session& session = socket.session;
-    if (session.channel != Channel::kData || session.lane >= join_.streams) return;
-    if (session.peer <= self_ || session.peer >= size_) return;
-    called[static_cast<std::size_t>(session.peer)][session.lane].emplace(std::move(socket));
   }
 
   // --- Waiting ---------------------------------------------------------------------------------
 
-  template <typename Fn>
-  Status take_calls(Fn fn) {
-    pollfd wanted{.fd = acceptor_->fd(), .events = POLLIN, .revents = 0};
-    // Introductions arrive on other sockets: look again soon.
-    ::poll(&wanted, 1, self_ == 0 && roll_incomplete() ? 1 : static_cast<int>(kLookMs));
-    auto proven = acceptor_->poll(monotonic_ns());
-    if (!proven) return proven.error();
-    for (ProvenSocket& socket : proven.value()) {
-      if (socket.session.channel == Channel::kData && mesh_.hosts.empty()) {
-        early_.push_back(std::move(socket));  // its rank has the roll already
-      } else {
-        fn(std::move(socket));
-      }
+  // Of a caller, of guests that have not been heard, which it gives, or that it is time to look at
+  // deadlines.
+  Result<std::vector<Guest*>> wait_for_news(std::span<Guest> guests) const {
+    std::vector<pollfd> wanted = {{.fd = acceptor_->fd(), .events = POLLIN, .revents = 0}};
+    for (const Guest& guest : guests) {
+      wanted.push_back(
+          {.fd = guest.heard ? -1 : guest.connection.fd(), .events = POLLIN, .revents = 0});
     }
-    return {};
+    const int count = ::poll(wanted.data(), wanted.size(), static_cast<int>(kLookMs));
+    if (count < 0 && errno != EINTR) return Error::from_errno("poll", errno);
+    std::vector<Guest*> speaking;
+    for (std::size_t i = 0; count > 0 && i < guests.size(); ++i) {
+      if (wanted[i + 1].revents != 0) speaking.push_back(&guests[i]);
+    }
+    return speaking;
   }
-
-  bool roll_incomplete() const { return mesh_.hosts.empty(); }
-  bool late() const { return monotonic_ns() >= deadline_ns_; }
 
   Status send_whole(ControlConnection& connection, std::uint8_t type,
                     std::span<const std::byte> payload) const {
@@ -349,10 +463,10 @@ class Meeting {
     return {};
   }
 
-  Error nobody_came(const std::vector<bool>& introduced) const {
+  Error nobody_came() const {
     std::vector<Rank> missing;
     for (Rank rank = 0; rank < size_; ++rank) {
-      if (!introduced[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+      if (roll_[static_cast<std::size_t>(rank)].size == 0) missing.push_back(rank);
     }
     return {.code = ErrorCode::kTimeout,
             .text = "of " + std::to_string(size_) + " ranks, these did not join rank 0 at " +
@@ -361,14 +475,16 @@ class Meeting {
   }
 
   RemoteJoin join_;
-  const ChannelKeys keys_;
+  const LocalMesh& local_;
+  std::unique_ptr<const ChannelKeys> keys_;
   const Rank self_;
   const int size_;
   const std::uint64_t deadline_ns_;
+  int missing_;  // ranks that rank 0 has not heard of
   Incarnation incarnation_ = 0;
   std::optional<Acceptor> acceptor_;
-  std::vector<Introduction> roll_;
-  std::vector<ProvenSocket> early_;
+  std::vector<Introduction> host_;  // the first rank: who is on this host
+  std::vector<Introduction> roll_;  // size 0: not heard of yet
   RemoteMesh mesh_;
 };
 
@@ -377,16 +493,17 @@ class Meeting {
 RemoteMesh RemoteMesh::one_host(Rank self, int size) {
   RemoteMesh mesh;
   mesh.self = self;
+  mesh.ranks = size;
   mesh.hosts.emplace_back();
   for (Rank rank = 0; rank < size; ++rank) mesh.hosts.front().push_back(rank);
-  mesh.data.resize(static_cast<std::size_t>(size));
   return mesh;
 }
 
-Result<RemoteMesh> join_remote(RemoteJoin join, const Secret& key) {
+Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key) {
+  CIRANDA_TRY(check_place(join.self));
   auto keys = ChannelKeys::derive(key, number_of(join.job_id, key), /*epoch=*/0);
   if (!keys) return keys.error();
-  return Meeting(std::move(join), std::move(keys).value()).run();
+  return Meeting(std::move(join), local, std::move(keys).value()).run();
 }
 
 }  // namespace ciranda

@@ -10,13 +10,14 @@
 #include "core/base/clock.h"
 
 namespace ciranda {
-namespace {
 
-Result<bool> wait_for(short events, int socket, std::uint64_t deadline_ns) {
+Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns) {
+  const auto events =
+      static_cast<short>((watched.readable ? POLLIN : 0) | (watched.writable ? POLLOUT : 0));
   for (;;) {
     const std::uint64_t now = monotonic_ns();
     const std::uint64_t left_ms = deadline_ns > now ? (deadline_ns - now + 999'999) / 1'000'000 : 0;
-    pollfd wanted{.fd = socket, .events = events, .revents = 0};
+    pollfd wanted{.fd = watched.socket, .events = events, .revents = 0};
     const int ready =
         ::poll(&wanted, 1, static_cast<int>(std::min<std::uint64_t>(left_ms, 1u << 30)));
     if (ready > 0) return true;
@@ -24,8 +25,6 @@ Result<bool> wait_for(short events, int socket, std::uint64_t deadline_ns) {
     if (errno != EINTR) return Error::from_errno("poll", errno);
   }
 }
-
-}  // namespace
 
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   CIRANDA_ASSERT(fds.size() <= kDescriptorsPerPacketMax);
@@ -100,11 +99,11 @@ Result<Packet> receive_packet(int socket, std::span<std::byte> buffer) {
 }
 
 Result<bool> wait_readable(int socket, std::uint64_t deadline_ns) {
-  return wait_for(POLLIN, socket, deadline_ns);
+  return wait_for({.socket = socket, .readable = true}, deadline_ns);
 }
 
 Result<bool> wait_writable(int socket, std::uint64_t deadline_ns) {
-  return wait_for(POLLOUT, socket, deadline_ns);
+  return wait_for({.socket = socket, .writable = true}, deadline_ns);
 }
 
 }  // namespace ciranda

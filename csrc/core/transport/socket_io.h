@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,15 @@ struct Packet {
   std::vector<Fd> fds;
 };
 Result<Packet> receive_packet(int socket, std::span<std::byte> buffer);
+
+// A socket of which news is waited for.
+struct Watched {
+  int socket = -1;  // none: only the time counts
+  bool readable = false;
+  bool writable = false;
+};
+// Waits for any of it; false at the deadline (monotonic_ns).
+Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns);
 
 // Waits until `socket` is readable, or takes bytes; false at the deadline (monotonic_ns).
 Result<bool> wait_readable(int socket, std::uint64_t deadline_ns);

@@ -16,8 +16,9 @@
 namespace ciranda {
 namespace {
 
-// Callers that wait to be accepted; the kernel drops more, and they try again.
-constexpr int kBacklog = 256;
+// Callers that wait to be accepted, as far as the system allows (net.core.somaxconn); the kernel
+// drops more, and they try again. All hosts of a job may call rank 0 at a time.
+constexpr int kBacklog = 1024;
 
 Error invalid(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
@@ -47,6 +48,10 @@ Status set_option(int socket, int level, int option, int value, const char* name
 
 Result<Fd> make_socket(int family) {
   Fd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!socket.valid() && errno == EMFILE) {
+    return Error::from_errno("cannot make a TCP socket; raise the limit of files (ulimit -n)",
+                             errno);
+  }
   if (!socket.valid()) return Error::from_errno("cannot make a TCP socket", errno);
   return socket;
 }
@@ -73,6 +78,10 @@ Error peer_gone(int reason) {
   Error error = Error::from_errno("the connection broke", reason);
   error.code = ErrorCode::kRankLost;
   return error;
+}
+
+Error cannot_connect(const SocketAddress& address, int reason) {
+  return Error::from_errno("cannot connect to " + to_string(address.endpoint()), reason);
 }
 
 bool is_transient(int reason) {
@@ -220,28 +229,39 @@ Status check_answers(int socket, std::uint64_t limit_ms) {
                        " ms, so it or the network is down"};
 }
 
-Result<Fd> connect_tcp(const SocketAddress& address, std::uint64_t deadline_ns) {
-  const auto failed = [&](int reason) {
-    return Error::from_errno("cannot connect to " + to_string(address.endpoint()), reason);
-  };
+Result<Fd> begin_connect(const SocketAddress& address) {
   auto socket = make_socket(address.family());
   if (!socket) return socket.error();
-  const int fd = socket.value().get();
-  if (::connect(fd, address.get(), address.length) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return failed(errno);
-    auto writable = wait_writable(fd, deadline_ns);
-    if (!writable) return writable.error();
-    if (!writable.value()) {
-      return Error{.code = ErrorCode::kTimeout,
-                   .text = "nobody answered at " + to_string(address.endpoint()) + " in time"};
-    }
-    int reason = 0;
-    socklen_t length = sizeof reason;
-    if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &length) != 0) reason = errno;
-    if (reason != 0) return failed(reason);
+  if (::connect(socket.value().get(), address.get(), address.length) != 0 && errno != EINPROGRESS &&
+      errno != EINTR) {
+    return cannot_connect(address, errno);
   }
-  CIRANDA_TRY(set_connection_options(fd));
   return socket;
+}
+
+Result<bool> finish_connect(int socket, const SocketAddress& address) {
+  auto settled = wait_writable(socket, 0);
+  if (!settled) return settled.error();
+  if (!settled.value()) return false;
+  int reason = 0;
+  socklen_t length = sizeof reason;
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &reason, &length) != 0) reason = errno;
+  if (reason != 0) return cannot_connect(address, reason);
+  CIRANDA_TRY(set_connection_options(socket));
+  return true;
+}
+
+Result<Fd> connect_tcp(const SocketAddress& address, std::uint64_t deadline_ns) {
+  auto socket = begin_connect(address);
+  if (!socket) return socket.error();
+  const int fd = socket.value().get();
+  auto writable = wait_writable(fd, deadline_ns);
+  if (!writable) return writable.error();
+  auto connected = finish_connect(fd, address);
+  if (!connected) return connected.error();
+  if (connected.value()) return socket;
+  return Error{.code = ErrorCode::kTimeout,
+               .text = "nobody answered at " + to_string(address.endpoint()) + " in time"};
 }
 
 void turn_away(Fd socket) {

@@ -65,6 +65,11 @@ Status set_connection_options(int socket);
 // that a side has closed: whoever reads or writes learns of that. Never blocks.
 Status check_answers(int socket, std::uint64_t limit_ms);
 
+// Begins to connect to one address; the socket gets writable when there is news. Never blocks.
+Result<Fd> begin_connect(const SocketAddress& address);
+// False: not yet. Once true, the socket is connected and has its options.
+Result<bool> finish_connect(int socket, const SocketAddress& address);
+
 // Connects to one address; kTimeout at the deadline (monotonic_ns). Blocks.
 Result<Fd> connect_tcp(const SocketAddress& address, std::uint64_t deadline_ns);
 

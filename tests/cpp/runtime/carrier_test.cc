@@ -20,7 +20,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 class Carriers : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::vector<RemoteMesh> meshes = met({1, 2, 1});
+    std::vector<RemoteMesh> meshes = met({1, 2, 1}).remotes;
     hosts_ = meshes[0].hosts;
     for (const Rank first : {0, 1, 3}) {
       RemoteMesh& mesh = meshes[static_cast<std::size_t>(first)];

@@ -25,7 +25,11 @@ struct Layout {
 };
 std::string name_of(const Layout& layout) {
   std::string name;
-  for (const int ranks : layout.ranks_of_hosts) name += std::to_string(ranks) + "_";
+  if (layout.ranks_of_hosts.size() > 4) {
+    name = std::to_string(layout.ranks_of_hosts.size()) + "hosts_";
+  } else {
+    for (const int ranks : layout.ranks_of_hosts) name += std::to_string(ranks) + "_";
+  }
   return name + std::to_string(layout.streams) + (layout.latency_ns > 0 ? "eager" : "ring");
 }
 void PrintTo(const Layout& layout, std::ostream* out) {
@@ -382,7 +386,8 @@ INSTANTIATE_TEST_SUITE_P(, SeveralHosts,
                                            Layout{{2, 2}, 2}, Layout{{2, 2}, 2, 0},
                                            Layout{{1, 1, 1}, 1, 0}, Layout{{1, 1, 1}, 2, 0},
                                            Layout{{1, 1, 1, 1}}, Layout{{2, 1, 3}},
-                                           Layout{{2, 1, 3}, 2, 0}, Layout{{3, 1}, 1, 0}),
+                                           Layout{{2, 1, 3}, 2, 0}, Layout{{3, 1}, 1, 0},
+                                           Layout{std::vector<int>(16, 1)}),
                          [](const auto& shape) { return name_of(shape.param); });
 
 }  // namespace

@@ -44,27 +44,44 @@ inline std::vector<RemoteJoin> joins(const std::vector<int>& ranks_of_hosts, int
   return all;
 }
 
+// What connects the ranks of each of these hosts; by rank.
+inline std::vector<LocalMesh> inside(const std::vector<int>& ranks_of_hosts) {
+  std::vector<LocalMesh> locals;
+  for (const int ranks : ranks_of_hosts) {
+    auto host = make_loopback(ranks);
+    EXPECT_TRUE(host.ok());
+    for (LocalMesh& mesh : host.value()) locals.push_back(std::move(mesh));
+  }
+  return locals;
+}
+
 // Each in a thread of its own; by rank.
-inline std::vector<Result<RemoteMesh>> meet(std::vector<RemoteJoin> joins) {
+inline std::vector<Result<RemoteMesh>> meet(std::vector<RemoteJoin> joins,
+                                            const std::vector<LocalMesh>& locals) {
   std::vector<Result<RemoteMesh>> results;
   for (std::size_t i = 0; i < joins.size(); ++i) results.emplace_back(Error{});
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < joins.size(); ++i) {
-    threads.emplace_back([&results, i, join = std::move(joins[i])]() mutable {
-      results[i] = join_remote(std::move(join), test_key());
+    threads.emplace_back([&results, &locals, i, join = std::move(joins[i])]() mutable {
+      results[i] = join_remote(std::move(join), locals[i], test_key());
     });
   }
   for (std::thread& thread : threads) thread.join();
   return results;
 }
 
-inline std::vector<RemoteMesh> met(const std::vector<int>& ranks_of_hosts, int streams = 1) {
-  std::vector<RemoteMesh> meshes;
-  for (auto& result : meet(joins(ranks_of_hosts, streams))) {
+struct Met {
+  std::vector<LocalMesh> locals;
+  std::vector<RemoteMesh> remotes;
+};
+inline Met met(const std::vector<int>& ranks_of_hosts, int streams = 1,
+               std::uint64_t timeout_ms = 20'000) {
+  Met met{.locals = inside(ranks_of_hosts), .remotes = {}};
+  for (auto& result : meet(joins(ranks_of_hosts, streams, timeout_ms), met.locals)) {
     EXPECT_TRUE(result.ok()) << result.error().text;
-    meshes.push_back(std::move(result).value());
+    met.remotes.push_back(std::move(result).value());
   }
-  return meshes;
+  return met;
 }
 
 }  // namespace ciranda::testing

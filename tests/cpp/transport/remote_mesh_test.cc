@@ -7,16 +7,12 @@
 namespace ciranda::testing {
 namespace {
 
-TEST(RemoteMesh, ConnectsEveryPair) {
-  const std::vector<RemoteMesh> meshes = met({2, 1, 3}, /*streams=*/2);
+TEST(RemoteMesh, EverybodyKnowsWhoIsWhere) {
+  const std::vector<RemoteMesh> meshes = met({2, 1, 3}).remotes;
   ASSERT_EQ(meshes.size(), 6u);
   for (const RemoteMesh& mesh : meshes) {
     EXPECT_EQ(mesh.hosts, (Hosts{{0, 1}, {2}, {3, 4, 5}}));
-    for (Rank peer = 0; peer < 6; ++peer) {
-      const auto& links = mesh.data[static_cast<std::size_t>(peer)];
-      ASSERT_EQ(links.size(), peer == mesh.self ? 0u : 2u);
-      for (const DataLink& link : links) EXPECT_EQ(link.peer, peer);
-    }
+    EXPECT_EQ(mesh.size(), 6);
   }
   EXPECT_EQ(meshes[0].control.size(), 2u);
   EXPECT_EQ(meshes[1].control.size(), 0u);
@@ -28,7 +24,7 @@ TEST(RemoteMesh, ConnectsEveryPair) {
 TEST(RemoteMesh, WhoIsMissingIsNamed) {
   std::vector<RemoteJoin> all = joins({1, 1, 1}, 1, /*timeout_ms=*/1'500);
   all.pop_back();
-  const auto results = meet(std::move(all));
+  const auto results = meet(std::move(all), inside({1, 1, 1}));
   ASSERT_FALSE(results[0].ok());
   EXPECT_EQ(results[0].error().code, ErrorCode::kTimeout);
   EXPECT_NE(results[0].error().text.find("of 3 ranks, these did not join rank 0"),
@@ -40,10 +36,44 @@ TEST(RemoteMesh, WhoIsMissingIsNamed) {
 TEST(RemoteMesh, ContradictionsAreToldToAll) {
   std::vector<RemoteJoin> all = joins({1, 2});
   all[2].self.local_rank = 0;
-  for (const auto& result : meet(std::move(all))) {
+  for (const auto& result : meet(std::move(all), inside({1, 2}))) {
     ASSERT_FALSE(result.ok());
     EXPECT_NE(result.error().text.find("are both local rank 0 on host 1"), std::string::npos);
   }
+}
+
+TEST(RemoteMesh, RanksOfAHostThatIsNotHeardAreTold) {
+  std::vector<RemoteJoin> all = joins({1, 3}, 1, /*timeout_ms=*/500);
+  all.erase(all.begin());
+  auto locals = inside({1, 3});
+  locals.erase(locals.begin());
+  for (const auto& result : meet(std::move(all), locals)) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_NE(result.error().text.find("rank 0 could not be reached in time; at 127.0.0.1:"),
+              std::string::npos)
+        << result.error().text;
+  }
+}
+
+TEST(RemoteMesh, ARankThatEndsBeforeTheHostsHaveMetIsNamed) {
+  auto locals = inside({1, 2});
+  std::vector<RemoteJoin> all = joins({1, 2}, 1, /*timeout_ms=*/1'000);
+  all.pop_back();
+  for (LocalMesh::Peer& peer : locals[2].peers) peer.socket.reset();
+  const auto results = meet(std::move(all), locals);
+  ASSERT_FALSE(results[1].ok());
+  EXPECT_EQ(results[1].error().code, ErrorCode::kRankLost);
+  EXPECT_NE(results[1].error().text.find("local rank 1 of host 1"), std::string::npos);
+}
+
+TEST(RemoteMesh, Rank0IsTheFirstOfTheFirstHost) {
+  std::vector<RemoteJoin> all = joins({2});
+  std::swap(all[0].self.local_rank, all[1].self.local_rank);
+  const auto locals = inside({2});
+  const auto result = join_remote(std::move(all[0]), locals[0], test_key());
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().text,
+            "rank 0 is local rank 1 of host 0, but rank 0 must be local rank 0 of host 0");
 }
 
 TEST(RemoteMesh, AnotherKeyIsAStranger) {
@@ -54,10 +84,11 @@ TEST(RemoteMesh, AnotherKeyIsAStranger) {
                       .addresses = {"127.0.0.1"},
                       .timeout_ms = 300};
   std::thread other([&stranger] {
-    const auto result = join_remote(std::move(stranger), test_key(std::byte{8}));
+    const auto local = inside({1});
+    const auto result = join_remote(std::move(stranger), local[0], test_key(std::byte{8}));
     EXPECT_FALSE(result.ok());
   });
-  for (const auto& result : meet(std::move(all))) EXPECT_TRUE(result.ok());
+  for (const auto& result : meet(std::move(all), inside({1, 1}))) EXPECT_TRUE(result.ok());
   other.join();
 }
 

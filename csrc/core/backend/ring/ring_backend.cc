@@ -125,6 +125,7 @@ void RingBackend::add(Execution execution, bool staged) {
     own.arrived.resize(op.plan.schedule().layout().segment_bytes);
     if (op.execution.op.wire_dtype) own.rounded.resize(own.arrived.size());
   }
+  call_peers(op);
   if (in_arena) {
     op.copies = op.execution.arena;
     op.output = op.copies[static_cast<std::size_t>(local_rank_)];
@@ -152,7 +153,7 @@ void RingBackend::gather(Operation& op) {
 }
 
 bool RingBackend::advance() {
-  bool moved = false;
+  bool moved = take_links();
   while (!operations_.empty() && !broken_) {
     Operation& op = operations_.front();
     if (waits_for_stages(op)) moved |= advance_stage(op);
@@ -268,6 +269,7 @@ void RingBackend::abort(const Error& why) {
 // Only what the front operation waits for: a peer may be ahead, and its bytes stay where they are.
 void RingBackend::watched(std::vector<Watched>& out) const {
   if (operations_.empty()) return;
+  mesh_.links.watched(out);
   const Operation& op = operations_.front();
   if (waits_for_stages(op) || op.crossed) return;
   const Schedule& schedule = op.plan.schedule();
@@ -275,12 +277,13 @@ void RingBackend::watched(std::vector<Watched>& out) const {
     if (channel.receives < schedule.steps()) {
       const Receive receive = schedule.step(channel.index, channel.receives).receive;
       if (receive.piece.bytes > 0 && receive.from != schedule.layout().self) {
-        out.push_back({.socket = socket(op, channel, receive.from), .readable = true});
+        const DataLink* const peer = link(op, channel, receive.from);
+        if (peer != nullptr) out.push_back({.socket = peer->fd.get(), .readable = true});
       }
     }
     if (channel.wants_room) {
       const Send send = schedule.step(channel.index, channel.sends).send;
-      out.push_back({.socket = socket(op, channel, send.to), .writable = true});
+      out.push_back({.socket = link(op, channel, send.to)->fd.get(), .writable = true});
     }
   }
 }
@@ -301,7 +304,9 @@ bool RingBackend::send(Operation& op, Channel& channel) {
     const Send send = schedule.step(channel.index, channel.sends).send;
     if (send.piece.bytes == 0 || send.to == schedule.layout().self) continue;
     if (!may_send(op, channel, send)) break;
-    DataLink& peer = link(op, channel, send.to);
+    DataLink* const found = link(op, channel, send.to);
+    if (found == nullptr) break;  // in the making
+    DataLink& peer = *found;
     const std::uint64_t bytes = schedule.message_bytes(send.piece);
     const std::optional<DType> wire_dtype = op.execution.op.wire_dtype;
     std::byte* payload = place(op, channel, send.piece);
@@ -362,7 +367,9 @@ bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& r
   const std::uint64_t bytes = op.plan.schedule().message_bytes(receive.piece);
   const std::uint64_t whole = kDataHeaderBytes + bytes;
   bool moved = false;
-  DataLink& peer = link(op, channel, receive.from);
+  DataLink* const found = link(op, channel, receive.from);
+  if (found == nullptr) return false;  // in the making
+  DataLink& peer = *found;
   std::byte* const to = landing(op, channel, receive);
   while (channel.received_bytes < whole) {
     Pieces pieces(channel.header_in.data(), to, bytes, channel.received_bytes);
@@ -487,16 +494,28 @@ std::byte* RingBackend::place(Operation& op, Channel& channel, const Piece& piec
   CIRANDA_UNREACHABLE();
 }
 
-int RingBackend::socket(const Operation& op, const Channel& channel, int participant) const {
-  return const_cast<RingBackend*>(this)->link(op, channel, participant).fd.get();
+void RingBackend::call_peers(const Operation& op) {
+  const Schedule& schedule = op.plan.schedule();
+  for (const Channel& channel : op.channels) {
+    for (std::uint32_t i = 0; i < schedule.steps(); ++i) {
+      const Step step = schedule.step(channel.index, i);
+      for (const auto& [peer, bytes] : {std::pair{step.send.to, step.send.piece.bytes},
+                                        std::pair{step.receive.from, step.receive.piece.bytes}}) {
+        if (bytes > 0 && peer != schedule.layout().self) (void)link(op, channel, peer);
+      }
+    }
+  }
 }
 
-DataLink& RingBackend::link(const Operation& op, const Channel& channel, int participant) {
-  const Rank rank = op.plan.rank(participant, channel.index);
-  auto& streams = mesh_.data[static_cast<std::size_t>(rank)];
-  const auto stream = static_cast<std::size_t>(op.plan.stream(channel.index));
-  CIRANDA_ASSERT(stream < streams.size());
-  return streams[stream];
+DataLink* RingBackend::link(const Operation& op, const Channel& channel, int participant) const {
+  return mesh_.links.find(op.plan.rank(participant, channel.index), op.plan.stream(channel.index));
+}
+
+bool RingBackend::take_links() {
+  auto taken = mesh_.links.advance();
+  if (taken) return taken.value();
+  broken_ = taken.error();
+  return true;
 }
 
 void RingBackend::break_off(const DataLink& link, Error why) {

@@ -119,8 +119,10 @@ class RingBackend final : public Backend {
   std::byte* place(Operation& op, Channel& channel, const Piece& piece) const;
   bool all_crossed(const Operation& op) const;
   void finish_front();
-  int socket(const Operation& op, const Channel& channel, int participant) const;
-  DataLink& link(const Operation& op, const Channel& channel, int participant);
+  // Asks for the links that the operation needs, so that they are made at the same time.
+  void call_peers(const Operation& op);
+  DataLink* link(const Operation& op, const Channel& channel, int participant) const;
+  bool take_links();
   void break_off(const DataLink& link, Error why);
   double postscale(const Operation& op) const;
   std::size_t locals() const { return mesh_.local_ranks().size(); }

@@ -10,9 +10,10 @@ namespace {
 class TwoHosts : public ::testing::Test {
  protected:
   void SetUp() override {
-    meshes_ = met({1, 1});
+    Met meeting = met({1, 1});
+    meshes_ = std::move(meeting.remotes);
+    locals_ = std::move(meeting.locals);
     for (std::size_t i = 0; i < 2; ++i) {
-      locals_.push_back(std::move(make_loopback(1).value().front()));
       const ControlBlock control(locals_[i].control.data(), 1);
       backends_.push_back(std::make_unique<RingBackend>(
           meshes_[i], control, PeerBells(control, locals_[i]), 0, HostMemory{}, RingOptions{}));
@@ -27,6 +28,19 @@ class TwoHosts : public ::testing::Test {
     execution.buffers = {{data, data, 4000, 4000}};
     execution.done = [this, rank](const Status& status) { done_[rank] = status; };
     backends_[rank]->start(std::move(execution));
+  }
+
+  // To the other rank; waits until both ends are made.
+  DataLink& link(std::size_t rank) {
+    DataLink* ends[2] = {};
+    EXPECT_TRUE(until([&] {
+      for (std::size_t each = 0; each < 2; ++each) {
+        ends[each] = meshes_[each].links.find(static_cast<Rank>(1 - each), 0);
+        EXPECT_TRUE(meshes_[each].links.advance().ok());
+      }
+      return ends[0] != nullptr && ends[1] != nullptr;
+    }));
+    return *ends[rank];
   }
 
   template <typename Fn>
@@ -47,13 +61,14 @@ class TwoHosts : public ::testing::Test {
 
 TEST_F(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
   start(0);
+  (void)link(0);
   for (int i = 0; i < 20; ++i) backends_[0]->advance();
   EXPECT_FALSE(done_[0].has_value());
   std::vector<Watched> watched;
   backends_[0]->watched(watched);
   ASSERT_EQ(watched.size(), 1u);
   EXPECT_TRUE(watched[0].readable);
-  EXPECT_EQ(watched[0].socket, meshes_[0].data[1][0].fd.get());
+  EXPECT_EQ(watched[0].socket, link(0).fd.get());
   start(1);
   ASSERT_TRUE(until([&] { return done_[0] && done_[1]; }));
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 3.0f));
@@ -63,7 +78,7 @@ TEST_F(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
 
 TEST_F(TwoHosts, ABrokenConnectionNamesThePeer) {
   start(0);
-  meshes_[1].data[0][0].fd.reset();
+  link(1).fd.reset();
   ASSERT_TRUE(until([&] { return backends_[0]->broken() != nullptr; }));
   EXPECT_EQ(backends_[0]->broken()->code, ErrorCode::kRankLost);
   EXPECT_EQ(backends_[0]->broken()->rank, 1);
@@ -77,8 +92,8 @@ TEST_F(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
   start(0);
   const std::vector<std::byte> payload(4000);
   const SealedDataHeader header =
-      meshes_[1].data[0][0].sealer.seal({.bytes = 4000, .step = 0, .operation = 9, .offset = 0});
-  const int socket = meshes_[1].data[0][0].fd.get();
+      link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 9, .offset = 0});
+  const int socket = link(1).fd.get();
   ASSERT_TRUE(send_some(socket, header).ok());
   ASSERT_TRUE(send_some(socket, payload).ok());
   for (int i = 0; i < 2000 && backends_[0]->broken() == nullptr; ++i) {

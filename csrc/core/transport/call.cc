@@ -1,0 +1,165 @@
+#include "core/transport/call.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/assert.h"
+#include "core/base/clock.h"
+#include "core/transport/job_key.h"
+#include "core/transport/socket_io.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::uint64_t kMsInNs = 1'000'000;
+// Between two rounds over the candidates: soon at first, because ranks start together.
+constexpr std::uint64_t kFirstPauseMs = 10;
+constexpr std::uint64_t kLongestPauseMs = 250;
+
+}  // namespace
+
+Call::Call(const ChannelKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+           std::uint64_t deadline_ns)
+    : keys_(keys),
+      hello_(hello),
+      candidates_(std::move(candidates)),
+      deadline_ns_(deadline_ns),
+      reasons_(candidates_.size()),
+      pause_ms_(kFirstPauseMs) {
+  CIRANDA_ASSERT(!candidates_.empty());
+}
+
+Result<std::optional<ProvenSocket>> Call::advance(std::uint64_t now_ns) {
+  for (;;) {
+    if (attempt_) {
+      auto proven = advance_attempt(now_ns);
+      if (proven) return proven;
+      // Trying again would not help.
+      const ErrorCode code = proven.error().code;
+      if (code == ErrorCode::kForked || code == ErrorCode::kUnsupported) return proven;
+      give_up(proven.error());
+    } else if (candidate_ < candidates_.size()) {
+      if (now_ns < resume_ns_) return std::optional<ProvenSocket>();
+      begin_attempt(now_ns);
+    } else {
+      if (now_ns + pause_ms_ * kMsInNs >= deadline_ns_) return unreachable();
+      resume_ns_ = now_ns + pause_ms_ * kMsInNs;
+      pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);
+      candidate_ = 0;
+    }
+  }
+}
+
+Watched Call::watched() const {
+  if (!attempt_) return {};
+  return {.socket = attempt_->socket.get(),
+          .readable = attempt_->connected,
+          .writable = !attempt_->connected || !attempt_->unsent.empty()};
+}
+
+std::uint64_t Call::next_deadline_ns() const {
+  return attempt_ ? attempt_->deadline_ns : resume_ns_;
+}
+
+void Call::begin_attempt(std::uint64_t now_ns) {
+  if (addresses_.empty()) {
+    auto found = resolve(candidates_[candidate_]);
+    if (!found) return give_up(found.error());
+    addresses_ = std::move(found).value();
+  }
+  const SocketAddress address = addresses_.front();
+  addresses_.erase(addresses_.begin());
+  auto socket = begin_connect(address);
+  if (!socket) return give_up(socket.error());
+  Hello hello = hello_;
+  fill_random(hello.nonce);
+  ClientHandshake handshake(keys_, hello);
+  std::vector<std::byte> unsent(handshake.hello().begin(), handshake.hello().end());
+  attempt_.emplace(Attempt{.address = address,
+                           .socket = std::move(socket).value(),
+                           .deadline_ns = std::min(deadline_ns_, now_ns + kProofMs * kMsInNs),
+                           .handshake = std::move(handshake),
+                           .unsent = std::move(unsent)});
+}
+
+Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) {
+  Attempt& attempt = *attempt_;
+  const int socket = attempt.socket.get();
+  if (!attempt.connected) {
+    auto connected = finish_connect(socket, attempt.address);
+    if (!connected) return connected.error();
+    attempt.connected = connected.value();
+  }
+  if (attempt.connected) {
+    auto proven = prove();
+    if (!proven) return proven.error();
+    if (proven.value()) {
+      return std::optional(ProvenSocket{.fd = std::move(attempt.socket),
+                                        .session = std::move(*attempt.handshake.session()),
+                                        .address = to_string(attempt.address.endpoint())});
+    }
+  }
+  if (now_ns < attempt.deadline_ns) return std::optional<ProvenSocket>();
+  return Error{.code = ErrorCode::kTimeout,
+               .text = attempt.connected ? "it did not prove in time that it is a rank of this job"
+                                         : "nobody answered at " +
+                                               to_string(attempt.address.endpoint()) + " in time"};
+}
+
+// True when both sides are proven.
+Result<bool> Call::prove() {
+  Attempt& attempt = *attempt_;
+  const Error hung_up{.code = ErrorCode::kRankLost,
+                      .text =
+                          "it hung up: it may be of another job, epoch or version, have another "
+                          "key or have this rank already; its own log says which"};
+  std::byte buffer[kHelloBytes];
+  for (;;) {
+    if (!attempt.unsent.empty()) {
+      auto sent = send_some(attempt.socket.get(), attempt.unsent);
+      if (!sent) return hung_up;
+      attempt.unsent.erase(attempt.unsent.begin(),
+                           attempt.unsent.begin() + static_cast<std::ptrdiff_t>(sent.value()));
+      if (!attempt.unsent.empty()) return false;
+    }
+    if (attempt.handshake.session().has_value()) return true;
+    auto count =
+        receive_some(attempt.socket.get(), std::span(buffer).first(attempt.handshake.wanted()));
+    if (!count) return hung_up;
+    if (count.value() == 0) return false;
+    CIRANDA_TRY(attempt.handshake.receive(std::span(buffer).first(count.value()), attempt.unsent));
+  }
+}
+
+// Of the address that was tried; the candidate may have another.
+void Call::give_up(const Error& why) {
+  attempt_.reset();
+  // Whoever was too slow in the last round may have said in an earlier one what was wrong.
+  std::string& reason = reasons_[candidate_];
+  if (reason.empty() || why.code != ErrorCode::kTimeout) reason = why.text;
+  if (addresses_.empty()) ++candidate_;
+}
+
+Error Call::unreachable() const {
+  std::string text = "rank " + std::to_string(hello_.to) + " could not be reached in time";
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    text += "; at " + to_string(candidates_[i]) + ": " + reasons_[i];
+  }
+  return {.code = ErrorCode::kTimeout, .text = std::move(text), .rank = hello_.to};
+}
+
+Result<ProvenSocket> connect_authenticated(const ChannelKeys& keys, const Hello& hello,
+                                           std::span<const Endpoint> candidates,
+                                           std::uint64_t deadline_ns) {
+  Call call(keys, hello, {candidates.begin(), candidates.end()}, deadline_ns);
+  for (;;) {
+    auto proven = call.advance(monotonic_ns());
+    if (!proven) return proven.error();
+    if (proven.value()) return std::move(*proven.value());
+    CIRANDA_TRY(wait_for(call.watched(), call.next_deadline_ns()));
+  }
+}
+
+}  // namespace ciranda

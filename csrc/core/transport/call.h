@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/transport/connection.h"
+#include "core/transport/socket_io.h"
+#include "core/transport/tcp.h"
+#include "core/wire/handshake.h"
+
+namespace ciranda {
+
+// A call to `hello.to`, which is at one of the candidates: connects and proves both sides. The
+// candidates are tried in turn until the deadline, each for kProofMs at most: the peer may not
+// listen yet, and an address may belong to another machine.
+//
+// Never blocks, but for the system's resolver where a candidate is a name. The time comes in as an
+// argument (monotonic_ns). Not thread-safe. `keys` must outlive it.
+class Call {
+ public:
+  Call(const ChannelKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+       std::uint64_t deadline_ns);
+
+  Rank to() const { return hello_.to; }
+
+  // Does what can be done without waiting. Gives the connection once it is proven: the call is over
+  // then, and also after an Error. kTimeout tells what was wrong with each candidate.
+  Result<std::optional<ProvenSocket>> advance(std::uint64_t now_ns);
+
+  // advance() has nothing to do before there is news of the socket (-1: none) or it is that late.
+  Watched watched() const;
+  std::uint64_t next_deadline_ns() const;
+
+ private:
+  // One address, from the first packet to the proof.
+  struct Attempt {
+    SocketAddress address;
+    Fd socket;
+    std::uint64_t deadline_ns = 0;
+    bool connected = false;
+    ClientHandshake handshake;
+    std::vector<std::byte> unsent;
+  };
+
+  void begin_attempt(std::uint64_t now_ns);
+  Result<std::optional<ProvenSocket>> advance_attempt(std::uint64_t now_ns);
+  Result<bool> prove();
+  void give_up(const Error& why);
+  Error unreachable() const;
+
+  const ChannelKeys& keys_;
+  const Hello hello_;
+  const std::vector<Endpoint> candidates_;
+  const std::uint64_t deadline_ns_;
+  std::vector<std::string> reasons_;      // why not, by candidate
+  std::size_t candidate_ = 0;             // the next one, or the one that is tried
+  std::vector<SocketAddress> addresses_;  // of this candidate that are still to be tried
+  std::optional<Attempt> attempt_;
+  std::uint64_t pause_ms_;       // after the next round over all candidates
+  std::uint64_t resume_ns_ = 0;  // the end of the last pause
+};
+
+// The same, waited for. Blocks.
+Result<ProvenSocket> connect_authenticated(const ChannelKeys& keys, const Hello& hello,
+                                           std::span<const Endpoint> candidates,
+                                           std::uint64_t deadline_ns);
+
+}  // namespace ciranda

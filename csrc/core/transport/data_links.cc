@@ -1,0 +1,69 @@
+#include "core/transport/data_links.h"
+
+#include "core/base/assert.h"
+#include "core/base/clock.h"
+
+namespace ciranda {
+
+DataLinks::DataLinks(Directory directory, std::unique_ptr<Switchboard> switchboard)
+    : directory_(std::move(directory)),
+      switchboard_(std::move(switchboard)),
+      seats_(directory_.ranks.size() * static_cast<std::size_t>(directory_.streams)) {}
+
+DataLinks::Seat* DataLinks::seat(Rank peer, int stream) {
+  if (stream >= directory_.streams) return nullptr;
+  return &seats_[static_cast<std::size_t>(peer * directory_.streams + stream)];
+}
+
+DataLink* DataLinks::find(Rank peer, int stream) {
+  Seat* const found = seat(peer, stream);
+  CIRANDA_ASSERT(found != nullptr && peer != directory_.self.from);
+  if (found->link || found->wanted || !switchboard_) return found->link.get();
+  found->wanted = true;
+  ++missing_;
+  if (peer < directory_.self.from) {
+    Hello hello = directory_.self;
+    hello.to = peer;
+    hello.lane = static_cast<std::uint16_t>(stream);
+    switchboard_->call(hello, directory_.ranks[static_cast<std::size_t>(peer)],
+                       monotonic_ns() + directory_.timeout_ms * 1'000'000);
+  }
+  return nullptr;
+}
+
+Result<bool> DataLinks::advance() {
+  if (missing_ == 0) return false;
+  auto proven = switchboard_->take();
+  if (!proven) return proven.error();
+  bool any = false;
+  for (ProvenSocket& socket : proven.value()) {
+    const Session& session = socket.session;
+    Seat* const place = session.channel == Channel::kData && session.peer != directory_.self.from
+                            ? seat(session.peer, session.lane)
+                            : nullptr;
+    if (place == nullptr || place->link) continue;  // what it is for, only its caller knows
+    if (place->wanted) --missing_;
+    place->link = std::make_unique<DataLink>(std::move(socket));
+    any = true;
+  }
+  return any;
+}
+
+void DataLinks::watched(std::vector<Watched>& out) const {
+  if (missing_ > 0) out.push_back({.socket = switchboard_->fd(), .readable = true});
+}
+
+void DataLinks::close_all() {
+  switchboard_.reset();
+  missing_ = 0;
+  for (Seat& each : seats_) each.link.reset();
+}
+
+void DataLinks::close_in_forked_child() noexcept {
+  if (Switchboard* const of_parent = switchboard_.release()) of_parent->close_in_forked_child();
+  for (Seat& each : seats_) {
+    if (each.link) each.link->fd.reset();
+  }
+}
+
+}  // namespace ciranda

@@ -1,0 +1,169 @@
+#include "core/transport/switchboard.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "core/base/clock.h"
+
+namespace ciranda {
+namespace {
+
+Result<Fd> make_eventfd() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd.valid()) return Error::from_errno("eventfd", errno);
+  return fd;
+}
+
+void raise(const Fd& event) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof one);
+}
+
+void lower(const Fd& event) {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t drained = ::read(event.get(), &count, sizeof count);
+}
+
+pollfd wanted(const Watched& watched) {
+  return {.fd = watched.socket,  // -1 is passed over
+          .events = static_cast<short>((watched.readable ? POLLIN : 0) |
+                                       (watched.writable ? POLLOUT : 0)),
+          .revents = 0};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Switchboard>> Switchboard::start(
+    std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor,
+    std::function<void(const std::string&)> warn) {
+  auto orders_came = make_eventfd();
+  if (!orders_came) return orders_came.error();
+  auto news = make_eventfd();
+  if (!news) return news.error();
+  std::unique_ptr<Switchboard> switchboard(
+      new Switchboard(std::move(keys), std::move(acceptor), std::move(warn)));
+  switchboard->orders_came_ = std::move(orders_came).value();
+  switchboard->news_ = std::move(news).value();
+  switchboard->thread_ = std::thread([self = switchboard.get()] { self->run(); });
+  return switchboard;
+}
+
+Switchboard::Switchboard(std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor,
+                         std::function<void(const std::string&)> warn)
+    : keys_(std::move(keys)), warn_(std::move(warn)), acceptor_(std::move(acceptor)) {}
+
+Switchboard::~Switchboard() {
+  stopping_.store(true);
+  raise(orders_came_);
+  thread_.join();
+}
+
+void Switchboard::call(const Hello& hello, std::vector<Endpoint> candidates,
+                       std::uint64_t deadline_ns) {
+  {
+    const MutexLock lock(mutex_);
+    orders_.push_back({hello, std::move(candidates), deadline_ns});
+  }
+  raise(orders_came_);
+}
+
+Result<std::vector<ProvenSocket>> Switchboard::take() {
+  lower(news_);
+  const MutexLock lock(mutex_);
+  if (failure_) return *failure_;
+  return std::exchange(proven_, {});
+}
+
+void Switchboard::close_in_forked_child() noexcept {
+  acceptor_.close_listeners();
+  orders_came_.reset();
+  news_.reset();
+}
+
+void Switchboard::run() {
+  while (!stopping_.load()) {
+    place_calls();
+    serve_callers();
+    advance_calls();
+    wait();
+  }
+}
+
+void Switchboard::place_calls() {
+  lower(orders_came_);
+  const MutexLock lock(mutex_);
+  const std::size_t count = std::min(orders_.size(), kCallsMax - calls_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    Order& order = orders_[i];
+    calls_.emplace_back(*keys_, order.hello, std::move(order.candidates), order.deadline_ns);
+  }
+  orders_.erase(orders_.begin(), orders_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void Switchboard::serve_callers() {
+  if (!takes_calls_) return;
+  auto proven = acceptor_.poll(monotonic_ns());
+  if (!proven) {
+    takes_calls_ = false;
+    return fail(proven.error());
+  }
+  for (ProvenSocket& socket : proven.value()) deliver(std::move(socket));
+  if (!warn_) return;
+  if (const auto sentence = acceptor_.summary(monotonic_ns())) warn_(*sentence);
+}
+
+void Switchboard::advance_calls() {
+  for (auto call = calls_.begin(); call != calls_.end();) {
+    auto proven = call->advance(monotonic_ns());
+    if (proven && !proven.value()) {
+      ++call;
+      continue;
+    }
+    if (proven) {
+      deliver(std::move(*proven.value()));
+    } else {
+      fail(proven.error());
+    }
+    call = calls_.erase(call);
+    raise(orders_came_);  // there is room for the next
+  }
+}
+
+void Switchboard::wait() {
+  std::vector<pollfd> all = {wanted({.socket = orders_came_.get(), .readable = true}),
+                             wanted({.socket = acceptor_.fd(), .readable = takes_calls_})};
+  std::uint64_t deadline_ns = acceptor_.next_deadline_ns().value_or(UINT64_MAX);
+  for (const Call& call : calls_) {
+    all.push_back(wanted(call.watched()));
+    deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
+  }
+  int timeout_ms = -1;
+  if (deadline_ns != UINT64_MAX) {
+    const std::uint64_t now = monotonic_ns();
+    timeout_ms = deadline_ns > now ? static_cast<int>((deadline_ns - now) / 1'000'000 + 1) : 0;
+  }
+  ::poll(all.data(), all.size(), timeout_ms);
+}
+
+void Switchboard::deliver(ProvenSocket socket) {
+  {
+    const MutexLock lock(mutex_);
+    proven_.push_back(std::move(socket));
+  }
+  raise(news_);
+}
+
+void Switchboard::fail(const Error& why) {
+  {
+    const MutexLock lock(mutex_);
+    if (!failure_) failure_ = why;
+  }
+  raise(news_);
+}
+
+}  // namespace ciranda

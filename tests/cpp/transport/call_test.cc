@@ -1,0 +1,117 @@
+// What could break: a rank gives a peer up too early, waits for it for ever, or believes a
+// stranger.
+#include "core/transport/call.h"
+
+#include <gtest/gtest.h>
+
+#include "transport/acceptor.h"
+
+namespace ciranda {
+namespace {
+
+using test::in_ms;
+using test::keys_of;
+using test::Rank0;
+
+TEST(Call, WaitsForAPeerThatListensLater) {
+  Endpoint later;
+  {
+    auto reserved = listen_tcp("127.0.0.1").value();
+    later = local_address(reserved.get()).value().endpoint();
+  }
+  const ChannelKeys keys = keys_of();
+  std::thread server([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    std::vector<Fd> listeners;
+    listeners.push_back(listen_tcp("127.0.0.1", {.first = later.port, .last = later.port}).value());
+    auto acceptor = Acceptor::create(std::move(listeners), keys, {.self = 0, .ranks = 8}).value();
+    for (std::size_t proven = 0; proven == 0;) {
+      ASSERT_TRUE(wait_readable(acceptor.fd(), in_ms(5'000)).value());
+      proven += acceptor.poll(monotonic_ns()).value().size();
+    }
+  });
+  const Endpoint candidates[] = {later};
+  const Hello hello{.from = 2, .to = 0};
+  const auto proven = connect_authenticated(keys, hello, candidates, in_ms(5'000));
+  server.join();
+  EXPECT_TRUE(proven.ok()) << proven.error().text;
+}
+
+TEST(Call, PassesOverAddressesOfOtherMachines) {
+  Rank0 rank0;
+  Rank0 elsewhere({.epoch = 9});
+  Endpoint nobody;
+  {
+    auto reserved = listen_tcp("127.0.0.1").value();
+    nobody = local_address(reserved.get()).value().endpoint();
+  }
+  const Endpoint candidates[] = {nobody, elsewhere.endpoint(), rank0.endpoint()};
+  const Hello hello{.from = 2, .to = 0};
+  const auto proven = connect_authenticated(rank0.keys(), hello, candidates, in_ms(5'000));
+  ASSERT_TRUE(proven.ok()) << proven.error().text;
+  EXPECT_EQ(proven.value().address, to_string(rank0.endpoint()));
+}
+
+TEST(Call, SaysInTimeWhatWasWrongWithEachCandidate) {
+  Endpoint nobody;
+  auto silent = listen_tcp("127.0.0.1").value();  // accepts in the kernel, never answers
+  {
+    auto reserved = listen_tcp("127.0.0.1").value();
+    nobody = local_address(reserved.get()).value().endpoint();
+  }
+  const Endpoint candidates[] = {nobody, local_address(silent.get()).value().endpoint()};
+  const ChannelKeys keys = keys_of();
+  const Hello hello{.from = 2, .to = 0};
+  const std::uint64_t began = monotonic_ns();
+  const auto proven = connect_authenticated(keys, hello, candidates, in_ms(200));
+  EXPECT_LT(monotonic_ns() - began, 2'000'000'000u);
+  ASSERT_FALSE(proven.ok());
+  EXPECT_EQ(proven.error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(proven.error().rank, 0);
+  const std::string& text = proven.error().text;
+  EXPECT_NE(text.find("rank 0 could not be reached in time"), std::string::npos) << text;
+  EXPECT_NE(text.find("Connection refused"), std::string::npos) << text;
+  EXPECT_NE(text.find("did not prove in time"), std::string::npos) << text;
+}
+
+TEST(Call, ReportsWhoCannotProveThatItIsThePeer) {
+  // Answers as a server does, with random bytes.
+  auto liar = listen_tcp("127.0.0.1").value();
+  const Endpoint candidates[] = {local_address(liar.get()).value().endpoint()};
+  std::thread answers([&] {
+    ASSERT_TRUE(wait_readable(liar.get(), in_ms(5'000)).value());
+    const Fd caller(::accept(liar.get(), nullptr, nullptr));
+    const std::vector<std::byte> bytes(sizeof(Nonce) + kWelcomeBytes, std::byte{3});
+    ASSERT_TRUE(send_some(caller.get(), bytes).ok());
+    std::byte buffer[256];
+    (void)wait_readable(caller.get(), in_ms(1'000));
+    (void)receive_some(caller.get(), buffer);
+  });
+  const ChannelKeys keys = keys_of();
+  const Hello hello{.from = 2, .to = 0};
+  const auto proven = connect_authenticated(keys, hello, candidates, in_ms(100));
+  answers.join();
+  ASSERT_FALSE(proven.ok());
+  EXPECT_NE(proven.error().text.find("who answers for rank 0 does not hold this job's key"),
+            std::string::npos)
+      << proven.error().text;
+}
+
+TEST(Call, NeverBlocks) {
+  auto silent = listen_tcp("127.0.0.1").value();
+  const ChannelKeys keys = keys_of();
+  Call call(keys, {.from = 2, .to = 0}, {local_address(silent.get()).value().endpoint()},
+            in_ms(10'000));
+  const std::uint64_t began = monotonic_ns();
+  for (int i = 0; i < 100; ++i) {
+    const auto proven = call.advance(monotonic_ns());
+    ASSERT_TRUE(proven.ok());
+    ASSERT_FALSE(proven.value().has_value());
+  }
+  EXPECT_LT(monotonic_ns() - began, 500'000'000u);
+  EXPECT_TRUE(call.watched().readable);
+  EXPECT_LE(call.next_deadline_ns(), began + (kProofMs + 500) * 1'000'000);
+}
+
+}  // namespace
+}  // namespace ciranda

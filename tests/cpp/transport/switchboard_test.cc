@@ -1,0 +1,134 @@
+// What could break: a connection is made twice or never, an end waits for a peer, a child holds
+// one.
+#include "core/transport/switchboard.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "core/base/clock.h"
+#include "core/transport/socket_io.h"
+#include "transport/acceptor.h"
+
+namespace ciranda {
+namespace {
+
+using test::in_ms;
+using test::keys_of;
+
+// One rank of a job of 8.
+struct Subscriber {
+  explicit Subscriber(Rank which) : rank(which) {
+    auto keys = std::make_unique<const ChannelKeys>(keys_of());
+    std::vector<Fd> listeners;
+    listeners.push_back(listen_tcp("127.0.0.1").value());
+    endpoint = local_address(listeners[0].get()).value().endpoint();
+    auto acceptor =
+        Acceptor::create(std::move(listeners), *keys, {.self = rank, .incarnation = 1, .ranks = 8});
+    switchboard = Switchboard::start(std::move(keys), std::move(acceptor).value()).value();
+  }
+  void call(const Subscriber& other, int lane = 0, std::uint64_t timeout_ms = 10'000) {
+    call(other.rank, other.endpoint, lane, timeout_ms);
+  }
+  void call(Rank to, const Endpoint& where, int lane, std::uint64_t timeout_ms) {
+    switchboard->call({.channel = Channel::kData,
+                       .lane = static_cast<std::uint16_t>(lane),
+                       .from = rank,
+                       .to = to,
+                       .incarnation = 1},
+                      {where}, in_ms(timeout_ms));
+  }
+  // Waits until so many connections have come.
+  std::vector<ProvenSocket> take(std::size_t count) {
+    std::vector<ProvenSocket> all;
+    while (all.size() < count && wait_readable(switchboard->fd(), in_ms(10'000)).value()) {
+      auto some = switchboard->take();
+      EXPECT_TRUE(some.ok()) << some.error().text;
+      if (!some) break;
+      for (ProvenSocket& each : some.value()) all.push_back(std::move(each));
+    }
+    EXPECT_EQ(all.size(), count);
+    return all;
+  }
+
+  Rank rank;
+  Endpoint endpoint;
+  std::unique_ptr<Switchboard> switchboard;
+};
+
+TEST(Switchboard, ConnectsAllWhileNobodyDrives) {
+  std::vector<Subscriber> all;
+  for (Rank rank = 0; rank < 8; ++rank) all.emplace_back(rank);
+  for (Subscriber& above : all) {
+    for (Subscriber& below : all) {
+      if (below.rank < above.rank) above.call(below);
+    }
+  }
+  for (Subscriber& each : all) {
+    std::vector<bool> seen(8, false);
+    for (const ProvenSocket& socket : each.take(7)) {
+      EXPECT_FALSE(seen[static_cast<std::size_t>(socket.session.peer)]);
+      seen[static_cast<std::size_t>(socket.session.peer)] = true;
+    }
+    EXPECT_FALSE(seen[static_cast<std::size_t>(each.rank)]);
+  }
+}
+
+TEST(Switchboard, PlacesMoreCallsThanItHoldsAtATime) {
+  Subscriber zero(0);
+  Subscriber one(1);
+  static_assert(kLanesMax > Switchboard::kCallsMax);
+  for (int lane = 0; lane < kLanesMax; ++lane) one.call(zero, lane);
+  one.take(kLanesMax);
+  zero.take(kLanesMax);
+}
+
+TEST(Switchboard, NamesARankThatNeverAnswersAndWhere) {
+  auto silent = listen_tcp("127.0.0.1").value();
+  const Endpoint where = local_address(silent.get()).value().endpoint();
+  Subscriber one(1);
+  one.call(0, where, 0, /*timeout_ms=*/200);
+  ASSERT_TRUE(wait_readable(one.switchboard->fd(), in_ms(5'000)).value());
+  const auto taken = one.switchboard->take();
+  ASSERT_FALSE(taken.ok());
+  EXPECT_EQ(taken.error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(taken.error().rank, 0);
+  EXPECT_EQ(taken.error().text, "rank 0 could not be reached in time; at " + to_string(where) +
+                                    ": it did not prove in time that it is a rank of this job");
+}
+
+TEST(Switchboard, EndsAtOnceWithCallsInTheMaking) {
+  auto silent = listen_tcp("127.0.0.1").value();
+  std::optional<Subscriber> one(1);
+  for (int lane = 0; lane < 40; ++lane) {
+    one->call(0, local_address(silent.get()).value().endpoint(), lane, 60'000);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::uint64_t began = monotonic_ns();
+  one.reset();
+  EXPECT_LT(monotonic_ns() - began, 1'000'000'000u);
+}
+
+TEST(Switchboard, AForkedChildKeepsNoPortOpen) {
+  std::optional<Subscriber> zero(0);
+  const SocketAddress address = resolve(zero->endpoint).value().front();
+  ASSERT_TRUE(connect_tcp(address, in_ms(5'000)).ok());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    zero->switchboard.release()->close_in_forked_child();
+    ::pause();
+    ::_exit(0);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  zero.reset();
+  EXPECT_FALSE(connect_tcp(address, in_ms(1'000)).ok());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace ciranda
