@@ -17,6 +17,7 @@ namespace {
 // The process has one default World; everything else belongs to an object.
 Mutex mutex;                                     // NOLINT: see above
 std::shared_ptr<World> world GUARDED_BY(mutex);  // NOLINT
+Handover handover GUARDED_BY(mutex);             // NOLINT
 std::atomic<Engine*> engine_at_fork{nullptr};    // NOLINT: read in the fork handler
 std::atomic<bool> forked{false};                 // NOLINT
 Place place_at_fork;                             // NOLINT: read in the child, where no lock may be
@@ -46,7 +47,7 @@ void init() {
   config.engine.warn = [rank = config.place.rank](const std::string& text) {
     warn("rank " + std::to_string(rank) + ": " + text);
   };
-  world = unwrap(World::start(std::move(config)));
+  world = unwrap(World::start(std::move(config), handover));
   place_at_fork = world->place();
   engine_at_fork.store(world->engine().get());
 }

@@ -15,6 +15,12 @@ T unwrap(Result<T> result) {
   return std::move(result).value();
 }
 
+// Of the process: a Job may follow another one.
+Handover& handover() {
+  static Handover kept;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  return kept;
+}
+
 ReduceOp reduce_op(Job::Op op) {
   switch (op) {
     case Job::Op::kSum:
@@ -35,7 +41,7 @@ ReduceOp reduce_op(Job::Op op) {
 
 class Job::Impl {
  public:
-  Impl() : world_(unwrap(World::start(unwrap(read_process_config())))) {}
+  Impl() : world_(unwrap(World::start(unwrap(read_process_config()), handover()))) {}
   ~Impl() { world_->engine()->shutdown(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;

@@ -9,34 +9,61 @@
 namespace ciranda {
 namespace {
 
-Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local) {
-  const Place& place = config.place;
+Status take_key(const Config& config, Handover& handover, bool later) {
   const RemoteConfig& remote = config.remote;
-  if (place.cross_size == 1) return RemoteMesh::one_host(place.rank, place.size);
+  if (handover.key) {
+    if (handover.key->intact()) return {};
+    return Error{.code = ErrorCode::kForked,
+                 .text =
+                     "this process was forked from a rank and holds no key of its job; only "
+                     "the rank itself can call init() again"};
+  }
+  if (later && remote.key_fd >= 0) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text =
+                     "the job's key comes through CIRANDA_KEY_FD only once, and could not be "
+                     "read then; start the rank again"};
+  }
   const std::uint64_t deadline_ns = monotonic_ns() + config.start_timeout_ms * 1'000'000;
   auto key = remote.key_fd >= 0 ? read_key(Fd(remote.key_fd), deadline_ns)
                                 : read_key_file(remote.key_file);
   if (!key) return key.error();
-  return join_remote({.self = {.rank = place.rank,
-                               .size = place.size,
-                               .host = place.cross_rank,
-                               .hosts = place.cross_size,
-                               .local_rank = place.local_rank,
-                               .local_size = place.local_size},
-                      .job_id = config.job_id,
-                      .rendezvous = remote.rendezvous,
-                      .listener = Fd(remote.listener_fd),
-                      .nic = remote.nic,
-                      .ports = remote.ports,
-                      .streams = config.engine.ring.grain.channels,
-                      .timeout_ms = config.start_timeout_ms,
-                      .warn = config.engine.warn},
-                     local, key.value());
+  handover.key = std::move(key).value();
+  return {};
+}
+
+Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local,
+                                    Handover& handover) {
+  const Place& place = config.place;
+  const RemoteConfig& remote = config.remote;
+  if (place.cross_size == 1) return RemoteMesh::one_host(place.rank, place.size);
+  // Later meetings listen where the first did.
+  const bool later = std::exchange(handover.taken, true);
+  Fd listener(later ? -1 : remote.listener_fd);
+  CIRANDA_TRY(take_key(config, handover, later));
+  auto mesh = join_remote({.self = {.rank = place.rank,
+                                    .size = place.size,
+                                    .host = place.cross_rank,
+                                    .hosts = place.cross_size,
+                                    .local_rank = place.local_rank,
+                                    .local_size = place.local_size},
+                           .job_id = config.job_id,
+                           .epoch = handover.meetings,
+                           .rendezvous = remote.rendezvous,
+                           .listener = std::move(listener),
+                           .nic = remote.nic,
+                           .ports = remote.ports,
+                           .streams = config.engine.ring.grain.channels,
+                           .timeout_ms = config.start_timeout_ms,
+                           .warn = config.engine.warn},
+                          local, *handover.key);
+  if (mesh) ++handover.meetings;
+  return mesh;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<World>> World::start(Config config) {
+Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   const Place& place = config.place;
   auto mesh = join_unix({.folder = config.job_folder,
                          .job_id = config.job_id,
@@ -44,7 +71,7 @@ Result<std::unique_ptr<World>> World::start(Config config) {
                          .size = place.local_size,
                          .timeout_ms = config.start_timeout_ms});
   if (!mesh) return mesh.error();
-  auto remote = meet_other_hosts(config, mesh.value());
+  auto remote = meet_other_hosts(config, mesh.value(), handover);
   if (!remote) return remote.error();
   auto engine = Engine::start(std::move(mesh).value(), std::move(remote).value(), config.engine);
   if (!engine) return engine.error();

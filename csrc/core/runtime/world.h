@@ -1,19 +1,29 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "core/base/result.h"
+#include "core/base/secret.h"
 #include "core/runtime/config.h"
 #include "core/runtime/engine.h"
 
 namespace ciranda {
+
+// What a process keeps of its job from one World to the next: its starter hands over the key and
+// the rendezvous only once. Not thread-safe.
+struct Handover {
+  bool taken = false;         // the descriptors are used up
+  std::optional<Secret> key;  // several hosts
+  Epoch meetings = 0;         // that came about; each has keys of its own
+};
 
 // Owns everything of one rank of one job: its place and its engine. No global state: a process may
 // hold several Worlds, or none.
 class World {
  public:
   // Meets the other ranks. Blocking, at most config.start_timeout_ms.
-  static Result<std::unique_ptr<World>> start(Config config);
+  static Result<std::unique_ptr<World>> start(Config config, Handover& handover);
 
   const Place& place() const { return config_.place; }
   const Config& config() const { return config_; }

@@ -501,7 +501,7 @@ RemoteMesh RemoteMesh::one_host(Rank self, int size) {
 
 Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key) {
   CIRANDA_TRY(check_place(join.self));
-  auto keys = ChannelKeys::derive(key, number_of(join.job_id, key), /*epoch=*/0);
+  auto keys = ChannelKeys::derive(key, number_of(join.job_id, key), join.epoch);
   if (!keys) return keys.error();
   return Meeting(std::move(join), local, std::move(keys).value()).run();
 }

@@ -42,6 +42,7 @@ struct RemoteMesh {
 struct RemoteJoin {
   Introduction self;  // without addresses
   std::string job_id;
+  Epoch epoch = 0;       // counts the meetings of the same processes
   Endpoint rendezvous;   // where rank 0 listens
   Fd listener = {};      // rank 0: there already, opened by the starter
   std::string nic = {};  // see choose_addresses
