@@ -1,11 +1,14 @@
 #include "core/transport/acceptor.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <map>
+#include <utility>
 
 #include "core/transport/job_key.h"
 #include "core/transport/tcp.h"
@@ -15,6 +18,18 @@ namespace {
 
 Fd open_spare() {
   return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+// Whoever has an IPv6 address has a whole network of 64 bits of them.
+Throttle::Source source_of(const SocketAddress& address) {
+  Throttle::Source source = 0;
+  if (address.family() == AF_INET6) {
+    const auto* in6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    std::memcpy(&source, &in6->sin6_addr, sizeof source);
+  } else {
+    source = reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr;
+  }
+  return source;
 }
 
 bool is_out_of_descriptors(int reason) {
@@ -43,7 +58,8 @@ Status Acceptor::watch(int fd) {
 
 std::optional<std::uint64_t> Acceptor::next_deadline_ns() const {
   if (strangers_.empty()) return std::nullopt;
-  return strangers_.front().deadline_ns;  // all have the same patience
+  const Stranger& oldest = strangers_.front();  // all have the same patience
+  return paused_ ? oldest.turn_over_ns : oldest.deadline_ns;
 }
 
 Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
@@ -70,11 +86,13 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
   }
   int budget = kAcceptedPerPollMax;
   for (const Fd& listener : listeners_) CIRANDA_TRY(take_calls(listener.get(), now_ns, budget));
+  pause(full(now_ns));
   return proven;
 }
 
 Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
   for (; budget > 0; --budget) {
+    if (full(now_ns)) break;
     Fd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
       take_call(std::move(socket), now_ns);
@@ -93,27 +111,51 @@ void Acceptor::take_call(Fd socket, std::uint64_t now_ns) {
   const auto address = peer_address(socket.get());
   if (!address) return;  // gone already
   const Endpoint endpoint = address.value().endpoint();
-  if (strangers_.size() == kStrangersMax) make_room();
+  const Throttle::Source source = source_of(address.value());
+  if (!throttle_.admit(source, now_ns)) {
+    ++turned_away_;
+    last_reason_ = to_string(endpoint) + ": too many come from its address";
+    return turn_away(std::move(socket));
+  }
+  if (strangers_.size() == kStrangersMax) make_room(now_ns);
   Nonce nonce;
   fill_random(nonce);
   const Status watched = watch(socket.get());
   strangers_.push_back({.fd = std::move(socket),
                         .host = endpoint.host,
                         .address = to_string(endpoint),
+                        .source = source,
+                        .turn_over_ns = now_ns + std::min(kTurnMs * 1'000'000, proof_ns_),
                         .deadline_ns = now_ns + proof_ns_,
                         .handshake = ServerHandshake(*keys_, side_, nonce)});
   if (!watched) drop(std::prev(strangers_.end()), watched.error().text);
 }
 
-// The oldest of the host that holds the most places goes: one host that floods does not push out
-// the others.
-void Acceptor::make_room() {
+// Of those who had their turn, the oldest of the host that holds the most places goes: one host
+// that floods does not push out the others.
+void Acceptor::make_room(std::uint64_t now_ns) {
   std::map<std::string_view, int> places;
-  int most = 0;
-  for (const Stranger& each : strangers_) most = std::max(most, ++places[each.host]);
-  drop(std::ranges::find_if(strangers_,
-                            [&](const Stranger& each) { return places[each.host] == most; }),
+  for (const Stranger& each : strangers_) ++places[each.host];
+  Place leaves = strangers_.begin();
+  for (Place each = leaves; each != strangers_.end() && each->turn_over_ns <= now_ns; ++each) {
+    if (places[each->host] > places[leaves->host]) leaves = each;
+  }
+  drop(leaves,
        "it was the oldest of " + std::to_string(kStrangersMax) + " that had proven nothing");
+}
+
+bool Acceptor::full(std::uint64_t now_ns) const {
+  return strangers_.size() == kStrangersMax && strangers_.front().turn_over_ns > now_ns;
+}
+
+// While the listeners are not watched, callers wait in the kernel and wake nobody.
+void Acceptor::pause(bool paused) {
+  if (std::exchange(paused_, paused) == paused) return;
+  for (const Fd& listener : listeners_) {
+    epoll_event event{.events = paused ? 0u : static_cast<unsigned>(EPOLLIN),
+                      .data = {.fd = listener.get()}};
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener.get(), &event);
+  }
 }
 
 // Without a descriptor a call could not even be refused, and the listener would stay readable.
@@ -134,7 +176,11 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
     auto count = receive_some(stranger.fd.get(), std::span(buffer).first(handshake.wanted()));
     if (!count) return count.error();
     if (count.value() == 0) return std::optional<ProvenSocket>();
-    CIRANDA_TRY(handshake.receive(std::span(buffer).first(count.value()), reply));
+    const Status heard = handshake.receive(std::span(buffer).first(count.value()), reply);
+    if (!heard) {
+      (void)answer(stranger, reply);  // see ServerHandshake::receive
+      return heard.error();
+    }
     if (handshake.session().has_value()) break;  // whether it is admitted comes first
     CIRANDA_TRY(answer(stranger, reply));
     reply.clear();
@@ -147,6 +193,7 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
     return answered.error();
   }
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger.fd.get(), nullptr);
+  throttle_.give_back(stranger.source);
   return std::optional(ProvenSocket{.fd = std::move(stranger.fd),
                                     .session = std::move(*handshake.session()),
                                     .address = std::move(stranger.address)});

@@ -10,19 +10,26 @@
 #include "core/transport/connection.h"
 #include "core/transport/fd.h"
 #include "core/transport/roster.h"
+#include "core/transport/throttle.h"
 #include "core/wire/handshake.h"
 
 namespace ciranda {
 
 // Takes the calls of other ranks. Strangers cost little: at most kStrangersMax sockets at a time,
-// 160 bytes read and 2 s of patience each, and no line of the log.
+// 160 bytes read and 2 s of patience each, and no line of the log. Who calls when all places are
+// taken waits in the kernel, but each place is kept for kTurnMs only; who calls too often from one
+// address is hung up on.
 //
 // Never blocks; the time comes in as an argument (monotonic_ns). Not thread-safe: one thread owns
 // it. `keys` must outlive it.
 class Acceptor {
  public:
-  static constexpr std::size_t kStrangersMax = 64;     // callers that have proven nothing yet
-  static constexpr int kAcceptedPerPollMax = 64;       // so that a flood does not hold its thread
+  static constexpr std::size_t kStrangersMax = 64;  // callers that have proven nothing yet
+  static constexpr int kAcceptedPerPollMax = 64;    // so that a flood does not hold its thread
+  static constexpr std::uint64_t kTurnMs = 100;     // for two round trips
+  // From one address. Those that were proven do not count.
+  static constexpr std::uint64_t kCallsAtOnce = 512;
+  static constexpr std::uint64_t kCallsPerSecond = 64;
   static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
 
   // `listeners` are listening, non-blocking sockets, one for each family.
@@ -59,6 +66,8 @@ class Acceptor {
     Fd fd;
     std::string host;  // where it calls from
     std::string address;
+    Throttle::Source source;
+    std::uint64_t turn_over_ns;  // from then on another caller may have its place
     std::uint64_t deadline_ns;
     ServerHandshake handshake;
   };
@@ -70,7 +79,9 @@ class Acceptor {
   Status watch(int fd);
   Status take_calls(int listener, std::uint64_t now_ns, int& budget);
   void take_call(Fd socket, std::uint64_t now_ns);
-  void make_room();
+  void make_room(std::uint64_t now_ns);
+  bool full(std::uint64_t now_ns) const;  // all places are taken, and may be kept
+  void pause(bool paused);
   void shed_call(int listener);
   Result<std::optional<ProvenSocket>> hear(Stranger& stranger);
   Status answer(Stranger& stranger, std::span<const std::byte> reply);
@@ -84,7 +95,9 @@ class Acceptor {
   Fd spare_;  // given up to answer a call when no descriptor is left
   std::vector<Fd> listeners_;
   std::list<Stranger> strangers_;  // the oldest first
+  bool paused_ = false;            // the listeners are not watched
   Roster roster_;
+  Throttle throttle_{kCallsAtOnce, kCallsPerSecond};
   std::uint64_t turned_away_ = 0;
   std::uint64_t turned_away_told_ = 0;  // what the last summary knew
   std::uint64_t next_summary_ns_ = 0;

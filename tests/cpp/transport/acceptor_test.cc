@@ -181,6 +181,20 @@ TEST(Acceptor, LetsAPeerInWhileManyStrangersHoldTheLine) {
   EXPECT_TRUE(crowd.back().still_there());
 }
 
+TEST(Acceptor, LetsOneAddressCallSoOftenAndCountsNoRank) {
+  Rank0 rank0;
+  const auto call = [&rank0] {
+    Stranger stranger(rank0.endpoint());
+    (void)stranger.say(bytes_of("x"));
+    (void)stranger.hears();
+  };
+  for (std::uint64_t i = 0; i < Acceptor::kCallsAtOnce; ++i) call();
+  for (Rank rank = 2; rank < 8; ++rank) EXPECT_TRUE(rank0.call(rank).ok()) << "a little later";
+  for (std::uint64_t i = 0; i < Acceptor::kCallsPerSecond; ++i) call();
+  EXPECT_NE(rank0.reason().find(": too many come from its address"), std::string::npos)
+      << rank0.reason();
+}
+
 TEST(Acceptor, WritesOneLineForManyCallersInTenSeconds) {
   Rank0 rank0;
   for (int i = 0; i < 20; ++i) {
@@ -189,7 +203,7 @@ TEST(Acceptor, WritesOneLineForManyCallersInTenSeconds) {
     (void)stranger.hears();
   }
   Acceptor& acceptor = rank0.stop();
-  const std::uint64_t now = 1'000'000'000'000;
+  const std::uint64_t now = in_ms(60'000);
   const auto line = acceptor.summary(now);
   ASSERT_TRUE(line.has_value());
   EXPECT_TRUE(line->starts_with("turned away 20 callers; the last, 127.0.0.1:")) << *line;
