@@ -28,7 +28,8 @@ class Call {
   Rank to() const { return hello_.to; }
 
   // Does what can be done without waiting. Gives the connection once it is proven: the call is over
-  // then, and also after an Error. kTimeout tells what was wrong with each candidate.
+  // then, and also after an Error. kTimeout tells what was wrong with each candidate,
+  // kUnsupported that the peer is proven but speaks another version.
   Result<std::optional<ProvenSocket>> advance(std::uint64_t now_ns);
 
   // advance() has nothing to do before there is news of the socket (-1: none) or it is that late.

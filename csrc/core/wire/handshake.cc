@@ -74,17 +74,12 @@ Rank read_rank(Reader& reader, const char* field) {
   return static_cast<Rank>(rank);
 }
 
-Result<Hello> decoded(std::span<const std::byte> bytes, Versions ours) {
+Result<Hello> decoded(std::span<const std::byte> bytes) {
   CIRANDA_ASSERT(bytes.size() == kHelloBytes);
   Reader reader(bytes);
   reader.text("magic", kMagic.size());  // was looked at when it came
   Hello hello;
   hello.versions = {.min = reader.u16("version_min"), .max = reader.u16("version_max")};
-  // Before all else: another version may mean something else by the bytes that follow.
-  if (hello.versions.min > ours.max || hello.versions.max < ours.min) {
-    return refusal("the caller speaks protocol " + range(hello.versions) + ", this rank " +
-                   range(ours) + "; install the same ciranda on every host");
-  }
   hello.channel = static_cast<Channel>(reader.u8("channel", kChannelCount - 1));
   reader.zeros("reserved", 1);
   hello.lane = reader.u16("lane");
@@ -213,7 +208,7 @@ Status ServerHandshake::receive(std::span<const std::byte> bytes, std::vector<st
 }
 
 Status ServerHandshake::take_hello(std::vector<std::byte>& out) {
-  auto hello = decoded(input_.bytes(), side_.versions);
+  auto hello = decoded(input_.bytes());
   if (!hello) return hello.error();
   CIRANDA_TRY(judge(hello.value()));
   hello_ = hello.value();
@@ -261,7 +256,11 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   }
   auto session = session_keys(key, hello_->nonce, nonce_);
   if (!session) return session.error();
-  const std::uint16_t version = std::min(hello_->versions.max, side_.versions.max);
+  const Versions theirs = hello_->versions;
+  const bool understood = theirs.min <= side_.versions.max && theirs.max >= side_.versions.min;
+  // A version that it does not speak tells it why nothing follows.
+  const std::uint16_t version =
+      understood ? std::min(theirs.max, side_.versions.max) : side_.versions.max;
   std::vector<std::byte> welcome;
   Writer writer(welcome);
   writer.u64(version);
@@ -269,6 +268,13 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   Writer(out).bytes(welcome);
   Writer(out).bytes(server_proof(key, hello_bytes_, nonce_, client, welcome));
   input_.expect(0);
+  if (!understood) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text = rank_name(hello_->from) + " speaks protocol " + range(theirs) +
+                         ", this rank " + range(side_.versions) +
+                         "; install the same ciranda on every host",
+                 .rank = hello_->from};
+  }
   session_.emplace(Session{.peer = hello_->from,
                            .peer_incarnation = hello_->incarnation,
                            .channel = hello_->channel,
@@ -320,10 +326,11 @@ Status ClientHandshake::take_welcome() {
   const Incarnation incarnation = reader.u64("incarnation");
   CIRANDA_ASSERT(reader.ok());
   if (version < hello_.versions.min || version > hello_.versions.max) {
-    return refusal(rank_name(hello_.to) + " chose protocol " + std::to_string(version) +
-                       ", this rank offered " + range(hello_.versions) +
-                       "; install the same ciranda on every host",
-                   hello_.to);
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text = rank_name(hello_.to) + " speaks protocol " + std::to_string(version) +
+                         ", this rank " + range(hello_.versions) +
+                         "; install the same ciranda on every host",
+                 .rank = hello_.to};
   }
   auto session = session_keys(key, hello_.nonce, *server_nonce_);
   if (!session) return session.error();

@@ -23,7 +23,7 @@
 // The client proves first: who does not hold the key learns 32 random bytes. Everything that either
 // side said is in both proofs. No socket, clock or randomness here: bytes come in, in pieces of any
 // size; bytes and a verdict go out. A refusal is an Error whose text is for this side's log; the
-// peer is told nothing, its connection is closed.
+// peer is told nothing, its connection is closed. Only to a proven one a version is told.
 namespace ciranda {
 
 using JobId = std::array<std::byte, 16>;
@@ -107,7 +107,8 @@ class ServerHandshake {
   // How many bytes to read at most; 0 once the handshake is over.
   std::size_t wanted() const { return input_.missing(); }
 
-  // Takes at most wanted() bytes, appends what to send. After an Error nothing may be sent.
+  // Takes at most wanted() bytes, appends what to send. With an Error that is nothing, unless a
+  // client that has proven itself speaks no version of ours: it learns so before it is hung up on.
   Status receive(std::span<const std::byte> bytes, std::vector<std::byte>& out);
 
   // What the client claims, once its hello was acceptable; proven when session() is there.

@@ -253,12 +253,31 @@ TEST(Handshake, NoticesEveryBitThatIsChangedOnTheWay) {
   }
 }
 
-TEST(Handshake, NamesAnotherVersionWithBothRanges) {
+TEST(Handshake, NamesAnotherVersionOnBothSidesOnceTheyAreProven) {
+  const ChannelKeys keys = keys_of();
   Hello hello = kHello;
   hello.versions = {.min = 3, .max = 4};
-  EXPECT_EQ(refusal_of(hello, keys_of()),
-            "the caller speaks protocol 3 to 4, this rank 1 to 1; install the same ciranda on "
-            "every host");
+  ClientHandshake client(keys, hello);
+  ServerHandshake server(keys, kServer, nonce_of(20));
+  Bytes to_server = copy_of(client.hello());
+  Bytes to_client;
+  ASSERT_TRUE(feed(server, to_server, to_client, whole).ok());
+  ASSERT_TRUE(feed(client, to_client, to_server, whole).ok());
+  const Status of_server = feed(server, to_server, to_client, whole);
+  ASSERT_FALSE(of_server.ok());
+  EXPECT_EQ(of_server.error().text,
+            "rank 2 speaks protocol 3 to 4, this rank 1 to 1; install the same ciranda on every "
+            "host");
+  const Status of_client = feed(client, to_client, to_server, whole);
+  ASSERT_FALSE(of_client.ok());
+  EXPECT_EQ(of_client.error().text,
+            "rank 0 speaks protocol 1, this rank 3 to 4; install the same ciranda on every host");
+  EXPECT_FALSE(server.session().has_value() || client.session().has_value());
+
+  const ChannelKeys others = keys_of(9);
+  ClientHandshake stranger(others, hello);
+  ServerHandshake again(keys, kServer, nonce_of(20));
+  EXPECT_EQ(talk(stranger, again).to_client.size(), sizeof(Nonce)) << "it learns nothing";
 }
 
 TEST(Handshake, ChoosesTheNewestVersionThatBothSpeak) {
