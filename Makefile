@@ -28,6 +28,8 @@ bench: ## measure against DDP and Open MPI; tables, JSON and PNG in benchmarks/r
 
 soak: ## the tests that run for minutes
 	@tools/setup.sh test
+	@cmake --preset release >/dev/null && cmake --build --preset release --target runtime_tests
+	@CIRANDA_STRANGERS=10000 ctest --preset release -R Strangers
 	@$(PYTHON_IN_VENV) -m pytest -m soak --timeout=3600 tests
 
 check: ## formatters, linters, types, architecture, links
