@@ -76,7 +76,10 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
     (
         "a cryptographic primitive",
         r"<openssl/",
-        {"csrc/core/base/secret.cc": "few lines touch keys, and they stand together"},
+        {
+            "csrc/core/base/secret.cc": "few lines touch keys, and they stand together",
+            "csrc/core/wire/tls.cc": "OpenSSL's TLS, and no other primitive",
+        },
     ),
     ("a shell", r"(?<![\w.>])(std::|::)?(system|popen)\s*\(", {}),
     ("an address that everybody reaches", r"\bINADDR_ANY\b|\bin6addr_any\b|\"0\.0\.0\.0\"", {}),

@@ -117,6 +117,7 @@ Error not_ours(std::span<const std::byte> bytes) {
     const auto prefix = bytes_of(first);
     if (bytes.size() >= prefix.size() && std::ranges::equal(bytes.first(prefix.size()), prefix)) {
       looks = ", they look like " + std::string(protocol);
+      if (protocol == "TLS") looks += "; if it is a rank, " + std::string(kTlsForAllOrNone);
     }
   }
   return {.code = ErrorCode::kMalformed,
@@ -297,6 +298,10 @@ ClientHandshake::ClientHandshake(const ChannelKeys& keys, const Hello& hello)
 
 Status ClientHandshake::receive(std::span<const std::byte> bytes, std::vector<std::byte>& out) {
   input_.take(bytes);
+  // No random bytes begin like this before the sun goes out.
+  if (!server_nonce_.has_value() && std::ranges::equal(input_.bytes(), kTlsRefusal)) {
+    return refusal(std::string(kTlsForAllOrNone), hello_.to);
+  }
   if (wanted() > 0) return {};
   if (server_nonce_.has_value()) {
     Status status = take_welcome();

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "core/base/result.h"
 #include "core/base/secret.h"
+#include "core/wire/tls.h"
 #include "core/wire/types.h"
 
 // How two ranks prove to each other that they hold the job's key; docs/protocol.md has the bytes.
@@ -42,6 +44,7 @@ struct ChannelKeys {
   JobId job;
   Epoch epoch;
   std::array<Secret, kChannelCount> keys;
+  std::unique_ptr<const Tls> tls = {};  // connections go through it, where there is one
 };
 
 // Versions of what follows the handshake; its own bytes never change.

@@ -329,7 +329,8 @@ TEST(Handshake, RecognisesStrangersByTheirFirstByte) {
   EXPECT_EQ(refusal_of(bytes_of("GET / HTTP/1.1\r\n"), keys_of()),
             not_ours + ", they look like HTTP");
   EXPECT_EQ(refusal_of(bytes_of("SSH-2.0-OpenSSH"), keys_of()), not_ours + ", they look like SSH");
-  EXPECT_EQ(refusal_of(bytes_of("\x16\x03\x01\x02"), keys_of()), not_ours + ", they look like TLS");
+  EXPECT_EQ(refusal_of(bytes_of("\x16\x03\x01\x02"), keys_of()),
+            not_ours + ", they look like TLS; if it is a rank, " + std::string(kTlsForAllOrNone));
   EXPECT_EQ(refusal_of(bytes_of("x"), keys_of()), not_ours);
   EXPECT_EQ(refusal_of(bytes_of("\xc1"
                                 "cirandb"),

@@ -24,6 +24,13 @@ inline ChannelKeys keys_of(int key = 1, int job = 2, Epoch epoch = 3) {
   return ChannelKeys::derive(secret_of(key), job_of(job), epoch).value();
 }
 
+// The same for connections through TLS.
+inline ChannelKeys tls_keys_of(int key = 1, int job = 2, Epoch epoch = 3) {
+  ChannelKeys keys = keys_of(key, job, epoch);
+  keys.tls = Tls::create(secret_of(key), keys.job).value();
+  return keys;
+}
+
 inline Nonce nonce_of(int fill) {
   Nonce nonce;
   nonce.fill(static_cast<std::byte>(fill));
