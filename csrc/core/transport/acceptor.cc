@@ -74,7 +74,7 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
   // Those who are here already first: new calls may cost them their place.
   for (int i = 0; i < count; ++i) {
     const auto stranger = std::ranges::find(strangers_, events[i].data.fd,
-                                            [](const Stranger& each) { return each.fd.get(); });
+                                            [](const Stranger& each) { return each.stream.fd(); });
     if (stranger == strangers_.end()) continue;  // a listener
     auto connection = hear(*stranger);
     if (!connection) {
@@ -118,10 +118,20 @@ void Acceptor::take_call(Fd socket, std::uint64_t now_ns) {
     return turn_away(std::move(socket));
   }
   if (strangers_.size() == kStrangersMax) make_room(now_ns);
+  std::unique_ptr<TlsSession> tls;
+  if (keys_->tls != nullptr) {
+    auto session = keys_->tls->server();
+    if (!session) {
+      ++turned_away_;
+      last_reason_ = session.error().text;
+      return;
+    }
+    tls = std::move(session).value();
+  }
   Nonce nonce;
   fill_random(nonce);
   const Status watched = watch(socket.get());
-  strangers_.push_back({.fd = std::move(socket),
+  strangers_.push_back({.stream = Stream(std::move(socket), std::move(tls)),
                         .host = endpoint.host,
                         .address = to_string(endpoint),
                         .source = source,
@@ -169,11 +179,14 @@ void Acceptor::shed_call(int listener) {
 
 // Reads what this caller may say now and answers. Gives its connection once it is proven.
 Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
+  auto established = stranger.stream.establish();
+  if (!established) return established.error();
+  if (!established.value()) return std::optional<ProvenSocket>();
   ServerHandshake& handshake = stranger.handshake;
   std::byte buffer[kHelloBytes];
   std::vector<std::byte> reply;
   for (;;) {
-    auto count = receive_some(stranger.fd.get(), std::span(buffer).first(handshake.wanted()));
+    auto count = stranger.stream.receive(std::span(buffer).first(handshake.wanted()));
     if (!count) return count.error();
     if (count.value() == 0) return std::optional<ProvenSocket>();
     const Status heard = handshake.receive(std::span(buffer).first(count.value()), reply);
@@ -185,23 +198,23 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
     CIRANDA_TRY(answer(stranger, reply));
     reply.clear();
   }
-  CIRANDA_TRY(set_connection_options(stranger.fd.get()));
+  CIRANDA_TRY(set_connection_options(stranger.stream.fd()));
   auto admitted = roster_.admit(*handshake.hello(), stranger.address);
   if (!admitted) return admitted.error();
   if (Status answered = answer(stranger, reply); !answered) {
     forget(*handshake.session());
     return answered.error();
   }
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger.fd.get(), nullptr);
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger.stream.fd(), nullptr);
   throttle_.give_back(stranger.source);
-  return std::optional(ProvenSocket{.fd = std::move(stranger.fd),
+  return std::optional(ProvenSocket{.stream = std::move(stranger.stream),
                                     .session = std::move(*handshake.session()),
                                     .address = std::move(stranger.address)});
 }
 
 // An answer is shorter than any socket's buffer: who leaves no room for it has not read.
 Status Acceptor::answer(Stranger& stranger, std::span<const std::byte> reply) {
-  auto sent = send_some(stranger.fd.get(), reply);
+  auto sent = stranger.stream.send(reply);
   if (!sent) return sent.error();
   if (sent.value() == reply.size()) return {};
   return Error{.code = ErrorCode::kRankLost, .text = "it reads no answer"};
@@ -211,8 +224,8 @@ void Acceptor::drop(Place stranger, const std::string& why) {
   ++turned_away_;
   last_reason_ = stranger->address + ": " + why;
   // Closing is not enough: a forked child may hold the socket too.
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->fd.get(), nullptr);
-  turn_away(std::move(stranger->fd));
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->stream.fd(), nullptr);
+  turn_away(stranger->stream.release());
   strangers_.erase(stranger);
 }
 

@@ -10,6 +10,7 @@
 #include "core/transport/connection.h"
 #include "core/transport/fd.h"
 #include "core/transport/roster.h"
+#include "core/transport/stream.h"
 #include "core/transport/throttle.h"
 #include "core/wire/handshake.h"
 
@@ -63,7 +64,7 @@ class Acceptor {
 
  private:
   struct Stranger {
-    Fd fd;
+    Stream stream;
     std::string host;  // where it calls from
     std::string address;
     Throttle::Source source;

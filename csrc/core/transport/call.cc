@@ -18,6 +18,16 @@ constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kFirstPauseMs = 10;
 constexpr std::uint64_t kLongestPauseMs = 250;
 
+// In clear, or through TLS where the job wants it.
+Result<Stream> begin_stream(const SocketAddress& address, const ChannelKeys& keys) {
+  auto socket = begin_connect(address);
+  if (!socket) return socket.error();
+  if (keys.tls == nullptr) return Stream(std::move(socket).value());
+  auto tls = keys.tls->client();
+  if (!tls) return tls.error();
+  return Stream(std::move(socket).value(), std::move(tls).value());
+}
+
 }  // namespace
 
 Call::Call(const ChannelKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
@@ -54,9 +64,9 @@ Result<std::optional<ProvenSocket>> Call::advance(std::uint64_t now_ns) {
 
 Watched Call::watched() const {
   if (!attempt_) return {};
-  return {.socket = attempt_->socket.get(),
+  return {.socket = attempt_->stream.fd(),
           .readable = attempt_->connected,
-          .writable = !attempt_->connected || !attempt_->unsent.empty()};
+          .writable = !attempt_->connected || (attempt_->established && !attempt_->unsent.empty())};
 }
 
 std::uint64_t Call::next_deadline_ns() const {
@@ -71,14 +81,14 @@ void Call::begin_attempt(std::uint64_t now_ns) {
   }
   const SocketAddress address = addresses_.front();
   addresses_.erase(addresses_.begin());
-  auto socket = begin_connect(address);
-  if (!socket) return give_up(socket.error());
+  auto stream = begin_stream(address, keys_);
+  if (!stream) return give_up(stream.error());
   Hello hello = hello_;
   fill_random(hello.nonce);
   ClientHandshake handshake(keys_, hello);
   std::vector<std::byte> unsent(handshake.hello().begin(), handshake.hello().end());
   attempt_.emplace(Attempt{.address = address,
-                           .socket = std::move(socket).value(),
+                           .stream = std::move(stream).value(),
                            .deadline_ns = std::min(deadline_ns_, now_ns + kProofMs * kMsInNs),
                            .handshake = std::move(handshake),
                            .unsent = std::move(unsent)});
@@ -86,9 +96,8 @@ void Call::begin_attempt(std::uint64_t now_ns) {
 
 Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) {
   Attempt& attempt = *attempt_;
-  const int socket = attempt.socket.get();
   if (!attempt.connected) {
-    auto connected = finish_connect(socket, attempt.address);
+    auto connected = finish_connect(attempt.stream.fd(), attempt.address);
     if (!connected) return connected.error();
     attempt.connected = connected.value();
   }
@@ -96,7 +105,7 @@ Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) 
     auto proven = prove();
     if (!proven) return proven.error();
     if (proven.value()) {
-      return std::optional(ProvenSocket{.fd = std::move(attempt.socket),
+      return std::optional(ProvenSocket{.stream = std::move(attempt.stream),
                                         .session = std::move(*attempt.handshake.session()),
                                         .address = to_string(attempt.address.endpoint())});
     }
@@ -115,18 +124,28 @@ Result<bool> Call::prove() {
                       .text =
                           "it hung up: it may be of another job, epoch or version, have another "
                           "key or have this rank already; its own log says which"};
+  if (!attempt.established) {
+    auto established = attempt.stream.establish();
+    // A peer with TLS would have said what it refuses.
+    if (!established && established.error().code == ErrorCode::kRankLost) {
+      return Error{
+          .code = ErrorCode::kRankLost,
+          .text = "it hung up where TLS begins: probably " + std::string(kTlsForAllOrNone)};
+    }
+    if (!established || !established.value()) return established;
+    attempt.established = true;
+  }
   std::byte buffer[kHelloBytes];
   for (;;) {
     if (!attempt.unsent.empty()) {
-      auto sent = send_some(attempt.socket.get(), attempt.unsent);
+      auto sent = attempt.stream.send(attempt.unsent);
       if (!sent) return hung_up;
       attempt.unsent.erase(attempt.unsent.begin(),
                            attempt.unsent.begin() + static_cast<std::ptrdiff_t>(sent.value()));
       if (!attempt.unsent.empty()) return false;
     }
     if (attempt.handshake.session().has_value()) return true;
-    auto count =
-        receive_some(attempt.socket.get(), std::span(buffer).first(attempt.handshake.wanted()));
+    auto count = attempt.stream.receive(std::span(buffer).first(attempt.handshake.wanted()));
     if (!count) return hung_up;
     if (count.value() == 0) return false;
     CIRANDA_TRY(attempt.handshake.receive(std::span(buffer).first(count.value()), attempt.unsent));

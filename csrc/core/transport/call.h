@@ -9,6 +9,7 @@
 #include "core/base/result.h"
 #include "core/transport/connection.h"
 #include "core/transport/socket_io.h"
+#include "core/transport/stream.h"
 #include "core/transport/tcp.h"
 #include "core/wire/handshake.h"
 
@@ -40,9 +41,10 @@ class Call {
   // One address, from the first packet to the proof.
   struct Attempt {
     SocketAddress address;
-    Fd socket;
+    Stream stream;
     std::uint64_t deadline_ns = 0;
     bool connected = false;
+    bool established = false;
     ClientHandshake handshake;
     std::vector<std::byte> unsent;
   };

@@ -10,7 +10,7 @@ constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 }  // namespace
 
 ControlConnection::ControlConnection(ProvenSocket socket)
-    : fd_(std::move(socket.fd)),
+    : stream_(std::move(socket.stream)),
       peer_(socket.session.peer),
       address_(std::move(socket.address)),
       sealer_(std::move(socket.session.send_key)),
@@ -36,7 +36,7 @@ Status ControlConnection::send(std::uint8_t type, std::span<const std::byte> pay
 
 Status ControlConnection::flush() {
   while (has_queued()) {
-    auto count = send_some(fd_.get(), std::span(queued_).subspan(sent_));
+    auto count = stream_.send(std::span(queued_).subspan(sent_));
     if (!count) return about_peer(count.error());
     if (count.value() == 0) break;
     sent_ += count.value();
@@ -61,7 +61,7 @@ Result<std::optional<OpenedFrame>> ControlConnection::receive() {
       if (frame.value().has_value()) return frame;
     }
     received_.resize(kReadBytes);
-    auto count = receive_some(fd_.get(), received_);
+    auto count = stream_.receive(received_);
     if (!count) return about_peer(count.error());
     if (count.value() == 0) return std::optional<OpenedFrame>();
     unread_ = std::span(received_).first(count.value());

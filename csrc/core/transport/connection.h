@@ -8,6 +8,7 @@
 
 #include "core/base/result.h"
 #include "core/transport/fd.h"
+#include "core/transport/stream.h"
 #include "core/transport/tcp.h"
 #include "core/wire/handshake.h"
 #include "core/wire/sealed.h"
@@ -16,7 +17,7 @@ namespace ciranda {
 
 // A TCP connection whose both ends have proven that they hold the job's key.
 struct ProvenSocket {
-  Fd fd;
+  Stream stream;
   Session session;
   std::string address;  // of the peer, for people
 };
@@ -33,8 +34,8 @@ class ControlConnection {
 
   explicit ControlConnection(ProvenSocket socket);
 
-  int fd() const { return fd_.get(); }
-  void close() noexcept { fd_.reset(); }  // async-signal-safe
+  int fd() const { return stream_.fd(); }
+  void close() noexcept { stream_.close(); }  // async-signal-safe
   Rank peer() const { return peer_; }
   const std::string& address() const { return address_; }
 
@@ -56,7 +57,7 @@ class ControlConnection {
  private:
   Error about_peer(Error error) const;
 
-  Fd fd_;
+  Stream stream_;
   Rank peer_;
   std::string address_;
   FrameSealer sealer_;

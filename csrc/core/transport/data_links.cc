@@ -62,7 +62,7 @@ void DataLinks::close_all() {
 void DataLinks::close_in_forked_child() noexcept {
   if (Switchboard* const of_parent = switchboard_.release()) of_parent->close_in_forked_child();
   for (Seat& each : seats_) {
-    if (each.link) each.link->fd.reset();
+    if (each.link) each.link->stream.close();
   }
 }
 

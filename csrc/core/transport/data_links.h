@@ -8,8 +8,8 @@
 
 #include "core/base/result.h"
 #include "core/transport/connection.h"
-#include "core/transport/fd.h"
 #include "core/transport/socket_io.h"
+#include "core/transport/stream.h"
 #include "core/transport/switchboard.h"
 #include "core/wire/sealed.h"
 
@@ -18,13 +18,13 @@ namespace ciranda {
 // A proven connection for data: sealed headers, each followed by the bytes it announces.
 struct DataLink {
   explicit DataLink(ProvenSocket socket)
-      : fd(std::move(socket.fd)),
+      : stream(std::move(socket.stream)),
         peer(socket.session.peer),
         address(std::move(socket.address)),
         sealer(std::move(socket.session.send_key)),
         opener(std::move(socket.session.receive_key)) {}
 
-  Fd fd;  // non-blocking
+  Stream stream;
   Rank peer;
   std::string address;
   DataHeaderSealer sealer;

@@ -343,7 +343,7 @@ class Meeting {
     auto socket =
         connect_authenticated(*keys_, hello(Channel::kRendezvous, 0), candidates, deadline_ns_);
     if (!socket) return socket.error();
-    if (const auto own = local_address(socket.value().fd.get())) {
+    if (const auto own = local_address(socket.value().stream.fd())) {
       prefer_address(own.value().endpoint().host);
     }
     ControlConnection leader(std::move(socket).value());
@@ -463,7 +463,8 @@ class Meeting {
     return {};
   }
 
-  Error nobody_came() const {
+  Error nobody_came() {
+    const auto strangers = acceptor_->summary(monotonic_ns());
     std::vector<Rank> missing;
     for (Rank rank = 0; rank < size_; ++rank) {
       if (roll_[static_cast<std::size_t>(rank)].size == 0) missing.push_back(rank);
@@ -471,7 +472,8 @@ class Meeting {
     return {.code = ErrorCode::kTimeout,
             .text = "of " + std::to_string(size_) + " ranks, these did not join rank 0 at " +
                     to_string(join_.rendezvous) + " within " +
-                    std::to_string(join_.timeout_ms / 1000) + " s: " + list(missing)};
+                    std::to_string(join_.timeout_ms / 1000) + " s: " + list(missing) +
+                    (strangers ? "; it " + *strangers : "")};
   }
 
   RemoteJoin join_;
@@ -503,6 +505,11 @@ Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Se
   CIRANDA_TRY(check_place(join.self));
   auto keys = ChannelKeys::derive(key, number_of(join.job_id, key), join.epoch);
   if (!keys) return keys.error();
+  if (join.tls) {
+    auto tls = Tls::create(key, keys.value().job);
+    if (!tls) return tls.error();
+    keys.value().tls = std::move(tls).value();
+  }
   return Meeting(std::move(join), local, std::move(keys).value()).run();
 }
 

@@ -49,6 +49,7 @@ struct RemoteJoin {
   PortRange ports = {};
   std::vector<std::string> addresses = {};            // instead of this machine's own
   int streams = 1;                                    // connections of a pair, at most kLanesMax
+  bool tls = false;                                   // the same for all ranks
   std::uint64_t timeout_ms = 30'000;                  // to meet; later, of each call
   std::function<void(const std::string&)> warn = {};  // of strangers; called from any thread
 };

@@ -88,6 +88,20 @@ bool is_transient(int reason) {
   return reason == EAGAIN || reason == EWOULDBLOCK;
 }
 
+// The kernel reads the pieces and never writes them.
+msghdr message_of(std::span<const iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  return message;
+}
+
+std::size_t bytes_of(std::span<const iovec> pieces) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  return bytes;
+}
+
 }  // namespace
 
 std::string to_string(const Endpoint& endpoint) {
@@ -270,19 +284,33 @@ void turn_away(Fd socket) {
 }
 
 Result<std::size_t> receive_some(int socket, std::span<std::byte> into) {
+  const iovec whole{.iov_base = into.data(), .iov_len = into.size()};
+  return receive_some(socket, std::span(&whole, 1));
+}
+
+Result<std::size_t> receive_some(int socket, std::span<const iovec> into) {
+  if (bytes_of(into) == 0) return std::size_t{0};
+  msghdr message = message_of(into);
   ssize_t count = 0;
   do {
-    count = ::recv(socket, into.data(), into.size(), MSG_DONTWAIT);
+    count = ::recvmsg(socket, &message, MSG_DONTWAIT);
   } while (count < 0 && errno == EINTR);
-  if (count > 0 || into.empty()) return static_cast<std::size_t>(count);
+  if (count > 0) return static_cast<std::size_t>(count);
   if (count < 0) return is_transient(errno) ? Result<std::size_t>(0) : peer_gone(errno);
   return Error{.code = ErrorCode::kRankLost, .text = "the peer closed the connection"};
 }
 
 Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes) {
+  const iovec whole{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+  return send_some(socket, std::span(&whole, 1));
+}
+
+Result<std::size_t> send_some(int socket, std::span<const iovec> pieces) {
+  if (bytes_of(pieces) == 0) return std::size_t{0};
+  const msghdr message = message_of(pieces);
   ssize_t count = 0;
   do {
-    count = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    count = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (count < 0 && errno == EINTR);
   if (count >= 0) return static_cast<std::size_t>(count);
   return is_transient(errno) ? Result<std::size_t>(0) : peer_gone(errno);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <cstdint>
 #include <span>
@@ -78,8 +79,10 @@ void turn_away(Fd socket);
 
 // Reads what is there, at most `into`. kRankLost when the peer has closed or reset.
 Result<std::size_t> receive_some(int socket, std::span<std::byte> into);
+Result<std::size_t> receive_some(int socket, std::span<const iovec> into);
 
 // Sends what the socket takes now. kRankLost when the peer is gone.
 Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes);
+Result<std::size_t> send_some(int socket, std::span<const iovec> pieces);
 
 }  // namespace ciranda

@@ -29,9 +29,12 @@ class Rank0 {
     std::string host = "127.0.0.1";
     std::uint64_t proof_ms = 2'000;
     Epoch epoch = 3;
+    bool tls = false;
   };
   explicit Rank0(const Options& options)
-      : keys_(keys_of(1, 2, options.epoch)), acceptor_(make(options)), thread_([this] { run(); }) {}
+      : keys_(options.tls ? tls_keys_of(1, 2, options.epoch) : keys_of(1, 2, options.epoch)),
+        acceptor_(make(options)),
+        thread_([this] { run(); }) {}
   Rank0() : Rank0(Options()) {}
   ~Rank0() { stop(); }
 

@@ -16,6 +16,7 @@ namespace {
 using test::in_ms;
 using test::keys_of;
 using test::Rank0;
+using test::tls_keys_of;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -135,17 +136,34 @@ TEST(Acceptor, SaysWhyARankOfAnotherJobEpochOrKeyIsTurnedAway) {
   struct Case {
     ChannelKeys keys;
     std::string reason;
+    std::string told = "it hung up";
   };
   Case cases[] = {{keys_of(9), "does not hold this job's key"},
                   {keys_of(1, 9), "belongs to job 0909"},
-                  {keys_of(1, 2, 2), "comes from epoch 2, this is epoch 3"}};
+                  {keys_of(1, 2, 2), "comes from epoch 2, this is epoch 3"},
+                  {tls_keys_of(9), "does not hold this job's key", "it refused TLS"},
+                  {tls_keys_of(1, 9), "belongs to another job", "it refused TLS"},
+                  {tls_keys_of(1, 2, 2), "comes from epoch 2, this is epoch 3"}};
   for (const Case& each : cases) {
-    Rank0 rank0;
+    Rank0 rank0({.tls = each.keys.tls != nullptr});
     const auto refused = rank0.call(2, 300, &each.keys);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kTimeout);
-    EXPECT_NE(refused.error().text.find("it hung up"), std::string::npos) << refused.error().text;
+    EXPECT_NE(refused.error().text.find(each.told), std::string::npos) << refused.error().text;
     EXPECT_NE(rank0.reason().find(each.reason), std::string::npos) << rank0.reason();
+  }
+}
+
+TEST(Acceptor, BothSidesSayThatOneOfThemWantsTls) {
+  const ChannelKeys clear = keys_of();
+  const ChannelKeys tls = tls_keys_of();
+  for (const bool rank0_wants_it : {false, true}) {
+    Rank0 rank0({.tls = rank0_wants_it});
+    const auto refused = rank0.call(2, 300, rank0_wants_it ? &clear : &tls);
+    ASSERT_FALSE(refused.ok());
+    for (const std::string& text : {refused.error().text, rank0.reason()}) {
+      EXPECT_NE(text.find(kTlsForAllOrNone), std::string::npos) << text;
+    }
   }
 }
 
@@ -161,13 +179,17 @@ TEST(Acceptor, NamesARankThatComesTwice) {
       << rank0.reason();
 }
 
-TEST(Acceptor, LetsAPeerInWhileManyStrangersHoldTheLine) {
-  Rank0 rank0;
+class Crowded : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Acceptor, Crowded, ::testing::Bool(),
+                         [](const auto& tls) { return tls.param ? "Tls" : "Clear"; });
+
+TEST_P(Crowded, LetsAPeerInWhileManyStrangersHoldTheLine) {
+  Rank0 rank0({.tls = GetParam()});
   std::vector<Stranger> crowd;
   const std::size_t many = 3 * Acceptor::kStrangersMax;
   for (std::size_t i = 0; i < many; ++i) {
     crowd.emplace_back(rank0.endpoint());
-    if (i % 2 == 0) (void)crowd.back().say(bytes_of("\xc1"));
+    if (i % 2 == 0) (void)crowd.back().say(bytes_of(GetParam() ? "\x16" : "\xc1"));
   }
   const std::uint64_t began = monotonic_ns();
   const auto peer = rank0.call(2);

@@ -20,13 +20,20 @@ struct Ends {
   ControlConnection server;
 };
 
-Ends connect(Rank0& rank0) {
-  auto client = rank0.call(2);
-  EXPECT_TRUE(client.ok()) << client.error().text;
-  auto server = rank0.proven();
-  EXPECT_TRUE(server.has_value());
-  return {ControlConnection(std::move(client).value()), ControlConnection(std::move(*server))};
-}
+// Both ends of a connection, in clear or through TLS.
+class Connected : public ::testing::TestWithParam<bool> {
+ protected:
+  Ends connect() {
+    auto client = rank0_.call(2);
+    EXPECT_TRUE(client.ok()) << client.error().text;
+    auto server = rank0_.proven();
+    EXPECT_TRUE(server.has_value());
+    return {ControlConnection(std::move(client).value()), ControlConnection(std::move(*server))};
+  }
+  Rank0 rank0_{Rank0::Options{.tls = GetParam()}};
+};
+INSTANTIATE_TEST_SUITE_P(, Connected, ::testing::Bool(),
+                         [](const auto& tls) { return tls.param ? "Tls" : "Clear"; });
 
 // The next frame; waits for it.
 Result<std::optional<OpenedFrame>> next(ControlConnection& connection) {
@@ -37,9 +44,8 @@ Result<std::optional<OpenedFrame>> next(ControlConnection& connection) {
   }
 }
 
-TEST(ControlConnection, CarriesFramesBothWays) {
-  Rank0 rank0;
-  Ends ends = connect(rank0);
+TEST_P(Connected, CarriesFramesBothWays) {
+  Ends ends = connect();
   EXPECT_EQ(ends.client.peer(), 0);
   EXPECT_EQ(ends.server.peer(), 2);
   for (unsigned seed = 0; seed < 20; ++seed) {
@@ -56,9 +62,8 @@ TEST(ControlConnection, CarriesFramesBothWays) {
   }
 }
 
-TEST(ControlConnection, KeepsWhatTheSocketDoesNotTakeAndEndsAtItsLimit) {
-  Rank0 rank0;
-  Ends ends = connect(rank0);
+TEST_P(Connected, KeepsWhatTheSocketDoesNotTakeAndEndsAtItsLimit) {
+  Ends ends = connect();
   const std::vector<std::byte> large(kSealedPayloadBytesMax, std::byte{1});
   std::size_t sent = 0;
   Status status;
@@ -77,9 +82,8 @@ TEST(ControlConnection, KeepsWhatTheSocketDoesNotTakeAndEndsAtItsLimit) {
   EXPECT_FALSE(ends.client.has_queued());
 }
 
-TEST(ControlConnection, NamesAPeerThatHungUp) {
-  Rank0 rank0;
-  Ends ends = connect(rank0);
+TEST_P(Connected, NamesAPeerThatHungUp) {
+  Ends ends = connect();
   { const ControlConnection gone = std::move(ends.client); }
   const auto frame = next(ends.server);
   ASSERT_FALSE(frame.ok());
@@ -88,9 +92,8 @@ TEST(ControlConnection, NamesAPeerThatHungUp) {
   EXPECT_TRUE(frame.error().text.starts_with("rank 2 at 127.0.0.1:")) << frame.error().text;
 }
 
-TEST(ControlConnection, RefusesBytesThatThePeerDidNotSeal) {
-  Rank0 rank0;
-  Ends ends = connect(rank0);
+TEST_P(Connected, RefusesBytesThatThePeerDidNotSeal) {
+  Ends ends = connect();
   const std::vector<std::byte> forged(64, std::byte{0});
   ASSERT_TRUE(send_some(ends.client.fd(), forged).ok());
   const auto frame = next(ends.server);

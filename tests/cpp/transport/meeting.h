@@ -19,7 +19,7 @@ inline Secret test_key(std::byte fill = std::byte{7}) {
 
 // Every rank of several hosts, as if each host were this one: they meet on 127.0.0.1.
 inline std::vector<RemoteJoin> joins(const std::vector<int>& ranks_of_hosts, int streams = 1,
-                                     std::uint64_t timeout_ms = 20'000) {
+                                     std::uint64_t timeout_ms = 20'000, bool tls = false) {
   Fd listener = std::move(listen_tcp("127.0.0.1")).value();
   const Endpoint rendezvous = local_address(listener.get()).value().endpoint();
   int size = 0;
@@ -37,6 +37,7 @@ inline std::vector<RemoteJoin> joins(const std::vector<int>& ranks_of_hosts, int
                      .rendezvous = rendezvous,
                      .addresses = {"127.0.0.1"},
                      .streams = streams,
+                     .tls = tls,
                      .timeout_ms = timeout_ms});
     }
   }
@@ -75,9 +76,9 @@ struct Met {
   std::vector<RemoteMesh> remotes;
 };
 inline Met met(const std::vector<int>& ranks_of_hosts, int streams = 1,
-               std::uint64_t timeout_ms = 20'000) {
+               std::uint64_t timeout_ms = 20'000, bool tls = false) {
   Met met{.locals = inside(ranks_of_hosts), .remotes = {}};
-  for (auto& result : meet(joins(ranks_of_hosts, streams, timeout_ms), met.locals)) {
+  for (auto& result : meet(joins(ranks_of_hosts, streams, timeout_ms, tls), met.locals)) {
     EXPECT_TRUE(result.ok()) << result.error().text;
     met.remotes.push_back(std::move(result).value());
   }

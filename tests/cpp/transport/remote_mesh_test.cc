@@ -7,8 +7,12 @@
 namespace ciranda::testing {
 namespace {
 
-TEST(RemoteMesh, EverybodyKnowsWhoIsWhere) {
-  const std::vector<RemoteMesh> meshes = met({2, 1, 3}).remotes;
+class MetMesh : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(RemoteMesh, MetMesh, ::testing::Bool(),
+                         [](const auto& tls) { return tls.param ? "Tls" : "Clear"; });
+
+TEST_P(MetMesh, EverybodyKnowsWhoIsWhere) {
+  const std::vector<RemoteMesh> meshes = met({2, 1, 3}, 1, 20'000, /*tls=*/GetParam()).remotes;
   ASSERT_EQ(meshes.size(), 6u);
   for (const RemoteMesh& mesh : meshes) {
     EXPECT_EQ(mesh.hosts, (Hosts{{0, 1}, {2}, {3, 4, 5}}));
@@ -74,6 +78,19 @@ TEST(RemoteMesh, Rank0IsTheFirstOfTheFirstHost) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().text,
             "rank 0 is local rank 1 of host 0, but rank 0 must be local rank 0 of host 0");
+}
+
+TEST(RemoteMesh, TlsIsForAllOrNone) {
+  for (const std::size_t without : {0u, 1u}) {
+    std::vector<RemoteJoin> all = joins({1, 1}, 1, /*timeout_ms=*/500, /*tls=*/true);
+    all[without].tls = false;
+    for (const auto& result : meet(std::move(all), inside({1, 1}))) {
+      ASSERT_FALSE(result.ok());
+      EXPECT_EQ(result.error().code, ErrorCode::kTimeout);
+      EXPECT_NE(result.error().text.find(kTlsForAllOrNone), std::string::npos)
+          << result.error().text;
+    }
+  }
 }
 
 TEST(RemoteMesh, AnotherKeyIsAStranger) {

@@ -1,11 +1,9 @@
 #include "core/backend/ring/ring_backend.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
 #include "core/base/assert.h"
@@ -21,16 +19,9 @@ struct Pieces {
     const std::size_t of_payload = done - of_header;
     parts[0] = {.iov_base = header + of_header, .iov_len = kDataHeaderBytes - of_header};
     parts[1] = {.iov_base = payload + of_payload, .iov_len = payload_bytes - of_payload};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
   }
   iovec parts[2];
-  msghdr message = {};
 };
-
-bool would_block(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
 
 Collective collective_of(const Execution& execution, std::uint64_t payload_bytes, int ranks) {
   const FusedOp& op = execution.op;
@@ -278,12 +269,12 @@ void RingBackend::watched(std::vector<Watched>& out) const {
       const Receive receive = schedule.step(channel.index, channel.receives).receive;
       if (receive.piece.bytes > 0 && receive.from != schedule.layout().self) {
         const DataLink* const peer = link(op, channel, receive.from);
-        if (peer != nullptr) out.push_back({.socket = peer->fd.get(), .readable = true});
+        if (peer != nullptr) out.push_back({.socket = peer->stream.fd(), .readable = true});
       }
     }
     if (channel.wants_room) {
       const Send send = schedule.step(channel.index, channel.sends).send;
-      out.push_back({.socket = link(op, channel, send.to)->fd.get(), .writable = true});
+      out.push_back({.socket = link(op, channel, send.to)->stream.fd(), .writable = true});
     }
   }
 }
@@ -323,15 +314,13 @@ bool RingBackend::send(Operation& op, Channel& channel) {
     }
     if (wire_dtype) payload = channel.rounded.data();
     Pieces pieces(channel.header_out.data(), payload, bytes, channel.sent_bytes);
-    const ssize_t sent = ::sendmsg(peer.fd.get(), &pieces.message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && !would_block(errno)) {
-      break_off(peer, Error::from_errno("cannot send to it", errno));
+    const auto sent = peer.stream.send(pieces.parts);
+    if (!sent) {
+      break_off(peer, sent.error());
       return true;
     }
-    if (sent > 0) {
-      channel.sent_bytes += static_cast<std::uint64_t>(sent);
-      moved = true;
-    }
+    channel.sent_bytes += sent.value();
+    moved = moved || sent.value() > 0;
     channel.wants_room = channel.sent_bytes < kDataHeaderBytes + bytes;
     if (channel.wants_room) break;
     channel.sent_bytes = 0;
@@ -373,15 +362,15 @@ bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& r
   std::byte* const to = landing(op, channel, receive);
   while (channel.received_bytes < whole) {
     Pieces pieces(channel.header_in.data(), to, bytes, channel.received_bytes);
-    const ssize_t got = ::recvmsg(peer.fd.get(), &pieces.message, MSG_DONTWAIT);
-    if (got < 0 && would_block(errno)) return moved;
-    if (got <= 0) {
-      break_off(peer, {.code = ErrorCode::kRankLost, .text = "it closed the connection"});
+    const auto got = peer.stream.receive(pieces.parts);
+    if (!got) {
+      break_off(peer, got.error());
       return true;
     }
+    if (got.value() == 0) return moved;
     moved = true;
     const bool had_header = channel.received_bytes >= kDataHeaderBytes;
-    channel.received_bytes += static_cast<std::uint64_t>(got);
+    channel.received_bytes += got.value();
     if (had_header || channel.received_bytes < kDataHeaderBytes) continue;
     const auto header = peer.opener.open(channel.header_in);
     if (!header) {

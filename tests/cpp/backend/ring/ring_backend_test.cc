@@ -7,10 +7,11 @@
 namespace ciranda::testing {
 namespace {
 
-class TwoHosts : public ::testing::Test {
+// In clear, or through TLS.
+class TwoHosts : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    Met meeting = met({1, 1});
+    Met meeting = met({1, 1}, 1, 20'000, GetParam());
     meshes_ = std::move(meeting.remotes);
     locals_ = std::move(meeting.locals);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -25,7 +26,8 @@ class TwoHosts : public ::testing::Test {
     Execution execution;
     execution.op.members = {{0, 0}};
     auto* data = reinterpret_cast<std::byte*>(tensors_[rank].data());
-    execution.buffers = {{data, data, 4000, 4000}};
+    const std::size_t bytes = tensors_[rank].size() * sizeof(float);
+    execution.buffers = {{data, data, bytes, bytes}};
     execution.done = [this, rank](const Status& status) { done_[rank] = status; };
     backends_[rank]->start(std::move(execution));
   }
@@ -59,7 +61,7 @@ class TwoHosts : public ::testing::Test {
   std::optional<Status> done_[2];
 };
 
-TEST_F(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
+TEST_P(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
   start(0);
   (void)link(0);
   for (int i = 0; i < 20; ++i) backends_[0]->advance();
@@ -68,7 +70,7 @@ TEST_F(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
   backends_[0]->watched(watched);
   ASSERT_EQ(watched.size(), 1u);
   EXPECT_TRUE(watched[0].readable);
-  EXPECT_EQ(watched[0].socket, link(0).fd.get());
+  EXPECT_EQ(watched[0].socket, link(0).stream.fd());
   start(1);
   ASSERT_TRUE(until([&] { return done_[0] && done_[1]; }));
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 3.0f));
@@ -76,9 +78,38 @@ TEST_F(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
   EXPECT_TRUE(backends_[0]->idle());
 }
 
-TEST_F(TwoHosts, ABrokenConnectionNamesThePeer) {
+TEST_P(TwoHosts, MuchPassesThroughSmallBuffers) {
+  const int small = 1;  // the kernel makes it a few KiB: less than a record of TLS
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const int socket = link(rank).stream.fd();
+    ASSERT_EQ(::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    tensors_[rank].resize(300'000);
+    for (std::size_t i = 0; i < 300'000; ++i) {
+      tensors_[rank][i] = static_cast<float>(i) * static_cast<float>(rank + 1);
+    }
+    start(rank);
+  }
+  ASSERT_TRUE(until([&] { return done_[0] && done_[1]; }));
+  for (std::size_t i = 0; i < 300'000; ++i) ASSERT_EQ(tensors_[0][i], 3.0f * static_cast<float>(i));
+  EXPECT_EQ(tensors_[1], tensors_[0]);
+}
+
+TEST_P(TwoHosts, BytesThatThePeerDidNotSealEndTheJob) {
   start(0);
-  link(1).fd.reset();
+  const std::vector<std::byte> forged(5000, std::byte{1});
+  ASSERT_TRUE(send_some(link(1).stream.fd(), forged).ok());
+  for (int i = 0; i < 2000 && backends_[0]->broken() == nullptr; ++i) {
+    backends_[0]->advance();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_NE(backends_[0]->broken(), nullptr);
+  EXPECT_EQ(backends_[0]->broken()->code, ErrorCode::kMalformed);
+  EXPECT_EQ(backends_[0]->broken()->rank, 1);
+}
+
+TEST_P(TwoHosts, ABrokenConnectionNamesThePeer) {
+  start(0);
+  link(1).stream.close();
   ASSERT_TRUE(until([&] { return backends_[0]->broken() != nullptr; }));
   EXPECT_EQ(backends_[0]->broken()->code, ErrorCode::kRankLost);
   EXPECT_EQ(backends_[0]->broken()->rank, 1);
@@ -88,14 +119,13 @@ TEST_F(TwoHosts, ABrokenConnectionNamesThePeer) {
   EXPECT_FALSE(done_[0]->ok());
 }
 
-TEST_F(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
+TEST_P(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
   start(0);
   const std::vector<std::byte> payload(4000);
   const SealedDataHeader header =
       link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 9, .offset = 0});
-  const int socket = link(1).fd.get();
-  ASSERT_TRUE(send_some(socket, header).ok());
-  ASSERT_TRUE(send_some(socket, payload).ok());
+  ASSERT_TRUE(link(1).stream.send(std::as_bytes(std::span(header))).ok());
+  ASSERT_TRUE(link(1).stream.send(payload).ok());
   for (int i = 0; i < 2000 && backends_[0]->broken() == nullptr; ++i) {
     backends_[0]->advance();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -106,6 +136,9 @@ TEST_F(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
             std::string::npos);
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 1.0f));
 }
+
+INSTANTIATE_TEST_SUITE_P(, TwoHosts, ::testing::Bool(),
+                         [](const auto& tls) { return tls.param ? "Tls" : "Clear"; });
 
 }  // namespace
 }  // namespace ciranda::testing
