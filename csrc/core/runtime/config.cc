@@ -250,6 +250,9 @@ Status read_remote(const Variables& variables, const Starter& starter, const std
                      "ranks; or start them with `ciranda run`"};
   }
   if (const char* nic = variables.text("CIRANDA_NIC")) remote.nic = nic;
+  int tls = 0;
+  CIRANDA_TRY(variables.integer("CIRANDA_TLS", 0, 1, tls));
+  remote.tls = tls == 1;
   if (const char* ports = variables.text("CIRANDA_PORT_RANGE")) {
     if (!parse_ports(ports, remote.ports)) {
       return bad_value("CIRANDA_PORT_RANGE", ports, "two ports, such as 20000-20099");

@@ -29,6 +29,7 @@ struct RemoteConfig {
   std::string key_file;  // else the file with it; CIRANDA_KEY_FILE
   std::string nic;       // CIRANDA_NIC
   PortRange ports;       // CIRANDA_PORT_RANGE
+  bool tls = false;      // CIRANDA_TLS
 };
 
 // Every knob of the runtime: docs/configuration.md lists name, default and bounds.

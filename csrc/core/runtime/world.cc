@@ -54,6 +54,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
                            .nic = remote.nic,
                            .ports = remote.ports,
                            .streams = config.engine.ring.grain.channels,
+                           .tls = remote.tls,
                            .timeout_ms = config.start_timeout_ms,
                            .warn = config.engine.warn},
                           local, *handover.key);

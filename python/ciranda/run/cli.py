@@ -14,7 +14,7 @@ import click
 from ciranda import cmake_prefix_path
 from ciranda.run import environment, launch_plan, local, meeting, slurm
 from ciranda.run import nodes as own_nodes
-from ciranda.run.environment import NIC, PORT_RANGE, JobPlaces
+from ciranda.run.environment import NIC, PORT_RANGE, TLS, JobPlaces
 from ciranda.run.errors import LaunchError
 from ciranda.run.hosts import HostSource, parse_hostfile, parse_hosts
 from ciranda.run.launch_plan import LaunchPlan
@@ -83,6 +83,7 @@ class _Run(click.Command):
 @click.option("--key-file", metavar="FILE", help="With --no-ssh: the job's key (ciranda key FILE).")
 @click.option("--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0.")
 @click.option("--port-range", metavar="A-B", help="Ports to listen on [any].")
+@click.option("--tls", is_flag=True, help="Encrypt all that goes from host to host.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
@@ -106,6 +107,7 @@ def run_command(
     key_file: str | None,
     nic: str | None,
     port_range: str | None,
+    tls: bool,
     timeout: float | None,
     assign: tuple[str, ...],
     env_file: tuple[str, ...],
@@ -139,7 +141,7 @@ def run_command(
         size = len(all_places)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
-        user = _user_environment(env_file, assign, _network(nic, port_range))
+        user = _user_environment(env_file, assign, _network(nic, port_range, tls))
 
         def plan_in(places: JobPlaces, met: Meeting | None) -> LaunchPlan:
             return launch_plan.plan_launch(
@@ -247,11 +249,12 @@ def _node(
     return None
 
 
-def _network(nic: str | None, port_range: str | None) -> dict[str, str]:
+def _network(nic: str | None, port_range: str | None, tls: bool) -> dict[str, str]:
     """What the ranks of several hosts are told of the network between them."""
     if port_range is not None:
         meeting.parse_ports(port_range, "--port-range")
-    return {name: text for name, text in ((NIC, nic), (PORT_RANGE, port_range)) if text is not None}
+    told = {NIC: nic, PORT_RANGE: port_range, TLS: "1" if tls else None}
+    return {name: text for name, text in told.items() if text is not None}
 
 
 def _named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
@@ -331,6 +334,7 @@ _RERUN_OPTIONS = {
     "key_file": "--key-file",
     "nic": "--nic",
     "port_range": "--port-range",
+    "tls": "--tls",
     "timeout": "--timeout",
     "assign": "-x",
     "env_file": "--env-file",

@@ -203,6 +203,13 @@ TEST(Config, SeveralHostsNeedARendezvousAndAKey) {
   EXPECT_EQ(config.value().remote.ports.first, 20000);
   EXPECT_EQ(config.value().remote.ports.last, 20099);
   EXPECT_EQ(config.value().remote.nic, "eth*");
+  EXPECT_FALSE(config.value().remote.tls);
+  started["CIRANDA_TLS"] = "1";
+  EXPECT_TRUE(read(started).value().remote.tls);
+  started["CIRANDA_TLS"] = "yes";
+  EXPECT_NE(read(started).error().text.find("CIRANDA_TLS is 'yes'; it should be"),
+            std::string::npos);
+  started.erase("CIRANDA_TLS");
   for (const char* wrong : {"node1", "node1:", ":7", "::1:7", "node1:0", "node1:70000"}) {
     started["CIRANDA_RENDEZVOUS"] = wrong;
     EXPECT_NE(read(started).error().text.find("CIRANDA_RENDEZVOUS is '"), std::string::npos);

@@ -12,8 +12,9 @@ namespace ciranda::testing {
 
 // Several hosts in this process: each has its ranks as threads over loopback memory, and the ranks
 // are connected by TCP on 127.0.0.1.
-inline World several_hosts(const std::vector<int>& ranks_of_hosts, const EngineOptions& options) {
-  Met meeting = met(ranks_of_hosts, options.ring.grain.channels);
+inline World several_hosts(const std::vector<int>& ranks_of_hosts, const EngineOptions& options,
+                           bool tls = false) {
+  Met meeting = met(ranks_of_hosts, options.ring.grain.channels, 20'000, tls);
   std::vector<std::unique_ptr<Engine>> engines;
   for (std::size_t rank = 0; rank < meeting.locals.size(); ++rank) {
     auto engine =

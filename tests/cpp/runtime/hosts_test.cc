@@ -22,6 +22,7 @@ struct Layout {
   std::vector<int> ranks_of_hosts;
   int streams = 1;
   std::uint64_t latency_ns = 30'000;  // large: eager, 0: ring
+  bool tls = false;
 };
 std::string name_of(const Layout& layout) {
   std::string name;
@@ -30,7 +31,8 @@ std::string name_of(const Layout& layout) {
   } else {
     for (const int ranks : layout.ranks_of_hosts) name += std::to_string(ranks) + "_";
   }
-  return name + std::to_string(layout.streams) + (layout.latency_ns > 0 ? "eager" : "ring");
+  return name + std::to_string(layout.streams) + (layout.latency_ns > 0 ? "eager" : "ring") +
+         (layout.tls ? "_tls" : "");
 }
 void PrintTo(const Layout& layout, std::ostream* out) {
   *out << name_of(layout);
@@ -68,7 +70,7 @@ class SeveralHosts : public ::testing::TestWithParam<Layout> {
   static World make() {
     EngineOptions options{.spin_ns = 20'000};
     options.ring = ring();
-    return several_hosts(GetParam().ranks_of_hosts, options);
+    return several_hosts(GetParam().ranks_of_hosts, options, GetParam().tls);
   }
 
   // What averaging with 16-bit messages has to give, if `participants` exchange these numbers.
@@ -381,14 +383,15 @@ TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, SeveralHosts,
-                         ::testing::Values(Layout{{1, 1}}, Layout{{1, 1}, 2, 0}, Layout{{2, 2}},
-                                           Layout{{2, 2}, 2}, Layout{{2, 2}, 2, 0},
-                                           Layout{{1, 1, 1}, 1, 0}, Layout{{1, 1, 1}, 2, 0},
-                                           Layout{{1, 1, 1, 1}}, Layout{{2, 1, 3}},
-                                           Layout{{2, 1, 3}, 2, 0}, Layout{{3, 1}, 1, 0},
-                                           Layout{std::vector<int>(16, 1)}),
-                         [](const auto& shape) { return name_of(shape.param); });
+INSTANTIATE_TEST_SUITE_P(
+    , SeveralHosts,
+    ::testing::Values(Layout{{1, 1}}, Layout{{1, 1}, 2, 0}, Layout{{2, 2}}, Layout{{2, 2}, 2},
+                      Layout{{2, 2}, 2, 0}, Layout{{1, 1, 1}, 1, 0}, Layout{{1, 1, 1}, 2, 0},
+                      Layout{{1, 1, 1, 1}}, Layout{{2, 1, 3}}, Layout{{2, 1, 3}, 2, 0},
+                      Layout{{3, 1}, 1, 0}, Layout{std::vector<int>(16, 1)},
+                      Layout{{1, 1}, 1, 30'000, true}, Layout{{2, 2}, 2, 0, true},
+                      Layout{{2, 1, 3}, 1, 0, true}),
+    [](const auto& shape) { return name_of(shape.param); });
 
 }  // namespace
 }  // namespace ciranda::testing

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from host_ranks import Start, outputs, wait_for
+from train import make_model
 
 HERE = Path(__file__).parent
 
@@ -76,12 +79,43 @@ def test_a_killed_rank_is_named_on_every_host(
     processes[3].wait()
 
 
-@pytest.mark.parametrize("addresses", [("ipv4", "ipv6"), ("ipv6",)])
+@pytest.mark.parametrize("tls", ["0", "1"], ids=["clear", "tls"])
+def test_who_listens_in_between_learns_nothing_with_tls(
+    make_network: Callable[..., Any], start: Start, tmp_path: Path, tls: str
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    listener = network.hosts[0].popen(
+        [sys.executable, str(HERE / "overhear.py"), "eth0", str(tmp_path / "packets")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert listener.stdout.readline() == "ready\n"
+    for text in outputs(start(network, HERE / "train.py", "auto", CIRANDA_TLS=tls)):
+        result = json.loads(text.splitlines()[-1])
+        assert result["off"] < 1e-6 and result["equal"]
+    listener.communicate()
+    packets = (tmp_path / "packets").read_bytes()
+    weight = make_model().state_dict()["2.weight"]
+    said = bytes(weight.view(torch.uint8).flatten().tolist())
+    assert len(packets) > len(said)
+    heard = [said[at : at + 64] in packets for at in range(0, len(said), 8192)]
+    in_clear = tls == "0"
+    assert any(heard) == in_clear
+    assert (b"2.weight" in packets) == in_clear
+
+
+@pytest.mark.parametrize(
+    ("addresses", "options"), [(("ipv4", "ipv6"), ()), (("ipv6",), ("--tls",))]
+)
 def test_one_command_trains_on_two_hosts(
-    make_network: Callable[..., Any], addresses: tuple[str, ...], tmp_path: Path
+    make_network: Callable[..., Any],
+    addresses: tuple[str, ...],
+    options: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
     network = make_network(2, addresses=addresses, ssh=True)
-    command = [sys.executable, "-m", "ciranda", "run", "-H", "node0:2,node1:2"]
+    command = [sys.executable, "-m", "ciranda", "run", "-H", "node0:2,node1:2", *options]
     command += ["--log-dir", str(tmp_path / "logs"), str(HERE / "train.py"), "auto"]
     ended = network.hosts[0].run(command, timeout=60)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -13,13 +13,17 @@ from torch import nn
 import ciranda.torch as hvd
 
 
+def make_model() -> nn.Module:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
+    return model.double()
+
+
 def main() -> None:
     shard_step = {"off": False}.get(sys.argv[1], sys.argv[1])
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     hvd.init()
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
-    model = model.double()
+    model = make_model()
     alone = copy.deepcopy(model)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(

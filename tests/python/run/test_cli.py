@@ -171,6 +171,11 @@ def test_dry_run_shows_the_places_on_several_hosts(launcher):
     assert "CIRANDA_RENDEZVOUS=<chosen by the first agent>" in result.stdout
 
 
+def test_tls_is_wanted_by_every_rank(launcher):
+    assert launcher.run("-np", "2", "--tls", "env").stdout.count("] CIRANDA_TLS=1\n") == 2
+    assert "CIRANDA_TLS" not in launcher.run("-np", "2", "env").stdout
+
+
 def test_several_names_of_this_host_are_one_host(launcher):
     result = launcher.run("-H", f"localhost:1,127.0.0.1,{os.uname().nodename}", "env")
     assert result.stdout.count("] LOCAL_WORLD_SIZE=3\n") == 3
