@@ -44,7 +44,7 @@ Secret key(std::uint8_t fill) {
 ProvenSocket proven(int fd, Rank peer, bool at_centre) {
   Session session{
       .peer = peer, .send_key = key(at_centre ? 1 : 2), .receive_key = key(at_centre ? 2 : 1)};
-  return {.fd = Fd(fd), .session = std::move(session), .address = "bench"};
+  return {.stream = Stream(Fd(fd)), .session = std::move(session), .address = "bench"};
 }
 
 std::uint64_t cpu_ns() {

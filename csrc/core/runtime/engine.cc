@@ -809,7 +809,7 @@ void Engine::check_hosts_answer() {
   }
   remote_.links.each([&](const DataLink& link) {
     if (failure_ || departed(link.peer)) return;
-    const Status answers = check_answers(link.fd.get(), limit_ms);
+    const Status answers = check_answers(link.stream.fd(), limit_ms);
     if (answers) return;
     fail({.code = ErrorCode::kRankLost,
           .text = "rank " + std::to_string(link.peer) + " at " + link.address + ": " +

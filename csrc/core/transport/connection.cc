@@ -49,7 +49,7 @@ Status ControlConnection::flush() {
 }
 
 Status ControlConnection::check_answers(std::uint64_t limit_ms) const {
-  const Status answers = ciranda::check_answers(fd_.get(), limit_ms);
+  const Status answers = ciranda::check_answers(stream_.fd(), limit_ms);
   return answers ? answers : about_peer(answers.error());
 }
 
