@@ -21,7 +21,7 @@ from train import make_model
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("shard_step", ["off", "auto", "host"])
+@pytest.mark.parametrize("shard_step", ["off", "host"])
 def test_training_equals_one_process(
     make_network: Callable[..., Any], start: Start, shard_step: str
 ) -> None:
