@@ -17,6 +17,9 @@ constexpr std::uint64_t kMsInNs = 1'000'000;
 // Between two rounds over the candidates: soon at first, because ranks start together.
 constexpr std::uint64_t kFirstPauseMs = 10;
 constexpr std::uint64_t kLongestPauseMs = 250;
+// For the last answer. Who calls anew while a slow or lossy way delays it leaves the peer with a
+// proven connection that nobody holds.
+constexpr std::uint64_t kWelcomeMs = 10'000;
 
 // In clear, or through TLS where the job wants it.
 Result<Stream> begin_stream(const SocketAddress& address, const ChannelKeys& keys) {
@@ -102,8 +105,12 @@ Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) 
     attempt.connected = connected.value();
   }
   if (attempt.connected) {
+    const bool answered = attempt.handshake.answered();
     auto proven = prove();
     if (!proven) return proven.error();
+    if (!answered && attempt.handshake.answered()) {
+      attempt.deadline_ns = std::min(deadline_ns_, now_ns + kWelcomeMs * kMsInNs);
+    }
     if (proven.value()) {
       return std::optional(ProvenSocket{.stream = std::move(attempt.stream),
                                         .session = std::move(*attempt.handshake.session()),

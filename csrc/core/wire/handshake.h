@@ -146,6 +146,8 @@ class ClientHandshake {
   std::size_t wanted() const { return input_.missing(); }
   Status receive(std::span<const std::byte> bytes, std::vector<std::byte>& out);
   std::optional<Session>& session() { return session_; }
+  // The server has answered the hello: this side's proof is on its way, and may have convinced it.
+  bool answered() const { return server_nonce_.has_value(); }
 
  private:
   Status take_welcome();

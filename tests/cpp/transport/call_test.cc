@@ -3,6 +3,7 @@
 #include "core/transport/call.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "transport/acceptor.h"
 
@@ -50,6 +51,34 @@ TEST(Call, PassesOverAddressesOfOtherMachines) {
   const auto proven = connect_authenticated(rank0.keys(), hello, candidates, in_ms(5'000));
   ASSERT_TRUE(proven.ok()) << proven.error().text;
   EXPECT_EQ(proven.value().address, to_string(rank0.endpoint()));
+}
+
+// The server is convinced and this call is its only one, though its answer takes longer than a
+// proof.
+TEST(Call, DoesNotCallAnewWhileTheLastAnswerIsOnItsWay) {
+  const ChannelKeys keys = keys_of();
+  auto listener = listen_tcp("127.0.0.1").value();
+  const Endpoint candidates[] = {local_address(listener.get()).value().endpoint()};
+  std::thread server([&] {
+    ASSERT_TRUE(wait_readable(listener.get(), in_ms(5'000)).value());
+    const Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    ServerHandshake handshake(keys, {.self = 0, .ranks = 8}, Nonce{});
+    std::byte buffer[kHelloBytes];
+    for (std::vector<std::byte> reply; !handshake.session(); reply.clear()) {
+      const ssize_t got = ::recv(socket.get(), buffer, handshake.wanted(), 0);
+      ASSERT_GT(got, 0);
+      ASSERT_TRUE(
+          handshake.receive(std::span(buffer).first(static_cast<std::size_t>(got)), reply).ok());
+      if (handshake.session())
+        std::this_thread::sleep_for(std::chrono::milliseconds(kProofMs + 300));
+      ASSERT_EQ(::send(socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(reply.size()));
+    }
+    EXPECT_FALSE(wait_readable(listener.get(), in_ms(50)).value()) << "it called again";
+  });
+  const auto proven = connect_authenticated(keys, {.from = 2, .to = 0}, candidates, in_ms(8'000));
+  server.join();
+  EXPECT_TRUE(proven.ok()) << proven.error().text;
 }
 
 TEST(Call, SaysInTimeWhatWasWrongWithEachCandidate) {

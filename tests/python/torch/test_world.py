@@ -88,12 +88,12 @@ def several_hosts() -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-def test_several_hosts_need_a_rendezvous() -> None:
+def test_several_hosts_need_a_key() -> None:
     env = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     assert values_of(run_ranks(several_hosts, 1, env=env, place=False)) == [
-        "InvalidArgumentError: torchrun started 4 ranks with 2 on this host; ranks on several "
-        "hosts meet at CIRANDA_RENDEZVOUS=host:port of rank 0 and need a key (CIRANDA_KEY_FILE), "
-        "which `ciranda run` sets"
+        "InvalidArgumentError: ranks on several hosts need the job's key: make one with `"
+        "ciranda key FILE`, copy it to every host, and set CIRANDA_KEY_FILE=FILE for all ranks; or "
+        "start them with `ciranda run`"
     ]
 
 
