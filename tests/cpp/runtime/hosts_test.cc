@@ -383,6 +383,35 @@ TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
   }
 }
 
+// Host 0 is busy for longer than a farewell lasts. The host of the rank that left knows all the
+// same that it left.
+TEST(SeveralHostsFarewell, IsNoLossWhenHost0HearsItTooLate) {
+  World world = several_hosts({1, 2}, {.spin_ns = 20'000});
+  world.run([](Engine& engine) {
+    // Nobody gives anything to anybody, so that only rank 0 waits for rank 0.
+    Submission submission;
+    submission.spec = std::make_shared<RequestSpec>(RequestSpec{
+        .name = "nothing", .kind = OpKind::kAlltoall, .tensors = {{.shape = {kAnyRows}}}});
+    submission.rows = {0, 0, 0};
+    submission.inputs = {nullptr};
+    submission.outputs = {nullptr};
+    submission.allocate = [&engine](std::size_t, std::int64_t) -> Result<std::byte*> {
+      if (engine.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(6'500));
+      return nullptr;
+    };
+    auto handle = engine.submit(std::move(submission));
+    ASSERT_TRUE(handle.ok());
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    if (engine.rank() == 2) return engine.shutdown();
+    std::vector<float> tensor(4, 1.0f);
+    auto after = allreduce(engine, tensor, {.name = "t"});
+    ASSERT_TRUE(after.ok());
+    const Status status = engine.wait(after.value());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kRankLeft) << status.error().text;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     , SeveralHosts,
     ::testing::Values(Layout{{1, 1}}, Layout{{1, 1}, 2, 0}, Layout{{2, 2}}, Layout{{2, 2}, 2},
