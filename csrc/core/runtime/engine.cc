@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "core/backend/shm/shm_backend.h"
@@ -21,7 +22,8 @@ constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
-constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
+constexpr std::chrono::microseconds kFarewellPause{100};
+constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;  // and to other hosts and back
 // A keep-alive a second, so that the last answer within the timeout may still be on its way.
 constexpr std::uint64_t kLastAnswerMs = 500;
 constexpr int kLookForAnswersMs = 250;
@@ -334,7 +336,7 @@ void Engine::shutdown() {
     for (Rank rank = 0; rank < mesh_.size; ++rank) {
       if (rank != mesh_.self && log_.lags_behind(rank)) bells_.call_on(rank);
     }
-    std::this_thread::yield();
+    std::this_thread::sleep_for(kFarewellPause);
   }
   {
     const MutexLock lock(seat_);
