@@ -261,7 +261,8 @@ void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submi
   Submission submission;
   submission.spec = spec;
   submission.arena = arena_.ref;
-  submission.arena_bytes = arena_.bytes;
+  submission.arena_bytes =
+      static_cast<std::size_t>(elements_) * dtype_bytes(spec->tensors[0].dtype);
   submission.work = std::move(work);
   handle_ = unwrap(engine_->submit(std::move(submission)));
 }
