@@ -94,6 +94,7 @@ Status add_reducescatter(const Response& response, std::size_t index, Rank self,
                          Submission& submission, Execution& execution) {
   const TensorSpec& tensor = response.spec->tensors[index];
   std::vector<std::int64_t> rows;
+  rows.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     rows.push_back(tensor.shape[0] / ranks + (rank < tensor.shape[0] % ranks ? 1 : 0));
   }

@@ -12,7 +12,8 @@ DataLinks::DataLinks(Directory directory, std::unique_ptr<Switchboard> switchboa
 
 DataLinks::Seat* DataLinks::seat(Rank peer, int stream) {
   if (stream >= directory_.streams) return nullptr;
-  return &seats_[static_cast<std::size_t>(peer * directory_.streams + stream)];
+  return &seats_[static_cast<std::size_t>(peer) * static_cast<std::size_t>(directory_.streams) +
+                 static_cast<std::size_t>(stream)];
 }
 
 DataLink* DataLinks::find(Rank peer, int stream) {

@@ -331,7 +331,7 @@ void encode(const Frame& frame, std::vector<std::byte>& out) {
   }
   if (frame.kind == FrameKind::kReady) {
     CIRANDA_ASSERT(frame.ready.size() <= kRequestsPerFrameMax);
-    writer.varint(static_cast<std::uint64_t>(frame.host + 1));
+    writer.varint(static_cast<std::uint64_t>(std::int64_t{frame.host} + 1));
     writer.varint(frame.ready.size());
     for (const ReadyOp& ready : frame.ready) write_ready(writer, ready);
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/base/dtype.h"
@@ -79,7 +80,10 @@ struct Request {
 struct KnownOp {
   CacheId cache_id = kNoCacheId;
   std::uint32_t occurrence = 0;
-  auto operator<=>(const KnownOp&) const = default;
+  bool operator==(const KnownOp&) const = default;
+  bool operator<(const KnownOp& other) const {
+    return std::tie(cache_id, occurrence) < std::tie(other.cache_id, other.occurrence);
+  }
 };
 
 // "All ranks of a host, or of the job, are ready for that operation." Stands for the Requests that
