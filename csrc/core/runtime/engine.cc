@@ -809,7 +809,7 @@ void Engine::check_hosts_answer() {
     const Status answers = carrier_->check_answers(limit_ms);
     if (!answers) return host_closed(carrier_->lost_host(), answers.error());
   }
-  remote_.links.each([&](const DataLink& link) {
+  remote_.links.each([&](const DataLink& link) CIRANDA_ANNOTATION(no_thread_safety_analysis) {
     if (failure_ || departed(link.peer)) return;
     const Status answers = check_answers(link.stream.fd(), limit_ms);
     if (answers) return;
