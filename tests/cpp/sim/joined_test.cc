@@ -366,7 +366,8 @@ class JoinedJob {
   // When nothing moves any more, everybody knows who keeps whom waiting.
   void check_waiting() {
     for (const Member& member : members_) {
-      for (const auto& [token, item] : member.outstanding) {
+      for (const auto& outstanding : member.outstanding) {
+        const Outstanding& item = outstanding.second;
         const auto waiting = member.negotiator->waiting();
         const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const StalledOp& op) {
           return op.spec->name == item.task.spec.name && op.occurrence == item.task.occurrence;
