@@ -17,7 +17,8 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kSecondNs = 1'000'000'000;
+constexpr std::uint64_t kMsInNs = 1'000'000;
+constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
@@ -870,6 +871,7 @@ void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
+  std::uint64_t next_look_ns = 0;
   {
     const MutexLock lock(seat_);
     arm_sockets();
@@ -885,9 +887,12 @@ void Engine::background_loop() {
       if (local == kRemoteEvent) continue;  // the cycle looks at them
       if (static_cast<int>(local) != mesh_.self) service_peer(static_cast<int>(local));
     }
-    check_hosts_answer();
     // Drive until nothing moves for a while, or until a user's thread wants the seat.
     std::uint64_t idle_since_ns = monotonic_ns();
+    if (idle_since_ns >= next_look_ns) {
+      check_hosts_answer();
+      next_look_ns = idle_since_ns + kLookForAnswersMs * kMsInNs;
+    }
     while (seat_wanted_.load(std::memory_order_relaxed) == 0) {
       if (options_.overlap) flags.background_listens.store(0, std::memory_order_relaxed);
       if (run_cycle()) {
