@@ -5,15 +5,10 @@
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/negotiate/wording.h"
 
 namespace ciranda {
 namespace {
-
-Error violation(Rank from, const std::string& what) {
-  return {.code = ErrorCode::kMalformed,
-          .text = "rank " + std::to_string(from) + ": " + what,
-          .rank = from};
-}
 
 std::vector<std::byte> encoded(const Frame& frame) {
   std::vector<std::byte> bytes;

@@ -10,16 +10,6 @@
 #include "core/negotiate/wording.h"
 
 namespace ciranda {
-namespace {
-
-Error violation(Rank from, const std::string& what) {
-  return {.code = ErrorCode::kMalformed,
-          .text = "rank " + std::to_string(from) + ": " + what,
-          .rank = from};
-}
-
-}  // namespace
-
 class Negotiator::Impl {
  public:
   explicit Impl(const Options& options)

@@ -178,4 +178,10 @@ std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
          " shut down and will not take part; let every rank do the same steps before it ends";
 }
 
+Error violation(Rank from, const std::string& what) {
+  return {.code = ErrorCode::kMalformed,
+          .text = "rank " + std::to_string(from) + ": " + what,
+          .rank = from};
+}
+
 }  // namespace ciranda

@@ -27,4 +27,7 @@ std::string duplicate_text(const PendingOp& op, Rank rank);
 std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
                       const std::vector<Rank>& departed);
 
+// kMalformed: `from` broke the protocol.
+Error violation(Rank from, const std::string& what);
+
 }  // namespace ciranda

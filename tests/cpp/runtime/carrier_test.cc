@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::uint64_t kPatienceNs = 1'000'000'000;
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
-
 // Hosts 0, 1, 2 with ranks 0 | 1 2 | 3, and what each was delivered.
 class Carriers : public ::testing::Test {
  protected:

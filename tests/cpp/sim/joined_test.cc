@@ -16,6 +16,7 @@
 
 #include "core/negotiate/joiner.h"
 #include "core/transport/sim.h"
+#include "sim/seeds.h"
 
 namespace ciranda {
 namespace {
@@ -398,21 +399,14 @@ class JoinedJob {
   std::string wrong_;
 };
 
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
-
 TEST(JoinedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
-  const bool single = std::getenv("CIRANDA_SIM_SEED") != nullptr;
-  const std::uint64_t first = from_environment("CIRANDA_SIM_SEED", 1);
-  const std::uint64_t count = single ? 1 : from_environment("CIRANDA_SIM_SCHEDULES", kSchedules);
+  const sim::Seeds seeds(kSchedules);
   Seen seen;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  for (std::uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     const std::string wrong = JoinedJob(seed, seen).run();
     ASSERT_EQ(wrong, "") << "run it again with CIRANDA_SIM_SEED=" << seed;
   }
-  if (count < kSchedules) return;
+  if (seeds.count < kSchedules) return;
   EXPECT_GT(seen.runs, 5 * kSchedules);
   EXPECT_GT(seen.joined, kSchedules);
   EXPECT_GT(seen.held_too_long, kSchedules / 10);

@@ -10,23 +10,17 @@
 #include <string>
 
 #include "sim/schedule.h"
+#include "sim/seeds.h"
 
 namespace ciranda::sim {
 namespace {
 
 constexpr std::uint64_t kSchedules = 10'000;
 
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
-
 TEST(NegotiationSimulation, KeepsItsInvariantsInEverySchedule) {
-  const bool single = std::getenv("CIRANDA_SIM_SEED") != nullptr;
-  const std::uint64_t first = from_environment("CIRANDA_SIM_SEED", 1);
-  const std::uint64_t count = single ? 1 : from_environment("CIRANDA_SIM_SCHEDULES", kSchedules);
+  const Seeds seeds(kSchedules);
   Coverage seen;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  for (std::uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     const auto violation = run_schedule(seed, seen);
     ASSERT_FALSE(violation.has_value())
         << *violation << "\nafter " << seen.schedules
@@ -35,7 +29,7 @@ TEST(NegotiationSimulation, KeepsItsInvariantsInEverySchedule) {
   RecordProperty("frames", std::to_string(seen.frames));
   RecordProperty("runs", std::to_string(seen.runs));
   RecordProperty("resubmits", std::to_string(seen.resubmits));
-  if (count < kSchedules) return;
+  if (seeds.count < kSchedules) return;
   // A simulation that avoids trouble proves nothing.
   EXPECT_GT(seen.frames, 10 * kSchedules);
   EXPECT_GT(seen.runs, 3 * kSchedules);

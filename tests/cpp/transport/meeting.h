@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +17,10 @@ inline Secret test_key(std::byte fill = std::byte{7}) {
   std::array<std::byte, Secret::kBytes> bytes;
   bytes.fill(fill);
   return std::move(Secret::take(bytes)).value();
+}
+
+inline std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
 }
 
 // Every rank of several hosts, as if each host were this one: they meet on 127.0.0.1.

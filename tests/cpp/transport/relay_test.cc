@@ -10,10 +10,6 @@
 namespace ciranda::testing {
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
-
 // Hosts 0, 1, 2 with ranks 0 | 1 2 | 3, and what arrived at each.
 class Relays : public ::testing::Test {
  protected:
