@@ -803,8 +803,9 @@ void Engine::host_closed(int host, const Error& why) {
 }
 
 // A host that is unplugged closes nothing.
-void Engine::check_hosts_answer() {
-  if (one_host() || failure_) return;
+void Engine::check_hosts_answer(std::uint64_t now_ns) {
+  if (one_host() || failure_ || now_ns < next_look_ns_) return;
+  next_look_ns_ = now_ns + kLookForAnswersMs * kMsInNs;
   const std::uint64_t limit_ms = options_.peer_timeout_ms + kLastAnswerMs;
   if (carrier_) {
     const Status answers = carrier_->check_answers(limit_ms);
@@ -871,7 +872,6 @@ void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
-  std::uint64_t next_look_ns = 0;
   {
     const MutexLock lock(seat_);
     arm_sockets();
@@ -889,10 +889,7 @@ void Engine::background_loop() {
     }
     // Drive until nothing moves for a while, or until a user's thread wants the seat.
     std::uint64_t idle_since_ns = monotonic_ns();
-    if (idle_since_ns >= next_look_ns) {
-      check_hosts_answer();
-      next_look_ns = idle_since_ns + kLookForAnswersMs * kMsInNs;
-    }
+    check_hosts_answer(idle_since_ns);
     while (seat_wanted_.load(std::memory_order_relaxed) == 0) {
       if (options_.overlap) flags.background_listens.store(0, std::memory_order_relaxed);
       if (run_cycle()) {

@@ -154,7 +154,7 @@ class Engine {
   void service_peer(int local) REQUIRES(seat_);
   void peer_closed(int local) REQUIRES(seat_);
   void host_closed(int host, const Error& why) REQUIRES(seat_);
-  void check_hosts_answer() REQUIRES(seat_);
+  void check_hosts_answer(std::uint64_t now_ns) REQUIRES(seat_);
   int host_of(Rank rank) const;
   bool departed(std::span<const Rank> ranks) const REQUIRES(seat_);
   bool departed(Rank rank) const REQUIRES(seat_) { return departed(std::span(&rank, 1)); }
@@ -197,6 +197,7 @@ class Engine {
   std::unique_ptr<RingBackend> ring_ GUARDED_BY(seat_);  // several hosts
   std::optional<int> unannounced_ GUARDED_BY(seat_);     // whose stage waits in its socket
   std::vector<Watched> armed_ GUARDED_BY(seat_);
+  std::uint64_t next_look_ns_ GUARDED_BY(seat_) = 0;  // whether the other hosts answer
   // By local rank, on several hosts: it has said goodbye, which may not be in the order yet.
   std::vector<bool> leaving_ GUARDED_BY(seat_);
   TensorTable table_ GUARDED_BY(seat_);
