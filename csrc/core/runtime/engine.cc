@@ -663,19 +663,19 @@ Status Engine::locate_in_arena(const Response& response, Submission& submission,
 }
 
 // The owner announced the segment before it told of `ref`: at the latest it waits in the socket.
+// That the owner has closed the socket since is for the background thread to see, after what is
+// agreed.
 Result<std::byte*> Engine::resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
   auto place = segments_.resolve(owner, ref, bytes);
-  if (place.ok() && place.value() == nullptr) {
-    service_peer(owner);
-    place = segments_.resolve(owner, ref, bytes);
-  }
-  if (place.ok() && place.value() == nullptr) {
-    return Error{.code = ErrorCode::kMalformed,
-                 .text = "rank " + std::to_string(global(owner)) +
-                         " never announced arena segment " + std::to_string(ref.segment),
-                 .rank = global(owner)};
-  }
-  return place;
+  if (!place || place.value() != nullptr) return place;
+  const Result<bool> open = receive_segments(owner);
+  if (!open) return open.error();
+  place = segments_.resolve(owner, ref, bytes);
+  if (!place || place.value() != nullptr) return place;
+  return Error{.code = ErrorCode::kMalformed,
+               .text = "rank " + std::to_string(global(owner)) + " never announced arena segment " +
+                       std::to_string(ref.segment),
+               .rank = global(owner)};
 }
 
 HostMemory Engine::host_memory() {
@@ -741,28 +741,29 @@ void Engine::take_what_arrived() {
   if (!failure_) advance_backends();
 }
 
-void Engine::service_peer(int local) {
-  LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(local)];
+Result<bool> Engine::receive_segments(int local) {
+  const LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(local)];
   while (peer.socket.valid()) {
     auto received = receive_message(peer.socket.get());
+    if (!received && received.error().code == ErrorCode::kRankLost) return false;
     if (!received) {
-      if (received.error().code != ErrorCode::kRankLost) {
-        Error error = received.error();
-        error.rank = global(local);
-        return fail(error);
-      }
-      return peer_closed(local);
+      Error error = received.error();
+      error.rank = global(local);
+      return error;
     }
-    if (!received.value()) return;
+    if (!received.value()) return true;
     ReceivedMessage& message = *received.value();
     auto segment = MemorySegment::open(std::move(message.fd), message.message.bytes);
-    if (!segment) return fail(segment.error());
-    if (const Status added =
-            segments_.add(local, message.message.segment, std::move(segment).value());
-        !added) {
-      return fail(added.error());
-    }
+    if (!segment) return segment.error();
+    CIRANDA_TRY(segments_.add(local, message.message.segment, std::move(segment).value()));
   }
+  return true;
+}
+
+void Engine::service_peer(int local) {
+  const Result<bool> open = receive_segments(local);
+  if (!open) return fail(open.error());
+  if (!open.value()) peer_closed(local);
 }
 
 bool Engine::departed(std::span<const Rank> ranks) const {

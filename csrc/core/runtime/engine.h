@@ -151,6 +151,8 @@ class Engine {
 
   void background_loop();
   void take_what_arrived() REQUIRES(seat_);
+  // Maps the memory that a rank of this host has told of; false when it has closed its socket.
+  Result<bool> receive_segments(int local) REQUIRES(seat_);
   void service_peer(int local) REQUIRES(seat_);
   void peer_closed(int local) REQUIRES(seat_);
   void host_closed(int host, const Error& why) REQUIRES(seat_);

@@ -2,6 +2,7 @@
 // that never return.
 #include "core/runtime/engine.h"
 
+#include <latch>
 #include <numeric>
 #include <random>
 
@@ -405,6 +406,53 @@ TEST(Engine, ARankThatLeavesEndsWhatOthersNeedItFor) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kRankLeft);
   EXPECT_EQ(status.error().rank, 0);
+}
+
+// While rank 1 is busy, rank 0 tells it of new memory, reduces what lies there for both, says
+// goodbye and is gone: rank 1 finds all of it at once, the memory last.
+TEST(Engine, ARankThatLeftAtOnceWasHeardInOrder) {
+  constexpr std::size_t kBytes = 4096;
+  World world(2);
+  std::latch busy(1);
+  std::latch gone(1);
+  const auto bucket = [&world](int rank, const std::string& name, decltype(Submission::work) work) {
+    auto arena = world[rank].allocate_arena(kBytes);
+    std::fill_n(reinterpret_cast<float*>(arena.value().data), kBytes / sizeof(float), 1.0F);
+    Submission submission;
+    submission.spec = std::make_shared<RequestSpec>(
+        RequestSpec{.name = name,
+                    .kind = OpKind::kAllreduce,
+                    .in_arena = true,
+                    .tensors = {{DType::kFloat32, {kBytes / sizeof(float)}}}});
+    submission.arena = arena.value().ref;
+    submission.arena_bytes = kBytes;
+    submission.work = std::move(work);
+    auto handle = world[rank].submit(std::move(submission));
+    return std::pair(std::move(arena).value(), std::move(handle).value());
+  };
+  const auto nothing = [](std::uint64_t, std::uint64_t, std::span<std::byte* const>) {};
+  std::shared_ptr<void> holds(&world, [&](void*) {  // when rank 1 has finished "first"
+    busy.count_down();
+    gone.wait();
+  });
+  const auto first = bucket(1, "first", [nothing, holds](auto... piece) { nothing(piece...); });
+  const auto late = bucket(1, "late", {});
+  const auto never = bucket(1, "never", {});
+  holds.reset();
+  const auto also_first = bucket(0, "first", nothing);
+  std::thread waiter([&] {
+    EXPECT_TRUE(world[1].wait(late.second).ok());
+    const Status status = world[1].wait(never.second);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kRankLeft);
+  });
+  busy.wait();
+  const auto early = bucket(0, "late", {});
+  EXPECT_TRUE(world[0].wait(early.second).ok());
+  world[0].shutdown();
+  gone.count_down();
+  waiter.join();
+  EXPECT_EQ(reinterpret_cast<float*>(late.first.data)[7], 2.0F);
 }
 
 TEST(Engine, ShutdownEndsPendingOperationsOfThisRank) {
