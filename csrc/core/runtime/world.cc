@@ -56,7 +56,8 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
                            .streams = config.engine.ring.grain.channels,
                            .tls = remote.tls,
                            .timeout_ms = config.start_timeout_ms,
-                           .warn = config.engine.warn},
+                           .warn = config.engine.warn,
+                           .tell = config.engine.warn},
                           local, *handover.key);
   if (mesh) ++handover.meetings;
   return mesh;

@@ -116,6 +116,7 @@ class Meeting {
     CIRANDA_TRY(listen());
     CIRANDA_TRY(local_.self == 0 ? speak_for_host() : let_first_speak());
     CIRANDA_TRY(open_links());
+    if (self_ == 0 && join_.epoch == 0 && join_.tell) join_.tell(chosen_addresses());
     return std::move(mesh_);
   }
 
@@ -391,6 +392,26 @@ class Meeting {
       std::stable_partition(one.addresses.begin(), one.addresses.end(),
                             [&](const auto& address) { return address.host == host; });
     }
+  }
+
+  // Where the hosts proved to each other who they are: the first that each of them calls later.
+  std::string chosen_addresses() const {
+    constexpr std::size_t kNamed = 8;
+    const std::string own = join_.self.addresses.front().host;
+    std::string text = std::to_string(mesh_.hosts.size()) + " hosts met";
+    if (const auto all = list_host_addresses()) {
+      const auto here = std::ranges::find(all.value(), own, &HostAddress::address);
+      if (here != all.value().end()) text += " through " + here->interface;
+    }
+    text += ": host 0 at " + own;
+    for (std::size_t host = 1; host < std::min(mesh_.hosts.size(), kNamed); ++host) {
+      const auto first = static_cast<std::size_t>(mesh_.hosts[host].front());
+      text += ", host " + std::to_string(host) + " at " + roll_[first].addresses.front().host;
+    }
+    if (mesh_.hosts.size() > kNamed) {
+      text += " and " + std::to_string(mesh_.hosts.size() - kNamed) + " more";
+    }
+    return text;
   }
 
   Error roll_too_long(std::size_t bytes) const {

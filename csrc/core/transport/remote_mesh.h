@@ -52,6 +52,7 @@ struct RemoteJoin {
   bool tls = false;                                   // the same for all ranks
   std::uint64_t timeout_ms = 30'000;                  // to meet; later, of each call
   std::function<void(const std::string&)> warn = {};  // of strangers; called from any thread
+  std::function<void(const std::string&)> tell = {};  // rank 0, once: which addresses were chosen
 };
 
 // Blocking, at most `timeout_ms`. `local` connects the ranks of this host, which all join. Every

@@ -25,6 +25,27 @@ TEST_P(MetMesh, EverybodyKnowsWhoIsWhere) {
   EXPECT_EQ(meshes[4].control.size(), 0u);
 }
 
+TEST(RemoteMesh, Rank0TellsOnceWhereTheHostsAre) {
+  std::vector<std::string> told;
+  for (const Epoch epoch : {0u, 1u}) {
+    std::vector<RemoteJoin> all = joins(std::vector<int>(10, 1));
+    for (RemoteJoin& join : all) {
+      join.epoch = epoch;
+      join.tell = [&told, rank = join.self.rank](const std::string& text) {
+        told.push_back("rank " + std::to_string(rank) + ": " + text);
+      };
+    }
+    for (const auto& result : meet(std::move(all), inside(std::vector<int>(10, 1)))) {
+      EXPECT_TRUE(result.ok());
+    }
+  }
+  std::string expected = "rank 0: 10 hosts met through lo: host 0 at 127.0.0.1";
+  for (int host = 1; host < 8; ++host) {
+    expected += ", host " + std::to_string(host) + " at 127.0.0.1";
+  }
+  EXPECT_EQ(told, std::vector<std::string>{expected + " and 2 more"});
+}
+
 TEST(RemoteMesh, WhoIsMissingIsNamed) {
   std::vector<RemoteJoin> all = joins({1, 1, 1}, 1, /*timeout_ms=*/1'500);
   all.pop_back();
