@@ -44,6 +44,7 @@ Result<bool> DataLinks::advance() {
                             : nullptr;
     if (place == nullptr || place->link) continue;  // what it is for, only its caller knows
     if (place->wanted) --missing_;
+    (void)pace_when_far(socket.stream.fd());
     place->link = std::make_unique<DataLink>(std::move(socket));
     any = true;
   }

@@ -226,6 +226,17 @@ Status set_connection_options(int socket) {
   return set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kAsksMax, "TCP_KEEPCNT");
 }
 
+bool pace_when_far(int socket, std::uint32_t far_us) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (info.tcpi_rtt < far_us) return false;
+  // Any rate but none makes the kernel pace, at a rate that it finds itself.
+  constexpr std::uint64_t kBytesPerSecondMax = UINT64_MAX - 1;
+  return ::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &kBytesPerSecondMax,
+                      sizeof kBytesPerSecondMax) == 0;
+}
+
 Status check_answers(int socket, std::uint64_t limit_ms) {
   tcp_info info{};
   socklen_t length = sizeof info;

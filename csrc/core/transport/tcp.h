@@ -61,6 +61,13 @@ Result<Fd> adopt_listener(Fd socket);
 // kernel once a second, for check_answers().
 Status set_connection_options(int socket);
 
+// Has the kernel spread packets over the round trip, if that takes `far_us`; true if so. Most
+// congestion controls send a window at a time: where both ends do, the acknowledgements of one wait
+// behind the data of the other and arrive in bunches, queues overflow, and then the line is idle
+// (BBR always spreads). Near, a timer for each packet would cost more than it gives.
+inline constexpr std::uint32_t kFarUs = 2'000;  // longer than within a building
+bool pace_when_far(int socket, std::uint32_t far_us = kFarUs);
+
 // kRankLost when the peer's kernel has answered nothing for `limit_ms`. It answers for a peer that
 // is stopped or computes, so its host or the way there is down. Nothing is wrong with a connection
 // that a side has closed: whoever reads or writes learns of that. Never blocks.

@@ -201,6 +201,24 @@ TEST(Tcp, APeerThatReadsNothingStillAnswers) {
   EXPECT_TRUE(check_answers(fd, 1).ok());
 }
 
+TEST(Tcp, PacesFarConnectionsOnly) {
+  auto listener = listen_tcp("127.0.0.1");
+  ASSERT_TRUE(listener.ok()) << listener.error().text;
+  auto client = connect_to("127.0.0.1", port_of(listener.value()));
+  ASSERT_TRUE(client.ok()) << client.error().text;
+  const int fd = client.value().get();
+  const auto rate_max = [fd] {
+    std::uint64_t rate = 0;
+    socklen_t length = sizeof rate;
+    EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &length), 0);
+    return rate;
+  };
+  EXPECT_FALSE(pace_when_far(fd, /*far_us=*/1'000'000));
+  EXPECT_EQ(rate_max(), UINT64_MAX) << "not paced";
+  EXPECT_TRUE(pace_when_far(fd, /*far_us=*/1));
+  EXPECT_EQ(rate_max(), UINT64_MAX - 1) << "paced, and as fast as it likes";
+}
+
 TEST(Endpoint, PutsIpv6InBrackets) {
   EXPECT_EQ(to_string(Endpoint{.host = "2001:db8::1", .port = 7}), "[2001:db8::1]:7");
   EXPECT_EQ(to_string(Endpoint{.host = "host", .port = 7}), "host:7");

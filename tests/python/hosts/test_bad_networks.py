@@ -72,6 +72,19 @@ def test_training_survives_delay_and_loss(make_network: MakeNetwork, start: Star
     assert_trained(start(network, HERE / "train.py", "auto", "3"))
 
 
+def test_far_hosts_pace_their_packets(make_network: MakeNetwork, start: Start) -> None:
+    network = make_network(2, addresses=("ipv4",), router=True)
+    network.set_link(Link(delay_ms=15))
+    processes = start(network, HERE / "fall.py", "1000", "0.01")
+    wait_for(processes, "reduced")
+    for host in network.hosts:
+        # "pacing_rate 1Mbps/2Mbps": the most comes after the slash, if the socket has one.
+        assert re.search(r"pacing_rate \w+/", host.check(["ss", "-tinH"]))
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
 def test_training_goes_on_after_a_second_without_network(
     make_network: MakeNetwork, start: Start
 ) -> None:
