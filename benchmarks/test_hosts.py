@@ -38,6 +38,8 @@ ITERATIONS = {4: 1000, MIB: 60, 64 * MIB: 5}
 MANY = {"tensors": 158, "bytes": 14 * MIB}
 SLOW = Link(delay_ms=30, rate_mbit=20)
 SLOW_ROUNDS = 3
+SLOW_CALLS = 3  # in a row: BBR drains its queue every 10 s, which hits some calls and others not
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 Sides = Callable[[Network], list[Callable[[], Side]]]
 
 
@@ -175,14 +177,16 @@ def test_slow_link(network: Network, report: Report, benchmark: Any) -> None:
         with running(allreduce_sides(network)) as sides:
             for _ in range(SLOW_ROUNDS):
                 for side in sides:
-                    us = median_us(side, {**MANY, "iterations": 1})
-                    times.setdefault(side.name, Samples()).add(us / 1e6)
+                    replies = side.ask({**MANY, "iterations": SLOW_CALLS, "warm_up": 1})
+                    for seconds in zip(*(reply["seconds"] for reply in replies), strict=True):
+                        times.setdefault(side.name, Samples()).add(max(seconds))
 
     benchmark.pedantic(one_start, rounds=1, iterations=1)
     # What two hosts must send at least, and four round trips.
     rate_mbit = SLOW.rate_mbit or 1.0
     limit_s = 1.10 * MANY["bytes"] * 8e-6 / rate_mbit + 4 * 2 * SLOW.delay_ms / 1000
-    name = f"{MANY['tensors']} tensors of 14 MiB, 30 ms, 20 Mbit/s"
+    control = network.hosts[0].check(["cat", CONGESTION_CONTROL]).strip()
+    name = f"{MANY['tensors']} tensors of 14 MiB, 30 ms, 20 Mbit/s, {control}"
     report.table([f"{name}, s", *times], [["", *(t.show(2) for t in times.values())]])
     report.data[f"{name}, s"] = as_json(times)
     report.data["panels"]["slow link, s"] = times
