@@ -22,6 +22,7 @@ RANKS_MAX = 4096
 LOCAL_RANKS_MAX = 256
 
 _HOSTS_MAX = RANKS_MAX
+_SLOTS_MAX = 999_999
 _NAME_CHARACTERS_MAX = 253  # DNS
 _SHOWN_CHARACTERS_MAX = 60
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
@@ -167,7 +168,7 @@ def _parse_line(fields: Sequence[str], where: str) -> list[Host]:
     for option in options:
         key, equals, count = option.partition("=")
         if key != "slots" or not equals:
-            raise LaunchError(f"{where}: {_shown(option)} is not understood; write host slots=N")
+            raise LaunchError(f"{where}: {shown(option)} is not understood; write host slots=N")
         if len(options) > 1 or any(_split_slots(each)[1] for each in _entries(entries)):
             raise LaunchError(f"{where}: the slots are given twice; write host slots=N")
         hosts = [replace(host, slots=_parse_slots(count, option, where)) for host in hosts]
@@ -184,14 +185,14 @@ def _parse_entry(entry: str, where: str) -> list[Host]:
     user, at, rest = entry.rpartition("@")
     if at and not _USER.fullmatch(user):
         raise LaunchError(
-            f"{where}: {_shown(user)} in {_shown(entry)} is not the name of a user; "
+            f"{where}: {shown(user)} in {shown(entry)} is not the name of a user; "
             "letters, digits and ._- may be in it"
         )
     pattern, colon, count = _split_slots(rest)
     slots = _parse_slots(count, entry, where) if colon else 1
     if ":" in _LIST.sub("", pattern):
         raise LaunchError(
-            f"{where}: {_shown(entry)} holds more than one ':'; write an IPv6 address in brackets, "
+            f"{where}: {shown(entry)} holds more than one ':'; write an IPv6 address in brackets, "
             "as in [fd00::1]:2"
         )
     return [Host(name, slots, user or None) for name in _parse_names(pattern, where)]
@@ -208,8 +209,8 @@ def _parse_slots(count: str, entry: str, where: str) -> int:
     if match is None:
         example = "slots=2" if "=" in entry else "node1:2"
         raise LaunchError(
-            f"{where}: the slots {_shown(count)} in {_shown(entry)} must be a number "
-            f"from 1 to 999999, as in {example}"
+            f"{where}: the slots {shown(count)} in {shown(entry)} must be a number "
+            f"from 1 to {_SLOTS_MAX}, as in {example}"
         )
     return int(match[1])
 
@@ -227,7 +228,7 @@ def _parse_ipv6(text: str, where: str) -> str:
         address = None
     zone = address.scope_id if address else None
     if address is None or (zone is not None and not _NAME.fullmatch(zone)):
-        raise LaunchError(f"{where}: {_shown(text)} in brackets is not an IPv6 address")
+        raise LaunchError(f"{where}: {shown(text)} in brackets is not an IPv6 address")
     return str(address)
 
 
@@ -237,11 +238,11 @@ def _check_name(name: str, where: str) -> str:
             return str(ipaddress.IPv4Address(name))
         except ValueError:
             raise LaunchError(
-                f"{where}: {_shown(name)} is not an IPv4 address; four numbers up to 255 are"
+                f"{where}: {shown(name)} is not an IPv4 address; four numbers up to 255 are"
             ) from None
     if not _NAME.fullmatch(name) or len(name) > _NAME_CHARACTERS_MAX:
         raise LaunchError(
-            f"{where}: {_shown(name)} is not the name of a host; letters, digits and ._- may be "
+            f"{where}: {shown(name)} is not the name of a host; letters, digits and ._- may be "
             f"in it, not first a '-', and at most {_NAME_CHARACTERS_MAX} characters"
         )
     return name
@@ -255,7 +256,7 @@ def _expand(pattern: str, where: str) -> Iterator[str]:
         for index, each in enumerate(literals_and_lists)
     ]
     if any("[" in text or "]" in text for text in literals_and_lists[::2]):
-        raise LaunchError(f"{where}: the brackets in {_shown(pattern)} do not match")
+        raise LaunchError(f"{where}: the brackets in {shown(pattern)} do not match")
     count = 1
     for each in choices:
         count *= len(each)
@@ -269,13 +270,13 @@ def _expand_list(text: str, pattern: str, where: str) -> Sequence[str]:
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise LaunchError(
-                f"{where}: {_shown(part)} in {_shown(pattern)} is neither a number nor a range; "
+                f"{where}: {shown(part)} in {shown(pattern)} is neither a number nor a range; "
                 "a list is written as node[01-04,7]"
             )
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise LaunchError(
-                f"{where}: the range {part.strip()} in {_shown(pattern)} runs backwards; "
+                f"{where}: the range {part.strip()} in {shown(pattern)} runs backwards; "
                 f"write {last}-{first}"
             )
         _check_count(len(names) + int(last) - int(first) + 1, where)
@@ -304,10 +305,15 @@ def _merge(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
             )
         else:
             merged[key] = replace(known, slots=known.slots + host.slots)
+            if merged[key].slots > _SLOTS_MAX:
+                raise LaunchError(
+                    f"{where}: the host '{host.name}' is named with more than {_SLOTS_MAX} slots "
+                    "in all; give it fewer"
+                )
     return tuple(merged.values())
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Quoted, on one line, and not too long."""
     if len(text) > _SHOWN_CHARACTERS_MAX:
         text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ciranda.run.errors import LaunchError
-from ciranda.run.hosts import HostSource, parse_hosts
+from ciranda.run.hosts import HostSource, parse_hosts, shown
 from ciranda.run.meeting import format_endpoint
 
 NODE = "SLURM_NODEID"
@@ -18,6 +18,7 @@ _TASKS = "SLURM_TASKS_PER_NODE"
 _STEP_NODE_LIST = "SLURM_STEP_NODELIST"
 _JOB = "SLURM_JOB_ID"
 
+_JOB_ID = re.compile(r"[0-9]{1,19}")
 _COUNT = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 _PORTS_FIRST, _PORTS = 20_000, 10_000  # below those that kernels hand out
 
@@ -41,7 +42,7 @@ def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
 def step_rendezvous(environ: Mapping[str, str]) -> str | None:
     """HOST:PORT on the first node of a step, the same for all its tasks."""
     nodes, job = environ.get(_STEP_NODE_LIST), environ.get(_JOB, "")
-    if nodes is None or not job.isdecimal():
+    if nodes is None or not _JOB_ID.fullmatch(job):
         return None
     first = parse_hosts(nodes, _STEP_NODE_LIST)[0]
     return format_endpoint(first.name, _PORTS_FIRST + int(job) % _PORTS)
@@ -59,5 +60,6 @@ def _parse_counts(text: str, nodes: int) -> list[int]:
         if len(counts) == nodes:
             return counts
     raise LaunchError(
-        f"{_TASKS} is '{text}'; it should be the tasks of each of {nodes} nodes, such as 2(x3),1"
+        f"{_TASKS} is {shown(text)}; it should be the tasks of each of {nodes} nodes, "
+        "such as 2(x3),1"
     )

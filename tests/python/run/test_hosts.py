@@ -98,6 +98,7 @@ def test_every_form_of_a_hostfile_is_read():
         ("n[0-999999999]", "more than 4096 hosts"),
         ("n[0-999][0-999]", "more than 4096 hosts"),
         ("me@a,you@a", "the host 'a' is named with two users"),
+        ("a:999999,a", "the host 'a' is named with more than 999999 slots in all; give it fewer"),
     ],
 )
 def test_a_mistake_costs_one_sentence(text, words):

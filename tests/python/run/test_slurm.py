@@ -32,10 +32,13 @@ def test_one_node_or_a_step_names_no_hosts(environment):
     assert allocated_hosts(environment) is None
 
 
-@pytest.mark.parametrize("tasks", ["4(x2),2", "4(x5)", "4(x2),2,1,1", "", "x", "4(x2", "0(x4)"])
+@pytest.mark.parametrize(
+    "tasks", ["4(x2),2", "4(x5)", "4(x2),2,1,1", "", "x", "4(x2", "0(x4)", "4\n", "1," * 9999]
+)
 def test_other_numbers_of_tasks_cost_a_sentence(tasks):
-    with pytest.raises(LaunchError, match="should be the tasks of each of 4 nodes"):
+    with pytest.raises(LaunchError, match="should be the tasks of each of 4 nodes") as refused:
         allocated_hosts({**ALLOCATION, "SLURM_TASKS_PER_NODE": tasks})
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 200
 
 
 def test_the_tasks_of_a_step_meet_on_its_first_node():
@@ -43,6 +46,7 @@ def test_the_tasks_of_a_step_meet_on_its_first_node():
     assert step_rendezvous(step) == "n07:24567"
     assert step_rendezvous({"SLURM_JOB_ID": "7"}) is None
     assert step_rendezvous({"SLURM_STEP_NODELIST": "n1"}) is None
+    assert step_rendezvous({"SLURM_STEP_NODELIST": "n1", "SLURM_JOB_ID": "7" * 5000}) is None
 
 
 def test_a_launcher_in_an_allocation_uses_its_nodes(launcher):
