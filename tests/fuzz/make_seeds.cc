@@ -9,11 +9,10 @@
 #include "core/wire/messages.h"
 #include "core/wire/sealed.h"
 #include "fuzz/input.h"
+#include "fuzz/recorded_tls.h"
 
 namespace ciranda::fuzz {
 namespace {
-
-using Bytes = std::vector<std::byte>;
 
 Bytes bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -138,6 +137,44 @@ void add_sealed(const Corpus& corpus) {
   corpus.add("sealed", "huge_length", joined({numbers({255, 0}), Bytes(16, std::byte{0xff})}));
 }
 
+void add_tls(const Corpus& corpus) {
+  const auto listening = [](Role role, const Bytes& bytes) {
+    return joined({numbers({role == Role::kListener ? 0 : 1, 255}), bytes});
+  };
+  const auto another_key = tls_of(9);
+  const auto another_job = tls_of(1, 9);
+  const ClientHandshake in_clear(keys(), kClient);
+  corpus.add("tls", "server_hears_another_key",
+             listening(Role::kListener, record(*another_key, *another_key).client.handshake));
+  corpus.add("tls", "server_hears_another_job",
+             listening(Role::kListener, record(*another_job, *another_job).client.handshake));
+  corpus.add("tls", "server_hears_a_rank_in_clear",
+             listening(Role::kListener, {in_clear.hello().begin(), in_clear.hello().end()}));
+  // A hello of 16 KiB, of which more is to come.
+  Bytes too_much = numbers({22, 3, 1, 64, 0, 1, 0, 63, 252});
+  too_much.resize(TlsSession::kHandshakeBytesMax + 1000);
+  corpus.add("tls", "server_hears_too_much", listening(Role::kListener, too_much));
+  corpus.add("tls", "server_hears_http",
+             listening(Role::kListener, bytes_of("GET / HTTP/1.1\r\n")));
+  corpus.add("tls", "client_hears_another_connection",
+             listening(Role::kCaller, record(tls(), tls(), 2).server.handshake));
+  corpus.add("tls", "client_hears_a_refusal",
+             listening(Role::kCaller, {kTlsRefusal.begin(), kTlsRefusal.end()}));
+  // What a rank says, with bits flipped: a place and a mask.
+  corpus.add("tls", "server_hears_a_rank", numbers({2, 40}));
+  corpus.add("tls", "client_hears_a_rank", numbers({3, 0}));
+  corpus.add("tls", "server_hears_a_changed_hello", numbers({2, 255, 60, 0, 1}));
+  corpus.add("tls", "server_hears_another_record_version", numbers({2, 255, 2, 0, 1}));
+  corpus.add("tls", "client_hears_a_changed_answer", numbers({3, 255, 160, 0, 1}));
+  // How many records follow, and which.
+  corpus.add("tls", "records_in_order", numbers({4, 255, 5, 0, 1, 2, 3, 4}));
+  corpus.add("tls", "records_in_order_for_the_client", numbers({5, 6, 5, 0, 1, 2, 3, 4}));
+  corpus.add("tls", "record_repeated", numbers({4, 255, 2, 0, 0}));
+  corpus.add("tls", "record_left_out", numbers({5, 255, 2, 0, 2}));
+  corpus.add("tls", "record_changed", numbers({4, 255, 1, 0, 10, 0, 1}));
+  corpus.add("tls", "record_and_bytes_in_clear", numbers({4, 255, 2, 0, 200, 4, 23, 3, 3, 0}));
+}
+
 void add_settings(const Corpus& corpus) {
   corpus.add("settings", "ours",
              bytes_of("\1CIRANDA_RANK=1\nCIRANDA_SIZE=4\nCIRANDA_LOCAL_RANK=1\n"
@@ -162,5 +199,6 @@ int main(int count, char** arguments) {
   ciranda::fuzz::add_handshakes(corpus);
   ciranda::fuzz::add_frames(corpus);
   ciranda::fuzz::add_sealed(corpus);
+  ciranda::fuzz::add_tls(corpus);
   ciranda::fuzz::add_settings(corpus);
 }
