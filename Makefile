@@ -41,7 +41,7 @@ sanitize: ## core's tests under ASan, UBSan and TSan
 	@tools/sanitize.sh
 
 fuzz: ## every decoder against random bytes, SECONDS_EACH=60; regressions run in `make test`
-	@tools/setup.sh check
+	@tools/setup.sh fuzz
 	@tools/fuzz.sh $(or $(SECONDS_EACH),60)
 
 setup: ## system packages, .venv, torch, build, install; only what is missing

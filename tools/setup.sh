@@ -2,7 +2,7 @@
 # Makes a checkout ready: system packages, .venv, torch, the development tools, ciranda itself.
 # Only git and make are assumed. What is already there is left alone, so a second run is quick.
 #
-#   tools/setup.sh [test] [check] [bench] [starters]     also the system packages that these need
+#   tools/setup.sh [test] [check] [fuzz] [bench] [starters]     also the packages that these need
 #
 #   TORCH_VERSION=2.11.0   another torch than the default
 #   PYTHON=python3.12      another interpreter than python3
@@ -82,10 +82,11 @@ for group in "$@"; do
   case $group in
     test) required+=(libgtest-dev) optional+=(librapidcheck-dev openmpi-bin iproute2) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
+    fuzz) required+=(clang) optional+=(libclang-rt-dev) ;;
     bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;
     # These bring daemons, so `make test` does not put them on everybody's machine.
     starters) optional+=(slurmctld slurmd openssh-server) ;;
-    *) echo "setup.sh: unknown group '$group' (test, check, bench, starters)" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown group '$group' (test, check, fuzz, bench, starters)" >&2; exit 2 ;;
   esac
 done
 
@@ -200,6 +201,14 @@ else
   step tools "installing requirements-dev.txt" pip_install -r requirements-dev.txt
   echo "$wanted_tools" >"$stamps/tools"
 fi
+
+# Only a wheel: from its source Atheris builds a compiler first.
+install_fuzzer() {
+  pip_install --quiet --only-binary :all: -r requirements-fuzz.txt ||
+    echo "setup: Atheris could not be installed; it may have no wheel for $("$python" --version) on" \
+      "$(uname -m). \`make fuzz\` goes on without the targets in Python"
+}
+[[ " $* " != *" fuzz "* ]] || step fuzzer "as in requirements-fuzz.txt" install_fuzzer
 
 # --- ciranda -------------------------------------------------------------------------------------
 # Everything that ends up in the wheel or decides how it is compiled.

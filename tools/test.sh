@@ -7,7 +7,7 @@ build_core_tests() { cmake --preset release >/dev/null && cmake --build --preset
 
 python_tests() {
   local folders=()
-  for folder in tests/python tests/net tests/tidy tests/sim; do
+  for folder in tests/python tests/net tests/fuzz tests/tidy tests/sim; do
     [[ -n "$(find $folder -name 'test_*.py' -print -quit 2>/dev/null)" ]] && folders+=("$folder")
   done
   "$python" -m pytest -m "not soak" --durations=10 "${folders[@]}" "$@"
