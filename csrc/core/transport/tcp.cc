@@ -1,9 +1,9 @@
 #include "core/transport/tcp.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h>  // glibc's has no tcpi_min_rtt
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +19,7 @@ namespace {
 // Callers that wait to be accepted, as far as the system allows (net.core.somaxconn); the kernel
 // drops more, and they try again. All hosts of a job may call rank 0 at a time.
 constexpr int kBacklog = 1024;
+constexpr int kEstablished = 1;  // the kernel's TCP_ESTABLISHED, only glibc has a name for it
 
 Error invalid(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
@@ -230,7 +231,7 @@ bool pace_when_far(int socket, std::uint32_t far_us) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
-  if (info.tcpi_rtt < far_us) return false;
+  if (info.tcpi_min_rtt < far_us) return false;  // the others have waited for a busy peer too
   // Any rate but none makes the kernel pace, at a rate that it finds itself.
   constexpr std::uint64_t kBytesPerSecondMax = UINT64_MAX - 1;
   return ::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &kBytesPerSecondMax,
@@ -243,7 +244,7 @@ Status check_answers(int socket, std::uint64_t limit_ms) {
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
     return Error::from_errno("getsockopt", errno);
   }
-  if (info.tcpi_state != TCP_ESTABLISHED) return {};
+  if (info.tcpi_state != kEstablished) return {};
   // A peer that reads nothing is asked for room more and more rarely, and may leave out one answer.
   const bool waits_for_room = info.tcpi_unacked == 0 && info.tcpi_backoff > 0;
   if (waits_for_room && info.tcpi_probes < 2) return {};
