@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from one_node_slurm import OneNodeSlurm, missing_program
 from ranks import clean_environment
+from slurm_cluster import SlurmCluster, missing_program
 
 RANK = """
 import json, signal, sys
@@ -105,20 +105,20 @@ def test_mpirun_starts_two_ranks(starters: Starters) -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[OneNodeSlurm]:
+def slurm() -> Iterator[SlurmCluster]:
     if missing := missing_program():
         pytest.skip(f"{missing} is not installed (slurmctld, slurmd)")
-    with OneNodeSlurm() as cluster:
+    with SlurmCluster() as cluster:
         yield cluster
 
 
-def test_srun_starts_two_ranks(starters: Starters, slurm: OneNodeSlurm) -> None:
+def test_srun_starts_two_ranks(starters: Starters, slurm: SlurmCluster) -> None:
     found = starters.run("srun", "--ntasks=2", sys.executable, environment=slurm.environment)
     assert found == two_ranks_of("srun")
 
 
 def test_srun_starts_a_launcher_that_starts_two_ranks(
-    starters: Starters, slurm: OneNodeSlurm
+    starters: Starters, slurm: SlurmCluster
 ) -> None:
     launcher = (sys.executable, "-m", "ciranda", "run", "--no-ssh", "-np", "2")
     environment = slurm.environment
@@ -128,7 +128,7 @@ def test_srun_starts_a_launcher_that_starts_two_ranks(
         starters.run("srun", "--ntasks=2", *launcher, environment=environment)
 
 
-def test_two_steps_of_one_allocation_stay_apart(starters: Starters, slurm: OneNodeSlurm) -> None:
+def test_two_steps_of_one_allocation_stay_apart(starters: Starters, slurm: SlurmCluster) -> None:
     """Each has fewer tasks than the allocation, whose variables both inherit."""
     step = f"srun --ntasks=2 --overlap {sys.executable} {starters.script}"
     steps = [f"{step} {starters.folder}/{name} & {name}=$!" for name in ("one", "two")]
@@ -142,7 +142,7 @@ def test_two_steps_of_one_allocation_stay_apart(starters: Starters, slurm: OneNo
     assert [starters.found(name) for name in ("one", "two")] == [two_ranks_of("srun")] * 2
 
 
-def test_a_batch_script_is_no_rank_of_its_steps(starters: Starters, slurm: OneNodeSlurm) -> None:
+def test_a_batch_script_is_no_rank_of_its_steps(starters: Starters, slurm: SlurmCluster) -> None:
     batch, said, ended = (starters.folder / name for name in ("batch.sh", "said", "ended"))
     rank = f"{sys.executable} {starters.script} {starters.folder}"
     batch.write_text(f"#!/bin/sh\n{rank}\ntouch {ended}\n")
