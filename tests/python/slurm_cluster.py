@@ -47,6 +47,7 @@ SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdParameters=config_overrides
+LaunchParameters=use_interactive_step
 {nodes}
 PartitionName=all Nodes=ALL Default=YES
 """

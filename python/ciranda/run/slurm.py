@@ -17,6 +17,8 @@ _NODE_LIST = "SLURM_JOB_NODELIST"
 _TASKS = "SLURM_TASKS_PER_NODE"
 _STEP_NODE_LIST = "SLURM_STEP_NODELIST"
 _JOB = "SLURM_JOB_ID"
+_STEP = "SLURM_STEP_ID"
+_INTERACTIVE_STEP = "4294967290"  # salloc's shell, where Slurm starts it on a node
 
 _JOB_ID = re.compile(r"[0-9]{1,19}")
 _COUNT = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
@@ -26,10 +28,11 @@ _PORTS_FIRST, _PORTS = 20_000, 10_000  # below those that kernels hand out
 def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
     """The nodes of an allocation, each with a slot for each of its tasks.
 
-    None on a single node, in a step, which has ranks of its own, and outside of Slurm.
+    None on a single node, in a step that srun has started for its own ranks, and outside of Slurm.
     """
     nodes = environ.get(_NODE_LIST)
-    if nodes is None or STEP_TASKS in environ:
+    has_ranks = STEP_TASKS in environ and environ.get(_STEP) != _INTERACTIVE_STEP
+    if nodes is None or has_ranks:
         return None
     hosts = parse_hosts(nodes, _NODE_LIST)
     if len(hosts) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -139,3 +140,16 @@ def test_launchers_of_srun_make_one_job_that_falls_together(nodes: Nodes) -> Non
 def test_a_launcher_in_an_allocation_takes_its_nodes_by_ssh(nodes: Nodes) -> None:
     said = nodes.run("salloc", *TWO_TASKS_EACH, *CIRANDA, "run", PLACE)
     assert_two_on_each(places_in(said), "ciranda")
+
+
+def test_the_shell_of_an_allocation_is_no_step_that_has_ranks(nodes: Nodes) -> None:
+    """salloc without a command starts it as a step, on the first node."""
+    command = shlex.join([*CIRANDA, "run", "--no-color", "hostname"])
+    salloc = shlex.join(["salloc", *TWO_TASKS_EACH])
+    said = nodes.run("sh", "-c", f"echo {shlex.quote(command)} | {salloc}")
+    assert sorted(re.findall(r"\[\d] node\d", said)) == [
+        "[0] node0",
+        "[1] node0",
+        "[2] node1",
+        "[3] node1",
+    ], said

@@ -25,11 +25,16 @@ def test_an_allocations_nodes_are_the_hosts():
     [
         {},
         {"SLURM_JOB_NODELIST": "n01", "SLURM_TASKS_PER_NODE": "4"},
-        {**ALLOCATION, "SLURM_STEP_NUM_TASKS": "1"},
+        {**ALLOCATION, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "0"},
     ],
 )
 def test_one_node_or_a_step_names_no_hosts(environment):
     assert allocated_hosts(environment) is None
+
+
+def test_the_shell_of_salloc_names_the_hosts_of_its_allocation():
+    shell = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290"}
+    assert allocated_hosts({**ALLOCATION, **shell}) == allocated_hosts(ALLOCATION) is not None
 
 
 @pytest.mark.parametrize(
