@@ -62,7 +62,8 @@ def _check_srun(environ: Mapping[str, str]) -> None:
     if nodes is not None and tasks != nodes:
         raise LaunchError(
             f"srun has started {tasks} tasks on {nodes} node{'s' if nodes != '1' else ''}, but one "
-            "launcher starts all ranks of a node; give srun --ntasks-per-node=1, and -np to this"
+            f"launcher starts all ranks of a node; give srun --nodes={nodes} --ntasks={nodes}, "
+            "and -np to this"
         )
 
 
