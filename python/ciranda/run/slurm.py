@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,7 +21,6 @@ _JOB = "SLURM_JOB_ID"
 _STEP = "SLURM_STEP_ID"
 _INTERACTIVE_STEP = "4294967290"  # salloc's shell, where Slurm starts it on a node
 
-_JOB_ID = re.compile(r"[0-9]{1,19}")
 _COUNT = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 _PORTS_FIRST, _PORTS = 20_000, 10_000  # below those that kernels hand out
 
@@ -43,12 +43,13 @@ def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
 
 
 def step_rendezvous(environ: Mapping[str, str]) -> str | None:
-    """HOST:PORT on the first node of a step, the same for all its tasks."""
-    nodes, job = environ.get(_STEP_NODE_LIST), environ.get(_JOB, "")
-    if nodes is None or not _JOB_ID.fullmatch(job):
+    """HOST:PORT on the first node of a step: the same for its tasks, another for other steps."""
+    nodes, job, step = (environ.get(each, "") for each in (_STEP_NODE_LIST, _JOB, _STEP))
+    if not (nodes and job and step):
         return None
     first = parse_hosts(nodes, _STEP_NODE_LIST)[0]
-    return format_endpoint(first.name, _PORTS_FIRST + int(job) % _PORTS)
+    port = _PORTS_FIRST + zlib.crc32(f"{job}.{step}".encode()) % _PORTS
+    return format_endpoint(first.name, port)
 
 
 def _parse_counts(text: str, nodes: int) -> list[int]:

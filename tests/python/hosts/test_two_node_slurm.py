@@ -155,6 +155,21 @@ def test_the_shell_of_an_allocation_is_no_step_that_has_ranks(nodes: Nodes) -> N
     ], said
 
 
+def test_launchers_of_two_steps_of_an_allocation_stay_apart(nodes: Nodes, tmp_path: Path) -> None:
+    launcher = [*CIRANDA, "run", "--no-ssh", f"--key-file={nodes.key_file}", "-np", "1"]
+    rank = ["sh", "-c", "echo $CIRANDA_RANK of $CIRANDA_RENDEZVOUS"]
+    step = shlex.join(["srun", "--nodes=2", "--ntasks=2", "--overlap", *launcher, *rank])
+    said = [tmp_path / name for name in ("one", "two")]
+    steps = [f"{step} >{each} & {each.name}=$!" for each in said]
+    nodes.run("salloc", *TWO_TASKS_EACH, "sh", "-c", "\n".join([*steps, "wait $one && wait $two"]))
+    meetings = []
+    for each in said:
+        found = sorted(re.findall(r"(\d) of (node0:\d+)", each.read_text()))
+        assert [rank for rank, _ in found] == ["0", "1"]
+        meetings.append({meeting for _, meeting in found})
+    assert [len(each) for each in meetings] == [1, 1] and meetings[0] != meetings[1]
+
+
 def test_a_launcher_for_each_rank_is_refused_with_what_srun_will_heed(nodes: Nodes) -> None:
     launcher = [*CIRANDA, "run", "--no-ssh", f"--key-file={nodes.key_file}", "-np", "1", "true"]
     process = nodes.start("salloc", *TWO_TASKS_EACH, "srun", "--ntasks-per-node=1", *launcher)

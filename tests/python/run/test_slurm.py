@@ -47,11 +47,11 @@ def test_other_numbers_of_tasks_cost_a_sentence(tasks):
 
 
 def test_the_tasks_of_a_step_meet_on_its_first_node():
-    step = {"SLURM_STEP_NODELIST": "n[07,09]", "SLURM_JOB_ID": "1234567"}
-    assert step_rendezvous(step) == "n07:24567"
-    assert step_rendezvous({"SLURM_JOB_ID": "7"}) is None
-    assert step_rendezvous({"SLURM_STEP_NODELIST": "n1"}) is None
-    assert step_rendezvous({"SLURM_STEP_NODELIST": "n1", "SLURM_JOB_ID": "7" * 5000}) is None
+    step = {"SLURM_STEP_NODELIST": "n[07,09]", "SLURM_JOB_ID": "1234567", "SLURM_STEP_ID": "0"}
+    assert step_rendezvous(step) == "n07:23317"
+    assert step_rendezvous({**step, "SLURM_STEP_ID": "1"}) == "n07:20179"
+    for name in step:
+        assert step_rendezvous({**step, name: ""}) is None
 
 
 def test_a_launcher_in_an_allocation_uses_its_nodes(launcher):
@@ -69,8 +69,9 @@ def test_a_launcher_in_a_step_needs_no_rendezvous(launcher, tmp_path):
         "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_STEP_NODELIST": "n[1-2]",
         "SLURM_JOB_ID": "5",
+        "SLURM_STEP_ID": "0",
     }
     options = ("--no-ssh", "--key-file", str(tmp_path / "key"), "-np", "1", "--dry-run")
     result = launcher.run(*options, "true", environment=step)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "CIRANDA_RENDEZVOUS=n1:20005" in result.stdout
+    assert "CIRANDA_RENDEZVOUS=n1:21785" in result.stdout
