@@ -142,6 +142,18 @@ def test_a_launcher_in_an_allocation_takes_its_nodes_by_ssh(nodes: Nodes) -> Non
     assert_two_on_each(places_in(said), "ciranda")
 
 
+def test_a_launcher_in_a_batch_script_takes_its_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    said, ended = tmp_path / "said", tmp_path / "ended"
+    command = shlex.join([*CIRANDA, "run", "--no-color", "hostname"])
+    wrap = f"--wrap={command}; touch {ended}"
+    nodes.run("sbatch", "--nodes=2", "--ntasks=3", f"--output={said}", wrap)
+    deadline = time.monotonic() + LIMIT_S
+    while not ended.exists():  # sbatch --wait asks every ten seconds only
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert sorted(said.read_text().splitlines()) == ["[0] node0", "[1] node0", "[2] node1"]
+
+
 def test_the_shell_of_an_allocation_is_no_step_that_has_ranks(nodes: Nodes) -> None:
     """salloc without a command starts it as a step, on the first node."""
     command = shlex.join([*CIRANDA, "run", "--no-color", "hostname"])
