@@ -28,11 +28,13 @@ _PORTS_FIRST, _PORTS = 20_000, 10_000  # below those that kernels hand out
 def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
     """The nodes of an allocation, each with a slot for each of its tasks.
 
-    None on a single node, in a step that srun has started for its own ranks, and outside of Slurm.
+    None on a single node, in a step of one task that srun has started, and outside of Slurm.
     """
     nodes = environ.get(_NODE_LIST)
-    has_ranks = STEP_TASKS in environ and environ.get(_STEP) != _INTERACTIVE_STEP
-    if nodes is None or has_ranks:
+    if nodes is None:
+        return None
+    if STEP_TASKS in environ and environ.get(_STEP) != _INTERACTIVE_STEP:
+        _check_alone(environ[STEP_TASKS])
         return None
     hosts = parse_hosts(nodes, _NODE_LIST)
     if len(hosts) == 1:
@@ -40,6 +42,15 @@ def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
     slots = _parse_counts(environ.get(_TASKS, f"1(x{len(hosts)})"), len(hosts))
     filled = (replace(host, slots=count) for host, count in zip(hosts, slots, strict=True))
     return HostSource(tuple(filled), f"Slurm's allocation ({_NODE_LIST}, {_TASKS})")
+
+
+def _check_alone(tasks: str) -> None:
+    """Several launchers that know nothing of each other would be several jobs, all alike."""
+    if tasks != "1":
+        raise LaunchError(
+            f"srun has started several launchers ({STEP_TASKS} is {shown(tasks)}), each a job of "
+            "its own; for one job start one without srun, or one on each node with --no-ssh"
+        )
 
 
 def step_rendezvous(environ: Mapping[str, str]) -> str | None:

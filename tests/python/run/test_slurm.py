@@ -54,6 +54,15 @@ def test_the_tasks_of_a_step_meet_on_its_first_node():
         assert step_rendezvous({**step, name: ""}) is None
 
 
+def test_launchers_of_one_step_that_know_nothing_of_each_other_are_refused():
+    with pytest.raises(LaunchError) as refused:
+        allocated_hosts({**ALLOCATION, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"})
+    assert str(refused.value) == (
+        "srun has started several launchers (SLURM_STEP_NUM_TASKS is '2'), each a job of its own; "
+        "for one job start one without srun, or one on each node with --no-ssh"
+    )
+
+
 def test_a_launcher_in_an_allocation_uses_its_nodes(launcher):
     result = launcher.run("--dry-run", "true", environment=ALLOCATION)
     assert (result.returncode, result.stderr) == (0, "")
