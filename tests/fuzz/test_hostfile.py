@@ -46,8 +46,8 @@ def _check_hosts(hosts: tuple[Host, ...]) -> None:
 
 
 def _read_variables(text: str) -> None:
-    names = ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
-    environ = dict(zip(names, text.split("\n"), strict=False))
+    names = ("JOB_NODELIST", "TASKS_PER_NODE", "STEP_NODELIST", "JOB_ID", "STEP_ID")
+    environ = {f"SLURM_{name}": value for name, value in zip(names, text.split("\n"), strict=False)}
     if named := allocated_hosts(environ):
         _check_hosts(named.hosts)
     rendezvous = step_rendezvous(environ)

@@ -59,7 +59,7 @@ def step_rendezvous(environ: Mapping[str, str]) -> str | None:
     if not (nodes and job and step):
         return None
     first = parse_hosts(nodes, _STEP_NODE_LIST)[0]
-    port = _PORTS_FIRST + zlib.crc32(f"{job}.{step}".encode()) % _PORTS
+    port = _PORTS_FIRST + zlib.crc32(f"{job}.{step}".encode(errors="surrogateescape")) % _PORTS
     return format_endpoint(first.name, port)
 
 
