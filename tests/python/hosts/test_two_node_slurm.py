@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from ranks import clean_environment
-from slurm_cluster import SlurmCluster, missing_program
+from slurm_cluster import SlurmCluster, skip_where_missing
 
 PLACE = str(Path(__file__).parent / "place.py")
 CIRANDA = (sys.executable, "-m", "ciranda")
@@ -63,8 +63,7 @@ class Nodes:
 
 @pytest.fixture
 def nodes(make_network: Callable[..., Any], tmp_path: Path) -> Iterator[Nodes]:
-    if missing := missing_program():
-        pytest.skip(f"{missing} is not installed (slurmctld, slurmd)")
+    skip_where_missing()
     hosts = make_network(2, addresses=("ipv4",), ssh=True).hosts
     with SlurmCluster(hosts) as slurm:
         yield Nodes(hosts, slurm, tmp_path)

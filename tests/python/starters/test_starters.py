@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from ranks import clean_environment
-from slurm_cluster import SlurmCluster, missing_program
+from slurm_cluster import SlurmCluster, skip_where_missing
 
 RANK = """
 import json, signal, sys
@@ -106,8 +106,7 @@ def test_mpirun_starts_two_ranks(starters: Starters) -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[SlurmCluster]:
-    if missing := missing_program():
-        pytest.skip(f"{missing} is not installed (slurmctld, slurmd)")
+    skip_where_missing()
     with SlurmCluster() as cluster:
         yield cluster
 
