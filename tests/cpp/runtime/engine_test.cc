@@ -21,6 +21,22 @@ std::vector<float> ramp(std::size_t count, float start) {
   return values;
 }
 
+// `count` floats at the beginning of `arena`.
+Submission bucket_in(const ArenaBuffer& arena, std::size_t count, const Options& options,
+                     const std::string& rule = {}) {
+  Submission submission;
+  submission.spec = std::make_shared<RequestSpec>(
+      RequestSpec{.name = options.name,
+                  .kind = OpKind::kAllreduce,
+                  .op = options.op,
+                  .in_arena = true,
+                  .rule = rule,
+                  .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
+  submission.arena = arena.ref;
+  submission.arena_bytes = count * sizeof(float);
+  return submission;
+}
+
 TEST_P(EngineOnRanks, AllreduceSumsTensorsOfAnySize) {
   World world(GetParam());
   const auto n = static_cast<float>(world.size());
@@ -188,16 +204,8 @@ TEST_P(EngineOnRanks, BucketsInTheArenaAreReducedWhereTheyLie) {
         }
         auto* data = reinterpret_cast<float*>(buckets[b].data);
         std::fill_n(data, count, static_cast<float>(engine.rank() + 1));
-        Submission submission;
-        submission.spec = std::make_shared<RequestSpec>(
-            RequestSpec{.name = "bucket" + std::to_string(b),
-                        .kind = OpKind::kAllreduce,
-                        .op = ReduceOp::kAverage,
-                        .in_arena = true,
-                        .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
-        submission.arena = buckets[b].ref;
-        submission.arena_bytes = count * sizeof(float);
-        auto handle = engine.submit(std::move(submission));
+        auto handle = engine.submit(bucket_in(
+            buckets[b], count, {.name = "bucket" + std::to_string(b), .op = ReduceOp::kAverage}));
         ASSERT_TRUE(handle.ok()) << handle.error().text;
         handles.push_back(handle.value());
       }
@@ -291,14 +299,7 @@ TEST(Engine, AComputingRankNeedNotTakePartInABucket) {
     arena.push_back(std::move(buffer).value());
     auto* data = reinterpret_cast<float*>(arena.back().data);
     std::fill_n(data, 1 << 18, 1.0F);
-    Submission submission;
-    submission.spec =
-        std::make_shared<RequestSpec>(RequestSpec{.name = "bucket",
-                                                  .kind = OpKind::kAllreduce,
-                                                  .in_arena = true,
-                                                  .tensors = {{DType::kFloat32, {1 << 18}}}});
-    submission.arena = arena.back().ref;
-    submission.arena_bytes = 1 << 20;
+    Submission submission = bucket_in(arena.back(), 1 << 18, {.name = "bucket"});
     handles.push_back(world[rank].submit(std::move(submission)).value());
   }
   // Rank 0 never calls in; rank 1 does all of the work, for both.
@@ -316,15 +317,7 @@ TEST_P(EngineOnRanks, WorkOnABucketRunsOnceForEachPiece) {
     auto* data = reinterpret_cast<float*>(arena.value().data);
     std::fill_n(data, kFloats, 0.0F);
     for (int round = 1; round <= 20; ++round) {
-      Submission submission;
-      submission.spec = std::make_shared<RequestSpec>(
-          RequestSpec{.name = "step",
-                      .kind = OpKind::kAllreduce,
-                      .in_arena = true,
-                      .rule = "add one",
-                      .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(kFloats)}}}});
-      submission.arena = arena.value().ref;
-      submission.arena_bytes = kFloats * sizeof(float);
+      Submission submission = bucket_in(arena.value(), kFloats, {.name = "step"}, "add one");
       submission.work = [](std::uint64_t begin, std::uint64_t bytes,
                            std::span<std::byte* const> memory) {
         for (std::byte* rank : memory) {
@@ -411,21 +404,14 @@ TEST(Engine, ARankThatLeavesEndsWhatOthersNeedItFor) {
 // While rank 1 is busy, rank 0 tells it of new memory, reduces what lies there for both, says
 // goodbye and is gone: rank 1 finds all of it at once, the memory last.
 TEST(Engine, ARankThatLeftAtOnceWasHeardInOrder) {
-  constexpr std::size_t kBytes = 4096;
+  constexpr std::size_t kFloats = 1024;
   World world(2);
   std::latch busy(1);
   std::latch gone(1);
   const auto bucket = [&world](int rank, const std::string& name, decltype(Submission::work) work) {
-    auto arena = world[rank].allocate_arena(kBytes);
-    std::fill_n(reinterpret_cast<float*>(arena.value().data), kBytes / sizeof(float), 1.0F);
-    Submission submission;
-    submission.spec = std::make_shared<RequestSpec>(
-        RequestSpec{.name = name,
-                    .kind = OpKind::kAllreduce,
-                    .in_arena = true,
-                    .tensors = {{DType::kFloat32, {kBytes / sizeof(float)}}}});
-    submission.arena = arena.value().ref;
-    submission.arena_bytes = kBytes;
+    auto arena = world[rank].allocate_arena(kFloats * sizeof(float));
+    std::fill_n(reinterpret_cast<float*>(arena.value().data), kFloats, 1.0F);
+    Submission submission = bucket_in(arena.value(), kFloats, {.name = name});
     submission.work = std::move(work);
     auto handle = world[rank].submit(std::move(submission));
     return std::pair(std::move(arena).value(), std::move(handle).value());
