@@ -157,7 +157,8 @@ def test_the_shell_of_an_allocation_is_no_step_that_has_ranks(nodes: Nodes) -> N
     """salloc without a command starts it as a step, on the first node."""
     command = shlex.join([*CIRANDA, "run", "--no-color", "hostname"])
     salloc = shlex.join(["salloc", *TWO_TASKS_EACH])
-    said = nodes.run("sh", "-c", f"echo {shlex.quote(command)} | {salloc}")
+    typed = f"echo {shlex.quote(command)} | {salloc}"
+    said = nodes.run("sh", "-c", typed, SHELL="/bin/sh")  # which need not be set: salloc starts it
     assert sorted(re.findall(r"\[\d] node\d", said)) == [
         "[0] node0",
         "[1] node0",
