@@ -21,22 +21,6 @@ std::vector<float> ramp(std::size_t count, float start) {
   return values;
 }
 
-// `count` floats at the beginning of `arena`.
-Submission bucket_in(const ArenaBuffer& arena, std::size_t count, const Options& options,
-                     const std::string& rule = {}) {
-  Submission submission;
-  submission.spec = std::make_shared<RequestSpec>(
-      RequestSpec{.name = options.name,
-                  .kind = OpKind::kAllreduce,
-                  .op = options.op,
-                  .in_arena = true,
-                  .rule = rule,
-                  .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
-  submission.arena = arena.ref;
-  submission.arena_bytes = count * sizeof(float);
-  return submission;
-}
-
 TEST_P(EngineOnRanks, AllreduceSumsTensorsOfAnySize) {
   World world(GetParam());
   const auto n = static_cast<float>(world.size());

@@ -44,14 +44,8 @@ struct ArenaFloats {
       : buffer(engine.allocate_arena(floats * sizeof(float)).value()), count(floats) {}
   float* data() const { return reinterpret_cast<float*>(buffer.data); }
   Status average(Engine& engine, std::optional<DType> wire_dtype = {}) const {
-    RequestSpec spec{.name = "bucket", .op = ReduceOp::kAverage, .in_arena = true};
-    spec.wire_dtype = wire_dtype;
-    spec.tensors.push_back({DType::kFloat32, {static_cast<std::int64_t>(count)}});
-    Submission submission;
-    submission.spec = std::make_shared<RequestSpec>(std::move(spec));
-    submission.arena = buffer.ref;
-    submission.arena_bytes = count * sizeof(float);
-    auto handle = engine.submit(std::move(submission));
+    auto handle = engine.submit(bucket_in(
+        buffer, count, {.name = "bucket", .op = ReduceOp::kAverage, .wire_dtype = wire_dtype}));
     return handle.ok() ? engine.wait(handle.value()) : handle.error();
   }
   ArenaBuffer buffer;

@@ -99,6 +99,25 @@ Result<Handle> allreduce(Engine& engine, std::vector<T>& tensor, const Options& 
   return engine.submit(in_place<T>(OpKind::kAllreduce, {&tensor}, options));
 }
 
+// An allreduce of `count` floats at the beginning of `arena`.
+inline Submission bucket_in(const ArenaBuffer& arena, std::size_t count, const Options& options,
+                            const std::string& rule = {}) {
+  Submission submission;
+  submission.spec = std::make_shared<RequestSpec>(
+      RequestSpec{.name = options.name,
+                  .kind = OpKind::kAllreduce,
+                  .op = options.op,
+                  .prescale = options.prescale,
+                  .postscale = options.postscale,
+                  .in_arena = true,
+                  .wire_dtype = options.wire_dtype,
+                  .rule = rule,
+                  .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
+  submission.arena = arena.ref;
+  submission.arena_bytes = count * sizeof(float);
+  return submission;
+}
+
 // Rows of one element each for the kinds whose sizes differ by rank; the result lands in `output`.
 template <typename T>
 Result<Handle> gather_like(Engine& engine, OpKind kind, const std::vector<T>& input,
