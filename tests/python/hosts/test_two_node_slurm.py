@@ -154,11 +154,11 @@ def test_a_launcher_in_a_batch_script_takes_its_nodes(nodes: Nodes, tmp_path: Pa
 
 
 def test_the_shell_of_an_allocation_is_no_step_that_has_ranks(nodes: Nodes) -> None:
-    """salloc without a command starts it as a step, on the first node."""
+    """salloc without a command starts it, $SHELL, as a step on the first node."""
     command = shlex.join([*CIRANDA, "run", "--no-color", "hostname"])
     salloc = shlex.join(["salloc", *TWO_TASKS_EACH])
     typed = f"echo {shlex.quote(command)} | {salloc}"
-    said = nodes.run("sh", "-c", typed, SHELL="/bin/sh")  # which need not be set: salloc starts it
+    said = nodes.run("sh", "-c", typed, SHELL="/bin/sh")
     assert sorted(re.findall(r"\[\d] node\d", said)) == [
         "[0] node0",
         "[1] node0",
