@@ -86,7 +86,9 @@ void Switchboard::close_in_forked_child() noexcept {
 }
 
 void Switchboard::run() {
-  while (!stopping_.load()) {
+  for (;;) {
+    lower(orders_came_);  // before the look at what it was raised for
+    if (stopping_.load()) return;
     place_calls();
     serve_callers();
     advance_calls();
@@ -95,7 +97,6 @@ void Switchboard::run() {
 }
 
 void Switchboard::place_calls() {
-  lower(orders_came_);
   const MutexLock lock(mutex_);
   const std::size_t count = std::min(orders_.size(), kCallsMax - calls_.size());
   for (std::size_t i = 0; i < count; ++i) {

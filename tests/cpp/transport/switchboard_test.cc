@@ -112,6 +112,17 @@ TEST(Switchboard, EndsAtOnceWithCallsInTheMaking) {
   EXPECT_LT(monotonic_ns() - began, 1'000'000'000u);
 }
 
+// The thread is told to stop while it begins to run: the word must not be lost on its way to
+// poll().
+TEST(Switchboard, EndsHoweverSoonItIsTold) {
+  for (int i = 0; i < 1000; ++i) {
+    Subscriber one(1);
+    const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(i % 50) * 1000;
+    while (monotonic_ns() < end_ns) {
+    }
+  }
+}
+
 TEST(Switchboard, AForkedChildKeepsNoPortOpen) {
   std::optional<Subscriber> zero(0);
   const SocketAddress address = resolve(zero->endpoint).value().front();
