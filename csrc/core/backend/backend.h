@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "core/base/device.h"
 #include "core/base/result.h"
 #include "core/plan/fusion.h"
 
@@ -19,11 +21,13 @@ struct Buffer {
   std::uint64_t out_bytes = 0;
 };
 
+using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent>& finished)>;
+
 // A FusedOp with this rank's memory: what a backend runs.
 struct Execution {
   FusedOp op;
   std::vector<Buffer> buffers = {};    // by member; empty for in_arena
-  std::vector<std::byte*> arena = {};  // in_arena: the bucket's memory, by rank
+  std::vector<std::byte*> arena = {};  // in_arena: the bucket's memory, by local rank
   std::uint64_t arena_bytes = 0;
   // in_arena: what is done with bytes [begin, begin + bytes) of all ranks' buckets, instead of
   // reducing them. Any rank runs it, for any piece of whole chunks, exactly one rank for each.
@@ -31,8 +35,13 @@ struct Execution {
       work = {};
   // allgather, alltoall, reducescatter (always one member): bytes, see StagedShape::offsets.
   std::vector<std::uint64_t> offsets = {};
-  // Fires exactly once, from advance() or abort(); an empty status is success.
-  std::function<void(const Status&)> done = {};
+  // Memory of a device: what puts the buffers' contents there, by member, and where to queue. All
+  // members have the same stream.
+  std::vector<DeviceWork> device = {};
+  // Fires exactly once, from advance() or abort(); an empty status is success. Of memory of a
+  // device it fires once everything is queued, and `finished` passes when it is done; else that is
+  // null.
+  Done done = {};
 };
 
 // THE seam: runs agreed operations on raw memory. The engine starts the same executions in the
@@ -44,13 +53,16 @@ class Backend {
   virtual void start(Execution execution) = 0;
   // Does all that can be done without waiting for another rank; true if that was anything.
   virtual bool advance() = 0;
+  // Every execution is done.
   virtual bool idle() const = 0;
   // Ranks without whose action advance() can do nothing more, appended to `out`.
   virtual void blocked_on(std::vector<Rank>& out) const = 0;
-  // Completes everything with `why`.
+  // Completes everything with `why`. Does not block.
   virtual void abort(const Error& why) = 0;
   // Why advance() can do nothing more, if so: the World must fail.
   virtual const Error* broken() const { return nullptr; }
+  // After how long advance() is worth a call though nobody rings a bell; 0: somebody will.
+  virtual std::uint64_t look_again_ns() const { return 0; }
 };
 
 }  // namespace ciranda

@@ -20,7 +20,8 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 std::size_t ResponseCache::Hash::operator()(const RequestSpec* spec) const {
   std::uint64_t hash = std::hash<std::string_view>{}(spec->name);
   if (!spec->rule.empty()) hash = mix(hash, std::hash<std::string_view>{}(spec->rule));
-  hash = mix(hash, static_cast<std::uint64_t>(spec->kind) << 16 |
+  hash = mix(hash, static_cast<std::uint64_t>(spec->backend) << 24 |
+                       static_cast<std::uint64_t>(spec->kind) << 16 |
                        static_cast<std::uint64_t>(spec->op) << 8 | (spec->in_arena ? 1u : 0u));
   hash = mix(hash, static_cast<std::uint64_t>(spec->root));
   for (const TensorSpec& tensor : spec->tensors) {

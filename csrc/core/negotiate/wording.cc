@@ -55,6 +55,8 @@ const Attribute kAttributes[] = {
        return spec.wire_dtype ? "wire dtype " + std::string(dtype_name(*spec.wire_dtype))
                               : std::string("no wire dtype");
      }},
+    {"backends differ", "the same kind of tensor (CPU or GPU), with the same backend",
+     [](const RequestSpec& spec) { return "backend " + std::string(backend_name(spec.backend)); }},
     {"update rules differ", "the same update rule",
      [](const RequestSpec& spec) {
        return spec.rule.empty() ? std::string("no update") : "'" + spec.rule + "'";

@@ -76,7 +76,7 @@ class Planner {
     if (op.kind != spec.kind || op.op != spec.op || op.dtype != dtype || op.root != spec.root)
       return false;
     return op.prescale == spec.prescale && op.postscale == spec.postscale &&
-           op.wire_dtype == spec.wire_dtype;
+           op.wire_dtype == spec.wire_dtype && op.backend == spec.backend;
   }
 
   FusedOp& start(const RequestSpec& spec, DType dtype) {
@@ -88,6 +88,7 @@ class Planner {
     op.prescale = spec.prescale;
     op.postscale = spec.postscale;
     op.in_arena = spec.in_arena;
+    op.backend = spec.backend;
     op.wire_dtype = spec.wire_dtype;
     return op;
   }

@@ -9,8 +9,8 @@
 
 namespace ciranda {
 
-// What a backend runs in one piece: members of one kind, op, dtype, scale, root and
-// wire dtype, in agreed order. The members' payloads are concatenated in that order.
+// What a backend runs in one piece: members of one kind, op, dtype, scale, root,
+// backend and wire dtype, in agreed order. The members' payloads are concatenated in that order.
 struct FusedOp {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp op = ReduceOp::kSum;
@@ -19,6 +19,7 @@ struct FusedOp {
   double prescale = 1.0;
   double postscale = 1.0;
   bool in_arena = false;
+  BackendId backend = BackendId::kNative;
   std::optional<DType> wire_dtype = {};  // see RequestSpec
   struct Member {
     std::uint32_t response;  // position in the span given to plan_fusion

@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/plan/fusion.h"
 #include "core/runtime/execution.h"
+#include "core/runtime/submitted_exchange.h"
 
 namespace ciranda {
 namespace {
@@ -78,17 +79,17 @@ Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
                    .cache_entries = options_.cache_entries,
                    .hosts = remote_.hosts,
                    .host = remote_.host}),
-      shm_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size)),
-      leaving_(static_cast<std::size_t>(mesh_.size), false) {
+      leaving_(static_cast<std::size_t>(mesh_.size), false),
+      backends_(std::make_unique<ShmBackend>(control_, bells_, mesh_.self, mesh_.size),
+                one_host() ? nullptr
+                           : std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self,
+                                                           host_memory(), options_.ring),
+                backend_context()) {
   CIRANDA_ASSERT(static_cast<int>(local_ranks().size()) == mesh_.size &&
                  global(mesh_.self) == rank());
-  if (!one_host()) {
-    ring_ = std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self, host_memory(),
-                                          options_.ring);
-    if (mesh_.self == 0) {
-      carrier_ = std::make_unique<Carrier>(std::move(remote_.control), remote_.hosts, remote_.host,
-                                           negotiator_, patience_ns());
-    }
+  if (!one_host() && mesh_.self == 0) {
+    carrier_ = std::make_unique<Carrier>(std::move(remote_.control), remote_.hosts, remote_.host,
+                                         negotiator_, patience_ns());
   }
   if (!options_.timeline_path.empty()) {
     timeline_ = std::make_unique<Timeline>(options_.timeline_path, rank());
@@ -114,6 +115,7 @@ Status Engine::watch_descriptors() {
 Engine::~Engine() {
   if (forked_.load()) {
     background_.detach();  // it exists in the parent only
+    backends_.abandon();
     return;
   }
   shutdown();
@@ -147,6 +149,9 @@ Status Engine::usable() const {
 
 Result<Handle> Engine::submit(Submission submission) {
   CIRANDA_TRY(usable());
+  if (const Status status = Backends::available(submission.spec->backend); !status) {
+    return about(status.error(), *submission.spec);
+  }
   CIRANDA_TRY(check_limits(*submission.spec, {.token = 0, .rows = submission.rows, .arena = {}}));
   Handle handle = std::make_shared<Operation>();
   submission.handle = handle;
@@ -198,7 +203,7 @@ Status Engine::wait(std::span<const Handle> handles) {
     seat_wanted_.fetch_sub(1, std::memory_order_relaxed);
     disarm_sockets();
     const bool done = drive(handles);
-    unfinished = !backends_idle();
+    unfinished = !backends_.idle();
     if (done) arm_sockets();
     seat_.unlock();
     publish_leftovers();
@@ -306,13 +311,13 @@ void Engine::shutdown() {
     {
       const MutexLock lock(seat_);
       run_cycle();
-      idle = failure_.has_value() || backends_idle();
+      idle = failure_.has_value() || backends_.idle();
     }
     if (!idle) std::this_thread::yield();
   }
   {
     const MutexLock lock(seat_);
-    if (!backends_idle() && !failure_) {
+    if (!backends_.idle() && !failure_) {
       fail({.code = ErrorCode::kRankLeft,
             .text = "rank " + std::to_string(rank()) + " shut down in the middle of an operation",
             .rank = rank()});
@@ -394,12 +399,13 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
   Doorbell& bell = control_.flags(mesh_.self).waiters;
   const std::uint32_t ticket = bell.announce();
   std::vector<Rank> blockers;
+  std::uint64_t look_again_ns = 0;
   bool news = false;
   {
     const MutexLock lock(seat_);
     news = run_cycle();
-    shm_->blocked_on(blockers);
-    if (ring_) ring_->blocked_on(blockers);
+    backends_.blocked_on(blockers);
+    look_again_ns = backends_.look_again_ns();
     if (!unsent_.empty() || (carrier_ && !carrier_->idle())) {
       for (Rank rank = 0; rank < mesh_.size; ++rank) {
         if (rank != mesh_.self && log_.lags_behind(rank)) blockers.push_back(rank);
@@ -417,7 +423,9 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
     arm_sockets();
   }
   for (const Rank rank : blockers) bells_.call_on(rank);
-  bell.sleep(ticket, options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs);
+  const std::uint64_t stall_ns =
+      options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs;
+  bell.sleep(ticket, look_again_ns > 0 ? std::min(look_again_ns, stall_ns) : stall_ns);
 }
 
 bool Engine::run_cycle() {
@@ -547,10 +555,9 @@ bool Engine::read_log() {
 }
 
 bool Engine::advance_backends() {
-  if (backends_idle()) return false;
+  if (backends_.idle()) return false;
   const std::uint64_t begin_ns = monotonic_ns();
-  bool moved = shm_->advance();
-  if (ring_) moved = ring_->advance() || moved;
+  bool moved = backends_.advance();
   if (unannounced_) {
     service_peer(*std::exchange(unannounced_, std::nullopt));
     moved = true;
@@ -558,12 +565,8 @@ bool Engine::advance_backends() {
   if (moved) {
     communicating_ns_.fetch_add(monotonic_ns() - begin_ns, std::memory_order_relaxed);
   }
-  if (ring_ && ring_->broken() != nullptr) fail(*ring_->broken());
+  if (backends_.broken() != nullptr) fail(*backends_.broken());
   return moved;
-}
-
-bool Engine::backends_idle() const {
-  return shm_->idle() && (!ring_ || ring_->idle());
 }
 
 // -------------------------------------------------------------------------------------------
@@ -626,12 +629,14 @@ Status Engine::start_execution(const FusedOp& op) {
                    .rank = rank()};
     }
     if (!tokens.empty() && tokens.back() == token && op.in_arena) continue;  // one bucket
+    if (submission->device.stream) execution.device.push_back(submission->device);
     CIRANDA_TRY(op.in_arena ? locate_in_arena(response, *submission, execution)
                             : add_member_memory(response, member.tensor, rank(), size(),
                                                 *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
-  execution.done = [this, tokens = std::move(tokens)](const Status& status)
+  execution.done = [this, tokens = std::move(tokens)](const Status& status,
+                                                      const std::shared_ptr<DeviceEvent>& finished)
                        CIRANDA_ANNOTATION(no_thread_safety_analysis) {
                          for (const std::uint32_t token : tokens) {
                            Submission* submission = table_.find(token);
@@ -639,13 +644,11 @@ Status Engine::start_execution(const FusedOp& op) {
                            if (!status.ok()) {
                              finish(token, about(status.error(), *submission->spec));
                            } else if (--submission->parts_left == 0) {
-                             finish(token, {});
+                             finish(token, {}, finished);
                            }
                          }
                        };
-  // What is done with the gradients of a host is the host's own affair.
-  Backend& backend = ring_ && !execution.work ? *ring_ : *shm_;
-  backend.start(std::move(execution));
+  backends_.start(std::move(execution));
   return {};
 }
 
@@ -697,7 +700,31 @@ HostMemory Engine::host_memory() {
   return memory;
 }
 
-void Engine::finish(std::uint32_t token, const Status& status) {
+// A bell suffices while somebody waits; what nobody waits for is found by the next cycle.
+BackendContext Engine::backend_context() {
+  return {
+      .rank = rank(),
+      .size = size(),
+      .local_rank = mesh_.self,
+      .local_size = mesh_.size,
+      .address = remote_.address,
+      .exchange = [this](std::string name,
+                         std::vector<std::byte> mine) { return exchange(name, std::move(mine)); },
+      .wake =
+          [this] {
+            control_.flags(mesh_.self).waiters.ring();
+            if (options_.overlap) wake_own_background();
+          }};
+}
+
+std::unique_ptr<Exchange> Engine::exchange(const std::string& name, std::vector<std::byte> mine) {
+  auto exchange = std::make_unique<SubmittedExchange>(std::move(mine));
+  exchange->submit("ciranda.exchange." + name, queue_);
+  return exchange;
+}
+
+void Engine::finish(std::uint32_t token, const Status& status,
+                    const std::shared_ptr<DeviceEvent>& finished) {
   Submission& submission = *table_.find(token);
   if (timeline_ && submission.agreed_ns != 0) {
     timeline_->record(op_kind_name(submission.spec->kind), submission.spec->name,
@@ -709,7 +736,7 @@ void Engine::finish(std::uint32_t token, const Status& status) {
   const auto spec = std::move(submission.spec);
   table_.erase(token);
   queue_.release(*spec);
-  handle->complete(status);
+  handle->complete(status, finished);
   finished_any_ = true;
 }
 
@@ -729,8 +756,7 @@ void Engine::fail(const Error& why) {
   pending_at_failure_ = pending_now();
   failure_ = control_.fail(why);
   if (carrier_ && !carrier_->told_failure()) carrier_->tell_failure(*failure_);
-  shm_->abort(*failure_);
-  if (ring_) ring_->abort(*failure_);
+  backends_.abort(*failure_);
   finish_all(*failure_);
   bells_.ring_alarm();
 }
@@ -846,10 +872,10 @@ bool Engine::carried_everything() const {
 }
 
 void Engine::arm_sockets() {
-  if (!ring_ || failure_) return;
+  if (one_host() || failure_) return;
   disarm_sockets();
   if (carrier_) carrier_->watched(armed_);
-  ring_->watched(armed_);
+  backends_.watched(armed_);
   for (const Watched& watched : armed_) {
     epoll_event event{};
     event.events =
@@ -873,13 +899,10 @@ void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
-  {
-    const MutexLock lock(seat_);
-    arm_sockets();
-  }
+  int patience_ms = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                   one_host() ? -1 : kLookForAnswersMs);
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience_ms);
     std::uint64_t rings = 0;
     [[maybe_unused]] const ssize_t drained = ::read(own, &rings, sizeof rings);
     seat_.lock();
@@ -897,7 +920,7 @@ void Engine::background_loop() {
         idle_since_ns = monotonic_ns();
         continue;
       }
-      const bool unfinished = !backends_idle();
+      const bool unfinished = !backends_.idle();
       if (unfinished && monotonic_ns() - idle_since_ns < options_.spin_ns) {
         relax_core();
         continue;
@@ -906,10 +929,18 @@ void Engine::background_loop() {
       flags.background_listens.store(1, std::memory_order_seq_cst);
       if (!run_cycle()) break;  // asked for news; none came in between
     }
+    patience_ms = look_again_ms();
     arm_sockets();
     seat_.unlock();
     publish_leftovers();
   }
+}
+
+// How long the background thread may sleep although nobody calls it; -1: for ever.
+int Engine::look_again_ms() const {
+  const auto backends_ms = static_cast<int>((backends_.look_again_ns() + kMsInNs - 1) / kMsInNs);
+  if (one_host()) return backends_ms > 0 ? backends_ms : -1;
+  return backends_ms > 0 ? std::min(backends_ms, kLookForAnswersMs) : kLookForAnswersMs;
 }
 
 void Engine::report_stall(std::uint64_t waited_ns) {

@@ -11,11 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/backend/backend.h"
-#include "core/backend/ring/ring_backend.h"
 #include "core/base/mutex.h"
 #include "core/negotiate/negotiator.h"
 #include "core/negotiate/stall.h"
+#include "core/runtime/backends.h"
 #include "core/runtime/carrier.h"
 #include "core/runtime/segment_table.h"
 #include "core/runtime/submission_queue.h"
@@ -123,7 +122,6 @@ class Engine {
   bool advance_carrier() REQUIRES(seat_);
   Carrier::Deliver into_log() REQUIRES(seat_);
   bool advance_backends() REQUIRES(seat_);
-  bool backends_idle() const REQUIRES(seat_);
 
   // Runs cycles until all handles are done (true) or nothing moved for the spin time (false).
   bool drive(std::span<const Handle> handles) REQUIRES(seat_);
@@ -144,12 +142,16 @@ class Engine {
   Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes)
       REQUIRES(seat_);
   HostMemory host_memory();
-  void finish(std::uint32_t token, const Status& status) REQUIRES(seat_);
+  BackendContext backend_context();
+  std::unique_ptr<Exchange> exchange(const std::string& name, std::vector<std::byte> mine);
+  void finish(std::uint32_t token, const Status& status,
+              const std::shared_ptr<DeviceEvent>& finished = nullptr) REQUIRES(seat_);
   // Everything submitted, sent or not.
   void finish_all(const Error& why) REQUIRES(seat_);
   void fail(const Error& why) REQUIRES(seat_);
 
   void background_loop();
+  int look_again_ms() const REQUIRES(seat_);
   void take_what_arrived() REQUIRES(seat_);
   // Maps the memory that a rank of this host has told of; false when it has closed its socket.
   Result<bool> receive_segments(int local) REQUIRES(seat_);
@@ -195,9 +197,7 @@ class Engine {
   ShmLog log_ GUARDED_BY(seat_);
   Negotiator negotiator_ GUARDED_BY(seat_);
   std::unique_ptr<Carrier> carrier_ GUARDED_BY(seat_);  // the first rank of one of several hosts
-  std::unique_ptr<Backend> shm_ GUARDED_BY(seat_);
-  std::unique_ptr<RingBackend> ring_ GUARDED_BY(seat_);  // several hosts
-  std::optional<int> unannounced_ GUARDED_BY(seat_);     // whose stage waits in its socket
+  std::optional<int> unannounced_ GUARDED_BY(seat_);    // whose stage waits in its socket
   std::vector<Watched> armed_ GUARDED_BY(seat_);
   std::uint64_t next_look_ns_ GUARDED_BY(seat_) = 0;  // whether the other hosts answer
   // By local rank, on several hosts: it has said goodbye, which may not be in the order yet.
@@ -212,6 +212,7 @@ class Engine {
   bool finished_any_ GUARDED_BY(seat_) = false;
   std::optional<Error> failure_ GUARDED_BY(seat_);
   std::vector<PendingOperation> pending_at_failure_ GUARDED_BY(seat_);
+  Backends backends_ GUARDED_BY(seat_);
 
   Mutex shutdown_mutex_;
   bool shut_down_ GUARDED_BY(shutdown_mutex_) = false;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/base/device.h"
 #include "core/base/result.h"
 
 namespace ciranda {
@@ -22,18 +23,24 @@ class Operation {
   // alltoall: rows received from each rank. allgather: rows of each rank. Only once done.
   const std::vector<std::int64_t>& rows() const { return rows_; }
 
+  // Passes when the results are in memory of the device; null if they are in the CPU's, at once.
+  // Only once done.
+  const std::shared_ptr<DeviceEvent>& finished() const { return finished_; }
+
   // By the engine, once.
-  void complete(Status status) {
+  void complete(Status status, std::shared_ptr<DeviceEvent> finished = nullptr) {
     CIRANDA_ASSERT(!done());
     status_ = std::move(status);
+    finished_ = std::move(finished);
     done_.store(true, std::memory_order_release);
   }
   void set_rows(std::vector<std::int64_t> rows) { rows_ = std::move(rows); }
 
  private:
   std::atomic<bool> done_{false};
-  Status status_;                   // written before done_
-  std::vector<std::int64_t> rows_;  // written before done_
+  Status status_;                          // written before done_
+  std::shared_ptr<DeviceEvent> finished_;  // the same
+  std::vector<std::int64_t> rows_;         // written before done_
 };
 
 using Handle = std::shared_ptr<Operation>;

@@ -28,6 +28,7 @@ struct Submission {
   ArenaRef arena;                  // in_arena
   std::uint64_t arena_bytes = 0;
   decltype(Execution::work) work;  // in_arena; see Execution
+  DeviceWork device;               // where the tensors are memory of a device
   // By tensor of the spec; empty for in_arena and barrier.
   std::vector<const std::byte*> inputs;
   // By tensor, for allreduce and broadcast. Other kinds learn their size only from the agreement

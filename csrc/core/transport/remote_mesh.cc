@@ -444,6 +444,7 @@ class Meeting {
     auto switchboard =
         Switchboard::start(std::move(keys_), std::move(*acceptor_), std::move(join_.warn));
     if (!switchboard) return switchboard.error();
+    mesh_.address = roll_[static_cast<std::size_t>(self_)].addresses.front().host;
     mesh_.links = DataLinks(std::move(directory), std::move(switchboard).value());
     return {};
   }

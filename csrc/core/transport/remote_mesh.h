@@ -20,8 +20,9 @@ namespace ciranda {
 // host, no connection.
 struct RemoteMesh {
   Rank self = 0;
-  int ranks = 1;  // of the job
-  int host = 0;   // of this rank
+  int ranks = 1;                      // of the job
+  int host = 0;                       // of this rank
+  std::string address = "127.0.0.1";  // at which other hosts reach this rank
   Hosts hosts = {};
   DataLinks links = {};  // to any other rank, where no memory is shared
   // The first rank of a host carries its frames: on host 0 a connection to that of every other

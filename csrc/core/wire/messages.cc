@@ -81,9 +81,24 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
   return {};
 }
 
+Status check_backend(const RequestSpec& spec) {
+  if (spec.backend == BackendId::kNative) return {};
+  const std::string name(backend_name(spec.backend));
+  if (spec.kind == OpKind::kBarrier)
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   "it moves no data, so " + name + " has no part in it");
+  if (spec.in_arena && spec.backend == BackendId::kNccl)
+    return refused(ErrorCode::kInvalidArgument, spec, "the arena is no memory of a GPU");
+  return {};
+}
+
 Status check_wire_dtype(const RequestSpec& spec) {
   if (!spec.wire_dtype) return {};
   const std::string name(dtype_name(*spec.wire_dtype));
+  if (spec.backend != BackendId::kNative)
+    return refused(
+        ErrorCode::kInvalidArgument, spec,
+        std::string(backend_name(spec.backend)) + " has no wire dtype, and it is " + name);
   if (!is_half(*spec.wire_dtype))
     return refused(ErrorCode::kInvalidArgument, spec,
                    "its wire dtype is " + name + "; it should be float16 or bfloat16");
@@ -129,6 +144,7 @@ Status check_spec(const RequestSpec& spec) {
       (spec.op != ReduceOp::kSum || spec.prescale != 1.0 || spec.postscale != 1.0))
     return refused(ErrorCode::kInvalidArgument, spec, "it takes neither op nor scale factors");
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
+  CIRANDA_TRY(check_backend(spec));
   CIRANDA_TRY(check_wire_dtype(spec));
   if (!spec.in_arena && !spec.rule.empty())
     return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");
@@ -152,7 +168,7 @@ std::uint8_t wire_dtype_plus_one(const RequestSpec& spec) {
 
 std::size_t spec_bytes(const RequestSpec& spec) {
   std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
-  bytes += 4 + 8 + 8;  // kind, op, in_arena, wire_dtype; two scale factors
+  bytes += 5 + 8 + 8;  // kind, op, in_arena, wire_dtype, backend; two scale factors
   bytes += varint_bytes(root_plus_one(spec));
   bytes += varint_bytes(spec.rule.size()) + spec.rule.size();
   bytes += varint_bytes(spec.tensors.size());
@@ -185,6 +201,7 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.f64(spec.postscale);
   out.u8(spec.in_arena ? 1 : 0);
   out.u8(wire_dtype_plus_one(spec));
+  out.u8(static_cast<std::uint8_t>(spec.backend));
   out.varint(spec.rule.size());
   out.text(spec.rule);
   out.varint(spec.tensors.size());
@@ -241,6 +258,7 @@ void read_spec(Reader& in, RequestSpec& spec) {
   spec.wire_dtype.reset();
   if (const std::uint8_t plus_one = in.u8("spec.wire_dtype", kDTypeCount); plus_one > 0)
     spec.wire_dtype = static_cast<DType>(plus_one - 1);
+  spec.backend = static_cast<BackendId>(in.u8("spec.backend", kBackendCount - 1));
   spec.rule = in.text("spec.rule", in.count("spec.rule", kRuleBytesMax, 1));
   spec.tensors.resize(in.count("spec.tensors", kTensorsPerRequestMax, kTensorBytesMin));
   for (TensorSpec& tensor : spec.tensors) {

@@ -33,6 +33,19 @@ inline constexpr int kOpKindCount = 6;
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
 inline constexpr int kReduceOpCount = 5;
 
+// What runs an operation. The values are on the wire: append only.
+enum class BackendId : std::uint8_t {
+  kNative = 0,  // shared memory within a host, our ring between hosts
+  kGloo = 1,    // memory of the CPU
+  kNccl = 2,    // memory of NVIDIA GPUs
+};
+inline constexpr int kBackendCount = 3;
+
+constexpr std::string_view backend_name(BackendId backend) {
+  constexpr std::string_view kNames[kBackendCount] = {"native", "gloo", "nccl"};
+  return kNames[static_cast<std::size_t>(backend)];
+}
+
 constexpr std::string_view op_kind_name(OpKind kind) {
   constexpr std::string_view kNames[kOpKindCount] = {"allreduce", "broadcast",     "allgather",
                                                      "alltoall",  "reducescatter", "barrier"};

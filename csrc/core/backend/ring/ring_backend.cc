@@ -92,7 +92,7 @@ void RingBackend::start(Execution execution) {
     const std::uint64_t bytes = std::min(options_.stage_bytes_max, payload_bytes - begin);
     const bool last = begin + bytes == payload_bytes;
     Execution round{.op = execution.op, .buffers = part_of(execution.buffers, begin, bytes)};
-    round.done = last ? std::move(execution.done) : [](const Status&) {};
+    round.done = last ? std::move(execution.done) : [](const Status&, const auto&) {};
     add(std::move(round), /*staged=*/true);
     if (last) return;
   }
@@ -238,7 +238,7 @@ void RingBackend::finish_front() {
   if (op.staged || buffers.size() > 1) copy_out(op.output, buffers);
   const auto done = std::move(op.execution.done);
   operations_.pop_front();
-  done({});
+  done({}, nullptr);
 }
 
 void RingBackend::blocked_on(std::vector<Rank>& out) const {
@@ -254,7 +254,7 @@ void RingBackend::blocked_on(std::vector<Rank>& out) const {
 }
 
 void RingBackend::abort(const Error& why) {
-  for (Operation& op : std::exchange(operations_, {})) op.execution.done(why);
+  for (Operation& op : std::exchange(operations_, {})) op.execution.done(why, nullptr);
 }
 
 // Only what the front operation waits for: a peer may be ahead, and its bytes stay where they are.

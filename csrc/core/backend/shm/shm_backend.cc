@@ -87,7 +87,7 @@ bool ShmBackend::advance() {
     const auto done = std::move(op.execution.done);
     staged_.pop_front();
     moved = true;
-    done({});
+    done({}, nullptr);
   }
   for (auto op = claimed_.begin(); op != claimed_.end();) {
     // The board that this operation would use may still count an unfinished older one.
@@ -100,7 +100,7 @@ bool ShmBackend::advance() {
     const auto done = std::move(op->execution.done);
     op = claimed_.erase(op);
     moved = true;
-    done({});
+    done({}, nullptr);
   }
   return moved;
 }
@@ -126,12 +126,12 @@ void ShmBackend::blocked_on(std::vector<Rank>& out) const {
 }
 
 void ShmBackend::abort(const Error& why) {
-  std::vector<std::function<void(const Status&)>> cancelled;
+  std::vector<Done> cancelled;
   for (Staged& op : staged_) cancelled.push_back(std::move(op.execution.done));
   for (Claimed& op : claimed_) cancelled.push_back(std::move(op.execution.done));
   staged_.clear();
   claimed_.clear();
-  for (const auto& done : cancelled) done(why);
+  for (const auto& done : cancelled) done(why, nullptr);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class TwoHosts : public ::testing::TestWithParam<bool> {
     auto* data = reinterpret_cast<std::byte*>(tensors_[rank].data());
     const std::size_t bytes = tensors_[rank].size() * sizeof(float);
     execution.buffers = {{data, data, bytes, bytes}};
-    execution.done = [this, rank](const Status& status) { done_[rank] = status; };
+    execution.done = [this, rank](const Status& status, const auto&) { done_[rank] = status; };
     backends_[rank]->start(std::move(execution));
   }
 

@@ -1,0 +1,18 @@
+#include "core/backend/gloo/gloo.h"
+#include "core/base/assert.h"
+
+// In the place of .cc where Gloo was not found.
+namespace ciranda {
+
+std::unique_ptr<Backend> make_gloo(BackendContext) {
+  CIRANDA_ASSERT(false);  // its facts say that there is none
+  return nullptr;
+}
+
+BackendFacts gloo_facts() {
+  return {
+      .id = BackendId::kGloo,
+      .why_not = "this build has no Gloo; install libgloo (libgloo-dev), and build ciranda again"};
+}
+
+}  // namespace ciranda

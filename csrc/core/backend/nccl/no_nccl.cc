@@ -1,0 +1,19 @@
+#include "core/backend/nccl/nccl.h"
+#include "core/base/assert.h"
+
+// In the place of .cc where NCCL was not found.
+namespace ciranda {
+
+std::unique_ptr<Backend> make_nccl(BackendContext) {
+  CIRANDA_ASSERT(false);  // its facts say that there is none
+  return nullptr;
+}
+
+BackendFacts nccl_facts() {
+  return {.id = BackendId::kNccl,
+          .why_not =
+              "this build has no NCCL; install NCCL's headers (the nvidia-nccl-cu13 wheel), and "
+              "build ciranda again"};
+}
+
+}  // namespace ciranda

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+
+#include "core/base/result.h"
+
+namespace ciranda {
+
+// What a backend needs of an accelerator, beside its library of collectives. csrc/torch implements
+// it with torch's own streams and events.
+
+// A point in the work of a device. Thread-safe.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Whether the device has got there. Does not block.
+  virtual Result<bool> passed() const = 0;
+};
+
+// A queue of work of a device, the backend's alone. One thread at a time; nothing blocks.
+class DeviceStream {
+ public:
+  virtual ~DeviceStream() = default;
+  // The device's number on this host; equal for two streams of one device.
+  virtual int device() const = 0;
+  // The driver's handle: a cudaStream_t.
+  virtual void* native() const = 0;
+  // Makes the device that of the calling thread.
+  virtual Status enter() = 0;
+  // What is queued from here on starts after `event`, which this kind of stream has recorded.
+  virtual Status wait(const DeviceEvent& event) = 0;
+  // A point after everything that is queued.
+  virtual Result<std::shared_ptr<DeviceEvent>> record() = 0;
+};
+
+// How a submission's memory of a device is reached.
+struct DeviceWork {
+  std::shared_ptr<DeviceStream> stream = {};  // null: memory of the CPU
+  std::shared_ptr<DeviceEvent> ready = {};    // inputs have their values, outputs may be written
+};
+
+}  // namespace ciranda

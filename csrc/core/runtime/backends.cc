@@ -1,0 +1,102 @@
+#include "core/runtime/backends.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/assert.h"
+
+namespace ciranda {
+namespace {
+
+const BackendEntry& entry_of(BackendId id) {
+  const auto& entries = backend_entries();
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [id](const BackendEntry& entry) { return entry.id == id; });
+  CIRANDA_ASSERT(found != entries.end());
+  return *found;
+}
+
+}  // namespace
+
+Backends::Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring,
+                   BackendContext context)
+    : context_(std::move(context)), shm_(shm.get()), ring_(ring.get()) {
+  all_.push_back(std::move(shm));
+  if (ring) all_.push_back(std::move(ring));
+}
+
+Status Backends::available(BackendId id) {
+  if (id == BackendId::kNative) return {};
+  const BackendFacts facts = entry_of(id).facts();
+  if (facts.available) return {};
+  return Error{.code = ErrorCode::kUnsupported, .text = facts.why_not};
+}
+
+Backend& Backends::find(const Execution& execution) {
+  const BackendId id = execution.op.backend;
+  // What is done with the gradients of a host is the host's own affair.
+  if (execution.work) return *shm_;
+  if (id == BackendId::kNative) return ring_ != nullptr ? *ring_ : *shm_;
+  Backend*& backend = by_id_[static_cast<std::size_t>(id)];
+  if (backend == nullptr) {
+    all_.push_back(entry_of(id).make(context_));
+    backend = all_.back().get();
+  }
+  return *backend;
+}
+
+void Backends::start(Execution execution) {
+  Backend& backend = find(execution);
+  if (backend.supports(execution.op)) return backend.start(std::move(execution));
+  const FusedOp& op = execution.op;
+  execution.done(
+      Error{.code = ErrorCode::kUnsupported,
+            .text = std::string(backend_name(op.backend)) + " does not know how to do this with " +
+                    std::string(dtype_name(op.dtype)) + " and " +
+                    std::string(reduce_op_name(op.op)) + "; convert the tensor"},
+      nullptr);
+}
+
+bool Backends::advance() {
+  bool moved = false;
+  each([&](Backend& backend) { moved = (!backend.idle() && backend.advance()) || moved; });
+  return moved;
+}
+
+bool Backends::idle() const {
+  return std::all_of(all_.begin(), all_.end(), [](const auto& backend) { return backend->idle(); });
+}
+
+void Backends::blocked_on(std::vector<Rank>& out) const {
+  each([&](const Backend& backend) { backend.blocked_on(out); });
+}
+
+void Backends::abort(const Error& why) {
+  each([&](Backend& backend) { backend.abort(why); });
+}
+
+const Error* Backends::broken() const {
+  const Error* why = nullptr;
+  each([&](const Backend& backend) { why = why != nullptr ? why : backend.broken(); });
+  return why;
+}
+
+std::uint64_t Backends::look_again_ns() const {
+  std::uint64_t soonest = 0;
+  each([&](const Backend& backend) {
+    const std::uint64_t next = backend.look_again_ns();
+    if (next > 0) soonest = soonest > 0 ? std::min(soonest, next) : next;
+  });
+  return soonest;
+}
+
+void Backends::abandon() noexcept {
+  for (auto& backend : all_) static_cast<void>(backend.release());
+}
+
+void Backends::watched(std::vector<Watched>& out) const {
+  if (ring_ != nullptr) ring_->watched(out);
+}
+
+}  // namespace ciranda

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/backend/backend.h"
+#include "core/backend/registry.h"
+#include "core/backend/ring/ring_backend.h"
+
+namespace ciranda {
+
+// The backends of a World: shared memory always, the ring on several hosts, and each other one from
+// its first execution on. One thread at a time, as for a Backend.
+class Backends {
+ public:
+  // `ring` null: one host.
+  Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring, BackendContext context);
+
+  // kUnsupported with a sentence that says what to do, where this build or this machine cannot run
+  // it. Thread-safe.
+  static Status available(BackendId id);
+
+  // Starts it where its op says. What that backend does not support is done at once, with
+  // kUnsupported.
+  void start(Execution execution);
+  bool advance();
+  bool idle() const;
+  void blocked_on(std::vector<Rank>& out) const;
+  void abort(const Error& why);
+  const Error* broken() const;
+  std::uint64_t look_again_ns() const;
+  // In a child made by fork: gives up all of them without their destructors, whose threads exist in
+  // the parent only.
+  void abandon() noexcept;
+  // Appends what the ring waits for.
+  void watched(std::vector<Watched>& out) const;
+
+ private:
+  Backend& find(const Execution& execution);
+  template <typename Fn>
+  void each(Fn fn) const {
+    for (const auto& backend : all_) fn(*backend);
+  }
+
+  const BackendContext context_;
+  std::vector<std::unique_ptr<Backend>> all_;
+  std::array<Backend*, kBackendCount> by_id_ = {};
+  Backend* shm_;
+  RingBackend* ring_;
+};
+
+}  // namespace ciranda
