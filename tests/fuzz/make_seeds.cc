@@ -103,10 +103,12 @@ void add_frames(const Corpus& corpus) {
   arena.spec->in_arena = true;
   arena.spec->rule = "Adam lr=0.001";
   arena.contribution.arena = {.segment = 1, .offset = 4096};
+  Request on_gpu = allreduce("gpu");
+  on_gpu.spec->backend = BackendId::kNccl;
   Bytes leave;
   encode({.kind = FrameKind::kLeave}, leave);
   corpus.add("frame", "known", frame_of({known}));
-  corpus.add("frame", "several", frame_of({allreduce("a"), gather, arena, known}));
+  corpus.add("frame", "several", frame_of({allreduce("a"), gather, arena, on_gpu, known}));
   corpus.add("frame", "leave", leave);
   corpus.add("frame", "huge_count", numbers({0, 255, 255, 255, 255, 15}));
 

@@ -117,6 +117,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/kernels/variants_x86.cc": "tests/cpp/kernels/reduce_test.cc",
     # They mean something only together, with ranks that run.
     "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/backend/gloo/no_gloo.cc": "tests/cpp/backend/registry_test.cc",
+    "csrc/core/backend/nccl/no_nccl.cc": "tests/cpp/backend/registry_test.cc",
     "csrc/core/runtime/execution.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/runtime/tensor_table.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/transport/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",

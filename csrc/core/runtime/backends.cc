@@ -60,12 +60,16 @@ void Backends::start(Execution execution) {
 
 bool Backends::advance() {
   bool moved = false;
-  each([&](Backend& backend) { moved = (!backend.idle() && backend.advance()) || moved; });
+  each([&](Backend& backend) { moved = (!rests(backend) && backend.advance()) || moved; });
   return moved;
 }
 
 bool Backends::idle() const {
   return std::all_of(all_.begin(), all_.end(), [](const auto& backend) { return backend->idle(); });
+}
+
+bool Backends::resting() const {
+  return std::all_of(all_.begin(), all_.end(), [](const auto& backend) { return rests(*backend); });
 }
 
 void Backends::blocked_on(std::vector<Rank>& out) const {

@@ -28,6 +28,8 @@ class Backends {
   void start(Execution execution);
   bool advance();
   bool idle() const;
+  // advance() would do nothing: all are idle, and none is to be looked at again.
+  bool resting() const;
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
   const Error* broken() const;
@@ -40,6 +42,9 @@ class Backends {
 
  private:
   Backend& find(const Execution& execution);
+  static bool rests(const Backend& backend) {
+    return backend.idle() && backend.look_again_ns() == 0;
+  }
   template <typename Fn>
   void each(Fn fn) const {
     for (const auto& backend : all_) fn(*backend);

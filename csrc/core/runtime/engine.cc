@@ -555,7 +555,7 @@ bool Engine::read_log() {
 }
 
 bool Engine::advance_backends() {
-  if (backends_.idle()) return false;
+  if (backends_.resting()) return false;
   const std::uint64_t begin_ns = monotonic_ns();
   bool moved = backends_.advance();
   if (unannounced_) {

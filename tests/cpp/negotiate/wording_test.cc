@@ -116,6 +116,14 @@ TEST(MismatchText, NamesTheWireDtype) {
             "bfloat16; submit the same wire dtype (compression, CIRANDA_WIRE_DTYPE) on every rank");
 }
 
+TEST(MismatchText, NamesTheBackend) {
+  RequestSpec gloo = allreduce("w");
+  gloo.backend = BackendId::kGloo;
+  EXPECT_EQ(mismatch_of({allreduce("w"), gloo}),
+            "allreduce 'w': backends differ: rank 0 has backend native, rank 1 has backend gloo; "
+            "submit the same kind of tensor (CPU or GPU), with the same backend on every rank");
+}
+
 TEST(MismatchText, NamesTheUpdateRule) {
   RequestSpec step = allreduce("w");
   step.in_arena = true;

@@ -104,6 +104,14 @@ TEST(Fusion, KeepsWireDtypesApart) {
   EXPECT_EQ(plan_fusion(responses, {})[0].wire_dtype, DType::kFloat16);
 }
 
+TEST(Fusion, KeepsBackendsApart) {
+  RequestSpec gloo = *allreduce().spec;
+  gloo.backend = BackendId::kGloo;
+  const std::vector<Response> responses{run(gloo), allreduce(), run(gloo)};
+  EXPECT_EQ(plan(responses), (Plan{{{0, 0}, {2, 0}}, {{1, 0}}}));
+  EXPECT_EQ(plan_fusion(responses, {})[0].backend, BackendId::kGloo);
+}
+
 TEST(Fusion, FillsAnOpUpToItsBytes) {
   // 400 bytes each: two fit into 1000, and exactly two into 800.
   const std::vector<Response> responses{allreduce(100), allreduce(100), allreduce(100)};

@@ -20,7 +20,8 @@ std::uint64_t bytes_of(const TensorSpec& tensor) {
 bool alike(const FusedOp& op, const RequestSpec& spec) {
   return op.kind == spec.kind && op.op == spec.op && op.root == spec.root &&
          op.prescale == spec.prescale && op.postscale == spec.postscale &&
-         op.in_arena == spec.in_arena && op.wire_dtype == spec.wire_dtype;
+         op.in_arena == spec.in_arena && op.wire_dtype == spec.wire_dtype &&
+         op.backend == spec.backend;
 }
 
 // How many ops of kinds that do not fuse were agreed before this response.

@@ -34,7 +34,9 @@ RequestSpec make_spec(const std::string& name, int size, const Trouble& trouble,
   }
   const bool is_float32 = std::ranges::all_of(
       spec.tensors, [](const TensorSpec& tensor) { return tensor.dtype == DType::kFloat32; });
-  if (spec.kind == OpKind::kAllreduce && is_float32 && random.one_in(5))
+  if (!spec.in_arena && random.one_in(6)) spec.backend = BackendId::kNccl;
+  const bool is_native = spec.backend == BackendId::kNative;
+  if (spec.kind == OpKind::kAllreduce && is_float32 && is_native && random.one_in(5))
     spec.wire_dtype = DType::kBFloat16;
   return spec;
 }

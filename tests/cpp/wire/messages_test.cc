@@ -81,6 +81,7 @@ class Maker {
     spec.in_arena = spec.kind == OpKind::kAllreduce && below(2) == 0;
     if (spec.in_arena && below(2) == 0) spec.rule = std::string(below(kRuleBytesMax + 1), 'r');
     if (spec.kind == OpKind::kBarrier) return spec;
+    spec.backend = static_cast<BackendId>(below(spec.in_arena ? 2 : kBackendCount));
     const bool open = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
     const std::uint64_t tensors = spec.kind == OpKind::kAlltoall ? 1 : 1 + below(4);
     for (std::uint64_t i = 0; i < tensors; ++i) {
@@ -94,7 +95,8 @@ class Maker {
     const bool is_float32 = std::ranges::all_of(
         spec.tensors, [](const TensorSpec& tensor) { return tensor.dtype == DType::kFloat32; });
     const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;
-    if (spec.kind == OpKind::kAllreduce && adds && is_float32 && below(2) == 0)
+    const bool is_native = spec.backend == BackendId::kNative;
+    if (spec.kind == OpKind::kAllreduce && adds && is_float32 && is_native && below(2) == 0)
       spec.wire_dtype = below(2) == 0 ? DType::kFloat16 : DType::kBFloat16;
     return spec;
   }
@@ -283,6 +285,25 @@ TEST(Limits, RefuseASpecThatContradictsItself) {
                        .root = 0,
                        .tensors = {plain}}));
   EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
+}
+
+TEST(Limits, RefuseABackendWhereItMeansNothing) {
+  const auto refusal = [](const RequestSpec& spec) {
+    const Status status = check_limits(spec, {});
+    return status.ok() ? "" : status.error().text;
+  };
+  EXPECT_EQ(refusal({.name = "x", .backend = BackendId::kGloo, .tensors = {{}}}), "");
+  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kGloo, .tensors = {{}}}),
+            "");
+  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kNccl, .tensors = {{}}}),
+            "allreduce 'x': the arena is no memory of a GPU");
+  EXPECT_EQ(refusal({.name = "b", .kind = OpKind::kBarrier, .backend = BackendId::kNccl}),
+            "barrier 'b': it moves no data, so nccl has no part in it");
+  EXPECT_EQ(refusal({.name = "x",
+                     .wire_dtype = DType::kFloat16,
+                     .backend = BackendId::kGloo,
+                     .tensors = {{}}}),
+            "allreduce 'x': gloo has no wire dtype, and it is float16");
 }
 
 TEST(Limits, RefuseAWireDtypeWhereItMeansNothing) {
