@@ -1,8 +1,13 @@
 # Which of the backends that need a library are built: X_backend.cc and what belongs to it, or
-# no_X.cc. Takes the others out of core_sources.
+# no_X.cc. Takes the others out of core_sources, and puts what core then links into
+# ciranda_backend_libraries.
 
 option(CIRANDA_GLOO "Build the Gloo backend where libgloo is found" ON)
 option(CIRANDA_NCCL "Build the NCCL backend where NCCL's headers are found" ON)
+
+if(CIRANDA_GLOO)
+  include(Gloo)
+endif()
 
 foreach(backend gloo nccl)
   if(NOT CIRANDA_WITH_${backend})

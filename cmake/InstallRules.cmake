@@ -1,6 +1,7 @@
 # What is installed, below one relocatable root:
 #   component python       _C and _build.py: the wheel's package folder is the root
 #   component development  include/, lib/libciranda_{core,torch}.a, lib/cmake/ciranda
+#   both                   lib/libcgloo.so, see Gloo.cmake
 # The wheel takes both, so C++ programs build against what pip installed.
 
 include(CMakePackageConfigHelpers)
@@ -22,6 +23,12 @@ if(CIRANDA_BUILD_TORCH)
   configure_file(cmake/cirandaTorch.cmake.in "${PROJECT_BINARY_DIR}/cirandaTorch.cmake" @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/cirandaTorch.cmake" cmake/LibTorch.cmake
           DESTINATION ${ciranda_cmake_dir} COMPONENT development)
+endif()
+
+if(CIRANDA_WITH_gloo)
+  foreach(component python development)
+    install(PROGRAMS "${ciranda_private_gloo}" DESTINATION ${ciranda_lib_dir} COMPONENT ${component})
+  endforeach()
 endif()
 
 if(EXISTS "${PROJECT_SOURCE_DIR}/csrc/include/ciranda")

@@ -67,6 +67,7 @@ have() {
     libbenchmark-dev) preprocesses benchmark/benchmark.h ;;
     librapidcheck-dev) preprocesses rapidcheck.h ;;
     dataset-fashion-mnist) [[ -d /usr/share/datasets/fashion-mnist ]] || is_installed "$1" ;;
+    libgloo-dev) preprocesses gloo/allreduce.h ;;
     libssl-dev) preprocesses openssl/core_names.h ;;  # new in OpenSSL 3
     libclang-rt-dev) links_sanitized ;;
     *) is_installed "$1" ;;
@@ -77,7 +78,8 @@ is_installed() {
 }
 
 required=(g++ cmake ninja-build python3-venv python3-dev libssl-dev)
-optional=(ccache dataset-fashion-mnist)  # faster builds; the demo's images without a download
+# Faster builds; the demo's images without a download; the Gloo backend.
+optional=(ccache dataset-fashion-mnist libgloo-dev)
 for group in "$@"; do
   case $group in
     test) required+=(libgtest-dev) optional+=(librapidcheck-dev openmpi-bin iproute2) ;;

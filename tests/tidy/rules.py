@@ -60,6 +60,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/core/runtime/engine*": "the background thread",
             "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
+            "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
         },
     ),
     (
@@ -90,6 +91,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "csrc/torch/*": "torch's way",
             "csrc/bindings/*": "Python's",
             "csrc/core/runtime/job.cc": "the API of C++ programs, on top of everything",
+            "csrc/core/backend/gloo/gloo_group.cc": "ends collectives of Gloo; caught there",
         },
     ),
 ]
@@ -116,6 +118,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/kernels/variants_portable.cc": "tests/cpp/kernels/reduce_test.cc",
     "csrc/core/kernels/variants_x86.cc": "tests/cpp/kernels/reduce_test.cc",
     # They mean something only together, with ranks that run.
+    "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
     "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/backend/gloo/no_gloo.cc": "tests/cpp/backend/registry_test.cc",
     "csrc/core/backend/nccl/no_nccl.cc": "tests/cpp/backend/registry_test.cc",

@@ -69,6 +69,7 @@ struct Options {
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<DType> wire_dtype = {};
+  BackendId backend = BackendId::kNative;
 };
 
 // A submission of in-place work on `tensors`; the vectors must outlive the handle.
@@ -83,6 +84,7 @@ Submission in_place(OpKind kind, const std::vector<std::vector<T>*>& tensors,
                    .postscale = options.postscale,
                    .in_arena = false,
                    .wire_dtype = options.wire_dtype,
+                   .backend = options.backend,
                    .tensors = {}};
   Submission submission;
   for (std::vector<T>* tensor : tensors) {
@@ -131,6 +133,7 @@ Result<Handle> gather_like(Engine& engine, OpKind kind, const std::vector<T>& in
       .prescale = 1.0,
       .postscale = 1.0,
       .in_arena = false,
+      .backend = options.backend,
       .tensors = {
           {dtype_of<T>(),
            {kind == OpKind::kReducescatter ? static_cast<std::int64_t>(input.size()) : kAnyRows}}}};
