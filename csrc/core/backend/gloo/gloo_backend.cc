@@ -190,6 +190,7 @@ class Run {
 // The thread
 
 struct Operation {
+  explicit Operation(Execution what) : execution(std::move(what)) {}
   Execution execution;
   Status status = {};              // the thread's, until it is done
   std::atomic<bool> done = false;  // it touches the memory no more
