@@ -10,11 +10,16 @@ namespace {
 constexpr struct {
   c10::ScalarType torch;
   DType ours;
-} kTypes[kDTypeCount] = {
-    {c10::ScalarType::Byte, DType::kUInt8},    {c10::ScalarType::Char, DType::kInt8},
-    {c10::ScalarType::Int, DType::kInt32},     {c10::ScalarType::Long, DType::kInt64},
-    {c10::ScalarType::Half, DType::kFloat16},  {c10::ScalarType::BFloat16, DType::kBFloat16},
-    {c10::ScalarType::Float, DType::kFloat32}, {c10::ScalarType::Double, DType::kFloat64}};
+} kTypes[kDTypeCount] = {{c10::ScalarType::Byte, DType::kUInt8},
+                         {c10::ScalarType::Char, DType::kInt8},
+                         {c10::ScalarType::Int, DType::kInt32},
+                         {c10::ScalarType::Long, DType::kInt64},
+                         {c10::ScalarType::Half, DType::kFloat16},
+                         {c10::ScalarType::BFloat16, DType::kBFloat16},
+                         {c10::ScalarType::Float, DType::kFloat32},
+                         {c10::ScalarType::Double, DType::kFloat64},
+                         {c10::ScalarType::Float8_e4m3fn, DType::kFloat8E4M3},
+                         {c10::ScalarType::Float8_e5m2, DType::kFloat8E5M2}};
 
 [[noreturn]] void refuse(std::string_view what, const std::string& why) {
   throw Exception({.code = ErrorCode::kInvalidArgument, .text = std::string(what) + ": " + why});
@@ -33,7 +38,7 @@ DType dtype_of(c10::ScalarType type, std::string_view what) {
   if (const auto known = find_dtype(type)) return *known;
   refuse(what, "dtype " + std::string(c10::toString(type)) +
                    " is not supported; convert the tensor to one of uint8, int8, int32, int64, "
-                   "float16, bfloat16, float32, float64");
+                   "float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2");
 }
 
 c10::ScalarType scalar_type(DType dtype) {

@@ -304,6 +304,9 @@ void reduce_loops(const Reduction& reduction) {
       return reduce_format<Plain<Isa, float>>(reduction);
     case DType::kFloat64:
       return reduce_format<Plain<Isa, double>>(reduction);
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // refused by check_limits
   }
   CIRANDA_UNREACHABLE();
 }

@@ -17,7 +17,7 @@ namespace ciranda::kernels {
 // Inputs are combined in the order of the span (rank order), so the result is the same on
 // every rank that computes it. float16 and bfloat16 are summed in float32 and rounded once
 // (to nearest even); float32 in float32, float64 in float64; integers wrap on overflow.
-// A NaN on any rank is the minimum and the maximum.
+// A NaN on any rank is the minimum and the maximum. The float8 types are not reduced.
 // For ReduceOp::kAverage the caller folds 1/size into `postscale`, so kAverage equals kSum here.
 // Integers with a scale: a scale of 1/n (n whole, up to 2^30) divides by n, so that an average is
 // the exact quotient; with any other, (x*scale) is computed in double. Both truncate toward zero,

@@ -81,6 +81,18 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
   return {};
 }
 
+Status check_float8(const RequestSpec& spec) {
+  if (!reduces(spec.kind) || spec.backend == BackendId::kNccl) return {};
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (is_float8(tensor.dtype))
+      return refused(ErrorCode::kUnsupported, spec,
+                     "the CPU does not reduce " + std::string(dtype_name(tensor.dtype)) +
+                         "; convert the tensor to bfloat16, or reduce it on GPUs by NCCL 2.24 or "
+                         "newer");
+  }
+  return {};
+}
+
 Status check_backend(const RequestSpec& spec) {
   if (spec.backend == BackendId::kNative) return {};
   const std::string name(backend_name(spec.backend));
@@ -145,6 +157,7 @@ Status check_spec(const RequestSpec& spec) {
     return refused(ErrorCode::kInvalidArgument, spec, "it takes neither op nor scale factors");
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
   CIRANDA_TRY(check_backend(spec));
+  CIRANDA_TRY(check_float8(spec));
   CIRANDA_TRY(check_wire_dtype(spec));
   if (!spec.in_arena && !spec.rule.empty())
     return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");

@@ -145,6 +145,7 @@ TEST_P(Cast, GivesTheBitsOfThePortableVariantNansIncluded) {
     for (int to = static_cast<int>(DType::kFloat16); to < kDTypeCount; ++to) {
       const auto from_dtype = static_cast<DType>(from);
       const auto to_dtype = static_cast<DType>(to);
+      if (!is_floating(from_dtype) || !is_floating(to_dtype)) continue;
       constexpr std::size_t kCount = 20'011;
       const Bytes input = oracle::random_bits(random, kCount * dtype_bytes(from_dtype));
       Bytes want(kCount * dtype_bytes(to_dtype));

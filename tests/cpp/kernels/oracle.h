@@ -97,6 +97,8 @@ auto visit_element(DType dtype, Visit visit) {
     case DType::kFloat32:
       return visit(PlainElement<float>{});
     case DType::kFloat64:
+    case DType::kFloat8E4M3:  // not computed with
+    case DType::kFloat8E5M2:
       break;
   }
   return visit(PlainElement<double>{});

@@ -35,6 +35,27 @@ TEST_P(EngineOnRanks, AllreduceSumsTensorsOfAnySize) {
   }
 }
 
+TEST_P(EngineOnRanks, Float8IsMovedThoughNotReduced) {
+  World world(GetParam());
+  world.run([&](Engine& engine) {
+    std::vector<std::uint8_t> bits(1000, static_cast<std::uint8_t>(engine.rank() + 0x38));
+    auto* const data = reinterpret_cast<std::byte*>(bits.data());
+    RequestSpec spec{.name = "f",
+                     .kind = OpKind::kBroadcast,
+                     .root = engine.size() - 1,
+                     .tensors = {{.dtype = DType::kFloat8E4M3, .shape = {1000}}}};
+    Submission submission;
+    submission.spec = std::make_shared<RequestSpec>(std::move(spec));
+    submission.inputs = {data};
+    submission.outputs = {data};
+    auto handle = engine.submit(std::move(submission));
+    ASSERT_TRUE(handle.ok());
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    EXPECT_EQ(bits,
+              std::vector<std::uint8_t>(1000, static_cast<std::uint8_t>(engine.size() - 1 + 0x38)));
+  });
+}
+
 TEST_P(EngineOnRanks, AllreduceAveragesMinsMaxesAndMultiplies) {
   World world(GetParam());
   const auto n = static_cast<double>(world.size());

@@ -86,6 +86,8 @@ class Maker {
     const std::uint64_t tensors = spec.kind == OpKind::kAlltoall ? 1 : 1 + below(4);
     for (std::uint64_t i = 0; i < tensors; ++i) {
       TensorSpec tensor{.dtype = static_cast<DType>(below(kDTypeCount))};
+      const bool reduced = spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
+      if (reduced && is_float8(tensor.dtype)) tensor.dtype = DType::kInt8;
       if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
       if (open) tensor.shape.push_back(kAnyRows);
       for (std::uint64_t n = below(5); n > 0; --n)
@@ -320,6 +322,20 @@ TEST(Limits, RefuseAWireDtypeWhereItMeansNothing) {
             "allreduce 'w': only the Sum and the Average of an allreduce travel as bfloat16");
   EXPECT_EQ(refusal({.name = "w", .tensors = {floats, {.dtype = DType::kFloat64}}}),
             "allreduce 'w': only float32 tensors travel as bfloat16, not float64");
+}
+
+TEST(Limits, LetOnlyNcclReduceFloat8) {
+  const TensorSpec tensor{.dtype = DType::kFloat8E4M3, .shape = {2}};
+  const auto refusal = [](const RequestSpec& spec) {
+    const Status status = check_limits(spec, {});
+    return status.ok() ? "" : status.error().text;
+  };
+  EXPECT_EQ(refusal({.name = "w", .tensors = {tensor}}),
+            "allreduce 'w': the CPU does not reduce float8_e4m3fn; convert the tensor to bfloat16, "
+            "or reduce it on GPUs by NCCL 2.24 or newer");
+  EXPECT_NE(refusal({.name = "w", .backend = BackendId::kGloo, .tensors = {tensor}}), "");
+  EXPECT_EQ(refusal({.name = "w", .backend = BackendId::kNccl, .tensors = {tensor}}), "");
+  EXPECT_EQ(refusal({.name = "w", .kind = OpKind::kBroadcast, .root = 0, .tensors = {tensor}}), "");
 }
 
 TEST(TensorSpec, PrintsDtypeAndSizes) {
