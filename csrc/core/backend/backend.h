@@ -61,7 +61,8 @@ class Backend {
   virtual void abort(const Error& why) = 0;
   // Why advance() can do nothing more, if so: the World must fail.
   virtual const Error* broken() const { return nullptr; }
-  // After how long advance() is worth a call though nobody rings a bell; 0: somebody will.
+  // After how long advance() is worth a call though nobody rings a bell, even if idle(): a device
+  // may still work on what is done here. 0: somebody will.
   virtual std::uint64_t look_again_ns() const { return 0; }
 };
 

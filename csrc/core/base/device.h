@@ -27,6 +27,8 @@ class DeviceStream {
   virtual void* native() const = 0;
   // Makes the device that of the calling thread.
   virtual Status enter() = 0;
+  // Gives the calling thread the device that it had before enter().
+  virtual void leave() {}
   // What is queued from here on starts after `event`, which this kind of stream has recorded.
   virtual Status wait(const DeviceEvent& event) = 0;
   // A point after everything that is queued.

@@ -9,8 +9,7 @@
 namespace ciranda {
 namespace {
 
-const BackendEntry& entry_of(BackendId id) {
-  const auto& entries = backend_entries();
+const BackendEntry& entry_of(std::span<const BackendEntry> entries, BackendId id) {
   const auto found = std::find_if(entries.begin(), entries.end(),
                                   [id](const BackendEntry& entry) { return entry.id == id; });
   CIRANDA_ASSERT(found != entries.end());
@@ -20,15 +19,15 @@ const BackendEntry& entry_of(BackendId id) {
 }  // namespace
 
 Backends::Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring,
-                   BackendContext context)
-    : context_(std::move(context)), shm_(shm.get()), ring_(ring.get()) {
+                   BackendContext context, std::span<const BackendEntry> entries)
+    : context_(std::move(context)), entries_(entries), shm_(shm.get()), ring_(ring.get()) {
   all_.push_back(std::move(shm));
   if (ring) all_.push_back(std::move(ring));
 }
 
-Status Backends::available(BackendId id) {
+Status Backends::available(BackendId id, std::span<const BackendEntry> entries) {
   if (id == BackendId::kNative) return {};
-  const BackendFacts facts = entry_of(id).facts();
+  const BackendFacts facts = entry_of(entries, id).facts();
   if (facts.available) return {};
   return Error{.code = ErrorCode::kUnsupported, .text = facts.why_not};
 }
@@ -40,7 +39,7 @@ Backend& Backends::find(const Execution& execution) {
   if (id == BackendId::kNative) return ring_ != nullptr ? *ring_ : *shm_;
   Backend*& backend = by_id_[static_cast<std::size_t>(id)];
   if (backend == nullptr) {
-    all_.push_back(entry_of(id).make(context_));
+    all_.push_back(entry_of(entries_, id).make(context_));
     backend = all_.back().get();
   }
   return *backend;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/backend/backend.h"
@@ -16,12 +17,13 @@ namespace ciranda {
 // its first execution on. One thread at a time, as for a Backend.
 class Backends {
  public:
-  // `ring` null: one host.
-  Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring, BackendContext context);
+  // `ring` null: one host. `entries` outlive it.
+  Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring, BackendContext context,
+           std::span<const BackendEntry> entries = backend_entries());
 
   // kUnsupported with a sentence that says what to do, where this build or this machine cannot run
   // it. Thread-safe.
-  static Status available(BackendId id);
+  static Status available(BackendId id, std::span<const BackendEntry> entries = backend_entries());
 
   // Starts it where its op says. What that backend does not support is done at once, with
   // kUnsupported.
@@ -51,6 +53,7 @@ class Backends {
   }
 
   const BackendContext context_;
+  const std::span<const BackendEntry> entries_;
   std::vector<std::unique_ptr<Backend>> all_;
   std::array<Backend*, kBackendCount> by_id_ = {};
   Backend* shm_;

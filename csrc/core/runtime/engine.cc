@@ -84,7 +84,7 @@ Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
                 one_host() ? nullptr
                            : std::make_unique<RingBackend>(remote_, control_, bells_, mesh_.self,
                                                            host_memory(), options_.ring),
-                backend_context()) {
+                backend_context(), options_.backends) {
   CIRANDA_ASSERT(static_cast<int>(local_ranks().size()) == mesh_.size &&
                  global(mesh_.self) == rank());
   if (!one_host() && mesh_.self == 0) {
@@ -149,7 +149,8 @@ Status Engine::usable() const {
 
 Result<Handle> Engine::submit(Submission submission) {
   CIRANDA_TRY(usable());
-  if (const Status status = Backends::available(submission.spec->backend); !status) {
+  if (const Status status = Backends::available(submission.spec->backend, options_.backends);
+      !status) {
     return about(status.error(), *submission.spec);
   }
   CIRANDA_TRY(check_limits(*submission.spec, {.token = 0, .rows = submission.rows, .arena = {}}));
@@ -183,8 +184,10 @@ bool Engine::poll(const Handle& handle) {
   if (handle->done() || forked_.load()) return handle->done();
   if (seat_.try_lock()) {
     run_cycle();
+    const bool oversleeps = background_oversleeps();
     seat_.unlock();
     publish_leftovers();
+    if (oversleeps) wake_own_background();
   }
   return handle->done();
 }
@@ -197,6 +200,7 @@ Status Engine::wait(std::span<const Handle> handles) {
   RankFlags& flags = control_.flags(mesh_.self);
   flags.drivers.fetch_add(1, std::memory_order_seq_cst);
   bool unfinished = false;  // other operations, in which peers may wait for this rank
+  bool oversleeps = false;
   for (;;) {
     seat_wanted_.fetch_add(1, std::memory_order_relaxed);
     seat_.lock();
@@ -204,6 +208,7 @@ Status Engine::wait(std::span<const Handle> handles) {
     disarm_sockets();
     const bool done = drive(handles);
     unfinished = !backends_.idle();
+    oversleeps = background_oversleeps();
     if (done) arm_sockets();
     seat_.unlock();
     publish_leftovers();
@@ -219,7 +224,7 @@ Status Engine::wait(std::span<const Handle> handles) {
   // A peer that went to sleep while this thread drove counted on it; now only the background
   // thread can act. (A peer announces its sleep before it looks at `drivers`: one of us sees.)
   // The same for frames that this rank carries to other hosts.
-  if ((unfinished && peer_sleeps()) || frames_to_carry()) wake_own_background();
+  if (oversleeps || (unfinished && peer_sleeps()) || frames_to_carry()) wake_own_background();
   const std::uint64_t spent = monotonic_ns() - begin_ns;
   const std::uint64_t moved = communicating_ns_.load(std::memory_order_relaxed) - moved_ns;
   waiting_ns_.fetch_add(spent > moved ? spent - moved : 0, std::memory_order_relaxed);
@@ -899,7 +904,7 @@ void Engine::background_loop() {
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;
-  int patience_ms = 0;
+  int patience_ms = 0;  // patience_ms_, read without the seat
   while (!stopping_.load(std::memory_order_acquire)) {
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience_ms);
@@ -929,7 +934,7 @@ void Engine::background_loop() {
       flags.background_listens.store(1, std::memory_order_seq_cst);
       if (!run_cycle()) break;  // asked for news; none came in between
     }
-    patience_ms = look_again_ms();
+    patience_ms = patience_ms_ = look_again_ms();
     arm_sockets();
     seat_.unlock();
     publish_leftovers();

@@ -37,7 +37,8 @@ struct EngineOptions {
   std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
   std::size_t cache_entries = kCacheEntriesDefault;
   FusionLimits fusion;
-  RingOptions ring;                              // between hosts
+  RingOptions ring;                                            // between hosts
+  std::span<const BackendEntry> backends = backend_entries();  // those that need a library
   std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel
   std::string timeline_path;                     // empty: none
   std::function<void(const std::string&)> warn;  // one sentence; called from any thread
@@ -152,6 +153,10 @@ class Engine {
 
   void background_loop();
   int look_again_ms() const REQUIRES(seat_);
+  // It went to sleep for ever before there was something to look at again.
+  bool background_oversleeps() const REQUIRES(seat_) {
+    return patience_ms_ < 0 && look_again_ms() >= 0;
+  }
   void take_what_arrived() REQUIRES(seat_);
   // Maps the memory that a rank of this host has told of; false when it has closed its socket.
   Result<bool> receive_segments(int local) REQUIRES(seat_);
@@ -200,6 +205,7 @@ class Engine {
   std::optional<int> unannounced_ GUARDED_BY(seat_);    // whose stage waits in its socket
   std::vector<Watched> armed_ GUARDED_BY(seat_);
   std::uint64_t next_look_ns_ GUARDED_BY(seat_) = 0;  // whether the other hosts answer
+  int patience_ms_ GUARDED_BY(seat_) = 0;             // of the background thread; -1: for ever
   // By local rank, on several hosts: it has said goodbye, which may not be in the order yet.
   std::vector<bool> leaving_ GUARDED_BY(seat_);
   TensorTable table_ GUARDED_BY(seat_);
