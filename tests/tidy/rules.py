@@ -61,6 +61,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "csrc/core/runtime/engine*": "the background thread",
             "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
+            "csrc/core/backend/nccl/nccl_communicator*": "ncclCommAbort may block",
         },
     ),
     (
@@ -119,6 +120,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/kernels/variants_x86.cc": "tests/cpp/kernels/reduce_test.cc",
     # They mean something only together, with ranks that run.
     "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
+    "csrc/core/backend/nccl/nccl_communicator.cc": "tests/cpp/backend/nccl/nccl_backend_test.cc",
+    "csrc/core/backend/nccl/nccl_facts.cc": "tests/cpp/backend/nccl/nccl_api_test.cc",
     "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/backend/gloo/no_gloo.cc": "tests/cpp/backend/registry_test.cc",
     "csrc/core/backend/nccl/no_nccl.cc": "tests/cpp/backend/registry_test.cc",

@@ -1,0 +1,39 @@
+# Finds NCCL's headers, and CUDA's, which they include, for headers only: the library is looked for
+# at run time. They lie in the wheels that torch brings (of the interpreter, or of the checkout's
+# .venv), or where NCCL_HOME and CUDA_HOME say, or where the compiler looks. Sets CIRANDA_WITH_nccl
+# and, if it is on, defines ciranda_nccl_headers.
+
+find_package(Python3 3.10 QUIET COMPONENTS Interpreter)
+set(site_packages "${Python3_SITELIB}")
+file(GLOB venv_site_packages "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages")
+list(APPEND site_packages ${venv_site_packages})
+list(TRANSFORM site_packages APPEND "/nvidia" OUTPUT_VARIABLE wheels)
+
+# An environment that is gone is looked for again.
+foreach(dir CIRANDA_NCCL_INCLUDE_DIR CIRANDA_CUDA_INCLUDE_DIR)
+  if(DEFINED ${dir} AND NOT EXISTS "${${dir}}")
+    unset(${dir} CACHE)
+  endif()
+endforeach()
+list(TRANSFORM wheels APPEND "/nccl" OUTPUT_VARIABLE nccl_wheels)
+find_path(CIRANDA_NCCL_INCLUDE_DIR nccl.h
+          HINTS ENV NCCL_HOME ${nccl_wheels} PATH_SUFFIXES include
+          DOC "Where nccl.h is")
+list(TRANSFORM wheels APPEND "/cu13" OUTPUT_VARIABLE cuda_wheels)
+list(TRANSFORM wheels APPEND "/cuda_runtime" OUTPUT_VARIABLE older_cuda_wheels)
+find_path(CIRANDA_CUDA_INCLUDE_DIR cuda_runtime.h
+          HINTS ENV CUDA_HOME ${cuda_wheels} ${older_cuda_wheels} /usr/local/cuda
+          PATH_SUFFIXES include
+          DOC "Where cuda_runtime.h is")
+
+set(CIRANDA_WITH_nccl OFF)
+if(CIRANDA_NCCL_INCLUDE_DIR AND CIRANDA_CUDA_INCLUDE_DIR)
+  set(CIRANDA_WITH_nccl ON)
+  add_library(ciranda_nccl_headers INTERFACE)
+  target_include_directories(ciranda_nccl_headers SYSTEM INTERFACE
+    "${CIRANDA_NCCL_INCLUDE_DIR}" "${CIRANDA_CUDA_INCLUDE_DIR}")
+  list(APPEND ciranda_backend_libraries "$<BUILD_INTERFACE:ciranda_nccl_headers>" ${CMAKE_DL_LIBS})
+  message(STATUS "NCCL's headers in ${CIRANDA_NCCL_INCLUDE_DIR}")
+else()
+  message(STATUS "NCCL's headers were not found: no NCCL backend (see cmake/Nccl.cmake)")
+endif()

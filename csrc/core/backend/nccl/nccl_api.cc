@@ -1,0 +1,187 @@
+#include "core/backend/nccl/nccl_api.h"
+
+#include <dlfcn.h>
+
+#include <climits>
+#include <cstdlib>
+#include <utility>
+
+namespace ciranda {
+namespace {
+
+constexpr int kVersionMin = NCCL_VERSION(2, 14, 0);
+
+// A function of the library, found by its name.
+template <typename Function>
+struct Found;
+template <typename... Args>
+struct Found<ncclResult_t (*)(Args...)> {
+  const char* name;
+  ncclResult_t (*call)(Args...) = nullptr;
+};
+
+#define CIRANDA_NCCL(member, function)  \
+  Found<decltype(&::function)> member { \
+#function                           \
+  }
+
+class LoadedNccl final : public NcclApi {
+ public:
+  // The name of a function that the library lacks; null if it has all.
+  const char* find_functions(void* library) {
+    const char* missing = nullptr;
+    const auto find = [&](auto& function) {
+      using Call = decltype(function.call);
+      function.call = reinterpret_cast<Call>(::dlsym(library, function.name));
+      if (function.call == nullptr) missing = function.name;
+    };
+    each(find);
+    error_string_ =
+        reinterpret_cast<decltype(error_string_)>(::dlsym(library, "ncclGetErrorString"));
+    last_error_ = reinterpret_cast<decltype(last_error_)>(::dlsym(library, "ncclGetLastError"));
+    if (error_string_ == nullptr) missing = "ncclGetErrorString";
+    if (last_error_ == nullptr) missing = "ncclGetLastError";
+    return missing;
+  }
+
+  int version() override {
+    int code = 0;
+    return get_version_.call(&code) == ncclSuccess ? code : 0;
+  }
+  const char* error_string(ncclResult_t result) override { return error_string_(result); }
+  const char* last_error(ncclComm_t comm) override { return last_error_(comm); }
+
+  ncclResult_t get_unique_id(ncclUniqueId* id) override { return get_unique_id_.call(id); }
+  ncclResult_t comm_init_rank_config(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
+                                     ncclConfig_t* config) override {
+    return comm_init_.call(comm, ranks, id, rank, config);
+  }
+  ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* error) override {
+    return comm_get_async_error_.call(comm, error);
+  }
+  ncclResult_t comm_finalize(ncclComm_t comm) override { return comm_finalize_.call(comm); }
+  ncclResult_t comm_destroy(ncclComm_t comm) override { return comm_destroy_.call(comm); }
+  ncclResult_t comm_abort(ncclComm_t comm) override { return comm_abort_.call(comm); }
+
+  ncclResult_t red_op_create_pre_mul_sum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+                                         ncclScalarResidence_t residence,
+                                         ncclComm_t comm) override {
+    return red_op_create_.call(op, scalar, type, residence, comm);
+  }
+  ncclResult_t red_op_destroy(ncclRedOp_t op, ncclComm_t comm) override {
+    return red_op_destroy_.call(op, comm);
+  }
+
+  ncclResult_t group_start() override { return group_start_.call(); }
+  ncclResult_t group_end() override { return group_end_.call(); }
+  ncclResult_t all_reduce(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                          ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) override {
+    return all_reduce_.call(in, out, count, type, op, comm, stream);
+  }
+  ncclResult_t reduce(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                      ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) override {
+    return reduce_.call(in, out, count, type, op, root, comm, stream);
+  }
+  ncclResult_t reduce_scatter(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                              ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) override {
+    return reduce_scatter_.call(in, out, count, type, op, comm, stream);
+  }
+  ncclResult_t broadcast(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                         int root, ncclComm_t comm, cudaStream_t stream) override {
+    return broadcast_.call(in, out, count, type, root, comm, stream);
+  }
+  ncclResult_t all_gather(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream) override {
+    return all_gather_.call(in, out, count, type, comm, stream);
+  }
+  ncclResult_t send(const void* in, std::size_t count, ncclDataType_t type, int to, ncclComm_t comm,
+                    cudaStream_t stream) override {
+    return send_.call(in, count, type, to, comm, stream);
+  }
+  ncclResult_t recv(void* out, std::size_t count, ncclDataType_t type, int from, ncclComm_t comm,
+                    cudaStream_t stream) override {
+    return recv_.call(out, count, type, from, comm, stream);
+  }
+
+ private:
+  template <typename Fn>
+  void each(Fn fn) {
+    fn(get_version_), fn(get_unique_id_), fn(comm_init_), fn(comm_get_async_error_);
+    fn(comm_finalize_), fn(comm_destroy_), fn(comm_abort_);
+    fn(red_op_create_), fn(red_op_destroy_), fn(group_start_), fn(group_end_);
+    fn(all_reduce_), fn(reduce_), fn(reduce_scatter_), fn(broadcast_), fn(all_gather_);
+    fn(send_), fn(recv_);
+  }
+
+  CIRANDA_NCCL(get_version_, ncclGetVersion);
+  CIRANDA_NCCL(get_unique_id_, ncclGetUniqueId);
+  CIRANDA_NCCL(comm_init_, ncclCommInitRankConfig);
+  CIRANDA_NCCL(comm_get_async_error_, ncclCommGetAsyncError);
+  CIRANDA_NCCL(comm_finalize_, ncclCommFinalize);
+  CIRANDA_NCCL(comm_destroy_, ncclCommDestroy);
+  CIRANDA_NCCL(comm_abort_, ncclCommAbort);
+  CIRANDA_NCCL(red_op_create_, ncclRedOpCreatePreMulSum);
+  CIRANDA_NCCL(red_op_destroy_, ncclRedOpDestroy);
+  CIRANDA_NCCL(group_start_, ncclGroupStart);
+  CIRANDA_NCCL(group_end_, ncclGroupEnd);
+  CIRANDA_NCCL(all_reduce_, ncclAllReduce);
+  CIRANDA_NCCL(reduce_, ncclReduce);
+  CIRANDA_NCCL(reduce_scatter_, ncclReduceScatter);
+  CIRANDA_NCCL(broadcast_, ncclBroadcast);
+  CIRANDA_NCCL(all_gather_, ncclAllGather);
+  CIRANDA_NCCL(send_, ncclSend);
+  CIRANDA_NCCL(recv_, ncclRecv);
+  decltype(&::ncclGetErrorString) error_string_ = nullptr;
+  decltype(&::ncclGetLastError) last_error_ = nullptr;
+};
+
+#undef CIRANDA_NCCL
+
+Error unsupported(std::string text) {
+  return {.code = ErrorCode::kUnsupported, .text = std::move(text)};
+}
+
+std::string path_of(void* function, const char* name) {
+  Dl_info found{};
+  if (::dladdr(function, &found) == 0 || found.dli_fname == nullptr) return name;
+  char path[PATH_MAX];
+  return ::realpath(found.dli_fname, path) != nullptr ? path : found.dli_fname;
+}
+
+}  // namespace
+
+Result<NcclLibrary> load_nccl(const char* name) {
+  void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return unsupported(std::string("there is no NCCL (") + ::dlerror() +
+                       "); install it, for example by `pip install nvidia-nccl-cu13`");
+  }
+  using GetVersion = decltype(&::ncclGetVersion);
+  void* const get_version = ::dlsym(library, "ncclGetVersion");
+  int code = 0;
+  if (get_version == nullptr || reinterpret_cast<GetVersion>(get_version)(&code) != ncclSuccess) {
+    return unsupported(std::string(name) + " is no NCCL: it does not tell its version");
+  }
+  NcclLibrary loaded{.version = nccl_version_text(code), .path = path_of(get_version, name)};
+  const std::string what = "NCCL " + loaded.version + " in " + loaded.path;
+  if (code < kVersionMin) {
+    return unsupported(what + " is too old: communicators that do not block need " +
+                       nccl_version_text(kVersionMin) +
+                       "; upgrade it, for example by `pip install --upgrade nvidia-nccl-cu13`");
+  }
+  auto api = std::make_shared<LoadedNccl>();
+  if (const char* missing = api->find_functions(library); missing != nullptr) {
+    return unsupported(what + " lacks " + missing + "; install another build of it");
+  }
+  loaded.api = std::move(api);
+  return loaded;
+}
+
+std::string nccl_version_text(int code) {
+  const int major = code >= 10'000 ? code / 10'000 : code / 1'000;  // the second: before 2.9
+  const int rest = code >= 10'000 ? code % 10'000 : code % 1'000;
+  return std::to_string(major) + "." + std::to_string(rest / 100) + "." +
+         std::to_string(rest % 100);
+}
+
+}  // namespace ciranda

@@ -1,0 +1,58 @@
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <string>
+
+#include "core/backend/nccl/nccl.h"
+#include "core/backend/nccl/nccl_backend.h"
+
+namespace ciranda {
+namespace {
+
+// Once a process: a library stays loaded.
+const Result<NcclLibrary>& library() {
+  static const Result<NcclLibrary> loaded = load_nccl();
+  return loaded;
+}
+
+// Why no GPU of this machine can be used; empty if one can. Wakes the driver.
+std::string why_no_gpu() {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return "this machine has no NVIDIA driver (libcuda.so.1)";
+  const auto init = reinterpret_cast<decltype(&::cuInit)>(::dlsym(driver, "cuInit"));
+  const auto count =
+      reinterpret_cast<decltype(&::cuDeviceGetCount)>(::dlsym(driver, "cuDeviceGetCount"));
+  if (init == nullptr || count == nullptr) return "libcuda.so.1 is no NVIDIA driver";
+  int devices = 0;
+  CUresult result = init(0);
+  if (result == CUDA_SUCCESS) result = count(&devices);
+  if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && devices == 0)) {
+    return "the NVIDIA driver sees no GPU (see nvidia-smi and CUDA_VISIBLE_DEVICES)";
+  }
+  if (result == CUDA_SUCCESS) return "";
+  return "the NVIDIA driver reports error " + std::to_string(result) + " (see nvidia-smi)";
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_nccl(BackendContext context) {
+  return std::make_unique<NcclBackend>(library().value().api, std::move(context));
+}
+
+BackendFacts nccl_facts() {
+  BackendFacts facts{.id = BackendId::kNccl};
+  if (!library()) {
+    facts.why_not = library().error().text;
+    return facts;
+  }
+  facts.version = library().value().version;
+  facts.path = library().value().path;
+  static const std::string why = why_no_gpu();
+  facts.available = why.empty();
+  if (!facts.available) {
+    facts.why_not = "NCCL needs a GPU, and " + why + "; keep the tensors on the CPU";
+  }
+  return facts;
+}
+
+}  // namespace ciranda
