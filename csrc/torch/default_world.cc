@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -30,10 +29,6 @@ void child_after_fork() {
   }
 }
 
-void warn(const std::string& text) {
-  std::fprintf(stderr, "ciranda: %s\n", text.c_str());
-}
-
 }  // namespace
 
 void init() {
@@ -43,11 +38,7 @@ void init() {
   [[maybe_unused]] static const int goodbye = std::atexit(shutdown);
   const MutexLock lock(mutex);
   if (world != nullptr) return;
-  Config config = unwrap(read_process_config());
-  config.engine.warn = [rank = config.place.rank](const std::string& text) {
-    warn("rank " + std::to_string(rank) + ": " + text);
-  };
-  world = unwrap(World::start(std::move(config), handover));
+  world = unwrap(World::start(unwrap(read_process_config()), handover));
   place_at_fork = world->place();
   engine_at_fork.store(world->engine().get());
 }

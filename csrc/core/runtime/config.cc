@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -389,11 +390,16 @@ Result<Config> read_process_config() {
   CPU_ZERO(&usable);
   const int cores = ::sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
   // Read once, by init(); a program that changes its environment in other threads meanwhile races.
-  return read_config(
+  auto config = read_config(
       [](const char* name) -> const char* {
         return std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
       },
       std::max(cores, 1));
+  if (!config) return config;
+  config.value().engine.warn = [rank = config.value().place.rank](const std::string& text) {
+    std::fprintf(stderr, "ciranda: rank %d: %s\n", rank, text.c_str());
+  };
+  return config;
 }
 
 }  // namespace ciranda

@@ -53,7 +53,7 @@ using Getenv = std::function<const char*(const char* name)>;
 // usable by the ranks of this host. An Error names the variable, its value and what it should be.
 Result<Config> read_config(const Getenv& getenv, int cores);
 
-// read_config on this process: its environment, its affinity mask.
+// read_config on this process: its environment, its affinity mask; warnings go to its stderr.
 Result<Config> read_process_config();
 
 }  // namespace ciranda
