@@ -3,6 +3,7 @@
 
 #include "bindings/bindings.h"
 #include "core/kernels/reduce.h"
+#include "core/runtime/backends.h"
 #include "torch/default_world.h"
 #include "torch/error.h"
 
@@ -24,6 +25,27 @@ void bind_world(py::module_& module) {
   module.def(
       "starter", [] { return default_world()->config().starter; },
       "Whose environment variables told this rank's place.");
+  module.def(
+      "cpu_operations",
+      [] { return std::string(backend_name(default_world()->engine()->operations().cpu)); },
+      "The backend that runs operations on tensors of the CPU.");
+  module.def(
+      "backends",
+      [] {
+        py::list rows;
+        for (const BackendFacts& facts : backend_facts()) {
+          py::dict row;
+          row["name"] = std::string(backend_name(facts.id));
+          row["built"] = facts.built;
+          row["available"] = facts.available;
+          row["version"] = facts.version;
+          row["path"] = facts.path;
+          row["why_not"] = facts.why_not;
+          rows.append(row);
+        }
+        return rows;
+      },
+      "What this build and this machine have; needs no World.");
   module.def(
       "stats",
       [] {

@@ -81,6 +81,8 @@ RequestSpec make_reduce_spec(OpKind kind, const ReduceOptions& options) {
 
 HandleId start(std::shared_ptr<PendingCollective> pending, RequestSpec spec,
                Submission submission) {
+  const Operations& operations = pending->world->engine()->operations();
+  if (!pending->inputs.empty()) spec.backend = backend_of(pending->inputs.front(), operations);
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
   pending->handle = unwrap(pending->world->engine()->submit(std::move(submission)));
   return handles().insert(std::move(pending));
@@ -159,6 +161,7 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
   const auto world = default_world();
   RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
   spec.tensors.push_back(spec_of(input, what));
+  spec.backend = backend_of(input, world->engine()->operations());
   if (!output.is_same(input)) check_same(input, output, what);
   Submission submission;
   submission.inputs.push_back(data_of(input));

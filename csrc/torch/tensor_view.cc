@@ -68,6 +68,10 @@ TensorSpec spec_of(const at::Tensor& tensor, std::string_view what) {
   return {.dtype = dtype_of(tensor.scalar_type(), what), .shape = tensor.sizes().vec()};
 }
 
+BackendId backend_of(const at::Tensor& tensor, const Operations& operations) {
+  return tensor.device().is_cpu() ? operations.cpu : operations.gpu;
+}
+
 std::byte* data_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }

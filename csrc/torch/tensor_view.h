@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/base/dtype.h"
+#include "core/runtime/backends.h"
 #include "core/wire/messages.h"
 
 namespace ciranda {
@@ -23,6 +24,9 @@ c10::ScalarType scalar_type(DType dtype);
 void check_usable(const at::Tensor& tensor, std::string_view what);
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string_view what);
+
+// What runs operations on the tensor's memory.
+BackendId backend_of(const at::Tensor& tensor, const Operations& operations);
 
 // The tensor's memory.
 std::byte* data_of(const at::Tensor& tensor);

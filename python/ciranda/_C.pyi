@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize', 'why_not_shared']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize', 'why_not_shared']
 class Compression:
     """
     Members:
@@ -228,6 +228,10 @@ def arena_allreduce_async(tensor: torch.Tensor, name: str, op: typing.SupportsIn
     ...
 def arena_empty(shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], like: torch.Tensor) -> torch.Tensor:
     ...
+def backends() -> list:
+    """
+    What this build and this machine have; needs no World.
+    """
 def barrier_async(name: str) -> int:
     ...
 def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
@@ -238,6 +242,10 @@ def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typ
     """
 def check_options(op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, max_grad_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
     ...
+def cpu_operations() -> str:
+    """
+    The backend that runs operations on tensors of the CPU.
+    """
 def cross_rank() -> int:
     ...
 def cross_size() -> int:

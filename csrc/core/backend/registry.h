@@ -39,10 +39,11 @@ struct BackendContext {
 // What of a backend this build and this machine have.
 struct BackendFacts {
   BackendId id = BackendId::kNative;
-  bool available = false;
-  std::string version;  // of the library; empty if unknown
-  std::string path;     // of the library that is, or would be, used; empty if there is none
-  std::string why_not;  // one sentence that says what to do; empty if available
+  bool built = true;       // into this library
+  bool available = false;  // on this machine
+  std::string version;     // of the library; empty if unknown
+  std::string path;        // of the library that is, or would be, used; empty if there is none
+  std::string why_not;     // one sentence that says what to do; empty if available
 };
 
 // One row a backend that needs a library. The functions live in the backend's folder; CMake chooses

@@ -55,7 +55,8 @@ const Attribute kAttributes[] = {
        return spec.wire_dtype ? "wire dtype " + std::string(dtype_name(*spec.wire_dtype))
                               : std::string("no wire dtype");
      }},
-    {"backends differ", "the same kind of tensor (CPU or GPU), with the same backend",
+    {"backends differ",
+     "the same kind of tensor (CPU or GPU), with the same CIRANDA_CPU_OPERATIONS",
      [](const RequestSpec& spec) { return "backend " + std::string(backend_name(spec.backend)); }},
     {"update rules differ", "the same update rule",
      [](const RequestSpec& spec) {

@@ -13,6 +13,12 @@
 
 namespace ciranda {
 
+// Which backend runs operations on each kind of memory.
+struct Operations {
+  BackendId cpu = BackendId::kNative;
+  BackendId gpu = BackendId::kNccl;
+};
+
 // The backends of a World: shared memory always, the ring on several hosts, and each other one from
 // its first execution on. One thread at a time, as for a Backend.
 class Backends {

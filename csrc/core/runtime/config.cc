@@ -301,6 +301,89 @@ Status read_wire_dtype(const Variables& variables, Config& config) {
   return bad_value("CIRANDA_WIRE_DTYPE", text, "float32, bfloat16 or float16");
 }
 
+// Whether one of Horovod's variables names the library `ours`. Of its others, which ciranda does
+// without, the user is told: the script runs all the same.
+Result<bool> names_library(const Variables& variables, const char* name, std::string_view ours,
+                           Config& config) {
+  const char* text = variables.text(name);
+  if (text == nullptr) return false;
+  std::string library = text;
+  for (char& c : library) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (library == ours) return true;
+  for (const std::string_view other : {"mpi", "ccl", "ddl"}) {
+    if (library != other) continue;
+    config.warnings.push_back(std::string(name) + "=" + text +
+                              " has no effect: ciranda does without that library");
+    return false;
+  }
+  return bad_value(name, text, std::string(ours) + ", mpi, ccl or ddl");
+}
+
+Status read_cpu_operations(const Variables& variables, Config& config) {
+  constexpr const char* kName = "CIRANDA_CPU_OPERATIONS";
+  const char* text = variables.text(kName);
+  if (text == nullptr) {
+    if (config.starter == "horovodrun") return {};  // it sets its variable by itself
+    const auto gloo = names_library(variables, "HOROVOD_CPU_OPERATIONS", "gloo", config);
+    if (!gloo) return gloo.error();
+    if (gloo.value()) config.engine.operations.cpu = BackendId::kGloo;
+    return {};
+  }
+  const std::string_view name = text;
+  const int hosts = config.place.cross_size;
+  if (name == "shm" && hosts > 1) {
+    return bad_value(kName, text,
+                     "auto, ring or gloo: the ranks are on " + std::to_string(hosts) +
+                         " hosts, and shared memory does not reach from one to another");
+  }
+  if (name == "ring" && hosts == 1) {
+    return bad_value(kName, text,
+                     "auto, shm or gloo: all ranks are on one host, and the ring joins hosts");
+  }
+  if (name == "gloo") config.engine.operations.cpu = BackendId::kGloo;
+  if (name == "auto" || name == "shm" || name == "ring" || name == "gloo") return {};
+  return bad_value(kName, text, "auto, shm, ring or gloo");
+}
+
+// Only NCCL knows memory of a GPU.
+Status read_gpu_operations(const Variables& variables, Config& config) {
+  constexpr const char* kName = "CIRANDA_GPU_OPERATIONS";
+  if (const char* text = variables.text(kName)) {
+    const std::string_view name = text;
+    if (name == "auto" || name == "nccl") return {};
+    const bool cpu = name == "shm" || name == "ring" || name == "gloo";
+    return bad_value(kName, text,
+                     cpu ? "auto or nccl: " + std::string(name) + " is for tensors of the CPU"
+                         : std::string("auto or nccl"));
+  }
+  for (const char* name :
+       {"HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_ALLREDUCE", "HOROVOD_GPU_ALLGATHER",
+        "HOROVOD_GPU_BROADCAST", "HOROVOD_GPU_ALLTOALL", "HOROVOD_GPU_REDUCESCATTER"}) {
+    const auto nccl = names_library(variables, name, "nccl", config);
+    if (!nccl) return nccl.error();
+  }
+  return {};
+}
+
+// What Gloo cannot do, and what it does not do.
+Status check_gloo(const Variables& variables, Config& config) {
+  int trusted = 0;
+  CIRANDA_TRY(variables.integer("CIRANDA_TRUSTED_NETWORK", 0, 1, trusted));
+  if (config.engine.operations.cpu != BackendId::kGloo) return {};
+  if (config.wire_dtype) {
+    return bad_value("CIRANDA_WIRE_DTYPE", variables.text("CIRANDA_WIRE_DTYPE"),
+                     "float32 with Gloo: only ciranda's own ring rounds what it sends");
+  }
+  if (trusted == 1 || config.place.size == 1) return {};
+  const bool one_host = config.place.cross_size == 1;
+  config.warnings.push_back(
+      std::string("Gloo does not ask who connects: ") +
+      (one_host ? "any user of this host" : "whoever reaches a port of these hosts") +
+      " can read and change what the ranks exchange; if you trust them, say so by " +
+      "--trusted-network or CIRANDA_TRUSTED_NETWORK=1, else let CIRANDA_CPU_OPERATIONS be auto");
+  return {};
+}
+
 Status read_engine_options(const Variables& variables, int cores, Config& config) {
   EngineOptions& engine = config.engine;
   int threads = 1;
@@ -382,6 +465,9 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(read_keep_heap(variables, config));
   CIRANDA_TRY(read_wire_dtype(variables, config));
   CIRANDA_TRY(read_engine_options(variables, cores, config));
+  CIRANDA_TRY(read_cpu_operations(variables, config));
+  CIRANDA_TRY(read_gpu_operations(variables, config));
+  CIRANDA_TRY(check_gloo(variables, config));
   return config;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/result.h"
 #include "core/runtime/engine.h"
@@ -42,7 +43,8 @@ struct Config {
   RemoteConfig remote;                      // place.cross_size > 1
   bool keep_heap = true;                    // see torch/heap.h
   std::optional<DType> wire_dtype;          // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE
-  EngineOptions engine;
+  EngineOptions engine;                     // CIRANDA_CPU_OPERATIONS, CIRANDA_GPU_OPERATIONS, …
+  std::vector<std::string> warnings;        // a sentence each, for the first rank to say
 };
 
 // A source of variables: null when not set. The process environment in production.

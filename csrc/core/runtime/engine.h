@@ -37,6 +37,7 @@ struct EngineOptions {
   std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
   std::size_t cache_entries = kCacheEntriesDefault;
   FusionLimits fusion;
+  Operations operations;
   RingOptions ring;                                            // between hosts
   std::span<const BackendEntry> backends = backend_entries();  // those that need a library
   std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel
@@ -81,6 +82,8 @@ class Engine {
   int local_rank() const { return mesh_.self; }
   int local_size() const { return mesh_.size; }
   bool one_host() const { return remote_.hosts.size() == 1; }
+  // What whoever makes a RequestSpec takes its backend from.
+  const Operations& operations() const { return options_.operations; }
 
   // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
   // handle's error.

@@ -67,6 +67,16 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
 
 Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   const Place& place = config.place;
+  const BackendId chosen = config.engine.operations.cpu;
+  if (Status available = Backends::available(chosen); !available) {
+    Error error = available.error();
+    error.text = "CIRANDA_CPU_OPERATIONS asks for " + std::string(backend_name(chosen)) + ", and " +
+                 error.text;
+    return error;
+  }
+  if (place.rank == 0 && config.engine.warn) {
+    for (const std::string& warning : config.warnings) config.engine.warn(warning);
+  }
   auto mesh = join_unix({.folder = config.job_folder,
                          .job_id = config.job_id,
                          .rank = place.local_rank,

@@ -22,7 +22,8 @@ struct Handover {
 // hold several Worlds, or none.
 class World {
  public:
-  // Meets the other ranks. Blocking, at most config.start_timeout_ms.
+  // Meets the other ranks. Blocking, at most config.start_timeout_ms. kUnsupported where the chosen
+  // backend for memory of the CPU is missing; for that of a GPU the first submission says so.
   static Result<std::unique_ptr<World>> start(Config config, Handover& handover);
 
   const Place& place() const { return config_.place; }

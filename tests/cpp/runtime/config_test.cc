@@ -234,5 +234,101 @@ TEST(Config, JobsOfOneUserMeetInDifferentFolders) {
   EXPECT_NE(folder("29500"), folder("29501"));
 }
 
+std::map<std::string, std::string> ranks_on(int hosts, const std::string& name,
+                                            const std::string& value) {
+  std::map<std::string, std::string> variables = {
+      {"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}, {name, value}};
+  if (hosts == 2) {
+    variables.insert({{"CIRANDA_LOCAL_RANK", "0"},
+                      {"CIRANDA_LOCAL_SIZE", "1"},
+                      {"CIRANDA_CROSS_RANK", "0"},
+                      {"CIRANDA_CROSS_SIZE", "2"},
+                      {"CIRANDA_RENDEZVOUS", "node0:29999"},
+                      {"CIRANDA_KEY_FILE", "/a/file"}});
+  }
+  return variables;
+}
+
+TEST(Config, OperationsAreOurOwnUnlessTheUserWantsGloo) {
+  const auto cpu_of = [](int hosts, const std::string& name, const std::string& value) {
+    const auto config = read(ranks_on(hosts, name, value));
+    EXPECT_TRUE(config.ok()) << config.error().text;
+    EXPECT_EQ(config.value().engine.operations.gpu, BackendId::kNccl);
+    return config.value().engine.operations.cpu;
+  };
+  constexpr const char* kName = "CIRANDA_CPU_OPERATIONS";
+  for (const int hosts : {1, 2}) {
+    EXPECT_EQ(cpu_of(hosts, kName, "auto"), BackendId::kNative);
+    EXPECT_EQ(cpu_of(hosts, kName, ""), BackendId::kNative);
+    EXPECT_EQ(cpu_of(hosts, kName, "gloo"), BackendId::kGloo);
+    EXPECT_EQ(cpu_of(hosts, "CIRANDA_GPU_OPERATIONS", "nccl"), BackendId::kNative);
+    EXPECT_EQ(cpu_of(hosts, "HOROVOD_GPU_OPERATIONS", "NCCL"), BackendId::kNative);
+    EXPECT_EQ(cpu_of(hosts, "HOROVOD_CPU_OPERATIONS", "GLOO"), BackendId::kGloo);
+  }
+  EXPECT_EQ(cpu_of(1, kName, "shm"), BackendId::kNative);
+  EXPECT_EQ(cpu_of(2, kName, "ring"), BackendId::kNative);
+}
+
+TEST(Config, OperationsThatCannotBeAreRefusedInOneSentence) {
+  struct Mistake {
+    int hosts;
+    const char* name;
+    const char* value;
+    const char* sentence;
+  };
+  for (const Mistake& mistake : {
+           Mistake{2, "CIRANDA_CPU_OPERATIONS", "shm", "the ranks are on 2 hosts"},
+           Mistake{1, "CIRANDA_CPU_OPERATIONS", "ring", "all ranks are on one host"},
+           Mistake{1, "CIRANDA_CPU_OPERATIONS", "mpi", "it should be auto, shm, ring or gloo"},
+           Mistake{1, "CIRANDA_GPU_OPERATIONS", "gloo", "gloo is for tensors of the CPU"},
+           Mistake{1, "CIRANDA_GPU_OPERATIONS", "cuda", "it should be auto or nccl"},
+           Mistake{1, "HOROVOD_CPU_OPERATIONS", "glo", "it should be gloo, mpi, ccl or ddl"},
+           Mistake{1, "HOROVOD_GPU_BROADCAST", "x", "it should be nccl, mpi, ccl or ddl"},
+           Mistake{1, "CIRANDA_TRUSTED_NETWORK", "yes", "a whole number from 0 to 1"},
+       }) {
+    const auto config = read(ranks_on(mistake.hosts, mistake.name, mistake.value));
+    ASSERT_FALSE(config.ok()) << mistake.value;
+    const std::string told =
+        std::string("the environment variable ") + mistake.name + " is '" + mistake.value + "'";
+    EXPECT_TRUE(config.error().text.starts_with(told)) << config.error().text;
+    EXPECT_NE(config.error().text.find(mistake.sentence), std::string::npos) << config.error().text;
+  }
+}
+
+TEST(Config, HorovodsOtherLibrariesAreWarnedOfAndHorovodrunsOwnChoiceIsNone) {
+  const auto mpi = read(ranks_on(1, "HOROVOD_GPU_ALLREDUCE", "MPI"));
+  ASSERT_TRUE(mpi.ok()) << mpi.error().text;
+  ASSERT_EQ(mpi.value().warnings.size(), 1u);
+  EXPECT_TRUE(mpi.value().warnings[0].starts_with("HOROVOD_GPU_ALLREDUCE=MPI has no effect"));
+  EXPECT_EQ(read(ranks_on(1, "HOROVOD_CPU_OPERATIONS", "ccl")).value().warnings.size(), 1u);
+
+  const auto started =
+      read({{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "2"}, {"HOROVOD_CPU_OPERATIONS", "gloo"}});
+  EXPECT_EQ(started.value().engine.operations.cpu, BackendId::kNative);
+  auto both = ranks_on(1, "HOROVOD_CPU_OPERATIONS", "gloo");
+  both["CIRANDA_CPU_OPERATIONS"] = "auto";
+  EXPECT_EQ(read(both).value().engine.operations.cpu, BackendId::kNative);
+}
+
+TEST(Config, GlooWarnsUnlessItsNetworkIsTrusted) {
+  for (const int hosts : {1, 2}) {
+    auto gloo = ranks_on(hosts, "CIRANDA_CPU_OPERATIONS", "gloo");
+    const auto config = read(gloo);
+    ASSERT_EQ(config.value().warnings.size(), 1u);
+    const std::string who = hosts == 1 ? "any user of this host" : "whoever reaches a port";
+    EXPECT_NE(config.value().warnings[0].find(who), std::string::npos);
+    gloo["CIRANDA_TRUSTED_NETWORK"] = "1";
+    EXPECT_TRUE(read(gloo).value().warnings.empty());
+  }
+}
+
+TEST(Config, GlooDoesNotRoundWhatItSends) {
+  auto gloo = ranks_on(2, "CIRANDA_CPU_OPERATIONS", "gloo");
+  gloo["CIRANDA_WIRE_DTYPE"] = "bfloat16";
+  const auto config = read(gloo);
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.error().text.find("it should be float32 with Gloo"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ciranda

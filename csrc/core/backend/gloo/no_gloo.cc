@@ -12,6 +12,7 @@ std::unique_ptr<Backend> make_gloo(BackendContext) {
 BackendFacts gloo_facts() {
   return {
       .id = BackendId::kGloo,
+      .built = false,
       .why_not = "this build has no Gloo; install libgloo (libgloo-dev), and build ciranda again"};
 }
 

@@ -11,6 +11,7 @@ std::unique_ptr<Backend> make_nccl(BackendContext) {
 
 BackendFacts nccl_facts() {
   return {.id = BackendId::kNccl,
+          .built = false,
           .why_not =
               "this build has no NCCL; install NCCL's headers (the nvidia-nccl-cu13 wheel), and "
               "build ciranda again"};

@@ -1,0 +1,102 @@
+"""The choice of a backend: each mistake is one sentence, from init() where it can be known there,
+and what is chosen runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks, values_of
+
+import ciranda.torch as hvd
+from ciranda import _C
+
+ROWS = {row["name"]: row for row in _C.backends()}
+
+
+def needs(backend: str) -> pytest.MarkDecorator:
+    row = ROWS[backend]
+    return pytest.mark.skipif(not row["available"], reason=row["why_not"])
+
+
+def join_and_add() -> list[Any]:
+    """What became of it, and the sum of the ranks' numbers and one."""
+    try:
+        hvd.init()
+        return [_C.cpu_operations(), hvd.allreduce(torch.tensor(hvd.rank() + 1), op=hvd.Sum).item()]
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        (
+            "CIRANDA_CPU_OPERATIONS",
+            "ring",
+            "it should be auto, shm or gloo: all ranks are on one host, and the ring joins hosts",
+        ),
+        ("CIRANDA_CPU_OPERATIONS", "tcp", "it should be auto, shm, ring or gloo"),
+        (
+            "CIRANDA_GPU_OPERATIONS",
+            "gloo",
+            "it should be auto or nccl: gloo is for tensors of the CPU",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_init(variable: str, value: str, text: str) -> None:
+    ((name, said),) = values_of(run_ranks(join_and_add, 1, env={variable: value}))
+    assert name == "InvalidArgumentError"
+    assert said == f"the environment variable {variable} is '{value}'; {text}"
+
+
+def test_gloo_that_is_missing_is_told_by_init() -> None:
+    if ROWS["gloo"]["available"]:
+        return  # the tests below run instead
+    results = run_ranks(join_and_add, 2, env={"CIRANDA_CPU_OPERATIONS": "gloo"})
+    for name, said in values_of(results):
+        assert name == "UnsupportedError"
+        assert said == f"CIRANDA_CPU_OPERATIONS asks for gloo, and {ROWS['gloo']['why_not']}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("CIRANDA_CPU_OPERATIONS", "shm"), ("CIRANDA_GPU_OPERATIONS", "nccl")],
+)
+def test_our_own_runs_by_its_name_too(variable: str, value: str) -> None:
+    results = run_ranks(join_and_add, 2, env={variable: value})
+    assert values_of(results) == [["native", 3], ["native", 3]]
+    assert all(result.stderr == "" for result in results)
+
+
+def test_a_script_of_horovods_that_wants_mpi_runs_and_is_told() -> None:
+    first, second = run_ranks(join_and_add, 2, env={"HOROVOD_CPU_OPERATIONS": "MPI"})
+    assert values_of([first, second]) == [["native", 3], ["native", 3]]
+    assert first.stderr.splitlines() == [
+        "ciranda: rank 0: HOROVOD_CPU_OPERATIONS=MPI has no effect: ciranda does without that "
+        "library"
+    ]
+    assert second.stderr == ""
+
+
+@needs("gloo")
+@pytest.mark.parametrize("trusted", ["0", "1"])
+def test_gloo_runs_and_warns_unless_its_network_is_trusted(trusted: str) -> None:
+    gloo = {"CIRANDA_CPU_OPERATIONS": "gloo", "CIRANDA_TRUSTED_NETWORK": trusted}
+    results = run_ranks(join_and_add, 2, env=gloo)
+    assert values_of(results) == [["gloo", 3], ["gloo", 3]]
+    assert len(results[0].stderr.splitlines()) == (1 if trusted == "0" else 0)
+    assert ("any user of this host can read" in results[0].stderr) == (trusted == "0")
+    assert results[1].stderr == ""
+
+
+@needs("gloo")
+def test_ranks_that_chose_differently_are_told_on_every_rank() -> None:
+    def choice(rank: int) -> dict[str, str]:
+        return {"CIRANDA_CPU_OPERATIONS": ["shm", "gloo"][rank]}
+
+    for name, said in values_of(run_ranks(join_and_add, 2, env=choice)):
+        assert name == "MismatchError"
+        assert "backends differ: rank 0 has backend native, rank 1 has backend gloo" in said
+        assert "the same CIRANDA_CPU_OPERATIONS" in said
