@@ -465,6 +465,12 @@ std::optional<DType> wire_dtype_of(Compression compression) {
 
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {
   const auto world = default_world();
+  if (options.wire_dtype && world->engine()->operations().cpu != BackendId::kNative) {
+    throw Exception({.code = ErrorCode::kUnsupported,
+                     .text =
+                         "DistributedOptimizer: compression happens in ciranda's own ring, and "
+                         "CIRANDA_CPU_OPERATIONS chose another backend; leave out one of them"});
+  }
   if (!options.wire_dtype) options.wire_dtype = world->config().wire_dtype;
   if (world->config().keep_heap) keep_heap_between_steps();
   return std::make_shared<GradientReducer>(world->engine(), std::move(options));

@@ -124,6 +124,10 @@ std::optional<std::string> why_not_shared(const std::optional<std::string>& dema
     if (obstacle) continue;
     if (const auto why = obstacle_of(parameter)) obstacle = "parameter '" + name + "' " + *why;
   }
+  if (!demanded_by && !obstacle &&
+      default_world()->engine()->operations().cpu != BackendId::kNative) {
+    obstacle = "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would";
+  }
   if (demanded_by && obstacle) refuse(*demanded_by + " is not possible: " + *obstacle);
   if (!demanded_by && !obstacle && count < auto_parameters_min) {
     return std::to_string(count) + " parameters are too few to gain from it";

@@ -25,7 +25,8 @@ inline constexpr std::int64_t kAutoParametersMin = 65536;
 
 // Why the ranks do not share the step, as the rest of a sentence; nothing if they do. `obstacle`:
 // what the optimizer itself has against it. An obstacle throws if an option demands a shared step
-// (`demanded_by`, "shard_step='host'").
+// (`demanded_by`, "shard_step='host'"); that the user chose another backend is none then, what a
+// host does with its gradients is its own affair.
 std::optional<std::string> why_not_shared(const std::optional<std::string>& demanded_by,
                                           std::optional<std::string> obstacle,
                                           const NamedParameters& parameters,

@@ -1,7 +1,7 @@
 """How tensors travel: as they are, or in a 16-bit format.
 
 DistributedOptimizer takes only `native` of these classes: its gradients are rounded on their way
-between hosts (csrc/core/backend/ring).
+between hosts (csrc/core/backend/ring). With Gloo it calls compress() and decompress().
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ from typing import Any
 import torch
 
 from ciranda import _C
+
+
+def native_of(compression: Any) -> Any:
+    """What of it the C++ reducer does itself; None: compress() and decompress() are called. Gloo
+    cannot round what it sends."""
+    native = getattr(compression, "native", None)
+    rounds = native not in (None, _C.Compression.none)
+    return None if rounds and _C.cpu_operations() != "native" else native
 
 
 class NoneCompressor:

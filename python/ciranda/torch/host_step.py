@@ -10,6 +10,7 @@ import torch
 
 from ciranda import _C
 from ciranda.torch.compressed_reducer import NamedParameters
+from ciranda.torch.compression import native_of
 
 ShardStep = Literal["auto", "host", False]
 
@@ -86,7 +87,7 @@ def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
     if inner_class not in _RULES:
         known = ", ".join(known.__name__ for known in _RULES)
         return f"{inner_class.__name__} is none of {known}"
-    if getattr(compression, "native", None) is None:
+    if native_of(compression) is None:
         return "a compressor in Python sees the gradients"
     for group in optimizer.param_groups:
         for option in ("differentiable", "capturable"):

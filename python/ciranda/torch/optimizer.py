@@ -12,7 +12,7 @@ import torch
 from ciranda import _C
 from ciranda.torch import ops
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
-from ciranda.torch.compression import Compression
+from ciranda.torch.compression import Compression, native_of
 from ciranda.torch.host_step import HostStep, ShardStep, decide
 from ciranda.torch.ops import Average
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
@@ -290,7 +290,7 @@ def DistributedOptimizer(
     named = _named(optimizer, named_parameters)
     positions = _group_positions(groups if groups is not None else num_groups, named)
     name = f"DistributedOptimizer.{next(_numbers)}"
-    native = getattr(compression, "native", None)
+    native = native_of(compression)
     shared = _C.size() > 1 and decide(shard_step, optimizer, named, compression, share_parameters)
 
     options = [
