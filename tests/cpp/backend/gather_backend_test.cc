@@ -1,0 +1,94 @@
+// What could break: the example of docs/backends.md, or the contract that it shows.
+#include "backend/gather_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+
+namespace ciranda::testing {
+namespace {
+
+// Ranks of one thread: an exchange is done when all have said something under its name.
+class Board {
+ public:
+  explicit Board(int size) : size_(static_cast<std::size_t>(size)) {}
+
+  BackendContext context(Rank rank) {
+    BackendContext context{.rank = rank, .size = static_cast<int>(size_)};
+    context.exchange = [this, rank](const std::string& name, std::vector<std::byte> mine) {
+      said_[name][rank] = std::move(mine);
+      return std::make_unique<Said>(said_[name], size_);
+    };
+    return context;
+  }
+
+ private:
+  using ByRank = std::map<Rank, std::vector<std::byte>>;
+  struct Said final : Exchange {
+    Said(const ByRank& said, std::size_t size) : said_(said), size_(size) {}
+    bool done() const override { return said_.size() == size_; }
+    Result<std::vector<std::vector<std::byte>>> result() const override {
+      std::vector<std::vector<std::byte>> parts;
+      for (const auto& [rank, part] : said_) parts.push_back(part);
+      return parts;
+    }
+    const ByRank& said_;
+    const std::size_t size_;
+  };
+  const std::size_t size_;
+  std::map<std::string, ByRank> said_;
+};
+
+struct Sum {
+  std::vector<float> a, b;
+  std::optional<Status> status;
+
+  Execution execution() {
+    const auto whole = [](std::vector<float>& tensor) {
+      auto* bytes = reinterpret_cast<std::byte*>(tensor.data());
+      const std::uint64_t count = tensor.size() * sizeof(float);
+      return Buffer{.in = bytes, .out = bytes, .in_bytes = count, .out_bytes = count};
+    };
+    Execution execution;
+    execution.buffers = {whole(a), whole(b)};
+    execution.done = [this](const Status& done, const auto&) { status = done; };
+    return execution;
+  }
+};
+
+TEST(GatherBackend, SumsOnceAllRanksHaveStarted) {
+  Board board(3);
+  std::deque<GatherBackend> ranks;
+  std::deque<Sum> sums;
+  for (Rank rank = 0; rank < 3; ++rank) {
+    const auto value = static_cast<float>(rank + 1);
+    ranks.emplace_back(board.context(rank));
+    sums.push_back({.a = {value}, .b = {value * 10, -value}, .status = {}});
+    EXPECT_FALSE(rank > 0 && ranks[0].advance());
+    ranks.back().start(sums.back().execution());
+  }
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(ranks[rank].supports(FusedOp{}));
+    EXPECT_TRUE(ranks[rank].advance());
+    EXPECT_TRUE(ranks[rank].idle());
+    EXPECT_TRUE(sums[rank].status && sums[rank].status->ok());
+    EXPECT_EQ(sums[rank].a, std::vector<float>{6});
+    EXPECT_EQ(sums[rank].b, (std::vector<float>{60, -6}));
+  }
+}
+
+TEST(GatherBackend, AbortEndsWhatWaitsForARank) {
+  Board board(2);
+  GatherBackend rank(board.context(0));
+  Sum sum{.a = {1}, .b = {2}, .status = {}};
+  rank.start(sum.execution());
+  EXPECT_FALSE(rank.advance());
+  rank.abort({.code = ErrorCode::kRankLost, .text = "rank 1 was lost"});
+  EXPECT_TRUE(rank.idle());
+  ASSERT_TRUE(sum.status && !sum.status->ok());
+  EXPECT_EQ(sum.status->error().text, "rank 1 was lost");
+}
+
+}  // namespace
+}  // namespace ciranda::testing
