@@ -14,7 +14,15 @@ import click
 from ciranda import cmake_prefix_path
 from ciranda.run import environment, launch_plan, local, meeting, slurm
 from ciranda.run import nodes as own_nodes
-from ciranda.run.environment import NIC, PORT_RANGE, TLS, JobPlaces
+from ciranda.run.environment import (
+    CPU_OPERATIONS,
+    GPU_OPERATIONS,
+    NIC,
+    PORT_RANGE,
+    TLS,
+    TRUSTED_NETWORK,
+    JobPlaces,
+)
 from ciranda.run.errors import LaunchError
 from ciranda.run.hosts import HostSource, parse_hostfile, parse_hosts
 from ciranda.run.launch_plan import LaunchPlan
@@ -62,6 +70,19 @@ class _Run(click.Command):
         return None
 
 
+def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from ciranda.run.check import backend_table  # imports torch
+
+    try:
+        click.echo(backend_table())
+    except LaunchError as error:
+        click.echo(f"{context.command_path}: {error}", err=True)
+        context.exit(error.exit_code)
+    context.exit()
+
+
 @click.command(
     cls=_Run,
     name="run",
@@ -84,6 +105,19 @@ class _Run(click.Command):
 @click.option("--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0.")
 @click.option("--port-range", metavar="A-B", help="Ports to listen on [any].")
 @click.option("--tls", is_flag=True, help="Encrypt all that goes from host to host.")
+@click.option(
+    "--cpu-operations",
+    type=click.Choice(["auto", "shm", "ring", "gloo"]),
+    help="What runs operations on CPU tensors [auto: our own].",
+)
+@click.option("--gloo", is_flag=True, help="The same as --cpu-operations gloo.")
+@click.option(
+    "--gpu-operations",
+    type=click.Choice(["auto", "nccl"]),
+    help="What runs operations on GPU tensors [auto: nccl].",
+)
+@click.option("--trusted-network", is_flag=True, help="Do not warn that Gloo trusts everybody.")
+@click.option("--mpi", "--jsrun", "mpi", is_flag=True, hidden=True)  # horovodrun's
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
@@ -92,6 +126,16 @@ class _Run(click.Command):
 @click.option("--no-color", is_flag=True, help="Plain prefixes; also with NO_COLOR set.")
 @click.option("--dry-run", is_flag=True, help="Print who would run what; start nothing.")
 @click.option("--verbose", is_flag=True, help="Say what the launcher does.")
+@click.option(
+    "--check",
+    "--check-build",
+    "-cb",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_backends,
+    help="Print which backends there are, and exit.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
 @click.pass_context
 def run_command(
@@ -108,6 +152,11 @@ def run_command(
     nic: str | None,
     port_range: str | None,
     tls: bool,
+    cpu_operations: str | None,
+    gloo: bool,
+    gpu_operations: str | None,
+    trusted_network: bool,
+    mpi: bool,
     timeout: float | None,
     assign: tuple[str, ...],
     env_file: tuple[str, ...],
@@ -141,7 +190,9 @@ def run_command(
         size = len(all_places)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
-        user = _user_environment(env_file, assign, _network(nic, port_range, tls))
+        options = _network(nic, port_range, tls)
+        options |= _operations(cpu_operations, gloo, gpu_operations, trusted_network, mpi)
+        user = _user_environment(env_file, assign, options)
 
         def plan_in(places: JobPlaces, met: Meeting | None) -> LaunchPlan:
             return launch_plan.plan_launch(
@@ -257,6 +308,22 @@ def _network(nic: str | None, port_range: str | None, tls: bool) -> dict[str, st
     return {name: text for name, text in told.items() if text is not None}
 
 
+def _operations(
+    cpu: str | None, gloo: bool, gpu: str | None, trusted: bool, mpi: bool
+) -> dict[str, str]:
+    """What the ranks are told of backends."""
+    if mpi:
+        raise LaunchError("there is no MPI in ciranda, and none is needed; leave the option out")
+    if gloo and cpu not in (None, "gloo"):
+        raise LaunchError(f"--gloo and --cpu-operations {cpu} name two backends; give one of them")
+    told = {
+        CPU_OPERATIONS: "gloo" if gloo else cpu,
+        GPU_OPERATIONS: gpu,
+        TRUSTED_NETWORK: "1" if trusted else None,
+    }
+    return {name: text for name, text in told.items() if text is not None}
+
+
 def _named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
     """What -H or --hostfile names."""
     if hosts is not None and hostfile is not None:
@@ -335,6 +402,10 @@ _RERUN_OPTIONS = {
     "nic": "--nic",
     "port_range": "--port-range",
     "tls": "--tls",
+    "cpu_operations": "--cpu-operations",
+    "gloo": "--gloo",
+    "gpu_operations": "--gpu-operations",
+    "trusted_network": "--trusted-network",
     "timeout": "--timeout",
     "assign": "-x",
     "env_file": "--env-file",

@@ -77,6 +77,37 @@ def test_any_program_is_found_on_path_and_gets_its_arguments_unchanged(launcher)
     assert result.stdout == "[0] $HOME|a b|*|\n"
 
 
+@pytest.mark.parametrize("option", ["--check", "--check-build", "-cb"])
+def test_the_backends_are_a_table_of_four(launcher, option):
+    result = launcher.run(option)
+    assert (result.returncode, result.stderr) == (0, "")
+    head, *rows = result.stdout.splitlines()
+    assert head.split()[:4] == ["backend", "built", "available", "version"]
+    assert [row.split()[0] for row in rows] == ["shm", "ring", "gloo", "nccl"]
+    for name, built, available, version, *last in (row.split() for row in rows):
+        if name in ("shm", "ring"):
+            assert (built, available, version) == ("yes", "yes", ciranda.__version__)
+            assert os.path.exists(last[0])
+        assert available == "yes" or len(last) > 3, f"{name}: no sentence says what is missing"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], {}),
+        (["--cpu-operations", "shm"], {"CIRANDA_CPU_OPERATIONS": "shm"}),
+        (["--gloo"], {"CIRANDA_CPU_OPERATIONS": "gloo"}),
+        (["--gpu-operations", "nccl"], {"CIRANDA_GPU_OPERATIONS": "nccl"}),
+        (["--trusted-network"], {"CIRANDA_TRUSTED_NETWORK": "1"}),
+    ],
+)
+def test_ranks_are_told_of_backends(launcher, options, told):
+    result = launcher.run("-np", "1", *options, "--", "env")
+    pairs = (line.removeprefix("[0] ").partition("=") for line in result.stdout.splitlines())
+    found = {name: text for name, _, text in pairs if "_OPERATIONS" in name or "_TRUSTED_" in name}
+    assert found == told
+
+
 def test_default_is_one_rank_a_core(launcher):
     result = launcher.run("echo")
     cores = len(os.sched_getaffinity(0))
@@ -114,6 +145,8 @@ def test_default_is_one_rank_a_core(launcher):
         (["--env-file", "none.env", "true"], 2, "--env-file none.env: No such file"),
         (["--env-file", "bad.env", "true"], 2, "bad.env, line 2: expected KEY=VALUE"),
         (["--log-dir", "plain.txt/x", "true"], 2, "cannot use the folder"),
+        (["--mpi", "-np", "2", "true"], 2, "there is no MPI in ciranda, and none is needed"),
+        (["--gloo", "--cpu-operations", "shm", "true"], 2, "name two backends; give one of them"),
     ],
 )
 def test_wrong_use_costs_one_sentence(launcher, arguments, code, words):

@@ -24,6 +24,7 @@ def join_and_add() -> list[Any]:
     """What became of it, and the sum of the ranks' numbers and one."""
     try:
         hvd.init()
+        assert hvd.gloo_enabled() == (_C.cpu_operations() == "gloo")
         return [_C.cpu_operations(), hvd.allreduce(torch.tensor(hvd.rank() + 1), op=hvd.Sum).item()]
     except Exception as error:
         return [type(error).__name__, str(error)]
@@ -78,6 +79,14 @@ def test_a_script_of_horovods_that_wants_mpi_runs_and_is_told() -> None:
         "library"
     ]
     assert second.stderr == ""
+
+
+def test_horovods_questions_are_answered_truly() -> None:
+    assert hvd.gloo_built() == ROWS["gloo"]["available"]
+    assert (hvd.nccl_built() > 20_000) == ROWS["nccl"]["available"]
+    assert hvd.cuda_built() == ROWS["nccl"]["built"]
+    no = (hvd.mpi_built, hvd.mpi_enabled, hvd.mpi_threads_supported, hvd.ddl_built, hvd.ccl_built)
+    assert not any(question() for question in (*no, hvd.rocm_built))
 
 
 @needs("gloo")
