@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import ranks
 from ranks import report, run_ranks
 
 _SCRIPT = "import rank_checks; rank_checks.run_module({path!r}, {size})"
@@ -45,7 +46,7 @@ def on_ranks(*sizes: int) -> Callable[[Callable[[], Any]], Callable[[], None]]:
 
 
 @functools.cache
-def _outcome(path: str, size: int) -> list[dict[str, str]] | str:
+def _outcome(path: str, size: int, backend: str) -> list[dict[str, str]] | str:
     """For each rank what became of each check, "" for passed; a text if the ranks hung."""
     try:
         results = run_ranks(_SCRIPT.format(path=path, size=size), size, timeout=_TIMEOUT_S)
@@ -60,7 +61,7 @@ def _outcome(path: str, size: int) -> list[dict[str, str]] | str:
 
 
 def _require(path: str, size: int, name: str) -> None:
-    outcomes = _outcome(path, size)
+    outcomes = _outcome(path, size, ranks.chosen.name)
     assert not isinstance(outcomes, str), outcomes
     for rank, outcome in enumerate(outcomes):
         assert name in outcome, f"rank {rank} of {size} did not come so far: {outcome.get('?')}"

@@ -39,6 +39,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from backends import DEVICE, OURS, Backend
+
+chosen: Backend = OURS  # of the ranks that are started next; a fixture sets it
+
 _FOLDER = "CIRANDA_TEST_FOLDER"  # where a rank leaves its value and marks
 _SOURCE = str(Path(__file__).resolve().parents[2] / "python")
 _GRACE_S = 2.0  # between the request for stack traces and SIGKILL
@@ -185,6 +189,7 @@ class Job:
                     "CIRANDA_JOB_DIR": str(self.job_dir),
                     "CIRANDA_ERROR_FILE": str(self._own(rank) / "error.json"),
                 }
+            environment |= chosen.environment(rank)
             environment |= (env(rank) if callable(env) else env) or {}
             start = _start_fresh if fresh else _nursery().start
             self.processes.append(start(command, environment, self._own(rank)))
@@ -352,6 +357,10 @@ def wait_until_told(name: str, timeout: float = 60) -> None:
 def _run(path: str, function: str, arguments: str) -> None:
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if device := os.environ.get(DEVICE):
+        import torch
+
+        torch.set_default_device(device)
     if not function:
         code = compile(Path(path).read_text(encoding="utf-8"), path, "exec")
         exec(code, {"__name__": "__main__", "__file__": path, "report": report, "mark": mark})  # noqa: S102

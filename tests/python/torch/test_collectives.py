@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from backends import over_every_backend, over_every_backend_and_size
 from ranks import run_ranks, values_of
 
 import ciranda.torch as hvd
@@ -72,7 +73,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 def on_every_size(function):  # type: ignore[no-untyped-def]
     """Makes a test of a function of this module that runs on 1, 2, 3, 4 and 8 ranks."""
 
-    @pytest.mark.parametrize("size", SIZES)
+    @over_every_backend_and_size(SIZES)
     def test(size: int) -> None:
         values_of(run_ranks(function, size))
 
@@ -149,6 +150,7 @@ def allreduce_forms() -> None:
     same(mine, average, "async in place")
 
 
+@over_every_backend
 def test_allreduce_forms() -> None:
     values_of(run_ranks(allreduce_forms, 2))
 
@@ -175,7 +177,7 @@ def allreduce_scaled() -> None:
     same(hvd.allreduce(big, op=hvd.Sum, prescale_factor=1 / hvd.size()), big)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@over_every_backend_and_size([1, 2, 4])
 def test_allreduce_scaled_before_and_after(size: int) -> None:
     values_of(run_ranks(allreduce_scaled, size))
 
@@ -189,6 +191,7 @@ def integer_average() -> list[list[int]]:
     ]
 
 
+@over_every_backend
 def test_integer_average_is_truncated_toward_zero() -> None:
     # int8: the sum wraps as it would in torch; nobody averages bytes near their limit.
     for value in values_of(run_ranks(integer_average, 3)):
@@ -206,6 +209,7 @@ def allreduce_special_values() -> None:
         assert hvd.allreduce(mine, op=op)[2].isnan(), "as torch.minimum does"
 
 
+@over_every_backend
 def test_allreduce_keeps_infinities_and_nans() -> None:
     values_of(run_ranks(allreduce_special_values, 2))
 
@@ -224,6 +228,7 @@ def compressed() -> None:
             close(rows, reduced(inputs, hvd.Sum).chunk(hvd.size())[hvd.rank()])
 
 
+@over_every_backend
 def test_compression_gives_back_the_dtype() -> None:
     values_of(run_ranks(compressed, 2))
 
@@ -261,7 +266,7 @@ def grouped_allreduce_forms() -> None:
             same(changed, expected)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@over_every_backend_and_size([1, 2, 3])
 def test_grouped_allreduce_forms(size: int) -> None:
     values_of(run_ranks(grouped_allreduce_forms, size))
 
@@ -273,6 +278,7 @@ def large_group() -> None:
         same(found, torch.full((3,), 2.0 * i + 1))
 
 
+@over_every_backend
 def test_group_of_three_thousand_tensors() -> None:
     values_of(run_ranks(large_group, 2))
 
@@ -292,7 +298,7 @@ def any_order() -> None:
         assert hvd.synchronize(handles[name]).item() == hvd.size() * names.index(name)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@over_every_backend_and_size([2, 4])
 def test_named_operations_meet_in_any_order(size: int) -> None:
     values_of(run_ranks(any_order, size))
 
@@ -307,6 +313,7 @@ def unnamed_in_order() -> None:
     assert found == [x for i in reversed(range(20)) for x in (i, i * hvd.size())]
 
 
+@over_every_backend
 def test_unnamed_operations_of_a_kind_meet_by_their_number() -> None:
     values_of(run_ranks(unnamed_in_order, 3))
 
@@ -322,6 +329,7 @@ def name_again() -> None:
     hvd.allgather(torch.ones(2), name="kind")
 
 
+@over_every_backend
 def test_a_name_can_be_used_again_with_another_shape_or_kind() -> None:
     values_of(run_ranks(name_again, 2))
 
@@ -358,6 +366,7 @@ def poll_and_synchronize() -> None:
         hvd.poll(handle)
 
 
+@over_every_backend
 def test_poll_tells_and_a_second_synchronize_gives_none() -> None:
     values_of(run_ranks(poll_and_synchronize, 2))
 
@@ -392,7 +401,7 @@ def test_four_threads_a_rank(overlap: str) -> None:
 
 def fused_and_not() -> str:
     hvd.init()
-    generator = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator(torch.get_default_device()).manual_seed(hvd.rank())
     mine = [torch.randn(i * 37 % 4001, generator=generator) for i in range(60)]
     found = []
     for _ in range(3):
@@ -400,9 +409,10 @@ def fused_and_not() -> str:
         found.append(torch.cat([hvd.synchronize(handle) for handle in handles]))
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
     assert len(set(hvd.allgather_object(found[0].sum().item()))) == 1, "equal bits on every rank"
-    return found[0].numpy().tobytes().hex()[:4000]
+    return found[0].cpu().numpy().tobytes().hex()[:4000]
 
 
+@over_every_backend
 def test_fusion_does_not_change_the_bits() -> None:
     fused = values_of(run_ranks(fused_and_not, 3))
     alone = values_of(run_ranks(fused_and_not, 3, env={"CIRANDA_FUSION_THRESHOLD": "0"}))
@@ -450,6 +460,7 @@ def broadcast_forms() -> None:
     same(parameter.detach(), sample(1, (5,)), "a leaf that requires grad")
 
 
+@over_every_backend
 def test_broadcast_forms() -> None:
     values_of(run_ranks(broadcast_forms, 3))
 
@@ -496,7 +507,7 @@ def allgather_forms() -> None:
         same(found[1], torch.cat(longs))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@over_every_backend_and_size([1, 2, 3])
 def test_allgather_forms(size: int) -> None:
     values_of(run_ranks(allgather_forms, size))
 
@@ -545,6 +556,7 @@ def alltoall_async_form() -> None:
     assert output.tolist() == ([10] if hvd.rank() == 0 else [0, 1, 2, 3, 11, 12, 13])
 
 
+@over_every_backend
 def test_async_alltoall_gives_output_and_splits() -> None:
     values_of(run_ranks(alltoall_async_form, 2))
 
@@ -597,7 +609,7 @@ def reducescatter_forms() -> None:
     same(mine, sample(rank, (4, 2)), "the input is left alone")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@over_every_backend_and_size([1, 2, 3])
 def test_reducescatter_forms(size: int) -> None:
     values_of(run_ranks(reducescatter_forms, size))
 
@@ -722,7 +734,7 @@ def reducescatter_gradient() -> None:
         reducescatter_gradient,
     ],
 )
-@pytest.mark.parametrize("size", [2, 3])
+@over_every_backend_and_size([2, 3])
 def test_gradients(function, size: int) -> None:  # type: ignore[no-untyped-def]
     values_of(run_ranks(function, size))
 
@@ -770,7 +782,7 @@ def mixed_traffic() -> None:
             same(found[0] if kind == "alltoall" else found, expected, kind)
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
+@over_every_backend_and_size([2, 3, 8])
 def test_many_kinds_in_flight_in_any_order(size: int) -> None:
     values_of(run_ranks(mixed_traffic, size))
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from backends import over_backends_of_the_cpu
 from ranks import run_ranks, values_of
 from torch import nn
 
 import ciranda.torch as hvd
+
+pytestmark = over_backends_of_the_cpu
 
 
 class Custom:

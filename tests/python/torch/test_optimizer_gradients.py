@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from backends import over_backends_of_the_cpu
 from rank_checks import on_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import ciranda.torch as hvd
+
+pytestmark = over_backends_of_the_cpu
 
 
 def mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from backends import over_every_backend
 from rank_checks import on_ranks
 from ranks import run_ranks, values_of
 from torch import nn
 from torch.nn import functional
 
 import ciranda.torch as hvd
+from ciranda import _C
+
+pytestmark = over_every_backend
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
@@ -29,7 +33,7 @@ def mlp() -> nn.Sequential:
 
 
 def joined_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(step)
     return torch.randn(12, 12, generator=generator), torch.randint(0, 5, (12,), generator=generator)
 
 
@@ -119,8 +123,10 @@ class ScalingCompressor:
 @on_ranks(2)
 def test_compression() -> None:
     plain = train(SGD)
-    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):  # only between hosts
-        torch.testing.assert_close(train(SGD, compression=compression), plain, rtol=0, atol=0)
+    ours = plain.is_cpu and _C.cpu_operations() == "native"
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        off = 0 if ours else 0.02  # ours rounds between hosts only
+        torch.testing.assert_close(train(SGD, compression=compression), plain, rtol=0, atol=off)
     result = train(SGD, compression=ScalingCompressor)
     assert_equal_on_all_ranks(result)
     torch.testing.assert_close(result, train_alone(SGD), rtol=0, atol=1e-6)
@@ -331,7 +337,7 @@ def test_add_param_group() -> None:
 def hash_of_trained_parameters() -> list[str]:
     hvd.init()
     return [
-        hashlib.sha256(train(make, bucket_bytes=bytes_).numpy().tobytes()).hexdigest()
+        hashlib.sha256(train(make, bucket_bytes=bytes_).cpu().numpy().tobytes()).hexdigest()
         for make in (SGD, ADAM_FUSED)
         for bytes_ in (1 << 20, 256)
     ]
