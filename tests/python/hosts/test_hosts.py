@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from backends import GLOO
 from host_ranks import Start, outputs, wait_for
 from train import make_model
 
@@ -22,11 +23,15 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("shard_step", ["off", "host"])
+@pytest.mark.parametrize("operations", ["auto", "gloo"])
 def test_training_equals_one_process(
-    make_network: Callable[..., Any], start: Start, shard_step: str
+    make_network: Callable[..., Any], start: Start, operations: str, shard_step: str
 ) -> None:
+    if operations == "gloo" and (why := GLOO.missing()):
+        pytest.skip(why)
     network = make_network(2, addresses=("ipv4",))
-    for text in outputs(start(network, HERE / "train.py", shard_step, ranks_per_host=2)):
+    chosen = {"CIRANDA_CPU_OPERATIONS": operations}
+    for text in outputs(start(network, HERE / "train.py", shard_step, ranks_per_host=2, **chosen)):
         result = json.loads(text.splitlines()[-1])
         assert result["off"] < 1e-6 and result["equal"]
 

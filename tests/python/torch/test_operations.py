@@ -3,14 +3,17 @@ and what is chosen runs."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 import torch
+from backends import GLOO
 from ranks import run_ranks, values_of
+from torch import nn
 
 import ciranda.torch as hvd
-from ciranda import _C
+from ciranda import _C, errors
 
 ROWS = {row["name"]: row for row in _C.backends()}
 
@@ -109,3 +112,53 @@ def test_ranks_that_chose_differently_are_told_on_every_rank() -> None:
         assert name == "MismatchError"
         assert "backends differ: rank 0 has backend native, rank 1 has backend gloo" in said
         assert "the same CIRANDA_CPU_OPERATIONS" in said
+
+
+def steps(shard_step: Any) -> list[Any]:
+    """What the log says of the step, and a weight after three steps."""
+    said: list[str] = []
+    log = logging.getLogger("ciranda.torch.host_step")
+    log.setLevel(logging.DEBUG)
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    hvd.init()
+    torch.manual_seed(1)
+    model = nn.Linear(300, 300)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard_step=shard_step
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.full((4, 300), float(hvd.rank() + step))).square().mean().backward()
+        optimizer.step()
+    return [said, model.weight[7, 7].item()]
+
+
+@needs("gloo")
+def test_with_gloo_the_ranks_share_a_step_only_where_told() -> None:
+    weights = []
+    for shard_step, expected in {
+        "auto": "DistributedOptimizer: the step is not sharded: CIRANDA_CPU_OPERATIONS has another "
+        "backend reduce what the step would",
+        "host": "DistributedOptimizer: the step is sharded",
+    }.items():
+        for said, weight in values_of(run_ranks(steps, 2, args=[shard_step], env=GLOO.variables)):
+            assert said == [expected]
+            weights.append(weight)
+    assert len(set(weights[:2])) == 1
+    assert weights == pytest.approx([weights[0]] * 4, rel=1e-6)
+
+
+def compress_natively() -> str:
+    hvd.init()
+    reducer = _C.GradientReducer
+    with pytest.raises(errors.UnsupportedError) as refused:
+        reducer("x", hvd.Average, 1.0, 1, _C.Compression.fp16, False, 1, [], False, True, False)
+    return str(refused.value)
+
+
+@needs("gloo")
+def test_gloo_compresses_nothing_for_programs_in_cpp() -> None:
+    for said in values_of(run_ranks(compress_natively, 2, env=GLOO.variables)):
+        assert "compression happens in ciranda's own ring" in said
+        assert "CIRANDA_CPU_OPERATIONS chose another backend; leave out one of them" in said
