@@ -122,7 +122,7 @@ void Bucket::lay_out() {
   spec.prescale = options_.prescale;
   spec.postscale = options_.postscale;
   spec.in_arena = true;
-  spec.backend = backend_of(slots_.front().parameter, engine_->operations());
+  spec.backend = backend_of(slots_.front().parameter.device(), engine_->operations());
   if (dtype == DType::kFloat32) spec.wire_dtype = options_.wire_dtype;
   std::vector<std::int64_t> offsets;
   elements_ = 0;

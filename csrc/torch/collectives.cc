@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <numeric>
@@ -10,6 +11,7 @@
 
 #include "core/runtime/submission_queue.h"
 #include "torch/default_world.h"
+#include "torch/device_stream.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 
@@ -22,6 +24,7 @@ struct PendingCollective {
   Handle handle;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
+  std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
 };
 
 // The numbers that users hold, for the default World.
@@ -79,10 +82,36 @@ RequestSpec make_reduce_spec(OpKind kind, const ReduceOptions& options) {
   return spec;
 }
 
-HandleId start(std::shared_ptr<PendingCollective> pending, RequestSpec spec,
-               Submission submission) {
-  const Operations& operations = pending->world->engine()->operations();
-  if (!pending->inputs.empty()) spec.backend = backend_of(pending->inputs.front(), operations);
+// Says what runs the operation. Memory of a GPU: on the World's own stream, after all that the
+// current one does by now. Gives that stream; null on the CPU.
+std::shared_ptr<TorchStream> place(const World& world, c10::Device device, const std::string& what,
+                                   RequestSpec& spec, Submission& submission) {
+  spec.backend = backend_of(device, world.engine()->operations());
+  if (device.is_cpu()) return nullptr;
+  auto stream = default_stream(device, what);
+  submission.device = {.stream = stream, .ready = record(current_stream(device))};
+  return stream;
+}
+
+// Once it is done: what the current stream does from here on comes after it. The host does not wait
+// for a GPU.
+void queue_behind(const Operation& operation, const std::shared_ptr<TorchStream>& stream) {
+  if (operation.finished()) wait(current_stream(stream->torch().device()), *operation.finished());
+}
+
+HandleId start(std::shared_ptr<PendingCollective> pending, const std::string& what,
+               RequestSpec spec, Submission submission) {
+  if (!pending->inputs.empty()) {
+    pending->stream =
+        place(*pending->world, device_of(pending->inputs, what), what, spec, submission);
+  }
+  if (pending->stream) {
+    for (const auto* tensors : {&pending->inputs, &pending->outputs}) {
+      for (const at::Tensor& tensor : *tensors) {
+        if (tensor.defined()) keep_for(pending->stream->torch(), tensor);
+      }
+    }
+  }
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
   pending->handle = unwrap(pending->world->engine()->submit(std::move(submission)));
   return handles().insert(std::move(pending));
@@ -90,8 +119,9 @@ HandleId start(std::shared_ptr<PendingCollective> pending, RequestSpec spec,
 
 void check_same(const at::Tensor& input, const at::Tensor& output, const std::string& what) {
   check_usable(output, what);
-  if (output.sizes() != input.sizes() || output.dtype() != input.dtype()) {
-    refuse(what, "the output has another shape or dtype than the input");
+  if (output.sizes() != input.sizes() || output.dtype() != input.dtype() ||
+      output.device() != input.device()) {
+    refuse(what, "the output has another shape, dtype or device than the input");
   }
 }
 
@@ -110,7 +140,7 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
   if (inputs.empty()) refuse(what, "the list of tensors is empty");
   pending->inputs = std::move(inputs);
   pending->outputs = std::move(outputs);
-  return start(std::move(pending), std::move(spec), std::move(submission));
+  return start(std::move(pending), what, std::move(spec), std::move(submission));
 }
 
 // allgather, alltoall, reducescatter: the output is made once its rows are known. The callback may
@@ -136,6 +166,9 @@ HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
   submission.allocate = [raw = pending.get()](std::size_t index,
                                               std::int64_t count) -> Result<std::byte*> {
     try {
+      // It becomes memory of the stream that writes it.
+      const c10::OptionalStreamGuard guard(raw->stream ? std::optional(raw->stream->torch())
+                                                       : std::nullopt);
       std::vector<std::int64_t> shape = raw->inputs[index].sizes().vec();
       shape[0] = count;
       raw->outputs[index] = at::empty(shape, raw->inputs[index].options().requires_grad(false));
@@ -145,7 +178,7 @@ HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
                    .text = std::string("cannot allocate the output: ") + problem.what()};
     }
   };
-  return start(std::move(pending), std::move(spec), std::move(submission));
+  return start(std::move(pending), what, std::move(spec), std::move(submission));
 }
 
 }  // namespace
@@ -161,13 +194,19 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
   const auto world = default_world();
   RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
   spec.tensors.push_back(spec_of(input, what));
-  spec.backend = backend_of(input, world->engine()->operations());
   if (!output.is_same(input)) check_same(input, output, what);
   Submission submission;
   submission.inputs.push_back(data_of(input));
   submission.outputs.push_back(data_of(output));
+  const auto stream = place(*world, input.device(), what, spec, submission);
+  if (stream) {
+    keep_for(stream->torch(), input);
+    keep_for(stream->torch(), output);
+  }
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
-  check(world->engine()->wait(unwrap(world->engine()->submit(std::move(submission)))));
+  const Handle handle = unwrap(world->engine()->submit(std::move(submission)));
+  check(world->engine()->wait(handle));
+  queue_behind(*handle, stream);
 }
 
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
@@ -188,19 +227,21 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const 
   static_assert(kGroupTensorsMax <= kTensorsPerRequestMax);
   const at::NoGradGuard no_grad;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // of tensors that are not contiguous
+  std::vector<std::vector<at::Tensor>> groups;            // each on one device
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor flat = tensor.detach().contiguous();
+    if (flat.const_data_ptr() != tensor.const_data_ptr()) copies.emplace_back(tensor, flat);
+    // A dtype that the engine does not know travels as bytes.
+    if (!find_dtype(flat.scalar_type())) flat = flat.view({-1}).view(c10::ScalarType::Byte);
+    const auto open = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
+      return group.size() < kGroupTensorsMax && group.front().device() == tensor.device();
+    });
+    (open == groups.end() ? groups.emplace_back() : *open).push_back(std::move(flat));
+  }
   std::vector<HandleId> handles;
-  for (std::size_t first = 0; first < tensors.size(); first += kGroupTensorsMax) {
-    const std::size_t last = std::min(first + kGroupTensorsMax, tensors.size());
-    std::vector<at::Tensor> group;
-    for (std::size_t i = first; i < last; ++i) {
-      at::Tensor flat = tensors[i].detach().contiguous();
-      if (flat.const_data_ptr() != tensors[i].const_data_ptr())
-        copies.emplace_back(tensors[i], flat);
-      // A dtype that the engine does not know travels as bytes.
-      if (!find_dtype(flat.scalar_type())) flat = flat.view({-1}).view(c10::ScalarType::Byte);
-      group.push_back(std::move(flat));
-    }
-    handles.push_back(broadcast_async(group, group, root, name + "." + std::to_string(first)));
+  for (const auto& group : groups) {
+    const std::string number = std::to_string(handles.size());
+    handles.push_back(broadcast_async(group, group, root, name + "." + number));
   }
   for (const HandleId handle : handles) synchronize(handle);
   for (auto& [tensor, flat] : copies) tensor.copy_(flat);
@@ -249,7 +290,8 @@ HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions
 HandleId barrier_async(const std::string& name) {
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
-  return start(std::move(pending), make_spec(OpKind::kBarrier, name), {});
+  return start(std::move(pending), describe(OpKind::kBarrier, name),
+               make_spec(OpKind::kBarrier, name), {});
 }
 
 bool poll(HandleId id) {
@@ -260,7 +302,9 @@ bool poll(HandleId id) {
         {.code = ErrorCode::kInvalidArgument,
          .text = "poll: there is no unfinished operation with handle " + std::to_string(id)});
   }
-  return pending->world->engine()->poll(pending->handle);
+  if (!pending->world->engine()->poll(pending->handle)) return false;
+  const auto& finished = pending->handle->finished();
+  return finished == nullptr || unwrap(finished->passed());
 }
 
 std::optional<CollectiveResult> synchronize(HandleId id) {
@@ -268,6 +312,12 @@ std::optional<CollectiveResult> synchronize(HandleId id) {
   const auto pending = handles().take(id);
   if (pending == nullptr) return std::nullopt;
   check(pending->world->engine()->wait(pending->handle));
+  queue_behind(*pending->handle, pending->stream);
+  if (pending->stream) {
+    // Outputs that were allocated meanwhile are memory of the World's stream.
+    const c10::Stream current = current_stream(pending->stream->torch().device());
+    for (const at::Tensor& output : pending->outputs) keep_for(current, output);
+  }
   return CollectiveResult{.tensors = std::move(pending->outputs),
                           .received_rows = pending->handle->rows()};
 }
@@ -331,7 +381,7 @@ HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& op
   Submission submission;
   submission.arena = *ref;
   submission.arena_bytes = tensor.nbytes();
-  return start(std::move(pending), std::move(spec), std::move(submission));
+  return start(std::move(pending), what, std::move(spec), std::move(submission));
 }
 
 }  // namespace ciranda

@@ -18,6 +18,10 @@ namespace ciranda {
 // handle; synchronize() blocks for the result. An empty name means: the n-th unnamed operation of
 // the kind on every rank. Thread-safe; no GIL needed. Bad arguments throw Exception at once, what
 // ranks disagree about throws from synchronize().
+//
+// The tensors of a call are on one device. On a GPU an operation starts after what the current
+// stream does by then, and synchronize() blocks until it is queued there on all ranks: the host
+// does not wait for the GPU, what the current stream does from then on comes after the operation.
 using HandleId = std::int64_t;
 
 struct ReduceOptions {
@@ -37,7 +41,7 @@ struct CollectiveResult {
 // tensors are one group: it runs when every member is ready on every rank.
 HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                          const ReduceOptions& options);
-// Blocking, for one tensor: without a handle.
+// Blocking as synchronize() does, for one tensor: without a handle.
 void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOptions& options);
 // outputs[i] gets the root's inputs[i].
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
@@ -54,7 +58,7 @@ HandleId alltoall_async(const at::Tensor& input,
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
 HandleId barrier_async(const std::string& name);
 
-// True when synchronize() would not block.
+// True when synchronize() would not block, and a GPU has the results.
 bool poll(HandleId id);
 // Blocks until done and forgets the handle; a second call with the same id gives nothing.
 std::optional<CollectiveResult> synchronize(HandleId id);

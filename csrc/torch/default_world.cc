@@ -5,10 +5,13 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <unordered_map>
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/runtime/backends.h"
 #include "torch/error.h"
+#include "torch/tensor_view.h"
 
 namespace ciranda {
 namespace {
@@ -17,9 +20,10 @@ namespace {
 Mutex mutex;                                     // NOLINT: see above
 std::shared_ptr<World> world GUARDED_BY(mutex);  // NOLINT
 Handover handover GUARDED_BY(mutex);             // NOLINT
-std::atomic<Engine*> engine_at_fork{nullptr};    // NOLINT: read in the fork handler
-std::atomic<bool> forked{false};                 // NOLINT
-Place place_at_fork;                             // NOLINT: read in the child, where no lock may be
+std::unordered_map<c10::Device, std::shared_ptr<TorchStream>> streams GUARDED_BY(mutex);  // NOLINT
+std::atomic<Engine*> engine_at_fork{nullptr};  // NOLINT: read in the fork handler
+std::atomic<bool> forked{false};               // NOLINT
+Place place_at_fork;                           // NOLINT: read in the child, where no lock may be
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -49,6 +53,7 @@ void shutdown() {
   if (world == nullptr) return;
   world->engine()->shutdown();
   engine_at_fork.store(nullptr);
+  streams.clear();
   world.reset();
 }
 
@@ -70,6 +75,22 @@ std::shared_ptr<World> default_world() {
                      .text = "ciranda has not been initialized; call init() first"});
   }
   return world;
+}
+
+std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {
+  refuse_in_forked_child();
+  check_device(device, what);
+  const MutexLock lock(mutex);
+  std::shared_ptr<TorchStream>& stream = streams[device];
+  if (stream == nullptr) {
+    if (const Status usable = Backends::available(BackendId::kNccl); !usable) {
+      Error error = usable.error();
+      error.text = std::string(what) + ": the tensor is on " + device.str() + ", but " + error.text;
+      throw Exception(std::move(error));
+    }
+    stream = unwrap(TorchStream::make(device));
+  }
+  return stream;
 }
 
 void refuse_in_forked_child() {

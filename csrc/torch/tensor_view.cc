@@ -45,15 +45,29 @@ c10::ScalarType scalar_type(DType dtype) {
   return kTypes[static_cast<std::size_t>(dtype)].torch;
 }
 
+void check_device(c10::Device device, std::string_view what) {
+  if (device.is_cpu() || device.is_cuda()) return;
+  refuse(what, "the tensor is on " + device.str() +
+                   (device.is_meta() ? ", where no tensor has values; pass one that has"
+                                     : "; pass tensor.cpu(), ciranda knows the CPU and CUDA GPUs"));
+}
+
+c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what) {
+  const c10::Device device = tensors.front().device();
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.device() == device) continue;
+    refuse(what, "one tensor is on " + device.str() + " and another on " + tensor.device().str() +
+                     "; pass those of each device in a call of their own");
+  }
+  return device;
+}
+
 void check_usable(const at::Tensor& tensor, std::string_view what) {
   if (!tensor.defined()) refuse(what, "the tensor is undefined");
   if (tensor.layout() != c10::Layout::Strided) {
     refuse(what, "the tensor is sparse; pass tensor.to_dense()");
   }
-  if (!tensor.device().is_cpu()) {
-    refuse(what, "the tensor is on " + tensor.device().str() +
-                     "; this build reduces CPU tensors only, pass tensor.cpu()");
-  }
+  check_device(tensor.device(), what);
   if (!tensor.is_contiguous()) {
     refuse(what, "the tensor is not contiguous; pass tensor.contiguous()");
   }
@@ -68,8 +82,8 @@ TensorSpec spec_of(const at::Tensor& tensor, std::string_view what) {
   return {.dtype = dtype_of(tensor.scalar_type(), what), .shape = tensor.sizes().vec()};
 }
 
-BackendId backend_of(const at::Tensor& tensor, const Operations& operations) {
-  return tensor.device().is_cpu() ? operations.cpu : operations.gpu;
+BackendId backend_of(c10::Device device, const Operations& operations) {
+  return device.is_cpu() ? operations.cpu : operations.gpu;
 }
 
 std::byte* data_of(const at::Tensor& tensor) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "core/base/dtype.h"
 #include "core/runtime/backends.h"
@@ -19,14 +20,18 @@ std::optional<DType> find_dtype(c10::ScalarType type);
 DType dtype_of(c10::ScalarType type, std::string_view tensor);
 c10::ScalarType scalar_type(DType dtype);
 
-// A dense contiguous CPU tensor of a known dtype, or kInvalidArgument with a sentence that says
+// A dense contiguous tensor on the CPU or a CUDA GPU, or kInvalidArgument with a sentence that says
 // what to do. `what` names operation and tensor: "allreduce 'x'".
 void check_usable(const at::Tensor& tensor, std::string_view what);
+// The same of its device alone.
+void check_device(c10::Device device, std::string_view what);
+// The one device of all of them, which are usable; kInvalidArgument if there are two.
+c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string_view what);
 
-// What runs operations on the tensor's memory.
-BackendId backend_of(const at::Tensor& tensor, const Operations& operations);
+// What runs operations on memory of the device.
+BackendId backend_of(c10::Device device, const Operations& operations);
 
 // The tensor's memory.
 std::byte* data_of(const at::Tensor& tensor);

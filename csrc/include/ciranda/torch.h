@@ -46,7 +46,8 @@ int cross_size();
 // --- Collectives: every rank calls them with the same names, shapes and dtypes. Blocking. ---
 //
 // An empty name means: the n-th unnamed operation of its kind on every rank. Tensors are dense,
-// contiguous and on the CPU.
+// contiguous and on the CPU or a CUDA GPU. On a GPU "blocking" means until all ranks have queued
+// the operation: what the current stream does from then on sees the result.
 
 using Op = Job::Op;
 

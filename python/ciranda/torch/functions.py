@@ -40,9 +40,12 @@ class _Placeholder:
 
 
 def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with each tensor replaced by its shape and dtype; the tensors in order."""
+    """`value` with each tensor replaced by its shape and dtype; the tensors in order.
+
+    All on the CPU: load_state_dict() puts each where its parameter is, on every rank.
+    """
     if isinstance(value, torch.Tensor):
-        tensors.append(value)
+        tensors.append(value.cpu())
         return {_Placeholder.TENSOR: [list(value.shape), str(value.dtype).removeprefix("torch.")]}
     if isinstance(value, dict):
         return {key: _take_tensors(item, tensors) for key, item in value.items()}
@@ -105,7 +108,8 @@ def _encode(obj: Any, allow_pickle: bool, what: str) -> torch.Tensor:
 
 def _decode(encoded: torch.Tensor, allow_pickle: bool) -> Any:
     buffer = io.BytesIO(encoded.numpy().tobytes())
-    return torch.load(buffer, weights_only=not allow_pickle)
+    # On another rank a GPU has another number, or there is none.
+    return torch.load(buffer, weights_only=not allow_pickle, map_location="cpu")
 
 
 _FAILED = -1  # in place of a size: this rank has nothing to send
@@ -120,8 +124,8 @@ def broadcast_object(
 ) -> Any:
     """The root's `obj` on every rank. Blocking.
 
-    Numbers, strings, bytes, lists, tuples, dicts and tensors; anything that pickles with
-    allow_pickle=True (on every rank: unpickling runs code of the sender).
+    Numbers, strings, bytes, lists, tuples, dicts and tensors, which arrive on the CPU; anything
+    that pickles with allow_pickle=True (on every rank: unpickling runs code of the sender).
     """
     require_global(process_set)
     label = f"broadcast_object.{name or 'noname'}"

@@ -68,8 +68,7 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             ),
             f"{name} on another device": (
                 lambda kind=kind: kind(meta),
-                f"{op}: the tensor is on meta; this build reduces CPU tensors only, "
-                "pass tensor.cpu()",
+                f"{op}: the tensor is on meta, where no tensor has values; pass one that has",
             ),
         }
         if op in ("allreduce", "reducescatter"):

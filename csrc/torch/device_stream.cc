@@ -1,0 +1,100 @@
+#include "torch/device_stream.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "torch/error.h"
+
+namespace ciranda {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+
+template <typename Fn>
+auto attempt(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn>> {
+  const auto error = [device](const char* text) {
+    return Error{.code = ErrorCode::kSystem, .text = device.str() + ": " + text};
+  };
+  try {
+    if constexpr (std::is_void_v<std::invoke_result_t<Fn>>) {
+      fn();
+      return {};
+    } else {
+      return fn();
+    }
+  } catch (const c10::Error& problem) {
+    return error(problem.what_without_backtrace());
+  } catch (const std::exception& problem) {
+    return error(problem.what());
+  }
+}
+
+class TorchEvent final : public DeviceEvent {
+ public:
+  explicit TorchEvent(const c10::Stream& stream) : event_(stream.device_type()) {
+    event_.record(stream);
+  }
+  void block(const c10::Stream& stream) const { event_.block(stream); }
+  Result<bool> passed() const override {
+    return attempt(event_.device(), [&] { return event_.query(); });
+  }
+
+ private:
+  c10::Event event_;  // recorded once: from then on any thread may ask
+};
+
+Result<std::shared_ptr<DeviceEvent>> try_record(const c10::Stream& stream) {
+  return attempt(stream.device(), [&]() -> std::shared_ptr<DeviceEvent> {
+    return std::make_shared<TorchEvent>(stream);
+  });
+}
+
+Status try_wait(const c10::Stream& stream, const DeviceEvent& event) {
+  return attempt(stream.device(), [&] { static_cast<const TorchEvent&>(event).block(stream); });
+}
+
+}  // namespace
+
+Result<std::shared_ptr<TorchStream>> TorchStream::make(c10::Device device) {
+  return attempt(device, [&] {
+    const VirtualGuardImpl guard(device.type());
+    const c10::Stream stream = guard.getStreamFromGlobalPool(device);
+    return std::shared_ptr<TorchStream>(
+        new TorchStream(stream, guard.getStreamNativeHandle(stream)));
+  });
+}
+
+Status TorchStream::enter() {
+  const c10::Device device = stream_.device();
+  return attempt(device, [&] { VirtualGuardImpl(device.type()).setDevice(device); });
+}
+
+Status TorchStream::wait(const DeviceEvent& event) {
+  return try_wait(stream_, event);
+}
+
+Result<std::shared_ptr<DeviceEvent>> TorchStream::record() {
+  return try_record(stream_);
+}
+
+c10::Stream current_stream(c10::Device device) {
+  return VirtualGuardImpl(device.type()).getStream(device);
+}
+
+std::shared_ptr<DeviceEvent> record(const c10::Stream& stream) {
+  return unwrap(try_record(stream));
+}
+
+void wait(const c10::Stream& stream, const DeviceEvent& event) {
+  check(try_wait(stream, event));
+}
+
+void keep_for(const c10::Stream& stream, const at::Tensor& tensor) {
+  VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+}  // namespace ciranda
