@@ -41,19 +41,44 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
+void fill_with_zeros(const at::Tensor& view) {
+  if (!view.is_cpu()) {
+    view.zero_();
+  } else if (view.nbytes() > 0) {
+    std::memset(view.mutable_data_ptr(), 0, view.nbytes());
+  }
+}
+
+// Of one layout.
+void move_in(const at::Tensor& view, const at::Tensor& gradient) {
+  if (!view.is_cpu()) {
+    view.copy_(gradient.detach());
+  } else {
+    kernels::copy(data_of(view), static_cast<const std::byte*>(gradient.const_data_ptr()),
+                  view.nbytes());
+  }
+}
+
 bool lies_in_view(const BucketSlot& slot) {
   const at::Tensor& gradient = slot.parameter.grad();
   return gradient.const_data_ptr() == slot.view.const_data_ptr() &&
          same_layout(gradient, slot.view);
 }
 
+[[noreturn]] void refuse_change(const BucketSlot& slot, const std::string& now,
+                                const std::string& before, const std::string& how) {
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = "the gradient of '" + slot.name + "' is " + now + " but was " + before +
+                           " when DistributedOptimizer was made; " + how +
+                           " the model before that"});
+}
+
 // The gradient into its view, which becomes p.grad if the gradient is dense. Returns the bytes that
 // had to be moved.
 std::size_t fill_view(BucketSlot& slot) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
-  const std::size_t bytes = slot.view.nbytes();
   if (!slot.used || slot.sparse) {
-    if (bytes > 0) std::memset(slot.view.mutable_data_ptr(), 0, bytes);
+    fill_with_zeros(slot.view);
     return 0;
   }
   if (lies_in_view(slot)) {
@@ -61,21 +86,20 @@ std::size_t fill_view(BucketSlot& slot) {
     return 0;
   }
   if (gradient.scalar_type() != slot.view.scalar_type()) {
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + slot.name + "' is " +
-                             c10::toString(gradient.scalar_type()) + " but was " +
-                             c10::toString(slot.view.scalar_type()) +
-                             " when DistributedOptimizer was made; convert the model before that"});
+    refuse_change(slot, c10::toString(gradient.scalar_type()),
+                  c10::toString(slot.view.scalar_type()), "convert");
+  }
+  if (gradient.device() != slot.view.device()) {
+    refuse_change(slot, "on " + gradient.device().str(), "on " + slot.view.device().str(), "move");
   }
   if (same_layout(gradient, slot.view)) {
-    kernels::copy(data_of(slot.view), static_cast<const std::byte*>(gradient.const_data_ptr()),
-                  bytes);
+    move_in(slot.view, gradient);
   } else {
     const bool same_memory = gradient.const_data_ptr() == slot.view.const_data_ptr();
     slot.view.copy_(same_memory ? gradient.detach().clone() : gradient.detach());
   }
   gradient = slot.view;
-  return bytes;
+  return slot.view.nbytes();
 }
 
 }  // namespace
@@ -91,6 +115,15 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
     slots_.push_back({.name = std::move(name),
                       .parameter = std::move(parameter),
                       .accumulator = std::move(accumulator)});
+  }
+  if (options_.stream) {
+    device_ = std::make_unique<DeviceGradients>(
+        engine_, options_.stream,
+        DeviceGradients::Options{.name = options_.name,
+                                 .op = options_.op,
+                                 .prescale = options_.prescale,
+                                 .postscale = options_.postscale,
+                                 .wire_dtype = options_.wire_dtype});
   }
   lay_out();
   open_places(true);
@@ -118,29 +151,35 @@ void Bucket::lay_out() {
   const std::size_t element_bytes = dtype_bytes(dtype);
   RequestSpec spec;
   spec.name = options_.name;
-  spec.op = options_.op;
-  spec.prescale = options_.prescale;
-  spec.postscale = options_.postscale;
   spec.in_arena = true;
-  spec.backend = backend_of(slots_.front().parameter.device(), engine_->operations());
-  if (dtype == DType::kFloat32) spec.wire_dtype = options_.wire_dtype;
+  spec.backend = engine_->operations().cpu;  // of the arena
   std::vector<std::int64_t> offsets;
-  elements_ = 0;
+  std::int64_t gradients = 0;
   for (const BucketSlot& slot : slots_) {
-    offsets.push_back(elements_);
-    if (!slot.by_rows) elements_ += padded(slot.parameter.numel(), element_bytes);
+    offsets.push_back(gradients);
+    if (!slot.by_rows) gradients += padded(slot.parameter.numel(), element_bytes);
     spec.tensors.push_back(
         {dtype, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
   }
-  counters_begin_ = elements_;
-  elements_ += padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
+  counters_begin_ = device_ ? 0 : gradients;
+  elements_ = counters_begin_ + padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
+  if (device_) {
+    spec.name += "/used";
+    spec.tensors = {{dtype, {elements_}}};
+  } else {
+    spec.op = options_.op;
+    spec.prescale = options_.prescale;
+    spec.postscale = options_.postscale;
+    if (dtype == DType::kFloat32) spec.wire_dtype = options_.wire_dtype;
+  }
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 
   arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) * element_bytes));
   std::memset(arena_.data, 0, arena_.bytes);  // it may have been another bucket's
-  const auto type = at::TensorOptions().dtype(dtype_);
   memory_ = at::from_blob(
-      arena_.data, {elements_}, [lease = arena_.lease](void*) {}, type);
+      arena_.data, {elements_}, [lease = arena_.lease](void*) {},
+      at::TensorOptions().dtype(dtype_));
+  const at::Tensor memory = device_ ? device_->lay_out(gradients, dtype_) : memory_;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
     if (slot.by_rows) {
@@ -151,12 +190,12 @@ void Bucket::lay_out() {
     // Each view keeps the memory alive by itself and is no autograd view of anything: zero_grad
     // and detach_ work on it as on any gradient.
     slot.view = at::from_blob(
-        data_of(memory_) + static_cast<std::size_t>(offsets[i]) * element_bytes,
-        slot.parameter.sizes(), gradient_strides(slot.parameter), [memory = memory_](void*) {},
-        type);
+        data_of(memory) + static_cast<std::size_t>(offsets[i]) * element_bytes,
+        slot.parameter.sizes(), gradient_strides(slot.parameter), [memory](void*) {},
+        memory.options(), memory.device());
     if (slot.place) {
       slot.place->move_to(slot.view);
-    } else if (slot.view.nbytes() >= kPlaceBytesMin) {
+    } else if (!device_ && slot.view.nbytes() >= kPlaceBytesMin) {
       slot.place =
           std::make_unique<GradientPlace>(slot.view, slot.parameter, slot.accumulator.get());
     }
@@ -205,6 +244,7 @@ void Bucket::take_gradient(std::size_t index) {
     }
   }
   if (!slot.by_rows) moved_bytes_ += fill_view(slot);
+  if (device_) device_->written();
   if (!slot.ready) --missing_;
   slot.ready = true;
 }
@@ -214,6 +254,12 @@ void Bucket::submit() {
   open_places(false);
   write_counters();
   send(spec_, {});
+  if (device_) device_->submit();
+}
+
+void Bucket::append_handles(std::vector<Handle>& out) const {
+  if (handle_) out.push_back(handle_);
+  if (device_ && device_->handle()) out.push_back(device_->handle());
 }
 
 void Bucket::submit_step(const HostStep::Step& step) {
@@ -293,6 +339,7 @@ void Bucket::join_counters(std::uint64_t begin, std::uint64_t end,
 }
 
 void Bucket::publish() {
+  if (device_) device_->publish();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
     at::Tensor& gradient = slot.parameter.mutable_grad();
@@ -305,6 +352,7 @@ void Bucket::publish() {
 
 void Bucket::reset() {
   handle_ = nullptr;
+  if (device_) device_->retire();
   missing_ = slots_.size();
   for (BucketSlot& slot : slots_) slot.ready = slot.used = slot.sparse = false;
   open_places(true);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/runtime/engine.h"
+#include "torch/device_gradients.h"
 #include "torch/gradient_place.h"
 #include "torch/host_step.h"
 
@@ -42,6 +43,9 @@ struct BucketSlot {
 // each slot, which are reduced with them: how many ranks had a dense gradient in this step, and how
 // many a sparse one. Sparse gradients stay in p.grad and are the reducer's work.
 //
+// Gradients of parameters on a GPU lie there, see DeviceGradients. Their counters stay in the arena
+// and are reduced by themselves: what the host decides by them does not wait for the GPU.
+//
 // Not thread-safe; belongs to a GradientReducer.
 class Bucket {
  public:
@@ -53,11 +57,12 @@ class Bucket {
     std::optional<DType> wire_dtype = {};  // of float32 gradients, see RequestSpec
     bool sparse_as_dense = false;
     bool shared_step = false;
-    bool share_parameters = false;  // one copy for all ranks; needs shared_step
-    std::size_t rule = 0;           // the number of the update rule of its parameters
+    bool share_parameters = false;             // one copy for all ranks; needs shared_step
+    std::size_t rule = 0;                      // the number of the update rule of its parameters
+    std::shared_ptr<TorchStream> stream = {};  // of the parameters' GPU; null on the CPU
   };
-  // All parameters have one dtype and are dense CPU tensors. With `shared_step` submit_step()
-  // works.
+  // All parameters have one dtype, are dense and on one device. With `shared_step`, on the CPU,
+  // submit_step() works.
   Bucket(std::shared_ptr<Engine> engine, Options options,
          std::vector<std::pair<std::string, at::Tensor>> parameters);
 
@@ -71,7 +76,8 @@ class Bucket {
   bool begun() const { return missing_ < slots_.size(); }
   bool complete() const { return missing_ == 0; }
   bool submitted() const { return handle_ != nullptr; }
-  const Handle& handle() const { return handle_; }
+  // Of what was submitted.
+  void append_handles(std::vector<Handle>& out) const;
   std::size_t rule() const { return options_.rule; }
   // Every slot is ready: tells the other ranks. Does not block.
   void submit();
@@ -84,9 +90,9 @@ class Bucket {
   void submit_squares(const HostStep::Step& step);
   void retire() { handle_ = nullptr; }
   HostStep* host_step() { return host_step_.get(); }
-  // The handle is done and good: results into the views, p.grad where any rank had a gradient.
+  // The handles are done and good: results into the views, p.grad where any rank had a gradient.
   void publish();
-  // For the next step.
+  // For the next step. The handles are done.
   void reset();
 
   // After publish(): whether any rank had a dense, a sparse gradient for the slot; the same answer
@@ -126,11 +132,12 @@ class Bucket {
   std::vector<BucketSlot> slots_;
   std::size_t missing_ = 0;          // slots not ready
   c10::ScalarType dtype_;            // of the gradients
-  std::int64_t elements_ = 0;        // gradients, padding and counters
+  std::int64_t elements_ = 0;        // in the arena: gradients, padding and counters
   std::int64_t counters_begin_ = 0;  // element at which the counters start
   std::uint64_t moved_bytes_ = 0;
   ArenaBuffer arena_;
-  at::Tensor memory_;  // the arena, as elements_ of dtype_
+  at::Tensor memory_;                        // the arena, as elements_ of dtype_
+  std::unique_ptr<DeviceGradients> device_;  // null on the CPU
   Handle handle_;
   std::shared_ptr<const RequestSpec> spec_;
   std::unique_ptr<HostStep> host_step_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "torch/collectives.h"
 #include "torch/default_world.h"
@@ -98,14 +99,22 @@ void GradientReducer::place_unfrozen() {
   }
   using Indices = std::vector<std::size_t>;  // of candidates
   std::vector<Indices> full;
-  using Kind = std::pair<std::size_t, c10::ScalarType>;  // update rule and dtype
+  // Devices by number: their indices differ between ranks.
+  std::vector<c10::Device> devices;
+  const auto number_of = [&devices](c10::Device device) {
+    const auto number = std::find(devices.begin(), devices.end(), device) - devices.begin();
+    if (static_cast<std::size_t>(number) == devices.size()) devices.push_back(device);
+    return number;
+  };
+  using Kind = std::tuple<std::size_t, std::ptrdiff_t, c10::ScalarType>;  // rule, device, dtype
   std::map<std::pair<std::size_t, Kind>, Indices> grouped;
   std::map<Kind, Indices> open;
   std::map<Kind, std::int64_t> open_bytes;
   for (std::size_t i = candidates_.size(); i-- > 0;) {
     const Candidate& candidate = candidates_[i];
     if (candidate.placed || !candidate.parameter.requires_grad()) continue;
-    const Kind kind{candidate.rule, candidate.parameter.scalar_type()};
+    const Kind kind{candidate.rule, number_of(candidate.parameter.device()),
+                    candidate.parameter.scalar_type()};
     if (const auto group = group_of.find(i); group != group_of.end()) {
       grouped[{group->second, kind}].push_back(i);
       continue;
@@ -129,7 +138,7 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
     const std::string& name = candidates_[index].name;
     const at::Tensor& parameter = candidates_[index].parameter;
     const std::string what = "DistributedOptimizer: parameter '" + name + "'";
-    if (!parameter.device().is_cpu()) check_usable(parameter, what);  // says what to do
+    check_device(parameter.device(), what);
     if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
       throw Exception(
           {.code = ErrorCode::kInvalidArgument, .text = what + " is not of a floating dtype"});
@@ -150,11 +159,16 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
     options.prescale = 1.0 / factor;
     options.postscale = factor / (options_.op == ReduceOp::kAverage ? size : 1.0);
   }
+  const auto& [first, parameter] = parameters.front();
+  if (!parameter.device().is_cpu()) {
+    options.stream =
+        default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
+  }
   auto bucket = std::make_unique<Bucket>(engine_, std::move(options), std::move(parameters));
   for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
     bucket->slots()[slot].accumulator->add_post_hook(
         std::make_unique<GradientHook>(weak_from_this(), hooked_.size()));
-    hooked_.push_back({.bucket = bucket.get(), .slot = slot});
+    hooked_.push_back({.bucket = bucket.get(), .index = slot});
   }
   buckets_.push_back(std::move(bucket));
   for (std::size_t slot = 0; slot < candidates.size(); ++slot) {
@@ -180,9 +194,9 @@ void GradientReducer::gradient_is_there(std::size_t index) noexcept {
   }
 }
 
-void GradientReducer::take_gradient(const Hooked& hooked) {
+void GradientReducer::take_gradient(const Slot& hooked) {
   Bucket& bucket = *hooked.bucket;
-  const std::string& name = bucket.slots()[hooked.slot].name;
+  const std::string& name = hooked.get().name;
   if (synchronized_ && options_.op != ReduceOp::kAverage) {
     // To average once more is exact: every rank holds the same average. To sum is not.
     throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -200,7 +214,7 @@ void GradientReducer::take_gradient(const Hooked& hooked) {
                              "checkpointed segments that share a parameter use_reentrant=False"});
   }
   if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
-  bucket.take_gradient(hooked.slot);
+  bucket.take_gradient(hooked.index);
   if (bucket.complete() && options_.reduce_in_backward) bucket.submit();
 }
 
@@ -288,7 +302,7 @@ std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduc
         const auto& [rule, words] = rules_.at(bucket->rule());
         (*bucket.*
          submit)({.rule = rule, .words = words, .gradient_scale = scale, .reduced = reduced});
-        handles.push_back(bucket->handle());
+        bucket->append_handles(handles);
       }
       check(engine_->wait(handles));
     };
@@ -357,7 +371,7 @@ void GradientReducer::reduce_now() {
         }
         bucket->submit();
       }
-      handles.push_back(bucket->handle());
+      bucket->append_handles(handles);
     }
     check(engine_->wait(handles));
     for (const auto& bucket : buckets_) bucket->publish();
@@ -379,9 +393,9 @@ void GradientReducer::start_step() {
 
 // Memory must not change while other ranks read it.
 void GradientReducer::await_in_flight() {
-  for (const auto& bucket : buckets_) {
-    if (bucket->submitted()) (void)engine_->wait(bucket->handle());
-  }
+  std::vector<Handle> handles;
+  for (const auto& bucket : buckets_) bucket->append_handles(handles);
+  for (const Handle& handle : handles) (void)engine_->wait(handle);
 }
 
 void GradientReducer::throw_kept_error() {
@@ -406,8 +420,9 @@ Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (!gradient.defined()) {
     std::vector<std::int64_t> shape = parameter.sizes().vec();
     shape[0] = 0;
-    return {.indices = at::empty({0, 1}, at::TensorOptions().dtype(c10::ScalarType::Long)),
-            .values = at::empty(shape, parameter.options().requires_grad(false))};
+    const auto options = parameter.options().requires_grad(false);
+    return {.indices = at::empty({0, 1}, options.dtype(c10::ScalarType::Long)),
+            .values = at::empty(shape, options)};
   }
   const bool has_rows = gradient.layout() == c10::Layout::Sparse && gradient.sparse_dim() == 1;
   const at::Tensor sparse = (has_rows ? gradient : gradient.to_dense().to_sparse(1)).coalesce();
@@ -416,35 +431,48 @@ Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
 
 }  // namespace
 
-// Every rank gathers all ranks' rows, in one request for all parameters that any rank had sparse
-// gradients for.
+// The slots that any rank had sparse gradients for, in one request for those of a device.
 void GradientReducer::reduce_sparse() {
-  std::vector<std::pair<Bucket*, std::size_t>> slots;
-  std::vector<at::Tensor> pieces;
+  std::vector<Slot> slots;
   for (const auto& bucket : buckets_) {
     for (std::size_t i = 0; i < bucket->slots().size(); ++i) {
-      const BucketSlot& slot = bucket->slots()[i];
-      if (!bucket->sparse_anywhere(i) && !(slot.by_rows && bucket->dense_anywhere(i))) continue;
-      const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in the view
-      Rows rows = rows_of(travels ? slot.parameter.grad() : at::Tensor(), slot.parameter);
-      slots.emplace_back(bucket.get(), i);
-      pieces.push_back(std::move(rows.indices));
-      pieces.push_back(std::move(rows.values));
+      const bool by_rows = bucket->slots()[i].by_rows && bucket->dense_anywhere(i);
+      if (bucket->sparse_anywhere(i) || by_rows) slots.push_back({bucket.get(), i});
     }
   }
   if (slots.empty()) return;
+  while (!slots.empty()) {
+    const c10::Device device = slots.front().get().parameter.device();
+    const auto others = std::stable_partition(
+        slots.begin(), slots.end(),
+        [device](const Slot& slot) { return slot.get().parameter.device() == device; });
+    gather_rows({slots.begin(), others});
+    slots.erase(slots.begin(), others);
+  }
+  for (const auto& bucket : buckets_) bucket->move_sparse_out();
+}
+
+// Every rank gathers all ranks' rows.
+void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
+  std::vector<at::Tensor> pieces;
+  for (const Slot& place : slots) {
+    const BucketSlot& slot = place.get();
+    const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in the view
+    Rows rows = rows_of(travels ? slot.parameter.grad() : at::Tensor(), slot.parameter);
+    pieces.push_back(std::move(rows.indices));
+    pieces.push_back(std::move(rows.values));
+  }
   const HandleId handle = allgather_async(std::move(pieces), options_.name + "/sparse");
   const std::vector<at::Tensor> gathered = ciranda::synchronize(handle)->tensors;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    const auto [bucket, index] = slots[i];
-    BucketSlot& slot = bucket->slots()[index];
+    BucketSlot& slot = slots[i].get();
     at::Tensor values = gathered[2 * i + 1];
     if (options_.op == ReduceOp::kAverage) values.div_(static_cast<double>(engine_->size()));
     const at::Tensor sum =
         at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values, slot.parameter.sizes())
             .coalesce();
     at::Tensor& gradient = slot.parameter.mutable_grad();
-    if (!bucket->dense_anywhere(index)) {
+    if (!slots[i].bucket->dense_anywhere(slots[i].index)) {
       gradient = sum;
     } else if (slot.by_rows) {
       gradient = sum.to_dense();
@@ -453,7 +481,6 @@ void GradientReducer::reduce_sparse() {
       gradient = slot.view;
     }
   }
-  for (const auto& bucket : buckets_) bucket->move_sparse_out();
 }
 
 // -------------------------------------------------------------------------------------------

@@ -90,9 +90,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
  private:
   friend class GradientHook;
-  struct Hooked {  // a parameter that has a slot in a bucket
+  struct Slot {  // of a bucket
     Bucket* bucket = nullptr;
-    std::size_t slot = 0;
+    std::size_t index = 0;
+    BucketSlot& get() const { return bucket->slots()[index]; }
   };
   struct Candidate {  // any parameter of the optimizer
     std::string name;
@@ -106,7 +107,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   // In a thread of autograd, without the GIL. By the hook of `hooked_[index]`:
   void gradient_is_there(std::size_t index) noexcept EXCLUDES(mutex_);
-  void take_gradient(const Hooked& hooked) REQUIRES(mutex_);
+  void take_gradient(const Slot& hooked) REQUIRES(mutex_);
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
   void call_back_at_the_end() REQUIRES(mutex_);
@@ -115,6 +116,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void place_bucket(const std::vector<std::size_t>& candidates) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
   void reduce_sparse() REQUIRES(mutex_);
+  void gather_rows(const std::vector<Slot>& slots) REQUIRES(mutex_);
   void start_step() REQUIRES(mutex_);
   void await_in_flight() REQUIRES(mutex_);
   void throw_kept_error() REQUIRES(mutex_);
@@ -137,7 +139,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   };
   std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
   double norm_ GUARDED_BY(mutex_) = 0.0;
-  std::vector<Hooked> hooked_ GUARDED_BY(mutex_);
+  std::vector<Slot> hooked_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
 };
 

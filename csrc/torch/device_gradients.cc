@@ -1,0 +1,72 @@
+#include "torch/device_gradients.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+
+DeviceGradients::DeviceGradients(std::shared_ptr<Engine> engine,
+                                 std::shared_ptr<TorchStream> stream, Options options)
+    : engine_(std::move(engine)), stream_(std::move(stream)), options_(std::move(options)) {}
+
+at::Tensor DeviceGradients::lay_out(std::int64_t elements, c10::ScalarType dtype) {
+  memory_ =
+      at::zeros({elements}, at::TensorOptions().dtype(dtype).device(stream_->torch().device()));
+  const bool rounded = options_.wire_dtype && dtype == c10::ScalarType::Float;
+  sent_ = rounded
+              ? at::empty_like(memory_, memory_.options().dtype(scalar_type(*options_.wire_dtype)))
+              : memory_;
+  keep_for(stream_->torch(), memory_);
+  keep_for(stream_->torch(), sent_);
+  written();
+  spec_ =
+      std::make_shared<const RequestSpec>(RequestSpec{.name = options_.name,
+                                                      .op = options_.op,
+                                                      .prescale = options_.prescale,
+                                                      .postscale = options_.postscale,
+                                                      .backend = engine_->operations().gpu,
+                                                      .tensors = {spec_of(sent_, options_.name)}});
+  return memory_;
+}
+
+void DeviceGradients::written() {
+  const c10::Stream current = current_stream(memory_.device());
+  if (std::find(writers_.begin(), writers_.end(), current) == writers_.end()) {
+    writers_.push_back(current);
+  }
+}
+
+void DeviceGradients::submit() {
+  CIRANDA_ASSERT(handle_ == nullptr);
+  const c10::Stream current = current_stream(memory_.device());
+  for (const c10::Stream& writer : std::exchange(writers_, {})) {
+    if (writer != current) wait(current, *record(writer));
+  }
+  if (!sent_.is_same(memory_)) sent_.copy_(memory_);
+  Submission submission;
+  submission.spec = spec_;
+  submission.inputs = {data_of(sent_)};
+  submission.outputs = {data_of(sent_)};
+  submission.device = {.stream = stream_, .ready = record(current)};
+  handle_ = unwrap(engine_->submit(std::move(submission)));
+}
+
+void DeviceGradients::publish() {
+  retire();
+  if (!sent_.is_same(memory_)) memory_.copy_(sent_);
+}
+
+void DeviceGradients::retire() {
+  if (handle_ && handle_->finished()) {
+    wait(current_stream(memory_.device()), *handle_->finished());
+  }
+  handle_ = nullptr;
+}
+
+}  // namespace ciranda

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/runtime/engine.h"
+#include "torch/device_stream.h"
+
+namespace ciranda {
+
+// The gradients of a bucket where its parameters are on a GPU: one tensor there, and its allreduce.
+// The host never waits for the GPU.
+//
+// Not thread-safe; belongs to a Bucket. Throws Exception.
+class DeviceGradients {
+ public:
+  struct Options {
+    std::string name;  // the same on every rank
+    ReduceOp op = ReduceOp::kAverage;
+    double prescale = 1.0;
+    double postscale = 1.0;
+    std::optional<DType> wire_dtype = {};  // float32 gradients are rounded to it and summed in it
+  };
+  DeviceGradients(std::shared_ptr<Engine> engine, std::shared_ptr<TorchStream> stream,
+                  Options options);
+
+  // Fresh memory, of zeros.
+  at::Tensor lay_out(std::int64_t elements, c10::ScalarType dtype);
+  // The current stream has been told to write into it.
+  void written();
+  // Tells the other ranks that all is written. Does not block.
+  void submit();
+  // Of the latest submit(); null after retire().
+  const Handle& handle() const { return handle_; }
+  // The handle is done: what the current stream does from here on sees the reduced gradients.
+  void publish();
+  // The handle, if there is one, is done: the current stream may write into the memory again.
+  void retire();
+
+ private:
+  const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<TorchStream> stream_;
+  const Options options_;
+  at::Tensor memory_;
+  at::Tensor sent_;                   // what travels: the memory, or a copy in the wire dtype
+  std::vector<c10::Stream> writers_;  // of this step
+  std::shared_ptr<const RequestSpec> spec_;
+  Handle handle_;
+};
+
+}  // namespace ciranda
