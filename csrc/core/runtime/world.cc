@@ -68,7 +68,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
 Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   const Place& place = config.place;
   const BackendId chosen = config.engine.operations.cpu;
-  if (Status available = Backends::available(chosen); !available) {
+  if (Status available = Backends::available(chosen, config.engine.backends); !available) {
     Error error = available.error();
     error.text = "CIRANDA_CPU_OPERATIONS asks for " + std::string(backend_name(chosen)) + ", and " +
                  error.text;

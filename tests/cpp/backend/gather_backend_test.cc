@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "runtime/world.h"
+
 namespace ciranda::testing {
 namespace {
 
@@ -76,6 +78,34 @@ TEST(GatherBackend, SumsOnceAllRanksHaveStarted) {
     EXPECT_EQ(sums[rank].a, std::vector<float>{6});
     EXPECT_EQ(sums[rank].b, (std::vector<float>{60, -6}));
   }
+}
+
+// Its exchange is then the native backend's allgather.
+TEST(GatherBackend, RunsInTheWorldsOfItsRow) {
+  const BackendEntry row{
+      .id = BackendId::kGloo,
+      .make = [](BackendContext context) -> std::unique_ptr<Backend> {
+        return std::make_unique<GatherBackend>(std::move(context));
+      },
+      .facts = [] { return BackendFacts{.id = BackendId::kGloo, .available = true}; }};
+  World world(3, {.spin_ns = 20'000, .backends = {&row, 1}});
+  world.run([](Engine& engine) {
+    for (int step = 0; step < 5; ++step) {
+      std::vector<std::vector<float>> tensors(20);
+      std::vector<Handle> handles;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        tensors[i].assign(i, static_cast<float>(engine.rank()));
+        auto handle = allreduce(engine, tensors[i],
+                                {.name = "t" + std::to_string(i), .backend = BackendId::kGloo});
+        ASSERT_TRUE(handle.ok()) << handle.error().text;
+        handles.push_back(std::move(handle).value());
+      }
+      ASSERT_TRUE(engine.wait(handles).ok());
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_EQ(tensors[i], std::vector<float>(i, 3.0F));
+      }
+    }
+  });
 }
 
 TEST(GatherBackend, AbortEndsWhatWaitsForARank) {
