@@ -12,35 +12,21 @@ namespace {
 constexpr int kVersionMin = NCCL_VERSION(2, 14, 0);
 
 // A function of the library, found by its name.
-template <typename Function>
-struct Found;
-template <typename... Args>
-struct Found<ncclResult_t (*)(Args...)> {
+template <typename Call>
+struct Found {
   const char* name;
-  ncclResult_t (*call)(Args...) = nullptr;
+  Call call = nullptr;
 };
-
-#define CIRANDA_NCCL(member, function)  \
-  Found<decltype(&::function)> member { \
-#function                           \
-  }
 
 class LoadedNccl final : public NcclApi {
  public:
   // The name of a function that the library lacks; null if it has all.
   const char* find_functions(void* library) {
     const char* missing = nullptr;
-    const auto find = [&](auto& function) {
-      using Call = decltype(function.call);
+    each([&]<typename Call>(Found<Call>& function) {
       function.call = reinterpret_cast<Call>(::dlsym(library, function.name));
       if (function.call == nullptr) missing = function.name;
-    };
-    each(find);
-    error_string_ =
-        reinterpret_cast<decltype(error_string_)>(::dlsym(library, "ncclGetErrorString"));
-    last_error_ = reinterpret_cast<decltype(last_error_)>(::dlsym(library, "ncclGetLastError"));
-    if (error_string_ == nullptr) missing = "ncclGetErrorString";
-    if (last_error_ == nullptr) missing = "ncclGetLastError";
+    });
     return missing;
   }
 
@@ -48,8 +34,8 @@ class LoadedNccl final : public NcclApi {
     int code = 0;
     return get_version_.call(&code) == ncclSuccess ? code : 0;
   }
-  const char* error_string(ncclResult_t result) override { return error_string_(result); }
-  const char* last_error(ncclComm_t comm) override { return last_error_(comm); }
+  const char* error_string(ncclResult_t result) override { return error_string_.call(result); }
+  const char* last_error(ncclComm_t comm) override { return last_error_.call(comm); }
 
   ncclResult_t get_unique_id(ncclUniqueId* id) override { return get_unique_id_.call(id); }
   ncclResult_t comm_init_rank_config(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
@@ -106,36 +92,35 @@ class LoadedNccl final : public NcclApi {
  private:
   template <typename Fn>
   void each(Fn fn) {
-    fn(get_version_), fn(get_unique_id_), fn(comm_init_), fn(comm_get_async_error_);
+    fn(error_string_), fn(last_error_), fn(get_version_), fn(get_unique_id_), fn(comm_init_),
+        fn(comm_get_async_error_);
     fn(comm_finalize_), fn(comm_destroy_), fn(comm_abort_);
     fn(red_op_create_), fn(red_op_destroy_), fn(group_start_), fn(group_end_);
     fn(all_reduce_), fn(reduce_), fn(reduce_scatter_), fn(broadcast_), fn(all_gather_);
     fn(send_), fn(recv_);
   }
 
-  CIRANDA_NCCL(get_version_, ncclGetVersion);
-  CIRANDA_NCCL(get_unique_id_, ncclGetUniqueId);
-  CIRANDA_NCCL(comm_init_, ncclCommInitRankConfig);
-  CIRANDA_NCCL(comm_get_async_error_, ncclCommGetAsyncError);
-  CIRANDA_NCCL(comm_finalize_, ncclCommFinalize);
-  CIRANDA_NCCL(comm_destroy_, ncclCommDestroy);
-  CIRANDA_NCCL(comm_abort_, ncclCommAbort);
-  CIRANDA_NCCL(red_op_create_, ncclRedOpCreatePreMulSum);
-  CIRANDA_NCCL(red_op_destroy_, ncclRedOpDestroy);
-  CIRANDA_NCCL(group_start_, ncclGroupStart);
-  CIRANDA_NCCL(group_end_, ncclGroupEnd);
-  CIRANDA_NCCL(all_reduce_, ncclAllReduce);
-  CIRANDA_NCCL(reduce_, ncclReduce);
-  CIRANDA_NCCL(reduce_scatter_, ncclReduceScatter);
-  CIRANDA_NCCL(broadcast_, ncclBroadcast);
-  CIRANDA_NCCL(all_gather_, ncclAllGather);
-  CIRANDA_NCCL(send_, ncclSend);
-  CIRANDA_NCCL(recv_, ncclRecv);
-  decltype(&::ncclGetErrorString) error_string_ = nullptr;
-  decltype(&::ncclGetLastError) last_error_ = nullptr;
+  Found<decltype(&::ncclGetErrorString)> error_string_{"ncclGetErrorString"};
+  Found<decltype(&::ncclGetLastError)> last_error_{"ncclGetLastError"};
+  Found<decltype(&::ncclGetVersion)> get_version_{"ncclGetVersion"};
+  Found<decltype(&::ncclGetUniqueId)> get_unique_id_{"ncclGetUniqueId"};
+  Found<decltype(&::ncclCommInitRankConfig)> comm_init_{"ncclCommInitRankConfig"};
+  Found<decltype(&::ncclCommGetAsyncError)> comm_get_async_error_{"ncclCommGetAsyncError"};
+  Found<decltype(&::ncclCommFinalize)> comm_finalize_{"ncclCommFinalize"};
+  Found<decltype(&::ncclCommDestroy)> comm_destroy_{"ncclCommDestroy"};
+  Found<decltype(&::ncclCommAbort)> comm_abort_{"ncclCommAbort"};
+  Found<decltype(&::ncclRedOpCreatePreMulSum)> red_op_create_{"ncclRedOpCreatePreMulSum"};
+  Found<decltype(&::ncclRedOpDestroy)> red_op_destroy_{"ncclRedOpDestroy"};
+  Found<decltype(&::ncclGroupStart)> group_start_{"ncclGroupStart"};
+  Found<decltype(&::ncclGroupEnd)> group_end_{"ncclGroupEnd"};
+  Found<decltype(&::ncclAllReduce)> all_reduce_{"ncclAllReduce"};
+  Found<decltype(&::ncclReduce)> reduce_{"ncclReduce"};
+  Found<decltype(&::ncclReduceScatter)> reduce_scatter_{"ncclReduceScatter"};
+  Found<decltype(&::ncclBroadcast)> broadcast_{"ncclBroadcast"};
+  Found<decltype(&::ncclAllGather)> all_gather_{"ncclAllGather"};
+  Found<decltype(&::ncclSend)> send_{"ncclSend"};
+  Found<decltype(&::ncclRecv)> recv_{"ncclRecv"};
 };
-
-#undef CIRANDA_NCCL
 
 Error unsupported(std::string text) {
   return {.code = ErrorCode::kUnsupported, .text = std::move(text)};
@@ -146,6 +131,10 @@ std::string path_of(void* function, const char* name) {
   if (::dladdr(function, &found) == 0 || found.dli_fname == nullptr) return name;
   char path[PATH_MAX];
   return ::realpath(found.dli_fname, path) != nullptr ? path : found.dli_fname;
+}
+
+std::string named(int code, const std::string& path) {
+  return "NCCL " + nccl_version_text(code) + " in " + path;
 }
 
 }  // namespace
@@ -163,18 +152,21 @@ Result<NcclLibrary> load_nccl(const char* name) {
     return unsupported(std::string(name) + " is no NCCL: it does not tell its version");
   }
   NcclLibrary loaded{.version = nccl_version_text(code), .path = path_of(get_version, name)};
-  const std::string what = "NCCL " + loaded.version + " in " + loaded.path;
-  if (code < kVersionMin) {
-    return unsupported(what + " is too old: communicators that do not block need " +
-                       nccl_version_text(kVersionMin) +
-                       "; upgrade it, for example by `pip install --upgrade nvidia-nccl-cu13`");
-  }
+  CIRANDA_TRY(check_nccl_version(code, loaded.path));
   auto api = std::make_shared<LoadedNccl>();
   if (const char* missing = api->find_functions(library); missing != nullptr) {
-    return unsupported(what + " lacks " + missing + "; install another build of it");
+    return unsupported(named(code, loaded.path) + " lacks " + missing +
+                       "; install another build of it");
   }
   loaded.api = std::move(api);
   return loaded;
+}
+
+Status check_nccl_version(int code, const std::string& path) {
+  if (code >= kVersionMin) return {};
+  return unsupported(named(code, path) + " is too old: communicators that do not block need " +
+                     nccl_version_text(kVersionMin) +
+                     "; upgrade it, for example by `pip install --upgrade nvidia-nccl-cu13`");
 }
 
 std::string nccl_version_text(int code) {

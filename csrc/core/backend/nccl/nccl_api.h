@@ -65,6 +65,9 @@ inline constexpr const char* kNcclSoname = "libnccl.so.2";
 // kUnsupported, if there is none, or if it is older than 2.14, whose communicators block.
 Result<NcclLibrary> load_nccl(const char* name = kNcclSoname);
 
+// kUnsupported, if the NCCL in `path` is too old.
+Status check_nccl_version(int code, const std::string& path);
+
 // "2.30.7"
 std::string nccl_version_text(int code);
 

@@ -34,6 +34,13 @@ TEST(NcclLibrary, IsNotTakenForAnotherOne) {
   EXPECT_EQ(library.error().text, "libm.so.6 is no NCCL: it does not tell its version");
 }
 
+TEST(NcclVersion, OlderThanTwoFourteenIsTooOld) {
+  EXPECT_TRUE(check_nccl_version(NCCL_VERSION(2, 14, 0), "/lib/libnccl.so.2").ok());
+  EXPECT_EQ(check_nccl_version(NCCL_VERSION(2, 12, 12), "/lib/libnccl.so.2").error().text,
+            "NCCL 2.12.12 in /lib/libnccl.so.2 is too old: communicators that do not block need "
+            "2.14.0; upgrade it, for example by `pip install --upgrade nvidia-nccl-cu13`");
+}
+
 TEST(NcclVersion, IsWrittenAsPeopleDo) {
   EXPECT_EQ(nccl_version_text(NCCL_VERSION(2, 30, 7)), "2.30.7");
   EXPECT_EQ(nccl_version_text(NCCL_VERSION(2, 9, 10)), "2.9.10");
