@@ -101,6 +101,7 @@ TEST_P(GlooOnRanks, EveryDtypeAndOpIsReducedOutOfPlace) {
     for (const OpKind kind : {OpKind::kAllreduce, OpKind::kReducescatter}) {
       for (int d = 0; d < kDTypeCount; ++d) {
         const auto dtype = static_cast<DType>(d);
+        if (is_float8(dtype)) continue;  // the CPU only moves it
         for (const auto& [op, value] : expected) {
           if (op == ReduceOp::kAverage && n % 2 == 0) continue;  // no whole number
           const auto input = elements(dtype, 1001, engine.rank() + 1);
