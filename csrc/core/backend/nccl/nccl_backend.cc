@@ -63,7 +63,7 @@ Result<Greeting> decoded(std::span<const std::byte> bytes) {
   return greeting;
 }
 
-// Element counts by the offsets of an Execution.
+// Of the rank that has this index in an Execution's offsets.
 std::uint64_t part_bytes(const std::vector<std::uint64_t>& offsets, std::size_t index) {
   return offsets[index + 1] - offsets[index];
 }

@@ -56,7 +56,7 @@ class NcclBackend final : public Backend {
   Status check_device(const Execution& execution);
   std::vector<std::byte> hello();
   Status connect();
-  // True when it is done, as `status_` says; an error breaks the backend.
+  // True when it is done, as `status` says; an error breaks the backend.
   Result<bool> advance_front(Status& status);
   Status queue(Pending& pending, const NcclReduction& reduction);
   Status queue_calls(const Execution& execution, ncclRedOp_t op);

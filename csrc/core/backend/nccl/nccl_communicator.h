@@ -16,7 +16,7 @@ namespace ciranda {
 Error nccl_error(NcclApi& api, ncclComm_t comm, const std::string& what, ncclResult_t result);
 
 // This rank's end of a communicator that does not block. Nothing here does, but the destructor, for
-// at most twice the farewell. One thread at a time.
+// at most three farewells. One thread at a time.
 class NcclCommunicator {
  public:
   // Starts to make it, on the device of the calling thread. Every rank has to.
