@@ -61,6 +61,8 @@ class Backend {
   virtual void abort(const Error& why) = 0;
   // Why advance() can do nothing more, if so: the World must fail.
   virtual const Error* broken() const { return nullptr; }
+  // advance() has nothing to do until the backend calls wake(): who waits may sleep at once.
+  virtual bool will_wake() const { return false; }
   // After how long advance() is worth a call though nobody rings a bell, even if idle(): a device
   // may still work on what is done here. 0: somebody will.
   virtual std::uint64_t look_again_ns() const { return 0; }

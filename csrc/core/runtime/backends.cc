@@ -85,6 +85,12 @@ const Error* Backends::broken() const {
   return why;
 }
 
+bool Backends::will_wake() const {
+  return !idle() && std::all_of(all_.begin(), all_.end(), [](const auto& backend) {
+    return backend->idle() || backend->will_wake();
+  });
+}
+
 std::uint64_t Backends::look_again_ns() const {
   std::uint64_t soonest = 0;
   each([&](const Backend& backend) {

@@ -41,6 +41,7 @@ class Backends {
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
   const Error* broken() const;
+  bool will_wake() const;
   std::uint64_t look_again_ns() const;
   // In a child made by fork: gives up all of them without their destructors, whose threads exist in
   // the parent only.

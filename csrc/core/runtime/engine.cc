@@ -392,7 +392,7 @@ bool Engine::drive(std::span<const Handle> handles) {
       idle_since_ns = 0;
       continue;
     }
-    if (options_.spin_ns == 0) return false;
+    if (options_.spin_ns == 0 || backends_.will_wake()) return false;
     relax_core();
     const std::uint64_t now = monotonic_ns();
     if (idle_since_ns == 0) idle_since_ns = now;

@@ -31,6 +31,9 @@ class OneAtATime final : public Backend {
   const Error* broken() const override { return broken_ ? &*broken_ : nullptr; }
   std::uint64_t look_again_ns() const override { return idle() && !looks_again_ ? 0 : 5000; }
 
+  bool will_wake() const override { return will_wake_; }
+
+  bool will_wake_ = false;
   bool looks_again_ = false;
   int looks_ = 0;
   std::optional<Error> broken_;
@@ -86,6 +89,15 @@ TEST_F(BackendsTest, LookAgainAtWhatHasNothingToDo) {
   EXPECT_TRUE(backends_->resting());
   EXPECT_FALSE(backends_->advance());
   EXPECT_EQ(shm_->looks_, 1);
+}
+
+TEST_F(BackendsTest, LetWaitersSleepWhileTheyWillBeWoken) {
+  shm_->will_wake_ = true;
+  EXPECT_FALSE(backends_->will_wake());
+  start();
+  EXPECT_TRUE(backends_->will_wake());
+  shm_->will_wake_ = false;
+  EXPECT_FALSE(backends_->will_wake());
 }
 
 TEST_F(BackendsTest, RefuseWhatTheBackendDoesNotSupport) {

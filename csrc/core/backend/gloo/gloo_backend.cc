@@ -318,6 +318,9 @@ class GlooBackend final : public Backend {
     }
   }
 
+  // Its thread needs the core on which a waiter would look.
+  bool will_wake() const override { return thread_.has_value(); }
+
   const Error* broken() const override { return broken_ ? &*broken_ : nullptr; }
 
  private:
