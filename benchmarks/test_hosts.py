@@ -40,10 +40,18 @@ SLOW = Link(delay_ms=30, rate_mbit=20)
 SLOW_ROUNDS = 3
 SLOW_CALLS = 3  # in a row: BBR drains its queue every 10 s, which hits some calls and others not
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
+# How ciranda sends between hosts, as it stands in checks -> its variables.
+WAYS = {
+    "hosts": {},
+    "hosts.gloo": {"CIRANDA_CPU_OPERATIONS": "gloo", "CIRANDA_TRUSTED_NETWORK": "1"},
+}
+over_each_way = pytest.mark.parametrize("way", WAYS)
 Sides = Callable[[Network], list[Callable[[], Side]]]
 
 
-def through_hosts(network: Network, ours: bool, ranks_per_host: int = 1) -> Launcher:
+def through_hosts(
+    network: Network, ours: bool, ranks_per_host: int = 1, way: str = "hosts"
+) -> Launcher:
     """Ranks of ciranda, or of torch.distributed, on every host."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
@@ -67,6 +75,7 @@ def through_hosts(network: Network, ours: bool, ranks_per_host: int = 1) -> Laun
                     "CIRANDA_JOB_DIR": folder / f"host{host.index}",
                     "CIRANDA_RENDEZVOUS": f"{address}:{PORT}",
                     "CIRANDA_KEY_FILE": key,
+                    **WAYS[way],
                 }
             else:
                 env = {
@@ -113,19 +122,26 @@ def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]
         yield made
 
 
-def allreduce_sides(network: Network, ranks_per_host: int = 1) -> list[Callable[[], Side]]:
+def title_of(way: str) -> str:
+    return "" if way == "hosts" else " (ciranda on gloo)"
+
+
+def allreduce_sides(
+    network: Network, ranks_per_host: int = 1, way: str = "hosts"
+) -> list[Callable[[], Side]]:
     def make(name: str, script: str) -> Callable[[], Side]:
-        launcher = through_hosts(network, name == "ciranda", ranks_per_host)
+        launcher = through_hosts(network, name == "ciranda", ranks_per_host, way)
         return lambda: Side(name, launcher, script, (), 2 * ranks_per_host)
 
     return [make("ciranda", "allreduce_ciranda.py"), make("c10d", "allreduce_c10d.py")]
 
 
-def test_allreduce(network: Network, report: Report, benchmark: Any) -> None:
+@over_each_way
+def test_allreduce(network: Network, way: str, report: Report, benchmark: Any) -> None:
     times: dict[int, dict[str, Samples]] = {size: {} for size in ITERATIONS}
 
     def one_start() -> None:
-        with running(allreduce_sides(network)) as sides:
+        with running(allreduce_sides(network, way=way)) as sides:
             for _ in range(2 * ROUNDS_PER_START):
                 for size, iterations in ITERATIONS.items():
                     for side in sides:
@@ -135,22 +151,27 @@ def test_allreduce(network: Network, report: Report, benchmark: Any) -> None:
     benchmark.pedantic(one_start, rounds=1, iterations=1)
     names = list(times[4])
     report.table(
-        ["all-reduce, µs", *names],
+        [f"all-reduce, µs{title_of(way)}", *names],
         [[size_name(size), *(times[size][n].show(1) for n in names)] for size in ITERATIONS],
     )
     for size, key in ((4, "4B"), (MIB, "1MiB"), (64 * MIB, "64MiB")):
-        report.data[f"allreduce {key}, us"] = as_json(times[size])
-        report.data["panels"][f"{size_name(size)}, µs"] = times[size]
+        report.data[f"allreduce {key}, us{title_of(way)}"] = as_json(times[size])
+        report.data["panels"][f"{size_name(size)}, µs{title_of(way)}"] = times[size]
         ratio = times[size]["c10d"].over(times[size]["ciranda"])
-        report.check(f"hosts.{key}.c10d", f"all-reduce of {size_name(size)}: c10d ÷ ciranda", ratio)
+        report.check(
+            f"{way}.{key}.c10d",
+            f"all-reduce of {size_name(size)}: c10d ÷ ciranda{title_of(way)}",
+            ratio,
+        )
 
 
-def test_training(network: Network, report: Report, benchmark: Any) -> None:
+@over_each_way
+def test_training(network: Network, way: str, report: Report, benchmark: Any) -> None:
     rates: dict[str, Samples] = {}
 
     def one_start() -> None:
         def make(name: str) -> Callable[[], Side]:
-            launcher = through_hosts(network, name != "ddp")
+            launcher = through_hosts(network, name != "ddp", way=way)
             return lambda: Side(name, launcher, "train.py", ["--side", name, "--model", "mlp"])
 
         with running([make("ddp"), make("ciranda")]) as sides:
@@ -163,10 +184,12 @@ def test_training(network: Network, report: Report, benchmark: Any) -> None:
                     rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
 
     benchmark.pedantic(one_start, rounds=1, iterations=1)
-    report.table(["mlp, images/s", *rates], [["2 hosts", *(r.show(0) for r in rates.values())]])
-    report.data["mlp images/s"] = as_json(rates)
-    report.data["panels"]["mlp, images/s"] = rates
-    report.check("hosts.mlp.ddp", "mlp: ciranda ÷ DDP", rates["ciranda"].over(rates["ddp"]))
+    name = f"mlp, images/s{title_of(way)}"
+    report.table([name, *rates], [["2 hosts", *(r.show(0) for r in rates.values())]])
+    report.data[f"mlp images/s{title_of(way)}"] = as_json(rates)
+    report.data["panels"][name] = rates
+    ratio = rates["ciranda"].over(rates["ddp"])
+    report.check(f"{way}.mlp.ddp", f"mlp: ciranda ÷ DDP{title_of(way)}", ratio)
 
 
 # Linux's default, and what pauses least where packets are lost.
