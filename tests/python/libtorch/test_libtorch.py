@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from backends import GLOO
 
 import ciranda
 
@@ -55,6 +56,16 @@ def test_check_passes_on_every_rank(outcome: tuple[int, str], check: str) -> Non
     ranks, said = outcome
     for rank in range(ranks):
         assert f"[{rank}] passed {check}\n" in said, "\n".join(said.splitlines()[-20:])
+
+
+@pytest.mark.timeout(600)
+def test_two_gloos_reduce_in_one_process(program: Path, tmp_path: Path) -> None:
+    if why := GLOO.missing():
+        pytest.skip(why)
+    both = program.parent / "both_gloos"
+    launch = [*LAUNCH, "-np", 2, "--cpu-operations", "gloo", "--trusted-network"]
+    said = run(*launch, both, tmp_path / "meeting_point")
+    assert sorted(said.splitlines()) == ["[0] both reduced", "[1] both reduced"]
 
 
 @pytest.mark.timeout(600)
