@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <unordered_map>
 #include <utility>
 
 #include "core/base/mutex.h"
@@ -17,13 +16,13 @@ namespace ciranda {
 namespace {
 
 // The process has one default World; everything else belongs to an object.
-Mutex mutex;                                     // NOLINT: see above
-std::shared_ptr<World> world GUARDED_BY(mutex);  // NOLINT
-Handover handover GUARDED_BY(mutex);             // NOLINT
-std::unordered_map<c10::Device, std::shared_ptr<TorchStream>> streams GUARDED_BY(mutex);  // NOLINT
-std::atomic<Engine*> engine_at_fork{nullptr};  // NOLINT: read in the fork handler
-std::atomic<bool> forked{false};               // NOLINT
-Place place_at_fork;                           // NOLINT: read in the child, where no lock may be
+Mutex mutex;                                            // NOLINT: see above
+std::shared_ptr<World> world GUARDED_BY(mutex);         // NOLINT
+Handover handover GUARDED_BY(mutex);                    // NOLINT
+std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
+std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
+std::atomic<bool> forked{false};                        // NOLINT
+Place place_at_fork;  // NOLINT: read in the child, where no lock may be
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -53,7 +52,7 @@ void shutdown() {
   if (world == nullptr) return;
   world->engine()->shutdown();
   engine_at_fork.store(nullptr);
-  streams.clear();
+  stream.reset();
   world.reset();
 }
 
@@ -81,14 +80,20 @@ std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view
   refuse_in_forked_child();
   check_device(device, what);
   const MutexLock lock(mutex);
-  std::shared_ptr<TorchStream>& stream = streams[device];
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    throw Exception(
+        {.code = code,
+         .text = std::string(what) + ": the tensor is on " + device.str() + ", but " + why});
+  };
   if (stream == nullptr) {
-    if (const Status usable = Backends::available(BackendId::kNccl); !usable) {
-      Error error = usable.error();
-      error.text = std::string(what) + ": the tensor is on " + device.str() + ", but " + error.text;
-      throw Exception(std::move(error));
-    }
+    const Status usable = Backends::available(BackendId::kNccl);
+    if (!usable) refuse(usable.error().code, usable.error().text);
     stream = unwrap(TorchStream::make(device));
+  }
+  if (stream->torch().device() != device) {
+    refuse(ErrorCode::kInvalidArgument,
+           "this rank began with " + stream->torch().device().str() +
+               "; keep to one GPU a rank, for example by torch.cuda.set_device(local_rank())");
   }
   return stream;
 }

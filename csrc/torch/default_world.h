@@ -18,9 +18,9 @@ Place default_place();
 // The World; kNotInitialized without one, kForked in a child made by fork.
 std::shared_ptr<World> default_world();
 
-// The World's own stream of a GPU; made when it is first asked for. Throws kInvalidArgument for any
-// other kind of device, and kUnsupported where this build or this machine cannot run operations on
-// GPUs; the sentence begins with `what` and says what to do.
+// The World's own stream of its GPU, which is the first one that is asked for. Throws
+// kInvalidArgument for any other device, and kUnsupported where this build or this machine cannot
+// run operations on GPUs; the sentence begins with `what` and says what to do.
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what);
 
 // Throws kForked in a child made by fork, before it touches any lock.

@@ -70,7 +70,11 @@ Result<std::shared_ptr<TorchStream>> TorchStream::make(c10::Device device) {
 
 Status TorchStream::enter() {
   const c10::Device device = stream_.device();
-  return attempt(device, [&] { VirtualGuardImpl(device.type()).setDevice(device); });
+  return attempt(device, [&] { before_ = VirtualGuardImpl(device.type()).exchangeDevice(device); });
+}
+
+void TorchStream::leave() {
+  VirtualGuardImpl(before_.type()).uncheckedSetDevice(before_);
 }
 
 Status TorchStream::wait(const DeviceEvent& event) {

@@ -22,6 +22,7 @@ class TorchStream final : public DeviceStream {
   int device() const override { return stream_.device_index(); }
   void* native() const override { return native_; }
   Status enter() override;
+  void leave() override;
   // `event` comes from record().
   Status wait(const DeviceEvent& event) override;
   Result<std::shared_ptr<DeviceEvent>> record() override;
@@ -31,6 +32,7 @@ class TorchStream final : public DeviceStream {
 
   const c10::Stream stream_;
   void* const native_;
+  c10::Device before_ = stream_.device();  // the thread's, at enter()
 };
 
 // The stream that torch uses for `device` in this thread.
