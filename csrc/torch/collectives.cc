@@ -105,11 +105,14 @@ HandleId start(std::shared_ptr<PendingCollective> pending, const std::string& wh
     pending->stream =
         place(*pending->world, device_of(pending->inputs, what), what, spec, submission);
   }
-  if (pending->stream) {
-    for (const auto* tensors : {&pending->inputs, &pending->outputs}) {
-      for (const at::Tensor& tensor : *tensors) {
-        if (tensor.defined()) keep_for(pending->stream->torch(), tensor);
-      }
+  const auto reach = [&](const at::Tensor& tensor) {
+    if (pending->stream) keep_for(pending->stream->torch(), tensor);
+    return data_of(tensor);
+  };
+  if (!spec.in_arena) {
+    for (const at::Tensor& input : pending->inputs) submission.inputs.push_back(reach(input));
+    for (const at::Tensor& output : pending->outputs) {
+      if (output.defined()) submission.outputs.push_back(reach(output));
     }
   }
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
@@ -130,17 +133,14 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
                            std::vector<at::Tensor> outputs, const std::string& what) {
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
-  Submission submission;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     spec.tensors.push_back(spec_of(inputs[i], what));
     check_same(inputs[i], outputs[i], what);
-    submission.inputs.push_back(data_of(inputs[i]));
-    submission.outputs.push_back(data_of(outputs[i]));
   }
   if (inputs.empty()) refuse(what, "the list of tensors is empty");
   pending->inputs = std::move(inputs);
   pending->outputs = std::move(outputs);
-  return start(std::move(pending), what, std::move(spec), std::move(submission));
+  return start(std::move(pending), what, std::move(spec), {});
 }
 
 // allgather, alltoall, reducescatter: the output is made once its rows are known. The callback may
@@ -157,7 +157,6 @@ HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
     TensorSpec tensor = spec_of(input, what);
     if (spec.kind != OpKind::kReducescatter) tensor.shape[0] = kAnyRows;
     spec.tensors.push_back(std::move(tensor));
-    submission.inputs.push_back(data_of(input));
   }
   if (inputs.empty()) refuse(what, "the list of tensors is empty");
   submission.rows = std::move(rows);
@@ -196,13 +195,13 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
   spec.tensors.push_back(spec_of(input, what));
   if (!output.is_same(input)) check_same(input, output, what);
   Submission submission;
-  submission.inputs.push_back(data_of(input));
-  submission.outputs.push_back(data_of(output));
   const auto stream = place(*world, input.device(), what, spec, submission);
   if (stream) {
     keep_for(stream->torch(), input);
     keep_for(stream->torch(), output);
   }
+  submission.inputs.push_back(data_of(input));
+  submission.outputs.push_back(data_of(output));
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
   const Handle handle = unwrap(world->engine()->submit(std::move(submission)));
   check(world->engine()->wait(handle));

@@ -29,19 +29,21 @@ std::string joined(c10::IntArrayRef numbers) {
   return text;
 }
 
-// "'fc.weight' float32[3, 2], strides (2, 1), trained"
+// "'fc.weight' float32[3, 2], strides (2, 1), trained"; a GPU's number may differ between ranks.
 std::string describe(const std::string& name, const at::Tensor& parameter) {
   const c10::ScalarType type = parameter.scalar_type();
   const auto known = find_dtype(type);
   const std::string dtype(known ? dtype_name(*known) : c10::toString(type));
   return "'" + name + "' " + dtype + "[" + joined(parameter.sizes()) + "], strides (" +
-         joined(parameter.strides()) + "), " + (parameter.requires_grad() ? "trained" : "frozen");
+         joined(parameter.strides()) + "), " + (parameter.requires_grad() ? "trained" : "frozen") +
+         (parameter.is_cpu() ? "" : ", on " + c10::DeviceTypeName(parameter.device().type(), true));
 }
 
 std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
-  if (!parameter.device().is_cpu() || parameter.layout() != c10::Layout::Strided) {
-    return "is no dense CPU tensor";
+  if (!parameter.is_cpu()) {
+    return "is on " + parameter.device().str() + ", and ranks share the step of the CPU's only";
   }
+  if (parameter.layout() != c10::Layout::Strided) return "is not dense";
   if (!parameter.is_floating_point()) return "is not of a floating dtype";
   if (!HostStep::can_move(parameter)) {
     return "shares its memory with another tensor (a state_dict that is still held, a view)";

@@ -1,0 +1,90 @@
+"""Tensors that are not on the CPU, where no GPU is needed: torch's fake tensors only say that they
+are on a device. What a GPU computes is tested in tests/python/gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from rank_checks import on_ranks
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import ciranda.torch as hvd
+from ciranda.errors import InvalidArgumentError, MismatchError, UnsupportedError
+
+# Where there is a GPU, a fake tensor on it would be taken for a real one.
+MISSING = [device for device in ("cuda:0",) if not torch.cuda.is_available()]
+
+
+def on(device: str) -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.empty(4, device=device)
+
+
+def collectives(tensor: torch.Tensor) -> list[Callable[[], Any]]:
+    return [
+        lambda: hvd.allreduce(tensor),
+        lambda: hvd.allreduce_(tensor),
+        lambda: hvd.allreduce_async_(tensor),
+        lambda: hvd.grouped_allreduce_([tensor, tensor]),
+        lambda: hvd.broadcast_(tensor, 0),
+        lambda: hvd.allgather(tensor),
+        lambda: hvd.alltoall(tensor),
+        lambda: hvd.reducescatter(tensor),
+        lambda: hvd.broadcast_parameters({"w": tensor}, 0),
+    ]
+
+
+@on_ranks(2)
+def test_a_gpu_tensor_without_a_gpu_is_refused_in_one_sentence() -> None:
+    for device in MISSING:
+        for collective in collectives(on(device)):
+            with pytest.raises(UnsupportedError) as refused:
+                collective()
+            said = str(refused.value)
+            assert f": the tensor is on {device}, but " in said and "\n" not in said
+
+
+@on_ranks(2)
+def test_a_device_that_nothing_reduces_is_refused_in_one_sentence() -> None:
+    for device in ("mps:0", "xpu:0"):
+        for collective in collectives(on(device)):
+            with pytest.raises(InvalidArgumentError, match=f"{device}; pass tensor.cpu\\(\\)"):
+                collective()
+
+
+@on_ranks(2)
+def test_a_group_lies_on_one_device() -> None:
+    for device in MISSING:
+        for other in (torch.ones(4), on("cuda:1")):
+            with pytest.raises(
+                InvalidArgumentError, match=f"one tensor is on {device} and another"
+            ):
+                hvd.grouped_allreduce_([on(device), other])
+
+
+@on_ranks(2)
+def test_parameters_on_a_gpu_need_one() -> None:
+    for device in MISSING:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(on(device))], lr=0.1)
+        with pytest.raises(
+            UnsupportedError, match=r"parameter 'group.0.param.0': .* on cuda:0, bu"
+        ):
+            hvd.DistributedOptimizer(optimizer)
+
+
+@on_ranks(2)
+def test_ranks_do_not_share_the_step_of_a_gpu() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(on("cuda:0"))], lr=0.1)
+    with pytest.raises(ValueError, match="is on cuda:0, and ranks share the step of the CPU's on"):
+        hvd.DistributedOptimizer(optimizer, shard_step="host")
+
+
+@on_ranks(2)
+def test_ranks_that_train_on_different_kinds_of_device_are_told() -> None:
+    tensor = on("cuda:0") if hvd.rank() == 1 else torch.ones(4)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(tensor)], lr=0.1)
+    with pytest.raises(MismatchError, match=r"rank 1 has '.*' float32\[4\], .* trained, on cuda;"):
+        hvd.DistributedOptimizer(optimizer)
