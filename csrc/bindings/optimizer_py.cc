@@ -12,7 +12,7 @@ using Released = py::call_guard<py::gil_scoped_release>;
 void bind_optimizer(py::module_& module) {
   module.def(
       "check_options",
-      [](int op, double predivide_factor, int passes, std::int64_t bucket_bytes,
+      [](int op, double predivide_factor, int passes, std::optional<std::int64_t> bucket_bytes,
          std::optional<double> max_grad_norm) {
         check_options(static_cast<ReduceOp>(op), predivide_factor, passes, bucket_bytes,
                       max_grad_norm);
@@ -61,7 +61,8 @@ void bind_optimizer(py::module_& module) {
   py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(
       module, "GradientReducer", "Reduces the gradients of an optimizer's parameters.")
       .def(py::init([](const std::string& name, int op, double predivide_factor, int passes,
-                       Compression compression, bool sparse_as_dense, std::int64_t bucket_bytes,
+                       Compression compression, bool sparse_as_dense,
+                       std::optional<std::int64_t> bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
                        bool reduce_in_backward, bool share_parameters) {
              return make_gradient_reducer({.name = name,

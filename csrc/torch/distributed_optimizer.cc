@@ -38,15 +38,16 @@ std::string describe(const DistributedOptions& options, bool shared) {
   const char* const kShardSteps[] = {"kOff", "kAuto", "kHost"};
   const char* const kCompressions[] = {"kNone", "kFloat16", "kBFloat16"};
   const auto index = [](auto option) { return static_cast<std::size_t>(option); };
-  return c10::str(
-      "shard_step=", kShardSteps[index(options.shard_step)], " (", shared ? "shared" : "not shared",
-      "), max_grad_norm=", exact(options.max_grad_norm.value_or(0.0)),
-      ", op=", options.op == Op::kSum ? "kSum" : "kAverage",
-      ", gradient_predivide_factor=", exact(options.gradient_predivide_factor),
-      ", backward_passes_per_step=", options.backward_passes_per_step,
-      ", compression=", kCompressions[index(options.compression)],
-      ", sparse_as_dense=", options.sparse_as_dense, ", bucket_bytes=", options.bucket_bytes,
-      ", share_parameters=", options.share_parameters);
+  return c10::str("shard_step=", kShardSteps[index(options.shard_step)], " (",
+                  shared ? "shared" : "not shared",
+                  "), max_grad_norm=", exact(options.max_grad_norm.value_or(0.0)),
+                  ", op=", options.op == Op::kSum ? "kSum" : "kAverage",
+                  ", gradient_predivide_factor=", exact(options.gradient_predivide_factor),
+                  ", backward_passes_per_step=", options.backward_passes_per_step,
+                  ", compression=", kCompressions[index(options.compression)],
+                  ", sparse_as_dense=", options.sparse_as_dense,
+                  ", bucket_bytes=", options.bucket_bytes.value_or(0),
+                  ", share_parameters=", options.share_parameters);
 }
 
 // What the optimizer has against sharing its step, as the rest of a sentence.

@@ -89,8 +89,17 @@ std::size_t GradientReducer::bucket_count() {
 // -------------------------------------------------------------------------------------------
 // Layout
 
+namespace {
+
+// The CPU reduces what its caches hold; for a GPU's network to be busy takes more.
+constexpr std::int64_t kBucketBytes = 4 << 20;
+constexpr std::int64_t kDeviceBucketBytes = 25 << 20;
+
+}  // namespace
+
 // Every parameter that requires a gradient and has no place yet gets one: in groups as the user
-// asked, else in reverse order of registration (backward's order), by dtype, up to bucket_bytes.
+// asked, else in reverse order of registration (backward's order), by device and dtype, up to
+// bucket_bytes.
 void GradientReducer::place_unfrozen() {
   if (unplaced_ == 0) return;
   std::map<std::size_t, std::size_t> group_of;
@@ -99,7 +108,7 @@ void GradientReducer::place_unfrozen() {
   }
   using Indices = std::vector<std::size_t>;  // of candidates
   std::vector<Indices> full;
-  // Devices by number: their indices differ between ranks.
+  // Devices by number: a GPU's index differs between ranks.
   std::vector<c10::Device> devices;
   const auto number_of = [&devices](c10::Device device) {
     const auto number = std::find(devices.begin(), devices.end(), device) - devices.begin();
@@ -120,7 +129,9 @@ void GradientReducer::place_unfrozen() {
       continue;
     }
     const auto bytes = static_cast<std::int64_t>(candidate.parameter.nbytes());
-    if (!open[kind].empty() && open_bytes[kind] + bytes > options_.bucket_bytes) {
+    const std::int64_t bytes_max = options_.bucket_bytes.value_or(
+        candidate.parameter.is_cpu() ? kBucketBytes : kDeviceBucketBytes);
+    if (!open[kind].empty() && open_bytes[kind] + bytes > bytes_max) {
       full.push_back(std::exchange(open[kind], {}));
       open_bytes[kind] = 0;
     }

@@ -24,7 +24,7 @@ struct ReducerOptions {
   int backward_passes_per_step = 1;
   std::optional<DType> wire_dtype = {};  // of float32 gradients, see RequestSpec
   bool sparse_as_dense = false;
-  std::int64_t bucket_bytes = 4 << 20;
+  std::optional<std::int64_t> bucket_bytes = {};  // 4 MiB, on a GPU 25 MiB
   // Parameters (by position) that shall be reduced together; each group becomes a bucket.
   std::vector<std::vector<std::size_t>> groups;
   // step() replaces the optimizer's own: the ranks of the host share its work. Without

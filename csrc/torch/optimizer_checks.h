@@ -15,7 +15,7 @@ namespace ciranda {
 // alike. All throw Exception.
 
 void check_options(ReduceOp op, double predivide_factor, int backward_passes_per_step,
-                   std::int64_t bucket_bytes, std::optional<double> max_grad_norm);
+                   std::optional<std::int64_t> bucket_bytes, std::optional<double> max_grad_norm);
 
 // The optimizer's parameters `owned`, each with its first name, in the order of `named`.
 NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParameters& named);

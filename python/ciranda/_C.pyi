@@ -182,7 +182,7 @@ class GradientReducer:
     """
     Reduces the gradients of an optimizer's parameters.
     """
-    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool, share_parameters: bool) -> None:
+    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool, share_parameters: bool) -> None:
         ...
     def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], rules: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
         ...
@@ -240,7 +240,7 @@ def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typ
     """
     Blocking, in place; of any layout and dtype.
     """
-def check_options(op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, max_grad_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+def check_options(op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, max_grad_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
     ...
 def cpu_operations() -> str:
     """
