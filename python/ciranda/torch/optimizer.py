@@ -30,8 +30,13 @@ class _Distributed:
     _ciranda_skip_synchronize: bool
     _ciranda_host_step: HostStep | None
     _ciranda_max_norm: float  # 0: no clipping
-    grad_norm: float  # with max_grad_norm: of the latest step's gradients, before clipping
+    _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _parameter_names: dict[torch.Tensor, str]
+
+    @property
+    def grad_norm(self) -> float:
+        """With max_grad_norm: of the latest step's gradients, before clipping. Waits for a GPU."""
+        return float(self._ciranda_norm)
 
     def synchronize(self) -> None:
         """Blocks until every p.grad holds the gradient reduced over the ranks.
@@ -110,12 +115,15 @@ class _Distributed:
     def _clip(self) -> None:
         if not self._ciranda_max_norm:
             return
-        # What torch's GradScaler leaves to a fused step to unscale.
-        scale = float(getattr(self, "grad_scale", None) or 1.0)
         groups = self.param_groups  # type: ignore[attr-defined]
         parameters = [parameter for group in groups for parameter in group["params"]]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._ciranda_max_norm * scale)
-        self.grad_norm = float(norm) / scale
+        norm = torch.nn.utils.get_total_norm(
+            [parameter.grad for parameter in parameters if parameter.grad is not None]
+        )
+        # What torch's GradScaler leaves to a fused step to unscale.
+        scale = getattr(self, "grad_scale", None)
+        self._ciranda_norm = norm if scale is None else norm / scale
+        torch.nn.utils.clip_grads_with_norm_(parameters, self._ciranda_max_norm, self._ciranda_norm)
 
     @torch.no_grad()
     def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -133,7 +141,7 @@ class _Distributed:
             scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
             host_step.run(scale, not self._ciranda_skip_synchronize, self._ciranda_max_norm)
             if self._ciranda_max_norm:
-                self.grad_norm = self._ciranda_reducer.norm()
+                self._ciranda_norm = self._ciranda_reducer.norm()
         self._ciranda_reducer.finish_step()
         return loss
 
