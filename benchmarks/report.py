@@ -105,6 +105,10 @@ TARGETS: dict[str, Target] = {
     # A ring over N ranks crosses each link with 2(N-1)/N of the bytes, over H hosts 2(H-1)/H.
     "hosts.hierarchical.bytes": at_most(1.15),
     "hosts.hierarchical.time": at_most(1.6, "x"),
+    "gpu.large.ddp": at_least(1.0),
+    "gpu.resnet50.ddp": at_least(1.0),
+    "gpu.large.one": at_least(0.99),
+    "gpu.resnet50.one": at_least(0.99),
     "overhead.per_parameter": at_most(1.5, " µs"),
     # MiB over the allowance of 5 % of the gradients + 16 MiB.
     "overhead.memory.mlp": at_most(0, " MiB"),
