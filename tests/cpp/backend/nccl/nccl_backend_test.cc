@@ -67,10 +67,10 @@ TEST_F(Nccl, SumsOnOneAndOnSeveralRanks) {
 }
 
 TEST_F(Nccl, IsDoneWhileTheDeviceHasNotBegun) {
+  auto data = tensors(2);
   Ranks ranks(nccl_, 2);
   expect_sum(ranks);
   for (auto& stream : ranks.streams) stream->hold();
-  auto data = tensors(2);
   std::vector<Outcome> outcomes(2);
   start(ranks, data, outcomes);
   ASSERT_TRUE(ranks.until([&] { return all_done(outcomes); }));
@@ -83,8 +83,8 @@ TEST_F(Nccl, IsDoneWhileTheDeviceHasNotBegun) {
 }
 
 TEST_F(Nccl, ReadsNothingBeforeItIsReady) {
-  Ranks ranks(nccl_, 2);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2);
   std::vector<Outcome> outcomes(2);
   FakeStream users(1);  // rank 1's
   users.hold();
@@ -101,8 +101,8 @@ TEST_F(Nccl, ReadsNothingBeforeItIsReady) {
 }
 
 TEST_F(Nccl, WaitsForEachMemberOfAFusedExecution) {
-  Ranks ranks(nccl_, 2);
   std::vector<std::vector<float>> first = tensors(2), second = tensors(2), none = tensors(2, 0);
+  Ranks ranks(nccl_, 2);
   std::vector<Outcome> outcomes(2);
   std::vector<std::unique_ptr<FakeStream>> users;
   for (std::size_t rank = 0; rank < 2; ++rank) {
@@ -124,8 +124,8 @@ TEST_F(Nccl, WaitsForEachMemberOfAFusedExecution) {
 }
 
 TEST_F(Nccl, StartsNothingBeforeTheOtherRanksHave) {
-  Ranks ranks(nccl_, 2);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2);
   std::vector<Outcome> outcomes(2);
   ranks[0].start(allreduce({&data[0]}, ranks.streams[0], outcomes[0]));
   for (int i = 0; i < 50; ++i) ranks[0].advance();
@@ -139,8 +139,8 @@ TEST_F(Nccl, StartsNothingBeforeTheOtherRanksHave) {
 }
 
 TEST_F(Nccl, SaysWhatItCannotScaleAndGoesOn) {
-  Ranks ranks(nccl_, 2);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2);
   std::vector<Outcome> outcomes(2);
   for (int rank = 0; rank < 2; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
@@ -158,8 +158,8 @@ TEST_F(Nccl, SaysWhatItCannotScaleAndGoesOn) {
 }
 
 TEST_F(Nccl, ScalesByAnOperatorThatItDestroys) {
-  Ranks ranks(nccl_, 2);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2);
   std::vector<Outcome> outcomes(2);
   for (int rank = 0; rank < 2; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
@@ -176,9 +176,9 @@ TEST_F(Nccl, ScalesByAnOperatorThatItDestroys) {
 }
 
 TEST_F(Nccl, AnotherDeviceBreaksItWithASentence) {
+  auto data = tensors(1);
   Ranks ranks(nccl_, 1);
   expect_sum(ranks);
-  auto data = tensors(1);
   Outcome outcome;
   ranks[0].start(allreduce({&data[0]}, std::make_shared<FakeStream>(7), outcome));
   ASSERT_NE(ranks[0].broken(), nullptr);
@@ -190,8 +190,8 @@ TEST_F(Nccl, AnotherDeviceBreaksItWithASentence) {
 }
 
 TEST_F(Nccl, MemoryOfTheCpuBreaksItWithASentence) {
-  Ranks ranks(nccl_, 1);
   auto data = tensors(1);
+  Ranks ranks(nccl_, 1);
   Outcome outcome;
   Execution execution = allreduce({&data[0]}, ranks.streams[0], outcome);
   execution.device.clear();
@@ -203,8 +203,8 @@ TEST_F(Nccl, MemoryOfTheCpuBreaksItWithASentence) {
 
 TEST_F(Nccl, ARankThatCannotConnectIsNamed) {
   nccl_->fail_init_of(1);
-  Ranks ranks(nccl_, 2, kHasty);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2, kHasty);
   std::vector<Outcome> outcomes(2);
   start(ranks, data, outcomes);
   ASSERT_TRUE(ranks.until([&] { return ranks[1].broken() != nullptr; }));
@@ -217,8 +217,8 @@ TEST_F(Nccl, ARankThatCannotConnectIsNamed) {
 
 TEST_F(Nccl, ConnectingHasAnEnd) {
   nccl_->never_connect();
-  Ranks ranks(nccl_, 2, kHasty);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2, kHasty);
   std::vector<Outcome> outcomes(2);
   start(ranks, data, outcomes);
   ASSERT_TRUE(ranks.until([&] { return ranks[0].broken() && ranks[1].broken(); }));
@@ -227,8 +227,8 @@ TEST_F(Nccl, ConnectingHasAnEnd) {
 }
 
 TEST_F(Nccl, AnErrorOfTheDeviceIsSeenThoughNothingIsStarted) {
-  Ranks ranks(nccl_, 2, kHasty);
   auto data = tensors(2);
+  Ranks ranks(nccl_, 2, kHasty);
   std::vector<Outcome> outcomes(2);
   for (auto& stream : ranks.streams) stream->hold();
   start(ranks, data, outcomes);
@@ -253,9 +253,9 @@ TEST_F(Nccl, NothingIsLookedAtWhenTheDeviceIsAtRest) {
 }
 
 TEST_F(Nccl, AbortEndsWhatWaitsForALostRank) {
+  auto data = tensors(2);
   Ranks ranks(nccl_, 2, kHasty);
   expect_sum(ranks);
-  auto data = tensors(2);
   Outcome lost;
   ranks[0].start(allreduce({&data[0]}, ranks.streams[0], lost));
   ASSERT_TRUE(ranks.until([&] { return lost.status.has_value(); }));
