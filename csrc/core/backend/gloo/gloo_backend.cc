@@ -372,10 +372,11 @@ std::unique_ptr<Backend> make_gloo(BackendContext context) {
 }
 
 BackendFacts gloo_facts() {
-  return {.id = BackendId::kGloo,
-          .available = true,
-          .version = GlooGroup::version(),
-          .path = GlooGroup::path()};
+  static const BackendFacts facts{.id = BackendId::kGloo,
+                                  .available = true,
+                                  .version = GlooGroup::version(),
+                                  .path = GlooGroup::path()};
+  return facts;
 }
 
 }  // namespace ciranda
