@@ -10,7 +10,9 @@
 find_path(CIRANDA_GLOO_INCLUDE gloo/allreduce.h DOC "folder of gloo/allreduce.h")
 find_library(CIRANDA_GLOO_LIBRARY gloo DOC "libgloo.so")
 find_program(CIRANDA_SED sed DOC "GNU sed")
-mark_as_advanced(CIRANDA_GLOO_INCLUDE CIRANDA_GLOO_LIBRARY CIRANDA_SED)
+find_file(CIRANDA_GLOO_COPYRIGHT copyright NO_DEFAULT_PATH
+          PATHS /usr/share/doc/libgloo0 /usr/share/doc/libgloo-dev DOC "license of libgloo")
+mark_as_advanced(CIRANDA_GLOO_INCLUDE CIRANDA_GLOO_LIBRARY CIRANDA_SED CIRANDA_GLOO_COPYRIGHT)
 
 set(ciranda_private_gloo "${PROJECT_BINARY_DIR}/gloo/libcgloo.so")
 if(CIRANDA_GLOO_INCLUDE AND CIRANDA_GLOO_LIBRARY AND CIRANDA_SED)

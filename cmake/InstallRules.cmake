@@ -28,6 +28,10 @@ endif()
 if(CIRANDA_WITH_gloo)
   foreach(component python development)
     install(PROGRAMS "${ciranda_private_gloo}" DESTINATION ${ciranda_lib_dir} COMPONENT ${component})
+    if(CIRANDA_GLOO_COPYRIGHT)
+      install(FILES "${CIRANDA_GLOO_COPYRIGHT}" DESTINATION ${ciranda_lib_dir}
+              RENAME libcgloo.copyright COMPONENT ${component})
+    endif()
   endforeach()
 endif()
 
