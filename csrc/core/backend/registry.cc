@@ -6,11 +6,11 @@
 namespace ciranda {
 
 const std::vector<BackendEntry>& backend_entries() {
-  static const std::vector<BackendEntry> entries = {
+  static const std::vector<BackendEntry> kEntries = {
       {BackendId::kGloo, make_gloo, gloo_facts},
       {BackendId::kNccl, make_nccl, nccl_facts},
   };
-  return entries;
+  return kEntries;
 }
 
 std::vector<BackendFacts> backend_facts() {

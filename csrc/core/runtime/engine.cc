@@ -713,7 +713,7 @@ BackendContext Engine::backend_context() {
       .local_rank = mesh_.self,
       .local_size = mesh_.size,
       .address = remote_.address,
-      .exchange = [this](std::string name,
+      .exchange = [this](const std::string& name,
                          std::vector<std::byte> mine) { return exchange(name, std::move(mine)); },
       .wake =
           [this] {

@@ -372,11 +372,11 @@ std::unique_ptr<Backend> make_gloo(BackendContext context) {
 }
 
 BackendFacts gloo_facts() {
-  static const BackendFacts facts{.id = BackendId::kGloo,
-                                  .available = true,
-                                  .version = GlooGroup::version(),
-                                  .path = GlooGroup::path()};
-  return facts;
+  static const BackendFacts kFacts{.id = BackendId::kGloo,
+                                   .available = true,
+                                   .version = GlooGroup::version(),
+                                   .path = GlooGroup::path()};
+  return kFacts;
 }
 
 }  // namespace ciranda

@@ -142,7 +142,8 @@ std::string named(int code, const std::string& path) {
 Result<NcclLibrary> load_nccl(const char* name) {
   void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return unsupported(std::string("there is no NCCL (") + ::dlerror() +
+    const std::string why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is the thread's
+    return unsupported("there is no NCCL (" + why +
                        "); install it, for example by `pip install nvidia-nccl-cu13`");
   }
   using GetVersion = decltype(&::ncclGetVersion);

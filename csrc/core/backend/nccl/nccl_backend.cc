@@ -21,7 +21,7 @@ class OnDevice {
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
-  const Status& status() const { return entered_; }
+  Status status() const { return entered_; }
 
  private:
   DeviceStream& stream_;

@@ -11,8 +11,8 @@ namespace {
 
 // Once a process: a library stays loaded.
 const Result<NcclLibrary>& library() {
-  static const Result<NcclLibrary> loaded = load_nccl();
-  return loaded;
+  static const Result<NcclLibrary> kLoaded = load_nccl();
+  return kLoaded;
 }
 
 // Why no GPU of this machine can be used; empty if one can. Wakes the driver.
@@ -47,10 +47,10 @@ BackendFacts nccl_facts() {
   }
   facts.version = library().value().version;
   facts.path = library().value().path;
-  static const std::string why = why_no_gpu();
-  facts.available = why.empty();
+  static const std::string kWhy = why_no_gpu();
+  facts.available = kWhy.empty();
   if (!facts.available) {
-    facts.why_not = "NCCL needs a GPU, and " + why + "; keep the tensors on the CPU";
+    facts.why_not = "NCCL needs a GPU, and " + kWhy + "; keep the tensors on the CPU";
   }
   return facts;
 }
