@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,7 +67,7 @@ class GatherBackend final : public Backend {
           sum[i] += value;
         }
       }
-      std::memcpy(buffer.out, sum.data(), buffer.out_bytes);
+      std::ranges::copy(std::as_bytes(std::span(sum)), buffer.out);
       offset += buffer.out_bytes;
     }
   }
