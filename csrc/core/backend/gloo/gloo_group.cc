@@ -29,8 +29,12 @@ namespace {
 // How long to wait for a peer is the engine's affair, which cancels.
 constexpr std::chrono::hours kForEver{24 * 365};
 
-// What an allreduce sends in one piece while the piece before is reduced.
+using Algorithm = gloo::AllreduceOptions::Algorithm;
+
+// What the ring sends in one piece while the piece before is reduced.
 constexpr std::size_t kSegmentBytes = std::size_t{1} << 20;
+// Two ranks send each other a half and its sum, in two messages each as a cube, in four as a ring.
+constexpr std::size_t kCubeBytesMax = std::size_t{16} << 20;
 
 using Waiting = gloo::transport::UnboundBuffer;
 
@@ -300,12 +304,15 @@ Status GlooGroup::allreduce(DType dtype, ReduceOp op, const std::byte* in, std::
                             std::uint64_t bytes) {
   return mesh_->run([&] {
     gloo::AllreduceOptions options(mesh_->ranks);
+    Algorithm algorithm = Algorithm::RING;
     with_type_of(dtype, [&]<typename T>(T) {
       const std::size_t count = bytes / sizeof(T);
+      const bool halves = mesh_->ranks->size == 2 && count > 1;
+      if (halves && bytes <= kCubeBytesMax) algorithm = Algorithm::BCUBE;
       if (in != out) options.setInput(reinterpret_cast<T*>(writable(in)), count);
       options.setOutput(reinterpret_cast<T*>(out), count);
     });
-    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setAlgorithm(algorithm);
     options.setMaxSegmentSize(kSegmentBytes);
     options.setTag(mesh_->next_tag++);
     options.setReduceFunction([=](void* to, const void* one, const void* other, std::size_t count) {

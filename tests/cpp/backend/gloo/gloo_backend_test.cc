@@ -288,6 +288,18 @@ TEST_P(Gloo, ARankThatOnlySubmittedTakesPart) {
   }
 }
 
+// A cube up to 16 MiB, a ring beyond.
+TEST_P(Gloo, TwoRanksReduceMoreThanTheyHalve) {
+  World world(GetParam());
+  world.run([](Engine& engine) {
+    for (const std::size_t count : {(4u << 20), (4u << 20) + 1}) {
+      std::vector<float> tensor(count, static_cast<float>(engine.rank() + 1));
+      wait(engine, allreduce(engine, tensor, on_gloo()));
+      ASSERT_EQ(tensor, std::vector<float>(count, 3.0F));
+    }
+  });
+}
+
 TEST_P(Gloo, RanksThatChooseDifferentBackendsAreTold) {
   World world(2);
   world.run([&](Engine& engine) {
