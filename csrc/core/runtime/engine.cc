@@ -1,5 +1,6 @@
 #include "core/runtime/engine.h"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -901,6 +902,7 @@ void Engine::disarm_sockets() {
 }
 
 void Engine::background_loop() {
+  ::pthread_setname_np(::pthread_self(), "ciranda");
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;

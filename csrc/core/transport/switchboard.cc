@@ -1,6 +1,7 @@
 #include "core/transport/switchboard.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -86,6 +87,7 @@ void Switchboard::close_in_forked_child() noexcept {
 }
 
 void Switchboard::run() {
+  ::pthread_setname_np(::pthread_self(), "ciranda-calls");
   for (;;) {
     lower(orders_came_);  // before the look at what it was raised for
     if (stopping_.load()) return;

@@ -1,3 +1,5 @@
+#include <pthread.h>
+
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -230,6 +232,7 @@ class GlooThread {
 
  private:
   void loop() {
+    ::pthread_setname_np(::pthread_self(), "ciranda-gloo");
     Status usable = group_.connect(addresses_);
     while (Operation* const operation = next()) {
       if (usable) usable = Run(group_, context_, operation->execution).collective();
