@@ -209,7 +209,7 @@ Status Engine::wait(std::span<const Handle> handles) {
     disarm_sockets();
     const bool done = drive(handles);
     unfinished = !backends_.idle();
-    oversleeps = background_oversleeps();
+    oversleeps = background_oversleeps() || backends_.will_wake();  // who finds it at work
     if (done) arm_sockets();
     seat_.unlock();
     publish_leftovers();
@@ -718,8 +718,10 @@ BackendContext Engine::backend_context() {
                          std::vector<std::byte> mine) { return exchange(name, std::move(mine)); },
       .wake =
           [this] {
-            control_.flags(mesh_.self).waiters.ring();
-            if (options_.overlap) wake_own_background();
+            RankFlags& flags = control_.flags(mesh_.self);
+            flags.waiters.ring();
+            const bool driven = flags.drivers.load(std::memory_order_seq_cst) != 0;
+            if (options_.overlap && !driven) wake_own_background();
           }};
 }
 
@@ -927,7 +929,7 @@ void Engine::background_loop() {
         idle_since_ns = monotonic_ns();
         continue;
       }
-      const bool unfinished = !backends_.idle();
+      const bool unfinished = !backends_.idle() && !backends_.will_wake();
       if (unfinished && monotonic_ns() - idle_since_ns < options_.spin_ns) {
         relax_core();
         continue;
