@@ -1,6 +1,7 @@
-"""Refuses a wrong torch in one sentence, before the compiled module fails with undefined symbols.
+"""Says in one sentence why the compiled module cannot be loaded.
 
-Torch's C++ interface changes between minor versions, so a build fits one `major.minor` only.
+Torch's C++ interface changes between minor versions, so a build fits one `major.minor` only. And a
+build with Gloo needs the libraries that Gloo was built with.
 """
 
 from __future__ import annotations
@@ -21,4 +22,16 @@ def check(built_for: str, found: str) -> None:
         f"ciranda was built for torch {built_for} but torch {found} is installed: rebuild it with "
         "`pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation ciranda`, "
         f'or go back with `pip install "torch=={wanted[0]}.{wanted[1]}.*"`'
+    )
+
+
+def explain_missing_library(error: ImportError) -> ImportError:
+    """For what loading the compiled module raised: with a remedy, if a library is missing."""
+    if "cannot open shared object file" not in str(error):
+        return error
+    return ImportError(
+        f"ciranda was built with a library that this machine lacks ({error}): install it (Debian's "
+        "package libgloo0 brings libhiredis and libibverbs), or rebuild ciranda without Gloo, "
+        "`pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation "
+        "-C cmake.define.CIRANDA_GLOO=OFF ciranda`"
     )

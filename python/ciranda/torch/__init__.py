@@ -11,6 +11,10 @@ import torch
 from ciranda import _build, _version_gate
 
 _version_gate.check(built_for=_build.TORCH_VERSION, found=torch.__version__)
+try:
+    from ciranda import _C  # noqa: F401
+except ImportError as error:
+    raise _version_gate.explain_missing_library(error) from None
 
 from ciranda.errors import HorovodInternalError  # noqa: E402 - after the version gate
 from ciranda.torch.backends import (  # noqa: E402

@@ -20,3 +20,17 @@ def test_other_minor_version_is_refused_in_one_sentence(found: str) -> None:
     assert "--no-build-isolation" in text
     assert '"torch==2.15.*"' in text
     assert "\n" not in text
+
+
+def test_a_missing_library_is_named_with_a_remedy() -> None:
+    missing = "libhiredis.so.0.14: cannot open shared object file: No such file or directory"
+    text = str(_version_gate.explain_missing_library(ImportError(missing)))
+    assert text.startswith(f"ciranda was built with a library that this machine lacks ({missing})")
+    assert "libgloo0" in text
+    assert "-C cmake.define.CIRANDA_GLOO=OFF" in text
+    assert "\n" not in text
+
+
+def test_another_reason_is_left_as_it_is() -> None:
+    error = ImportError("undefined symbol: _ZN3c10")
+    assert _version_gate.explain_missing_library(error) is error
