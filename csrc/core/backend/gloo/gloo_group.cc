@@ -31,8 +31,8 @@ constexpr std::chrono::hours kForEver{24 * 365};
 
 using Algorithm = gloo::AllreduceOptions::Algorithm;
 
-// What the ring sends in one piece while the piece before is reduced.
-constexpr std::size_t kSegmentBytes = std::size_t{1} << 20;
+// What the ring sends in one piece while the piece before is reduced. Each piece wakes two threads.
+constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
 // Two ranks send each other a half and its sum, in two messages each as a cube, in four as a ring.
 constexpr std::size_t kCubeBytesMax = std::size_t{16} << 20;
 
