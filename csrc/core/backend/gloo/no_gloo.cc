@@ -1,7 +1,7 @@
 #include "core/backend/gloo/gloo.h"
 #include "core/base/assert.h"
 
-// In the place of .cc where Gloo was not found.
+// In the place of gloo_backend.cc and gloo_group.cc where Gloo is not found, or not wanted.
 namespace ciranda {
 
 std::unique_ptr<Backend> make_gloo(BackendContext) {

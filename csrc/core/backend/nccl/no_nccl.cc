@@ -1,7 +1,7 @@
 #include "core/backend/nccl/nccl.h"
 #include "core/base/assert.h"
 
-// In the place of .cc where NCCL was not found.
+// In the place of the other files where NCCL is not found, or not wanted.
 namespace ciranda {
 
 std::unique_ptr<Backend> make_nccl(BackendContext) {
