@@ -374,10 +374,14 @@ Status check_gloo(const Variables& variables, Config& config) {
     return bad_value("CIRANDA_WIRE_DTYPE", variables.text("CIRANDA_WIRE_DTYPE"),
                      "float32 with Gloo: only ciranda's own ring rounds what it sends");
   }
+  if (config.remote.tls) {
+    return bad_value("CIRANDA_TLS", variables.text("CIRANDA_TLS"),
+                     "0 with Gloo, which encrypts nothing");
+  }
   if (trusted == 1 || config.place.size == 1) return {};
   const bool one_host = config.place.cross_size == 1;
   config.warnings.push_back(
-      std::string("Gloo does not ask who connects: ") +
+      std::string("Gloo does not ask who connects, and encrypts nothing: ") +
       (one_host ? "any user of this host" : "whoever reaches a port of these hosts") +
       " can read and change what the ranks exchange; if you trust them, say so by " +
       "--trusted-network or CIRANDA_TRUSTED_NETWORK=1, else let CIRANDA_CPU_OPERATIONS be auto");

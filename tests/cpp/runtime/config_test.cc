@@ -322,6 +322,17 @@ TEST(Config, GlooWarnsUnlessItsNetworkIsTrusted) {
   }
 }
 
+TEST(Config, GlooIsRefusedWhereTlsIsAsked) {
+  auto gloo = ranks_on(2, "CIRANDA_CPU_OPERATIONS", "gloo");
+  gloo["CIRANDA_TRUSTED_NETWORK"] = "1";
+  gloo["CIRANDA_TLS"] = "1";
+  const auto config = read(gloo);
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.error().text.find("it should be 0 with Gloo, which encrypts nothing"),
+            std::string::npos)
+      << config.error().text;
+}
+
 TEST(Config, GlooDoesNotRoundWhatItSends) {
   auto gloo = ranks_on(2, "CIRANDA_CPU_OPERATIONS", "gloo");
   gloo["CIRANDA_WIRE_DTYPE"] = "bfloat16";
