@@ -7,10 +7,6 @@
 namespace ciranda {
 namespace {
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
-}
-
 // Space `steps` further around the ring; `steps` >= -participants - 1.
 int around(const Layout& layout, int from, int steps) {
   const int n = layout.collective.participants;

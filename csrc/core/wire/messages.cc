@@ -30,10 +30,6 @@ std::uint8_t flags_of(const Request& request) {
   return flags;
 }
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
-}
-
 Error refused(ErrorCode code, const RequestSpec& spec, std::string sentence) {
   return {.code = code,
           .text = std::string(op_kind_name(spec.kind)) + " '" + spec.name.substr(0, kNameBytesMax) +

@@ -52,6 +52,10 @@ constexpr std::string_view op_kind_name(OpKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+constexpr bool reduces(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
 constexpr std::string_view reduce_op_name(ReduceOp op) {
   constexpr std::string_view kNames[kReduceOpCount] = {"Sum", "Average", "Min", "Max", "Product"};
   return kNames[static_cast<std::size_t>(op)];

@@ -32,10 +32,6 @@ bool failed(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
-}
-
 // What a rank tells the others before they connect: its NCCL, and, if it is rank 0, where.
 struct Greeting {
   int version = 0;

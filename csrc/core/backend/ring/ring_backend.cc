@@ -32,10 +32,6 @@ Collective collective_of(const Execution& execution, std::uint64_t payload_bytes
   return what;
 }
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
-}
-
 std::uint64_t bytes_of(const std::vector<Buffer>& buffers) {
   std::uint64_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
