@@ -7,6 +7,10 @@
 # h * 33 + c for each character c, p is o + 1 and N is o - 33. The table of symbols therefore stays
 # right, and the whole renaming is a replacement of text.
 
+# A library that is gone is looked for again.
+if(DEFINED CIRANDA_GLOO_LIBRARY AND NOT EXISTS "${CIRANDA_GLOO_LIBRARY}")
+  unset(CIRANDA_GLOO_LIBRARY CACHE)
+endif()
 find_path(CIRANDA_GLOO_INCLUDE gloo/allreduce.h DOC "folder of gloo/allreduce.h")
 find_library(CIRANDA_GLOO_LIBRARY gloo DOC "libgloo.so")
 find_program(CIRANDA_SED sed DOC "GNU sed")

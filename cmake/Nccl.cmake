@@ -26,8 +26,16 @@ find_path(CIRANDA_CUDA_INCLUDE_DIR cuda_runtime.h
           PATH_SUFFIXES include
           DOC "Where cuda_runtime.h is")
 
+# Float8 came with 2.24. The library may be older: that is looked at when it is loaded.
+set(oldest_headers 22400)
+set(nccl_version 0)
+if(CIRANDA_NCCL_INCLUDE_DIR)
+  file(STRINGS "${CIRANDA_NCCL_INCLUDE_DIR}/nccl.h" line REGEX "^#define NCCL_VERSION_CODE [0-9]+" LIMIT_COUNT 1)
+  string(REGEX MATCH "[0-9]+" nccl_version "${line}")
+endif()
+
 set(CIRANDA_WITH_nccl OFF)
-if(CIRANDA_NCCL_INCLUDE_DIR AND CIRANDA_CUDA_INCLUDE_DIR)
+if(nccl_version GREATER_EQUAL oldest_headers AND CIRANDA_CUDA_INCLUDE_DIR)
   set(CIRANDA_WITH_nccl ON)
   add_library(ciranda_nccl_headers INTERFACE)
   target_include_directories(ciranda_nccl_headers SYSTEM INTERFACE
@@ -35,5 +43,5 @@ if(CIRANDA_NCCL_INCLUDE_DIR AND CIRANDA_CUDA_INCLUDE_DIR)
   list(APPEND ciranda_backend_libraries "$<BUILD_INTERFACE:ciranda_nccl_headers>" ${CMAKE_DL_LIBS})
   message(STATUS "NCCL's headers in ${CIRANDA_NCCL_INCLUDE_DIR}")
 else()
-  message(STATUS "NCCL's headers were not found: no NCCL backend (see cmake/Nccl.cmake)")
+  message(STATUS "NCCL's headers, 2.24 or newer, were not found: no NCCL backend (see cmake/Nccl.cmake)")
 endif()
