@@ -55,7 +55,8 @@ class Backend {
   virtual bool advance() = 0;
   // Every execution is done.
   virtual bool idle() const = 0;
-  // Ranks without whose action advance() can do nothing more, appended to `out`.
+  // Ranks of this host, by local rank, without whose action advance() can do nothing more, appended
+  // to `out`.
   virtual void blocked_on(std::vector<Rank>& out) const = 0;
   // Completes everything with `why`. Does not block.
   virtual void abort(const Error& why) = 0;

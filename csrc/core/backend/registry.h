@@ -31,8 +31,8 @@ struct BackendContext {
   // Starts an Exchange under a name that no other one in progress has; every rank has to, in any
   // order. Only from start() and advance(), which are called again when it is done.
   std::function<std::unique_ptr<Exchange>(std::string name, std::vector<std::byte> mine)> exchange;
-  // Has the engine call advance() soon. Thread-safe, does not block, and valid until the backend is
-  // destroyed.
+  // Has the engine call advance() soon: a thread that waits, or with overlap the background one.
+  // Thread-safe, does not block, and valid until the backend is destroyed.
   std::function<void()> wake;
 };
 

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 PeerBells::PeerBells(ControlBlock control, const LocalMesh& mesh)
@@ -25,6 +27,7 @@ void PeerBells::ring_all() const {
 }
 
 void PeerBells::call_on(Rank rank) const {
+  CIRANDA_ASSERT(rank >= 0 && static_cast<std::size_t>(rank) < doorbells_.size());
   if (control_.flags(rank).drivers.load(std::memory_order_seq_cst) == 0) wake_background(rank);
 }
 
