@@ -57,7 +57,10 @@ const Attribute kAttributes[] = {
      }},
     {"backends differ",
      "the same kind of tensor (CPU or GPU), with the same CIRANDA_CPU_OPERATIONS",
-     [](const RequestSpec& spec) { return "backend " + std::string(backend_name(spec.backend)); }},
+     [](const RequestSpec& spec) {
+       const bool native = spec.backend == BackendId::kNative;
+       return "backend " + std::string(native ? "auto" : backend_name(spec.backend));
+     }},
     {"update rules differ", "the same update rule",
      [](const RequestSpec& spec) {
        return spec.rule.empty() ? std::string("no update") : "'" + spec.rule + "'";

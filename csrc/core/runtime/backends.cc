@@ -16,6 +16,16 @@ const BackendEntry& entry_of(std::span<const BackendEntry> entries, BackendId id
   return *found;
 }
 
+// "allreduce of int32 by Max with scale factors"
+std::string words_of(const FusedOp& op) {
+  std::string words =
+      std::string(op_kind_name(op.kind)) + " of " + std::string(dtype_name(op.dtype));
+  if (reduces(op.kind)) words += " by " + std::string(reduce_op_name(op.op));
+  if (op.prescale != 1.0 || op.postscale != 1.0) words += " with scale factors";
+  if (op.in_arena) words += " in the arena";
+  return words;
+}
+
 }  // namespace
 
 Backends::Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring,
@@ -49,12 +59,10 @@ void Backends::start(Execution execution) {
   Backend& backend = find(execution);
   if (backend.supports(execution.op)) return backend.start(std::move(execution));
   const FusedOp& op = execution.op;
-  execution.done(
-      Error{.code = ErrorCode::kUnsupported,
-            .text = std::string(backend_name(op.backend)) + " does not know how to do this with " +
-                    std::string(dtype_name(op.dtype)) + " and " +
-                    std::string(reduce_op_name(op.op)) + "; convert the tensor"},
-      nullptr);
+  execution.done(Error{.code = ErrorCode::kUnsupported,
+                       .text = std::string(backend_name(op.backend)) + " cannot run this " +
+                               words_of(op) + "; convert the tensor, or choose another backend"},
+                 nullptr);
 }
 
 bool Backends::advance() {

@@ -70,8 +70,8 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   const BackendId chosen = config.engine.operations.cpu;
   if (Status available = Backends::available(chosen, config.engine.backends); !available) {
     Error error = available.error();
-    error.text = "CIRANDA_CPU_OPERATIONS asks for " + std::string(backend_name(chosen)) + ", and " +
-                 error.text;
+    error.text = "CIRANDA_CPU_OPERATIONS (or Horovod's name for it) asks for " +
+                 std::string(backend_name(chosen)) + ", and " + error.text;
     return error;
   }
   if (place.rank == 0 && config.engine.warn) {

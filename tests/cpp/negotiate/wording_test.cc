@@ -120,7 +120,7 @@ TEST(MismatchText, NamesTheBackend) {
   RequestSpec gloo = allreduce("w");
   gloo.backend = BackendId::kGloo;
   EXPECT_EQ(mismatch_of({allreduce("w"), gloo}),
-            "allreduce 'w': backends differ: rank 0 has backend native, rank 1 has backend gloo; "
+            "allreduce 'w': backends differ: rank 0 has backend auto, rank 1 has backend gloo; "
             "submit the same kind of tensor (CPU or GPU), with the same CIRANDA_CPU_OPERATIONS on "
             "every rank");
 }

@@ -105,8 +105,10 @@ TEST_F(BackendsTest, RefuseWhatTheBackendDoesNotSupport) {
   EXPECT_TRUE(backends_->idle());
   ASSERT_EQ(done_.size(), 1u);
   EXPECT_EQ(done_[0].error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(done_[0].error().text,
-            "native does not know how to do this with float64 and Sum; convert the tensor");
+  EXPECT_EQ(
+      done_[0].error().text,
+      "native cannot run this allreduce of float64 by Sum; convert the tensor, or choose another "
+      "backend");
 }
 
 TEST_F(BackendsTest, EndEverythingWithTheFailure) {

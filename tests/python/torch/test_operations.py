@@ -61,7 +61,7 @@ def test_gloo_that_is_missing_is_told_by_init() -> None:
     results = run_ranks(join_and_add, 2, env={"CIRANDA_CPU_OPERATIONS": "gloo"})
     for name, said in values_of(results):
         assert name == "UnsupportedError"
-        assert said == f"CIRANDA_CPU_OPERATIONS asks for gloo, and {ROWS['gloo']['why_not']}"
+        assert said == f"CIRANDA_CPU_OPERATIONS (or Horovod's name for it) asks for gloo, and {ROWS['gloo']['why_not']}"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_ranks_that_chose_differently_are_told_on_every_rank() -> None:
 
     for name, said in values_of(run_ranks(join_and_add, 2, env=choice)):
         assert name == "MismatchError"
-        assert "backends differ: rank 0 has backend native, rank 1 has backend gloo" in said
+        assert "backends differ: rank 0 has backend auto, rank 1 has backend gloo" in said
         assert "the same CIRANDA_CPU_OPERATIONS" in said
 
 

@@ -330,7 +330,7 @@ TEST_P(Gloo, RanksThatChooseDifferentBackendsAreTold) {
     const Status status = engine.wait(handle.value());
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
-    EXPECT_NE(status.error().text.find("rank 0 has backend native, rank 1 has backend gloo"),
+    EXPECT_NE(status.error().text.find("rank 0 has backend auto, rank 1 has backend gloo"),
               std::string::npos)
         << status.error().text;
   });
