@@ -68,13 +68,16 @@ Result<std::shared_ptr<TorchStream>> TorchStream::make(c10::Device device) {
   });
 }
 
-Status TorchStream::enter() {
+Result<int> TorchStream::enter() {
   const c10::Device device = stream_.device();
-  return attempt(device, [&] { before_ = VirtualGuardImpl(device.type()).exchangeDevice(device); });
+  return attempt(device, [&]() -> int {
+    return VirtualGuardImpl(device.type()).exchangeDevice(device).index();
+  });
 }
 
-void TorchStream::leave() {
-  VirtualGuardImpl(before_.type()).uncheckedSetDevice(before_);
+void TorchStream::leave(int before) {
+  const c10::DeviceType type = stream_.device_type();
+  VirtualGuardImpl(type).uncheckedSetDevice({type, static_cast<c10::DeviceIndex>(before)});
 }
 
 Status TorchStream::wait(const DeviceEvent& event) {

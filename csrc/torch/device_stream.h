@@ -21,8 +21,8 @@ class TorchStream final : public DeviceStream {
   const c10::Stream& torch() const { return stream_; }
   int device() const override { return stream_.device_index(); }
   void* native() const override { return native_; }
-  Status enter() override;
-  void leave() override;
+  Result<int> enter() override;
+  void leave(int before) override;
   // `event` comes from record().
   Status wait(const DeviceEvent& event) override;
   Result<std::shared_ptr<DeviceEvent>> record() override;
@@ -32,7 +32,6 @@ class TorchStream final : public DeviceStream {
 
   const c10::Stream stream_;
   void* const native_;
-  c10::Device before_ = stream_.device();  // the thread's, at enter()
 };
 
 // The stream that torch uses for `device` in this thread.

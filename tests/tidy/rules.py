@@ -61,7 +61,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "csrc/core/runtime/engine*": "the background thread",
             "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
-            "csrc/core/backend/nccl/nccl_communicator*": "ncclCommAbort may block",
+            "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",
         },
     ),
     (

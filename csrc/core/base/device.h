@@ -17,7 +17,8 @@ class DeviceEvent {
   virtual Result<bool> passed() const = 0;
 };
 
-// A queue of work of a device, the backend's alone. One thread at a time; nothing blocks.
+// A queue of work of a device, the backend's alone. One thread at a time, but for enter() and
+// leave(), which any thread may call; nothing blocks.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
@@ -25,14 +26,30 @@ class DeviceStream {
   virtual int device() const = 0;
   // The driver's handle: a cudaStream_t.
   virtual void* native() const = 0;
-  // Makes the device that of the calling thread.
-  virtual Status enter() = 0;
-  // Gives the calling thread the device that it had before enter().
-  virtual void leave() {}
+  // Makes the device that of the calling thread. Gives the number of the one that it had before.
+  virtual Result<int> enter() = 0;
+  // Makes device `before` that of the calling thread again.
+  virtual void leave(int before) = 0;
   // What is queued from here on starts after `event`, which this kind of stream has recorded.
   virtual Status wait(const DeviceEvent& event) = 0;
   // A point after everything that is queued.
   virtual Result<std::shared_ptr<DeviceEvent>> record() = 0;
+};
+
+// The device of `stream` is that of the calling thread as long as this lives.
+class OnDevice {
+ public:
+  explicit OnDevice(DeviceStream& stream) : stream_(stream), before_(stream.enter()) {}
+  ~OnDevice() {
+    if (before_) stream_.leave(before_.value());
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  Status status() const { return before_ ? Status() : Status(before_.error()); }
+
+ private:
+  DeviceStream& stream_;
+  const Result<int> before_;
 };
 
 // How a submission's memory of a device is reached.

@@ -31,6 +31,9 @@ class World {
   // All at a time, as processes end: the first rank of a host carries the goodbyes of the others.
   ~World() {
     run([](Engine& engine) { engine.shutdown(); });
+    std::vector<std::thread> threads;
+    for (auto& engine : engines) threads.emplace_back([&] { engine.reset(); });
+    for (std::thread& thread : threads) thread.join();
   }
   World(World&&) = default;
 

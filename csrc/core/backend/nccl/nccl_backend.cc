@@ -12,22 +12,6 @@ namespace {
 
 constexpr std::uint64_t kPollNs = 1'000'000;  // NCCL rings no bell
 
-// The device is that of the calling thread as long as this lives.
-class OnDevice {
- public:
-  explicit OnDevice(DeviceStream& stream) : stream_(stream), entered_(stream.enter()) {}
-  ~OnDevice() {
-    if (entered_.ok()) stream_.leave();
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  Status status() const { return entered_; }
-
- private:
-  DeviceStream& stream_;
-  const Status entered_;
-};
-
 bool failed(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
@@ -141,8 +125,8 @@ Status NcclBackend::connect() {
     if (rank == 0) id = its_id;
     version_ = rank == 0 ? version : std::min(version_, version);
   }
-  auto communicator =
-      NcclCommunicator::start(api_, id, context_.rank, context_.size, options_.farewell_ns);
+  auto communicator = NcclCommunicator::start(api_, stream_, id, context_.rank, context_.size,
+                                              options_.farewell_ns);
   if (!communicator) return communicator.error();
   communicator_ = std::move(communicator).value();
   connect_by_ns_ = monotonic_ns() + options_.connect_ns_max;

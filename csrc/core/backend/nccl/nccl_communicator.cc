@@ -25,11 +25,11 @@ Error nccl_error(NcclApi& api, ncclComm_t comm, const std::string& what, ncclRes
   return error;
 }
 
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(std::shared_ptr<NcclApi> api,
-                                                                  const ncclUniqueId& id, int rank,
-                                                                  int size,
-                                                                  std::uint64_t farewell_ns) {
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(api), farewell_ns));
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(
+    std::shared_ptr<NcclApi> api, std::shared_ptr<DeviceStream> stream, const ncclUniqueId& id,
+    int rank, int size, std::uint64_t farewell_ns) {
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(std::move(api), std::move(stream), farewell_ns));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const ncclResult_t result =
@@ -41,14 +41,11 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(std::shared_pt
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
-  if (!aborted_) {
-    if (finalize()) return;
-    abort();
-  }
-  if (wait_for(farewell_ns_, [this] { return aborted_->load(); })) {
-    aborting_.join();
+  if (!ended_) end(finalize() ? &NcclApi::comm_destroy : &NcclApi::comm_abort);
+  if (wait_for(farewell_ns_, [this] { return ended_->load(); })) {
+    ending_.join();
   } else {
-    aborting_.detach();
+    ending_.detach();
   }
 }
 
@@ -58,8 +55,7 @@ bool NcclCommunicator::finalize() {
     return !now || now.value();
   };
   if (!made_ || failed_ || !wait_for(farewell_ns_, idle) || failed_) return false;
-  if (!begun(api_->comm_finalize(comm_)) || !wait_for(farewell_ns_, idle) || failed_) return false;
-  return begun(api_->comm_destroy(comm_));
+  return begun(api_->comm_finalize(comm_)) && wait_for(farewell_ns_, idle) && !failed_;
 }
 
 Result<bool> NcclCommunicator::ready() {
@@ -75,11 +71,18 @@ Result<bool> NcclCommunicator::ready() {
 }
 
 void NcclCommunicator::abort() {
-  if (aborted_ || comm_ == nullptr) return;
-  aborted_ = std::make_shared<std::atomic<bool>>(false);
-  aborting_ = std::thread([api = api_, comm = comm_, aborted = aborted_] {
-    (void)api->comm_abort(comm);
-    aborted->store(true);
+  if (!ended_ && comm_ != nullptr) end(&NcclApi::comm_abort);
+}
+
+void NcclCommunicator::end(ncclResult_t (NcclApi::*how)(ncclComm_t)) {
+  ended_ = std::make_shared<std::atomic<bool>>(false);
+  ending_ = std::thread([api = api_, stream = stream_, comm = comm_, how, ended = ended_] {
+    {
+      // NCCL would go back to device 0, and make a context there.
+      const OnDevice on_device(*stream);
+      (void)((*api).*how)(comm);
+    }
+    ended->store(true);
   });
 }
 

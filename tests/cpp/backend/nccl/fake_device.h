@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/base/device.h"
 
@@ -47,12 +48,8 @@ class FakeStream final : public DeviceStream {
 
   int device() const override { return device_; }
   void* native() const override { return const_cast<FakeStream*>(this); }
-  Status enter() override {
-    before_ = current_device();
-    current_device() = device_;
-    return {};
-  }
-  void leave() override { current_device() = before_; }
+  Result<int> enter() override { return std::exchange(current_device(), device_); }
+  void leave(int before) override { current_device() = before; }
   Status wait(const DeviceEvent& event) override {
     run([fake = static_cast<const FakeEvent&>(event)] { (void)fake.wait(); });
     return {};
@@ -100,7 +97,6 @@ class FakeStream final : public DeviceStream {
   }
 
   const int device_;
-  int before_ = 0;
   std::mutex mutex_;
   std::condition_variable news_;
   std::deque<std::function<void()>> tasks_;

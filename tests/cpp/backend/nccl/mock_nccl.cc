@@ -211,6 +211,7 @@ ncclResult_t MockNccl::comm_get_async_error(ncclComm_t comm, ncclResult_t* error
       case State::kFinalizing:
         if (never_finalizes_ || comm->running > 0) return ncclSuccess;
         comm->state = State::kFinalized;
+        news_.notify_all();
         break;
       default:
         break;
@@ -230,15 +231,22 @@ ncclResult_t MockNccl::comm_finalize(ncclComm_t comm) {
 }
 
 ncclResult_t MockNccl::comm_destroy(ncclComm_t comm) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  check_device(comm);
   if (comm->state != State::kFinalized) breach("destroy of what is not finalized");
   if (!comm->factors.empty()) breach("operators are left over");
+  news_.wait(lock, [&] {
+    return std::all_of(comms_.begin(), comms_.end(), [comm](const auto& peer) {
+      return peer->clique != comm->clique || peer->state >= State::kFinalized;
+    });
+  });
   comm->state = State::kDestroyed;
   return ncclSuccess;
 }
 
 ncclResult_t MockNccl::comm_abort(ncclComm_t comm) {
   std::unique_lock lock(mutex_);
+  check_device(comm);
   if (comm->state == State::kDestroyed || comm->state == State::kAborted) {
     breach("abort of what is no more");
     return ncclInvalidArgument;
@@ -248,6 +256,10 @@ ncclResult_t MockNccl::comm_abort(ncclComm_t comm) {
   news_.wait(lock, [&] { return comm->running == 0 && !aborts_block_; });
   ++aborts_;
   return ncclSuccess;
+}
+
+void MockNccl::check_device(ncclComm_t comm) {
+  if (FakeStream::current_device() != comm->device) breach("an end on another device");
 }
 
 bool MockNccl::usable(ncclComm_t comm, const std::string& call) {

@@ -21,6 +21,7 @@ struct Clique;
 
 // NCCL leaves it to the library what this is.
 struct ncclComm {
+  // A rank that has come to kFinalized, or further, holds up no other one's end.
   enum class State { kMaking, kReady, kBusy, kFinalizing, kFinalized, kDestroyed, kAborted };
   State state = State::kMaking;
   std::shared_ptr<ciranda::testing::Clique> clique;
@@ -42,7 +43,8 @@ namespace ciranda::testing {
 // and writes down each breach of NCCL's rules: calls on a communicator that is not ready, ended or
 // aborted; groups that are not ended; ranks that call different things; operators that are left
 // over. What is queued runs on the streams; the first group of a communicator gets there only after
-// some polls, as NCCL's does where it has connections to make.
+// some polls, as NCCL's does where it has connections to make. ncclCommDestroy waits for the other
+// ranks, as NCCL's does for those of a host.
 class MockNccl final : public NcclApi {
  public:
   // For tests. Any time.
@@ -110,6 +112,7 @@ class MockNccl final : public NcclApi {
   void run_collective(std::unique_lock<std::mutex>& lock, ncclComm_t comm, const Call& call,
                       std::uint64_t number);
   void breach(const std::string& what) { breaches_.push_back(what); }
+  void check_device(ncclComm_t comm);
   bool usable(ncclComm_t comm, const std::string& call);
 
   std::mutex mutex_;

@@ -294,6 +294,18 @@ TEST_F(Nccl, AGoodbyeThatNobodyAnswersEndsInAnAbort) {
   EXPECT_EQ(nccl_->aborts(), 2);
 }
 
+TEST_F(Nccl, AnEndThatWaitsForAnotherRankHoldsUpNobodyForLong) {
+  Ranks ranks(nccl_, 2, kHasty);
+  expect_sum(ranks);
+  const std::uint64_t begin_ns = monotonic_ns();
+  ranks.backends[1].reset();  // rank 0 still computes
+  EXPECT_LT(monotonic_ns() - begin_ns, 10 * kHasty.farewell_ns);
+  EXPECT_EQ(nccl_->alive(), 2);
+  ranks.backends[0].reset();
+  ASSERT_TRUE(wait_for(5'000'000'000, [&] { return nccl_->alive() == 0; }));
+  EXPECT_EQ(nccl_->aborts(), 0);
+}
+
 TEST_F(Nccl, TheEndWaitsForTheDevice) {
   auto data = tensors(2);
   std::vector<Outcome> outcomes(2);

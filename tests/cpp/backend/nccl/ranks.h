@@ -68,6 +68,13 @@ class Ranks {
     }
   }
 
+  // All at a time, as processes end.
+  ~Ranks() {
+    std::vector<std::thread> threads;
+    for (auto& backend : backends) threads.emplace_back([&] { backend.reset(); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
   int size() const { return static_cast<int>(backends.size()); }
   NcclBackend& operator[](int rank) { return *backends[static_cast<std::size_t>(rank)]; }
   FakeStream& stream(int rank) { return *streams[static_cast<std::size_t>(rank)]; }
