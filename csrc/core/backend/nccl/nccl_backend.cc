@@ -63,10 +63,11 @@ NcclBackend::NcclBackend(std::shared_ptr<NcclApi> api, BackendContext context, N
 NcclBackend::~NcclBackend() {
   if (!communicator_ || !last_) return;
   const auto at_rest = [this] {
+    if (!communicator_->ready()) return true;
     const auto passed = last_->passed();
     return !passed || passed.value();
   };
-  if (!wait_for(options_.farewell_ns, at_rest)) communicator_->abort();
+  if (!wait_for(options_.rest_ns_max, at_rest)) communicator_->abort();
 }
 
 void NcclBackend::start(Execution execution) {

@@ -15,8 +15,8 @@ namespace ciranda {
 struct NcclOptions {
   std::uint64_t connect_ns_max = 300'000'000'000;  // to make a communicator
   std::uint64_t look_ns = 100'000'000;             // at the errors of what a device still works on
-  // For what the device still works on, and for the ranks' goodbye to each other.
-  std::uint64_t farewell_ns = 5'000'000'000;
+  std::uint64_t rest_ns_max = 300'000'000'000;     // for the device to end what it works on
+  std::uint64_t farewell_ns = 5'000'000'000;       // for the ranks' goodbye to each other
 };
 
 // Collectives of memory of NVIDIA GPUs by NCCL: one communicator of all ranks, on the device of
@@ -31,7 +31,8 @@ struct NcclOptions {
 class NcclBackend final : public Backend {
  public:
   NcclBackend(std::shared_ptr<NcclApi> api, BackendContext context, NcclOptions options = {});
-  // Waits for what the device still works on, and says goodbye; at most for some farewells.
+  // Waits for what the device still works on, unless something has failed, and says goodbye; at
+  // most for rest_ns_max and some farewells.
   ~NcclBackend() override;
 
   bool supports(const FusedOp& op) const override {

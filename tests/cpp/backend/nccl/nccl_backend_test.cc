@@ -320,6 +320,41 @@ TEST_F(Nccl, TheEndWaitsForTheDevice) {
   EXPECT_EQ(nccl_->aborts(), 0);
 }
 
+TEST_F(Nccl, ASlowDeviceIsNotBrokenOff) {
+  auto data = tensors(2);
+  std::vector<Outcome> outcomes(2);
+  std::thread device;
+  {
+    Ranks ranks(nccl_, 2, kHasty);
+    for (auto& stream : ranks.streams) stream->hold();
+    start(ranks, data, outcomes);
+    ASSERT_TRUE(ranks.until([&] { return all_done(outcomes); }));
+    device = std::thread([streams = ranks.streams] {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(3 * kHasty.farewell_ns));
+      for (auto& stream : streams) stream->release();
+    });
+  }
+  device.join();
+  EXPECT_EQ(data[0][0], 3.0f);
+  EXPECT_EQ(data[1][0], 3.0f);
+  EXPECT_EQ(nccl_->aborts(), 0);
+}
+
+TEST_F(Nccl, TheEndDoesNotWaitForADeviceThatHasFailed) {
+  auto data = tensors(2);
+  Outcome lost;
+  const std::uint64_t begin_ns = monotonic_ns();
+  {
+    Ranks ranks(nccl_, 2, kHasty);
+    expect_sum(ranks);
+    ranks[0].start(allreduce({&data[0]}, ranks.streams[0], lost));
+    ASSERT_TRUE(ranks.until([&] { return lost.status.has_value(); }));
+    nccl_->fail_later(0, ncclRemoteError);  // nobody looks before the end
+  }
+  EXPECT_LT(monotonic_ns() - begin_ns, 5'000'000'000u);
+  EXPECT_EQ(nccl_->aborts(), 1);
+}
+
 TEST_F(Nccl, NothingIsLeftAfterAHundredOfThem) {
   for (int i = 0; i < 100; ++i) {
     Ranks ranks(nccl_, 2);
