@@ -1,9 +1,11 @@
 #include "torch/device_stream.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -33,28 +35,41 @@ auto attempt(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn
   }
 }
 
+// With `device` as that of the calling thread: in a thread that has none yet, CUDA would take
+// device 0, and make a context there.
+template <typename Fn>
+auto attempt_on(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn>> {
+  return attempt(device, [&] {
+    const c10::DeviceGuard on_device(device);
+    return fn();
+  });
+}
+
 class TorchEvent final : public DeviceEvent {
  public:
   explicit TorchEvent(const c10::Stream& stream) : event_(stream.device_type()) {
-    event_.record(stream);
+    event_->record(stream);
   }
-  void block(const c10::Stream& stream) const { event_.block(stream); }
+  ~TorchEvent() override {
+    (void)attempt_on(event_->device(), [this] { event_.reset(); });
+  }
+  void block(const c10::Stream& stream) const { event_->block(stream); }
   Result<bool> passed() const override {
-    return attempt(event_.device(), [&] { return event_.query(); });
+    return attempt_on(event_->device(), [this] { return event_->query(); });
   }
 
  private:
-  c10::Event event_;  // recorded once: from then on any thread may ask
+  std::optional<c10::Event> event_;  // recorded once: from then on any thread may ask
 };
 
 Result<std::shared_ptr<DeviceEvent>> try_record(const c10::Stream& stream) {
-  return attempt(stream.device(), [&]() -> std::shared_ptr<DeviceEvent> {
+  return attempt_on(stream.device(), [&]() -> std::shared_ptr<DeviceEvent> {
     return std::make_shared<TorchEvent>(stream);
   });
 }
 
 Status try_wait(const c10::Stream& stream, const DeviceEvent& event) {
-  return attempt(stream.device(), [&] { static_cast<const TorchEvent&>(event).block(stream); });
+  return attempt_on(stream.device(), [&] { static_cast<const TorchEvent&>(event).block(stream); });
 }
 
 }  // namespace
