@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <optional>
 #include <type_traits>
@@ -35,12 +36,46 @@ auto attempt(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn
   }
 }
 
+// A function of CUDA's driver, by its name; null where torch has not loaded that.
+template <typename Function>
+Function of_driver(const char* name) {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  return driver == nullptr ? nullptr : reinterpret_cast<Function>(::dlsym(driver, name));
+}
+
+// While another thread captures a graph, or this one does, CUDA forbids a look at any event, and a
+// look ends the capture. Not as long as this lives: our events are in no graph.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(c10::DeviceType type)
+      : exchange_mode_(type == c10::DeviceType::CUDA ? find() : nullptr) {
+    exchange();
+  }
+  ~BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  using ExchangeMode = int (*)(int* mode);
+  static ExchangeMode find() {
+    static const auto kFound = of_driver<ExchangeMode>("cuThreadExchangeStreamCaptureMode");
+    return kFound;
+  }
+  void exchange() {
+    if (exchange_mode_ != nullptr) (void)exchange_mode_(&mode_);
+  }
+
+  const ExchangeMode exchange_mode_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; afterwards the thread's own
+};
+
 // With `device` as that of the calling thread: in a thread that has none yet, CUDA would take
 // device 0, and make a context there.
 template <typename Fn>
 auto attempt_on(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn>> {
   return attempt(device, [&] {
     const c10::DeviceGuard on_device(device);
+    const BesideCaptures beside(device.type());
     return fn();
   });
 }
