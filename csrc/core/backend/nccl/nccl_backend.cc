@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -11,6 +12,8 @@ namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kPollNs = 1'000'000;  // NCCL rings no bell
+// NCCL starts a thread for each group, which needs some 30 to 100 us.
+constexpr std::uint64_t kQueueNs = 300'000;
 
 bool failed(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
@@ -157,10 +160,14 @@ Result<bool> NcclBackend::advance_front(Status& status) {
   CIRANDA_TRY(on_device.status());
   if (!communicator_) CIRANDA_TRY(connect());
   Pending& front = executions_.front();
-  for (;;) {
+  for (std::uint64_t stay_until_ns = 0;;) {
     const Result<bool> ready = communicator_->ready();
     if (!ready) return ready.error();
     if (!ready.value()) {
+      if (monotonic_ns() < stay_until_ns) {
+        std::this_thread::yield();
+        continue;
+      }
       if (communicator_->made() || monotonic_ns() < connect_by_ns_) return false;
       return Error{.code = ErrorCode::kTimeout,
                    .text = "NCCL has not connected the ranks in " +
@@ -177,6 +184,7 @@ Result<bool> NcclBackend::advance_front(Status& status) {
     }
     CIRANDA_TRY(queue(front, reduction.value()));
     front.queued = true;
+    stay_until_ns = monotonic_ns() + kQueueNs;
   }
   if (front.made_op) (void)api_->red_op_destroy(*front.made_op, communicator_->get());
   auto finished = stream_->record();

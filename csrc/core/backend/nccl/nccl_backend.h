@@ -23,8 +23,9 @@ struct NcclOptions {
 // this rank's first execution. (A process set of its own would be one more communicator.)
 //
 // The host never waits for the device. An execution is put on the stream behind the events that
-// make its inputs ready, an event is recorded behind it, and it is done. Only the first ones wait,
-// in advance(): until the ranks are connected, and until NCCL has made what it makes on first use.
+// make its inputs ready, an event is recorded behind it, and it is done. A thread of NCCL's own
+// puts it there, which advance() waits for, if it is soon; it takes longer where the ranks have to
+// be connected, or NCCL makes what it makes on first use.
 // What fails on the device after that breaks the backend, and with it the World.
 //
 // The device is not to be changed: an execution on another one breaks the backend too.

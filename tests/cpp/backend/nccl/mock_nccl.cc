@@ -123,6 +123,11 @@ void MockNccl::block_aborts(bool block) {
   news_.notify_all();
 }
 
+void MockNccl::hold_groups(bool hold) {
+  const std::lock_guard lock(mutex_);
+  groups_wait_ = hold;
+}
+
 void MockNccl::fail_later(int rank, ncclResult_t result) {
   const std::lock_guard lock(mutex_);
   for (auto& comm : comms_) {
@@ -205,6 +210,7 @@ ncclResult_t MockNccl::comm_get_async_error(ncclComm_t comm, ncclResult_t* error
         comm->state = State::kReady;
         break;
       case State::kBusy:
+        if (groups_wait_) return ncclSuccess;
         launches.swap(comm->launches);
         comm->state = State::kReady;
         break;
@@ -335,7 +341,7 @@ ncclResult_t MockNccl::group_end() {
       launch = [this, comm = comm, stream = stream, calls = calls, first] {
         stream->run([this, comm, calls, first] { run(comm, calls, first); });
       };
-      if (++comm->groups == 1) {
+      if (comm->clique->ranks > 1) {
         comm->state = State::kBusy;
         comm->polls_left = kPolls;
         comm->launches.push_back(std::move(launch));

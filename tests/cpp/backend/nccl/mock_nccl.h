@@ -28,7 +28,6 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   int polls_left = 0;  // until what is in progress is done
-  int groups = 0;      // so far
   std::uint64_t collectives = 0;
   int running = 0;                                   // kernels that are queued and have not ended
   std::vector<std::function<void()>> launches = {};  // of a group in progress
@@ -42,9 +41,9 @@ namespace ciranda::testing {
 // NCCL over FakeStreams, for ranks that are threads, or driven by one. It computes what NCCL would,
 // and writes down each breach of NCCL's rules: calls on a communicator that is not ready, ended or
 // aborted; groups that are not ended; ranks that call different things; operators that are left
-// over. What is queued runs on the streams; the first group of a communicator gets there only after
-// some polls, as NCCL's does where it has connections to make. ncclCommDestroy waits for the other
-// ranks, as NCCL's does for those of a host.
+// over. What is queued runs on the streams; a group gets there only after some polls, as each one
+// of NCCL's does that has several ranks. ncclCommDestroy waits for the other ranks, as NCCL's does
+// for those of a host.
 class MockNccl final : public NcclApi {
  public:
   // For tests. Any time.
@@ -53,6 +52,7 @@ class MockNccl final : public NcclApi {
   void never_connect() { never_connects_ = true; }
   void never_finalize() { never_finalizes_ = true; }
   void block_aborts(bool block);
+  void hold_groups(bool hold);  // groups stay in progress
   // Of the communicator of a rank that lives.
   void fail_later(int rank, ncclResult_t result);
   std::vector<std::string> breaches();
@@ -126,6 +126,7 @@ class MockNccl final : public NcclApi {
   bool never_connects_ = false;
   bool never_finalizes_ = false;
   bool aborts_block_ = false;
+  bool groups_wait_ = false;
 };
 
 }  // namespace ciranda::testing

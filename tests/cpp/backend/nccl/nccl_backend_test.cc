@@ -82,6 +82,34 @@ TEST_F(Nccl, IsDoneWhileTheDeviceHasNotBegun) {
   ASSERT_TRUE(outcomes[1].through());
 }
 
+TEST_F(Nccl, IsDoneWithoutASleepWhereNcclIsQuick) {
+  auto data = tensors(2);
+  Ranks ranks(nccl_, 2);
+  expect_sum(ranks);
+  std::vector<Outcome> outcomes(2);
+  start(ranks, data, outcomes);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(ranks[rank].advance());
+    EXPECT_TRUE(ranks[rank].idle());
+  }
+  EXPECT_TRUE(outcomes[0].through() && outcomes[1].through());
+}
+
+TEST_F(Nccl, HoldsUpNobodyWhereNcclIsSlow) {
+  auto data = tensors(2);
+  Ranks ranks(nccl_, 2);
+  expect_sum(ranks);
+  nccl_->hold_groups(true);
+  std::vector<Outcome> outcomes(2);
+  start(ranks, data, outcomes);
+  EXPECT_FALSE(ranks[0].advance());
+  EXPECT_FALSE(outcomes[0].status.has_value());
+  EXPECT_GT(ranks[0].look_again_ns(), 0u);
+  nccl_->hold_groups(false);
+  ASSERT_TRUE(ranks.until([&] { return all_done(outcomes); }));
+  EXPECT_TRUE(outcomes[0].through() && outcomes[1].through());
+}
+
 TEST_F(Nccl, ReadsNothingBeforeItIsReady) {
   auto data = tensors(2);
   Ranks ranks(nccl_, 2);
