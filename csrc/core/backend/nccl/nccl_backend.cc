@@ -172,7 +172,8 @@ Result<bool> NcclBackend::advance_front(Status& status) {
       return Error{.code = ErrorCode::kTimeout,
                    .text = "NCCL has not connected the ranks in " +
                            std::to_string(options_.connect_ns_max / 1'000'000'000) +
-                           " s; NCCL_DEBUG=INFO makes it say what it tries"};
+                           " s; NCCL_DEBUG=INFO makes it say what it tries, or set "
+                           "NCCL_SOCKET_IFNAME to the network interface that joins the hosts"};
     }
     if (front.queued) break;
     const FusedOp& op = front.execution.op;

@@ -251,6 +251,7 @@ TEST_F(Nccl, ConnectingHasAnEnd) {
   start(ranks, data, outcomes);
   ASSERT_TRUE(ranks.until([&] { return ranks[0].broken() && ranks[1].broken(); }));
   EXPECT_EQ(ranks[0].broken()->code, ErrorCode::kTimeout);
+  EXPECT_NE(ranks[0].broken()->text.find("NCCL_SOCKET_IFNAME"), std::string::npos);
   for (int rank = 0; rank < 2; ++rank) ranks[rank].abort(*ranks[0].broken());
 }
 
