@@ -54,8 +54,9 @@ class HandleTable {
 };
 
 HandleTable& handles() {
-  static HandleTable table;
-  return table;
+  // For good: what it holds of a GPU cannot be freed once CUDA has unloaded.
+  static auto* const table = new HandleTable;
+  return *table;
 }
 
 std::string describe(OpKind kind, const std::string& name) {
