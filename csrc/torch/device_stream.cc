@@ -112,7 +112,7 @@ Status try_wait(const c10::Stream& stream, const DeviceEvent& event) {
 Result<std::shared_ptr<TorchStream>> TorchStream::make(c10::Device device) {
   return attempt(device, [&] {
     const VirtualGuardImpl guard(device.type());
-    const c10::Stream stream = guard.getStreamFromGlobalPool(device);
+    const c10::Stream stream = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
     return std::shared_ptr<TorchStream>(
         new TorchStream(stream, guard.getStreamNativeHandle(stream)));
   });

@@ -13,7 +13,8 @@ namespace ciranda {
 // build serves machines with and without a GPU. Nothing here waits for a device. What torch throws
 // becomes kSystem with the device's own words.
 
-// A stream of torch's pool.
+// A stream of torch's pool of high priority, which hands its few streams out in turn: only who asks
+// for many of high priority may come to share it.
 class TorchStream final : public DeviceStream {
  public:
   static Result<std::shared_ptr<TorchStream>> make(c10::Device device);

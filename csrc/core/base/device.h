@@ -17,8 +17,8 @@ class DeviceEvent {
   virtual Result<bool> passed() const = 0;
 };
 
-// A queue of work of a device, the backend's alone. One thread at a time, but for enter() and
-// leave(), which any thread may call; nothing blocks.
+// A queue of work of a device, at best the backend's alone: what others put there only delays. One
+// thread at a time, but for enter() and leave(), which any thread may call; nothing blocks.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
