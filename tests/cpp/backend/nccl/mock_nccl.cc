@@ -117,6 +117,11 @@ std::size_t input_bytes(const MockNccl::Call& call, int rank, int ranks) {
 // ---------------------------------------------------------------------------------------------
 // For tests
 
+void MockNccl::set_version_of(int device, int code) {
+  const std::lock_guard lock(mutex_);
+  versions_[device] = code;
+}
+
 void MockNccl::block_aborts(bool block) {
   const std::lock_guard lock(mutex_);
   aborts_block_ = block;
@@ -155,6 +160,12 @@ int MockNccl::aborts() {
 
 // ---------------------------------------------------------------------------------------------
 // Communicators
+
+int MockNccl::version() {
+  const std::lock_guard lock(mutex_);
+  const auto found = versions_.find(FakeStream::current_device());
+  return found == versions_.end() ? NCCL_VERSION(2, 30, 7) : found->second;
+}
 
 const char* MockNccl::error_string(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited or there was a network error"

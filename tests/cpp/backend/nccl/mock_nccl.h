@@ -47,7 +47,7 @@ namespace ciranda::testing {
 class MockNccl final : public NcclApi {
  public:
   // For tests. Any time.
-  int version_code = 23'007;
+  void set_version_of(int device, int code);
   void fail_init_of(int rank) { failing_init_ = rank; }
   void never_connect() { never_connects_ = true; }
   void never_finalize() { never_finalizes_ = true; }
@@ -59,7 +59,7 @@ class MockNccl final : public NcclApi {
   int alive();   // communicators that are neither destroyed nor aborted
   int aborts();  // that are through
 
-  int version() override { return version_code; }
+  int version() override;  // of the rank on the calling thread's device
   const char* error_string(ncclResult_t result) override;
   const char* last_error(ncclComm_t) override { return "the mock says so"; }
   ncclResult_t get_unique_id(ncclUniqueId* id) override;
@@ -120,6 +120,7 @@ class MockNccl final : public NcclApi {
   std::map<std::string, std::shared_ptr<Clique>> cliques_;
   std::vector<std::unique_ptr<ncclComm>> comms_;  // for good, so that later calls are noticed
   std::vector<std::string> breaches_;
+  std::map<int, int> versions_;  // by device
   int ids_ = 0;
   int aborts_ = 0;
   std::optional<int> failing_init_;

@@ -402,22 +402,42 @@ TEST_F(Nccl, SeveralAtATimeOnOtherDevices) {
   }
 }
 
-TEST_F(Nccl, TheOldestLibraryOfAllDecides) {
-  nccl_->version_code = 22'305;
-  Ranks ranks(nccl_, 1);
-  std::vector<std::uint8_t> bits(8, 0x38);
-  auto* const data = reinterpret_cast<std::byte*>(bits.data());
-  Outcome outcome;
-  Execution execution;
-  execution.op.dtype = DType::kFloat8E4M3;
-  execution.buffers = {{data, data, 8, 8}};
-  execution.device = {{ranks.streams[0], nullptr}};
-  execution.done = outcome.done();
-  ranks[0].start(std::move(execution));
-  ASSERT_TRUE(ranks.until([&] { return outcome.status.has_value(); }));
-  EXPECT_EQ(outcome.status->error().text,
-            "NCCL has no Sum of float8_e4m3fn before 2.24, and a rank has an older one; convert "
-            "the tensor to bfloat16");
+class NcclFloat8 : public Nccl {
+ protected:
+  // What every rank is told that sums.
+  static std::string refusal_of_a_sum(Ranks& ranks) {
+    const auto size = static_cast<std::size_t>(ranks.size());
+    std::vector<std::uint8_t> bits(8 * size, 0x38);
+    std::vector<Outcome> outcomes(size);
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      auto* const data = reinterpret_cast<std::byte*>(&bits[8 * rank]);
+      Execution execution;
+      execution.op.dtype = DType::kFloat8E4M3;
+      execution.buffers = {{data, data, 8, 8}};
+      execution.device = {{ranks.streams[rank], nullptr}};
+      execution.done = outcomes[rank].done();
+      ranks[static_cast<int>(rank)].start(std::move(execution));
+    }
+    EXPECT_TRUE(ranks.until([&] { return all_done(outcomes); }));
+    std::string text;
+    for (const Outcome& outcome : outcomes) {
+      if (!outcome.status || outcome.status->ok()) return "none";
+      if (text.empty()) text = outcome.status->error().text;
+      EXPECT_EQ(outcome.status->error().text, text);
+    }
+    return text;
+  }
+};
+
+TEST_F(NcclFloat8, IsRefusedWhereTheOldestLibraryLacksIt) {
+  for (const int oldest : {0, 1, 2}) {
+    const auto nccl = std::make_shared<MockNccl>();
+    nccl->set_version_of(oldest, NCCL_VERSION(2, 23, 5));
+    Ranks ranks(nccl, 3);
+    EXPECT_EQ(refusal_of_a_sum(ranks),
+              "NCCL has no Sum of float8_e4m3fn before 2.24, and a rank has an older one; convert "
+              "the tensor to bfloat16");
+  }
 }
 
 }  // namespace
