@@ -118,6 +118,20 @@ Result<std::shared_ptr<TorchStream>> TorchStream::make(c10::Device device) {
   });
 }
 
+int TorchStream::compute_capability() const {
+  if (!stream_.device().is_cuda()) return 0;
+  const auto find = of_driver<int (*)(int* device, int number)>("cuDeviceGet");
+  const auto tell =
+      of_driver<int (*)(int* value, int attribute, int device)>("cuDeviceGetAttribute");
+  if (find == nullptr || tell == nullptr) return 0;
+  constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+  constexpr int kMinor = 76;
+  int device = 0, major = 0, minor = 0;
+  const bool told = find(&device, this->device()) == 0 && tell(&major, kMajor, device) == 0 &&
+                    tell(&minor, kMinor, device) == 0;
+  return told ? 10 * major + minor : 0;
+}
+
 Result<int> TorchStream::enter() {
   const c10::Device device = stream_.device();
   return attempt(device, [&]() -> int {

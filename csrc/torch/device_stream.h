@@ -21,6 +21,7 @@ class TorchStream final : public DeviceStream {
 
   const c10::Stream& torch() const { return stream_; }
   int device() const override { return stream_.device_index(); }
+  int compute_capability() const override;
   void* native() const override { return native_; }
   Result<int> enter() override;
   void leave(int before) override;

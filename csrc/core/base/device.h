@@ -24,6 +24,8 @@ class DeviceStream {
   virtual ~DeviceStream() = default;
   // The device's number on this host; equal for two streams of one device.
   virtual int device() const = 0;
+  // Of an NVIDIA GPU, its compute capability: 90 is 9.0, Hopper. 0 where that is not known.
+  virtual int compute_capability() const = 0;
   // The driver's handle: a cudaStream_t.
   virtual void* native() const = 0;
   // Makes the device that of the calling thread. Gives the number of the one that it had before.

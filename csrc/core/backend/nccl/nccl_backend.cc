@@ -19,9 +19,9 @@ bool failed(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
 
-// What a rank tells the others before they connect: its NCCL, and, if it is rank 0, where.
+// What a rank tells the others before they connect: what it has, and, if it is rank 0, where.
 struct Greeting {
-  int version = 0;
+  NcclOldest has = {};
   std::string why_not = {};  // it cannot take part
   ncclUniqueId id = {};
 };
@@ -29,7 +29,8 @@ struct Greeting {
 std::vector<std::byte> encoded(const Greeting& greeting) {
   std::vector<std::byte> bytes;
   Writer out(bytes);
-  out.varint(static_cast<std::uint64_t>(greeting.version));
+  out.varint(static_cast<std::uint64_t>(greeting.has.version));
+  out.varint(static_cast<std::uint64_t>(greeting.has.compute_capability));
   out.varint(greeting.why_not.size());
   out.text(greeting.why_not);
   out.bytes(std::as_bytes(std::span(greeting.id.internal)));
@@ -39,7 +40,8 @@ std::vector<std::byte> encoded(const Greeting& greeting) {
 Result<Greeting> decoded(std::span<const std::byte> bytes) {
   Reader in(bytes);
   Greeting greeting;
-  greeting.version = static_cast<int>(in.varint("nccl.version", INT32_MAX));
+  greeting.has.version = static_cast<int>(in.varint("nccl.version", INT32_MAX));
+  greeting.has.compute_capability = static_cast<int>(in.varint("nccl.capability", INT32_MAX));
   greeting.why_not = in.text("nccl.why_not", in.count("nccl.why_not", kErrorTextBytesMax, 1));
   in.bytes("nccl.id", std::as_writable_bytes(std::span(greeting.id.internal)));
   if (!in.ok()) return in.error();
@@ -102,7 +104,8 @@ Status NcclBackend::check_device(const Execution& execution) {
 }
 
 std::vector<std::byte> NcclBackend::hello() {
-  Greeting greeting{.version = api_->version()};
+  Greeting greeting{
+      .has = {.version = api_->version(), .compute_capability = stream_->compute_capability()}};
   if (context_.rank == 0) {
     if (const ncclResult_t result = api_->get_unique_id(&greeting.id); failed(result)) {
       greeting.why_not = nccl_error(*api_, nullptr, "beginning to connect", result).text;
@@ -120,14 +123,15 @@ Status NcclBackend::connect() {
   for (std::size_t rank = 0; rank < parts.value().size(); ++rank) {
     const auto greeting = decoded(parts.value()[rank]);
     if (!greeting) return greeting.error();
-    const auto& [version, why_not, its_id] = greeting.value();
+    const auto& [has, why_not, its_id] = greeting.value();
     if (!why_not.empty()) {
       return Error{.code = ErrorCode::kSystem,
                    .text = "rank " + std::to_string(rank) + ": " + why_not,
                    .rank = static_cast<Rank>(rank)};
     }
-    if (rank == 0) id = its_id;
-    version_ = rank == 0 ? version : std::min(version_, version);
+    if (rank == 0) id = its_id, oldest_ = has;
+    oldest_.version = std::min(oldest_.version, has.version);
+    oldest_.compute_capability = std::min(oldest_.compute_capability, has.compute_capability);
   }
   auto communicator = NcclCommunicator::start(api_, stream_, id, context_.rank, context_.size,
                                               options_.farewell_ns);
@@ -178,7 +182,7 @@ Result<bool> NcclBackend::advance_front(Status& status) {
     if (front.queued) break;
     const FusedOp& op = front.execution.op;
     const Result<NcclReduction> reduction =
-        reduces(op.kind) ? nccl_reduction(op, context_.size, version_) : NcclReduction{};
+        reduces(op.kind) ? nccl_reduction(op, context_.size, oldest_) : NcclReduction{};
     if (!reduction) {
       status = reduction.error();
       return true;

@@ -76,7 +76,7 @@ class NcclBackend final : public Backend {
   std::deque<Pending> executions_;
   std::shared_ptr<DeviceStream> stream_;  // of the first execution
   std::unique_ptr<Exchange> exchange_;
-  int version_ = 0;  // the oldest of all ranks' NCCL
+  NcclOldest oldest_;
   std::unique_ptr<NcclCommunicator> communicator_;
   std::uint64_t connect_by_ns_ = 0;
   std::shared_ptr<DeviceEvent> last_;  // the device may not have got there

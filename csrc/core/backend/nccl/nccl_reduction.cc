@@ -10,6 +10,7 @@ namespace ciranda {
 namespace {
 
 constexpr int kFloat8VersionMin = NCCL_VERSION(2, 24, 0);
+constexpr int kFloat8CapabilityMin = 90;
 
 Error refused(const FusedOp& op, const std::string& why) {
   return {.code = ErrorCode::kUnsupported,
@@ -76,9 +77,13 @@ ncclDataType_t nccl_type(DType dtype) {
   CIRANDA_UNREACHABLE();
 }
 
-Result<NcclReduction> nccl_reduction(const FusedOp& op, int ranks, int version) {
-  if (is_float8(op.dtype) && version < kFloat8VersionMin) {
+Result<NcclReduction> nccl_reduction(const FusedOp& op, int ranks, const NcclOldest& oldest) {
+  if (is_float8(op.dtype) && oldest.version < kFloat8VersionMin) {
     return refused(op, "before 2.24, and a rank has an older one; convert the tensor to bfloat16");
+  }
+  if (is_float8(op.dtype) && oldest.compute_capability < kFloat8CapabilityMin) {
+    return refused(
+        op, "on a GPU older than Hopper, and a rank has one; convert the tensor to bfloat16");
   }
   if (op.prescale == 1.0 && op.postscale == 1.0) return NcclReduction{.op = unscaled(op.op)};
   if (op.op != ReduceOp::kSum && op.op != ReduceOp::kAverage) {

@@ -38,7 +38,8 @@ class FakeEvent final : public DeviceEvent {
 
 class FakeStream final : public DeviceStream {
  public:
-  explicit FakeStream(int device) : device_(device), thread_([this] { work(); }) {}
+  explicit FakeStream(int device, int compute_capability = 90)
+      : device_(device), compute_capability_(compute_capability), thread_([this] { work(); }) {}
   // Runs what is queued first.
   ~FakeStream() override {
     release();
@@ -47,6 +48,7 @@ class FakeStream final : public DeviceStream {
   }
 
   int device() const override { return device_; }
+  int compute_capability() const override { return compute_capability_; }
   void* native() const override { return const_cast<FakeStream*>(this); }
   Result<int> enter() override { return std::exchange(current_device(), device_); }
   void leave(int before) override { current_device() = before; }
@@ -97,6 +99,7 @@ class FakeStream final : public DeviceStream {
   }
 
   const int device_;
+  const int compute_capability_;
   std::mutex mutex_;
   std::condition_variable news_;
   std::deque<std::function<void()>> tasks_;

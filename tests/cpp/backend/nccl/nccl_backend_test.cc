@@ -440,5 +440,15 @@ TEST_F(NcclFloat8, IsRefusedWhereTheOldestLibraryLacksIt) {
   }
 }
 
+TEST_F(NcclFloat8, IsRefusedWhereTheOldestGpuLacksIt) {
+  for (const std::size_t oldest : {0u, 1u, 2u}) {
+    Ranks ranks(nccl_, 3);
+    ranks.streams[oldest] = std::make_shared<FakeStream>(static_cast<int>(oldest), 80);
+    EXPECT_EQ(refusal_of_a_sum(ranks),
+              "NCCL has no Sum of float8_e4m3fn on a GPU older than Hopper, and a rank has one; "
+              "convert the tensor to bfloat16");
+  }
+}
+
 }  // namespace
 }  // namespace ciranda::testing

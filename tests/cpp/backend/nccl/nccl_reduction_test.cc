@@ -8,7 +8,7 @@
 namespace ciranda {
 namespace {
 
-constexpr int kNew = NCCL_VERSION(2, 30, 7);
+constexpr NcclOldest kNew = {.version = NCCL_VERSION(2, 30, 7), .compute_capability = 100};
 
 FusedOp sum_of(DType dtype, double prescale = 1.0, double postscale = 1.0) {
   return {.op = ReduceOp::kSum, .dtype = dtype, .prescale = prescale, .postscale = postscale};
@@ -60,8 +60,19 @@ TEST(NcclReduction, RefusesWhatNcclCannotScale) {
 }
 
 TEST(NcclReduction, KnowsFloat8SinceTwoTwentyFour) {
-  EXPECT_TRUE(nccl_reduction(sum_of(DType::kFloat8E4M3), 2, NCCL_VERSION(2, 24, 0)).ok());
-  EXPECT_FALSE(nccl_reduction(sum_of(DType::kFloat8E4M3), 2, NCCL_VERSION(2, 23, 4)).ok());
+  const FusedOp sum = sum_of(DType::kFloat8E4M3);
+  EXPECT_TRUE(nccl_reduction(sum, 2, {NCCL_VERSION(2, 24, 0), 90}).ok());
+  EXPECT_FALSE(nccl_reduction(sum, 2, {NCCL_VERSION(2, 23, 4), 90}).ok());
+}
+
+TEST(NcclReduction, KnowsFloat8SinceHopper) {
+  const auto ada = nccl_reduction(sum_of(DType::kFloat8E5M2), 2, {kNew.version, 89});
+  ASSERT_FALSE(ada.ok());
+  EXPECT_EQ(
+      ada.error().text,
+      "NCCL has no Sum of float8_e5m2 on a GPU older than Hopper, and a rank has one; convert "
+      "the tensor to bfloat16");
+  EXPECT_TRUE(nccl_reduction(sum_of(DType::kBFloat16), 2, {kNew.version, 89}).ok());
 }
 
 TEST(NcclType, HasTheSizeOfTheDtype) {
