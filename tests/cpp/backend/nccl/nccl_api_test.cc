@@ -34,6 +34,20 @@ TEST(NcclLibrary, IsNotTakenForAnotherOne) {
   EXPECT_EQ(library.error().text, "libm.so.6 is no NCCL: it does not tell its version");
 }
 
+TEST(NcclLibrary, IsRefusedWhereItIsTooOld) {
+  const auto library = load_nccl(CIRANDA_FAKE_NCCL_21212);
+  ASSERT_FALSE(library.ok());
+  EXPECT_EQ(library.error().text.find("NCCL 2.12.12 in /"), 0u) << library.error().text;
+  EXPECT_NE(library.error().text.find(" is too old: "), std::string::npos) << library.error().text;
+}
+
+TEST(NcclLibrary, IsRefusedWhereItLacksAFunction) {
+  const auto library = load_nccl(CIRANDA_FAKE_NCCL_23007);
+  ASSERT_FALSE(library.ok());
+  EXPECT_EQ(library.error().text.find("NCCL 2.30.7 in /"), 0u) << library.error().text;
+  EXPECT_NE(library.error().text.find(" lacks nccl"), std::string::npos) << library.error().text;
+}
+
 TEST(NcclVersion, OlderThanTwoFourteenIsTooOld) {
   EXPECT_TRUE(check_nccl_version(NCCL_VERSION(2, 14, 0), "/lib/libnccl.so.2").ok());
   EXPECT_EQ(check_nccl_version(NCCL_VERSION(2, 12, 12), "/lib/libnccl.so.2").error().text,
