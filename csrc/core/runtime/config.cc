@@ -348,6 +348,11 @@ Status read_cpu_operations(const Variables& variables, Config& config) {
 // Only NCCL knows memory of a GPU.
 Status read_gpu_operations(const Variables& variables, Config& config) {
   constexpr const char* kName = "CIRANDA_GPU_OPERATIONS";
+  constexpr const char* kBlocking = "NCCL_COMM_BLOCKING";  // wins over what the backend asks for
+  if (const char* text = variables.text(kBlocking);
+      text != nullptr && std::string_view(text) != "0") {
+    return bad_value(kBlocking, text, "0 or unset: a call of NCCL that blocks could not be ended");
+  }
   if (const char* text = variables.text(kName)) {
     const std::string_view name = text;
     if (name == "auto" || name == "nccl") return {};

@@ -263,6 +263,7 @@ TEST(Config, OperationsAreOurOwnUnlessTheUserWantsGloo) {
     EXPECT_EQ(cpu_of(hosts, kName, "gloo"), BackendId::kGloo);
     EXPECT_EQ(cpu_of(hosts, "CIRANDA_GPU_OPERATIONS", "nccl"), BackendId::kNative);
     EXPECT_EQ(cpu_of(hosts, "HOROVOD_GPU_OPERATIONS", "NCCL"), BackendId::kNative);
+    EXPECT_EQ(cpu_of(hosts, "NCCL_COMM_BLOCKING", "0"), BackendId::kNative);
     EXPECT_EQ(cpu_of(hosts, "HOROVOD_CPU_OPERATIONS", "GLOO"), BackendId::kGloo);
   }
   EXPECT_EQ(cpu_of(1, kName, "shm"), BackendId::kNative);
@@ -284,6 +285,7 @@ TEST(Config, OperationsThatCannotBeAreRefusedInOneSentence) {
            Mistake{1, "CIRANDA_GPU_OPERATIONS", "cuda", "it should be auto or nccl"},
            Mistake{1, "HOROVOD_CPU_OPERATIONS", "glo", "it should be gloo, mpi, ccl or ddl"},
            Mistake{1, "HOROVOD_GPU_BROADCAST", "x", "it should be nccl, mpi, ccl or ddl"},
+           Mistake{1, "NCCL_COMM_BLOCKING", "1", "it should be 0 or unset"},
            Mistake{1, "CIRANDA_TRUSTED_NETWORK", "yes", "a whole number from 0 to 1"},
        }) {
     const auto config = read(ranks_on(mistake.hosts, mistake.name, mistake.value));
