@@ -95,8 +95,9 @@ class CompressedReducer:
         self._synchronized = True
 
     def _reduce(self) -> None:
-        used = torch.tensor([parameter.grad is not None for _, parameter in self._parameters])
-        used = ops.allreduce(used.to(torch.uint8), name=f"{self._name}/used", op=ops.Max)
+        grads = [parameter.grad is not None for _, parameter in self._parameters]
+        used = torch.tensor(grads, dtype=torch.uint8, device="cpu")
+        used = ops.allreduce(used, name=f"{self._name}/used", op=ops.Max)
         pending = []
         for (name, parameter), used_anywhere in zip(self._parameters, used.tolist(), strict=True):
             if not used_anywhere:

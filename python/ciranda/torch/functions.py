@@ -59,7 +59,7 @@ def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, dict):
         if _Placeholder.TENSOR in value:
             shape, dtype = value[_Placeholder.TENSOR]
-            tensors.append(torch.empty(shape, dtype=getattr(torch, dtype)))
+            tensors.append(torch.empty(shape, dtype=getattr(torch, dtype), device="cpu"))
             return tensors[-1]
         return {key: _put_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -131,20 +131,20 @@ def broadcast_object(
     label = f"broadcast_object.{name or 'noname'}"
     at_root = _C.rank() == root_rank
     problem: Exception | None = None
-    encoded = torch.empty(0, dtype=torch.uint8)
+    encoded = torch.empty(0, dtype=torch.uint8, device="cpu")
     if at_root:
         try:
             encoded = _encode(obj, allow_pickle, label)
         except Exception as error:
             problem = error
-    size = torch.tensor([_FAILED if problem is not None else encoded.numel()])
+    size = torch.tensor([_FAILED if problem is not None else encoded.numel()], device="cpu")
     ops.broadcast_(size, root_rank, name=f"{label}.size")
     if problem is not None:
         raise problem
     if int(size) == _FAILED:
         raise InvalidArgumentError(f"{label}: rank {root_rank} could not send its object")
     if not at_root:
-        encoded = torch.empty(int(size), dtype=torch.uint8)
+        encoded = torch.empty(int(size), dtype=torch.uint8, device="cpu")
     ops.broadcast_(encoded, root_rank, name=f"{label}.bytes")
     return obj if at_root else _decode(encoded, allow_pickle)
 
@@ -159,12 +159,12 @@ def allgather_object(
     require_global(process_set)
     label = f"allgather_object.{name or 'noname'}"
     problem: Exception | None = None
-    encoded = torch.empty(0, dtype=torch.uint8)
+    encoded = torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
         encoded = _encode(obj, allow_pickle, label)
     except Exception as error:
         problem = error
-    own_size = torch.tensor([_FAILED if problem is not None else encoded.numel()])
+    own_size = torch.tensor([_FAILED if problem is not None else encoded.numel()], device="cpu")
     sizes = [int(size) for size in ops.allgather(own_size, name=f"{label}.sizes")]
     if problem is not None:
         raise problem

@@ -159,7 +159,9 @@ class HostStep:
         for position in range(first, len(self._parameters)):
             held = state.get(self._parameters[position], {})
             pairs = [
-                (name, torch.as_tensor(value)) for name, value in held.items() if value is not None
+                (name, torch.as_tensor(value, device="cpu"))
+                for name, value in held.items()
+                if value is not None
             ]
             self._reducer.adopt_state(position, pairs)
             self._show_state(position)

@@ -380,7 +380,7 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         averaged = allreduce(grads[0].contiguous(), op=Average)
-        rows = synchronize(allgather_async(torch.tensor([ctx.rows])))
+        rows = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu")))
         begin = int(rows[: _C.rank()].sum())
         return averaged[begin : begin + ctx.rows], None
 
@@ -449,7 +449,7 @@ def alltoall_async(
         handle,
         lambda outputs, rows: (
             _given_back(outputs[0], dtype),
-            torch.tensor(rows, dtype=torch.int32),
+            torch.tensor(rows, dtype=torch.int32, device="cpu"),
         ),
     )
 

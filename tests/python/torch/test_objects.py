@@ -214,3 +214,51 @@ def pickled() -> None:
 
 def test_only_plain_values_travel_without_leave() -> None:
     values_of(run_ranks(pickled, 2))
+
+
+# --- another default device ----------------------------------------------------------------------
+
+
+class Halving:
+    """Compression that only Python knows."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return tensor / 2, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, _: None) -> torch.Tensor:
+        return tensor * 2
+
+
+def elsewhere_by_default() -> None:
+    hvd.init()
+    rank, host = hvd.rank(), torch.device("cpu")
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if rank == 1:
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+    torch.set_default_device("meta")  # as "cuda" would be, but here on any machine
+    assert hvd.broadcast_object({"epoch": rank}, 1) == {"epoch": 1}
+    assert hvd.allgather_object(rank) == list(range(hvd.size()))
+    hvd.broadcast_optimizer_state(optimizer, 1)
+    assert all(row["momentum_buffer"].device == host for row in optimizer.state.values())
+
+    rows = torch.ones(rank + 1, 2, device=host, requires_grad=True)
+    hvd.allgather(rows).sum().backward()
+    assert rows.grad is not None and rows.grad.tolist() == [[1.0, 1.0]] * (rank + 1)
+    _, received = hvd.alltoall(torch.ones(hvd.size(), device=host), [1] * hvd.size())
+    assert received.tolist() == [1] * hvd.size()
+
+    distributed = hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), compression=Halving, op=hvd.Sum
+    )
+    distributed.zero_grad()
+    model(torch.ones(2, device=host)).sum().backward()
+    distributed.synchronize()
+    assert model.bias.grad.tolist() == [hvd.size()]
+
+
+def test_the_default_device_of_the_script_changes_nothing() -> None:
+    values_of(run_ranks(elsewhere_by_default, 2))
