@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import ranks
 import torch
-from backends import over_every_backend
+from backends import NCCL, over_every_backend
 from rank_checks import on_ranks
 from ranks import run_ranks, values_of
 from torch import nn
@@ -345,5 +346,7 @@ def hash_of_trained_parameters() -> list[str]:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_two_runs_give_equal_bits(size: int) -> None:
+    if ranks.chosen is NCCL:
+        pytest.skip("buckets on a GPU are fused as timing has it, and NCCL's sums depend on that")
     hashes = [values_of(run_ranks(hash_of_trained_parameters, size)) for _ in range(2)]
     assert all(rank == hashes[0][0] for run in hashes for rank in run)
