@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import ciranda.torch as hvd
 from ciranda.errors import InvalidArgumentError, MismatchError, UnsupportedError
 
-# Where there is a GPU, a fake tensor on it would be taken for a real one.
-MISSING = [device for device in ("cuda:0",) if not torch.cuda.is_available()]
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a fake tensor would be taken for a real one of the GPU here"
+)
 
 
 def on(device: str) -> torch.Tensor:
@@ -39,12 +40,11 @@ def collectives(tensor: torch.Tensor) -> list[Callable[[], Any]]:
 
 @on_ranks(2)
 def test_a_gpu_tensor_without_a_gpu_is_refused_in_one_sentence() -> None:
-    for device in MISSING:
-        for collective in collectives(on(device)):
-            with pytest.raises(UnsupportedError) as refused:
-                collective()
-            said = str(refused.value)
-            assert f": the tensor is on {device}, but " in said and "\n" not in said
+    for collective in collectives(on("cuda:0")):
+        with pytest.raises(UnsupportedError) as refused:
+            collective()
+        said = str(refused.value)
+        assert ": the tensor is on cuda:0, but " in said and "\n" not in said
 
 
 @on_ranks(2)
@@ -57,22 +57,16 @@ def test_a_device_that_nothing_reduces_is_refused_in_one_sentence() -> None:
 
 @on_ranks(2)
 def test_a_group_lies_on_one_device() -> None:
-    for device in MISSING:
-        for other in (torch.ones(4), on("cuda:1")):
-            with pytest.raises(
-                InvalidArgumentError, match=f"one tensor is on {device} and another"
-            ):
-                hvd.grouped_allreduce_([on(device), other])
+    for other in (torch.ones(4), on("cuda:1")):
+        with pytest.raises(InvalidArgumentError, match="one tensor is on cuda:0 and another"):
+            hvd.grouped_allreduce_([on("cuda:0"), other])
 
 
 @on_ranks(2)
 def test_parameters_on_a_gpu_need_one() -> None:
-    for device in MISSING:
-        optimizer = torch.optim.SGD([torch.nn.Parameter(on(device))], lr=0.1)
-        with pytest.raises(
-            UnsupportedError, match=r"parameter 'group.0.param.0': .* on cuda:0, bu"
-        ):
-            hvd.DistributedOptimizer(optimizer)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(on("cuda:0"))], lr=0.1)
+    with pytest.raises(UnsupportedError, match=r"parameter 'group.0.param.0': .* on cuda:0, bu"):
+        hvd.DistributedOptimizer(optimizer)
 
 
 @on_ranks(2)
