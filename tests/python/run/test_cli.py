@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -88,7 +89,10 @@ def test_the_backends_are_a_table_of_four(launcher, option):
         if name in ("shm", "ring"):
             assert (built, available, version) == ("yes", "yes", ciranda.__version__)
             assert os.path.exists(last[0])
-        assert available == "yes" or len(last) > 3, f"{name}: no sentence says what is missing"
+        elif available == "yes":
+            assert re.fullmatch(r"\d+(\.\d+)+", version) and os.path.exists(last[0]), name
+        else:
+            assert len(last) > 3, f"{name}: no sentence says what is missing"
 
 
 @pytest.mark.parametrize(
