@@ -1,7 +1,10 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/Type.h>
 #include <ciranda/torch.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
@@ -75,7 +78,7 @@ class DistributedStep::Impl {
   void adopt_group();
   void adopt_state(std::size_t first);
 
-  double grad_norm() const { return grad_norm_; }
+  double grad_norm() const { return grad_norm_.defined() ? grad_norm_.item<double>() : 0.0; }
   const std::string& why_not_shared() const { return why_not_shared_; }
 
  private:
@@ -101,7 +104,7 @@ class DistributedStep::Impl {
   const double max_norm_;                     // 0: no clipping
   std::string why_not_shared_;                // empty: the ranks share the step
   std::shared_ptr<GradientReducer> reducer_;  // null in a world of one rank
-  double grad_norm_ = 0.0;
+  at::Tensor grad_norm_;  // on the gradients' device; undefined where nothing was clipped
 
   // Of a shared step.
   std::vector<kernels::UpdateRule> rules_;  // by group
@@ -233,17 +236,24 @@ torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure) {
     show_state(position);
   }
   show_step_counts();
-  if (max_norm_ > 0.0) grad_norm_ = reducer_->norm();
+  if (max_norm_ > 0.0) grad_norm_ = at::scalar_tensor(reducer_->norm(), at::kDouble);
   return loss;
 }
 
 void DistributedStep::Impl::clip() {
   if (max_norm_ == 0.0) return;
-  std::vector<at::Tensor> parameters;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
   for (const auto& group : optimizer_.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
   }
-  grad_norm_ = torch::nn::utils::clip_grad_norm_(parameters, max_norm_);
+  grad_norm_.reset();
+  if (gradients.empty()) return;
+  // What torch's clip_grad_norm_ computes, which ends by waiting for the GPU.
+  grad_norm_ = at::stack(at::_foreach_norm(gradients)).norm();
+  at::_foreach_mul_(gradients, (max_norm_ / (grad_norm_ + 1e-6)).clamp_max(1.0));
 }
 
 void DistributedStep::Impl::set_rules() {

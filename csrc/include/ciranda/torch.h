@@ -143,6 +143,7 @@ class DistributedOptimizer final : public Optimizer {
   }
 
   // With max_grad_norm: the norm of the latest step's gradients, before clipping.
+  // Waits for a GPU that has not computed it yet.
   double grad_norm() const { return distributed_.grad_norm(); }
   // Why the ranks do not share the step, as the rest of a sentence; empty if they do.
   const std::string& why_not_shared() const { return distributed_.why_not_shared(); }
