@@ -197,15 +197,16 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
   if (!output.is_same(input)) check_same(input, output, what);
   Submission submission;
   const auto stream = place(*world, input.device(), what, spec, submission);
-  if (stream) {
-    keep_for(stream->torch(), input);
-    keep_for(stream->torch(), output);
-  }
   submission.inputs.push_back(data_of(input));
   submission.outputs.push_back(data_of(output));
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
   const Handle handle = unwrap(world->engine()->submit(std::move(submission)));
-  check(world->engine()->wait(handle));
+  const Status status = world->engine()->wait(handle);
+  if (!status && stream) {  // nothing waits for what may be queued there
+    keep_for(stream->torch(), input);
+    keep_for(stream->torch(), output);
+  }
+  check(status);
   queue_behind(*handle, stream);
 }
 
