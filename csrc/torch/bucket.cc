@@ -1,5 +1,6 @@
 #include "torch/bucket.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -189,10 +190,15 @@ void Bucket::lay_out() {
     }
     // Each view keeps the memory alive by itself and is no autograd view of anything: zero_grad
     // and detach_ work on it as on any gradient.
-    slot.view = at::from_blob(
-        data_of(memory) + static_cast<std::size_t>(offsets[i]) * element_bytes,
-        slot.parameter.sizes(), gradient_strides(slot.parameter), [memory](void*) {},
-        memory.options(), memory.device());
+    const std::vector<std::int64_t> strides = gradient_strides(slot.parameter);
+    if (device_) {  // memory of torch's own allocator, which looks for its blocks by their storage
+      slot.view = at::empty({0}, memory.options());
+      slot.view.set_(memory.storage(), offsets[i], slot.parameter.sizes(), strides);
+    } else {
+      slot.view = at::from_blob(
+          data_of(memory) + static_cast<std::size_t>(offsets[i]) * element_bytes,
+          slot.parameter.sizes(), strides, [memory](void*) {}, memory.options());
+    }
     if (slot.place) {
       slot.place->move_to(slot.view);
     } else if (!device_ && slot.view.nbytes() >= kPlaceBytesMin) {
