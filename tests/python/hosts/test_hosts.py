@@ -60,9 +60,15 @@ def test_gradients_in_16_bits_take_half_the_bytes(
         assert sent < result["sent"] < 1.15 * sent
 
 
-def test_three_hosts_with_ipv6_only(make_network: Callable[..., Any], start: Start) -> None:
+@pytest.mark.parametrize("operations", ["auto", "gloo"])
+def test_three_hosts_with_ipv6_only(
+    make_network: Callable[..., Any], start: Start, operations: str
+) -> None:
+    if operations == "gloo" and (why := GLOO.missing()):
+        pytest.skip(why)
     network = make_network(3, addresses=("ipv6",))
-    for text in outputs(start(network, HERE / "train.py", "auto")):
+    chosen = {"CIRANDA_CPU_OPERATIONS": operations}
+    for text in outputs(start(network, HERE / "train.py", "auto", **chosen)):
         result = json.loads(text.splitlines()[-1])
         assert result["off"] < 1e-6 and result["equal"]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from backends import over_backends_of_the_cpu
 from ranks import Job, mark, report, run_ranks, start_ranks, values_of, wait_until_told
 
 import ciranda.torch as hvd
@@ -483,6 +484,7 @@ def in_child(action: Callable[[], Any]) -> str:
 def forked_calls() -> dict[str, str]:
     hvd.init()
     ones = torch.ones(2)
+    hvd.allreduce(ones)  # from here on the backend has its threads
     pending = hvd.allreduce_async(ones) if hvd.rank() == 0 else None
     found = {}
     if pending is not None:
@@ -510,6 +512,7 @@ def forked_calls() -> dict[str, str]:
     return found
 
 
+@over_backends_of_the_cpu
 def test_a_forked_child_gets_a_clear_error() -> None:
     found, _ = values_of(run_ranks(forked_calls, 2))
     assert found.pop("shutdown") == "nothing"
