@@ -5,6 +5,9 @@ ciranda one  the same through DistributedOptimizer, in a world of one rank
 ddp          DistributedDataParallel over NCCL
 ciranda      DistributedOptimizer over NCCL
 
+DDP runs without broadcast_buffers: else it would send the statistics of BatchNorm with each step,
+which DistributedOptimizer does not.
+
 Ranks share a GPU where there are fewer: they seem to be on different hosts, or NCCL refuses.
 """
 
@@ -164,7 +167,10 @@ class DdpTrainer(Trainer):
 
     def distribute(self) -> None:
         self.model = nn.parallel.DistributedDataParallel(
-            self.model, device_ids=[self.device], gradient_as_bucket_view=True
+            self.model,
+            device_ids=[self.device],
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
         )
 
     def reduce(self, tensor: Tensor) -> None:
