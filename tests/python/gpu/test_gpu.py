@@ -7,6 +7,7 @@ they seem to be on different hosts (NCCL_HOSTID).
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +15,15 @@ from typing import Any
 import pytest
 import torch
 from rank_checks import on_ranks
+from ranks import run_ranks, values_of
 from torch import nn
 
 import ciranda.torch as hvd
+from ciranda.errors import CirandaError, RankLostError
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.timeout(300),  # the first test runs all of them, on one rank and on two
     pytest.mark.skipif(
         not torch.cuda.is_available(),
         reason="no GPU: torch.cuda.is_available() says that there is none",
@@ -28,6 +32,7 @@ pytestmark = [
 
 LONG_CYCLES = 2_000_000_000  # about a second of a GPU's clock
 SHORT_S = 0.3  # the host is done long before the GPU
+ENDS_S = 20.0  # however a job ends
 STEPS = 5
 
 
@@ -83,6 +88,23 @@ def test_dtypes_are_summed() -> None:
         assert result.dtype == dtype and bool((result == 2).all()), dtype
 
 
+def sum_of_float8() -> None:
+    hvd.init()
+    device = gpu()
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        mine = torch.full((1000,), 1.5, device=device).to(dtype)
+        if torch.cuda.get_device_capability(device) < (9, 0):
+            with pytest.raises(CirandaError, match="NCCL"):
+                hvd.allreduce(mine, op=hvd.Sum)
+            return
+        result = hvd.allreduce(mine, op=hvd.Sum)
+        assert result.dtype == dtype and bool((result.float() == 3).all()), dtype
+
+
+def test_float8_is_summed_from_hopper_on_and_refused_before() -> None:
+    values_of(run_ranks(sum_of_float8, 2))
+
+
 @on_ranks(1, 2)
 def test_the_host_does_not_wait_for_a_collective() -> None:
     device = gpu()
@@ -107,12 +129,14 @@ def test_results_are_ordered_with_the_stream_that_asks() -> None:
         keep_busy()
         late = torch.ones(1 << 20, device=device)  # not there yet when it is submitted
         handle = hvd.allreduce_async(late, name="late", op=hvd.Sum)
-        gathered = hvd.allgather(late, name="gathered")
+        summed = hvd.allreduce(torch.ones(1 << 20, device=device), name="summed", op=hvd.Sum)
+        gathered = hvd.allgather(torch.ones(1 << 20, device=device), name="gathered")
+        for _ in range(4):  # in the memory of those inputs, if it was given back too early
+            torch.full((1 << 20,), 7.0, device=device)
     del late
     torch.cuda.current_stream().wait_stream(side)
-    for _ in range(4):  # would overwrite memory that was given back too early
-        torch.full((1 << 20,), 7.0, device=device)
     assert bool((hvd.synchronize(handle) == hvd.size()).all())
+    assert bool((summed == hvd.size()).all())
     assert bool((gathered == 1).all())
 
 
@@ -267,7 +291,9 @@ def test_no_call_in_a_step_waits_for_the_gpu() -> None:
         with torch.profiler.record_function("the step"):
             one_step(model, optimizer, images)
         torch.cuda.synchronize()
-    events = list(profile.events() or [])
+    # The GPU's timeline has a "the step" of its own.
+    on_the_host = torch.autograd.DeviceType.CPU
+    events = [event for event in profile.events() or [] if event.device_type == on_the_host]
     (step,) = [event for event in events if event.name == "the step"]
     within = [
         event.name
@@ -275,4 +301,60 @@ def test_no_call_in_a_step_waits_for_the_gpu() -> None:
         if step.time_range.start <= event.time_range.start < step.time_range.end
     ]
     assert "cudaLaunchKernel" in within, "the trace shows what the step calls"
-    assert not [name for name in within if name.startswith("cuda") and "Synchronize" in name]
+    assert not [name for name in within if name.startswith("cu") and "Synchronize" in name]
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def lose_rank_1(how: str) -> str:
+    """In the middle of an operation: what rank 0 is told."""
+    hvd.init()
+    tensor = torch.ones(1 << 20, device=gpu())
+    hvd.allreduce_(tensor, name="warm-up")
+    keep_busy()
+    hvd.allreduce_async_(tensor, name="in the middle")
+    if hvd.rank() == 1:
+        if how == "raises":
+            raise ValueError("enough")
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(RankLostError) as lost:
+        while True:
+            hvd.allreduce_(tensor, name="next")
+    torch.cuda.synchronize()
+    assert time.monotonic() - start < ENDS_S
+    return str(lost.value)
+
+
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_a_lost_rank_ends_the_others(how: str) -> None:
+    other, lost = run_ranks(lose_rank_1, 2, args=[how])
+    assert lost.exit_code != 0
+    assert other.exit_code == 0, other.stderr
+    if how == "raises":  # of a death NCCL may tell first
+        assert "rank 1 " in other.value and "ValueError" in other.value
+
+
+def entries() -> list[int]:
+    """Of this process: descriptors and threads."""
+    return [len(os.listdir(f"/proc/self/{folder}")) for folder in ("fd", "task")]
+
+
+def init_and_shutdown() -> None:
+    kept: list[int] = []
+    for cycle in range(20):
+        hvd.init()
+        hvd.allreduce_(torch.ones(8, device=gpu()), name="x")
+        torch.cuda.synchronize()
+        hvd.shutdown()
+        if cycle == 2:
+            kept = entries()  # what CUDA and NCCL keep for the process
+    deadline = time.monotonic() + ENDS_S
+    while any(now > then for now, then in zip(entries(), kept, strict=True)):
+        assert time.monotonic() < deadline, (kept, entries())
+        time.sleep(0.05)
+
+
+def test_twenty_worlds_leave_nothing() -> None:
+    values_of(run_ranks(init_and_shutdown, 2, timeout=100))
