@@ -277,6 +277,7 @@ class Workshop:
                 running.append(
                     subprocess.Popen(
                         self._compile(source, self._object(source)),
+                        cwd=self.folder,
                         stderr=subprocess.PIPE,
                         text=True,
                     )
@@ -314,8 +315,9 @@ class Workshop:
         compiler = [os.environ.get("CXX", "g++")]
         if (ccache := shutil.which("ccache")) is not None:
             compiler.insert(0, ccache)
-        includes = [f"-I{self.folder / 'csrc'}", f"-I{self.folder / 'tests'}"]
-        return [*compiler, "-std=c++20", "-O1", *includes, "-c", str(source), "-o", str(target)]
+        # Relative to the folder, whose name is another in each run: ccache knows them again.
+        options = ["-std=c++20", "-O1", "-Icsrc", "-Itests"]
+        return [*compiler, *options, "-c", str(source.relative_to(self.folder)), "-o", str(target)]
 
     def _link(self, objects: list[Path], target: Path) -> Path:
         libraries = ["-lgtest", "-lgtest_main", "-lpthread"]
@@ -324,9 +326,8 @@ class Workshop:
         )
         return target
 
-    @staticmethod
-    def _call(command: list[str]) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    def _call(self, command: list[str]) -> None:
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{command}\n{done.stderr}")
 
@@ -341,7 +342,7 @@ def simulate(
     environment["CIRANDA_SIM_SCHEDULES"] = str(SCHEDULES)
     try:
         return subprocess.run(
-            [str(program), "--gtest_filter=*InEverySchedule"],
+            [str(program), "--gtest_filter=*InEverySchedule", "--gtest_fail_fast"],
             capture_output=True,
             text=True,
             check=False,
