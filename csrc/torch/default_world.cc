@@ -77,7 +77,7 @@ std::shared_ptr<World> default_world() {
 }
 
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {
-  const BackendId chosen = default_world()->engine()->operations().gpu;
+  const Operations operations = default_world()->engine()->operations();
   check_device(device, what);
   const MutexLock lock(mutex);
   const auto refuse = [&](ErrorCode code, const std::string& why) {
@@ -86,7 +86,10 @@ std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view
          .text = std::string(what) + ": the tensor is on " + device.str() + ", but " + why});
   };
   if (stream == nullptr) {
-    const Status usable = Backends::available(chosen);
+    if (!operations.gpu_refused.empty()) {
+      refuse(ErrorCode::kInvalidArgument, operations.gpu_refused);
+    }
+    const Status usable = Backends::available(operations.gpu);
     if (!usable) refuse(usable.error().code, usable.error().text);
     stream = unwrap(TorchStream::make(device));
   }

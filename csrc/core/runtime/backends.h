@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/backend/backend.h"
@@ -17,6 +18,7 @@ namespace ciranda {
 struct Operations {
   BackendId cpu = BackendId::kNative;
   BackendId gpu = BackendId::kNccl;
+  std::string gpu_refused;  // why no tensor of a GPU may be sent; empty: it may
 };
 
 // The backends of a World: shared memory always, the ring on several hosts, and each other one from

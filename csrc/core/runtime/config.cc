@@ -351,7 +351,9 @@ Status read_gpu_operations(const Variables& variables, Config& config) {
   constexpr const char* kBlocking = "NCCL_COMM_BLOCKING";  // wins over what the backend asks for
   if (const char* text = variables.text(kBlocking);
       text != nullptr && std::string_view(text) != "0") {
-    return bad_value(kBlocking, text, "0 or unset: a call of NCCL that blocks could not be ended");
+    config.engine.operations.gpu_refused =
+        bad_value(kBlocking, text, "0 or unset: a call of NCCL that blocks could not be ended")
+            .text;
   }
   if (const char* text = variables.text(kName)) {
     const std::string_view name = text;
@@ -370,10 +372,16 @@ Status read_gpu_operations(const Variables& variables, Config& config) {
   return {};
 }
 
-// What Gloo cannot do, and what it does not do.
-Status check_gloo(const Variables& variables, Config& config) {
+// What Gloo and NCCL cannot do, and what they do not do.
+Status check_libraries(const Variables& variables, Config& config) {
   int trusted = 0;
   CIRANDA_TRY(variables.integer("CIRANDA_TRUSTED_NETWORK", 0, 1, trusted));
+  if (config.remote.tls && trusted == 0) {
+    config.engine.operations.gpu_refused =
+        "--tls or CIRANDA_TLS asks for encryption between hosts, and NCCL encrypts nothing; leave "
+        "that out, keep the tensors on the CPU, or say by --trusted-network or "
+        "CIRANDA_TRUSTED_NETWORK=1 that NCCL's part of the network needs none";
+  }
   if (config.engine.operations.cpu != BackendId::kGloo) return {};
   if (config.wire_dtype) {
     return bad_value("CIRANDA_WIRE_DTYPE", variables.text("CIRANDA_WIRE_DTYPE"),
@@ -476,7 +484,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(read_engine_options(variables, cores, config));
   CIRANDA_TRY(read_cpu_operations(variables, config));
   CIRANDA_TRY(read_gpu_operations(variables, config));
-  CIRANDA_TRY(check_gloo(variables, config));
+  CIRANDA_TRY(check_libraries(variables, config));
   return config;
 }
 

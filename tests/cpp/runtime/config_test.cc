@@ -263,7 +263,6 @@ TEST(Config, OperationsAreOurOwnUnlessTheUserWantsGloo) {
     EXPECT_EQ(cpu_of(hosts, kName, "gloo"), BackendId::kGloo);
     EXPECT_EQ(cpu_of(hosts, "CIRANDA_GPU_OPERATIONS", "nccl"), BackendId::kNative);
     EXPECT_EQ(cpu_of(hosts, "HOROVOD_GPU_OPERATIONS", "NCCL"), BackendId::kNative);
-    EXPECT_EQ(cpu_of(hosts, "NCCL_COMM_BLOCKING", "0"), BackendId::kNative);
     EXPECT_EQ(cpu_of(hosts, "HOROVOD_CPU_OPERATIONS", "GLOO"), BackendId::kGloo);
   }
   EXPECT_EQ(cpu_of(1, kName, "shm"), BackendId::kNative);
@@ -285,7 +284,6 @@ TEST(Config, OperationsThatCannotBeAreRefusedInOneSentence) {
            Mistake{1, "CIRANDA_GPU_OPERATIONS", "cuda", "it should be auto or nccl"},
            Mistake{1, "HOROVOD_CPU_OPERATIONS", "glo", "it should be gloo, mpi, ccl or ddl"},
            Mistake{1, "HOROVOD_GPU_BROADCAST", "x", "it should be nccl, mpi, ccl or ddl"},
-           Mistake{1, "NCCL_COMM_BLOCKING", "1", "it should be 0 or unset"},
            Mistake{1, "CIRANDA_TRUSTED_NETWORK", "yes", "a whole number from 0 to 1"},
        }) {
     const auto config = read(ranks_on(mistake.hosts, mistake.name, mistake.value));
@@ -333,6 +331,33 @@ TEST(Config, GlooIsRefusedWhereTlsIsAsked) {
   EXPECT_NE(config.error().text.find("it should be 0 with Gloo, which encrypts nothing"),
             std::string::npos)
       << config.error().text;
+}
+
+TEST(Config, NcclIsRefusedWhereTlsIsAskedUnlessItsNetworkIsTrusted) {
+  const auto refused = [](int hosts, const char* tls, const char* trusted) {
+    auto variables = ranks_on(hosts, "CIRANDA_TLS", tls);
+    variables["CIRANDA_TRUSTED_NETWORK"] = trusted;
+    const auto config = read(variables);
+    EXPECT_TRUE(config.ok()) << config.error().text;  // tensors of the CPU may be sent
+    return config.value().engine.operations.gpu_refused;
+  };
+  EXPECT_TRUE(refused(2, "1", "0").starts_with("--tls or CIRANDA_TLS asks for encryption"));
+  EXPECT_EQ(refused(2, "1", "1"), "");
+  EXPECT_EQ(refused(2, "0", "0"), "");
+  EXPECT_EQ(refused(1, "1", "0"), "");
+}
+
+TEST(Config, ANcclThatBlocksIsRefused) {
+  const auto refused = [](const char* blocking) {
+    const auto config = read(ranks_on(1, "NCCL_COMM_BLOCKING", blocking));
+    EXPECT_TRUE(config.ok()) << config.error().text;  // tensors of the CPU may be sent
+    return config.value().engine.operations.gpu_refused;
+  };
+  EXPECT_TRUE(refused("1").starts_with(
+      "the environment variable NCCL_COMM_BLOCKING is '1'; it should be 0 or unset"))
+      << refused("1");
+  EXPECT_EQ(refused("0"), "");
+  EXPECT_EQ(refused(""), "");
 }
 
 TEST(Config, GlooDoesNotRoundWhatItSends) {
