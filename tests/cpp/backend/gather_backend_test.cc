@@ -3,44 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <optional>
 
+#include "backend/board.h"
 #include "runtime/world.h"
 
 namespace ciranda::testing {
 namespace {
-
-// Ranks of one thread: an exchange is done when all have said something under its name.
-class Board {
- public:
-  explicit Board(int size) : size_(static_cast<std::size_t>(size)) {}
-
-  BackendContext context(Rank rank) {
-    BackendContext context{.rank = rank, .size = static_cast<int>(size_)};
-    context.exchange = [this, rank](const std::string& name, std::vector<std::byte> mine) {
-      said_[name][rank] = std::move(mine);
-      return std::make_unique<Said>(said_[name], size_);
-    };
-    return context;
-  }
-
- private:
-  using ByRank = std::map<Rank, std::vector<std::byte>>;
-  struct Said final : Exchange {
-    Said(const ByRank& said, std::size_t size) : said_(said), size_(size) {}
-    bool done() const override { return said_.size() == size_; }
-    Result<std::vector<std::vector<std::byte>>> result() const override {
-      std::vector<std::vector<std::byte>> parts;
-      for (const auto& [rank, part] : said_) parts.push_back(part);
-      return parts;
-    }
-    const ByRank& said_;
-    const std::size_t size_;
-  };
-  const std::size_t size_;
-  std::map<std::string, ByRank> said_;
-};
 
 struct Sum {
   std::vector<float> a, b;

@@ -2,51 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
+#include "backend/board.h"
 #include "backend/nccl/fake_device.h"
 #include "backend/nccl/mock_nccl.h"
 #include "core/backend/nccl/nccl_backend.h"
 
 namespace ciranda::testing {
-
-// An Exchange between backends that one thread drives.
-class Board {
- public:
-  explicit Board(int size) : size_(static_cast<std::size_t>(size)) {}
-
-  std::unique_ptr<Exchange> exchange(int rank, const std::string& name,
-                                     std::vector<std::byte> mine) {
-    auto& parts = parts_[name];
-    EXPECT_TRUE(parts.emplace(rank, std::move(mine)).second) << name << " twice";
-    return std::make_unique<Part>(parts, size_);
-  }
-
- private:
-  using Parts = std::map<int, std::vector<std::byte>>;
-  class Part final : public Exchange {
-   public:
-    Part(const Parts& parts, std::size_t size) : parts_(parts), size_(size) {}
-    bool done() const override { return parts_.size() == size_; }
-    Result<std::vector<std::vector<std::byte>>> result() const override {
-      std::vector<std::vector<std::byte>> all;
-      for (const auto& [rank, bytes] : parts_) all.push_back(bytes);
-      return all;
-    }
-
-   private:
-    const Parts& parts_;
-    const std::size_t size_;
-  };
-  const std::size_t size_;
-  std::map<std::string, Parts> parts_;
-};
 
 // The NCCL backends of some ranks, driven by one thread: nothing may block. Rank r has device
 // `first_device` + r.
@@ -56,15 +22,7 @@ class Ranks {
       : board_(size) {
     for (int rank = 0; rank < size; ++rank) {
       streams.push_back(std::make_shared<FakeStream>(first_device + rank));
-      backends.push_back(std::make_unique<NcclBackend>(
-          nccl,
-          BackendContext{.rank = rank,
-                         .size = size,
-                         .exchange =
-                             [this, rank](std::string name, std::vector<std::byte> mine) {
-                               return board_.exchange(rank, name, std::move(mine));
-                             }},
-          options));
+      backends.push_back(std::make_unique<NcclBackend>(nccl, board_.context(rank), options));
     }
   }
 
