@@ -99,7 +99,9 @@ TARGETS: dict[str, Target] = {
     "hosts.gloo.4B.c10d": at_least(1, "x", reason="the ranks agree first, then Gloo sends"),
     "hosts.gloo.1MiB.c10d": at_least(1, "x"),
     "hosts.gloo.64MiB.c10d": at_least(1, "x"),
-    "hosts.gloo.mlp.ddp": at_least(1.1),
+    "hosts.gloo.mlp.ddp": at_least(
+        1.1, reason="27 % of the time of both sides goes to the kernel for Gloo's connections"
+    ),
     "hosts.slow.cubic": at_most(1),
     "hosts.slow.bbr": at_most(1, reason="headers take 3.5 %, BBR's pauses to measure the rest"),
     # A ring over N ranks crosses each link with 2(N-1)/N of the bytes, over H hosts 2(H-1)/H.
