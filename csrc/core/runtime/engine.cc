@@ -185,7 +185,7 @@ bool Engine::poll(const Handle& handle) {
   if (handle->done() || forked_.load()) return handle->done();
   if (seat_.try_lock()) {
     run_cycle();
-    const bool oversleeps = background_oversleeps();
+    const bool oversleeps = background_oversleeps() || !leave_to_background();
     seat_.unlock();
     publish_leftovers();
     if (oversleeps) wake_own_background();
@@ -208,9 +208,12 @@ Status Engine::wait(std::span<const Handle> handles) {
     seat_wanted_.fetch_sub(1, std::memory_order_relaxed);
     disarm_sockets();
     const bool done = drive(handles);
-    unfinished = !backends_.idle();
-    oversleeps = background_oversleeps() || backends_.will_wake();  // who finds it at work
-    if (done) arm_sockets();
+    if (done) {
+      const bool left = leave_to_background();
+      oversleeps = background_oversleeps() || backends_.will_wake() || !left;
+      unfinished = !backends_.idle();
+      arm_sockets();
+    }
     seat_.unlock();
     publish_leftovers();
     if (done) break;
@@ -233,6 +236,12 @@ Status Engine::wait(std::span<const Handle> handles) {
     if (!handle->status().ok()) return handle->status();
   }
   return {};
+}
+
+bool Engine::leave_to_background() {
+  if (!options_.overlap || table_.empty()) return true;
+  control_.flags(mesh_.self).background_listens.store(1, std::memory_order_seq_cst);
+  return !run_cycle();  // what came before that rang nothing
 }
 
 // Called after `drivers` was lowered: whoever appended before saw that somebody drives, and woke

@@ -160,6 +160,9 @@ class Engine {
   bool background_oversleeps() const REQUIRES(seat_) {
     return patience_ms_ < 0 && look_again_ms() >= 0;
   }
+  // With overlap: what this thread does not wait for goes on without it, when the peers have news.
+  // False: there is something to do at once, so it has to be woken.
+  bool leave_to_background() REQUIRES(seat_);
   void take_what_arrived() REQUIRES(seat_);
   // Maps the memory that a rank of this host has told of; false when it has closed its socket.
   Result<bool> receive_segments(int local) REQUIRES(seat_);

@@ -110,8 +110,8 @@ class AllBackends : public ::testing::TestWithParam<Setting> {
     }
   }
 
-  static World make() {
-    EngineOptions options{.spin_ns = 20'000};
+  static World make(bool overlap = false) {
+    EngineOptions options{.overlap = overlap, .spin_ns = 20'000};
     options.ring.stage_bytes_max = 65'536;  // several rounds
     const std::vector<int>& hosts = GetParam().ranks_of_hosts;
     return hosts.size() == 1 ? World(hosts[0], options) : several_hosts(hosts, options);
@@ -399,6 +399,34 @@ TEST_P(AllBackends, ManyAtATimeInAnotherOrderOnEachRank) {
                     }));
         }
       }
+    }
+  });
+}
+
+// With overlap no call is needed: neither a wait for something else nor poll() leaves it behind.
+TEST_P(AllBackends, WhatNobodyWaitsForIsDoneToo) {
+  World world = make(/*overlap=*/true);
+  world.run([](Engine& engine) {
+    for (int step = 0; step < 200; ++step) {
+      std::vector<Tensor> small = {Tensor(DType::kFloat32, 1)};
+      std::vector<Tensor> large = {Tensor(DType::kFloat32, 3000)};
+      const auto first = engine.submit(elementwise(spec(OpKind::kAllreduce, "a"), small, small));
+      const auto second = engine.submit(elementwise(spec(OpKind::kAllreduce, "b"), large, large));
+      ASSERT_TRUE(first.ok() && second.ok());
+      if (step % 2 == 0) {
+        ASSERT_TRUE(engine.wait(first.value()).ok());
+      } else {
+        engine.poll(first.value());
+      }
+      const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      const auto done = [&] { return first.value()->done() && second.value()->done(); };
+      while (!done() && std::chrono::steady_clock::now() < patience) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      const bool in_time = done();
+      EXPECT_TRUE(in_time) << "step " << step;
+      if (!in_time) engine.abort("left behind");
+      ASSERT_TRUE(engine.wait({{first.value(), second.value()}}).ok());
     }
   });
 }

@@ -95,26 +95,6 @@ TEST_P(Gloo, ARankThatOnlySubmittedTakesPart) {
   }
 }
 
-// Gloo's thread is done when nobody waits any more: it must not rely on who has just left.
-TEST_P(Gloo, WhatNobodyWaitsForIsDoneAfterAWaitToo) {
-  World world(GetParam(), {.overlap = true, .spin_ns = 20'000});
-  world.run([](Engine& engine) {
-    for (int step = 0; step < 200; ++step) {
-      std::vector<float> small(1, 1.0F);
-      std::vector<float> large(3000, 1.0F);
-      auto first = allreduce(engine, small, on_gloo());
-      auto second = allreduce(engine, large, on_gloo());
-      wait(engine, first);
-      ASSERT_TRUE(second.ok());
-      const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-      while (!second.value()->done() && std::chrono::steady_clock::now() < patience) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-      ASSERT_TRUE(second.value()->done()) << step;
-    }
-  });
-}
-
 // ------------------------------------------------------------------------------------------------
 // Backends without engines, so that one can come late, or never
 
