@@ -210,6 +210,7 @@ Status Engine::wait(std::span<const Handle> handles) {
     const bool done = drive(handles);
     if (done) {
       const bool left = leave_to_background();
+      // Who will wake may have found this thread at work, and have woken nobody else.
       oversleeps = background_oversleeps() || backends_.will_wake() || !left;
       unfinished = !backends_.idle();
       arm_sockets();
