@@ -1,5 +1,6 @@
 """CIRANDA_TEST_REQUIRE=all: a test that would skip fails, so that continuous integration notices
-when a package is missing that a test needs. Only a GPU may be missing (`@pytest.mark.gpu`)."""
+when a package is missing that a test needs. Only a GPU may be missing, or in the way
+(`@pytest.mark.gpu`)."""
 
 from __future__ import annotations
 

@@ -14,9 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import ciranda.torch as hvd
 from ciranda.errors import InvalidArgumentError, MismatchError, UnsupportedError
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="a fake tensor would be taken for a real one of the GPU here"
-)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        torch.cuda.is_available(),
+        reason="a fake tensor would be taken for a real one of the GPU here",
+    ),
+]
 
 
 def on(device: str) -> torch.Tensor:
