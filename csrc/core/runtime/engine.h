@@ -97,6 +97,7 @@ class Engine {
   // Arena memory for in_arena submissions. Thread-safe.
   Result<ArenaBuffer> allocate_arena(std::size_t bytes);
   // Memory that the rank of this host with local rank `owner` has allocated and told this rank of.
+  // It is not lent again while this rank holds it; the owner must hold it until it knows of that.
   // Thread-safe, does not block.
   Result<ArenaBuffer> map_arena(int owner, const ArenaRef& ref, std::size_t bytes);
 

@@ -36,11 +36,12 @@ class SegmentTable {
   // Null until the announcement has arrived; kMalformed when [offset, offset + bytes) is
   // outside.
   Result<std::byte*> resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) EXCLUDES(mutex_);
-  // Keeps the mapping of a resolved segment alive, also after the World is gone.
+  // Keeps the mapping of a resolved segment alive, also after the World is gone, and its memory
+  // from being lent again. The owner must hold the segment until it has heard that this rank does.
   std::shared_ptr<void> lease(Rank owner, std::uint32_t number) EXCLUDES(mutex_);
 
  private:
-  struct Pool;  // free segments of this rank, shared with the leases
+  struct Pool;  // segments that this rank has given back, shared with the leases
 
   const LocalMesh& mesh_;
   std::shared_ptr<Pool> pool_;

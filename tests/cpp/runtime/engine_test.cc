@@ -355,6 +355,18 @@ TEST(Engine, MapsWhatAPeerHasAllocated) {
   EXPECT_FALSE(world[1].map_arena(0, arena.value().ref, std::size_t{1} << 40).ok());
 }
 
+TEST(Engine, MemoryThatAPeerHasMappedIsNotLentAgain) {
+  World world(2);
+  auto arena = world[0].allocate_arena(4096).value();
+  auto mapped = world[1].map_arena(0, arena.ref, 4096).value();
+  arena = {};
+  const auto other = world[0].allocate_arena(4096).value();
+  other.data[7] = std::byte{42};
+  EXPECT_EQ(mapped.data[7], std::byte{0});
+  mapped = {};
+  EXPECT_EQ(world[0].allocate_arena(4096).value().ref.segment, 0u);
+}
+
 TEST(Engine, AStagedOperationEndsAlthoughOneRankOnlyComputes) {
   World world(2);
   std::vector<float> a(1'000'000, 1.0F);
