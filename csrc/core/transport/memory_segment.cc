@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 namespace ciranda {
 namespace {
@@ -39,10 +40,6 @@ Error cannot_reserve(std::size_t bytes, int error_number) {
 
 }  // namespace
 
-MemorySegment::Mapping::~Mapping() {
-  if (data != nullptr) ::munmap(data, bytes);
-}
-
 Result<MemorySegment> MemorySegment::create(std::size_t bytes) {
   const std::size_t size = whole_pages(bytes == 0 ? 1 : bytes);
   const std::size_t available = available_bytes();
@@ -72,15 +69,11 @@ Result<MemorySegment> MemorySegment::open(Fd fd, std::size_t bytes) {
 }
 
 Result<MemorySegment> MemorySegment::map(Fd fd, std::size_t bytes) {
-  // MAP_POPULATE: the pages exist already, so take all page faults here and none in a step.
-  void* data =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
-  if (data == MAP_FAILED) return Error::from_errno("cannot map shared memory", errno);
+  auto memory = SharedMapping::map(fd.get(), bytes);
+  if (!memory) return memory.error();
   MemorySegment segment;
-  segment.mapping_ = std::make_shared<Mapping>();
-  segment.mapping_->data = static_cast<std::byte*>(data);
-  segment.mapping_->bytes = bytes;
-  segment.mapping_->fd = std::move(fd);
+  segment.mapped_ =
+      std::make_shared<const Mapped>(Mapped{std::move(memory).value(), std::move(fd)});
   return segment;
 }
 

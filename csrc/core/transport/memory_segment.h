@@ -5,11 +5,13 @@
 
 #include "core/base/result.h"
 #include "core/transport/fd.h"
+#include "core/transport/shared_mapping.h"
 
 namespace ciranda {
 
 // A piece of memory that several processes map: a memfd with no name anywhere, sealed against
-// changes of its size, so that no peer can make an access fault and nothing outlives the job.
+// changes of its size, so that no peer can make an access fault and nothing outlives the job. In a
+// child made by fork it is private (SharedMapping).
 class MemorySegment {
  public:
   // Creates, reserves (posix_fallocate: running out of memory is an error here, never a SIGBUS
@@ -21,23 +23,18 @@ class MemorySegment {
 
   MemorySegment() = default;
 
-  std::byte* data() const { return mapping_ ? mapping_->data : nullptr; }
-  std::size_t bytes() const { return mapping_ ? mapping_->bytes : 0; }
-  int fd() const { return mapping_ ? mapping_->fd.get() : -1; }
+  std::byte* data() const { return mapped_ ? mapped_->memory->data() : nullptr; }
+  std::size_t bytes() const { return mapped_ ? mapped_->memory->bytes() : 0; }
+  int fd() const { return mapped_ ? mapped_->fd.get() : -1; }
 
  private:
-  struct Mapping {
-    std::byte* data = nullptr;
-    std::size_t bytes = 0;
+  struct Mapped {
+    std::unique_ptr<SharedMapping> memory;
     Fd fd;
-    Mapping() = default;
-    Mapping(const Mapping&) = delete;
-    Mapping& operator=(const Mapping&) = delete;
-    ~Mapping();
   };
   static Result<MemorySegment> map(Fd fd, std::size_t bytes);
 
-  std::shared_ptr<Mapping> mapping_;  // copies of a segment share one mapping
+  std::shared_ptr<const Mapped> mapped_;  // copies of a segment share one mapping
 };
 
 }  // namespace ciranda

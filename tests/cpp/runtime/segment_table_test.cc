@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <optional>
@@ -70,6 +71,21 @@ TEST(SegmentTable, ALeaseOfAPeerOutlivesItsWorld) {
   std::vector<ArenaBuffer> both;
   for (int i = 0; i < 2; ++i) both.push_back(ranks.owner.allocate(4096).value());
   EXPECT_EQ(both[0].ref.segment + both[1].ref.segment, 1u) << "0 and 1, in any order";
+}
+
+TEST(SegmentTable, AForkedChildGivesBackNothing) {
+  TwoRanks ranks;
+  auto buffer = ranks.owner.allocate(4096).value();
+  ranks.hear();
+  auto held = ranks.peer->lease(0, buffer.ref.segment);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    held.reset();
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  buffer = {};
+  EXPECT_EQ(ranks.owner.allocate(4096).value().ref.segment, 1u);
 }
 
 TEST(SegmentTable, WhatTheOwnerMapsLikeAPeerIsNotLentAgain) {

@@ -524,6 +524,39 @@ def test_a_forked_child_gets_a_clear_error() -> None:
         ), (call, text)
 
 
+def writes_in_a_child() -> None:
+    hvd.init()
+    held = []
+    for name, shard_step in ("whole", False), ("shared", "host"):
+        model = torch.nn.Linear(8, 1)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            named_parameters=[(f"{name}.{n}", p) for n, p in model.named_parameters()],
+            shard_step=shard_step,
+        )
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        held += [model.weight.detach(), model.weight.grad]
+    before = [tensor.clone() for tensor in held]
+
+    def overwrite() -> None:
+        for tensor in held:
+            tensor.fill_(2000.0)
+            assert torch.equal(tensor, torch.full_like(tensor, 2000.0)), "the child sees its own"
+
+    hvd.barrier()
+    if hvd.rank() == 0:
+        assert in_child(overwrite) == "nothing"
+    hvd.barrier()
+    for tensor, value in zip(held, before, strict=True):
+        assert torch.equal(tensor, value)
+
+
+def test_what_a_forked_child_writes_stays_its_own() -> None:
+    values_of(run_ranks(writes_in_a_child, 2))
+
+
 def fork_under_way() -> None:
     hvd.init()
     over = threading.Event()
