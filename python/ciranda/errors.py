@@ -63,7 +63,7 @@ class InvalidArgumentError(ValueError):
 
 
 class DuplicateNameError(InvalidArgumentError):
-    """This rank already has an unfinished operation of the same name."""
+    """This rank already has an unfinished operation of the same kind and name."""
 
 
 class NotInitializedError(InvalidArgumentError):

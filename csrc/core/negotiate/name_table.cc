@@ -5,14 +5,12 @@
 namespace ciranda {
 
 NameEntry& NameTable::acquire(std::string_view name, OpKind kind) {
-  if (name.empty()) {
-    NameEntry& entry = unnamed_[static_cast<std::size_t>(kind)];
-    ++entry.references;
-    return entry;
-  }
-  const auto [found, is_new] = entries_.try_emplace(std::string(name));
+  const auto [found, is_new] = of(kind).try_emplace(std::string(name));
   NameEntry& entry = found->second;
-  if (is_new) entry.name = &found->first;
+  if (is_new) {
+    entry.kind = kind;
+    entry.name = &found->first;
+  }
   ++entry.references;
   return entry;
 }
@@ -21,7 +19,14 @@ void NameTable::release(NameEntry& entry) {
   CIRANDA_ASSERT(entry.references > 0);
   if (--entry.references > 0) return;
   CIRANDA_ASSERT(entry.pending.empty() && entry.failed.empty());
-  if (entry.name != nullptr) entries_.erase(entries_.find(*entry.name));
+  Entries& entries = of(entry.kind);
+  entries.erase(entries.find(*entry.name));
+}
+
+std::size_t NameTable::size() const {
+  std::size_t count = 0;
+  for (const Entries& entries : entries_) count += entries.size();
+  return count;
 }
 
 }  // namespace ciranda

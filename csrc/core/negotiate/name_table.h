@@ -15,17 +15,18 @@ namespace ciranda {
 struct PendingOp;  // readiness.h
 struct FailedOp;
 
-// One name that something unfinished or cached refers to. Cached specs point here, so that a known
-// Request finds its pending operation without touching the name's characters.
+// One name of a kind that something unfinished or cached refers to. Cached specs point here, so
+// that a known Request finds its pending operation without touching the name's characters.
 struct NameEntry {
-  const std::string* name = nullptr;  // null for the unnamed
-  std::uint32_t references = 0;       // cached specs + pending operations + unanswered failures
-  std::vector<PendingOp*> pending;    // ascending by occurrence; nearly always one
-  std::vector<FailedOp*> failed;      // oldest first; nearly always none
+  OpKind kind = OpKind::kAllreduce;
+  const std::string* name = nullptr;
+  std::uint32_t references = 0;     // cached specs + pending operations + unanswered failures
+  std::vector<PendingOp*> pending;  // ascending by occurrence; nearly always one
+  std::vector<FailedOp*> failed;    // oldest first; nearly always none
 };
 
-// Interned names. An operation without a name is known by its kind, so that unnamed operations of
-// different kinds do not meet. Entries keep their address and live while references > 0.
+// Interned names, also the empty one. Each kind has its own: operations of different kinds never
+// meet, whatever they are called. Entries keep their address and live while references > 0.
 class NameTable {
  public:
   NameTable() = default;
@@ -37,11 +38,14 @@ class NameTable {
   void add_reference(NameEntry& entry) { ++entry.references; }
   void release(NameEntry& entry);
 
-  std::size_t size() const { return entries_.size(); }
+  std::size_t size() const;
 
  private:
-  std::unordered_map<std::string, NameEntry> entries_;
-  std::array<NameEntry, kOpKindCount> unnamed_;
+  using Entries = std::unordered_map<std::string, NameEntry>;
+
+  Entries& of(OpKind kind) { return entries_[static_cast<std::size_t>(kind)]; }
+
+  std::array<Entries, kOpKindCount> entries_;  // by kind
 };
 
 }  // namespace ciranda

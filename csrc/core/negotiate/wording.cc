@@ -31,8 +31,6 @@ struct Attribute {
 };
 
 const Attribute kAttributes[] = {
-    {"different operations", "the same operation",
-     [](const RequestSpec& spec) { return std::string(op_kind_name(spec.kind)); }},
     {"numbers of tensors differ", "the same tensors",
      [](const RequestSpec& spec) {
        return std::to_string(spec.tensors.size()) +
@@ -155,11 +153,7 @@ std::string op_label(const RequestSpec& spec, std::uint32_t occurrence) {
 std::string mismatch_text(const PendingOp& op) {
   CIRANDA_ASSERT(!op.disagreements.empty());
   const SpecByRank specs = specs_of(op);
-  const bool same_kind = std::all_of(specs.begin(), specs.end(), [&](const RequestSpec* spec) {
-    return spec->kind == specs[0]->kind;
-  });
-  const std::string label =
-      same_kind ? op_label(*op.spec, op.occurrence) : "'" + op.spec->name + "'";
+  const std::string label = op_label(*op.spec, op.occurrence);
   for (const Attribute& attribute : kAttributes) {
     const std::string values = values_by_rank(specs, attribute.value);
     if (!values.empty())

@@ -299,7 +299,8 @@ std::vector<PendingOperation> Engine::pending_now() {
     operation.kind = submission.spec->kind;
     operation.name = submission.spec->name;
     for (const StalledOp& stalled : waiting) {
-      if (stalled.spec->name == operation.name && stalled.occurrence == submission.occurrence) {
+      if (stalled.spec->kind == operation.kind && stalled.spec->name == operation.name &&
+          stalled.occurrence == submission.occurrence) {
         operation.missing = stalled.missing;
       }
     }

@@ -22,6 +22,7 @@ bool is_unnamed(const RequestSpec& spec) {
 
 Status SubmissionQueue::push(Submission submission) {
   const RequestSpec& spec = *submission.spec;
+  const auto kind = static_cast<std::size_t>(spec.kind);
   const MutexLock lock(mutex_);
   if (in_flight_ >= kInFlightMax) {
     return Error{.code = ErrorCode::kLimit,
@@ -32,12 +33,13 @@ Status SubmissionQueue::push(Submission submission) {
                  .tensor = spec.name};
   }
   if (is_unnamed(spec)) {
-    submission.occurrence = unnamed_count_[static_cast<std::size_t>(spec.kind)]++;
-  } else if (!live_names_.insert(spec.name).second) {
+    submission.occurrence = unnamed_count_[kind]++;
+  } else if (!live_names_[kind].insert(spec.name).second) {
+    const std::string kind_name(op_kind_name(spec.kind));
     return Error{.code = ErrorCode::kDuplicateName,
-                 .text = std::string(op_kind_name(spec.kind)) + " '" + spec.name +
-                         "': this rank has an unfinished operation of the same name; give each a "
-                         "name of its own or synchronize the first one",
+                 .text = kind_name + " '" + spec.name + "': this rank has an unfinished " +
+                         kind_name + " of the same name; give each a name of its own or " +
+                         "synchronize the first one",
                  .tensor = spec.name};
   }
   ++in_flight_;
@@ -58,7 +60,7 @@ bool SubmissionQueue::drain_into(std::vector<Submission>& out) {
 void SubmissionQueue::release(const RequestSpec& spec) {
   const MutexLock lock(mutex_);
   --in_flight_;
-  if (!is_unnamed(spec)) live_names_.erase(spec.name);
+  if (!is_unnamed(spec)) live_names_[static_cast<std::size_t>(spec.kind)].erase(spec.name);
 }
 
 }  // namespace ciranda

@@ -47,7 +47,7 @@ struct Submission {
 // unfinished submissions; beyond it push() is refused with kLimit.
 class SubmissionQueue {
  public:
-  // kDuplicateName when an unfinished submission has this name.
+  // kDuplicateName when an unfinished submission of the kind has this name.
   Status push(Submission submission) EXCLUDES(mutex_);
   // Moves everything that waits to the end of `out`; false if there was nothing.
   bool drain_into(std::vector<Submission>& out) EXCLUDES(mutex_);
@@ -58,7 +58,8 @@ class SubmissionQueue {
  private:
   Mutex mutex_;
   std::vector<Submission> queue_ GUARDED_BY(mutex_);
-  std::unordered_set<std::string> live_names_ GUARDED_BY(mutex_);
+  // By kind: each has names of its own.
+  std::array<std::unordered_set<std::string>, kOpKindCount> live_names_ GUARDED_BY(mutex_);
   std::array<std::uint32_t, kOpKindCount> unnamed_count_ GUARDED_BY(mutex_){};
   std::size_t in_flight_ GUARDED_BY(mutex_) = 0;
   std::atomic<std::size_t> queued_{0};

@@ -3,10 +3,10 @@
 Four forms of each: `op` (blocking, new tensor), `op_` (in place), `op_async`, `op_async_`. An
 async form returns a handle for `poll` and `synchronize`; its tensors must not be touched until
 then. Every rank calls with the same name, shape, dtype and op, in any order; a disagreement is a
-MismatchError on every rank. Without a name, the n-th unnamed call of a kind on every rank belong
-together. Tensors: dense, contiguous, those of a call on one device, the CPU or a CUDA GPU;
-float16/32/64, bfloat16, int8/32/64, uint8, and for broadcast, allgather and alltoall any dtype.
-Thread-safe; the GIL is released while blocked.
+MismatchError on every rank. Each kind has names of its own. Without a name, the n-th unnamed call
+of a kind on every rank belong together. Tensors: dense, contiguous, those of a call on one device,
+the CPU or a CUDA GPU; float16/32/64, bfloat16, int8/32/64, uint8, and for broadcast, allgather and
+alltoall any dtype. Thread-safe; the GIL is released while blocked.
 
 On a GPU an operation starts after what the current stream does by then. The host waits until all
 ranks have queued it, never for the GPU: what the current stream does afterwards sees the result.

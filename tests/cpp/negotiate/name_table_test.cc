@@ -8,10 +8,10 @@
 namespace ciranda {
 namespace {
 
-TEST(NameTable, GivesOneEntryForOneName) {
+TEST(NameTable, GivesOneEntryForOneNameOfAKind) {
   NameTable names;
   NameEntry& first = names.acquire("w", OpKind::kAllreduce);
-  EXPECT_EQ(&names.acquire(std::string("w"), OpKind::kBroadcast), &first);
+  EXPECT_EQ(&names.acquire(std::string("w"), OpKind::kAllreduce), &first);
   EXPECT_NE(&names.acquire("v", OpKind::kAllreduce), &first);
   EXPECT_EQ(names.size(), 2u);
 }
@@ -26,12 +26,16 @@ TEST(NameTable, ForgetsANameWithItsLastReference) {
   EXPECT_EQ(names.size(), 0u);
 }
 
-TEST(NameTable, KeepsUnnamedKindsApart) {
-  NameTable names;
-  NameEntry& barrier = names.acquire("", OpKind::kBarrier);
-  EXPECT_NE(&names.acquire("", OpKind::kAllreduce), &barrier);
-  EXPECT_EQ(&names.acquire("", OpKind::kBarrier), &barrier);
-  EXPECT_EQ(names.size(), 0u);
+TEST(NameTable, KeepsKindsApartWithANameAndWithout) {
+  for (const char* const name : {"w", ""}) {
+    NameTable names;
+    NameEntry& barrier = names.acquire(name, OpKind::kBarrier);
+    NameEntry& other = names.acquire(name, OpKind::kAllreduce);
+    EXPECT_NE(&other, &barrier);
+    names.release(other);
+    EXPECT_EQ(&names.acquire(name, OpKind::kBarrier), &barrier);
+    EXPECT_EQ(names.size(), 1u);
+  }
 }
 
 TEST(NameTable, KeepsAddressesWhileItGrows) {

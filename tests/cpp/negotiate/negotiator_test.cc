@@ -124,6 +124,22 @@ TEST(Negotiator, RefusesARootThatDoesNotExist) {
   EXPECT_EQ(responses.at(0).error->text, "broadcast 'w': there is no root rank 2 among 2 ranks");
 }
 
+TEST(Negotiator, OperationsOfTwoKindsMayShareAName) {
+  Room room(2);
+  const RequestSpec barrier{.name = "w", .kind = OpKind::kBarrier};
+  EXPECT_TRUE(room.submit(0, allreduce("w")).empty());
+  EXPECT_TRUE(room.submit(1, barrier).empty());
+  ASSERT_EQ(room.negotiator.waiting().size(), 2u);
+  EXPECT_EQ(room.negotiator.waiting()[0].missing, std::vector<Rank>{1});
+  EXPECT_EQ(room.negotiator.waiting()[1].missing, std::vector<Rank>{0});
+  const auto first = room.submit(0, barrier);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].verdict, Verdict::kRun);
+  EXPECT_EQ(*first[0].spec, barrier);
+  EXPECT_EQ(room.submit(1, allreduce("w")).at(0).verdict, Verdict::kRun);
+  EXPECT_NE(room.negotiator.known(barrier), room.negotiator.known(allreduce("w")));
+}
+
 TEST(Negotiator, RefusesAWrongNumberOfRows) {
   Room room(2);
   const RequestSpec spec{

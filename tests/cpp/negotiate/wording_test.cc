@@ -47,14 +47,6 @@ TEST(MismatchText, NamesTheDtype) {
             "submit the same dtype on every rank");
 }
 
-TEST(MismatchText, NamesTheKind) {
-  const RequestSpec gather{
-      .name = "w", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows}}}};
-  EXPECT_EQ(mismatch_of({gather, allreduce("w"), allreduce("w")}),
-            "'w': different operations: rank 0 has allgather, ranks 1, 2 have allreduce; submit "
-            "the same operation on every rank");
-}
-
 TEST(MismatchText, NamesTheOp) {
   RequestSpec other = allreduce("w");
   other.op = ReduceOp::kAverage;

@@ -23,6 +23,15 @@ TEST(SubmissionQueue, ANameIsFreeAgainOnceReleased) {
   EXPECT_TRUE(queue.push(named("a")).ok());
 }
 
+TEST(SubmissionQueue, EachKindHasNamesOfItsOwn) {
+  SubmissionQueue queue;
+  ASSERT_TRUE(queue.push(named("a")).ok());
+  ASSERT_TRUE(queue.push(named("a", OpKind::kBroadcast)).ok());
+  queue.release(*named("a", OpKind::kBroadcast).spec);
+  EXPECT_FALSE(queue.push(named("a")).ok());
+  EXPECT_TRUE(queue.push(named("a", OpKind::kBroadcast)).ok());
+}
+
 TEST(SubmissionQueue, UnnamedOperationsAreCountedByKind) {
   SubmissionQueue queue;
   for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kAllreduce}) {

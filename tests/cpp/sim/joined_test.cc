@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/negotiate/joiner.h"
@@ -33,11 +34,13 @@ struct Seen {
   std::uint64_t left = 0;
 };
 
-using Key = std::pair<std::string, std::uint32_t>;  // name and occurrence
+using Key = std::tuple<OpKind, std::string, std::uint32_t>;  // the last is the occurrence
 
 struct Task {
   RequestSpec spec;
   std::uint32_t occurrence = 0;
+
+  Key key() const { return {spec.kind, spec.name, occurrence}; }
 };
 
 struct Outstanding {
@@ -61,7 +64,7 @@ struct Member {
   bool has_outstanding(const Key& key, const RequestSpec& spec) const {
     return std::any_of(outstanding.begin(), outstanding.end(), [&](const auto& item) {
       const Task& task = item.second.task;
-      return Key{task.spec.name, task.occurrence} == key && task.spec == spec;
+      return task.key() == key && task.spec == spec;
     });
   }
 };
@@ -165,11 +168,12 @@ class JoinedJob {
       }
       if (random_.one_in(3))
         tasks.push_back({.spec = {.tensors = {{.shape = {1}}}}, .occurrence = unnamed++});
-      if (random_.one_in(4)) tasks.push_back({.spec = {.name = "b", .kind = OpKind::kBarrier}});
+      // Of other kinds under names that an allreduce has.
+      if (random_.one_in(4)) tasks.push_back({.spec = {.name = "g0", .kind = OpKind::kBarrier}});
       if (random_.one_in(4)) {
-        tasks.push_back({.spec = {.name = "rows",
-                                  .kind = OpKind::kAllgather,
-                                  .tensors = {{.shape = {kAnyRows, 2}}}}});
+        tasks.push_back(
+            {.spec = {
+                 .name = "g0", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows, 2}}}}});
       }
       if (random_.one_in(6)) {  // a new shape under an old name
         for (TensorSpec& tensor : tasks[0].spec.tensors)
@@ -330,8 +334,9 @@ class JoinedJob {
       ++seen_.resubmits;
       return;
     }
-    std::string text = std::to_string(response.index) + " " + response.spec->name + " " +
-                       std::to_string(response.occurrence) + " " +
+    std::string text = std::to_string(response.index) + " " +
+                       std::string(op_kind_name(response.spec->kind)) + " " + response.spec->name +
+                       " " + std::to_string(response.occurrence) + " " +
                        std::to_string(response.cache_id) + " ";
     if (response.error) text += response.error->text;
     if (response.index != member.responses++) complain("responses are not in their order");
@@ -345,7 +350,7 @@ class JoinedJob {
       complain("rank " + std::to_string(member.rank) + " has '" + text + "', others '" +
                order_[response.index] + "'");
     }
-    const Key key{response.spec->name, response.occurrence};
+    const Key key{response.spec->kind, response.spec->name, response.occurrence};
     if (!response.error) {
       for (const Member& other : members_) {
         if (other.responses > response.index || other.left) continue;  // knows of it already
@@ -358,7 +363,7 @@ class JoinedJob {
     if (own == nullptr || member.left) return;
     const auto found = member.outstanding.find(own->token);
     if (found == member.outstanding.end()) return complain("a submission is answered twice");
-    if (Key{found->second.task.spec.name, found->second.task.occurrence} != key) {
+    if (found->second.task.key() != key) {
       return complain("the answer is for another operation");
     }
     member.outstanding.erase(found);
@@ -371,7 +376,7 @@ class JoinedJob {
         const Outstanding& item = outstanding.second;
         const auto waiting = member.negotiator->waiting();
         const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const StalledOp& op) {
-          return op.spec->name == item.task.spec.name && op.occurrence == item.task.occurrence;
+          return Key{op.spec->kind, op.spec->name, op.occurrence} == item.task.key();
         });
         if (found == waiting.end() || found->missing.empty()) {
           return complain("rank " + std::to_string(member.rank) + " waits for '" +
@@ -379,7 +384,7 @@ class JoinedJob {
         }
         for (const Rank rank : found->missing) {
           const Member& other = members_[static_cast<std::size_t>(rank)];
-          if (other.has_outstanding({item.task.spec.name, item.task.occurrence}, item.task.spec)) {
+          if (other.has_outstanding(item.task.key(), item.task.spec)) {
             complain("rank " + std::to_string(member.rank) + " believes that rank " +
                      std::to_string(rank) + " has not submitted '" + item.task.spec.name +
                      "', but it has");

@@ -7,8 +7,7 @@ namespace {
 
 bool same_key(const RequestSpec& a, std::uint32_t a_occurrence, const RequestSpec& b,
               std::uint32_t b_occurrence) {
-  if (a_occurrence != b_occurrence || a.name != b.name) return false;
-  return !a.name.empty() || a.kind == b.kind;
+  return a.kind == b.kind && a.name == b.name && a_occurrence == b_occurrence;
 }
 
 }  // namespace

@@ -45,15 +45,23 @@ Program make_program(int size, const Trouble& trouble, SimRandom& random) {
   Program program;
   const std::size_t names = 1 + random.below(6);
   program.step_ops = names + random.below(3);
-  std::map<std::string, RequestSpec> current;
+  std::map<std::size_t, RequestSpec> current;  // by place in the step
   std::map<OpKind, std::uint32_t> unnamed;
+  // Two neighbours have one name, and then kinds of their own.
+  const std::size_t sharing = random.one_in(2) ? 2 : 1;
   const std::size_t steps = 1 + random.below(5);
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < program.step_ops; ++i) {
-      const std::string name = i < names ? "grad." + std::to_string(i) : "";
-      auto [spec, is_new] = current.try_emplace(name);
+      const std::string name = i < names ? "grad." + std::to_string(i / sharing) : "";
+      auto [spec, is_new] = current.try_emplace(std::min(i, names));
       // A new shape under an old name now and then; a new name in the middle of the job too.
-      if (is_new || random.one_in(8)) spec->second = make_spec(name, size, trouble, random);
+      if (is_new || random.one_in(8)) {
+        const bool shares = sharing == 2 && i < names && (i ^ 1) < names;
+        const auto neighbour = shares ? current.find(i ^ 1) : current.end();
+        do {
+          spec->second = make_spec(name, size, trouble, random);
+        } while (neighbour != current.end() && spec->second.kind == neighbour->second.kind);
+      }
       ProgramOp op{.spec = spec->second};
       if (name.empty()) op.occurrence = unnamed[op.spec.kind]++;
       program.ops.push_back(op);

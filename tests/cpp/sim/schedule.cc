@@ -152,7 +152,7 @@ bool Client::in_flight(const RequestSpec& spec, std::uint32_t occurrence) const 
   return std::any_of(outstanding_.begin(), outstanding_.end(), [&](const auto& entry) {
     const Submission& other = entry.second;
     return other.occurrence == occurrence && other.spec.name == spec.name &&
-           (!spec.name.empty() || other.spec.kind == spec.kind);
+           other.spec.kind == spec.kind;
   });
 }
 

@@ -349,6 +349,34 @@ def test_a_name_can_be_used_again_with_another_shape_or_kind() -> None:
     values_of(run_ranks(name_again, 2))
 
 
+def one_name_for_every_kind() -> None:
+    hvd.init()
+    size, rank = hvd.size(), hvd.rank()
+    mine = torch.arange(size) + 10.0 * rank
+    starts = {
+        "allreduce": lambda: hvd.allreduce_async(mine, name="w", op=hvd.Sum),
+        "broadcast": lambda: hvd.broadcast_async(mine, 0, name="w"),
+        "allgather": lambda: hvd.allgather_async(mine, name="w"),
+        "alltoall": lambda: hvd.alltoall_async(mine, name="w"),
+        "reducescatter": lambda: hvd.reducescatter_async(mine, name="w", op=hvd.Sum),
+    }
+    for _ in range(3):  # known ones, from the second time on
+        order = list(starts) if rank == 0 else list(reversed(starts))
+        handles = {kind: starts[kind]() for kind in order}
+        found = {kind: hvd.synchronize(handles[kind]) for kind in starts}
+        all_of = [torch.arange(size) + 10.0 * r for r in range(size)]
+        same(found["allreduce"], sum(all_of, torch.zeros(size)))
+        same(found["broadcast"], all_of[0])
+        same(found["allgather"], torch.cat(all_of))
+        same(found["alltoall"][0], torch.stack(all_of)[:, rank].contiguous())
+        same(found["reducescatter"], sum(all_of, torch.zeros(size))[rank : rank + 1])
+
+
+@over_every_backend
+def test_kinds_in_flight_under_one_name_do_not_meet() -> None:
+    values_of(run_ranks(one_name_for_every_kind, 2))
+
+
 def more_names_than_the_cache_holds() -> None:
     hvd.init()
     for _ in range(3):

@@ -205,8 +205,6 @@ def submit(case: str) -> Any:
             return hvd.allreduce(ones, name="x", postscale_factor=0.25 if odd else 2.0)
         case "root":
             return hvd.broadcast(ones, int(odd), name="x")
-        case "kind":
-            return hvd.allgather(ones, name="x") if odd else hvd.allreduce(ones, name="x")
         case "group":
             return hvd.grouped_allreduce([ones] * (2 if odd else 3), name="x")
         case "member":
@@ -239,8 +237,6 @@ MISMATCHES = {
     "has postscale factor 0.25; " + SAME.format("postscale factor"),
     "root": "broadcast 'x': root ranks differ: rank 0 has root rank 0, rank 1 has root rank 1; "
     + SAME.format("root rank"),
-    "kind": "'x': different operations: rank 0 has allreduce, rank 1 has allgather; "
-    + SAME.format("operation"),
     "group": "allreduce 'x': numbers of tensors differ: rank 0 has 3 tensors, rank 1 has 2 tensors;"
     " submit the same tensors on every rank",
     "member": "allreduce 'x', tensor [1] of 2: dtypes differ: rank 0 has float32 [2, 3], rank 1 "
@@ -298,7 +294,6 @@ def name_twice() -> list[list[Any]]:
     first = hvd.allreduce_async(torch.ones(3), name="grad", op=hvd.Sum)
     again = [
         attempt(lambda: hvd.allreduce_async(torch.ones(3), name="grad", op=hvd.Sum)),
-        attempt(lambda: hvd.broadcast(torch.ones(3), 0, name="grad")),
         attempt(lambda: hvd.grouped_allreduce([torch.ones(3)], name="grad")),
     ]
     hvd.barrier()
