@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -39,10 +40,16 @@ class _Placeholder:
     TENSOR = "__ciranda_tensor__"
 
 
+def _is_numpy_scalar(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # without it nobody has one
+    return numpy is not None and isinstance(value, numpy.generic)
+
+
 def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """`value` with each tensor replaced by its shape and dtype; the tensors in order.
 
-    All on the CPU: load_state_dict() puts each where its parameter is, on every rank.
+    All on the CPU: load_state_dict() puts each where its parameter is, on every rank. Numbers of
+    NumPy, such as a scheduler's learning rate, become Python's.
     """
     if isinstance(value, torch.Tensor):
         tensors.append(value.cpu())
@@ -51,7 +58,7 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
         return {key: _take_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_take_tensors(item, tensors) for item in value)
-    return value
+    return value.item() if _is_numpy_scalar(value) else value
 
 
 def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:

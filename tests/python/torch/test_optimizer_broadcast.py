@@ -145,6 +145,23 @@ def test_wrapped_optimizers_and_learning_rates_that_are_tensors() -> None:
 
 
 @on_ranks(2)
+def test_numbers_of_numpy_travel_as_pythons() -> None:
+    numpy = pytest.importorskip("numpy")
+    model = different_model()
+    betas = (numpy.float64(0.5), 0.25 * (1 + hvd.rank()))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=betas)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: numpy.cos(epoch + hvd.rank()))
+    optimizer.param_groups[0]["note"] = {"seen": [numpy.int64(3 + hvd.rank())]}
+    assert type(optimizer.param_groups[0]["lr"]) is numpy.float64
+    hvd.broadcast_optimizer_state(optimizer, 1)
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["betas"]) == (numpy.cos(1), (0.5, 0.5))
+    assert group["note"] == {"seen": [4]}
+    if hvd.rank() == 0:
+        assert [type(group["lr"]), type(group["betas"][0])] == [float, float]
+
+
+@on_ranks(2)
 def test_lbfgs_is_refused() -> None:
     optimizer = torch.optim.LBFGS(different_model().parameters())
     with pytest.raises(ValueError, match="LBFGS"):
