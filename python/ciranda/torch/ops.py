@@ -8,6 +8,9 @@ of a kind on every rank belong together. Tensors: dense, contiguous, those of a 
 the CPU or a CUDA GPU; float16/32/64, bfloat16, int8/32/64, uint8, and for broadcast, allgather and
 alltoall any dtype. Thread-safe; the GIL is released while blocked.
 
+Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
+rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
+
 On a GPU an operation starts after what the current stream does by then. The host waits until all
 ranks have queued it, never for the GPU: what the current stream does afterwards sees the result.
 """
