@@ -8,6 +8,8 @@ of a kind on every rank belong together. Tensors: dense, contiguous, those of a 
 the CPU or a CUDA GPU; float16/32/64, bfloat16, int8/32/64, uint8, and for broadcast, allgather and
 alltoall any dtype. Thread-safe; the GIL is released while blocked.
 
+The blocking forms that give new tensors are differentiable.
+
 Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
 rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
 
@@ -17,6 +19,7 @@ ranks have queued it, never for the GPU: what the current stream does afterwards
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,6 +65,31 @@ def _output_for(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         return tensor  # the engine refuses it in its own words, torch would in others
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _wants_grad(tensors: Sequence[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _whole_numbers(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [out for out in outputs if not (out.is_floating_point() or out.is_complex())]
+
+
+def _grads_of(
+    ctx: Any, grads: Sequence[Any], reduce: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+) -> list[Any]:
+    """By member the gradient or None if it needs none, from one call of `reduce` for the group.
+
+    Every member that can have a gradient takes part, also where this rank needs none: another rank
+    may. An output that the loss does not use has a gradient of zeros.
+    """
+    members = [i for i, grad in enumerate(grads) if grad is not None and not _whole_numbers([grad])]
+    needs = ctx.needs_input_grad[-len(grads) :]
+    results: list[Any] = [None] * len(grads)
+    reduced = reduce([grads[i].contiguous() for i in members])
+    for i, grad in zip(members, reduced, strict=True):
+        results[i] = grad if needs[i] else None
+    return results
 
 
 def poll(handle: int) -> bool:
@@ -114,18 +142,33 @@ def allreduce_async_(
     )
 
 
+def _allreduced(
+    name: str, op: int, pre: float, post: float, *tensors: torch.Tensor
+) -> list[torch.Tensor]:
+    outputs = [_output_for(tensor) for tensor in tensors]
+    if len(outputs) == 1:  # without a handle
+        _C.allreduce(tensors[0], outputs[0], name, op, pre, post)
+    else:
+        _C.synchronize(_C.allreduce_async(list(tensors), outputs, name, op, pre, post))
+    return outputs
+
+
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str, op: int, pre: float, post: float) -> Any:
+    def forward(
+        ctx: Any, name: str, op: int, pre: float, post: float, *tensors: torch.Tensor
+    ) -> Any:
         ctx.arguments = (op, pre, post)
-        output = _output_for(tensor)
-        _C.allreduce(tensor, output, name, op, pre, post)
-        return output
+        outputs = _allreduced(name, op, pre, post, *tensors)
+        ctx.mark_non_differentiable(*_whole_numbers(outputs))
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        op, pre, post = ctx.arguments
-        return _Allreduce.apply(grads[0].contiguous(), "", op, pre, post), None, None, None, None
+        def again(group: list[torch.Tensor]) -> Any:
+            return _Allreduce.apply("", *ctx.arguments, *group)
+
+        return None, None, None, None, *_grads_of(ctx, grads, again)
 
 
 def allreduce(
@@ -144,13 +187,10 @@ def allreduce(
     `prescale_factor` before and by `postscale_factor` after the sum.
     """
     require_global(process_set)
-    reduce_op = _reduce_op(average, op)
     packed, context = compression.compress(tensor)
-    if packed.requires_grad and torch.is_grad_enabled():
-        output = _Allreduce.apply(packed, name or "", reduce_op, prescale_factor, postscale_factor)
-    else:
-        output = _output_for(packed)
-        _C.allreduce(packed, output, name or "", reduce_op, prescale_factor, postscale_factor)
+    reduce = _Allreduce.apply if packed.requires_grad and torch.is_grad_enabled() else _allreduced
+    arguments = (name or "", _reduce_op(average, op), prescale_factor, postscale_factor)
+    (output,) = reduce(*arguments, packed)
     return compression.decompress(output, context)  # type: ignore[no-any-return]
 
 
@@ -229,18 +269,16 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """allreduce() of a list as one request: it runs when every member is ready on every rank."""
+    """allreduce() of a list as one request: it runs when every member is ready on every rank.
+
+    Differentiable; the gradients are one request too.
+    """
+    require_global(process_set)
     packed = [compression.compress(tensor) for tensor in tensors]
-    handle = grouped_allreduce_async(
-        [tensor for tensor, _ in packed],
-        average,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-    )
-    outputs = synchronize(handle)
+    inputs = [tensor for tensor, _ in packed]
+    reduce = _Allreduce.apply if _wants_grad(inputs) else _allreduced
+    arguments = (name or "", _reduce_op(average, op), prescale_factor, postscale_factor)
+    outputs = reduce(*arguments, *inputs)
     return [
         compression.decompress(output, context)
         for output, (_, context) in zip(outputs, packed, strict=True)
@@ -264,6 +302,7 @@ def grouped_allreduce_(
 
 
 # --- operations that only move bytes -----------------------------------------------------------
+
 
 _NATIVE = frozenset(
     (
@@ -376,16 +415,21 @@ def allgather_async(
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str) -> Any:
-        ctx.rows = tensor.shape[0]
-        return synchronize(allgather_async(tensor, name))
+    def forward(ctx: Any, name: str | None, *tensors: torch.Tensor) -> Any:
+        outputs = synchronize(grouped_allgather_async(tensors, name))
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        ctx.mark_non_differentiable(*_whole_numbers(outputs))
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        averaged = allreduce(grads[0].contiguous(), op=Average)
         rows = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu")))
-        begin = int(rows[: _C.rank()].sum())
-        return averaged[begin : begin + ctx.rows], None
+        begins = rows[: _C.rank()].sum(0).tolist()
+        averages = _grads_of(ctx, grads, functools.partial(grouped_allreduce, op=Average))
+        return None, *(
+            None if average is None else average[begin : begin + count]
+            for average, begin, count in zip(averages, begins, ctx.rows, strict=True)
+        )
 
 
 def allgather(
@@ -395,10 +439,7 @@ def allgather(
 
     Differentiable: the gradient is this rank's slice of the averaged gradient.
     """
-    if tensor.requires_grad and torch.is_grad_enabled():
-        require_global(process_set)
-        return _Allgather.apply(tensor, name)  # type: ignore[no-any-return]
-    return synchronize(allgather_async(tensor, name, process_set))  # type: ignore[no-any-return]
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def grouped_allgather_async(
@@ -424,7 +465,10 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """allgather() of a list as one request."""
+    """allgather() of a list as one request. Differentiable."""
+    require_global(process_set)
+    if _wants_grad(tensors):
+        return list(_Allgather.apply(name, *tensors))
     return synchronize(grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
 
 
@@ -515,16 +559,22 @@ def reducescatter_async(
 
 class _Reducescatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str, op: int, pre: float, post: float) -> Any:
+    def forward(
+        ctx: Any, name: str | None, op: int, pre: float, post: float, *tensors: torch.Tensor
+    ) -> Any:
         ctx.scale = pre * post * (_C.size() if op == Sum else 1)
-        return synchronize(
-            reducescatter_async(tensor, name, op, prescale_factor=pre, postscale_factor=post)
+        handle = grouped_reducescatter_async(
+            tensors, name, op, prescale_factor=pre, postscale_factor=post
         )
+        outputs = synchronize(handle)
+        ctx.mark_non_differentiable(*_whole_numbers(outputs))
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        gathered = allgather(grads[0].contiguous())
-        return gathered * ctx.scale, None, None, None, None
+        gathered = _grads_of(ctx, grads, grouped_allgather)
+        scaled = (None if grad is None else grad * ctx.scale for grad in gathered)
+        return None, None, None, None, *scaled
 
 
 def reducescatter(
@@ -541,17 +591,9 @@ def reducescatter(
     `op` is Average or Sum. Differentiable: the gradient is the allgather of the gradients (times
     the number of ranks for Sum), as in Horovod.
     """
-    require_global(process_set)
-    packed, context = compression.compress(tensor)
-    if packed.requires_grad and torch.is_grad_enabled():
-        output = _Reducescatter.apply(
-            packed, name, _scatter_op(op), prescale_factor, postscale_factor
-        )
-    else:
-        output = synchronize(
-            reducescatter_async(packed, name, op, process_set, prescale_factor, postscale_factor)
-        )
-    return compression.decompress(output, context)  # type: ignore[no-any-return]
+    return grouped_reducescatter(
+        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
+    )[0]
 
 
 def grouped_reducescatter_async(
@@ -580,14 +622,21 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """reducescatter() of a list as one request."""
+    """reducescatter() of a list as one request. Differentiable."""
+    require_global(process_set)
     packed = [compression.compress(tensor) for tensor in tensors]
-    handle = grouped_reducescatter_async(
-        [tensor for tensor, _ in packed], name, op, process_set, prescale_factor, postscale_factor
-    )
+    inputs = [tensor for tensor, _ in packed]
+    if _wants_grad(inputs):
+        arguments = (name, _scatter_op(op), prescale_factor, postscale_factor)
+        outputs = _Reducescatter.apply(*arguments, *inputs)
+    else:
+        handle = grouped_reducescatter_async(
+            inputs, name, op, process_set, prescale_factor, postscale_factor
+        )
+        outputs = synchronize(handle)
     return [
         compression.decompress(output, context)
-        for output, (_, context) in zip(synchronize(handle), packed, strict=True)
+        for output, (_, context) in zip(outputs, packed, strict=True)
     ]
 
 
