@@ -24,6 +24,8 @@ struct PendingCollective {
   Handle handle;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
+  // Outputs that are private memory, and the user's tensor that gets the values in the end.
+  std::vector<std::pair<std::size_t, at::Tensor>> targets;
   std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
 };
 
@@ -129,18 +131,33 @@ void check_same(const at::Tensor& input, const at::Tensor& output, const std::st
   }
 }
 
+// The engine reads while it writes, and knows nothing of lazy views: what it cannot write where it
+// is gets memory of its own, so that the result is as if all inputs had been read before.
+void make_private(PendingCollective& pending, std::size_t index) {
+  at::Tensor& output = pending.outputs[index];
+  at::Tensor memory = at::empty(output.sizes(), output.options().requires_grad(false));
+  pending.targets.emplace_back(index, std::exchange(output, std::move(memory)));
+}
+
 // allreduce and broadcast: as many outputs of the same shape, known at once.
 HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
                            std::vector<at::Tensor> outputs, const std::string& what) {
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    spec.tensors.push_back(spec_of(inputs[i], what));
-    check_same(inputs[i], outputs[i], what);
-  }
-  if (inputs.empty()) refuse(what, "the list of tensors is empty");
   pending->inputs = std::move(inputs);
-  pending->outputs = std::move(outputs);
+  pending->outputs = outputs;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    at::Tensor& input = pending->inputs[i];
+    input = resolved(input);
+    if (is_lazy(outputs[i])) make_private(*pending, i);
+    spec.tensors.push_back(reduces(spec.kind) ? spec_of(input, what) : moved_spec_of(input, what));
+    check_same(input, pending->outputs[i], what);
+  }
+  if (outputs.empty()) refuse(what, "the list of tensors is empty");
+  const std::vector<bool> overlaps = overlapping_outputs(pending->inputs, pending->outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (overlaps[i]) make_private(*pending, i);
+  }
   return start(std::move(pending), what, std::move(spec), {});
 }
 
@@ -151,12 +168,14 @@ HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
   Submission submission;
-  for (const at::Tensor& input : inputs) {
+  const bool reduces_them = reduces(spec.kind);
+  for (at::Tensor& input : inputs) {
+    input = resolved(input);
     if (input.defined() && input.dim() == 0) {
       refuse(what, "a 0-dim tensor has no rows; pass tensor.unsqueeze(0)");
     }
-    TensorSpec tensor = spec_of(input, what);
-    if (spec.kind != OpKind::kReducescatter) tensor.shape[0] = kAnyRows;
+    TensorSpec tensor = reduces_them ? spec_of(input, what) : moved_spec_of(input, what);
+    if (!reduces_them) tensor.shape[0] = kAnyRows;
     spec.tensors.push_back(std::move(tensor));
   }
   if (inputs.empty()) refuse(what, "the list of tensors is empty");
@@ -190,6 +209,10 @@ HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor>
 }
 
 void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOptions& options) {
+  if (is_lazy(input) || is_lazy(output)) {
+    synchronize(allreduce_async({input}, {output}, options));
+    return;
+  }
   const std::string what = describe(OpKind::kAllreduce, options.name);
   const auto world = default_world();
   RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
@@ -232,20 +255,16 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const 
   for (const at::Tensor& tensor : tensors) {
     at::Tensor flat = tensor.detach().contiguous();
     if (flat.const_data_ptr() != tensor.const_data_ptr()) copies.emplace_back(tensor, flat);
-    // A dtype that the engine does not know travels as bytes.
-    if (!find_dtype(flat.scalar_type())) flat = flat.view({-1}).view(c10::ScalarType::Byte);
     const auto open = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
       return group.size() < kGroupTensorsMax && group.front().device() == tensor.device();
     });
     (open == groups.end() ? groups.emplace_back() : *open).push_back(std::move(flat));
   }
-  std::vector<HandleId> handles;
-  for (const auto& group : groups) {
-    const std::string number = std::to_string(handles.size());
-    handles.push_back(broadcast_async(group, group, root, name + "." + number));
+  // One after the other: tensors of two groups may share memory.
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    synchronize(broadcast_async(groups[i], groups[i], root, name + "." + std::to_string(i)));
   }
-  for (const HandleId handle : handles) synchronize(handle);
-  for (auto& [tensor, flat] : copies) tensor.copy_(flat);
+  for (const auto& [tensor, flat] : copies) assign(tensor, flat);
 }
 
 HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name) {
@@ -318,6 +337,10 @@ std::optional<CollectiveResult> synchronize(HandleId id) {
     // Outputs that were allocated meanwhile are memory of the World's stream.
     const c10::Stream current = current_stream(pending->stream->torch().device());
     for (const at::Tensor& output : pending->outputs) keep_for(current, output);
+  }
+  for (const auto& [index, target] : pending->targets) {
+    assign(target, pending->outputs[index]);
+    pending->outputs[index] = target;
   }
   return CollectiveResult{.tensors = std::move(pending->outputs),
                           .received_rows = pending->handle->rows()};

@@ -38,7 +38,8 @@ struct CollectiveResult {
 };
 
 // outputs[i] gets the reduction of inputs[i] over the ranks; they may be the same tensors. Several
-// tensors are one group: it runs when every member is ready on every rank.
+// tensors are one group: it runs when every member is ready on every rank. Outputs may lie in
+// memory of other members: what is written is as if all inputs had been read before.
 HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                          const ReduceOptions& options);
 // Blocking as synchronize() does, for one tensor: without a handle.

@@ -1,5 +1,10 @@
 #include "torch/tensor_view.h"
 
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "torch/error.h"
@@ -71,8 +76,7 @@ void check_usable(const at::Tensor& tensor, std::string_view what) {
   if (!tensor.is_contiguous()) {
     refuse(what, "the tensor is not contiguous; pass tensor.contiguous()");
   }
-  if (tensor.is_neg() || tensor.is_conj()) {
-    // Its memory holds other numbers than it shows.
+  if (is_lazy(tensor)) {
     refuse(what, "the tensor is a lazily negated or conjugated view; pass tensor.clone()");
   }
 }
@@ -80,6 +84,87 @@ void check_usable(const at::Tensor& tensor, std::string_view what) {
 TensorSpec spec_of(const at::Tensor& tensor, std::string_view what) {
   check_usable(tensor, what);
   return {.dtype = dtype_of(tensor.scalar_type(), what), .shape = tensor.sizes().vec()};
+}
+
+TensorSpec moved_spec_of(const at::Tensor& tensor, std::string_view what) {
+  check_usable(tensor, what);
+  const c10::ScalarType type = tensor.scalar_type();
+  TensorSpec spec{.dtype = DType::kUInt8, .shape = tensor.sizes().vec()};
+  const auto known = find_dtype(type);
+  if (known && !is_float8(*known)) {  // those only newer GPUs know
+    spec.dtype = *known;
+    return spec;
+  }
+  switch (c10::isQIntType(type) ? 0 : c10::elementSize(type)) {
+    case 1:
+      spec.dtype = DType::kUInt8;
+      return spec;
+    case 2:
+      spec.dtype = DType::kFloat16;  // there is no integer of two bytes
+      return spec;
+    case 4:
+      spec.dtype = DType::kInt32;
+      return spec;
+    case 16:
+      spec.shape.push_back(2);
+      [[fallthrough]];
+    case 8:
+      spec.dtype = DType::kInt64;
+      return spec;
+    default:
+      refuse(what, "dtype " + std::string(c10::toString(type)) +
+                       " cannot be sent between ranks; convert the tensor");
+  }
+}
+
+bool is_lazy(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.is_conj() || tensor.is_neg());
+}
+
+at::Tensor resolved(const at::Tensor& tensor) {
+  if (!is_lazy(tensor)) return tensor;
+  const at::NoGradGuard no_grad;
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+void assign(const at::Tensor& target, const at::Tensor& values) {
+  const c10::InferenceMode mode(target.is_inference());
+  const at::NoGradGuard no_grad;
+  target.copy_(values);
+}
+
+std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
+                                      const std::vector<at::Tensor>& outputs) {
+  struct Memory {
+    std::uintptr_t begin, end;
+    std::size_t member;
+    bool written;
+  };
+  std::vector<bool> overlaps(outputs.size(), false);
+  if (outputs.size() < 2) return overlaps;
+  std::vector<Memory> ranges;
+  const auto add = [&](const at::Tensor& tensor, std::size_t member, bool written) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+    if (tensor.nbytes() > 0) ranges.push_back({begin, begin + tensor.nbytes(), member, written});
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    add(outputs[i], i, true);
+    if (inputs[i].const_data_ptr() != outputs[i].const_data_ptr()) add(inputs[i], i, false);
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Memory& a, const Memory& b) { return a.begin < b.begin; });
+  // Those that touch each other through others count as overlapping too: rare, and only a copy.
+  for (std::size_t first = 0, last = 0; first < ranges.size(); first = last) {
+    std::uintptr_t end = ranges[first].end;
+    for (last = first + 1; last < ranges.size() && ranges[last].begin < end; ++last) {
+      end = std::max(end, ranges[last].end);
+    }
+    if (last - first == 1) continue;
+    for (std::size_t i = first; i < last; ++i) {
+      if (ranges[i].written) overlaps[ranges[i].member] = true;
+    }
+  }
+  return overlaps;
 }
 
 BackendId backend_of(c10::Device device, const Operations& operations) {

@@ -20,8 +20,8 @@ std::optional<DType> find_dtype(c10::ScalarType type);
 DType dtype_of(c10::ScalarType type, std::string_view tensor);
 c10::ScalarType scalar_type(DType dtype);
 
-// A dense contiguous tensor on the CPU or a CUDA GPU, or kInvalidArgument with a sentence that says
-// what to do. `what` names operation and tensor: "allreduce 'x'".
+// A dense contiguous tensor on the CPU or a CUDA GPU that is not lazy, or kInvalidArgument with a
+// sentence that says what to do. `what` names operation and tensor: "allreduce 'x'".
 void check_usable(const at::Tensor& tensor, std::string_view what);
 // The same of its device alone.
 void check_device(c10::Device device, std::string_view what);
@@ -29,6 +29,20 @@ void check_device(c10::Device device, std::string_view what);
 c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string_view what);
+// Of operations that only move bytes, which take any dtype: what the engine does not know travels
+// as integers of its size.
+TensorSpec moved_spec_of(const at::Tensor& tensor, std::string_view what);
+
+// Its memory holds other numbers than it shows: a lazily negated or conjugated view.
+bool is_lazy(const at::Tensor& tensor);
+// The tensor itself, or a contiguous copy of a lazy one.
+at::Tensor resolved(const at::Tensor& tensor);
+// target.copy_(values), also where `target` requires grad or was made in inference mode.
+void assign(const at::Tensor& target, const at::Tensor& values);
+// Which outputs lie in memory of another member of the group; outputs[i] may be inputs[i]. All of
+// them are contiguous.
+std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
+                                      const std::vector<at::Tensor>& outputs);
 
 // What runs operations on memory of the device.
 BackendId backend_of(c10::Device device, const Operations& operations);

@@ -3,10 +3,11 @@
 Four forms of each: `op` (blocking, new tensor), `op_` (in place), `op_async`, `op_async_`. An
 async form returns a handle for `poll` and `synchronize`; its tensors must not be touched until
 then. Every rank calls with the same name, shape, dtype and op, in any order; a disagreement is a
-MismatchError on every rank. Each kind has names of its own. Without a name, the n-th unnamed call
-of a kind on every rank belong together. Tensors: dense, contiguous, those of a call on one device,
-the CPU or a CUDA GPU; float16/32/64, bfloat16, int8/32/64, uint8, and for broadcast, allgather and
-alltoall any dtype. Thread-safe; the GIL is released while blocked.
+MismatchError on every rank. Each kind has names of its own; without a name, the n-th unnamed call
+of a kind on every rank belong together. Tensors: dense, contiguous (or a lazily conjugated or
+negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/64, bfloat16,
+int8/32/64, uint8, and for broadcast, allgather and alltoall any dtype. Thread-safe; the GIL is
+released while blocked.
 
 The blocking forms that give new tensors are differentiable.
 
@@ -304,43 +305,6 @@ def grouped_allreduce_(
 # --- operations that only move bytes -----------------------------------------------------------
 
 
-_NATIVE = frozenset(
-    (
-        torch.uint8,
-        torch.int8,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
-)
-_SAME_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
-
-
-def _movable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory under a dtype that the engine knows; see _given_back()."""
-    if tensor.dtype in _NATIVE or tensor.layout is not torch.strided:
-        return tensor
-    if tensor.dtype is torch.complex128:
-        return torch.view_as_real(tensor.detach())
-    stand_in = _SAME_SIZE.get(tensor.element_size())
-    if stand_in is None:
-        raise ValueError(f"dtype {tensor.dtype} cannot be sent between ranks")
-    return tensor.detach().view(stand_in)
-
-
-def _movable_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """_movable() where dimension 0 counts; a tensor without it is refused as it is."""
-    return _movable(tensor) if tensor.dim() > 0 else tensor
-
-
-def _given_back(output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An output for a _movable() tensor, in the dtype that the tensor had."""
-    return torch.view_as_complex(output) if dtype is torch.complex128 else output.view(dtype)
-
-
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -349,9 +313,8 @@ def broadcast_async(
 ) -> int:
     """Starts broadcast(); the result is a new tensor."""
     require_global(process_set)
-    output = _output_for(tensor)
-    handle = _C.broadcast_async([_movable(tensor)], [_movable(output)], root_rank, name or "")
-    return _keep(handle, lambda _outputs, _rows: output)
+    handle = _C.broadcast_async([tensor], [_output_for(tensor)], root_rank, name or "")
+    return _keep(handle, _first)
 
 
 def broadcast_async_(
@@ -362,9 +325,8 @@ def broadcast_async_(
 ) -> int:
     """Starts broadcast_()."""
     require_global(process_set)
-    view = _movable(tensor)
-    handle = _C.broadcast_async([view], [view], root_rank, name or "")
-    return _keep(handle, lambda _outputs, _rows: tensor)
+    handle = _C.broadcast_async([tensor], [tensor], root_rank, name or "")
+    return _keep(handle, _first)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -450,14 +412,7 @@ def grouped_allgather_async(
 ) -> int:
     """Starts grouped_allgather(); one handle for the list."""
     require_global(process_set)
-    dtypes = [tensor.dtype for tensor in tensors]
-    handle = _C.allgather_async([_movable_rows(tensor) for tensor in tensors], name or "")
-
-    def finish(outputs: list[torch.Tensor], rows: list[int]) -> Any:
-        typed = [_given_back(out, dtype) for out, dtype in zip(outputs, dtypes, strict=True)]
-        return _finish_with(typed, rows)
-
-    return _keep(handle, finish)
+    return _keep(_C.allgather_async(list(tensors), name or ""), _finish_with)
 
 
 def grouped_allgather(
@@ -490,14 +445,10 @@ def alltoall_async(
 ) -> int:
     """Starts alltoall(); synchronize() gives (output, received_splits), with or without splits."""
     require_global(process_set)
-    dtype = tensor.dtype
-    handle = _C.alltoall_async(_movable_rows(tensor), _splits(splits), name or "")
+    handle = _C.alltoall_async(tensor, _splits(splits), name or "")
     return _keep(
         handle,
-        lambda outputs, rows: (
-            _given_back(outputs[0], dtype),
-            torch.tensor(rows, dtype=torch.int32, device="cpu"),
-        ),
+        lambda outputs, rows: (outputs[0], torch.tensor(rows, dtype=torch.int32, device="cpu")),
     )
 
 
