@@ -158,7 +158,9 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (overlaps[i]) make_private(*pending, i);
   }
-  return start(std::move(pending), what, std::move(spec), {});
+  const HandleId handle = start(std::move(pending), what, std::move(spec), {});
+  for (const at::Tensor& output : outputs) mark_written(output);
+  return handle;
 }
 
 // allgather, alltoall, reducescatter: the output is made once its rows are known. The callback may
@@ -231,6 +233,7 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
   }
   check(status);
   queue_behind(*handle, stream);
+  mark_written(output);
 }
 
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
@@ -405,7 +408,9 @@ HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& op
   Submission submission;
   submission.arena = *ref;
   submission.arena_bytes = tensor.nbytes();
-  return start(std::move(pending), what, std::move(spec), std::move(submission));
+  const HandleId handle = start(std::move(pending), what, std::move(spec), std::move(submission));
+  mark_written(tensor);
+  return handle;
 }
 
 }  // namespace ciranda

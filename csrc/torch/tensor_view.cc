@@ -133,6 +133,11 @@ void assign(const at::Tensor& target, const at::Tensor& values) {
   target.copy_(values);
 }
 
+void mark_written(const at::Tensor& tensor) {
+  // What was made in inference mode has no count of its versions.
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
                                       const std::vector<at::Tensor>& outputs) {
   struct Memory {

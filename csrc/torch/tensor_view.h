@@ -39,6 +39,9 @@ bool is_lazy(const at::Tensor& tensor);
 at::Tensor resolved(const at::Tensor& tensor);
 // target.copy_(values), also where `target` requires grad or was made in inference mode.
 void assign(const at::Tensor& target, const at::Tensor& values);
+// Lets autograd see that the tensor was written, as torch's operations in place do: a backward that
+// needs the old values raises.
+void mark_written(const at::Tensor& tensor);
 // Which outputs lie in memory of another member of the group; outputs[i] may be inputs[i]. All of
 // them are contiguous.
 std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,

@@ -9,7 +9,8 @@ negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/
 int8/32/64, uint8, and for broadcast, allgather and alltoall any dtype. Thread-safe; the GIL is
 released while blocked.
 
-The blocking forms that give new tensors are differentiable.
+The blocking forms that give new tensors are differentiable. What is written in place counts as
+written for autograd too, parameters with `requires_grad` included.
 
 Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
 rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.

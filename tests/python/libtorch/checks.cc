@@ -372,8 +372,38 @@ void collectives_reach_every_rank() {
           "place");
 }
 
+void autograd_sees_what_is_written() {
+  const std::function<void(torch::nn::Linear&)> writes[] = {
+      [](torch::nn::Linear& layer) { ciranda::allreduce_(layer->weight); },
+      [](torch::nn::Linear& layer) { ciranda::broadcast_(layer->weight, 0); },
+      [](torch::nn::Linear& layer) { ciranda::broadcast_parameters(*layer, 0); },
+  };
+  for (const auto& write : writes) {
+    torch::nn::Linear layer(2, 3);
+    const Tensor loss = (layer->weight * layer->weight).sum();
+    write(layer);
+    std::string said;
+    try {
+      loss.backward();
+    } catch (const c10::Error& error) {
+      said = error.what();
+    }
+    require(said.find("modified by an inplace operation") != std::string::npos, "said: " + said);
+  }
+}
+
+void conjugated_views_are_sent_as_they_look() {
+  const Tensor parts = torch::full({3}, 1.0F + ciranda::rank());
+  const Tensor view = torch::complex(parts, parts).conj();
+  ciranda::broadcast_(view, 0);
+  require(torch::imag(view.resolve_conj()).eq(-1).all().item<bool>(), "another value");
+  require(torch::imag(view.conj()).eq(1).all().item<bool>(), "another value in memory");
+}
+
 const std::pair<const char*, void (*)()> kChecks[] = {
     {"collectives_reach_every_rank", collectives_reach_every_rank},
+    {"autograd_sees_what_is_written", autograd_sees_what_is_written},
+    {"conjugated_views_are_sent_as_they_look", conjugated_views_are_sent_as_they_look},
     {"backward_leaves_what_the_page_says", backward_leaves_what_the_page_says},
     {"all_optimizers_train_as_one_process", all_optimizers_train_as_one_process},
     {"clips_to_the_global_norm", clips_to_the_global_norm},

@@ -1,15 +1,17 @@
 """What collectives write, where it lies: overlapping tensors, views that show other values than
-their memory."""
+their memory, what autograd has saved."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from rank_checks import on_ranks
 from torch import nn
 
 import ciranda.torch as hvd
+from ciranda.torch import ops
 
 
 def mine(*shape: int) -> torch.Tensor:
@@ -127,3 +129,64 @@ def test_a_negated_view_is_reduced_as_it_looks() -> None:
     assert torch.equal(hvd.allreduce(first), imag)
     assert hvd.allreduce_(first) is first and torch.equal(first, imag)
     assert torch.equal(hvd.reducescatter(second), torch.full((2 - hvd.rank(),), -1.5))
+
+
+# --- what autograd has saved ---------------------------------------------------------------------
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
+    "allreduce_": hvd.allreduce_,
+    "allreduce_async_": lambda w: hvd.synchronize(hvd.allreduce_async_(w)),
+    "grouped_allreduce_": lambda w: hvd.grouped_allreduce_([mine(2), w]),
+    "grouped_allreduce_ of overlapping": lambda w: hvd.grouped_allreduce_([w, w]),
+    "broadcast_": lambda w: hvd.broadcast_(w, 0),
+    "broadcast_async_": lambda w: hvd.synchronize(hvd.broadcast_async_(w, 0)),
+    "broadcast_parameters": lambda w: hvd.broadcast_parameters({"w": w}, 0),
+}
+
+
+@on_ranks(2)
+def test_a_backward_that_needs_what_was_overwritten_raises() -> None:
+    for name, write in IN_PLACE.items():
+        for guard in (torch.no_grad, torch.enable_grad):  # a leaf may be written, as in Horovod
+            w = mine(3).requires_grad_()
+            y = (w * w).sum()
+            with guard():
+                write(w)
+            assert w.is_leaf and w.requires_grad, name
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                y.backward()
+
+
+@on_ranks(2)
+def test_a_write_counts_once_and_at_once() -> None:
+    w = mine(3)
+    hvd.allreduce_(w)
+    assert w._version == 1
+    handle = hvd.allreduce_async_(w)
+    assert w._version == 2, "it is being written from here on"
+    hvd.synchronize(handle)
+    hvd.broadcast_(w, 0)
+    hvd.broadcast_parameters({"w": w}, 0)
+    assert w._version == 4
+    hvd.allreduce(w)
+    hvd.broadcast(w, 0)
+    assert w._version == 4, "nothing is written"
+    tensor = ops.arena_empty([3])
+    before = tensor._version
+    ops.arena_allreduce_(tensor)
+    assert tensor._version == before + 1
+
+
+@on_ranks(2)
+def test_tensors_of_inference_mode_may_be_written() -> None:
+    with torch.inference_mode():
+        w = mine(3)
+        transposed = mine(2, 3).t()
+    hvd.allreduce_(w)
+    hvd.broadcast_(w, 0)
+    hvd.grouped_allreduce_([w, w])
+    hvd.broadcast_parameters({"w": w, "transposed": transposed}, 1)
+    assert (w == 1.5).all() and (transposed == 2).all()
+    with torch.inference_mode():
+        ordinary = hvd.grouped_allreduce_([w, w])[0]
+    assert (ordinary == 1.5).all()
