@@ -354,26 +354,32 @@ std::optional<CollectiveResult> synchronize(HandleId id) {
 
 namespace {
 
+// Where an arena tensor lies, which means something in the World that made it alone.
+struct ArenaPlace {
+  std::weak_ptr<World> world;
+  ArenaRef ref;
+};
+
 // Arena tensors of the process, by their memory: allreduce must know the segment.
 class ArenaTensors {
  public:
-  void insert(const ArenaBuffer& buffer) EXCLUDES(mutex_) {
+  void insert(const std::byte* data, ArenaPlace place) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    refs_[buffer.data] = buffer.ref;
+    places_[data] = std::move(place);
   }
   void erase(const std::byte* data) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    refs_.erase(data);
+    places_.erase(data);
   }
-  std::optional<ArenaRef> find(const std::byte* data) EXCLUDES(mutex_) {
+  std::optional<ArenaPlace> find(const std::byte* data) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    const auto found = refs_.find(data);
-    return found == refs_.end() ? std::nullopt : std::optional(found->second);
+    const auto found = places_.find(data);
+    return found == places_.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:
   Mutex mutex_;
-  std::unordered_map<const std::byte*, ArenaRef> refs_ GUARDED_BY(mutex_);
+  std::unordered_map<const std::byte*, ArenaPlace> places_ GUARDED_BY(mutex_);
 };
 
 ArenaTensors& arena_tensors() {
@@ -386,8 +392,9 @@ ArenaTensors& arena_tensors() {
 at::Tensor arena_empty(const std::vector<std::int64_t>& shape, c10::ScalarType dtype) {
   const auto elements = static_cast<std::size_t>(element_count(shape));
   const std::size_t bytes = elements * dtype_bytes(dtype_of(dtype, "arena_empty"));
-  auto buffer = unwrap(default_world()->engine()->allocate_arena(bytes));
-  arena_tensors().insert(buffer);
+  const auto world = default_world();
+  auto buffer = unwrap(world->engine()->allocate_arena(bytes));
+  arena_tensors().insert(buffer.data, {.world = world, .ref = buffer.ref});
   auto forget = [lease = buffer.lease, data = buffer.data](void*) mutable {
     arena_tensors().erase(data);
     lease.reset();
@@ -400,13 +407,16 @@ HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& op
   RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
   spec.in_arena = true;
   spec.tensors.push_back(spec_of(tensor, what));
-  const auto ref = arena_tensors().find(data_of(tensor));
-  if (!ref) refuse(what, "the tensor was not made by arena_empty");
+  const auto place = arena_tensors().find(data_of(tensor));
+  if (!place) refuse(what, "the tensor was not made by arena_empty");
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
+  if (place->world.lock() != pending->world) {
+    refuse(what, "the tensor was made by arena_empty before shutdown(); make it anew after init()");
+  }
   pending->inputs = pending->outputs = {tensor};
   Submission submission;
-  submission.arena = *ref;
+  submission.arena = place->ref;
   submission.arena_bytes = tensor.nbytes();
   const HandleId handle = start(std::move(pending), what, std::move(spec), std::move(submission));
   mark_written(tensor);

@@ -1,5 +1,5 @@
 """What collectives write, where it lies: overlapping tensors, views that show other values than
-their memory, what autograd has saved."""
+their memory, what autograd has saved, tensors of an earlier arena."""
 
 from __future__ import annotations
 
@@ -190,3 +190,17 @@ def test_tensors_of_inference_mode_may_be_written() -> None:
     with torch.inference_mode():
         ordinary = hvd.grouped_allreduce_([w, w])[0]
     assert (ordinary == 1.5).all()
+
+
+# --- tensors of an earlier arena -----------------------------------------------------------------
+
+
+@on_ranks(2)
+def test_an_arena_tensor_does_not_outlive_its_world() -> None:  # the last: it joins anew
+    tensor = ops.arena_empty([3])
+    hvd.shutdown()
+    hvd.init()
+    with pytest.raises(ValueError, match=r"before shutdown\(\); make it anew after init\(\)"):
+        ops.arena_allreduce_(tensor)
+    again = ops.arena_empty([3]).fill_(1.0 + hvd.rank())
+    assert (ops.arena_allreduce_(again) == 1.5).all()
