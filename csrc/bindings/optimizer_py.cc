@@ -21,10 +21,15 @@ void bind_optimizer(py::module_& module) {
       py::arg("bucket_bytes"), py::arg("max_grad_norm"));
   module.def("names_of", &names_of, py::arg("owned"), py::arg("named"));
   module.attr("AUTO_PARAMETERS_MIN") = kAutoParametersMin;
-  module.def("why_not_shared", &why_not_shared, py::arg("demanded_by"), py::arg("obstacle"),
+  module.def("obstacle_to_sharing", &obstacle_to_sharing, py::arg("demanded"), py::arg("obstacle"),
              py::arg("parameters"), py::arg("auto_parameters_min"));
   module.def("require_agreement", &require_agreement, py::arg("name"), py::arg("options"),
-             py::arg("parameters"), Released());
+             py::arg("parameters"), py::arg("obstacle") = "", Released());
+  // Read without the GIL: a program that takes hold of a storage meanwhile does so too late anyway.
+  HostStep::set_kept_by_python([](const c10::StorageImpl& storage) {
+    PyObject* object = storage.pyobj_slot()->load_pyobj();
+    return object != nullptr && Py_REFCNT(object) == 1;
+  });
 
   py::enum_<Compression>(module, "Compression")
       .value("none", Compression::kNone)
@@ -89,10 +94,22 @@ void bind_optimizer(py::module_& module) {
       .def("set_backward_passes_per_step", &GradientReducer::set_backward_passes_per_step,
            py::arg("passes"), Released())
       .def("set_rule", &GradientReducer::set_rule, py::arg("number"), py::arg("rule"), Released())
-      .def("step", &GradientReducer::step, py::arg("gradient_scale"), py::arg("reduce"),
-           py::arg("max_norm"), Released())
+      .def(
+          "step",
+          [](GradientReducer& reducer, double gradient_scale, bool reduce, double max_norm,
+             const std::string& objection) {
+            return reducer.step(gradient_scale, reduce, max_norm, objection).why_not_shared;
+          },
+          py::arg("gradient_scale"), py::arg("reduce"), py::arg("max_norm"), py::arg("objection"),
+          Released())
+      .def("end_shared_step", &GradientReducer::end_shared_step, Released())
       .def("norm", &GradientReducer::norm, Released())
-      .def("state", &GradientReducer::state, py::arg("position"), Released())
+      .def(
+          "state",
+          [](GradientReducer& reducer, std::size_t position) {
+            return reducer.state(position, /*copies=*/true);
+          },
+          py::arg("position"), Released())
       .def("adopt_state", &GradientReducer::adopt_state, py::arg("position"), py::arg("state"),
            Released())
       .def("arena_bytes", &GradientReducer::arena_bytes, Released())

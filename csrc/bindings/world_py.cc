@@ -16,6 +16,7 @@ void bind_world(py::module_& module) {
   module.def("init", &init, Released(), "Meets the other ranks. Blocking.");
   module.def("shutdown", &shutdown, Released(), "Says goodbye to the other ranks.");
   module.def("is_initialized", &is_initialized);
+  module.def("in_forked_child", &in_forked_child);
   module.def("rank", &rank);
   module.def("size", &size);
   module.def("local_rank", &local_rank);

@@ -1,5 +1,6 @@
 #include "torch/bucket.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -42,28 +43,31 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
-void fill_with_zeros(const at::Tensor& view) {
-  if (!view.is_cpu()) {
-    view.zero_();
-  } else if (view.nbytes() > 0) {
-    std::memset(view.mutable_data_ptr(), 0, view.nbytes());
+void fill_with_zeros(at::Tensor& memory) {
+  if (!memory.is_cpu()) {
+    memory.zero_();
+  } else if (memory.nbytes() > 0) {
+    std::memset(memory.mutable_data_ptr(), 0, memory.nbytes());
   }
 }
 
-// Of one layout.
-void move_in(const at::Tensor& view, const at::Tensor& gradient) {
-  if (!view.is_cpu()) {
-    view.copy_(gradient.detach());
+void copy_values(const at::Tensor& to, const at::Tensor& from) {
+  if (to.is_cpu() && same_layout(to, from)) {
+    kernels::copy(data_of(to), static_cast<const std::byte*>(from.const_data_ptr()), to.nbytes());
   } else {
-    kernels::copy(data_of(view), static_cast<const std::byte*>(gradient.const_data_ptr()),
-                  view.nbytes());
+    const at::NoGradGuard no_grad;
+    to.copy_(from);
   }
 }
 
-bool lies_in_view(const BucketSlot& slot) {
-  const at::Tensor& gradient = slot.parameter.grad();
-  return gradient.const_data_ptr() == slot.view.const_data_ptr() &&
-         same_layout(gradient, slot.view);
+bool lies_in(const at::Tensor& gradient, const at::Tensor& memory) {
+  return gradient.const_data_ptr() == memory.const_data_ptr() && same_layout(gradient, memory);
+}
+
+// Nobody but the parameter knows the gradient: another tensor may take its place.
+bool is_unknown(const at::Tensor& gradient) {
+  return gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
+         !gradient.requires_grad();
 }
 
 [[noreturn]] void refuse_change(const BucketSlot& slot, const std::string& now,
@@ -74,48 +78,17 @@ bool lies_in_view(const BucketSlot& slot) {
                            " the model before that"});
 }
 
-// The gradient into its view, which becomes p.grad if the gradient is dense. Returns the bytes that
-// had to be moved.
-std::size_t fill_view(BucketSlot& slot) {
-  at::Tensor& gradient = slot.parameter.mutable_grad();
-  if (!slot.used || slot.sparse) {
-    fill_with_zeros(slot.view);
-    return 0;
-  }
-  if (lies_in_view(slot)) {
-    gradient = slot.view;
-    return 0;
-  }
-  if (gradient.scalar_type() != slot.view.scalar_type()) {
-    refuse_change(slot, c10::toString(gradient.scalar_type()),
-                  c10::toString(slot.view.scalar_type()), "convert");
-  }
-  if (gradient.device() != slot.view.device()) {
-    refuse_change(slot, "on " + gradient.device().str(), "on " + slot.view.device().str(), "move");
-  }
-  if (same_layout(gradient, slot.view)) {
-    move_in(slot.view, gradient);
-  } else {
-    const bool same_memory = gradient.const_data_ptr() == slot.view.const_data_ptr();
-    slot.view.copy_(same_memory ? gradient.detach().clone() : gradient.detach());
-  }
-  gradient = slot.view;
-  return slot.view.nbytes();
-}
-
 }  // namespace
 
-Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
-               std::vector<std::pair<std::string, at::Tensor>> parameters)
+Bucket::Bucket(std::shared_ptr<Engine> engine, Options options, std::vector<Member> members)
     : engine_(std::move(engine)),
       options_(std::move(options)),
-      missing_(parameters.size()),
-      dtype_(parameters.front().second.scalar_type()) {
-  for (auto& [name, parameter] : parameters) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    slots_.push_back({.name = std::move(name),
-                      .parameter = std::move(parameter),
-                      .accumulator = std::move(accumulator)});
+      missing_(members.size()),
+      dtype_(members.front().parameter.scalar_type()) {
+  for (Member& member : members) {
+    slots_.push_back({.name = std::move(member.name),
+                      .parameter = std::move(member.parameter),
+                      .accumulator = std::move(member.accumulator)});
   }
   if (options_.stream) {
     device_ = std::make_unique<DeviceGradients>(
@@ -134,19 +107,18 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options,
 void Bucket::share_step() {
   std::vector<StepSlot> slots;
   for (const BucketSlot& slot : slots_) {
-    const auto begin =
-        (data_of(slot.view) - data_of(memory_)) / static_cast<std::ptrdiff_t>(element_bytes());
-    slots.push_back({.parameter = slot.parameter,
-                     .begin = begin,
-                     .end = begin + slot.parameter.numel(),
-                     .sizes = slot.view.sizes().vec(),
-                     .strides = slot.view.strides().vec()});
+    slots.push_back({.name = slot.name,
+                     .parameter = slot.parameter,
+                     .begin = slot.begin,
+                     .end = slot.begin + slot.parameter.numel(),
+                     .sizes = slot.memory.sizes().vec(),
+                     .strides = slot.memory.strides().vec()});
   }
   host_step_ = std::make_unique<HostStep>(engine_, options_.name + "/step", dtype_, elements_,
                                           std::move(slots), options_.share_parameters);
 }
 
-// Fresh memory for the gradients and counters; views of the old one keep it alive.
+// Fresh memory for the gradients and counters; tensors in the old one keep it alive.
 void Bucket::lay_out() {
   const DType dtype = dtype_of(dtype_, options_.name);
   const std::size_t element_bytes = dtype_bytes(dtype);
@@ -154,10 +126,9 @@ void Bucket::lay_out() {
   spec.name = options_.name;
   spec.in_arena = true;
   spec.backend = engine_->operations().cpu;  // of the arena
-  std::vector<std::int64_t> offsets;
   std::int64_t gradients = 0;
-  for (const BucketSlot& slot : slots_) {
-    offsets.push_back(gradients);
+  for (BucketSlot& slot : slots_) {
+    slot.begin = gradients;
     if (!slot.by_rows) gradients += padded(slot.parameter.numel(), element_bytes);
     spec.tensors.push_back(
         {dtype, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
@@ -181,45 +152,47 @@ void Bucket::lay_out() {
       arena_.data, {elements_}, [lease = arena_.lease](void*) {},
       at::TensorOptions().dtype(dtype_));
   const at::Tensor memory = device_ ? device_->lay_out(gradients, dtype_) : memory_;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    BucketSlot& slot = slots_[i];
+  for (BucketSlot& slot : slots_) {
     if (slot.by_rows) {
-      slot.view.reset();
+      slot.memory.reset();
       slot.place.reset();
       continue;
     }
-    // Each view keeps the memory alive by itself and is no autograd view of anything: zero_grad
-    // and detach_ work on it as on any gradient.
     const std::vector<std::int64_t> strides = gradient_strides(slot.parameter);
     if (device_) {  // memory of torch's own allocator, which looks for its blocks by their storage
-      slot.view = at::empty({0}, memory.options());
-      slot.view.set_(memory.storage(), offsets[i], slot.parameter.sizes(), strides);
+      slot.memory = at::empty({0}, memory.options());
+      slot.memory.set_(memory.storage(), slot.begin, slot.parameter.sizes(), strides);
     } else {
-      slot.view = at::from_blob(
-          data_of(memory) + static_cast<std::size_t>(offsets[i]) * element_bytes,
+      slot.memory = at::from_blob(
+          data_of(memory) + static_cast<std::size_t>(slot.begin) * element_bytes,
           slot.parameter.sizes(), strides, [memory](void*) {}, memory.options());
     }
     if (slot.place) {
-      slot.place->move_to(slot.view);
-    } else if (!device_ && slot.view.nbytes() >= kPlaceBytesMin) {
-      slot.place =
-          std::make_unique<GradientPlace>(slot.view, slot.parameter, slot.accumulator.get());
+      slot.place->move_to(slot.memory);
+    } else if (slot.memory.nbytes() >= kPlaceBytesMin) {
+      slot.place = std::make_unique<GradientPlace>(slot.memory, slot.parameter,
+                                                   device_ ? nullptr : slot.accumulator.get());
     }
   }
 }
 
-// Fresh memory, because tensors of the user lie where gradients shall be.
+// Fresh memory, because a tensor of the user lies where a gradient shall be: that one keeps the old
+// memory. Where the user has done so once nothing of his shall lie again.
 void Bucket::move_away() {
-  const at::Tensor old_memory = memory_;
-  std::vector<at::Tensor> old_views;
-  for (const BucketSlot& slot : slots_) old_views.push_back(slot.view);
+  std::vector<at::Tensor> old;
+  for (BucketSlot& slot : slots_) {
+    old.push_back(slot.memory);
+    const at::Tensor& gradient = slot.parameter.grad();
+    const bool is_gradient = gradient.defined() && gradient.layout() == c10::Layout::Strided &&
+                             !slot.by_rows && lies_in(gradient, slot.memory);
+    if (slot.place && slot.place->occupied() && !is_gradient) slot.place->give_up();
+  }
   lay_out();
-  std::memcpy(memory_.mutable_data_ptr(), old_memory.const_data_ptr(), memory_.nbytes());
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    at::Tensor& gradient = slots_[i].parameter.mutable_grad();
-    if (gradient.defined() && old_views[i].defined() && gradient.is_same(old_views[i])) {
-      gradient = slots_[i].view;
-    }
+    BucketSlot& slot = slots_[i];
+    if (!slot.ready || slot.by_rows) continue;
+    copy_values(slot.memory, old[i]);
+    slot.in_place = false;
   }
 }
 
@@ -235,24 +208,77 @@ void Bucket::move_sparse_out() {
 void Bucket::take_gradient(std::size_t index) {
   BucketSlot& slot = slots_[index];
   at::Tensor& gradient = slot.parameter.mutable_grad();
-  slot.used = gradient.defined();
+  slot.reduced.reset();
+  slot.used = gradient.defined() && !slot.foreign;
   slot.sparse = slot.used && gradient.layout() != c10::Layout::Strided;
   if (slot.sparse && options_.sparse_as_dense) {
     gradient = gradient.to_dense();
     slot.sparse = false;
   }
-  if (slot.place) {
-    const bool dense = slot.used && !slot.sparse;
-    slot.place->learn(dense ? gradient.const_data_ptr() : nullptr);
-    if (slot.place->occupied() && !(dense && lies_in_view(slot))) {
-      slot.place->give_up();
-      move_away();
+  const bool dense = slot.used && !slot.sparse;
+  if (slot.place) slot.place->learn(dense ? gradient.const_data_ptr() : nullptr);
+  slot.in_place = dense && slot.place && lies_in(gradient, slot.memory);
+  if (!slot.by_rows && !slot.in_place) {
+    if (slot.place && slot.place->occupied()) move_away();
+    if (dense) {
+      copy_in(slot);
+    } else {
+      fill_with_zeros(slot.memory);
     }
   }
-  if (!slot.by_rows) moved_bytes_ += fill_view(slot);
   if (device_) device_->written();
+  slot.taken = TensorStamp(gradient);
   if (!slot.ready) --missing_;
   slot.ready = true;
+}
+
+// This rank's gradient into the memory.
+void Bucket::copy_in(const BucketSlot& slot) {
+  const at::Tensor& gradient = slot.parameter.grad();
+  if (gradient.scalar_type() != slot.memory.scalar_type()) {
+    refuse_change(slot, c10::toString(gradient.scalar_type()),
+                  c10::toString(slot.memory.scalar_type()), "convert");
+  }
+  if (gradient.device() != slot.memory.device()) {
+    refuse_change(slot, "on " + gradient.device().str(), "on " + slot.memory.device().str(),
+                  "move");
+  }
+  copy_values(slot.memory, gradient);
+  moved_bytes_ += slot.memory.nbytes();
+}
+
+void Bucket::take_missing() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].ready || !slots_[i].taken.same(slots_[i].parameter.grad())) take_gradient(i);
+  }
+}
+
+void Bucket::follow(std::size_t index, const GradientAccumulator& accumulator) {
+  BucketSlot& slot = slots_[index];
+  if (slot.accumulator == accumulator) return;
+  slot.accumulator = accumulator;
+  if (slot.place && !device_) slot.place->follow(accumulator.get());
+}
+
+void Bucket::set_foreign(std::size_t index, bool foreign) {
+  BucketSlot& slot = slots_[index];
+  if (slot.foreign == foreign) return;
+  slot.foreign = foreign;
+  if (slot.place) slot.place->set_open(!foreign && !submitted());
+  // What a pass has taken before is taken anew: zeros if foreign.
+  if (!submitted() && slot.ready) {
+    slot.ready = false;
+    ++missing_;
+  }
+}
+
+bool Bucket::foreign() const {
+  return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.foreign; });
+}
+
+bool Bucket::begun() const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [](const auto& slot) { return slot.ready && !slot.foreign; });
 }
 
 void Bucket::submit() {
@@ -269,7 +295,7 @@ void Bucket::append_handles(std::vector<Handle>& out) const {
 }
 
 void Bucket::submit_step(const HostStep::Step& step) {
-  send(step_spec(step_spec_, "/step", step),
+  send(step_spec(step_spec_, "/step", step.words),
        [this, update = host_step_->work(step, used_anywhere())](
            std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
          update(begin, bytes, arena);
@@ -278,12 +304,24 @@ void Bucket::submit_step(const HostStep::Step& step) {
 }
 
 void Bucket::submit_squares(const HostStep::Step& step) {
-  send(step_spec(squares_spec_, "/squares", step), host_step_->squares_work(step, used_anywhere()));
+  send(step_spec(squares_spec_, "/squares", step.words),
+       host_step_->squares_work(step, used_anywhere()));
+}
+
+void Bucket::submit_objection(bool squares) {
+  send(step_spec(squares ? squares_spec_ : step_spec_, squares ? "/squares" : "/step",
+                 "not before the ranks have talked"),
+       [](std::uint64_t, std::uint64_t, std::span<std::byte* const>) {});
 }
 
 void Bucket::take_gradients() {
   CIRANDA_ASSERT(host_step_ && !submitted());
-  for (std::size_t i = 0; i < slots_.size(); ++i) take_gradient(i);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    BucketSlot& slot = slots_[i];
+    auto reduced = slot.reduced;
+    take_gradient(i);
+    slot.reduced = std::move(reduced);
+  }
   open_places(false);
   write_counters();
 }
@@ -299,11 +337,11 @@ HostStep::Used Bucket::used_anywhere() const {
 // `latest` unless the rule has changed since.
 std::shared_ptr<const RequestSpec> Bucket::step_spec(std::shared_ptr<const RequestSpec>& latest,
                                                      const char* suffix,
-                                                     const HostStep::Step& step) const {
-  if (!latest || latest->rule != step.words) {
+                                                     const std::string& words) const {
+  if (!latest || latest->rule != words) {
     RequestSpec spec = *spec_;
     spec.name += suffix;
-    spec.rule = step.words;
+    spec.rule = words;
     spec.tensors = {{spec_->tensors[0].dtype, {elements_}}};
     latest = std::make_shared<const RequestSpec>(std::move(spec));
   }
@@ -348,25 +386,42 @@ void Bucket::publish() {
   if (device_) device_->publish();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
-    at::Tensor& gradient = slot.parameter.mutable_grad();
-    if (slot.by_rows || slot.sparse || !dense_anywhere(i)) continue;
-    if (!gradient.defined() || gradient.const_data_ptr() != slot.view.const_data_ptr()) {
-      gradient = slot.view;
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (slot.foreign || !slot.taken.same_object(gradient)) continue;
+    if (!slot.by_rows && !slot.sparse && dense_anywhere(i)) copy_out(slot);
+    slot.reduced = TensorStamp(gradient);
+  }
+}
+
+void Bucket::copy_out(BucketSlot& slot) {
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  const bool dense = gradient.defined() && gradient.layout() == c10::Layout::Strided;
+  if (!slot.in_place) {
+    // If nobody would notice, p.grad lies in the memory from here on.
+    const bool replaceable = !dense || is_unknown(gradient);
+    at::Tensor placed = replaceable && slot.place ? slot.place->lend() : at::Tensor();
+    if (placed.defined()) {
+      gradient = std::move(placed);
+    } else if (dense && gradient.is_non_overlapping_and_dense()) {
+      copy_values(gradient.detach(), slot.memory);
+    } else {
+      gradient = slot.memory.clone();
     }
   }
+  mark_written(gradient);
 }
 
 void Bucket::reset() {
   handle_ = nullptr;
   if (device_) device_->retire();
   missing_ = slots_.size();
-  for (BucketSlot& slot : slots_) slot.ready = slot.used = slot.sparse = false;
+  for (BucketSlot& slot : slots_) slot.ready = slot.used = slot.sparse = slot.in_place = false;
   open_places(true);
 }
 
 void Bucket::open_places(bool open) {
   for (BucketSlot& slot : slots_) {
-    if (slot.place) slot.place->set_open(open);
+    if (slot.place) slot.place->set_open(open && !slot.foreign);
   }
 }
 

@@ -1,47 +1,53 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/runtime/engine.h"
 #include "torch/device_gradients.h"
+#include "torch/gradient_owners.h"
 #include "torch/gradient_place.h"
 #include "torch/host_step.h"
+#include "torch/tensor_stamp.h"
 
 namespace ciranda {
-
-// The pointer type differs between versions of torch.
-using GradientAccumulator =
-    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
 // A parameter's part of a bucket.
 struct BucketSlot {
   std::string name;
   at::Tensor parameter;
   GradientAccumulator accumulator;  // the parameter itself holds only a weak reference
-  // The gradient's memory in the bucket, with the parameter's shape, dtype and strides. Undefined
-  // with `by_rows`.
-  at::Tensor view;
-  std::unique_ptr<GradientPlace> place = nullptr;  // of the view; not for small gradients
+  // The gradient's memory in the bucket, with the parameter's shape, dtype and strides: never the
+  // user's. Undefined with `by_rows`.
+  at::Tensor memory;
+  std::int64_t begin = 0;  // in the bucket, in elements
+  // Lets p.grad lie there; not for small gradients.
+  std::unique_ptr<GradientPlace> place = nullptr;
   // Gradients of this parameter were sparse: it has only counters in the bucket.
   bool by_rows = false;
+  // Another optimizer reduces it: zeros here, and p.grad is left alone.
+  bool foreign = false;
   // This rank has put its gradient there (or zeros, `used` false) in this step.
   bool ready = false;
   bool used = false;
-  bool sparse = false;  // the gradient of this step is sparse
+  bool sparse = false;    // the gradient of this step is sparse
+  bool in_place = false;  // p.grad lies in the memory, else the result is copied to it
+  TensorStamp taken;      // the p.grad that was put there
+  // What the latest reduction has left in p.grad, until a new gradient is put there.
+  std::optional<TensorStamp> reduced = {};
 };
 
-// Gradients that are reduced together, one behind the other in the arena of the host: p.grad is a
-// view into it, so that nothing is packed or unpacked. Behind the gradients lie two counters for
-// each slot, which are reduced with them: how many ranks had a dense gradient in this step, and how
-// many a sparse one. Sparse gradients stay in p.grad and are the reducer's work.
+// Gradients that are reduced together, one behind the other in the arena of the host. A large
+// p.grad lies there itself, so that nothing is packed or unpacked; a small one, and one whose
+// memory belongs to the user in any way, is copied in and the result copied back into it. Behind
+// the gradients lie two counters for each slot, which are reduced with them: how many ranks had a
+// dense gradient in this step, and how many a sparse one. Sparse gradients stay in p.grad and are
+// the reducer's work.
 //
 // Gradients of parameters on a GPU lie there, see DeviceGradients. Their counters stay in the arena
 // and are reduced by themselves: what the host decides by them does not wait for the GPU.
@@ -63,17 +69,28 @@ class Bucket {
   };
   // All parameters have one dtype, are dense and on one device. With `shared_step`, on the CPU,
   // submit_step() works.
-  Bucket(std::shared_ptr<Engine> engine, Options options,
-         std::vector<std::pair<std::string, at::Tensor>> parameters);
+  struct Member {
+    std::string name;
+    at::Tensor parameter;
+    GradientAccumulator accumulator;
+  };
+  Bucket(std::shared_ptr<Engine> engine, Options options, std::vector<Member> members);
 
   std::vector<BucketSlot>& slots() { return slots_; }
   const std::string& name() const { return options_.name; }
 
-  // Puts this rank's gradient of slot `index` into the bucket and makes p.grad its view. Nothing
-  // moves if the gradient was born there or accumulated in place, else one pass. An undefined
-  // gradient counts as zeros. May be repeated until submit().
+  // Puts this rank's gradient of slot `index` into the bucket. Nothing moves if it was born there
+  // or accumulated in place, else one pass. An undefined gradient counts as zeros. May be repeated
+  // until submit().
   void take_gradient(std::size_t index);
-  bool begun() const { return missing_ < slots_.size(); }
+  // The same for slots without a gradient in the bucket, and for those that have another one now.
+  void take_missing();
+  // The parameter of slot `index` has another accumulator now.
+  void follow(std::size_t index, const GradientAccumulator& accumulator);
+  // Whether another optimizer reduces the slot.
+  void set_foreign(std::size_t index, bool foreign);
+  bool foreign() const;  // all slots are
+  bool begun() const;
   bool complete() const { return missing_ == 0; }
   bool submitted() const { return handle_ != nullptr; }
   // Of what was submitted.
@@ -82,16 +99,24 @@ class Bucket {
   // Every slot is ready: tells the other ranks. Does not block.
   void submit();
   // take_gradient() of all slots, for the optimizer's step: backward gets no place from here on.
+  // What is reduced stays so.
   void take_gradients();
   // As submit(), for the optimizer's step instead of a mere reduction. The gradients stay as they
   // are. host_step() is prepared for the rule.
   void submit_step(const HostStep::Step& step);
   // The same for the squares of the gradients only; a retire() lies between this and the step.
   void submit_squares(const HostStep::Step& step);
+  // Instead of one of these, where this rank wants the ranks to talk first: an operation that does
+  // nothing, and that ranks which want the step disagree with.
+  void submit_objection(bool squares);
   void retire() { handle_ = nullptr; }
   HostStep* host_step() { return host_step_.get(); }
-  // The handles are done and good: results into the views, p.grad where any rank had a gradient.
+  void end_shared_step() { host_step_.reset(); }
+  // The handles are done and good: results into p.grad where any rank had a gradient, unless the
+  // user has put something else there meanwhile.
   void publish();
+  // What lies in the memory of a slot into its p.grad.
+  static void copy_out(BucketSlot& slot);
   // For the next step. The handles are done.
   void reset();
 
@@ -112,6 +137,7 @@ class Bucket {
   void lay_out();
   void share_step();
   void move_away();
+  void copy_in(const BucketSlot& slot);
   void open_places(bool open);
   double counter(std::size_t index) const;
   void set_counter(std::size_t index, bool value);
@@ -123,8 +149,7 @@ class Bucket {
                      std::span<std::byte* const> arena) const;
   HostStep::Used used_anywhere() const;
   std::shared_ptr<const RequestSpec> step_spec(std::shared_ptr<const RequestSpec>& latest,
-                                               const char* suffix,
-                                               const HostStep::Step& step) const;
+                                               const char* suffix, const std::string& words) const;
   void send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work);
 
   const std::shared_ptr<Engine> engine_;

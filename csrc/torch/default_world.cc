@@ -101,8 +101,12 @@ std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view
   return stream;
 }
 
+bool in_forked_child() {
+  return forked.load(std::memory_order_relaxed);
+}
+
 void refuse_in_forked_child() {
-  if (!forked.load()) return;
+  if (!in_forked_child()) return;
   throw Exception({.code = ErrorCode::kForked,
                    .text = "this process was forked from a rank and is none itself; call "
                            "collectives in the parent only (DataLoader workers need none)"});

@@ -23,7 +23,9 @@ std::shared_ptr<World> default_world();
 // run operations on GPUs; the sentence begins with `what` and says what to do.
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what);
 
-// Throws kForked in a child made by fork, before it touches any lock.
+// Whether this process is a child that a rank has made by fork.
+bool in_forked_child();
+// Throws kForked there, before it touches any lock.
 void refuse_in_forked_child();
 
 }  // namespace ciranda

@@ -37,13 +37,12 @@ std::string exact(double value) {
 }
 
 // For people to read, when ranks differ.
-std::string describe(const DistributedOptions& options, bool shared) {
+std::string describe(const DistributedOptions& options) {
   const char* const kShardSteps[] = {"kOff", "kAuto", "kHost"};
   const char* const kCompressions[] = {"kNone", "kFloat16", "kBFloat16"};
   const auto index = [](auto option) { return static_cast<std::size_t>(option); };
-  return c10::str("shard_step=", kShardSteps[index(options.shard_step)], " (",
-                  shared ? "shared" : "not shared",
-                  "), max_grad_norm=", exact(options.max_grad_norm.value_or(0.0)),
+  return c10::str("shard_step=", kShardSteps[index(options.shard_step)],
+                  ", max_grad_norm=", exact(options.max_grad_norm.value_or(0.0)),
                   ", op=", options.op == Op::kSum ? "kSum" : "kAverage",
                   ", gradient_predivide_factor=", exact(options.gradient_predivide_factor),
                   ", backward_passes_per_step=", options.backward_passes_per_step,
@@ -53,12 +52,10 @@ std::string describe(const DistributedOptions& options, bool shared) {
                   ", share_parameters=", options.share_parameters);
 }
 
-// What the optimizer has against sharing its step, as the rest of a sentence.
-std::optional<std::string> obstacle(const std::type_info& type, const KnownOptimizer* known) {
-  if (known == nullptr) {
-    return c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
-  }
-  return std::nullopt;
+// The option without which a shared step is only a wish; null if there is none.
+const char* demanded_by(const DistributedOptions& options) {
+  if (options.shard_step == ShardStep::kHost) return "shard_step='host'";
+  return options.share_parameters ? "share_parameters=true" : nullptr;
 }
 
 }  // namespace
@@ -83,11 +80,13 @@ class DistributedStep::Impl {
 
  private:
   bool shared() const { return why_not_shared_.empty(); }
-  std::string decide(const std::type_info& type, const NamedParameters& parameters,
-                     const DistributedOptions& options) const;
+  std::string obstacle(const std::type_info& type, const NamedParameters& parameters,
+                       const DistributedOptions& options) const;
   void add_parameters(const NamedParameters& parameters);
   torch::Tensor inner_step(const Closure& closure, const InnerStep& inner);
-  torch::Tensor shared_step(const Closure& closure);
+  torch::Tensor shared_step(const Closure& closure, const InnerStep& inner);
+  std::string objection() const;
+  void end_shared_step(const std::string& why);
   torch::Tensor closure_of_a_new_step(const Closure& closure);
   void finish_step() {
     if (reducer_) reducer_->finish_step();
@@ -111,8 +110,10 @@ class DistributedStep::Impl {
   struct Shown {
     at::Tensor parameter;
     at::Tensor step_count;  // in shared memory; undefined before the first step, and for SGD
+    const torch::optim::OptimizerParamState* state = nullptr;  // that was put into the optimizer
   };
-  std::vector<Shown> shown_;  // by the reducer's position
+  std::vector<Shown> shown_;         // by the reducer's position
+  std::vector<at::Tensor> grouped_;  // the parameters of all groups
 };
 
 DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_info& type,
@@ -129,9 +130,17 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
     owned.insert(owned.end(), group.params().begin(), group.params().end());
   }
   const NamedParameters parameters = names_of(owned, named_parameters);
-  why_not_shared_ = decide(type, parameters, options);
-  if (default_place().size == 1) return;
-  require_agreement(name_, describe(options, shared()), parameters);
+  if (default_place().size == 1) {
+    why_not_shared_ = "there is one rank";
+    return;
+  }
+  why_not_shared_ =
+      require_agreement(name_, describe(options), parameters, obstacle(type, parameters, options));
+  if (!shared() && demanded_by(options) != nullptr) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = c10::str("DistributedOptimizer: ", demanded_by(options),
+                                      " is not possible: ", why_not_shared_)});
+  }
   reducer_ = make_gradient_reducer({.name = name_,
                                     .op = reduce_op(op_),
                                     .predivide_factor = options.gradient_predivide_factor,
@@ -145,10 +154,10 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
   add_parameters(parameters);
 }
 
-std::string DistributedStep::Impl::decide(const std::type_info& type,
-                                          const NamedParameters& parameters,
-                                          const DistributedOptions& options) const {
-  if (default_place().size == 1) return "there is one rank";
+// What this rank has against sharing the step, as the rest of a sentence.
+std::string DistributedStep::Impl::obstacle(const std::type_info& type,
+                                            const NamedParameters& parameters,
+                                            const DistributedOptions& options) const {
   if (options.shard_step == ShardStep::kOff) {
     if (options.share_parameters) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -157,12 +166,12 @@ std::string DistributedStep::Impl::decide(const std::type_info& type,
     }
     return "shard_step is kOff";
   }
-  std::optional<std::string> demanded_by;
-  if (options.share_parameters) demanded_by = "share_parameters=true";
-  if (options.shard_step == ShardStep::kHost) demanded_by = "shard_step='host'";
-  return ciranda::why_not_shared(demanded_by, obstacle(type, known_), parameters,
-                                 kAutoParametersMin)
-      .value_or("");
+  std::optional<std::string> unknown;
+  if (known_ == nullptr) {
+    unknown = c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
+  }
+  return obstacle_to_sharing(demanded_by(options) != nullptr, unknown, parameters,
+                             kAutoParametersMin);
 }
 
 void DistributedStep::Impl::add_parameters(const NamedParameters& parameters) {
@@ -177,8 +186,13 @@ void DistributedStep::Impl::add_parameters(const NamedParameters& parameters) {
   const std::size_t first = shown_.size();
   for (const auto& [name, parameter] : parameters) {
     rules.push_back(group_of.at(parameter.unsafeGetTensorImpl()));
-    shown_.push_back({.parameter = parameter, .step_count = {}});
+    shown_.push_back({.parameter = parameter});
   }
+  grouped_.clear();
+  for (const auto& group : optimizer_.param_groups()) {
+    grouped_.insert(grouped_.end(), group.params().begin(), group.params().end());
+  }
+  set_rules();
   reducer_->add_parameters(parameters, std::move(rules));
   adopt_state(first);
 }
@@ -190,7 +204,7 @@ void DistributedStep::Impl::adopt_group() {
   for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
     added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
   }
-  require_agreement(name_, "", added);
+  require_agreement(name_, "", added, "");
   add_parameters(added);
 }
 
@@ -198,7 +212,7 @@ void DistributedStep::Impl::adopt_group() {
 // A step
 
 torch::Tensor DistributedStep::Impl::step(const Closure& closure, const InnerStep& inner) {
-  torch::Tensor loss = shared() ? shared_step(closure) : inner_step(closure, inner);
+  torch::Tensor loss = shared() ? shared_step(closure, inner) : inner_step(closure, inner);
   finish_step();
   return loss;
 }
@@ -227,17 +241,56 @@ torch::Tensor DistributedStep::Impl::inner_step(const Closure& closure, const In
   });
 }
 
-torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure) {
+torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure, const InnerStep& inner) {
   const at::NoGradGuard no_grad;
   torch::Tensor loss;
   if (closure != nullptr) loss = closure_of_a_new_step(closure);
   set_rules();
-  for (const std::size_t position : reducer_->step(1.0, /*reduce=*/true, max_norm_)) {
-    show_state(position);
+  const auto outcome = reducer_->step(1.0, /*reduce=*/true, max_norm_, objection());
+  if (!outcome.why_not_shared.empty()) {
+    end_shared_step(outcome.why_not_shared);
+    clip();
+    inner(nullptr);
+    return loss;
   }
+  for (const std::size_t position : outcome.fresh) show_state(position);
   show_step_counts();
   if (max_norm_ > 0.0) grad_norm_ = at::scalar_tensor(reducer_->norm(), at::kDouble);
   return loss;
+}
+
+// What the user has done since to what the ranks share, as the rest of a sentence.
+std::string DistributedStep::Impl::objection() const {
+  std::size_t parameters = 0;
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameters >= grouped_.size() || !grouped_[parameters].is_same(parameter)) {
+        return "the lists of parameters changed";
+      }
+      ++parameters;
+    }
+  }
+  if (parameters != grouped_.size()) return "the lists of parameters changed";
+  for (const Shown& shown : shown_) {
+    if (shown.state == nullptr) continue;
+    const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
+    if (held == optimizer_.state().end() || held->second.get() != shown.state) {
+      return "the optimizer's state was replaced";
+    }
+  }
+  return "";
+}
+
+// Each rank goes on with a state of its own, where the user has not put another one.
+void DistributedStep::Impl::end_shared_step(const std::string& why) {
+  why_not_shared_ = why;
+  for (std::size_t position = 0; position < shown_.size(); ++position) {
+    const Shown& shown = shown_[position];
+    const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
+    if (held == optimizer_.state().end() || held->second.get() != shown.state) continue;
+    held->second = known_->param_state(reducer_->state(position, /*copies=*/true));
+  }
+  reducer_->end_shared_step();
 }
 
 void DistributedStep::Impl::clip() {
@@ -281,10 +334,12 @@ void DistributedStep::Impl::adopt_state(std::size_t first) {
 }
 
 void DistributedStep::Impl::show_state(std::size_t position) {
-  const HostStep::State state = reducer_->state(position);
+  const HostStep::State state = reducer_->state(position, /*copies=*/false);
   if (state.empty()) return;
   Shown& shown = shown_[position];
-  optimizer_.state()[shown.parameter.unsafeGetTensorImpl()] = known_->param_state(state);
+  auto& held = optimizer_.state()[shown.parameter.unsafeGetTensorImpl()];
+  held = known_->param_state(state);
+  shown.state = held.get();
   if (state.front().first == "step") shown.step_count = state.front().second;
 }
 

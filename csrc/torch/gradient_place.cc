@@ -1,5 +1,6 @@
 #include "torch/gradient_place.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -19,7 +20,7 @@ namespace {
 using torch::autograd::Node;
 
 constexpr int kUnknown = -1;
-constexpr int kGivenUp = -2;
+constexpr int kUnlearnable = -2;
 constexpr int kWrongGuessesMax = 3;
 constexpr std::size_t kSeenMax = 64;
 // Between the node that computes a gradient and its accumulator are only changes of its view.
@@ -37,7 +38,9 @@ class GradientPlaces final : public c10::Allocator {
 
   void add(GradientPlace& place) EXCLUDES(mutex_);
   void remove(GradientPlace& place) EXCLUDES(mutex_);
+  void follow(GradientPlace& place, const Node* accumulator) EXCLUDES(mutex_);
   bool occupied(const GradientPlace& place) EXCLUDES(mutex_);
+  at::Tensor lend(const GradientPlace& place) EXCLUDES(mutex_);
   void learn(GradientPlace& place, const void* data) EXCLUDES(mutex_);
   void move(GradientPlace& place, at::Tensor memory) EXCLUDES(mutex_);
   void give_up(GradientPlace& place) EXCLUDES(mutex_);
@@ -77,7 +80,7 @@ class GradientPlaces final : public c10::Allocator {
   Mutex mutex_;
   std::uint64_t version_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<const Node*, GradientPlace*> by_accumulator_ GUARDED_BY(mutex_);
-  // The memory of places that backward was given and still has.
+  // The memory of places in which a tensor lies.
   std::unordered_map<const void*, at::Tensor> occupied_ GUARDED_BY(mutex_);
 };
 
@@ -107,7 +110,7 @@ c10::DataPtr GradientPlaces::allocate_in_backward(std::size_t bytes) {
 
 // A gradient that is added to p.grad is freed, not taken over.
 bool GradientPlaces::watches(const GradientPlace& place, std::size_t bytes) {
-  return place.memory_.nbytes() == bytes && place.awaited_ != kGivenUp &&
+  return place.memory_.nbytes() == bytes && !place.given_up_ && place.awaited_ != kUnlearnable &&
          place.seen_.size() < kSeenMax && !place.parameter_.grad().defined();
 }
 
@@ -155,6 +158,7 @@ const std::vector<GradientPlace*>& GradientPlaces::reached() {
 
 void GradientPlaces::add(GradientPlace& place) {
   const MutexLock lock(mutex_);
+  if (place.accumulator_ == nullptr) return;
   ++version_;
   by_accumulator_[place.accumulator_] = &place;
   ++sizes_[hash(place.memory_.nbytes())];
@@ -162,10 +166,32 @@ void GradientPlaces::add(GradientPlace& place) {
 
 void GradientPlaces::remove(GradientPlace& place) {
   const MutexLock lock(mutex_);
+  if (place.accumulator_ == nullptr) return;
   ++version_;
   const auto known = by_accumulator_.find(place.accumulator_);
   if (known != by_accumulator_.end() && known->second == &place) by_accumulator_.erase(known);
   --sizes_[hash(place.memory_.nbytes())];
+}
+
+void GradientPlaces::follow(GradientPlace& place, const Node* accumulator) {
+  if (place.accumulator_ == accumulator) return;
+  remove(place);
+  place.accumulator_ = accumulator;
+  add(place);
+}
+
+at::Tensor GradientPlaces::lend(const GradientPlace& place) {
+  const at::Tensor& memory = place.memory_;
+  void* data = memory.mutable_data_ptr();
+  {
+    const MutexLock lock(mutex_);
+    if (place.given_up_ || !occupied_.emplace(data, memory).second) return {};
+  }
+  // As torch would make it, so that the user can do with it what he can with any.
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), memory.nbytes(),
+                             c10::DataPtr(data, data, release, memory.device()),
+                             c10::GetAllocator(memory.device().type()), /*resizable=*/true);
+  return at::empty({0}, memory.options()).set_(storage, 0, memory.sizes(), memory.strides());
 }
 
 bool GradientPlaces::occupied(const GradientPlace& place) {
@@ -180,9 +206,9 @@ void GradientPlaces::learn(GradientPlace& place, const void* data) {
   const auto answer = std::find(place.seen_.rbegin(), place.seen_.rend(), data);
   const int request = static_cast<int>(place.seen_.rend() - answer) - 1;  // kUnknown if none
   place.seen_.clear();
-  if (place.awaited_ == request || place.awaited_ == kGivenUp) return;
+  if (place.awaited_ == request || place.awaited_ == kUnlearnable) return;
   if (place.awaited_ != kUnknown) ++place.wrong_guesses_;
-  place.awaited_ = place.wrong_guesses_ > kWrongGuessesMax ? kGivenUp : request;
+  place.awaited_ = place.wrong_guesses_ > kWrongGuessesMax ? kUnlearnable : request;
 }
 
 void GradientPlaces::move(GradientPlace& place, at::Tensor memory) {
@@ -192,7 +218,7 @@ void GradientPlaces::move(GradientPlace& place, at::Tensor memory) {
 
 void GradientPlaces::give_up(GradientPlace& place) {
   const MutexLock lock(mutex_);
-  place.awaited_ = kGivenUp;
+  place.given_up_ = true;
 }
 
 GradientPlace::GradientPlace(at::Tensor memory, at::Tensor parameter, const Node* accumulator)
@@ -205,6 +231,14 @@ GradientPlace::GradientPlace(at::Tensor memory, at::Tensor parameter, const Node
 
 GradientPlace::~GradientPlace() {
   GradientPlaces::instance().remove(*this);
+}
+
+void GradientPlace::follow(const Node* accumulator) {
+  GradientPlaces::instance().follow(*this, accumulator);
+}
+
+at::Tensor GradientPlace::lend() {
+  return GradientPlaces::instance().lend(*this);
 }
 
 bool GradientPlace::occupied() const {

@@ -2,11 +2,12 @@
 
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -15,29 +16,52 @@
 #include "torch/default_world.h"
 #include "torch/error.h"
 #include "torch/heap.h"
+#include "torch/optimizer_checks.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
 
-// Fires after autograd has accumulated a parameter's gradient. Outlives the reducer as a stub: to
-// remove it would race with a backward pass in another thread.
-class GradientHook final : public torch::autograd::FunctionPostHook {
- public:
-  GradientHook(std::weak_ptr<GradientReducer> reducer, std::size_t index)
-      : reducer_(std::move(reducer)), index_(index) {}
+namespace {
 
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& outputs,
-      const torch::autograd::variable_list& /*inputs*/) override {
-    if (const auto reducer = reducer_.lock()) reducer->gradient_is_there(index_);
-    return outputs;
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> number = 0;
+  return number++;
+}
+
+}  // namespace
+
+// The reducers that one graph task of autograd has to do with. When it ends each does its part, in
+// the order of their making: blocking operations of two optimizers come in the same order on every
+// rank, whichever gradient was there first.
+class BackwardEnd {
+ public:
+  static void add(int graph_task, const std::shared_ptr<GradientReducer>& reducer) {
+    static BackwardEnd& ends = *new BackwardEnd;
+    const MutexLock lock(ends.mutex_);
+    std::erase_if(ends.lists_, [](const auto& entry) { return entry.second.expired(); });
+    auto list = ends.lists_[graph_task].lock();
+    if (list == nullptr) {
+      list = std::make_shared<List>();
+      ends.lists_[graph_task] = list;
+      // Goes with the graph task, also if that raises.
+      torch::autograd::Engine::get_default_engine().queue_callback([list] { run(*list); });
+    }
+    list->push_back(reducer);
   }
-  // Compiled autograd does not run this hook; synchronize() then finds the gradients itself.
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 
  private:
-  const std::weak_ptr<GradientReducer> reducer_;
-  const std::size_t index_;
+  using List = std::vector<std::weak_ptr<GradientReducer>>;
+
+  static void run(const List& list) {
+    std::map<std::uint64_t, std::shared_ptr<GradientReducer>> alive;
+    for (const auto& weak : list) {
+      if (auto reducer = weak.lock()) alive.emplace(reducer->number_, std::move(reducer));
+    }
+    for (const auto& [number, reducer] : alive) reducer->graph_task_ended();
+  }
+
+  Mutex mutex_;
+  std::map<int, std::weak_ptr<List>> lists_ GUARDED_BY(mutex_);
 };
 
 // Only within a host can the step reduce what it updates: with several, gradients are reduced
@@ -48,18 +72,51 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
         options.reduce_in_backward = options.reduce_in_backward || !engine_->one_host();
         return std::move(options);
       }()),
-      passes_(options_.backward_passes_per_step) {}
+      number_(next_number()),
+      passes_(options_.backward_passes_per_step),
+      shared_step_(options_.shared_step) {}
+
+GradientReducer::~GradientReducer() {
+  for (const Candidate& candidate : candidates_) candidate.owners->remove(this);
+}
 
 void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
-  const MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto& [name, parameter] = parameters[i];
-    candidates_.push_back({.name = std::move(name),
-                           .parameter = std::move(parameter),
-                           .rule = options_.shared_step ? rules.at(i) : 0});
-    ++unplaced_;
+  std::vector<std::shared_ptr<GradientOwners>> owners;
+  std::size_t first = 0;
+  {
+    const MutexLock lock(mutex_);
+    first = candidates_.size();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      auto& [name, parameter] = parameters[i];
+      owners.push_back(GradientOwners::of(parameter));
+      candidates_.push_back({.name = std::move(name),
+                             .parameter = std::move(parameter),
+                             .owners = owners.back(),
+                             .rule = shared_step_ ? rules.at(i) : 0});
+      ++unplaced_;
+    }
   }
+  for (std::size_t i = 0; i < owners.size(); ++i) owners[i]->add(shared_from_this(), first + i);
+  const MutexLock lock(mutex_);
+  follow();
   place_unfrozen();
+}
+
+// Sees to it that the hooks are where autograd runs them: a parameter that was converted has
+// another accumulator.
+void GradientReducer::follow() {
+  for (Candidate& candidate : candidates_) {
+    if (candidate.foreign) continue;
+    const auto accumulator = candidate.owners->hook(candidate.parameter);
+    if (accumulator && candidate.placed) candidate.bucket->follow(candidate.slot, accumulator);
+  }
+}
+
+void GradientReducer::set_foreign(std::size_t position, bool foreign) {
+  const MutexLock lock(mutex_);
+  Candidate& candidate = candidates_.at(position);
+  candidate.foreign = foreign;
+  if (candidate.placed) candidate.bucket->set_foreign(candidate.slot, foreign);
 }
 
 void GradientReducer::set_backward_passes_per_step(int passes) {
@@ -95,6 +152,10 @@ namespace {
 constexpr std::int64_t kBucketBytes = 4 << 20;
 constexpr std::int64_t kDeviceBucketBytes = 25 << 20;
 
+// What one request may name.
+constexpr std::size_t kSlotsMax = 2048;
+static_assert(kSlotsMax <= kTensorsPerRequestMax);
+
 }  // namespace
 
 // Every parameter that requires a gradient and has no place yet gets one: in groups as the user
@@ -121,17 +182,22 @@ void GradientReducer::place_unfrozen() {
   std::map<Kind, std::int64_t> open_bytes;
   for (std::size_t i = candidates_.size(); i-- > 0;) {
     const Candidate& candidate = candidates_[i];
-    if (candidate.placed || !candidate.parameter.requires_grad()) continue;
+    // An optimizer steps with any gradient there is, also that of a frozen parameter.
+    const bool has_gradient = candidate.parameter.grad().defined();
+    if (candidate.placed || (!candidate.parameter.requires_grad() && !has_gradient)) continue;
     const Kind kind{candidate.rule, number_of(candidate.parameter.device()),
                     candidate.parameter.scalar_type()};
     if (const auto group = group_of.find(i); group != group_of.end()) {
-      grouped[{group->second, kind}].push_back(i);
+      Indices& members = grouped[{group->second, kind}];
+      if (members.size() == kSlotsMax) full.push_back(std::exchange(members, {}));
+      members.push_back(i);
       continue;
     }
     const auto bytes = static_cast<std::int64_t>(candidate.parameter.nbytes());
     const std::int64_t bytes_max = options_.bucket_bytes.value_or(
         candidate.parameter.is_cpu() ? kBucketBytes : kDeviceBucketBytes);
-    if (!open[kind].empty() && open_bytes[kind] + bytes > bytes_max) {
+    const bool full_bytes = !open[kind].empty() && open_bytes[kind] + bytes > bytes_max;
+    if (full_bytes || open[kind].size() == kSlotsMax) {
       full.push_back(std::exchange(open[kind], {}));
       open_bytes[kind] = 0;
     }
@@ -144,7 +210,7 @@ void GradientReducer::place_unfrozen() {
 }
 
 void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
-  NamedParameters parameters;
+  std::vector<Bucket::Member> members;
   for (const std::size_t index : candidates) {
     const std::string& name = candidates_[index].name;
     const at::Tensor& parameter = candidates_[index].parameter;
@@ -154,7 +220,9 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
       throw Exception(
           {.code = ErrorCode::kInvalidArgument, .text = what + " is not of a floating dtype"});
     }
-    parameters.emplace_back(name, parameter);
+    members.push_back({.name = name,
+                       .parameter = parameter,
+                       .accumulator = candidates_[index].owners->hook(parameter)});
   }
   const double size = engine_->size();
   const double factor = options_.predivide_factor;
@@ -162,7 +230,7 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
                           .op = options_.op,
                           .wire_dtype = options_.wire_dtype,
                           .sparse_as_dense = options_.sparse_as_dense,
-                          .shared_step = options_.shared_step,
+                          .shared_step = shared_step_,
                           .share_parameters = options_.share_parameters,
                           .rule = candidates_[candidates.front()].rule};
   if (factor != 1.0) {
@@ -170,23 +238,18 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
     options.prescale = 1.0 / factor;
     options.postscale = factor / (options_.op == ReduceOp::kAverage ? size : 1.0);
   }
-  const auto& [first, parameter] = parameters.front();
+  const auto& [first, parameter, accumulator] = members.front();
   if (!parameter.device().is_cpu()) {
     options.stream =
         default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
   }
-  auto bucket = std::make_unique<Bucket>(engine_, std::move(options), std::move(parameters));
-  for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
-    bucket->slots()[slot].accumulator->add_post_hook(
-        std::make_unique<GradientHook>(weak_from_this(), hooked_.size()));
-    hooked_.push_back({.bucket = bucket.get(), .index = slot});
-  }
-  buckets_.push_back(std::move(bucket));
+  buckets_.push_back(std::make_unique<Bucket>(engine_, std::move(options), std::move(members)));
   for (std::size_t slot = 0; slot < candidates.size(); ++slot) {
     Candidate& candidate = candidates_[candidates[slot]];
     candidate.placed = true;
     candidate.bucket = buckets_.back().get();
     candidate.slot = slot;
+    candidate.bucket->set_foreign(slot, candidate.foreign);
   }
   unplaced_ -= candidates.size();
 }
@@ -194,38 +257,49 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
 // -------------------------------------------------------------------------------------------
 // In backward
 
-void GradientReducer::gradient_is_there(std::size_t index) noexcept {
+void GradientReducer::gradient_is_there(std::size_t position) noexcept {
   const MutexLock lock(mutex_);
   try {
+    const Candidate& candidate = candidates_.at(position);
+    // A hook of the user may have stepped with the gradient, and taken it away.
+    const at::Tensor& gradient = candidate.parameter.grad();
+    if (candidate.foreign || !gradient.defined()) return;
+    if (candidate.placed) {
+      const auto& reduced = candidate.bucket->slots()[candidate.slot].reduced;
+      if (reduced && reduced->same(gradient)) return;
+    }
     in_pass_ = true;
     call_back_at_the_end();
-    if (!kept_error_) take_gradient(hooked_[index]);
+    if (!kept_error_ && candidate.placed) take_gradient(candidate);
   } catch (...) {
     kept_error_ = std::current_exception();
   }
 }
 
-void GradientReducer::take_gradient(const Slot& hooked) {
-  Bucket& bucket = *hooked.bucket;
-  const std::string& name = hooked.get().name;
-  if (synchronized_ && options_.op != ReduceOp::kAverage) {
-    // To average once more is exact: every rank holds the same average. To sum is not.
+void GradientReducer::take_gradient(const Candidate& candidate) {
+  Bucket& bucket = *candidate.bucket;
+  BucketSlot& slot = bucket.slots()[candidate.slot];
+  if (options_.op != ReduceOp::kAverage && slot.reduced &&
+      slot.reduced->same_object(candidate.parameter.grad())) {
+    // To average once more is exact: every rank holds the same average. To sum is not. No harm if
+    // nobody looks: the generator's pass of a GAN adds to the discriminator's gradients.
+    gradients_spoiled_ = true;
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + name +
+                     .text = "the gradient of '" + candidate.name +
                              "' was computed again after gradients had been summed over the ranks; "
                              "set backward_passes_per_step to the number of backward passes, or "
-                             "call the optimizer's zero_grad() or step() between them"});
+                             "call the optimizer's zero_grad() between them"});
   }
-  synchronized_ = false;
   if (bucket.submitted()) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + name +
+                     .text = "the gradient of '" + candidate.name +
                              "' was computed again while it was being reduced; after a backward "
                              "pass that raised call the optimizer's zero_grad(), and give "
                              "checkpointed segments that share a parameter use_reentrant=False"});
   }
+  slot.reduced.reset();
   if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
-  bucket.take_gradient(hooked.index);
+  bucket.take_gradient(candidate.slot);
   if (bucket.complete() && options_.reduce_in_backward) bucket.submit();
 }
 
@@ -233,9 +307,7 @@ void GradientReducer::take_gradient(const Slot& hooked) {
 void GradientReducer::call_back_at_the_end() {
   const int current = torch::autograd::get_current_graph_task_id();
   if (current == graph_task_) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto reducer = weak.lock()) reducer->graph_task_ended();
-  });
+  BackwardEnd::add(current, shared_from_this());
   graph_task_ = current;
 }
 
@@ -260,20 +332,103 @@ void GradientReducer::graph_task_ended() noexcept {
 // A step
 
 void GradientReducer::synchronize() {
+  synchronize_foreign();
+  synchronize_own();
+}
+
+void GradientReducer::synchronize_own() {
   const MutexLock lock(mutex_);
   throw_kept_error();
-  if (!synchronized_) reduce_now();
+  follow();
+  place_unfrozen();
+  if (any_rank(gradients_now() != Gradients::kReduced, "fresh")) reduce_now();
+}
+
+// Gradients that other optimizers reduce are this one's too.
+void GradientReducer::synchronize_foreign() {
+  std::map<std::uint64_t, std::shared_ptr<GradientReducer>> owners;
+  {
+    const MutexLock lock(mutex_);
+    for (const Candidate& candidate : candidates_) {
+      if (!candidate.foreign) continue;
+      auto owner = candidate.owners->owner();
+      if (owner && owner.get() != this) owners.emplace(owner->number_, std::move(owner));
+    }
+  }
+  for (const auto& [number, owner] : owners) owner->synchronize_own();
+}
+
+// Whether any rank says so. Collective, blocking.
+bool GradientReducer::any_rank(bool mine, const char* what) {
+  const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::TensorOptions(c10::ScalarType::Int));
+  allreduce(flag, flag, {.name = options_.name + "/" + what, .op = ReduceOp::kMax});
+  return *flag.const_data_ptr<std::int32_t>() != 0;
+}
+
+// Averages that were edited may differ between ranks, and are averaged again, which is exact where
+// they do not. Sums that were edited are taken for what they were.
+bool GradientReducer::is_reduced(const BucketSlot& slot) const {
+  const at::Tensor& gradient = slot.parameter.grad();
+  if (!slot.reduced) return false;
+  return options_.op == ReduceOp::kAverage ? slot.reduced->same(gradient)
+                                           : slot.reduced->same_object(gradient);
+}
+
+GradientReducer::Gradients GradientReducer::gradients_now() {
+  bool any_reduced = false;
+  bool any_edited = false;
+  bool any_new = false;
+  for (const auto& bucket : buckets_) {
+    for (const BucketSlot& slot : bucket->slots()) {
+      if (slot.foreign) continue;
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (is_reduced(slot)) {
+        any_reduced = any_reduced || gradient.defined();
+      } else if (slot.reduced && slot.reduced->same_object(gradient)) {
+        any_edited = true;
+      } else if (slot.reduced || gradient.defined()) {
+        if (slot.reduced && gradient.defined() && options_.op != ReduceOp::kAverage) {
+          throw Exception(
+              {.code = ErrorCode::kInvalidArgument,
+               .text = "the gradient of '" + slot.name +
+                       "' was replaced after gradients had been summed over the ranks, and may be "
+                       "this rank's or everybody's; call the optimizer's zero_grad() before it is "
+                       "computed, or edit it in place"});
+        }
+        any_new = true;
+      }
+    }
+  }
+  if (!any_edited && !any_new) return Gradients::kReduced;
+  const bool can_add_up =
+      engine_->one_host() && shared_step_ && (options_.op == ReduceOp::kAverage || !any_reduced);
+  const bool may_add_up = !options_.reduce_in_backward || !any_new;  // else p.grad is promised
+  return can_add_up && may_add_up ? Gradients::kAddUp : Gradients::kReduce;
 }
 
 void GradientReducer::finish_step() {
   const MutexLock lock(mutex_);
-  synchronized_ = in_pass_ = false;
+  in_pass_ = false;
   passes_done_ = 0;
 }
 
 void GradientReducer::settle() {
+  std::vector<std::shared_ptr<GradientOwners>> foreign;
+  {
+    const MutexLock lock(mutex_);
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.foreign) foreign.push_back(candidate.owners);
+    }
+  }
+  for (const auto& owners : foreign) owners->forget();
   const MutexLock lock(mutex_);
+  if (std::exchange(gradients_spoiled_, false) && kept_error_) {
+    kept_error_ = nullptr;
+    await_in_flight();
+    start_step();
+  }
   throw_kept_error();
+  follow();
   place_unfrozen();
   // Any gradient taken, not any bucket submitted: what a pass has begun is the same on all ranks,
   // which buckets it has completed is not.
@@ -281,71 +436,141 @@ void GradientReducer::settle() {
                                  [](const auto& bucket) { return bucket->begun(); });
   if (begun && options_.reduce_in_backward) reduce_now();
   start_step();
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.placed) candidate.bucket->slots()[candidate.slot].reduced.reset();
+  }
+}
+
+void GradientReducer::forget(std::size_t position) {
+  const MutexLock lock(mutex_);
+  const Candidate& candidate = candidates_.at(position);
+  if (candidate.placed) candidate.bucket->slots()[candidate.slot].reduced.reset();
 }
 
 void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
   const MutexLock lock(mutex_);
   if (rules_.size() <= number) rules_.resize(number + 1);
-  rules_[number] = {.rule = rule, .words = rule_text(rule)};
+  rules_[number] = {.rule = rule,
+                    .words = rule_text(rule),
+                    .words_adding_up = rule_text(rule, " of gradients that are not reduced")};
 }
 
-std::vector<std::size_t> GradientReducer::step(double gradient_scale, bool reduce,
-                                               double max_norm) {
+GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool reduce,
+                                                   double max_norm, const std::string& objection) {
+  if (reduce) synchronize_foreign();
   const MutexLock lock(mutex_);
   throw_kept_error();
+  follow();
   place_unfrozen();
-  if (reduce && !synchronized_ && options_.reduce_in_backward) reduce_now();
-  const bool reduced = synchronized_ || !reduce;
-  double scale = gradient_scale;
-  if (!reduced && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
   try {
     for (const auto& bucket : buckets_) {
       bucket->host_step()->prepare(rules_.at(bucket->rule()).rule);
     }
-    for (Candidate& candidate : candidates_) {
-      if (!candidate.placed || !candidate.state) continue;
-      candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
-    }
-    for (const auto& bucket : buckets_) bucket->take_gradients();
-    const auto run = [&](void (Bucket::*submit)(const HostStep::Step&)) REQUIRES(mutex_) {
-      std::vector<Handle> handles;
-      for (const auto& bucket : buckets_) {
-        const auto& [rule, words] = rules_.at(bucket->rule());
-        (*bucket.*
-         submit)({.rule = rule, .words = words, .gradient_scale = scale, .reduced = reduced});
-        bucket->append_handles(handles);
+    for (bool again = false;; again = true) {
+      const Gradients gradients = reduce ? gradients_now() : Gradients::kReduced;
+      const std::string reason = objection.empty() ? objection_now() : objection;
+      const bool object = gradients == Gradients::kReduce || !reason.empty();
+      try {
+        if (try_step(gradient_scale, gradients, max_norm, object)) break;
+      } catch (const Exception& problem) {
+        if (problem.error().code != ErrorCode::kMismatch || again) throw;
+        await_in_flight();
+        start_step();
+        if (!any_rank(object || gradients != Gradients::kReduced, "objects")) throw;
       }
-      check(engine_->wait(handles));
-    };
-    if (max_norm > 0.0) {
-      run(&Bucket::submit_squares);
-      double squares = 0.0;
-      for (const auto& bucket : buckets_) {
-        squares += bucket->host_step()->sum_of_squares();
-        bucket->retire();
+      // A rank objects, and so all have come here: they did not agree, or all object.
+      StepOutcome outcome{.why_not_shared = obstacle_of_a_rank(reason, options_.name + "/why")};
+      if (!outcome.why_not_shared.empty() && options_.share_parameters) {
+        throw Exception({.code = ErrorCode::kInvalidArgument,
+                         .text = "DistributedOptimizer: share_parameters=True needs a shared step, "
+                                 "which is not possible any more: " +
+                                 outcome.why_not_shared});
       }
-      norm_ = std::sqrt(squares);
-      // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
-      const double coefficient = max_norm / (norm_ + 1e-6);
-      scale *= coefficient > 1.0 ? 1.0 : coefficient;
+      if (any_rank(gradients != Gradients::kReduced, "fresh")) reduce_now();
+      if (!outcome.why_not_shared.empty()) return outcome;
     }
-    run(&Bucket::submit_step);
   } catch (...) {
     await_in_flight();
     start_step();
     throw;
   }
-  std::vector<std::size_t> fresh;
+  StepOutcome outcome;
   for (std::size_t position = 0; position < candidates_.size(); ++position) {
     Candidate& candidate = candidates_[position];
     if (!candidate.placed) continue;
     const bool adopted = std::exchange(candidate.state, std::nullopt).has_value();
-    const bool first = candidate.bucket->dense_anywhere(candidate.slot) &&
-                       candidate.bucket->host_step()->count(candidate.slot);
-    if (first || adopted) fresh.push_back(position);
+    bool first = false;
+    if (candidate.bucket->dense_anywhere(candidate.slot)) {
+      first = candidate.bucket->host_step()->count(candidate.slot);
+      mark_written(candidate.parameter);
+    }
+    if (first || adopted) outcome.fresh.push_back(position);
   }
   start_step();
-  return fresh;
+  return outcome;
+}
+
+// False where all ranks object: nothing was done. A mismatch throws.
+bool GradientReducer::try_step(double gradient_scale, Gradients gradients, double max_norm,
+                               bool object) {
+  const bool add_up = gradients == Gradients::kAddUp;
+  double scale = gradient_scale;
+  if (add_up && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
+  if (!object) {
+    for (Candidate& candidate : candidates_) {
+      if (!candidate.placed || !candidate.state) continue;
+      candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
+    }
+    for (const auto& bucket : buckets_) bucket->take_gradients();
+  }
+  const auto run = [&](void (Bucket::*submit)(const HostStep::Step&), bool squares)
+                       REQUIRES(mutex_) {
+                         std::vector<Handle> handles;
+                         for (const auto& bucket : buckets_) {
+                           const auto& [rule, words, words_adding_up] = rules_.at(bucket->rule());
+                           if (object) {
+                             bucket->submit_objection(squares);
+                           } else {
+                             (*bucket.*submit)({.rule = rule,
+                                                .words = add_up ? words_adding_up : words,
+                                                .gradient_scale = scale,
+                                                .reduced = !add_up});
+                           }
+                           bucket->append_handles(handles);
+                         }
+                         check(engine_->wait(handles));
+                       };
+  if (max_norm > 0.0) {
+    run(&Bucket::submit_squares, /*squares=*/true);
+    if (object) {
+      start_step();
+      return false;
+    }
+    double squares = 0.0;
+    for (const auto& bucket : buckets_) {
+      squares += bucket->host_step()->sum_of_squares();
+      bucket->retire();
+    }
+    norm_ = std::sqrt(squares);
+    // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
+    const double coefficient = max_norm / (norm_ + 1e-6);
+    scale *= coefficient > 1.0 ? 1.0 : coefficient;
+  }
+  run(&Bucket::submit_step, /*squares=*/false);
+  if (object) start_step();
+  return !object;
+}
+
+// What stands against a shared step now, as the rest of a sentence.
+std::string GradientReducer::objection_now() {
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.foreign) return "another optimizer has parameter '" + candidate.name + "' too";
+  }
+  for (const auto& bucket : buckets_) {
+    const auto why = bucket->host_step()->obstacle(rules_.at(bucket->rule()).rule);
+    if (why) return *why;
+  }
+  return "";
 }
 
 double GradientReducer::norm() {
@@ -353,11 +578,19 @@ double GradientReducer::norm() {
   return norm_;
 }
 
-HostStep::State GradientReducer::state(std::size_t position) {
+HostStep::State GradientReducer::state(std::size_t position, bool copies) {
   const MutexLock lock(mutex_);
   const Candidate& candidate = candidates_.at(position);
-  if (!candidate.placed) return {};
-  return candidate.bucket->host_step()->state(candidate.slot);
+  HostStep::State state;
+  if (candidate.state) {
+    state = *candidate.state;
+  } else if (candidate.placed && candidate.bucket->host_step()) {
+    state = candidate.bucket->host_step()->state(candidate.slot);
+  }
+  if (copies) {
+    for (auto& [name, value] : state) value = value.clone();
+  }
+  return state;
 }
 
 void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
@@ -370,22 +603,30 @@ void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
   }
 }
 
+void GradientReducer::end_shared_step() {
+  const MutexLock lock(mutex_);
+  shared_step_ = false;
+  for (const auto& bucket : buckets_) bucket->end_shared_step();
+  for (Candidate& candidate : candidates_) candidate.state.reset();
+}
+
 // Leaves the reducer ready for a new step, also when it throws.
 void GradientReducer::reduce_now() {
   try {
     place_unfrozen();
     std::vector<Handle> handles;
     for (const auto& bucket : buckets_) {
+      if (bucket->foreign()) continue;
       if (!bucket->submitted()) {
-        for (std::size_t slot = 0; slot < bucket->slots().size(); ++slot) {
-          if (!bucket->slots()[slot].ready) bucket->take_gradient(slot);
-        }
+        add_up_once(*bucket);
         bucket->submit();
       }
       bucket->append_handles(handles);
     }
     check(engine_->wait(handles));
-    for (const auto& bucket : buckets_) bucket->publish();
+    for (const auto& bucket : buckets_) {
+      if (!bucket->foreign()) bucket->publish();
+    }
     reduce_sparse();
   } catch (...) {
     await_in_flight();
@@ -393,12 +634,27 @@ void GradientReducer::reduce_now() {
     throw;
   }
   start_step();
-  synchronized_ = true;
+}
+
+// Sums that are everybody's already come to what they were when everybody adds his part of them.
+void GradientReducer::add_up_once(Bucket& bucket) {
+  std::vector<std::size_t> summed;
+  if (options_.op != ReduceOp::kAverage) {
+    for (std::size_t i = 0; i < bucket.slots().size(); ++i) {
+      const BucketSlot& slot = bucket.slots()[i];
+      if (!slot.foreign && slot.parameter.grad().defined() && is_reduced(slot)) summed.push_back(i);
+    }
+  }
+  bucket.take_missing();
+  for (const std::size_t i : summed) {
+    if (!bucket.slots()[i].by_rows)
+      bucket.slots()[i].memory.div_(static_cast<double>(engine_->size()));
+  }
 }
 
 void GradientReducer::start_step() {
   for (const auto& bucket : buckets_) bucket->reset();
-  synchronized_ = in_pass_ = false;
+  in_pass_ = false;
   passes_done_ = 0;
 }
 
@@ -413,6 +669,7 @@ void GradientReducer::throw_kept_error() {
   if (!kept_error_) return;
   await_in_flight();
   start_step();
+  gradients_spoiled_ = false;
   std::rethrow_exception(std::exchange(kept_error_, nullptr));
 }
 
@@ -488,9 +745,10 @@ void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
     } else if (slot.by_rows) {
       gradient = sum.to_dense();
     } else {
-      slot.view.add_(sum);
-      gradient = slot.view;
+      slot.memory.add_(sum);
+      Bucket::copy_out(slot);
     }
+    slot.reduced = TensorStamp(slot.parameter.grad());
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "core/base/mutex.h"
 #include "torch/bucket.h"
+#include "torch/gradient_owners.h"
 
 namespace ciranda {
 
@@ -37,46 +38,59 @@ struct ReducerOptions {
 
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Reduces the gradients of an optimizer's parameters: hooks on their gradient accumulators (C++,
-// no GIL) put each gradient into its bucket as backward produces it and hand complete buckets to
-// the engine. The last of `backward_passes_per_step` backward passes waits for the other ranks and
-// returns with reduced gradients in p.grad; parameters that it did not reach on this rank count as
-// zeros, those that no rank reached keep the p.grad they have. synchronize() does the same for
-// fewer passes.
+// Reduces the gradients of an optimizer's parameters: hooks (C++, no GIL; see GradientOwners) put
+// each gradient into its bucket as backward produces it and hand complete buckets to the engine.
+// The last of `backward_passes_per_step` backward passes waits for the other ranks and returns with
+// reduced gradients in p.grad; parameters that it did not reach on this rank count as zeros, those
+// that no rank reached keep the p.grad they have. synchronize() does the same for fewer passes.
+//
+// That a gradient is reduced is known of the tensor that holds it, not of the optimizer: one that
+// the user replaces, or edits if the ranks average, is reduced when the optimizer steps. All ranks
+// decide that together.
 //
 // Thread-safe. Throws Exception. Autograd would turn an error inside backward() into a plain
 // RuntimeError: it is kept, and thrown by the next synchronize() or settle().
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
+  ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   // With shared_step: the update rule of parameters added with this number, from the next step()
   // on.
   void set_rule(std::size_t number, const kernels::UpdateRule& rule) EXCLUDES(mutex_);
-  // The optimizer's step on all parameters that any rank has a gradient for, blocking; returns the
-  // positions of those whose state is new. Gradients are multiplied by `gradient_scale`. p.grad
-  // stays as it is: reduced after synchronize(), else this rank's own. Without `reduce` each rank's
-  // p.grad counts as reduced already.
-  // With max_norm > 0 the gradients are clipped to that global 2-norm; norm() is what it was
-  // before.
-  std::vector<std::size_t> step(double gradient_scale, bool reduce, double max_norm)
-      EXCLUDES(mutex_);
+  // The optimizer's step on all parameters that any rank has a gradient for, blocking. Gradients
+  // are multiplied by `gradient_scale`. Without `reduce` each rank's p.grad counts as reduced
+  // already. With max_norm > 0 the gradients are clipped to that global 2-norm; norm() is what it
+  // was before.
+  //
+  // If a rank has a reason against sharing the step, in words as the rest of a sentence
+  // (`objection`, or one that is found here: a parameter that was moved), no rank shares it from
+  // here on: nothing was updated, p.grad is the reduced gradient, and each rank goes on with a step
+  // of its own once it has taken its state().
+  struct StepOutcome {
+    std::string why_not_shared = {};      // the reason, with its rank; empty if the step is done
+    std::vector<std::size_t> fresh = {};  // positions of those whose state is new
+  };
+  StepOutcome step(double gradient_scale, bool reduce, double max_norm,
+                   const std::string& objection = "") EXCLUDES(mutex_);
   double norm() EXCLUDES(mutex_);
-  // The state of the parameter at a position, see HostStep.
-  HostStep::State state(std::size_t position) EXCLUDES(mutex_);
+  // The state of the parameter at a position, see HostStep: views of the shared memory, or copies.
+  HostStep::State state(std::size_t position, bool copies) EXCLUDES(mutex_);
   // State that comes from elsewhere, for all ranks of the host. Before the first step() too.
   void adopt_state(std::size_t position, HostStep::State state) EXCLUDES(mutex_);
+  // After a step() that was not shared: gives the state's memory back.
+  void end_shared_step() EXCLUDES(mutex_);
 
   // In the order of registration, on every rank the same. Frozen parameters get their place when
   // they are unfrozen. Call once after construction, again for add_param_group.
   // Those of one `rule` are stepped by set_rule(rule).
   void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) EXCLUDES(mutex_);
 
-  // Blocks until p.grad holds the reduced gradients of this step; at once when it does already.
+  // Blocks until p.grad holds the reduced gradients of this step. Collective.
   void synchronize() EXCLUDES(mutex_);
-  // The optimizer has stepped: gradients that backward computes from here on belong to a new step.
+  // The optimizer has stepped: passes from here on belong to a new step.
   void finish_step() EXCLUDES(mutex_);
   // The user throws the gradients away: a new step begins, also in the middle of one. Finishes what
   // a backward pass that raised has begun; other ranks may still read its memory.
@@ -89,7 +103,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::size_t bucket_count() EXCLUDES(mutex_);
 
  private:
-  friend class GradientHook;
+  friend class GradientOwners;
+  friend class BackwardEnd;
   struct Slot {  // of a bucket
     Bucket* bucket = nullptr;
     std::size_t index = 0;
@@ -98,20 +113,39 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   struct Candidate {  // any parameter of the optimizer
     std::string name;
     at::Tensor parameter;
+    std::shared_ptr<GradientOwners> owners;
     std::size_t rule = 0;
+    bool foreign = false;  // another optimizer reduces its gradient
     bool placed = false;
     Bucket* bucket = nullptr;  // once placed
     std::size_t slot = 0;
     std::optional<HostStep::State> state = {};  // to adopt at the first step
   };
+  // What this rank has to do before a step.
+  enum class Gradients : std::uint8_t {
+    kReduced,
+    kAddUp,   // the ranks' gradients, in the step itself
+    kReduce,  // first
+  };
 
-  // In a thread of autograd, without the GIL. By the hook of `hooked_[index]`:
-  void gradient_is_there(std::size_t index) noexcept EXCLUDES(mutex_);
-  void take_gradient(const Slot& hooked) REQUIRES(mutex_);
+  // Of GradientOwners. In a thread of autograd, without the GIL:
+  void gradient_is_there(std::size_t position) noexcept EXCLUDES(mutex_);
+  void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
+  void forget(std::size_t position) EXCLUDES(mutex_);  // that the gradient was reduced
+  void take_gradient(const Candidate& candidate) REQUIRES(mutex_);
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
   void call_back_at_the_end() REQUIRES(mutex_);
 
+  void follow() REQUIRES(mutex_);
+  void synchronize_own() EXCLUDES(mutex_);
+  void synchronize_foreign() EXCLUDES(mutex_);
+  bool any_rank(bool mine, const char* what) REQUIRES(mutex_);
+  bool is_reduced(const BucketSlot& slot) const REQUIRES(mutex_);
+  Gradients gradients_now() REQUIRES(mutex_);
+  void add_up_once(Bucket& bucket) REQUIRES(mutex_);
+  std::string objection_now() REQUIRES(mutex_);
+  bool try_step(double scale, Gradients gradients, double max_norm, bool object) REQUIRES(mutex_);
   void place_unfrozen() REQUIRES(mutex_);
   void place_bucket(const std::vector<std::size_t>& candidates) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
@@ -123,23 +157,26 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
+  const std::uint64_t number_;  // of the reducers of this process, in the order of their making
 
   Mutex mutex_;
   int passes_ GUARDED_BY(mutex_);           // backward passes per step
   int passes_done_ GUARDED_BY(mutex_) = 0;  // of this step
   bool in_pass_ GUARDED_BY(mutex_) = false;
-  int graph_task_ GUARDED_BY(mutex_) = -1;        // the latest that will call graph_task_ended()
-  bool synchronized_ GUARDED_BY(mutex_) = false;  // p.grad is reduced and nothing came since
+  int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
+  bool shared_step_ GUARDED_BY(mutex_);
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
+  // The kept error speaks of gradients alone: it is none if they are thrown away.
+  bool gradients_spoiled_ GUARDED_BY(mutex_) = false;
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
   std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
   struct WordedRule {
     kernels::UpdateRule rule;
     std::string words;  // made once, not at every step
+    std::string words_adding_up;
   };
   std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
   double norm_ GUARDED_BY(mutex_) = 0.0;
-  std::vector<Slot> hooked_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
 };
 

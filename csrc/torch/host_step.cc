@@ -1,10 +1,13 @@
 #include "torch/host_step.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -29,7 +32,7 @@ const char* kind_name(kernels::RuleKind kind) {
 
 }  // namespace
 
-std::string rule_text(const kernels::UpdateRule& rule) {
+std::string rule_text(const kernels::UpdateRule& rule, const char* addition) {
   const std::pair<const char*, double> values[] = {
       {"lr", rule.lr},
       {"weight_decay", rule.weight_decay},
@@ -52,7 +55,7 @@ std::string rule_text(const kernels::UpdateRule& rule) {
     std::snprintf(field.data(), field.size(), " %s=%.9g", name, value);
     text += field.data();
   }
-  return text.substr(0, kRuleBytesMax);
+  return (text + addition).substr(0, kRuleBytesMax);
 }
 
 HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
@@ -64,28 +67,35 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
       slots_(std::move(slots)),
       array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)),
       share_parameters_(share_parameters) {
-  for (const StepSlot& slot : slots_) {
-    if (can_move(slot.parameter)) continue;
-    throw Exception(
-        {.code = ErrorCode::kInvalidArgument,
-         .text = name_ + ": a parameter that was unfrozen shares its memory with another tensor "
-                         "and cannot move into the arena; drop that tensor (a state_dict, a "
-                         "view) first, or pass shard_step=False"});
-  }
   const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
   own_ = unwrap(engine_->allocate_arena(bytes));
   std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
   if (owns_parameters()) {
-    for (const StepSlot& slot : slots_) take_in(slot, /*copy=*/true);
+    for (const StepSlot& slot : slots_) move_in(slot, /*copy=*/true);
   }
   if (!share_parameters_) return;
   memory_ = exchange(own_, "parameters");  // rank 0 has filled its own before
   if (owns_parameters()) return;
-  for (const StepSlot& slot : slots_) take_in(slot, /*copy=*/false);
+  for (const StepSlot& slot : slots_) move_in(slot, /*copy=*/false);
+}
+
+namespace {
+
+std::atomic<bool (*)(const c10::StorageImpl&)> only_kept_by_python{nullptr};
+
+}  // namespace
+
+void HostStep::set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& storage)) {
+  only_kept_by_python.store(only_kept);
 }
 
 bool HostStep::can_move(const at::Tensor& parameter) {
-  return parameter.is_non_overlapping_and_dense() && parameter.storage().use_count() == 1;
+  if (!parameter.is_non_overlapping_and_dense()) return false;
+  const c10::StorageImpl& storage = *parameter.storage().unsafeGetStorageImpl();
+  std::size_t users = parameter.storage().use_count();
+  const auto only_kept = only_kept_by_python.load();
+  if (users == 2 && only_kept != nullptr && only_kept(storage)) users = 1;
+  return users == 1;
 }
 
 std::size_t HostStep::squares_offset() const {
@@ -111,32 +121,38 @@ void HostStep::prepare(const kernels::UpdateRule& rule) {
   if (!prepared_) {
     arrays_.assign(wanted.begin(), wanted.end());
     has_step_ = rule.kind != kernels::RuleKind::kSgd;
+    if (rule.kind == kernels::RuleKind::kAdagrad) initial_ = rule.initial_accumulator_value;
     allocate_states();
     if (!share_parameters_) memory_ = exchange(own_, "memory");
     if (!arrays_.empty()) states_ = exchange(states_, "state")[0];
     prepared_ = true;
   }
+}
+
+std::optional<std::string> HostStep::obstacle(const kernels::UpdateRule& rule) const {
+  const auto wanted = kernels::state_arrays(rule);
   if (!std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end())) {
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text =
-                         "DistributedOptimizer: momentum, amsgrad or centered changed after the "
-                         "first sharded step, which needs other state; set them before it, or "
-                         "pass shard_step=False"});
+    return "momentum, amsgrad or centered changed, which needs other state";
   }
   for (const StepSlot& slot : slots_) {
-    if (slot.parameter.const_data_ptr() != place(slot)) take_in(slot, /*copy=*/true);
+    if (in_place(slot)) continue;
+    return "parameter '" + slot.name +
+           "' shares its memory with another tensor, or was moved or converted";
   }
+  return std::nullopt;
+}
+
+bool HostStep::in_place(const StepSlot& slot) const {
+  const at::Tensor& parameter = slot.parameter;
+  if (parameter.scalar_type() != dtype_ || parameter.sizes() != slot.sizes) return false;
+  if (parameter.numel() == 0) return true;  // lies nowhere
+  return parameter.const_data_ptr() == place(slot) && parameter.strides() == slot.strides;
 }
 
 // The parameter onto its place, with its values if `copy`.
-void HostStep::take_in(const StepSlot& slot, bool copy) {
+void HostStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
-  if (parameter.scalar_type() != dtype_ || parameter.sizes() != slot.sizes) {
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = name_ +
-                             ": a parameter changed its dtype or shape after DistributedOptimizer "
-                             "was made; convert the model before that"});
-  }
+  if (!can_move(parameter) || parameter.numel() == 0) return;
   at::Tensor placed = at::from_blob(
       place(slot), slot.sizes, slot.strides,
       [lease = (owns_parameters() ? own_ : memory_[0]).lease](void*) {},
@@ -171,6 +187,8 @@ std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char*
       all.push_back(bytes == 0 ? ArenaBuffer{} : unwrap(engine_->map_arena(local, ref, bytes)));
     }
   }
+  // Until every rank holds a lease no owner may give its memory back.
+  (void)synchronize(barrier_async(name_ + "/" + what + "/mapped"));
   return all;
 }
 
@@ -190,7 +208,12 @@ HostStep::State HostStep::state(std::size_t slot) const {
   if (!prepared_) return state;
   const auto own = static_cast<std::size_t>(engine_->local_rank());
   float* step = steps(own) + slot;
-  if (*step == 0.0F) return state;
+  if (*step == 0.0F) {
+    if (!initial_) return state;
+    const at::Tensor sum = at::empty_strided(slots_[slot].sizes, slots_[slot].strides,
+                                             at::TensorOptions().dtype(dtype_));
+    return {{"step", at::scalar_tensor(0.0)}, {"sum", sum.fill_(*initial_)}};
+  }
   if (has_step_) {
     state.emplace_back("step", at::from_blob(
                                    step, {}, [lease = own_.lease](void*) {},
@@ -212,7 +235,8 @@ void HostStep::adopt(std::size_t slot, const State& state) {
   for (const auto& [name, value] : state) {
     if (name == "step") step = value.item().toFloat();
   }
-  for (std::size_t rank = 0; rank < memory_.size(); ++rank) steps(rank)[slot] = step;
+  // The others' counts are theirs: one that has not left the latest step yet still adds to its own.
+  steps(static_cast<std::size_t>(engine_->local_rank()))[slot] = step;
   if (step == 0.0F) return;
   for (const auto& [place_name, place] : this->state(slot)) {
     for (const auto& [name, value] : state) {

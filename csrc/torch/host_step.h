@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@ namespace ciranda {
 
 // A parameter's part of a bucket, in elements from the bucket's start.
 struct StepSlot {
+  std::string name;
   at::Tensor parameter;
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -35,25 +37,32 @@ struct StepSlot {
 class HostStep {
  public:
   // `elements` of `dtype` in the bucket, counters and padding included. `name` is the same on every
-  // rank. Moves the parameters into the arena; throws if one is not dense or shares its memory with
-  // another tensor, which would not see the steps. With `share_parameters` they become those of
-  // rank 0, on every rank the same memory: collective and blocking.
+  // rank. Moves the parameters into the arena, where they can move: obstacle() says if one cannot.
+  // With `share_parameters` they become those of rank 0, on every rank the same memory: collective
+  // and blocking.
   HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
            std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
-  // Whether a parameter is dense and no other tensor looks at its memory.
+  // Whether a parameter is dense and no other tensor looks at its memory, which would not see the
+  // steps.
   static bool can_move(const at::Tensor& parameter);
+  // Python keeps an object for a storage that it has seen, and counts as its user. Tells that from
+  // a user of the program; set by the bindings.
+  static void set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& storage));
 
-  // Makes room for the state that `rule` needs, and takes in parameters that the user has given
-  // other memory (`parameter.data = ...`). Collective and blocking the first time; throws if the
-  // rule wants other state than then.
+  // Makes room for the state that `rule` needs. Collective and blocking the first time.
   void prepare(const kernels::UpdateRule& rule);
+  // What stands against the next step by `rule`, as the rest of a sentence: a parameter does not
+  // lie where it was put, or the rule wants other state than the first time.
+  std::optional<std::string> obstacle(const kernels::UpdateRule& rule) const;
   bool prepared() const { return prepared_; }
 
   // State of a slot as torch.optim names it, views of the shared memory; "step" too where torch has
-  // it. Empty until the parameter has been updated.
+  // it. Empty until the parameter has been updated, but for Adagrad, which torch gives its state at
+  // once.
   using State = std::vector<std::pair<std::string, at::Tensor>>;
   State state(std::size_t slot) const;
-  // The state from here on, for all ranks of the host: copies what is not there already.
+  // The state from here on, copied. The arrays are those of all ranks of the host, which adopt the
+  // same state; the number of steps is this rank's.
   void adopt(std::size_t slot, const State& state);
 
   // What is done with a chunk of the bucket, see Execution::work. `used(slot, arena)`: whether any
@@ -105,9 +114,10 @@ class HostStep {
   bool owns_parameters() const { return !share_parameters_ || engine_->local_rank() == 0; }
   std::byte* parameters(std::size_t rank) const;
   std::byte* place(const StepSlot& slot) const;
+  bool in_place(const StepSlot& slot) const;
   void allocate_states();
   std::vector<ArenaBuffer> exchange(const ArenaBuffer& mine, const char* what) const;
-  void take_in(const StepSlot& slot, bool copy);
+  void move_in(const StepSlot& slot, bool copy);
   float* steps(std::size_t rank) const;
   std::byte* state_array(std::size_t index) const;
 
@@ -120,13 +130,14 @@ class HostStep {
   const bool share_parameters_;
   bool prepared_ = false;
   std::vector<kernels::StateArray> arrays_;
-  bool has_step_ = false;            // torch keeps one for this rule
-  ArenaBuffer own_;                  // steps, squares by chunk (rank 0's are used), parameters
-  std::vector<ArenaBuffer> memory_;  // the same of every rank
-  ArenaBuffer states_;               // array by array; rank 0's
+  bool has_step_ = false;               // torch keeps one for this rule
+  std::optional<double> initial_ = {};  // what Adagrad's sums begin with
+  ArenaBuffer own_;                     // steps, squares by chunk (rank 0's are used), parameters
+  std::vector<ArenaBuffer> memory_;     // the same of every rank
+  ArenaBuffer states_;                  // array by array; rank 0's
 };
 
 // "Adam lr=0.001 weight_decay=0 …": what ranks compare.
-std::string rule_text(const kernels::UpdateRule& rule);
+std::string rule_text(const kernels::UpdateRule& rule, const char* addition = "");
 
 }  // namespace ciranda

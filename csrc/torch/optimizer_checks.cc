@@ -116,33 +116,55 @@ NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParame
   return result;
 }
 
-std::optional<std::string> why_not_shared(const std::optional<std::string>& demanded_by,
-                                          std::optional<std::string> obstacle,
-                                          const NamedParameters& parameters,
-                                          std::int64_t auto_parameters_min) {
+std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstacle,
+                                const NamedParameters& parameters,
+                                std::int64_t auto_parameters_min) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : parameters) {
     count += parameter.numel();
     if (obstacle) continue;
     if (const auto why = obstacle_of(parameter)) obstacle = "parameter '" + name + "' " + *why;
   }
-  if (!demanded_by && !obstacle &&
-      default_world()->engine()->operations().cpu != BackendId::kNative) {
-    obstacle = "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would";
+  if (demanded || obstacle) return obstacle.value_or("");
+  if (default_world()->engine()->operations().cpu != BackendId::kNative) {
+    return "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would";
   }
-  if (demanded_by && obstacle) refuse(*demanded_by + " is not possible: " + *obstacle);
-  if (!demanded_by && !obstacle && count < auto_parameters_min) {
+  if (count < auto_parameters_min) {
     return std::to_string(count) + " parameters are too few to gain from it";
   }
-  return obstacle;
+  return "";
 }
 
-void require_agreement(const std::string& name, const std::string& options,
-                       const NamedParameters& parameters) {
-  if (default_world()->place().size == 1) return;
-  std::vector<std::string> mine = {"the options " + options};
+namespace {
+
+std::string first_obstacle(const std::vector<std::string>& by_rank) {
+  const auto first = std::find_if(by_rank.begin(), by_rank.end(),
+                                  [](const std::string& line) { return !line.empty(); });
+  if (first == by_rank.end()) return "";
+  const bool alike = std::all_of(by_rank.begin(), by_rank.end(),
+                                 [&](const std::string& line) { return line == *first; });
+  return alike ? *first : "on rank " + std::to_string(first - by_rank.begin()) + " " + *first;
+}
+
+}  // namespace
+
+std::string obstacle_of_a_rank(const std::string& mine, const std::string& name) {
+  std::vector<std::string> obstacles;
+  for (const auto& lines : gather_lines({mine}, name)) obstacles.push_back(lines.at(0));
+  return first_obstacle(obstacles);
+}
+
+std::string require_agreement(const std::string& name, const std::string& options,
+                              const NamedParameters& parameters, const std::string& obstacle) {
+  if (default_world()->place().size == 1) return obstacle;
+  std::vector<std::string> mine = {obstacle, "the options " + options};
   for (const auto& [label, parameter] : parameters) mine.push_back(describe(label, parameter));
-  const std::vector<std::vector<std::string>> all = gather_lines(mine, name + "/agree");
+  std::vector<std::vector<std::string>> all = gather_lines(mine, name + "/agree");
+  std::vector<std::string> obstacles;
+  for (auto& theirs : all) {
+    obstacles.push_back(theirs.at(0));
+    theirs.erase(theirs.begin());
+  }
   std::size_t rows = 0;
   for (const auto& theirs : all) rows = std::max(rows, theirs.size());
   for (std::size_t row = 0; row < rows; ++row) {
@@ -158,6 +180,7 @@ void require_agreement(const std::string& name, const std::string& options,
              ErrorCode::kMismatch);
     }
   }
+  return first_obstacle(obstacles);
 }
 
 }  // namespace ciranda

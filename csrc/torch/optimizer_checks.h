@@ -23,18 +23,21 @@ NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParame
 // Below this many parameters the step costs less than to agree on it.
 inline constexpr std::int64_t kAutoParametersMin = 65536;
 
-// Why the ranks do not share the step, as the rest of a sentence; nothing if they do. `obstacle`:
-// what the optimizer itself has against it. An obstacle throws if an option demands a shared step
-// (`demanded_by`, "shard_step='host'"); that the user chose another backend is none then, what a
-// host does with its gradients is its own affair.
-std::optional<std::string> why_not_shared(const std::optional<std::string>& demanded_by,
-                                          std::optional<std::string> obstacle,
-                                          const NamedParameters& parameters,
-                                          std::int64_t auto_parameters_min);
+// What this rank has against sharing the step, as the rest of a sentence. `obstacle`: what the
+// optimizer itself has against it. With `demanded` (by an option) that the user chose another
+// backend is none, what a host does with its gradients is its own affair, nor is it that there are
+// few parameters.
+std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstacle,
+                                const NamedParameters& parameters,
+                                std::int64_t auto_parameters_min);
 
 // Collective, blocking: kMismatch on every rank, here and not as a hang later, if the ranks'
-// options or parameters differ. `name` is the optimizer's.
-void require_agreement(const std::string& name, const std::string& options,
-                       const NamedParameters& parameters);
+// options or parameters differ. `name` is the optimizer's. Gives the obstacle of the first rank
+// that has one, with its rank if not all have the same.
+std::string require_agreement(const std::string& name, const std::string& options,
+                              const NamedParameters& parameters, const std::string& obstacle);
+
+// The same for an obstacle alone, empty if no rank has one. Collective, blocking.
+std::string obstacle_of_a_rank(const std::string& mine, const std::string& name);
 
 }  // namespace ciranda

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize', 'why_not_shared']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -192,6 +192,8 @@ class GradientReducer:
         ...
     def bucket_count(self) -> int:
         ...
+    def end_shared_step(self) -> None:
+        ...
     def finish_step(self) -> None:
         ...
     def moved_bytes(self) -> int:
@@ -206,7 +208,7 @@ class GradientReducer:
         ...
     def state(self, position: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[str, torch.Tensor]]:
         ...
-    def step(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex, reduce: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
+    def step(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex, reduce: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex, objection: str) -> str:
         ...
     def synchronize(self) -> None:
         ...
@@ -250,6 +252,8 @@ def cross_rank() -> int:
     ...
 def cross_size() -> int:
     ...
+def in_forked_child() -> bool:
+    ...
 def init() -> None:
     """
     Meets the other ranks. Blocking.
@@ -264,6 +268,8 @@ def local_size() -> int:
     ...
 def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     ...
+def obstacle_to_sharing(demanded: bool, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str:
+    ...
 def pending() -> list:
     """
     Unfinished operations of this rank, with the ranks that had not submitted them.
@@ -274,7 +280,7 @@ def rank() -> int:
     ...
 def reducescatter_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> int:
     ...
-def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], obstacle: str = '') -> str:
     ...
 def shutdown() -> None:
     """
@@ -294,8 +300,6 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.
     """
-def why_not_shared(demanded_by: str | None, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str | None:
-    ...
 AUTO_PARAMETERS_MIN: int = 65536
 AVERAGE: int = 1
 MAX: int = 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch import ops
 
@@ -36,7 +37,8 @@ class CompressedReducer:
         self._parameters: NamedParameters = []  # with a hook
         self._frozen: NamedParameters = []
         self._graph_task = -1  # the latest that will call _graph_task_ended()
-        self._synchronized = False  # p.grad is reduced and nothing came since
+        # What the latest reduction has left in each p.grad, and in which version.
+        self._reduced: dict[int, tuple[weakref.ref[torch.Tensor] | None, int]] = {}
         self._in_pass = False
         self._passes_done = 0  # of this step
 
@@ -52,24 +54,35 @@ class CompressedReducer:
         self._parameters += unfrozen
         weak = weakref.ref(self)
 
-        def gradient_is_there(_parameter: torch.Tensor) -> None:
+        def gradient_is_there(parameter: torch.Tensor) -> None:
             reducer = weak()
-            if reducer is not None:
-                reducer._gradient_is_there()
+            if reducer is not None and not _C.in_forked_child():
+                reducer._gradient_is_there(parameter)
 
         for _, parameter in unfrozen:
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 gradient_is_there
             )
 
-    def _gradient_is_there(self) -> None:
-        if self._synchronized and self._op != ops.Average:
+    def _is_reduced(self, parameter: torch.Tensor, edited: bool = False) -> bool:
+        """Whether p.grad is what the latest reduction left, or that with an edit in place."""
+        if id(parameter) not in self._reduced:
+            return parameter.grad is None
+        left, version = self._reduced[id(parameter)]
+        if left is None or parameter.grad is None:
+            return left is None and parameter.grad is None
+        return left() is parameter.grad and (edited or version == parameter.grad._version)
+
+    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is None or self._is_reduced(parameter):
+            return  # a hook of the user has stepped with it
+        if self._op != ops.Average and self._is_reduced(parameter, edited=True):
             raise InvalidArgumentError(
                 "gradients were computed again after they had been summed over the ranks; set "
                 "backward_passes_per_step to the number of backward passes, or call the "
-                "optimizer's zero_grad() or step() between them"
+                "optimizer's zero_grad() between them"
             )
-        self._synchronized = False
+        self._reduced.pop(id(parameter), None)
         self._in_pass = True
         current = torch._C._current_graph_task_id()
         if current != self._graph_task:
@@ -83,16 +96,25 @@ class CompressedReducer:
             self._in_pass = False
             self._passes_done += 1
             if self._passes_done >= self._passes:
-                self.synchronize()
+                self._reduce_now()
 
     def synchronize(self) -> None:
-        if self._synchronized:
-            return
+        self._hook_unfrozen()
+        edited = self._op != ops.Average
+        fresh = not all(self._is_reduced(parameter, edited) for _, parameter in self._parameters)
+        flag = torch.tensor([fresh], dtype=torch.uint8, device="cpu")
+        if ops.allreduce(flag, name=f"{self._name}/fresh", op=ops.Max).item():
+            self._reduce_now()
+
+    def _reduce_now(self) -> None:
         self._hook_unfrozen()
         with torch.no_grad():
             self._reduce()
+        for _, parameter in self._parameters:
+            grad = parameter.grad
+            left = (None, 0) if grad is None else (weakref.ref(grad), grad._version)
+            self._reduced[id(parameter)] = left
         self.finish_step()
-        self._synchronized = True
 
     def _reduce(self) -> None:
         grads = [parameter.grad is not None for _, parameter in self._parameters]
@@ -103,9 +125,11 @@ class CompressedReducer:
             if not used_anywhere:
                 continue
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = gradient if gradient.layout == torch.strided else gradient.to_dense()
-            parameter.grad = parameter.grad.detach()
-            packed, context = self._compression.compress(parameter.grad)
+            gradient = gradient if gradient.layout == torch.strided else gradient.to_dense()
+            if gradient is not parameter.grad:
+                parameter.grad = gradient
+            gradient = gradient.detach()  # a graph that leads to it stays
+            packed, context = self._compression.compress(gradient)
             handle = ops.allreduce_async(
                 packed.contiguous(),
                 name=f"{self._name}/{name}",
@@ -113,17 +137,17 @@ class CompressedReducer:
                 prescale_factor=1.0 / self._predivide_factor,
                 postscale_factor=self._predivide_factor,
             )
-            pending.append((parameter.grad, handle, context))
+            pending.append((gradient, handle, context))
         for gradient, handle, context in pending:
             gradient.copy_(self._compression.decompress(ops.synchronize(handle), context))
 
     def finish_step(self) -> None:
-        self._synchronized = False
         self._in_pass = False
         self._passes_done = 0
 
     def settle(self) -> None:
         self._hook_unfrozen()
+        self._reduced.clear()
         self.finish_step()
 
     def set_backward_passes_per_step(self, passes: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,8 +13,7 @@ from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import native_of
 
 ShardStep = Literal["auto", "host", False]
-
-_log = logging.getLogger(__name__)
+State = dict[torch.Tensor, dict[str, Any]]  # of an optimizer
 
 AUTO_PARAMETERS_MIN = _C.AUTO_PARAMETERS_MIN
 
@@ -89,73 +88,75 @@ def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
         return f"{inner_class.__name__} is none of {known}"
     if native_of(compression) is None:
         return "a compressor in Python sees the gradients"
-    for group in optimizer.param_groups:
+    return obstacle_of_groups(optimizer.param_groups)
+
+
+def obstacle_of_groups(groups: list[dict[str, Any]]) -> str | None:
+    for group in groups:
         for option in ("differentiable", "capturable"):
             if group.get(option):
                 return f"the optimizer is {option}"
     return None
 
 
-def decide(
+def demanded_by(shard_step: ShardStep, share_parameters: bool) -> str | None:
+    """The option without which a shared step is only a wish; a ValueError if it makes no sense."""
+    if shard_step not in ("auto", "host", False):
+        raise ValueError(
+            f"DistributedOptimizer: shard_step must be 'auto', 'host' or False, not {shard_step!r}"
+        )
+    if shard_step is False and share_parameters:
+        raise ValueError(
+            "DistributedOptimizer: share_parameters=True needs a shared step; pass "
+            "shard_step='auto' or 'host'"
+        )
+    if shard_step == "host":
+        return "shard_step='host'"
+    return "share_parameters=True" if share_parameters else None
+
+
+def obstacle_to_sharing(
     shard_step: ShardStep,
     optimizer: torch.optim.Optimizer,
     named: NamedParameters,
     compression: Any,
     share_parameters: bool,
-) -> bool:
-    """Whether to share the step out; a ValueError if it must be and cannot."""
+) -> str:
+    """What this rank has against sharing the step, as the rest of a sentence."""
+    demanded = demanded_by(shard_step, share_parameters) is not None
     if shard_step is False:
-        if share_parameters:
-            raise ValueError(
-                "DistributedOptimizer: share_parameters=True needs a shared step; pass "
-                "shard_step='auto' or 'host'"
-            )
-        return False
-    if shard_step not in ("auto", "host"):
-        raise ValueError(
-            f"DistributedOptimizer: shard_step must be 'auto', 'host' or False, not {shard_step!r}"
-        )
-    demanded_by = None
-    if shard_step == "host":
-        demanded_by = "shard_step='host'"
-    elif share_parameters:
-        demanded_by = "share_parameters=True"
-    why = _C.why_not_shared(
-        demanded_by, obstacle(optimizer, compression), named, AUTO_PARAMETERS_MIN
+        return "shard_step is False"
+    return _C.obstacle_to_sharing(
+        demanded, obstacle(optimizer, compression), named, AUTO_PARAMETERS_MIN
     )
-    _log.debug("DistributedOptimizer: the step is %s", f"not sharded: {why}" if why else "sharded")
-    return why is None
 
 
 class HostStep:
     """The Python side of a shared step: rules in, state out."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, inner_class: type, reducer: Any) -> None:
-        self._optimizer = optimizer
+    def __init__(self, inner_class: type, reducer: Any) -> None:
         self._inner_class = inner_class
         self._reducer = reducer
         self._parameters: list[torch.Tensor] = []
         self._rules: dict[int, dict[str, Any]] = {}
 
-    def add_parameters(self, named: NamedParameters) -> None:
-        """To the reducer. Their state, if any, goes along."""
-        self._reducer.add_parameters(named, self._rules_of(named))
-        first = len(self._parameters)
-        self._parameters += [parameter for _, parameter in named]
-        self.adopt_state(first)
-
-    def _rules_of(self, named: NamedParameters) -> list[int]:
-        """The number of each parameter's group."""
+    def add_parameters(
+        self, named: NamedParameters, groups: list[dict[str, Any]], state: State
+    ) -> None:
+        """To the reducer, with what `state` holds for them."""
         group_of = {
             id(parameter): number
-            for number, group in enumerate(self._optimizer.param_groups)
+            for number, group in enumerate(groups)
             for parameter in group["params"]
         }
-        return [group_of[id(parameter)] for _, parameter in named]
+        self._set_rules(groups)
+        self._reducer.add_parameters(named, [group_of[id(parameter)] for _, parameter in named])
+        first = len(self._parameters)
+        self._parameters += [parameter for _, parameter in named]
+        self.adopt_state(state, first)
 
-    def adopt_state(self, first: int = 0) -> None:
-        """The state that the optimizer holds now is the state of all ranks of the host."""
-        state = self._optimizer.state
+    def adopt_state(self, state: State, first: int = 0) -> None:
+        """It becomes the state of all ranks of the host."""
         for position in range(first, len(self._parameters)):
             held = state.get(self._parameters[position], {})
             pairs = [
@@ -164,18 +165,34 @@ class HostStep:
                 if value is not None
             ]
             self._reducer.adopt_state(position, pairs)
-            self._show_state(position)
 
-    def run(self, gradient_scale: float, reduce: bool, max_norm: float) -> None:
-        for number, group in enumerate(self._optimizer.param_groups):
+    def run(
+        self,
+        groups: list[dict[str, Any]],
+        gradient_scale: float,
+        reduce: bool,
+        max_norm: float,
+        objection: str,
+    ) -> str:
+        """The step; if the ranks do not share it any more, why, as the rest of a sentence."""
+        self._set_rules(groups)
+        return str(self._reducer.step(gradient_scale, reduce, max_norm, objection))
+
+    def _set_rules(self, groups: list[dict[str, Any]]) -> None:
+        for number, group in enumerate(groups):
             values = rule_values(self._inner_class, group)
             if self._rules.get(number) != values:
                 self._reducer.set_rule(number, update_rule(values))
                 self._rules[number] = values
-        for position in self._reducer.step(gradient_scale, reduce, max_norm):
-            self._show_state(position)
 
-    def _show_state(self, position: int) -> None:
-        shared = self._reducer.state(position)
-        if shared:
-            self._optimizer.state[self._parameters[position]] = dict(shared)
+    def copied_state(self) -> State:
+        """As torch's optimizer would hold it."""
+        state: State = defaultdict(dict)
+        for position, parameter in enumerate(self._parameters):
+            held = dict(self._reducer.state(position))
+            if held:
+                state[parameter] = held
+        return state
+
+    def end(self) -> None:
+        self._reducer.end_shared_step()

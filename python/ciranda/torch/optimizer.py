@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -13,7 +17,14 @@ from ciranda import _C
 from ciranda.torch import ops
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import Compression, native_of
-from ciranda.torch.host_step import HostStep, ShardStep, decide
+from ciranda.torch.host_step import (
+    HostStep,
+    ShardStep,
+    State,
+    demanded_by,
+    obstacle_of_groups,
+    obstacle_to_sharing,
+)
 from ciranda.torch.ops import Average
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
 
@@ -28,18 +39,81 @@ class _Distributed:
     _ciranda_name: str  # of its reductions
     _ciranda_op: int
     _ciranda_skip_synchronize: bool
-    _ciranda_host_step: HostStep | None
+    _ciranda_host_step: HostStep | None  # None: each rank makes its own step
+    _ciranda_why_not_shared: str  # as the rest of a sentence
+    _ciranda_objection: str  # what this rank has against the next shared step
+    _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _parameter_names: dict[torch.Tensor, str]
 
     @property
     def grad_norm(self) -> float:
-        """With max_grad_norm: of the latest step's gradients, before clipping. Waits for a GPU."""
+        """With max_grad_norm: of the latest step's gradients, before clipping; 0 before the first.
+        Waits for a GPU."""
         return float(self._ciranda_norm)
 
+    def why_not_shared(self) -> str:
+        """Why the ranks of a host do not share the step, as the rest of a sentence; "" if they
+        do."""
+        return self._ciranda_why_not_shared
+
+    # --- state: the ranks' own memory while they share the step, torch's afterwards ----------
+
+    @property
+    def state(self) -> Any:
+        """The optimizer's own. With a shared step, from here on each rank has one of its own, and
+        makes its own step."""
+        if self._shares_state():
+            self._own_state(self._ciranda_host_step.copied_state())  # type: ignore[union-attr]
+        return vars(self)["state"]
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        if self._shares_state():
+            self._own_state(state)
+        vars(self)["state"] = state
+
+    def _shares_state(self) -> bool:
+        return self._ciranda_host_step is not None and not self._ciranda_objection
+
+    def _own_state(self, state: Any) -> None:
+        vars(self)["state"] = state
+        self._ciranda_objection = "optimizer.state was used"
+
+    @contextmanager
+    def _state_of_torch(self) -> Iterator[None]:
+        """Within: torch's own methods find in `state` what the ranks share, in copies."""
+        host_step, own = self._ciranda_host_step, vars(self)["state"]
+        shared = self._shares_state()
+        if shared:
+            vars(self)["state"] = cast(HostStep, host_step).copied_state()
+            self._ciranda_host_step = None
+        try:
+            yield
+        finally:
+            if shared:
+                self._ciranda_host_step = host_step
+                vars(self)["state"] = own
+
+    def state_dict(self) -> Any:
+        """As the optimizer's own. With a shared step its tensors are copies."""
+        with self._state_of_torch():
+            return super().state_dict()  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As the optimizer's own; with a shared step the same state on every rank, or on one and
+        then broadcast_optimizer_state()."""
+        loaded: State = {}
+        with self._state_of_torch():
+            super().load_state_dict(state_dict)  # type: ignore[misc]
+            loaded = vars(self)["state"]
+        if self._shares_state():
+            cast(HostStep, self._ciranda_host_step).adopt_state(loaded)
+
     def synchronize(self) -> None:
-        """Blocks until every p.grad holds the gradient reduced over the ranks.
+        """Blocks until every p.grad holds the gradient reduced over the ranks; call it on every
+        rank.
 
         backward() has done it where it ran backward_passes_per_step times, and step() does it by
         itself. Calling it twice does no harm.
@@ -65,6 +139,7 @@ class _Distributed:
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
         reducer = self._ciranda_reducer
+        self._find_new_parameters()
         if self._ciranda_host_step is not None:
             return self._hooked_shared_step(*(() if closure is None else (closure,)))
         inner = super().step  # type: ignore[misc]
@@ -128,6 +203,7 @@ class _Distributed:
     @torch.no_grad()
     def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
         host_step = cast(HostStep, self._ciranda_host_step)
+        groups = self.param_groups  # type: ignore[attr-defined]
         self._opt_called = True
         loss = None
         if closure is not None:
@@ -139,19 +215,39 @@ class _Distributed:
         found_inf = getattr(self, "found_inf", None)
         if found_inf is None or not float(found_inf):
             scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
-            host_step.run(scale, not self._ciranda_skip_synchronize, self._ciranda_max_norm)
-            if self._ciranda_max_norm:
+            why_not = host_step.run(
+                groups,
+                scale,
+                not self._ciranda_skip_synchronize,
+                self._ciranda_max_norm,
+                self._ciranda_objection or obstacle_of_groups(groups) or "",
+            )
+            if why_not:
+                self._end_shared_step(why_not)
+                self._clip()
+                inner = type(self).__mro__[2].step  # type: ignore[attr-defined]
+                getattr(inner, "__wrapped__", inner)(self)  # its hooks have run
+            elif self._ciranda_max_norm:
                 self._ciranda_norm = self._ciranda_reducer.norm()
         self._ciranda_reducer.finish_step()
         return loss
 
-    _hooked_shared_step = torch.optim.Optimizer.profile_hook_step(_shared_step)
+    def _end_shared_step(self, why: str) -> None:
+        """Every rank goes on with a state and a step of its own: all have agreed."""
+        host_step = cast(HostStep, self._ciranda_host_step)
+        if self._shares_state():
+            vars(self)["state"] = host_step.copied_state()
+        self._ciranda_host_step = None
+        self._ciranda_why_not_shared = why
+        host_step.end()
+        warnings.warn(
+            f"DistributedOptimizer: the ranks do not share the step any more, because {why}. "
+            "Training goes on as with shard_step=False: each rank makes the whole step, with its "
+            "own copy of the state.",
+            stacklevel=5,
+        )
 
-    def load_state_dict(self, state_dict: Any) -> None:
-        """As the optimizer's own. With a shared step the state of every rank of this host."""
-        super().load_state_dict(state_dict)  # type: ignore[misc]
-        if self._ciranda_host_step is not None:
-            self._ciranda_host_step.adopt_state()
+    _hooked_shared_step = torch.optim.Optimizer.profile_hook_step(_shared_step)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's own. What backward passes have added up for this step is forgotten."""
@@ -162,16 +258,49 @@ class _Distributed:
         """As the optimizer's own, on every rank; the new parameters' gradients are reduced too."""
         super().add_param_group(param_group)  # type: ignore[misc]
         groups = self.param_groups  # type: ignore[attr-defined]
-        added = _default_names(groups[-1], len(groups) - 1)
+        self._add_parameters(_default_names(groups[-1], len(groups) - 1))
+
+    def _add_parameters(self, added: NamedParameters) -> None:
+        groups = self.param_groups  # type: ignore[attr-defined]
         _C.require_agreement(self._ciranda_name, "", added)
         self._parameter_names.update({parameter: name for name, parameter in added})
-        (self._ciranda_host_step or self._ciranda_reducer).add_parameters(added)
+        self._ciranda_parameters = [p for group in groups for p in group["params"]]
+        if self._ciranda_host_step is not None:
+            self._ciranda_host_step.add_parameters(added, groups, vars(self)["state"])
+        else:
+            self._ciranda_reducer.add_parameters(added)
+
+    def _find_new_parameters(self) -> None:
+        """A program may edit the lists of param_groups itself."""
+        groups = self.param_groups  # type: ignore[attr-defined]
+        known = self._ciranda_parameters
+        lists = [group["params"] for group in groups]
+        if sum(map(len, lists)) == len(known) and all(
+            map(operator.is_, itertools.chain.from_iterable(lists), known)
+        ):
+            return
+        added = [
+            pair
+            for number, group in enumerate(groups)
+            for pair in _default_names({**group, "param_names": None}, number)
+            if pair[1] not in self._parameter_names
+        ]
+        if self._ciranda_host_step is not None and not self._ciranda_objection:
+            self._own_state(self._ciranda_host_step.copied_state())
+            self._ciranda_objection = "the lists of optimizer.param_groups were edited"
+        self._add_parameters(added)
 
     def __reduce__(self) -> Any:
         # Copies and pickles are the plain optimizer: a reducer belongs to this process.
         inner_class = type(self).__mro__[2]
-        state = self.__getstate__()  # type: ignore[attr-defined]
+        with self._state_of_torch():
+            state = self.__getstate__()  # type: ignore[attr-defined]
         return inner_class.__new__, (inner_class,), state
+
+
+@functools.cache
+def _distributed_class(inner_class: Any) -> type:
+    return type(inner_class.__name__, (_Distributed, inner_class), {})
 
 
 class _NoReducer:
@@ -259,12 +388,14 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
-    Returns the same object: its class becomes a subclass of its own, so `isinstance`, its state,
-    attributes, step hooks and learning-rate schedulers made before stay what they are. Gradients
-    become views of memory that the ranks of the host share, and backward() returns with the reduced
-    ones in p.grad (with backward_passes_per_step=n, every n-th backward(); step() and synchronize()
-    reduce what fewer have added up). A parameter that only other ranks used has zeros here; one
-    that no rank used keeps p.grad as it is.
+    Returns the same object: its class becomes a subclass of its own, so `isinstance`, its
+    attributes, step hooks and learning-rate schedulers made before stay what they are. Large
+    gradients lie in memory that the ranks of the host share, and backward() returns with the
+    reduced ones in p.grad (with backward_passes_per_step=n, every n-th backward(); step() and
+    synchronize() reduce what fewer have added up). A parameter that only other ranks used has zeros
+    here; one that no rank used keeps p.grad as it is. Of several optimizers over one parameter the
+    latest reduces its gradient. Training does what plain torch does in one process with the joined
+    batch; docs/optimizer.md lists the exceptions.
 
     named_parameters: usually model.named_parameters(); names errors and orders the buckets.
     compression: .fp16 and .bf16 of Compression halve what float32 gradients take between hosts
@@ -277,10 +408,11 @@ def DistributedOptimizer(
     25 MiB.
     shard_step: the ranks of a host share the optimizer's step, each updates a part of the
     parameters for all, and the optimizer's state exists once a host (SGD, Adam, AdamW, Adagrad,
-    RMSprop). "auto": where that changes nothing else; the logger ciranda.torch.host_step says at
-    level debug whether, and why not. "host": always, and backward() leaves p.grad this rank's own,
-    so that step() reduces and updates in one pass; synchronize() reduces before. False: never. A
-    shared step densifies sparse gradients.
+    RMSprop). "auto": where that changes nothing else; optimizer.why_not_shared() says why not.
+    "host": always, and backward() leaves p.grad this rank's own, so that step() reduces and updates
+    in one pass; synchronize() reduces before. False: never. A shared step densifies sparse
+    gradients, and ends for good, on all ranks with a warning, where a program uses optimizer.state,
+    moves a parameter or edits param_groups' lists.
     max_grad_norm: step() clips the reduced gradients to this global 2-norm, as torch's
     clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before. A shared step leaves
     p.grad unclipped.
@@ -300,10 +432,10 @@ def DistributedOptimizer(
     positions = _group_positions(groups if groups is not None else num_groups, named)
     name = f"DistributedOptimizer.{next(_numbers)}"
     native = native_of(compression)
-    shared = _C.size() > 1 and decide(shard_step, optimizer, named, compression, share_parameters)
+    demanded = demanded_by(shard_step, share_parameters)
 
     options = [
-        f"shard_step={shard_step!r}, {'sharded' if shared else 'not sharded'}",
+        f"shard_step={shard_step!r}",
         op,
         gradient_predivide_factor,
         backward_passes_per_step,
@@ -314,7 +446,13 @@ def DistributedOptimizer(
         share_parameters,
         positions,
     ]
-    _C.require_agreement(name, str(options), named)
+    why_not_shared = "there is one rank"
+    if _C.size() > 1:
+        obstacle = obstacle_to_sharing(shard_step, optimizer, named, compression, share_parameters)
+        why_not_shared = _C.require_agreement(name, str(options), named, obstacle)
+        if why_not_shared and demanded:
+            raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
+    shared = not why_not_shared
 
     reducer: Any
     if _C.size() == 1:
@@ -338,10 +476,13 @@ def DistributedOptimizer(
             share_parameters,
         )
 
-    inner_class = type(optimizer)
-    host_step = HostStep(optimizer, inner_class, reducer) if shared else None
-    (host_step or reducer).add_parameters(named)
-    optimizer.__class__ = type(inner_class.__name__, (_Distributed, inner_class), {})
+    inner_class: Any = type(optimizer)
+    host_step = HostStep(inner_class, reducer) if shared else None
+    if host_step is None:
+        reducer.add_parameters(named)
+    else:
+        host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
+        optimizer.state = defaultdict(dict)
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
         del optimizer.step  # a scheduler's wrapper around the inner class's step
     distributed: Any = optimizer
@@ -350,6 +491,13 @@ def DistributedOptimizer(
     distributed._ciranda_op = op
     distributed._ciranda_skip_synchronize = False
     distributed._ciranda_host_step = host_step
+    distributed._ciranda_why_not_shared = why_not_shared
+    distributed._ciranda_objection = ""
+    distributed._ciranda_parameters = [
+        p for group in optimizer.param_groups for p in group["params"]
+    ]
     distributed._ciranda_max_norm = max_grad_norm or 0.0
+    distributed._ciranda_norm = 0.0
     distributed._parameter_names = {parameter: name for name, parameter in named}
+    optimizer.__class__ = _distributed_class(inner_class)
     return distributed

@@ -1,0 +1,170 @@
+#include "torch/gradient_owners.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <unordered_map>
+
+#include "torch/default_world.h"
+#include "torch/gradient_reducer.h"
+
+namespace ciranda {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+// Never destroyed: tensors outlive anything.
+struct Registry {
+  Mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, std::weak_ptr<GradientOwners>> owners
+      GUARDED_BY(mutex);
+};
+
+Registry& registry() {
+  static Registry& registry = *new Registry;
+  return registry;
+}
+
+}  // namespace
+
+// Compiled autograd runs neither hook; synchronize() and step() then find the gradients themselves.
+class AccumulatedHook final : public torch::autograd::FunctionPostHook {
+ public:
+  AccumulatedHook(std::shared_ptr<GradientOwners> owners, const Node* accumulator)
+      : owners_(std::move(owners)), accumulator_(accumulator) {}
+  ~AccumulatedHook() override { owners_->accumulator_ends(accumulator_); }
+
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    owners_->gradient_is_there();
+    return outputs;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  const std::shared_ptr<GradientOwners> owners_;
+  const Node* const accumulator_;
+};
+
+class ParameterHook final : public torch::autograd::FunctionPreHook {
+ public:
+  ParameterHook(std::shared_ptr<GradientOwners> owners, c10::TensorImpl* parameter)
+      : owners_(std::move(owners)), parameter_(parameter) {}
+
+  ~ParameterHook() override { owners_->parameter_unhooked(); }
+
+  variable_list operator()(const variable_list& gradients) override {
+    // The parameter holds this hook, so it lives.
+    owners_->hook(at::Tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(parameter_)));
+    return gradients;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  const std::shared_ptr<GradientOwners> owners_;
+  c10::TensorImpl* const parameter_;
+};
+
+std::shared_ptr<GradientOwners> GradientOwners::of(const at::Tensor& parameter) {
+  const Key key = parameter.unsafeGetTensorImpl();
+  Registry& known = registry();
+  const MutexLock lock(known.mutex);
+  std::weak_ptr<GradientOwners>& entry = known.owners[key];
+  auto owners = entry.lock();
+  if (owners == nullptr) {
+    owners.reset(new GradientOwners(parameter));
+    entry = owners;
+  }
+  return owners;
+}
+
+GradientOwners::~GradientOwners() {
+  Registry& known = registry();
+  const MutexLock lock(known.mutex);
+  const auto entry = known.owners.find(parameter_);
+  if (entry != known.owners.end() && entry->second.expired()) known.owners.erase(entry);
+}
+
+void GradientOwners::add(const std::shared_ptr<GradientReducer>& reducer, std::size_t position) {
+  std::pair<std::shared_ptr<GradientReducer>, std::size_t> before;
+  {
+    const MutexLock lock(mutex_);
+    before = top();
+    owners_.push_back({.reducer = reducer, .address = reducer.get(), .position = position});
+  }
+  if (before.first) before.first->set_foreign(before.second, true);
+}
+
+void GradientOwners::remove(const GradientReducer* reducer) {
+  std::pair<std::shared_ptr<GradientReducer>, std::size_t> now;
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(owners_, [&](const Owner& owner) { return owner.address == reducer; });
+    now = top();
+  }
+  if (now.first) now.first->set_foreign(now.second, false);
+}
+
+std::pair<std::shared_ptr<GradientReducer>, std::size_t> GradientOwners::top() {
+  for (auto owner = owners_.rbegin(); owner != owners_.rend(); ++owner) {
+    if (auto reducer = owner->reducer.lock()) return {std::move(reducer), owner->position};
+  }
+  return {};
+}
+
+std::shared_ptr<GradientReducer> GradientOwners::owner() {
+  const MutexLock lock(mutex_);
+  return top().first;
+}
+
+void GradientOwners::forget() {
+  std::pair<std::shared_ptr<GradientReducer>, std::size_t> owner;
+  {
+    const MutexLock lock(mutex_);
+    owner = top();
+  }
+  if (owner.first) owner.first->forget(owner.second);
+}
+
+void GradientOwners::gradient_is_there() {
+  if (in_forked_child()) return;  // a backward pass of its own
+  std::pair<std::shared_ptr<GradientReducer>, std::size_t> owner;
+  {
+    const MutexLock lock(mutex_);
+    owner = top();
+  }
+  if (owner.first) owner.first->gradient_is_there(owner.second);
+}
+
+void GradientOwners::accumulator_ends(const Node* accumulator) {
+  const MutexLock lock(mutex_);
+  if (hooked_ == accumulator) hooked_ = nullptr;
+}
+
+void GradientOwners::parameter_unhooked() {
+  const MutexLock lock(mutex_);
+  parameter_hooked_ = false;
+}
+
+GradientAccumulator GradientOwners::hook(const at::Tensor& parameter) {
+  if (in_forked_child()) return {};
+  const MutexLock lock(mutex_);
+  // There is room for one: hooks of the user come first, and throw this one away.
+  if (!parameter_hooked_ && torch::autograd::impl::hooks(parameter).empty()) {
+    parameter_hooked_ = true;
+    torch::autograd::impl::add_hook(
+        parameter,
+        std::make_unique<ParameterHook>(shared_from_this(), parameter.unsafeGetTensorImpl()));
+  }
+  if (!parameter.requires_grad()) return {};
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  if (hooked_ != accumulator.get()) {
+    hooked_ = accumulator.get();
+    accumulator->add_post_hook(
+        std::make_unique<AccumulatedHook>(shared_from_this(), accumulator.get()));
+  }
+  return accumulator;
+}
+
+}  // namespace ciranda

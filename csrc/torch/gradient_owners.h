@@ -1,0 +1,72 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/base/mutex.h"
+
+namespace ciranda {
+
+class GradientReducer;
+
+// The pointer type differs between versions of torch.
+using GradientAccumulator =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+// Who reduces the gradient of a parameter: of all living reducers that know it the latest, so that
+// it is reduced once. One for each parameter of the process, found by the tensor object; lives as
+// long as a reducer or a hook of the parameter does. Thread-safe.
+//
+// Its hooks tell that reducer when autograd has accumulated the gradient. One sits on the gradient
+// accumulator, and goes with it when the parameter is converted or moved to a device; the other
+// sits on the parameter, runs before the accumulator and sees that the first is there. Where the
+// user has hooks of his own on the parameter it cannot: hook() is called in each step, too.
+class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
+ public:
+  static std::shared_ptr<GradientOwners> of(const at::Tensor& parameter);
+  ~GradientOwners();
+  GradientOwners(const GradientOwners&) = delete;
+  GradientOwners& operator=(const GradientOwners&) = delete;
+
+  // The owner from here on; it knows the parameter as `position`. Tells the one before.
+  void add(const std::shared_ptr<GradientReducer>& reducer, std::size_t position) EXCLUDES(mutex_);
+  // The reducer ends. Tells the one before it, if that lives.
+  void remove(const GradientReducer* reducer) EXCLUDES(mutex_);
+  std::shared_ptr<GradientReducer> owner() EXCLUDES(mutex_);
+  // The gradient is thrown away by one that is not the owner.
+  void forget() EXCLUDES(mutex_);
+
+  // The parameter's accumulator, with the hook on it; null while the parameter is frozen.
+  GradientAccumulator hook(const at::Tensor& parameter) EXCLUDES(mutex_);
+
+ private:
+  friend class AccumulatedHook;
+  friend class ParameterHook;
+  struct Owner {
+    std::weak_ptr<GradientReducer> reducer;
+    const GradientReducer* address = nullptr;  // also while it is being destroyed
+    std::size_t position = 0;
+  };
+  using Key = const c10::TensorImpl*;
+
+  explicit GradientOwners(const at::Tensor& parameter)
+      : parameter_(parameter.unsafeGetTensorImpl()) {}
+  void gradient_is_there() EXCLUDES(mutex_);
+  void accumulator_ends(const torch::autograd::Node* accumulator) EXCLUDES(mutex_);
+  void parameter_unhooked() EXCLUDES(mutex_);
+  // The latest that lives.
+  std::pair<std::shared_ptr<GradientReducer>, std::size_t> top() REQUIRES(mutex_);
+
+  const Key parameter_;
+  Mutex mutex_;
+  std::vector<Owner> owners_ GUARDED_BY(mutex_);
+  const torch::autograd::Node* hooked_ GUARDED_BY(mutex_) = nullptr;  // the accumulator with a hook
+  bool parameter_hooked_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace ciranda

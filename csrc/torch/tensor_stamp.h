@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+
+namespace ciranda {
+
+// Which tensor it was, where it lay and which version it had: what has become of something that we
+// believed about a tensor can be asked of the tensor itself. Keeps no memory alive but that of the
+// tensor object, so that no other tensor can be taken for it.
+class TensorStamp {
+ public:
+  TensorStamp() = default;  // of an undefined tensor
+  explicit TensorStamp(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    tensor_ = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
+        tensor.getIntrusivePtr());
+    data_ = data_of(tensor);
+    version_ = version_of(tensor);
+  }
+
+  // The same object, in the same memory; or both undefined.
+  bool same_object(const at::Tensor& tensor) const {
+    if (!tensor.defined()) return tensor_._unsafe_get_target() == nothing();
+    return tensor_._unsafe_get_target() == tensor.unsafeGetTensorImpl() && data_ == data_of(tensor);
+  }
+  // And nobody has written into it since.
+  bool same(const at::Tensor& tensor) const {
+    return same_object(tensor) && (!tensor.defined() || version_ == version_of(tensor));
+  }
+
+ private:
+  static const c10::TensorImpl* nothing() { return c10::UndefinedTensorImpl::singleton(); }
+  static const void* data_of(const at::Tensor& tensor) {
+    return tensor.has_storage() ? tensor.const_data_ptr() : nullptr;
+  }
+  static std::uint32_t version_of(const at::Tensor& tensor) {
+    return tensor.is_inference()
+               ? 0
+               : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+  const void* data_ = nullptr;
+  std::uint32_t version_ = 0;
+};
+
+// Tells autograd that a tensor has been written into: a backward pass that needs what it was then
+// raises, as after any operation in place.
+inline void mark_written(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace ciranda
