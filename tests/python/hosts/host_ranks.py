@@ -20,6 +20,36 @@ LIMIT_S = 60.0
 Start = Callable[..., list[subprocess.Popen[str]]]
 
 
+def places_of_ranks(
+    network: Network, folder: Path, *, ranks_per_host: int, nic: int = 0
+) -> list[dict[str, str]]:
+    """What tells each rank of one job its place; `folder` holds the job's key and sockets."""
+    key = folder / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    job = uuid.uuid4().hex
+    address = network.hosts[0].address(nic=nic)
+    hosts = len(network.hosts)
+    places = []
+    for host in network.hosts:
+        for local in range(ranks_per_host):
+            place: dict[str, Any] = {
+                "RANK": host.index * ranks_per_host + local,
+                "SIZE": hosts * ranks_per_host,
+                "LOCAL_RANK": local,
+                "LOCAL_SIZE": ranks_per_host,
+                "CROSS_RANK": host.index,
+                "CROSS_SIZE": hosts,
+                "JOB_ID": job,
+                "JOB_DIR": folder / f"job{host.index}",
+                "RENDEZVOUS": f"[{address}]:{PORT}" if ":" in address else f"{address}:{PORT}",
+                "KEY_FILE": key,
+                "START_TIMEOUT_SECONDS": 20,
+            }
+            places.append({f"CIRANDA_{name}": str(value) for name, value in place.items()})
+    return places
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Starts `program` as `ranks_per_host` ranks on every host, which meet on eth<nic>; returns the
@@ -33,43 +63,17 @@ def start(tmp_path: Path) -> Start:
         nic: int = 0,
         **env: str,
     ) -> list[subprocess.Popen[str]]:
-        key = tmp_path / "key"
-        key.touch(0o600)
-        key.write_bytes(os.urandom(32))
-        job = uuid.uuid4().hex
-        address = network.hosts[0].address(nic=nic)
-        hosts = len(network.hosts)
-        processes = []
-        for host in network.hosts:
-            for local in range(ranks_per_host):
-                place: dict[str, Any] = {
-                    "RANK": host.index * ranks_per_host + local,
-                    "SIZE": hosts * ranks_per_host,
-                    "LOCAL_RANK": local,
-                    "LOCAL_SIZE": ranks_per_host,
-                    "CROSS_RANK": host.index,
-                    "CROSS_SIZE": hosts,
-                    "JOB_ID": job,
-                    "JOB_DIR": tmp_path / f"job{host.index}",
-                    "RENDEZVOUS": f"[{address}]:{PORT}" if ":" in address else f"{address}:{PORT}",
-                    "KEY_FILE": key,
-                    "START_TIMEOUT_SECONDS": 20,
-                }
-                processes.append(
-                    host.popen(
-                        [sys.executable, str(program), *arguments],
-                        env={
-                            **os.environ,
-                            "OMP_NUM_THREADS": "1",
-                            **{f"CIRANDA_{name}": str(value) for name, value in place.items()},
-                            **env,
-                        },
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        text=True,
-                    )
-                )
-        return processes
+        places = places_of_ranks(network, tmp_path, ranks_per_host=ranks_per_host, nic=nic)
+        return [
+            network.hosts[rank // ranks_per_host].popen(
+                [sys.executable, str(program), *arguments],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **place, **env},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank, place in enumerate(places)
+        ]
 
     return start
 

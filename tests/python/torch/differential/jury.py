@@ -1,0 +1,217 @@
+"""Runs scripts on ranks and gathers what became of each: "" where ciranda did what torch does.
+
+Many scripts share one start of the ranks. After a failure ranks may be anywhere, so they end, and
+the rest runs on new ones: no failure hides another. A rank that hangs prints its stacks and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+for folder in (_HERE, _HERE.parents[1]):  # also on a rank, which loads this file by its path
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+LIMIT_S = 20.0  # of one script; the longest takes a second
+_RANK_LOST = "RankLostError"  # what a rank says when another one failed
+
+# What is run: {"script": name} of scripts.py, or {"program": [[verb, salt], …]} of programs.py.
+Case = dict[str, Any]
+
+
+# --- on a rank ----------------------------------------------------------------------------------
+
+
+def _load(case: Case) -> Callable[[Any], None]:
+    if "script" in case:
+        from scripts import SCRIPTS
+
+        return SCRIPTS[case["script"]].run
+    from programs import Program
+
+    return Program.from_json(case["program"])
+
+
+def serve(mode: Any, hosts: int, folder: str) -> None:
+    """Runs the cases of `folder` one by one and writes a line for each, until one fails."""
+    import torch
+    from world import Ranks, Reference, digests, judge, run
+
+    import ciranda.torch as hvd
+
+    torch.set_num_threads(1)
+    gc.freeze()  # what is imported: gc.collect() after each case would take long
+    cases = json.loads((Path(folder) / "cases.json").read_text())
+    lines = (Path(folder) / f"{os.environ['CIRANDA_RANK']}.jsonl").open("w", buffering=1)
+    hvd.init()
+    place = (hvd.rank(), hvd.size(), hosts, mode)
+    for case in cases:
+        faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+        verdict, seen = "", []
+        try:
+            script = _load(case)
+            name = case.get("script", "")
+            world = Ranks(*place)
+            hvd.barrier()
+            ours = run(script, world, name)
+            gc.collect()
+            reference = run(script, Reference(*place, world.shared), name)
+            verdict, seen = judge(reference, ours), digests(reference, ours)
+            del reference, ours, script, world
+            gc.collect()
+        except BaseException:
+            verdict = traceback.format_exc()
+        lines.write(json.dumps({"verdict": verdict, "seen": seen}) + "\n")
+        if verdict:
+            raise SystemExit(1)
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+    hvd.barrier()
+
+
+# --- in the test process ------------------------------------------------------------------------
+
+# Starts ranks that call serve() with these arguments, and returns each one's stderr at its end.
+Start = Callable[[Any, int, Path], list[str]]
+
+
+def start_on_this_host(size: int) -> Start:
+    from ranks import start_ranks
+
+    def start(mode: Any, cases: int, folder: Path) -> list[str]:
+        with start_ranks(serve, size, args=[mode, 1, str(folder)]) as job:
+            with contextlib.suppress(AssertionError):  # killed: the lines tell how far they came
+                job.wait(timeout=2 * LIMIT_S + cases)
+            return [job.stderr(rank) for rank in range(size)]
+
+    return start
+
+
+def start_on_hosts(network: Any, folder: Path, ranks_per_host: int) -> Start:
+    """On the machines of a test network; `folder` holds what they share."""
+    from host_ranks import places_of_ranks
+
+    nurseries = [
+        host.popen(
+            [sys.executable, __file__],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for host in network.hosts
+    ]
+
+    def start(mode: Any, cases: int, own: Path) -> list[str]:
+        places = places_of_ranks(network, folder, ranks_per_host=ranks_per_host)
+        for host, nursery in enumerate(nurseries):
+            local = places[host * ranks_per_host :][:ranks_per_host]
+            task = {"places": local, "arguments": [mode, len(nurseries), str(own)]}
+            nursery.stdin.write(json.dumps(task) + "\n")
+            nursery.stdin.flush()
+        for nursery in nurseries:
+            nursery.stdout.readline()  # comes: no rank outlives its limit
+        return [(own / f"{rank}.stderr").read_text() for rank in range(len(places))]
+
+    return start
+
+
+def be_a_nursery() -> None:
+    """On a host: forks ranks for each line of stdin, and writes one when they have ended."""
+    import torch._dynamo  # noqa: F401 - optimizers need it
+
+    import ciranda.torch  # noqa: F401
+
+    for line in sys.stdin:
+        task = json.loads(line)
+        children = []
+        for place in task["places"]:
+            children.append(os.fork())
+            if children[-1] == 0:
+                os.environ.update(place)
+                _be_a_rank(task["arguments"])
+        for child in children:
+            os.waitpid(child, 0)
+        print("ended", flush=True)
+
+
+def _be_a_rank(arguments: list[Any]) -> None:
+    path = Path(arguments[-1]) / f"{os.environ['CIRANDA_RANK']}.stderr"
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    faulthandler.enable()
+    try:
+        serve(*arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def verdicts(
+    cases: Sequence[Case],
+    mode: Any,
+    start: Start,
+    folder: Path,
+    failures_max: int | None = None,
+) -> list[str]:
+    """What is wrong with each case; "" if nothing is. Fewer cases if too many fail."""
+    found: list[str] = []
+    while len(found) < len(cases):
+        if failures_max is not None and sum(map(bool, found)) >= failures_max:
+            break
+        left = list(cases[len(found) :])
+        own = folder / f"start-{len(found)}"
+        own.mkdir(parents=True)
+        (own / "cases.json").write_text(json.dumps(left))
+        stderr = start(mode, len(left), own)
+        outcomes = [_lines(own / f"{rank}.jsonl") for rank in range(len(stderr))]
+        found += _until_the_first_failure(outcomes, stderr, len(left))
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with contextlib.suppress(FileNotFoundError):
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True)]
+    return []
+
+
+def _until_the_first_failure(
+    outcomes: list[list[dict[str, Any]]], stderr: list[str], count: int
+) -> list[str]:
+    found: list[str] = []
+    for index in range(count):
+        of_ranks = [lines[index] if index < len(lines) else None for lines in outcomes]
+        found.append(_verdict(of_ranks, stderr))
+        if any(outcome is None or outcome["verdict"] for outcome in of_ranks):
+            break
+    return found
+
+
+def _verdict(of_ranks: list[dict[str, Any] | None], stderr: list[str]) -> str:
+    texts: list[str] = []
+    for rank, outcome in enumerate(of_ranks):
+        if outcome is None:
+            texts.append(f"rank {rank} did not come to an end:\n{stderr[rank][-4000:]}")
+        elif outcome["verdict"]:
+            texts.append(f"rank {rank}: {outcome['verdict']}")
+    if not texts:
+        seen = [outcome["seen"] for outcome in of_ranks if outcome is not None]
+        for rank, own in enumerate(seen):
+            for first, mine in zip(seen[0], own, strict=False):
+                if first != mine:
+                    return f"{mine[0]} has other bits on rank {rank} than on rank 0"
+    return "\n".join(sorted(texts, key=lambda text: _RANK_LOST in text))
+
+
+if __name__ == "__main__":
+    be_a_nursery()
