@@ -19,6 +19,8 @@ from jury import Case, start_on_this_host, verdicts  # noqa: E402
 from programs import VERBS, Program, draw, shrink  # noqa: E402
 from scripts import SCRIPTS  # noqa: E402
 
+import ciranda  # noqa: E402
+
 MODES: dict[str, Any] = {"auto": "auto", "host": "host", "False": False}
 
 
@@ -41,6 +43,7 @@ def main() -> int:
     if without - VERBS.keys():
         parser.error(f"--without: no verbs {sorted(without - VERBS.keys())}")
 
+    print(f"ciranda of {Path(ciranda.__file__).parent}")
     failed = 0
     if options.script is not None:
         names = options.script or [

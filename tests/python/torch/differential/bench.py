@@ -113,20 +113,23 @@ class Bench:
         return [p for p in self.parameters() if p.requires_grad]
 
     def with_gradient(self) -> list[nn.Parameter]:
-        return [p for p in self.parameters() if p.grad is not None]
+        """On some rank; what is a rank's own may be None here."""
+        return [p for p in self.parameters() if p in self.own or p.grad is not None]
 
     def owned(self) -> set[nn.Parameter]:
         return {p for optimizer in self.optimizers for p in parameters_of(optimizer)}
 
     # --- gradients ---
 
-    def loss(self, rng: random.Random, parameters: list[nn.Parameter]) -> torch.Tensor | None:
+    def loss(
+        self, rng: random.Random, parameters: list[nn.Parameter], everywhere: bool = False
+    ) -> torch.Tensor | None:
         """Of some or all of them, perhaps of others on each rank; None if there is none."""
         trainable = [p for p in parameters if p.requires_grad]
         if not trainable:
             return None
         used = [trainable] * self.world.size
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and not everywhere:
             used = [rng.sample(trainable, rng.randint(1, len(trainable))) for _ in used]
         # A pass reaches an optimizer on every rank, or on none.
         for optimizer in self.optimizers:
@@ -165,10 +168,12 @@ class Bench:
 
     def averaged(self) -> list[nn.Parameter]:
         """Those whose gradient has the same bits on all ranks."""
-        return [p for p in self.with_gradient() if p not in self.own]
+        return [p for p in self.parameters() if p not in self.own and p.grad is not None]
 
-    def zeroed(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.own -= set(parameters)
+    def zeroed(self, parameters: Iterable[nn.Parameter], to_none: bool = True) -> None:
+        """What was this rank's own is 0 where this rank had used the parameter, else None."""
+        if to_none:
+            self.own -= set(parameters)
 
     # --- optimizers ---
 
@@ -217,7 +222,7 @@ class Bench:
         else:
             self.say(f"{self.of(optimizer)}.step()")
             optimizer.step()
-        if self.world.backward_averages or not self.world.shares(optimizer):
+        if self.world.backward_averages:
             self.own -= set(held)
 
     # --- looking ---

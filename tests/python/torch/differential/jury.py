@@ -66,7 +66,7 @@ def serve(mode: Any, hosts: int, folder: str) -> None:
             hvd.barrier()
             ours = run(script, world, name)
             gc.collect()
-            reference = run(script, Reference(*place, world.shared), name)
+            reference = run(script, Reference(*place, world.choices), name)
             verdict, seen = judge(reference, ours), digests(reference, ours)
             del reference, ours, script, world
             gc.collect()

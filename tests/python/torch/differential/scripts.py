@@ -321,6 +321,42 @@ def gradients_kept_of_every_step(w: World) -> None:
 
 
 @script()
+def a_frozen_parameter_with_a_gradient(w: World) -> None:
+    """torch steps it: an optimizer looks at p.grad alone."""
+    p, q = ramp(700), ramp(LARGE)
+    bowl(w, p, q).backward()
+    q.requires_grad_(False)
+    optimizer = w.distribute(SGD([p, q], lr=0.01))
+    optimizer.step()
+    look(w, p=p, q=q)
+    optimizer.zero_grad()
+    q.requires_grad_(True)
+    p.grad, q.grad = torch.autograd.grad(bowl(w, p, q), (p, q))
+    q.requires_grad_(False)
+    optimizer.step()
+    look(w, p=p, q=q)
+    optimizer.zero_grad()
+    q.requires_grad_(True)
+    bowl(w, p, q).backward()
+    q.requires_grad_(False)
+    optimizer.step()
+    look(w, p=p, q=q)
+
+
+@script()
+def a_gradient_from_before_wrapping(w: World) -> None:
+    p = ramp(LARGE)
+    bowl(w, p).backward()
+    optimizer = w.distribute(SGD([p], lr=0.01))
+    optimizer.step()
+    look(w, p=p)
+    bowl(w, p).backward()
+    w.look_at_grad("p.grad", p)
+    optimizer.step()
+    look(w, p=p)
+
+
+@script()
 def gradients_swapped(w: World) -> None:
     a, b = zeros(LARGE), zeros(LARGE)
     optimizer = w.distribute(SGD([a, b], lr=0.1))
@@ -810,6 +846,15 @@ def a_group_removed(w: World) -> None:
 
 
 @script()
+def a_group_removed_before_the_first_step(w: World) -> None:
+    p, q = ramp(700), ramp(600)
+    optimizer = w.distribute(SGD([{"params": [p]}, {"params": [q], "lr": 0.2}], lr=0.1))
+    del optimizer.param_groups[0]
+    train(w, optimizer, [p, q])
+    look(w, p=p, q=q)
+
+
+@script()
 def the_first_group_removed(w: World) -> None:
     p, q = ramp(700), ramp(600)
     optimizer = w.distribute(SGD([{"params": [p]}, {"params": [q], "lr": 0.2}], lr=0.1))
@@ -856,6 +901,19 @@ def a_group_added_and_a_layer_unfrozen(w: World) -> None:
 
 
 @script()
+def adagrad_has_a_state_of_what_is_not_used(w: World) -> None:
+    p, q, z = ramp(700), ramp(5), zeros(0, 3)
+    q.requires_grad_(False)
+    optimizer = w.distribute(Adagrad([p, q, z], lr=0.1, initial_accumulator_value=0.5))
+    train(w, optimizer, [p])
+    w.look("state", optimizer.state_dict())
+    q.requires_grad_(True)
+    train(w, optimizer, [p, q])
+    look(w, p=p, q=q)
+    w.look("state", optimizer.state_dict())
+
+
+@script()
 def momentum_from_zero(w: World) -> None:
     p = ramp(700)
     optimizer = w.distribute(SGD([p], lr=0.1))
@@ -894,6 +952,19 @@ def state_loaded_into_another_optimizer(w: World) -> None:
     train(w, optimizer, [p])
     look(w, p=p)
     w.look("state", optimizer.state_dict())
+
+
+@script()
+def state_loaded_while_others_read_theirs(w: World) -> None:
+    """No rank waits for another in either."""
+    p = ramp(LARGE)
+    optimizer = w.distribute(Adam([p], lr=0.01))
+    for step in range(15):
+        train(w, optimizer, [p], 1)
+        time.sleep(0.002 * ((w.rank + step) % w.size))
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        w.look("state", optimizer.state_dict())
+    look(w, p=p)
 
 
 @script()
@@ -1056,23 +1127,45 @@ def a_copy_is_trained_too(w: World) -> None:
     look_at_model(w, other, "copy")
 
 
+def train_in_a_child(w: World, p: torch.Tensor) -> None:
+    """By a process that was forked, to no avail."""
+    child = os.fork()
+    if child == 0:
+        try:
+            (p * 1000).sum().backward()
+            with torch.no_grad():
+                p.grad.zero_()
+        finally:
+            os._exit(0)
+    w.look("child", wait_for_child(child))
+
+
 @script()
 def a_forked_child_trains(w: World) -> None:
     p = ramp(LARGE)
     optimizer = w.distribute(SGD([p], lr=0.1))
     bowl(w, p).backward()
-    child = os.fork()
-    if child == 0:
-        try:
-            with torch.no_grad():
-                p.grad.zero_()
-            (p * 1000).sum().backward()
-        finally:
-            os._exit(0)
-    w.look("child", wait_for_child(child))
+    train_in_a_child(w, p)
     w.look_at_grad("p.grad", p)
     optimizer.step()
+    train_in_a_child(w, p)
+    w.look_at_grad("p.grad", p)
     look(w, p=p)
+
+
+@script()
+def a_forked_child_trains_between_passes(w: World) -> None:
+    p = ramp(LARGE)
+    optimizer = w.distribute(SGD([p], lr=0.01), backward_passes_per_step=2)
+    for passes in (2, 1, 2):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            bowl(w, p).backward()
+            train_in_a_child(w, p)
+        optimizer.step()
+        look(w, p=p)
+        train_in_a_child(w, p)
+        w.look_at_grad("p.grad", p)
 
 
 def wait_for_child(child: int, limit_s: float = 10.0) -> int:

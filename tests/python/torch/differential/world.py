@@ -7,7 +7,6 @@ between the two goes through the World; all that the script looks at is kept, an
 
 from __future__ import annotations
 
-import logging
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -25,13 +24,6 @@ from ciranda.torch import host_step
 Mode = Literal["auto", "host", False]
 OfRank = Callable[[int], torch.Tensor]
 Script = Callable[["World"], None]
-SHAREABLE = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adagrad,
-    torch.optim.RMSprop,
-)
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,13 @@ class Refusal:
 
 
 # An error that torch does not raise is a failure unless a row says that it is documented.
-REFUSALS: list[Refusal] = []
+REFUSALS = [
+    Refusal(
+        "",
+        "shard_step='host' is not possible: .* shares its memory with another tensor",
+        "docs/optimizer.md, The shared step: what is in the way",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -67,16 +65,12 @@ class World:
         self.looks: list[Look] = []
         self.doing = ""  # for errors: the script's name, or the action
         self.tolerance = 1e-7  # of what is compared with the reference, relative to its largest
-        self.shared: list[bool] = []  # of each distribute(), whether the ranks share its step
+        self.choices: list[bool] = []  # that ciranda may make, in order; see docs/optimizer.md
 
     @property
     def backward_averages(self) -> bool:
         """Whether p.grad is the average after backward(): see docs/optimizer.md."""
         return self.mode != "host" or self.hosts > 1
-
-    def shares(self, optimizer: Any) -> bool:
-        """Whether the ranks share its step; "auto" may find something in the way."""
-        return optimizer.is_shared
 
     def look(self, label: str, value: Any, promised: bool = True, common: bool = True) -> None:
         self.looks.append(Look(label, frozen(value), promised, common))
@@ -120,15 +114,18 @@ class World:
 
 
 class Reference(World):
-    """Plain torch in one process; `shared` as the Ranks had it."""
+    """Plain torch in one process; where ciranda may choose, it follows what Ranks chose."""
 
     is_reference = True
 
     def __init__(
-        self, rank: int, size: int, hosts: int, mode: Mode, shared: Iterable[bool] = ()
+        self, rank: int, size: int, hosts: int, mode: Mode, choices: Iterable[bool] = ()
     ) -> None:
         super().__init__(rank, size, hosts, mode)
-        self._shared = iter(shared)
+        self._choices = iter(choices)
+
+    def _chosen(self) -> bool:
+        return next(self._choices, False) and self.mode is not False
 
     def loss(self, of_rank: OfRank, *, total: bool = False) -> torch.Tensor:
         joined = torch.stack([of_rank(rank) for rank in range(self.size)]).sum()
@@ -144,8 +141,6 @@ class Reference(World):
         max_grad_norm: float | None = None,
         **options: Any,
     ) -> Any:
-        by_itself = self.mode is not False and isinstance(optimizer, SHAREABLE)
-        optimizer.is_shared = next(self._shared, by_itself)
         if max_grad_norm is None:
             return optimizer
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -156,12 +151,12 @@ class Reference(World):
             torch.nn.utils.clip_grad_norm_(held, max_grad_norm)
 
         def restore(optimizer: Any, args: Any, kwargs: Any) -> None:
-            for grad, value in before:
-                grad.copy_(value)
+            if self._chosen():  # a shared step leaves p.grad unclipped
+                for grad, value in before:
+                    grad.copy_(value)
 
         optimizer.register_step_pre_hook(clip)
-        if self.shares(optimizer):  # which leaves p.grad unclipped
-            optimizer.register_step_post_hook(restore)
+        optimizer.register_step_post_hook(restore)
         return optimizer
 
     def synchronize(self, optimizer: Any) -> None:
@@ -181,7 +176,7 @@ class Reference(World):
 
     def state_dict_of(self, optimizer: Any) -> dict[str, Any]:
         state = optimizer.state_dict()
-        return _copied(state) if self.shares(optimizer) else state
+        return _copied(state) if self._chosen() else state  # with a shared step they are copies
 
 
 class Ranks(World):
@@ -196,10 +191,10 @@ class Ranks(World):
         return hvd.allreduce(of_rank(self.rank))
 
     def distribute(self, optimizer: Any, named: Any = None, **options: Any) -> Any:
-        with _any_size(), _verdict_on_sharing() as said:
+        with _any_size():
             made = hvd.DistributedOptimizer(optimizer, named, shard_step=self.mode, **options)
-        made.is_shared = bool(said) and ": the step is sharded" in said[-1]
-        self.shared.append(made.is_shared)
+        if "max_grad_norm" in options:
+            made.register_step_post_hook(lambda *_: self.choices.append(_is_shared(made)))
         return made
 
     def synchronize(self, optimizer: Any) -> None:
@@ -225,7 +220,21 @@ class Ranks(World):
         return total
 
     def state_dict_of(self, optimizer: Any) -> dict[str, Any]:
-        return optimizer.state_dict()
+        state, again = optimizer.state_dict(), optimizer.state_dict()
+        self.choices.append(
+            any(
+                isinstance(value, torch.Tensor) and value is not again["state"][number][name]
+                for number, held in state["state"].items()
+                for name, value in held.items()
+            )
+        )
+        return state
+
+
+def _is_shared(optimizer: Any) -> bool:
+    if hasattr(optimizer, "why_not_shared"):
+        return not optimizer.why_not_shared()
+    return optimizer._ciranda_host_step is not None
 
 
 @contextmanager
@@ -236,23 +245,6 @@ def _any_size() -> Iterator[None]:
         yield
     finally:
         host_step.AUTO_PARAMETERS_MIN = least
-
-
-@contextmanager
-def _verdict_on_sharing() -> Iterator[list[str]]:
-    """What the logger says: see "auto" in docs/optimizer.md."""
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger(host_step.__name__)
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield said
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
 
 
 # --- one run ----------------------------------------------------------------------------------
