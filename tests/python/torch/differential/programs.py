@@ -564,7 +564,8 @@ def move_model(b: Bench, rng: random.Random) -> None:
     elif how == "clone":
         for p in model.parameters():
             p.data = p.data.clone()
-    else:
+    else:  # the memory that arrays look at is freed
+        b.kept = [kept for kept in b.kept if not kept.label.startswith("array")]
         model.share_memory()
 
 

@@ -885,6 +885,18 @@ def a_parameter_appended(w: World) -> None:
 
 
 @script()
+def a_parameter_of_another_optimizer_appended(w: World) -> None:
+    p, q, s = ramp(700), ramp(600), ramp(54)
+    first = w.distribute(SGD([p, q], lr=0.02, momentum=0.9))
+    second = w.distribute(SGD([q, p, s], lr=0.05))
+    first.param_groups[0]["params"].append(s)
+    train(w, first, [p, q, s])
+    look(w, p=p, q=q, s=s)
+    train(w, second, [p, q, s])
+    look(w, p=p, q=q, s=s)
+
+
+@script()
 def a_group_added_and_a_layer_unfrozen(w: World) -> None:
     p, q, s = ramp(700), ramp(600), ramp(5)
     q.requires_grad_(False)
