@@ -39,10 +39,10 @@ void require_error(const std::string& text, const std::function<void()>& act) {
 }
 
 void require_close(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs,
-                   const std::string& what) {
+                   const std::string& what, double tolerance = 1e-9) {
   require(ours.size() == theirs.size(), what + ": other tensors");
   for (size_t i = 0; i < ours.size(); ++i) {
-    require(torch::allclose(ours[i], theirs[i], /*rtol=*/1e-9, /*atol=*/1e-12),
+    require(torch::allclose(ours[i], theirs[i], tolerance, tolerance / 1000),
             what + ": tensor " + std::to_string(i) + " is off by " +
                 std::to_string((ours[i] - theirs[i]).abs().max().item<double>()));
   }
@@ -274,6 +274,130 @@ void backward_leaves_what_the_page_says() {
   }
 }
 
+// What a program does with gradients, parameters and state that it believes to be its own.
+void what_the_program_holds_and_changes() {
+  using Change =
+      std::function<void(Pair<torch::optim::Adam>&, Sequential&, torch::optim::Optimizer&)>;
+  const auto swap_gradients = [](auto&, Sequential& model, auto&) {
+    Tensor first = model->parameters()[0].mutable_grad();
+    model->parameters()[0].mutable_grad() = first.clone().mul_(2);
+  };
+  const auto replace_values = [](auto&, Sequential& model, auto&) {
+    Tensor parameter = model->parameters()[0];
+    parameter.set_data(parameter.detach().clone());
+  };
+  const auto convert_and_back = [](auto&, Sequential& model, auto&) {
+    model->to(torch::kFloat32);
+    model->to(torch::kFloat64);
+  };
+  const auto clear_state = [](auto&, Sequential&, torch::optim::Optimizer& optimizer) {
+    optimizer.state().clear();
+  };
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"gradients replaced", swap_gradients},
+      {"values replaced", replace_values},
+      {"a model converted and back", convert_and_back},
+      {"state cleared", clear_state},
+  };
+  for (const auto& [what, change] : changes) {
+    for (const ShardStep shard_step : kShardSteps) {
+      Pair<torch::optim::Adam> pair(make_adam, {.shard_step = shard_step});
+      pair.step(0);
+      pair.optimizer.zero_grad();
+      backward_own(pair.model, 1);
+      pair.optimizer.synchronize();
+      pair.alone.zero_grad();
+      backward_joined(pair.model_alone, 1);
+      change(pair, pair.model, pair.optimizer);
+      change(pair, pair.model_alone, pair.alone);
+      pair.optimizer.step();
+      pair.alone.step();
+      for (int step = 2; step < 5; ++step) pair.step(step);
+      require_close(pair.model->parameters(), pair.model_alone->parameters(), what, 1e-4);
+      require_same_bits_on_all_ranks(pair.model->parameters());
+    }
+  }
+}
+
+void a_gradient_that_is_held_keeps_its_value() {
+  for (const ShardStep shard_step : kShardSteps) {
+    Sequential model = make_model();
+    DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
+                                   {.shard_step = shard_step});
+    std::vector<std::pair<Tensor, Tensor>> held;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      backward_own(model, step);
+      optimizer.synchronize();
+      for (const Tensor& parameter : model->parameters()) {
+        held.emplace_back(parameter.grad(), parameter.grad().clone());
+      }
+      optimizer.step();
+    }
+    for (const auto& [gradient, before] : held) require_close({gradient}, {before}, "held");
+  }
+}
+
+void a_parameter_of_size_0_keeps_none_from_its_step() {
+  for (const ShardStep shard_step : kShardSteps) {
+    Tensor none = torch::zeros({0, 3}, torch::requires_grad());
+    Tensor weight = torch::zeros({70'000}, torch::requires_grad());
+    torch::OrderedDict<std::string, Tensor> named;
+    named.insert("none", none);
+    named.insert("weight", weight);
+    DistributedOptimizer optimizer(
+        torch::optim::SGD(std::vector<Tensor>{none, weight}, torch::optim::SGDOptions(1.0)), named,
+        {.shard_step = shard_step});
+    (none.sum() + weight.sum()).backward();
+    optimizer.step();
+    require((weight == -1.0).all().item<bool>(), "weight did not step");
+  }
+}
+
+void a_second_optimizer_takes_over() {
+  for (const ShardStep shard_step : kShardSteps) {
+    Tensor weight = torch::zeros({70'000}, torch::requires_grad());
+    torch::OrderedDict<std::string, Tensor> named;
+    named.insert("weight", weight);
+    DistributedOptimizer first(torch::optim::Adam(std::vector<Tensor>{weight}, 0.1), named,
+                               {.shard_step = shard_step});
+    DistributedOptimizer second(
+        torch::optim::SGD(std::vector<Tensor>{weight}, torch::optim::SGDOptions(0.1)), named,
+        {.shard_step = shard_step});
+    const double mean = (ciranda::size() + 1) / 2.0;
+    for (int step = 0; step < 3; ++step) {
+      second.zero_grad();
+      (weight * (ciranda::rank() + 1)).sum().backward();
+      second.step();
+      require_close(
+          {weight.grad()},
+          {shard_step == ShardStep::kHost ? weight.grad() : torch::full_like(weight, mean)},
+          "gradient of two optimizers");
+    }
+    require_close({weight.detach()}, {torch::full_like(weight, -0.3 * mean)}, "second", 1e-5);
+    require_same_bits_on_all_ranks({weight});
+  }
+}
+
+void autograd_sees_the_step() {
+  for (const ShardStep shard_step : kShardSteps) {
+    Sequential model = make_model();
+    DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
+                                   {.shard_step = shard_step});
+    const Tensor loss = model->forward(batch_of(0, ciranda::rank())).square().mean();
+    loss.backward({}, /*retain_graph=*/true);
+    optimizer.step();
+    bool raised = false;
+    try {
+      loss.backward();
+    } catch (const std::exception& problem) {
+      raised = std::string(problem.what()).find("inplace operation") != std::string::npos;
+    }
+    require(raised, "a backward pass with changed weights went through");
+    optimizer.zero_grad();
+  }
+}
+
 void closures_and_other_optimizers_step_as_one_process() {
   Sequential model = make_model();
   Sequential model_alone = make_model();
@@ -410,6 +534,12 @@ const std::pair<const char*, void (*)()> kChecks[] = {
     {"saved_state_is_torchs_and_loads_again", saved_state_is_torchs_and_loads_again},
     {"state_that_was_there_before_goes_along", state_that_was_there_before_goes_along},
     {"an_added_group_is_reduced_too", an_added_group_is_reduced_too},
+    {"what_the_program_holds_and_changes", what_the_program_holds_and_changes},
+    {"a_gradient_that_is_held_keeps_its_value", a_gradient_that_is_held_keeps_its_value},
+    {"a_parameter_of_size_0_keeps_none_from_its_step",
+     a_parameter_of_size_0_keeps_none_from_its_step},
+    {"a_second_optimizer_takes_over", a_second_optimizer_takes_over},
+    {"autograd_sees_the_step", autograd_sees_the_step},
     {"closures_and_other_optimizers_step_as_one_process",
      closures_and_other_optimizers_step_as_one_process},
     {"a_plain_reference_steps_together_too", a_plain_reference_steps_together_too},
