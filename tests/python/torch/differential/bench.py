@@ -227,12 +227,19 @@ class Bench:
 
     # --- looking ---
 
-    def keep(self, what: str, line: str, make: Callable[[], Any], rank: int | None = None) -> None:
+    def keep(
+        self,
+        what: str,
+        line: str,
+        make: Callable[[], Any],
+        rank: int | None = None,
+        common: bool = True,
+    ) -> None:
         """`make()`, on one rank or on all."""
         label = f"{what}{self.number()}"
         self.say(f"{label} = {line}" + ("" if rank is None else f" on rank {rank}"))
         if rank is None or rank == self.world.rank:
-            self.kept.append(Kept(label, make(), common=rank is None))
+            self.kept.append(Kept(label, make(), common=common and rank is None))
 
     def keep_gradient(self, parameter: nn.Parameter) -> None:
         label = f"g{self.number()}"

@@ -654,7 +654,8 @@ def hold_optimizer_state(b: Bench, rng: random.Random) -> None:
         optimizer = rng.choice(optimizers)
         rank = rng.choice([b.world.size - 1, None, None])
         line = f"{b.of(optimizer)}.state_dict()"
-        b.keep("state", line, lambda: b.world.state_dict_of(optimizer), rank)
+        # A copy or not: each rank has its own choice.
+        b.keep("state", line, lambda: b.world.state_dict_of(optimizer), rank, common=False)
 
 
 @verb(0.7)

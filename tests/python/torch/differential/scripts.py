@@ -173,6 +173,24 @@ def two_heads_share_a_trunk(w: World) -> None:
 
 
 @script()
+def each_rank_uses_other_parameters_of_two_optimizers(w: World) -> None:
+    p = [ramp(size) for size in (640, 5, 7, 54, 50)]
+    first = w.distribute(SGD([{"params": p[:1]}, {"params": p[1:]}], lr=0.01))
+    second = w.distribute(SGD([p[1], p[4]], lr=0.02))
+    used = [[p[4], p[2], p[0], p[3], p[1]], [p[1], p[2]], [p[4]]]
+    for optimizer in (first, second, first):
+        for shift in range(3):
+            first.zero_grad()
+            w.loss(
+                lambda rank, shift=shift: sum(
+                    ((q + rank) ** 2).sum() for q in used[(rank + shift) % 3]
+                )
+            ).backward()
+            optimizer.step()
+            w.look("p", p)
+
+
+@script()
 def a_generator_and_a_discriminator(w: World) -> None:
     g, d = ramp(600), ramp(600)
     of_g = w.distribute(Adam([g], lr=0.01))

@@ -194,7 +194,8 @@ class Ranks(World):
         with _any_size():
             made = hvd.DistributedOptimizer(optimizer, named, shard_step=self.mode, **options)
         if "max_grad_norm" in options:
-            made.register_step_post_hook(lambda *_: self.choices.append(_is_shared(made)))
+            # Its argument: with `made` in it the hook would keep a deleted optimizer alive.
+            made.register_step_post_hook(lambda own, *_: self.choices.append(_is_shared(own)))
         return made
 
     def synchronize(self, optimizer: Any) -> None:
@@ -286,10 +287,10 @@ def judge(reference: Run, ours: Run) -> str:
         if reference.error is None:
             return "" if same_way else "the script took another way"
         return f"{ours.doing}: plain torch raises {reference.said}; ciranda does not"
+    for refusal in REFUSALS:
+        if re.search(refusal.doing, ours.doing) and re.search(refusal.says, ours.said):
+            return ""
     if reference.error is None:
-        for refusal in REFUSALS:
-            if re.search(refusal.doing, ours.doing) and re.search(refusal.says, ours.said):
-                return ""
         return f"{ours.doing}: plain torch does not raise; ciranda does: {ours.said}"
     if not same_way or not issubclass(ours.error, reference.error):
         return f"{ours.doing}: plain torch raises {reference.said}; ciranda {ours.said}"
