@@ -205,7 +205,7 @@ def add_group(b: Bench, rng: random.Random) -> None:
     value = KINDS[rng.choice(list(KINDS))](
         generator=torch.Generator().manual_seed(5), dtype=b.dtype
     )
-    name = f"p{b.number()}"
+    name = f"added{b.number()}"
     model.register_parameter(name, nn.Parameter(value))
     b.say(f"{b.of(optimizer)}.add_param_group({model.name}.{name})")
     optimizer.add_param_group({"params": [getattr(model, name)], "lr": 0.01})
