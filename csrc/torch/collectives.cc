@@ -133,8 +133,9 @@ void check_same(const at::Tensor& input, const at::Tensor& output, const std::st
 
 // The engine reads while it writes, and knows nothing of lazy views: what it cannot write where it
 // is gets memory of its own, so that the result is as if all inputs had been read before.
-void make_private(PendingCollective& pending, std::size_t index) {
+void make_private(PendingCollective& pending, std::size_t index, const std::string& what) {
   at::Tensor& output = pending.outputs[index];
+  if (!output.is_cpu()) (void)default_stream(output.device(), what);  // or it has no memory to give
   at::Tensor memory = at::empty(output.sizes(), output.options().requires_grad(false));
   pending.targets.emplace_back(index, std::exchange(output, std::move(memory)));
 }
@@ -149,14 +150,15 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     at::Tensor& input = pending->inputs[i];
     input = resolved(input);
-    if (is_lazy(outputs[i])) make_private(*pending, i);
+    if (is_lazy(outputs[i])) make_private(*pending, i, what);
     spec.tensors.push_back(reduces(spec.kind) ? spec_of(input, what) : moved_spec_of(input, what));
     check_same(input, pending->outputs[i], what);
   }
   if (outputs.empty()) refuse(what, "the list of tensors is empty");
   const std::vector<bool> overlaps = overlapping_outputs(pending->inputs, pending->outputs);
+  if (outputs.size() > 1) (void)device_of(pending->inputs, what);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (overlaps[i]) make_private(*pending, i);
+    if (overlaps[i]) make_private(*pending, i, what);
   }
   const HandleId handle = start(std::move(pending), what, std::move(spec), {});
   for (const at::Tensor& output : outputs) mark_written(output);
