@@ -93,7 +93,10 @@ void GradientOwners::add(const std::shared_ptr<GradientReducer>& reducer, std::s
     before = top();
     owners_.push_back({.reducer = reducer, .address = reducer.get(), .position = position});
   }
-  if (before.first) before.first->set_foreign(before.second, true);
+  if (!before.first) return;
+  before.first->set_foreign(before.second, true);
+  before.first->link(reducer);
+  reducer->link(before.first);
 }
 
 void GradientOwners::remove(const GradientReducer* reducer) {

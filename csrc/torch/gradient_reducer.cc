@@ -161,7 +161,7 @@ static_assert(kSlotsMax <= kTensorsPerRequestMax);
 // Every parameter that requires a gradient and has no place yet gets one: in groups as the user
 // asked, else in reverse order of registration (backward's order), by device and dtype, up to
 // bucket_bytes.
-void GradientReducer::place_unfrozen() {
+void GradientReducer::place_unfrozen(bool frozen_too) {
   if (unplaced_ == 0) return;
   std::map<std::size_t, std::size_t> group_of;
   for (std::size_t g = 0; g < options_.groups.size(); ++g) {
@@ -182,9 +182,9 @@ void GradientReducer::place_unfrozen() {
   std::map<Kind, std::int64_t> open_bytes;
   for (std::size_t i = candidates_.size(); i-- > 0;) {
     const Candidate& candidate = candidates_[i];
-    // An optimizer steps with any gradient there is, also that of a frozen parameter.
-    const bool has_gradient = candidate.parameter.grad().defined();
-    if (candidate.placed || (!candidate.parameter.requires_grad() && !has_gradient)) continue;
+    const bool wanted = candidate.parameter.requires_grad() ||
+                        (frozen_too && candidate.parameter.is_floating_point());
+    if (candidate.placed || !wanted) continue;
     const Kind kind{candidate.rule, number_of(candidate.parameter.device()),
                     candidate.parameter.scalar_type()};
     if (const auto group = group_of.find(i); group != group_of.end()) {
@@ -258,8 +258,8 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
 // In backward
 
 void GradientReducer::gradient_is_there(std::size_t position) noexcept {
-  const MutexLock lock(mutex_);
-  try {
+  {
+    const MutexLock lock(mutex_);
     const Candidate& candidate = candidates_.at(position);
     // A hook of the user may have stepped with the gradient, and taken it away.
     const at::Tensor& gradient = candidate.parameter.grad();
@@ -268,12 +268,40 @@ void GradientReducer::gradient_is_there(std::size_t position) noexcept {
       const auto& reduced = candidate.bucket->slots()[candidate.slot].reduced;
       if (reduced && reduced->same(gradient)) return;
     }
-    in_pass_ = true;
-    call_back_at_the_end();
+  }
+  pass_reached();
+  const MutexLock lock(mutex_);
+  try {
+    const Candidate& candidate = candidates_.at(position);
     if (!kept_error_ && candidate.placed) take_gradient(candidate);
   } catch (...) {
     kept_error_ = std::current_exception();
   }
+}
+
+void GradientReducer::pass_reached() noexcept {
+  std::vector<std::weak_ptr<GradientReducer>> linked;
+  {
+    const MutexLock lock(mutex_);
+    try {
+      in_pass_ = true;
+      if (!call_back_at_the_end()) return;
+      linked = linked_;
+    } catch (...) {
+      kept_error_ = std::current_exception();
+    }
+  }
+  for (const auto& weak : linked) {
+    if (const auto other = weak.lock()) other->pass_reached();
+  }
+}
+
+void GradientReducer::link(const std::shared_ptr<GradientReducer>& other) {
+  const MutexLock lock(mutex_);
+  std::erase_if(linked_, [&](const auto& known) {
+    return known.expired() || (!known.owner_before(other) && !other.owner_before(known));
+  });
+  linked_.push_back(other);
 }
 
 void GradientReducer::take_gradient(const Candidate& candidate) {
@@ -303,12 +331,14 @@ void GradientReducer::take_gradient(const Candidate& candidate) {
   if (bucket.complete() && options_.reduce_in_backward) bucket.submit();
 }
 
-// A graph task that raises does not call back: each one that runs a hook is told to.
-void GradientReducer::call_back_at_the_end() {
+// A graph task that raises does not call back: each one that runs a hook is told to. False if it
+// has been told already.
+bool GradientReducer::call_back_at_the_end() {
   const int current = torch::autograd::get_current_graph_task_id();
-  if (current == graph_task_) return;
+  if (current == graph_task_) return false;
   BackwardEnd::add(current, shared_from_this());
   graph_task_ = current;
+  return true;
 }
 
 void GradientReducer::graph_task_ended() noexcept {
@@ -341,7 +371,7 @@ void GradientReducer::synchronize_own() {
   throw_kept_error();
   follow();
   place_unfrozen();
-  if (any_rank(gradients_now() != Gradients::kReduced, "fresh")) reduce_now();
+  reduce_if_any_rank(gradients_now());
 }
 
 // Gradients that other optimizers reduce are this one's too.
@@ -358,11 +388,19 @@ void GradientReducer::synchronize_foreign() {
   for (const auto& [number, owner] : owners) owner->synchronize_own();
 }
 
-// Whether any rank says so. Collective, blocking.
-bool GradientReducer::any_rank(bool mine, const char* what) {
-  const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::TensorOptions(c10::ScalarType::Int));
-  allreduce(flag, flag, {.name = options_.name + "/" + what, .op = ReduceOp::kMax});
-  return *flag.const_data_ptr<std::int32_t>() != 0;
+// Collective, blocking.
+int GradientReducer::most_of_ranks(int mine, const char* what) {
+  const at::Tensor number = at::full({1}, mine, at::TensorOptions(c10::ScalarType::Int));
+  allreduce(number, number, {.name = options_.name + "/" + what, .op = ReduceOp::kMax});
+  return *number.const_data_ptr<std::int32_t>();
+}
+
+// If there is anything to reduce on any rank. Collective, blocking.
+void GradientReducer::reduce_if_any_rank(Gradients mine) {
+  const auto most = static_cast<Gradients>(most_of_ranks(static_cast<int>(mine), "fresh"));
+  if (most == Gradients::kReduced) return;
+  if (most == Gradients::kPlace) place_unfrozen(/*frozen_too=*/true);
+  reduce_now();
 }
 
 // Averages that were edited may differ between ranks, and are averaged again, which is exact where
@@ -397,6 +435,12 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
         }
         any_new = true;
       }
+    }
+  }
+  for (const Candidate& candidate : candidates_) {
+    // An optimizer steps with any gradient there is.
+    if (!candidate.placed && !candidate.foreign && candidate.parameter.grad().defined()) {
+      return Gradients::kPlace;
     }
   }
   if (!any_edited && !any_new) return Gradients::kReduced;
@@ -463,20 +507,20 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
   follow();
   place_unfrozen();
   try {
-    for (const auto& bucket : buckets_) {
-      bucket->host_step()->prepare(rules_.at(bucket->rule()).rule);
-    }
     for (bool again = false;; again = true) {
+      for (const auto& bucket : buckets_) {
+        bucket->host_step()->prepare(rules_.at(bucket->rule()).rule);
+      }
       const Gradients gradients = reduce ? gradients_now() : Gradients::kReduced;
       const std::string reason = objection.empty() ? objection_now() : objection;
-      const bool object = gradients == Gradients::kReduce || !reason.empty();
+      const bool object = gradients >= Gradients::kReduce || !reason.empty();
       try {
         if (try_step(gradient_scale, gradients, max_norm, object)) break;
       } catch (const Exception& problem) {
         if (problem.error().code != ErrorCode::kMismatch || again) throw;
         await_in_flight();
         start_step();
-        if (!any_rank(object || gradients != Gradients::kReduced, "objects")) throw;
+        if (most_of_ranks(object || gradients != Gradients::kReduced, "objects") == 0) throw;
       }
       // A rank objects, and so all have come here: they did not agree, or all object.
       StepOutcome outcome{.why_not_shared = obstacle_of_a_rank(reason, options_.name + "/why")};
@@ -486,7 +530,7 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
                                  "which is not possible any more: " +
                                  outcome.why_not_shared});
       }
-      if (any_rank(gradients != Gradients::kReduced, "fresh")) reduce_now();
+      reduce_if_any_rank(gradients);
       if (!outcome.why_not_shared.empty()) return outcome;
     }
   } catch (...) {

@@ -126,27 +126,33 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     kReduced,
     kAddUp,   // the ranks' gradients, in the step itself
     kReduce,  // first
+    kPlace,   // before that: there is a gradient of a parameter that is frozen
   };
 
   // Of GradientOwners. In a thread of autograd, without the GIL:
   void gradient_is_there(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
   void forget(std::size_t position) EXCLUDES(mutex_);  // that the gradient was reduced
+  // The two have parameters in common: a pass that reaches one is a pass of both, so that ranks
+  // which use other parameters of them end it alike.
+  void link(const std::shared_ptr<GradientReducer>& other) EXCLUDES(mutex_);
+  void pass_reached() noexcept EXCLUDES(mutex_);
   void take_gradient(const Candidate& candidate) REQUIRES(mutex_);
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
-  void call_back_at_the_end() REQUIRES(mutex_);
+  bool call_back_at_the_end() REQUIRES(mutex_);
 
   void follow() REQUIRES(mutex_);
   void synchronize_own() EXCLUDES(mutex_);
   void synchronize_foreign() EXCLUDES(mutex_);
-  bool any_rank(bool mine, const char* what) REQUIRES(mutex_);
+  int most_of_ranks(int mine, const char* what) REQUIRES(mutex_);
+  void reduce_if_any_rank(Gradients mine) REQUIRES(mutex_);
   bool is_reduced(const BucketSlot& slot) const REQUIRES(mutex_);
   Gradients gradients_now() REQUIRES(mutex_);
   void add_up_once(Bucket& bucket) REQUIRES(mutex_);
   std::string objection_now() REQUIRES(mutex_);
   bool try_step(double scale, Gradients gradients, double max_norm, bool object) REQUIRES(mutex_);
-  void place_unfrozen() REQUIRES(mutex_);
+  void place_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
   void place_bucket(const std::vector<std::size_t>& candidates) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
   void reduce_sparse() REQUIRES(mutex_);
@@ -178,6 +184,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
   double norm_ GUARDED_BY(mutex_) = 0.0;
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<GradientReducer>> linked_ GUARDED_BY(mutex_);
 };
 
 // What gradients travel as; none for kNone.
