@@ -40,8 +40,8 @@ class SharedMapping {
 
   // Every mapping of the process: a list through the mappings themselves, so that whoever holds the
   // mutex allocates nothing, and plain data that lasts as long as the last mapping.
-  static Mutex all_mutex_;  // a leaf below every other
-  static SharedMapping* all_ GUARDED_BY(all_mutex_);
+  static Mutex all_mutex_;                            // NOLINT: see above. A leaf below every other
+  static SharedMapping* all_ GUARDED_BY(all_mutex_);  // NOLINT
   SharedMapping* next_ GUARDED_BY(all_mutex_) = nullptr;
   SharedMapping* previous_ GUARDED_BY(all_mutex_) = nullptr;
 };
