@@ -7,13 +7,13 @@
 
 namespace ciranda {
 
-constinit Mutex SharedMapping::all_mutex_;
-constinit SharedMapping* SharedMapping::all_ = nullptr;
+constinit Mutex SharedMapping::all_mutex_;               // NOLINT: the header says why
+constinit SharedMapping* SharedMapping::all_ = nullptr;  // NOLINT
 
 Result<std::unique_ptr<SharedMapping>> SharedMapping::map(int fd, std::size_t bytes) {
-  static const int refused =
+  static const int kRefused =
       ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  if (refused != 0) return Error::from_errno("pthread_atfork", refused);
+  if (kRefused != 0) return Error::from_errno("pthread_atfork", kRefused);
   // MAP_POPULATE: the pages exist already, so take all page faults here and none in a step.
   void* const data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
