@@ -116,28 +116,22 @@ std::pair<std::shared_ptr<GradientReducer>, std::size_t> GradientOwners::top() {
   return {};
 }
 
-std::shared_ptr<GradientReducer> GradientOwners::owner() {
+std::pair<std::shared_ptr<GradientReducer>, std::size_t> GradientOwners::latest() {
   const MutexLock lock(mutex_);
-  return top().first;
+  return top();
+}
+
+std::shared_ptr<GradientReducer> GradientOwners::owner() {
+  return latest().first;
 }
 
 void GradientOwners::forget() {
-  std::pair<std::shared_ptr<GradientReducer>, std::size_t> owner;
-  {
-    const MutexLock lock(mutex_);
-    owner = top();
-  }
-  if (owner.first) owner.first->forget(owner.second);
+  if (const auto [reducer, position] = latest(); reducer) reducer->forget(position);
 }
 
 void GradientOwners::gradient_is_there() {
   if (in_forked_child()) return;  // a backward pass of its own
-  std::pair<std::shared_ptr<GradientReducer>, std::size_t> owner;
-  {
-    const MutexLock lock(mutex_);
-    owner = top();
-  }
-  if (owner.first) owner.first->gradient_is_there(owner.second);
+  if (const auto [reducer, position] = latest(); reducer) reducer->gradient_is_there(position);
 }
 
 void GradientOwners::accumulator_ends(const Node* accumulator) {

@@ -59,8 +59,9 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   void gradient_is_there() EXCLUDES(mutex_);
   void accumulator_ends(const torch::autograd::Node* accumulator) EXCLUDES(mutex_);
   void parameter_unhooked() EXCLUDES(mutex_);
-  // The latest that lives.
+  // The latest that lives, and the parameter's position there.
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> top() REQUIRES(mutex_);
+  std::pair<std::shared_ptr<GradientReducer>, std::size_t> latest() EXCLUDES(mutex_);
 
   const Key parameter_;
   Mutex mutex_;

@@ -258,39 +258,47 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
 // In backward
 
 void GradientReducer::gradient_is_there(std::size_t position) noexcept {
-  {
-    const MutexLock lock(mutex_);
-    const Candidate& candidate = candidates_.at(position);
-    // A hook of the user may have stepped with the gradient, and taken it away.
-    const at::Tensor& gradient = candidate.parameter.grad();
-    if (candidate.foreign || !gradient.defined()) return;
-    if (candidate.placed) {
-      const auto& reduced = candidate.bucket->slots()[candidate.slot].reduced;
-      if (reduced && reduced->same(gradient)) return;
-    }
-  }
-  pass_reached();
-  const MutexLock lock(mutex_);
-  try {
-    const Candidate& candidate = candidates_.at(position);
-    if (!kept_error_ && candidate.placed) take_gradient(candidate);
-  } catch (...) {
-    kept_error_ = std::current_exception();
-  }
-}
-
-void GradientReducer::pass_reached() noexcept {
-  std::vector<std::weak_ptr<GradientReducer>> linked;
+  Linked linked;
   {
     const MutexLock lock(mutex_);
     try {
-      in_pass_ = true;
-      if (!call_back_at_the_end()) return;
-      linked = linked_;
+      const Candidate& candidate = candidates_.at(position);
+      // A hook of the user may have stepped with the gradient, and taken it away.
+      const at::Tensor& gradient = candidate.parameter.grad();
+      if (candidate.foreign || !gradient.defined()) return;
+      if (candidate.placed) {
+        const auto& reduced = candidate.bucket->slots()[candidate.slot].reduced;
+        if (reduced && reduced->same(gradient)) return;
+      }
+      linked = enter_pass();
+      if (!kept_error_ && candidate.placed) take_gradient(candidate);
     } catch (...) {
       kept_error_ = std::current_exception();
     }
   }
+  tell(linked);
+}
+
+void GradientReducer::pass_reached() noexcept {
+  Linked linked;
+  {
+    const MutexLock lock(mutex_);
+    try {
+      linked = enter_pass();
+    } catch (...) {
+      kept_error_ = std::current_exception();
+    }
+  }
+  tell(linked);
+}
+
+// Gives those that have to be told of the pass: none but the first time in a graph task.
+GradientReducer::Linked GradientReducer::enter_pass() {
+  in_pass_ = true;
+  return call_back_at_the_end() ? linked_ : Linked();
+}
+
+void GradientReducer::tell(const Linked& linked) {
   for (const auto& weak : linked) {
     if (const auto other = weak.lock()) other->pass_reached();
   }
@@ -437,11 +445,12 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
       }
     }
   }
-  for (const Candidate& candidate : candidates_) {
-    // An optimizer steps with any gradient there is.
-    if (!candidate.placed && !candidate.foreign && candidate.parameter.grad().defined()) {
-      return Gradients::kPlace;
-    }
+  // An optimizer steps with any gradient there is.
+  const auto frozen_with_gradient = [](const Candidate& candidate) {
+    return !candidate.placed && !candidate.foreign && candidate.parameter.grad().defined();
+  };
+  if (unplaced_ > 0 && std::any_of(candidates_.begin(), candidates_.end(), frozen_with_gradient)) {
+    return Gradients::kPlace;
   }
   if (!any_edited && !any_new) return Gradients::kReduced;
   const bool can_add_up =

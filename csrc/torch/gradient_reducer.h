@@ -137,6 +137,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // which use other parameters of them end it alike.
   void link(const std::shared_ptr<GradientReducer>& other) EXCLUDES(mutex_);
   void pass_reached() noexcept EXCLUDES(mutex_);
+  using Linked = std::vector<std::weak_ptr<GradientReducer>>;
+  Linked enter_pass() REQUIRES(mutex_);
+  static void tell(const Linked& linked);
   void take_gradient(const Candidate& candidate) REQUIRES(mutex_);
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
@@ -184,7 +187,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
   double norm_ GUARDED_BY(mutex_) = 0.0;
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<GradientReducer>> linked_ GUARDED_BY(mutex_);
+  Linked linked_ GUARDED_BY(mutex_);
 };
 
 // What gradients travel as; none for kNone.

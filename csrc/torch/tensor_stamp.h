@@ -48,10 +48,4 @@ class TensorStamp {
   std::uint32_t version_ = 0;
 };
 
-// Tells autograd that a tensor has been written into: a backward pass that needs what it was then
-// raises, as after any operation in place.
-inline void mark_written(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-}
-
 }  // namespace ciranda

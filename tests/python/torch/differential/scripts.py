@@ -777,45 +777,28 @@ def state_replaced(w: World) -> None:
     w.look("state", optimizer.state_dict())
 
 
-@script()
-def a_tensor_of_the_state_replaced(w: World) -> None:
+def _tensor_replaced(state: dict[str, torch.Tensor]) -> None:
+    state["exp_avg"] = torch.full_like(state["exp_avg"], 0.5)
+
+
+def _step_replaced(state: dict[str, torch.Tensor]) -> None:
+    state["step"] = torch.tensor(50.0)
+
+
+def _step_set_in_place(state: dict[str, torch.Tensor]) -> None:
+    state["step"].fill_(50)
+
+
+def _momentum_halved_in_place(state: dict[str, torch.Tensor]) -> None:
+    state["exp_avg"].mul_(0.5)
+
+
+@variants(_tensor_replaced, _step_replaced, _step_set_in_place, _momentum_halved_in_place)
+def state_edited(w: World, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:
     p = ramp(700)
     optimizer = w.distribute(Adam([p], lr=0.1))
     train(w, optimizer, [p])
-    optimizer.state[p]["exp_avg"] = torch.full_like(p, 0.5)
-    train(w, optimizer, [p])
-    look(w, p=p)
-    w.look("state", optimizer.state_dict())
-
-
-@script()
-def the_step_count_set(w: World) -> None:
-    p = ramp(700)
-    optimizer = w.distribute(Adam([p], lr=0.1))
-    train(w, optimizer, [p])
-    optimizer.state[p]["step"] = torch.tensor(50.0)
-    train(w, optimizer, [p])
-    look(w, p=p)
-    w.look("state", optimizer.state_dict())
-
-
-@script()
-def the_step_count_set_in_place(w: World) -> None:
-    p = ramp(700)
-    optimizer = w.distribute(Adam([p], lr=0.1))
-    train(w, optimizer, [p])
-    optimizer.state[p]["step"].fill_(50)
-    train(w, optimizer, [p])
-    look(w, p=p)
-    w.look("state", optimizer.state_dict())
-
-
-@script()
-def momentum_halved_in_place(w: World) -> None:
-    p = ramp(700)
-    optimizer = w.distribute(Adam([p], lr=0.1))
-    train(w, optimizer, [p])
-    optimizer.state[p]["exp_avg"].mul_(0.5)
+    edit(optimizer.state[p])
     train(w, optimizer, [p])
     look(w, p=p)
     w.look("state", optimizer.state_dict())

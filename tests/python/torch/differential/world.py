@@ -233,9 +233,7 @@ class Ranks(World):
 
 
 def _is_shared(optimizer: Any) -> bool:
-    if hasattr(optimizer, "why_not_shared"):
-        return not optimizer.why_not_shared()
-    return optimizer._ciranda_host_step is not None
+    return not optimizer.why_not_shared()
 
 
 @contextmanager
