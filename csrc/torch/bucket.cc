@@ -39,8 +39,10 @@ std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   return strides;
 }
 
+// Element for element in the same order.
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         ((a.is_contiguous() && b.is_contiguous()) || a.strides() == b.strides());
 }
 
 void fill_with_zeros(at::Tensor& memory) {
@@ -247,10 +249,20 @@ void Bucket::copy_in(const BucketSlot& slot) {
   moved_bytes_ += slot.memory.nbytes();
 }
 
+bool Bucket::is_taken(const BucketSlot& slot) {
+  return slot.ready && slot.taken.same(slot.parameter.grad());
+}
+
 void Bucket::take_missing() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].ready || !slots_[i].taken.same(slots_[i].parameter.grad())) take_gradient(i);
+    if (!is_taken(slots_[i])) take_gradient(i);
   }
+}
+
+bool Bucket::knows_accumulator(std::size_t index) const {
+  const BucketSlot& slot = slots_[index];
+  return !slot.place ||
+         slot.accumulator == torch::autograd::impl::try_get_grad_accumulator(slot.parameter);
 }
 
 void Bucket::follow(std::size_t index, const GradientAccumulator& accumulator) {
@@ -318,6 +330,7 @@ void Bucket::take_gradients() {
   CIRANDA_ASSERT(host_step_ && !submitted());
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     BucketSlot& slot = slots_[i];
+    if (is_taken(slot)) continue;
     auto reduced = slot.reduced;
     take_gradient(i);
     slot.reduced = std::move(reduced);
@@ -403,7 +416,7 @@ void Bucket::copy_out(BucketSlot& slot) {
     if (placed.defined()) {
       gradient = std::move(placed);
     } else if (dense && gradient.is_non_overlapping_and_dense()) {
-      copy_values(gradient.detach(), slot.memory);
+      copy_values(gradient, slot.memory);
     } else {
       gradient = slot.memory.clone();
     }

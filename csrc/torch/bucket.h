@@ -85,6 +85,8 @@ class Bucket {
   void take_gradient(std::size_t index);
   // The same for slots without a gradient in the bucket, and for those that have another one now.
   void take_missing();
+  // Whether gradients of slot `index` can be born in their place: else follow().
+  bool knows_accumulator(std::size_t index) const;
   // The parameter of slot `index` has another accumulator now.
   void follow(std::size_t index, const GradientAccumulator& accumulator);
   // Whether another optimizer reduces the slot.
@@ -98,7 +100,7 @@ class Bucket {
   std::size_t rule() const { return options_.rule; }
   // Every slot is ready: tells the other ranks. Does not block.
   void submit();
-  // take_gradient() of all slots, for the optimizer's step: backward gets no place from here on.
+  // take_missing() for the optimizer's step: backward gets no place from here on.
   // What is reduced stays so.
   void take_gradients();
   // As submit(), for the optimizer's step instead of a mere reduction. The gradients stay as they
@@ -138,6 +140,7 @@ class Bucket {
   void share_step();
   void move_away();
   void copy_in(const BucketSlot& slot);
+  static bool is_taken(const BucketSlot& slot);
   void open_places(bool open);
   double counter(std::size_t index) const;
   void set_counter(std::size_t index, bool value);

@@ -26,14 +26,37 @@ Registry& registry() {
   return registry;
 }
 
+at::Tensor tensor_of(c10::TensorImpl* alive) {
+  return at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(alive));
+}
+
 }  // namespace
 
 // Compiled autograd runs neither hook; synchronize() and step() then find the gradients themselves.
-class AccumulatedHook final : public torch::autograd::FunctionPostHook {
+class ParameterHook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  AccumulatedHook(std::shared_ptr<GradientOwners> owners, const Node* accumulator)
+  ParameterHook(std::shared_ptr<GradientOwners> owners, c10::TensorImpl* parameter)
+      : owners_(std::move(owners)), parameter_(parameter) {}
+  ~ParameterHook() override { owners_->parameter_unhooked(parameter_); }
+
+  void operator()(const torch::autograd::Variable& /*parameter*/) override {
+    owners_->gradient_is_there();
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+  void apply_with_saved(torch::autograd::Variable&,
+                        torch::dynamo::autograd::SwapSavedVariables&) override {}
+
+ private:
+  const std::shared_ptr<GradientOwners> owners_;
+  c10::TensorImpl* const parameter_;  // holds this hook
+};
+
+class AccumulatorHook final : public torch::autograd::FunctionPostHook {
+ public:
+  AccumulatorHook(std::shared_ptr<GradientOwners> owners, const Node* accumulator)
       : owners_(std::move(owners)), accumulator_(accumulator) {}
-  ~AccumulatedHook() override { owners_->accumulator_ends(accumulator_); }
+  ~AccumulatorHook() override { owners_->accumulator_ends(accumulator_); }
 
   variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
     owners_->gradient_is_there();
@@ -46,17 +69,15 @@ class AccumulatedHook final : public torch::autograd::FunctionPostHook {
   const Node* const accumulator_;
 };
 
-class ParameterHook final : public torch::autograd::FunctionPreHook {
+// Before the accumulator runs: sees to it that it has its hook.
+class AccumulatorHooker final : public torch::autograd::FunctionPreHook {
  public:
-  ParameterHook(std::shared_ptr<GradientOwners> owners, c10::TensorImpl* parameter)
+  AccumulatorHooker(std::shared_ptr<GradientOwners> owners, c10::TensorImpl* parameter)
       : owners_(std::move(owners)), parameter_(parameter) {}
-
-  ~ParameterHook() override { owners_->parameter_unhooked(); }
+  ~AccumulatorHooker() override { owners_->hooker_ends(); }
 
   variable_list operator()(const variable_list& gradients) override {
-    // The parameter holds this hook, so it lives.
-    owners_->hook(at::Tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(parameter_)));
+    owners_->hook(tensor_of(parameter_));  // holds this hook, so it lives
     return gradients;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
@@ -139,27 +160,48 @@ void GradientOwners::accumulator_ends(const Node* accumulator) {
   if (hooked_ == accumulator) hooked_ = nullptr;
 }
 
-void GradientOwners::parameter_unhooked() {
+// By a hook of the user, who goes on with backward perhaps, or with the parameter itself.
+void GradientOwners::parameter_unhooked(c10::TensorImpl* parameter) {
+  {
+    const MutexLock lock(mutex_);
+    parameter_hooked_ = false;
+    settled_ = false;
+  }
+  if (c10::raw::intrusive_ptr::use_count(parameter) == 0 || !owner()) return;
+  hook(tensor_of(parameter));
+}
+
+void GradientOwners::hooker_ends() {
   const MutexLock lock(mutex_);
-  parameter_hooked_ = false;
+  has_hooker_ = false;
 }
 
 GradientAccumulator GradientOwners::hook(const at::Tensor& parameter) {
   if (in_forked_child()) return {};
   const MutexLock lock(mutex_);
-  // There is room for one: hooks of the user come first, and throw this one away.
-  if (!parameter_hooked_ && torch::autograd::impl::hooks(parameter).empty()) {
-    parameter_hooked_ = true;
-    torch::autograd::impl::add_hook(
+  const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);
+  const bool room = meta->post_acc_grad_hooks_ == nullptr;
+  if (!parameter_hooked_ && hooked_ == nullptr && room) {
+    torch::autograd::impl::set_post_acc_grad_hooks(
         parameter,
         std::make_unique<ParameterHook>(shared_from_this(), parameter.unsafeGetTensorImpl()));
+    parameter_hooked_ = true;
   }
+  settled_ = parameter_hooked_;
   if (!parameter.requires_grad()) return {};
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  if (parameter_hooked_) return accumulator;
+  // There is room for one of these, too: hooks of the user come first, and throw it away.
+  if (!has_hooker_ && torch::autograd::impl::hooks(parameter).empty()) {
+    torch::autograd::impl::add_hook(
+        parameter,
+        std::make_unique<AccumulatorHooker>(shared_from_this(), parameter.unsafeGetTensorImpl()));
+    has_hooker_ = true;
+  }
   if (hooked_ != accumulator.get()) {
     hooked_ = accumulator.get();
     accumulator->add_post_hook(
-        std::make_unique<AccumulatedHook>(shared_from_this(), accumulator.get()));
+        std::make_unique<AccumulatorHook>(shared_from_this(), accumulator.get()));
   }
   return accumulator;
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -22,10 +23,11 @@ using GradientAccumulator =
 // it is reduced once. One for each parameter of the process, found by the tensor object; lives as
 // long as a reducer or a hook of the parameter does. Thread-safe.
 //
-// Its hooks tell that reducer when autograd has accumulated the gradient. One sits on the gradient
-// accumulator, and goes with it when the parameter is converted or moved to a device; the other
-// sits on the parameter, runs before the accumulator and sees that the first is there. Where the
-// user has hooks of his own on the parameter it cannot: hook() is called in each step, too.
+// A hook tells that reducer when autograd has accumulated the gradient. It sits on the parameter,
+// also while that is frozen, converted or moved to a device. There is room for one: where the user
+// has such a hook of his own, ours sits on the gradient accumulator. A converted parameter leaves
+// that behind; a hook of another kind, before the accumulator, sees to the new one. Where the user
+// has one of those too it cannot: hook() is called in each step.
 class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
  public:
   static std::shared_ptr<GradientOwners> of(const at::Tensor& parameter);
@@ -43,9 +45,12 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
 
   // The parameter's accumulator, with the hook on it; null while the parameter is frozen.
   GradientAccumulator hook(const at::Tensor& parameter) EXCLUDES(mutex_);
+  // hook() has nothing to do: the parameter itself has the hook.
+  bool settled() const { return settled_.load(std::memory_order_relaxed); }
 
  private:
-  friend class AccumulatedHook;
+  friend class AccumulatorHook;
+  friend class AccumulatorHooker;
   friend class ParameterHook;
   struct Owner {
     std::weak_ptr<GradientReducer> reducer;
@@ -58,7 +63,8 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
       : parameter_(parameter.unsafeGetTensorImpl()) {}
   void gradient_is_there() EXCLUDES(mutex_);
   void accumulator_ends(const torch::autograd::Node* accumulator) EXCLUDES(mutex_);
-  void parameter_unhooked() EXCLUDES(mutex_);
+  void parameter_unhooked(c10::TensorImpl* parameter) EXCLUDES(mutex_);
+  void hooker_ends() EXCLUDES(mutex_);
   // The latest that lives, and the parameter's position there.
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> top() REQUIRES(mutex_);
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> latest() EXCLUDES(mutex_);
@@ -67,7 +73,9 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   Mutex mutex_;
   std::vector<Owner> owners_ GUARDED_BY(mutex_);
   const torch::autograd::Node* hooked_ GUARDED_BY(mutex_) = nullptr;  // the accumulator with a hook
+  std::atomic<bool> settled_ = false;
   bool parameter_hooked_ GUARDED_BY(mutex_) = false;
+  bool has_hooker_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ciranda

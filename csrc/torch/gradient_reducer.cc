@@ -102,11 +102,13 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
   place_unfrozen();
 }
 
-// Sees to it that the hooks are where autograd runs them: a parameter that was converted has
-// another accumulator.
+// Sees to it that hooks and places are where autograd looks for them: a parameter that was
+// converted has another accumulator.
 void GradientReducer::follow() {
   for (Candidate& candidate : candidates_) {
     if (candidate.foreign) continue;
+    const bool known = !candidate.placed || candidate.bucket->knows_accumulator(candidate.slot);
+    if (known && candidate.owners->settled()) continue;
     const auto accumulator = candidate.owners->hook(candidate.parameter);
     if (accumulator && candidate.placed) candidate.bucket->follow(candidate.slot, accumulator);
   }
