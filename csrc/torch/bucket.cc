@@ -54,7 +54,7 @@ void fill_with_zeros(at::Tensor& memory) {
 }
 
 void copy_values(const at::Tensor& to, const at::Tensor& from) {
-  if (to.is_cpu() && same_layout(to, from)) {
+  if (to.is_cpu() && same_layout(to, from) && !is_lazy(to) && !is_lazy(from)) {
     kernels::copy(data_of(to), static_cast<const std::byte*>(from.const_data_ptr()), to.nbytes());
   } else {
     const at::NoGradGuard no_grad;
