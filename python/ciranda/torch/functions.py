@@ -80,19 +80,31 @@ def broadcast_optimizer_state(
     """Gives every rank the root's optimizer state and hyper-parameters. Blocking.
 
     No step is run: parameters and step counts of the root stay as they are, and ranks without
-    state get the root's. `model` is accepted for Horovod's scripts and not needed.
+    state get the root's. `model` is accepted for Horovod's scripts and not needed. Where the root's
+    state_dict() raises, every rank does.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: LBFGS keeps state that cannot be broadcast")
+    what = "broadcast_optimizer_state"
     tensors: list[torch.Tensor] = []
-    structure = None
+    structure, problem = None, None
     if _C.rank() == root_rank:
-        structure = _take_tensors(optimizer.state_dict(), tensors)
-    structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state")
+        try:
+            # Also here: it may convert what it loads, and all ranks shall have the same.
+            optimizer.load_state_dict(optimizer.state_dict())
+            structure = _take_tensors(optimizer.state_dict(), tensors)
+        except Exception as error:
+            problem = error
+    said = problem and f"{type(problem).__name__}: {problem}"
+    structure, said = broadcast_object((structure, said), root_rank, name=what)
+    if problem is not None:
+        raise problem
+    if said is not None:
+        raise InvalidArgumentError(f"{what}: rank {root_rank} has no state to send ({said})")
     if _C.rank() != root_rank:
         state = _put_tensors(structure, tensors)
     if tensors:
-        _C.broadcast_tensors(tensors, root_rank, "broadcast_optimizer_state.tensors")
+        _C.broadcast_tensors(tensors, root_rank, f"{what}.tensors")
     if _C.rank() != root_rank:
         optimizer.load_state_dict(state)
 
