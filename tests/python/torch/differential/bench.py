@@ -122,7 +122,11 @@ class Bench:
     # --- gradients ---
 
     def loss(
-        self, rng: random.Random, parameters: list[nn.Parameter], everywhere: bool = False
+        self,
+        rng: random.Random,
+        parameters: list[nn.Parameter],
+        everywhere: bool = False,
+        overflows_on: int | None = None,
     ) -> torch.Tensor | None:
         """Of some or all of them, perhaps of others on each rank; None if there is none."""
         trainable = [p for p in parameters if p.requires_grad]
@@ -140,8 +144,15 @@ class Bench:
             names = self.names(own)
             if rank == 0 or names != self.names(used[0]):
                 self.say(f"loss of {names}" + (f" on rank {rank}" if rank else ""))
+        if overflows_on is not None:
+            self.say(f"loss *= inf on rank {overflows_on}")
         salt = rng.randrange(2**31)
-        return self.world.loss(lambda rank: _sum_of_terms(used[rank], salt, rank))
+
+        def of_rank(rank: int) -> torch.Tensor:
+            loss = _sum_of_terms(used[rank], salt, rank)
+            return loss * float("inf") if rank == overflows_on else loss
+
+        return self.world.loss(of_rank)
 
     def backward(self, loss: torch.Tensor, parameters: Iterable[nn.Parameter], **how: Any) -> None:
         self.say(f"loss.backward({', '.join(f'{name}={value}' for name, value in how.items())})")

@@ -559,6 +559,40 @@ def two_steps_after_one_backward_with_a_sum(w: World) -> None:
 
 
 @script()
+def a_gradient_that_is_negated_lazily(w: World) -> None:
+    p = ramp(700)
+    optimizer = w.distribute(SGD([p], lr=0.001))
+    for _ in range(2):
+        optimizer.zero_grad()
+        (own,) = torch.autograd.grad(bowl(w, p), p)
+        p.grad = torch.complex(own, own).conj().imag
+        optimizer.step()
+        look(w, p=p)
+
+
+@script()
+def a_parameter_appended_and_used_alone_on_one_rank(w: World) -> None:
+    p, q = ramp(5), ramp(700)
+    optimizer = w.distribute(SGD([p], lr=0.1))
+    optimizer.param_groups[0]["params"].append(q)
+    optimizer.zero_grad()
+    w.loss(lambda rank: (q * q).sum() + ((p * rank).sum() if rank == 1 else 0)).backward()
+    optimizer.step()
+    look(w, p=p, q=q)
+
+
+@script(modes=("auto", False))
+def a_broadcast_state_that_torch_converts(w: World) -> None:
+    p = ramp(700)
+    optimizer = w.distribute(torch.optim.NAdam([p], lr=0.01))
+    for _ in range(2):
+        train(w, optimizer, [p])
+        w.broadcast_optimizer_state(optimizer)
+        w.look("state", optimizer.state_dict())
+    look(w, p=p)
+
+
+@script()
 def steps_without_zero_grad(w: World) -> None:
     p = ramp(700)
     optimizer = w.distribute(SGD([p], lr=0.001))
