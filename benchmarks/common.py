@@ -265,6 +265,9 @@ class Samples:
     def minus(self, other: Samples) -> Samples:
         return Samples([a - b for a, b in zip(self.values, other.values, strict=True)])
 
+    def at(self, rounds: Sequence[int]) -> Samples:
+        return Samples([self.values[index] for index in rounds])
+
     def scaled(self, factor: float) -> Samples:
         return Samples([value * factor for value in self.values])
 
@@ -318,6 +321,15 @@ def core_round_trip_ns() -> int | None:
     command = [str(built[0]), "--benchmark_format=json", "--benchmark_min_time=0.2"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     return round(json.loads(answer.stdout)["benchmarks"][0]["real_time"])
+
+
+def stolen_s() -> float:
+    """For how long this virtual machine's cores were kept for others, since boot; 0 where nobody
+    says."""
+    with contextlib.suppress(OSError, IndexError):
+        ticks = int(Path("/proc/stat").read_text().splitlines()[0].split()[8])
+        return ticks / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def machine() -> Json:

@@ -18,6 +18,8 @@ class ModelRun:
     def __init__(self, model: str) -> None:
         self.model = model
         self.rates: dict[str, common.Samples] = {}
+        self.met: dict[str, dict[str, common.Samples]] = {}
+        self.core_round_trips_ns = common.Samples()
         self.ddp_settings: common.Json | None = None
         self.ddp_search: dict[str, float] = {}
         self.description: common.Json = {}
@@ -38,10 +40,28 @@ class ModelRun:
             for side in talking:
                 training.images_per_s(side, max(training.WARM_UP_STEPS, steps // 4))
             for _ in range(common.ROUNDS_PER_START):
+                self.core_round_trips_ns.add(common.core_round_trip_ns() or 0)
                 for side in (one, alone):
                     rate, _ = training.images_per_s_alone(side, training.WINDOW_S[self.model])
                     self.rates.setdefault(side.name, common.Samples()).add(rate)
-                training.measure_in_turn(talking, steps, self.rates)
+                training.measure_in_turn(talking, steps, self.rates, self.met)
+
+    def rows_of_what_was_met(self) -> list[list[str]]:
+        """For each side what the slower half of its rounds met, and what the faster."""
+        rows = []
+        for side in ("lockstep", *OURS):
+            met = {"core to core and back, ns": self.core_round_trips_ns, **self.met[side]}
+            ratios = self.rates[side].over(self.rates["alone"]).values
+            order = sorted(range(len(ratios)), key=ratios.__getitem__)
+            halves = (order[: len(order) // 2], order[len(order) // 2 :])
+            rows.append(
+                [f"{self.model}: {side}"]
+                + [
+                    " / ".join(f"{samples.at(half).median:.2f}" for half in halves)
+                    for samples in (common.Samples(ratios), *met.values())
+                ]
+            )
+        return rows
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +84,7 @@ def test_training(model: str, finished: dict[str, ModelRun], benchmark: Any) -> 
 
 
 def write(report: Report, runs: dict[str, ModelRun]) -> None:
-    rows, limits = [], []
+    rows, limits, met = [], [], []
     for model, run in runs.items():
         about, settings = run.description, run.ddp_settings or {}
         interfaces = settings.get("interfaces") or "default interface"
@@ -83,6 +103,7 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
                 *(run.rates[side].over(run.rates["lockstep"]).show() for side in OURS),
             ]
         )
+        met += run.rows_of_what_was_met()
         for side, key in (("ciranda", "training"), ("ciranda host", "host")):
             for peer, title in (
                 ("alone", "no communication"),
@@ -95,6 +116,8 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
         report.data[model] = {
             **about,
             "images_per_s": common.as_json(run.rates),
+            "met": {side: common.as_json(met) for side, met in run.met.items()},
+            "core_round_trips_ns": run.core_round_trips_ns.values,
             "ddp_settings": settings,
             "ddp_search_images_per_s": run.ddp_search,
         }
@@ -120,6 +143,15 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
             *(f"{side} ÷ a barrier a step" for side in OURS),
         ],
         limits,
+    )
+    report.table(
+        [
+            "slower half of the rounds / faster half, medians",
+            "÷ no communication",
+            "core to core and back, ns",
+            *next(iter(next(iter(runs.values())).met.values())),
+        ],
+        met,
     )
     report.draw({model: run.rates for model, run in runs.items()}, "images/s")
     report.save()

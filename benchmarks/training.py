@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from benchmarks.common import Json, Samples, Side
+from benchmarks.common import Json, Samples, Side, stolen_s
 
 MODELS = ("mlp", "deep", "small", "wide")
 WINDOW_S = {"mlp": 1.0, "deep": 1.5, "small": 1.5, "wide": 2.5}
@@ -27,16 +27,42 @@ def images_per_s_alone(side: Side, seconds: float) -> tuple[float, float]:
 
 def images_per_s(side: Side, steps: int) -> float:
     """Equally many steps on each rank; the slower one says when they are done."""
-    replies = side.ask({"steps": steps})
+    return _rate(side.ask({"steps": steps}))
+
+
+def _rate(replies: list[Json]) -> float:
     return float(
         sum(reply["images"] for reply in replies) / max(reply["elapsed_s"] for reply in replies)
     )
 
 
-def measure_in_turn(sides: Iterable[Side], steps: int, rates: dict[str, Samples]) -> None:
-    """Adds the images/s of each side to its samples."""
+def measure_in_turn(
+    sides: Iterable[Side],
+    steps: int,
+    rates: dict[str, Samples],
+    met: dict[str, dict[str, Samples]] | None = None,
+) -> None:
+    """Adds the images/s of each side to its samples, and to `met` what its window met."""
     for side in sides:
-        rates.setdefault(side.name, Samples()).add(images_per_s(side, steps))
+        stolen_before = stolen_s()
+        replies = side.ask({"steps": steps})
+        rates.setdefault(side.name, Samples()).add(_rate(replies))
+        if met is None:
+            continue
+        elapsed_s = max(reply["elapsed_s"] for reply in replies)
+        for what, value in {
+            "cores kept for others, %": 100 * (stolen_s() - stolen_before) / elapsed_s,
+            "sleeps a step": sum(reply["sleeps"] for reply in replies) / steps,
+            "preemptions a step": sum(reply["preemptions"] for reply in replies) / steps,
+            "skew of a step, %": _skew(replies),
+        }.items():
+            met.setdefault(side.name, {}).setdefault(what, Samples()).add(value)
+
+
+def _skew(replies: list[Json]) -> float:
+    """How much longer than their median the slowest tenth of the steps took."""
+    steps = sorted(step for reply in replies for step in reply["step_s"])
+    return 100 * (statistics.mean(steps[-len(steps) // 10 :]) / statistics.median(steps) - 1)
 
 
 def best_ddp_settings(

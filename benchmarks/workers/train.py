@@ -12,6 +12,7 @@ ciranda   DistributedOptimizer; repeated: every rank steps alone; host: reduced 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -247,6 +248,7 @@ def run_steps(trainer: Trainer, command: control.Command) -> control.Reply:
     """`steps` of them, or for processes that need not agree as many as fit in `seconds`."""
     clock = time.perf_counter
     step_s = []
+    before = resource.getrusage(resource.RUSAGE_SELF)
     start = last = clock()
     # Sides that talk must do equally many.
     while (
@@ -256,7 +258,14 @@ def run_steps(trainer: Trainer, command: control.Command) -> control.Reply:
         now = clock()
         step_s.append(now - last)
         last = now
-    return {"images": len(step_s) * trainer.job.batch, "elapsed_s": last - start, "step_s": step_s}
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "images": len(step_s) * trainer.job.batch,
+        "elapsed_s": last - start,
+        "step_s": step_s,
+        "sleeps": after.ru_nvcsw - before.ru_nvcsw,
+        "preemptions": after.ru_nivcsw - before.ru_nivcsw,
+    }
 
 
 def memory() -> control.Reply:
