@@ -116,7 +116,7 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
         report.data[model] = {
             **about,
             "images_per_s": common.as_json(run.rates),
-            "met": {side: common.as_json(met) for side, met in run.met.items()},
+            "met": {side: common.as_json(samples) for side, samples in run.met.items()},
             "core_round_trips_ns": run.core_round_trips_ns.values,
             "ddp_settings": settings,
             "ddp_search_images_per_s": run.ddp_search,

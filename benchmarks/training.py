@@ -31,9 +31,11 @@ def images_per_s(side: Side, steps: int) -> float:
 
 
 def _rate(replies: list[Json]) -> float:
-    return float(
-        sum(reply["images"] for reply in replies) / max(reply["elapsed_s"] for reply in replies)
-    )
+    return float(sum(reply["images"] for reply in replies) / _elapsed_s(replies))
+
+
+def _elapsed_s(replies: list[Json]) -> float:
+    return float(max(reply["elapsed_s"] for reply in replies))
 
 
 def measure_in_turn(
@@ -49,9 +51,9 @@ def measure_in_turn(
         rates.setdefault(side.name, Samples()).add(_rate(replies))
         if met is None:
             continue
-        elapsed_s = max(reply["elapsed_s"] for reply in replies)
+        stolen = (stolen_s() - stolen_before) / _elapsed_s(replies)
         for what, value in {
-            "cores kept for others, %": 100 * (stolen_s() - stolen_before) / elapsed_s,
+            "cores kept for others, %": 100 * stolen,
             "sleeps a step": sum(reply["sleeps"] for reply in replies) / steps,
             "preemptions a step": sum(reply["preemptions"] for reply in replies) / steps,
             "skew of a step, %": _skew(replies),

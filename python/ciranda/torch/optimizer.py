@@ -251,7 +251,7 @@ class _Distributed:
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's own. What backward passes have added up for this step is forgotten."""
-        self._find_new_parameters(appended_only=True)
+        self._find_new_parameters(lengths_only=True)
         self._ciranda_reducer.settle()
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
@@ -271,13 +271,14 @@ class _Distributed:
         else:
             self._ciranda_reducer.add_parameters(added)
 
-    def _find_new_parameters(self, appended_only: bool = False) -> None:
-        """A program may edit the lists of param_groups itself."""
+    def _find_new_parameters(self, lengths_only: bool = False) -> None:
+        """A program may edit the lists of param_groups itself. `lengths_only`: one parameter in
+        place of another is left for step() to find."""
         groups = self.param_groups  # type: ignore[attr-defined]
         known = self._ciranda_parameters
         lists = [group["params"] for group in groups]
         if sum(map(len, lists)) == len(known) and (
-            appended_only or all(map(operator.is_, itertools.chain.from_iterable(lists), known))
+            lengths_only or all(map(operator.is_, itertools.chain.from_iterable(lists), known))
         ):
             return
         added = [
