@@ -62,6 +62,13 @@ void copy_values(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
+// The gradient is element for element what lies, or shall lie, at slot.data.
+bool is_plain(const at::Tensor& gradient, const BucketSlot& slot, c10::ScalarType dtype) {
+  return slot.data != nullptr && gradient.is_cpu() && gradient.is_contiguous() &&
+         gradient.scalar_type() == dtype && gradient.sizes() == slot.parameter.sizes() &&
+         !is_lazy(gradient);
+}
+
 bool lies_in(const at::Tensor& gradient, const at::Tensor& memory) {
   return gradient.const_data_ptr() == memory.const_data_ptr() && same_layout(gradient, memory);
 }
@@ -113,8 +120,8 @@ void Bucket::share_step() {
                      .parameter = slot.parameter,
                      .begin = slot.begin,
                      .end = slot.begin + slot.parameter.numel(),
-                     .sizes = slot.memory.sizes().vec(),
-                     .strides = slot.memory.strides().vec()});
+                     .sizes = c10::DimVector(slot.memory.sizes()),
+                     .strides = c10::DimVector(slot.memory.strides())});
   }
   host_step_ = std::make_unique<HostStep>(engine_, options_.name + "/step", dtype_, elements_,
                                           std::move(slots), options_.share_parameters);
@@ -157,6 +164,7 @@ void Bucket::lay_out() {
   for (BucketSlot& slot : slots_) {
     if (slot.by_rows) {
       slot.memory.reset();
+      slot.data = nullptr;
       slot.place.reset();
       continue;
     }
@@ -169,6 +177,7 @@ void Bucket::lay_out() {
           data_of(memory) + static_cast<std::size_t>(slot.begin) * element_bytes,
           slot.parameter.sizes(), strides, [memory](void*) {}, memory.options());
     }
+    slot.data = !device_ && slot.memory.is_contiguous() ? data_of(slot.memory) : nullptr;
     if (slot.place) {
       slot.place->move_to(slot.memory);
     } else if (slot.memory.nbytes() >= kPlaceBytesMin) {
@@ -220,6 +229,7 @@ void Bucket::take_gradient(std::size_t index) {
   const bool dense = slot.used && !slot.sparse;
   if (slot.place) slot.place->learn(dense ? gradient.const_data_ptr() : nullptr);
   slot.in_place = dense && slot.place && lies_in(gradient, slot.memory);
+  strays_ = strays_ || (dense && slot.place && !slot.in_place);
   if (!slot.by_rows && !slot.in_place) {
     if (slot.place && slot.place->occupied()) move_away();
     if (dense) {
@@ -237,6 +247,12 @@ void Bucket::take_gradient(std::size_t index) {
 // This rank's gradient into the memory.
 void Bucket::copy_in(const BucketSlot& slot) {
   const at::Tensor& gradient = slot.parameter.grad();
+  if (is_plain(gradient, slot, dtype_)) {
+    kernels::copy(slot.data, static_cast<const std::byte*>(gradient.const_data_ptr()),
+                  gradient.nbytes());
+    moved_bytes_ += gradient.nbytes();
+    return;
+  }
   if (gradient.scalar_type() != slot.memory.scalar_type()) {
     refuse_change(slot, c10::toString(gradient.scalar_type()),
                   c10::toString(slot.memory.scalar_type()), "convert");
@@ -282,6 +298,10 @@ void Bucket::set_foreign(std::size_t index, bool foreign) {
     slot.ready = false;
     ++missing_;
   }
+}
+
+void Bucket::forget_reduced() {
+  for (BucketSlot& slot : slots_) slot.reduced.reset();
 }
 
 bool Bucket::foreign() const {
@@ -415,6 +435,8 @@ void Bucket::copy_out(BucketSlot& slot) {
     at::Tensor placed = replaceable && slot.place ? slot.place->lend() : at::Tensor();
     if (placed.defined()) {
       gradient = std::move(placed);
+    } else if (dense && is_plain(gradient, slot, slot.memory.scalar_type())) {
+      kernels::copy(data_of(gradient), slot.data, gradient.nbytes());
     } else if (dense && gradient.is_non_overlapping_and_dense()) {
       copy_values(gradient, slot.memory);
     } else {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/runtime/engine.h"
@@ -25,6 +26,9 @@ struct BucketSlot {
   // The gradient's memory in the bucket, with the parameter's shape, dtype and strides: never the
   // user's. Undefined with `by_rows`.
   at::Tensor memory;
+  // Its first byte where it is contiguous, on the CPU: for what is done for each gradient, no look
+  // at two tensors is needed then.
+  std::byte* data = nullptr;
   std::int64_t begin = 0;  // in the bucket, in elements
   // Lets p.grad lie there; not for small gradients.
   std::unique_ptr<GradientPlace> place = nullptr;
@@ -85,6 +89,10 @@ class Bucket {
   void take_gradient(std::size_t index);
   // The same for slots without a gradient in the bucket, and for those that have another one now.
   void take_missing();
+  // A gradient was not born in its place since the last call: knows_accumulator() may say why.
+  bool had_strays() { return std::exchange(strays_, false); }
+  // That gradients are reduced.
+  void forget_reduced();
   // Whether gradients of slot `index` can be born in their place: else follow().
   bool knows_accumulator(std::size_t index) const;
   // The parameter of slot `index` has another accumulator now.
@@ -163,6 +171,7 @@ class Bucket {
   std::int64_t elements_ = 0;        // in the arena: gradients, padding and counters
   std::int64_t counters_begin_ = 0;  // element at which the counters start
   std::uint64_t moved_bytes_ = 0;
+  bool strays_ = false;
   ArenaBuffer arena_;
   at::Tensor memory_;                        // the arena, as elements_ of dtype_
   std::unique_ptr<DeviceGradients> device_;  // null on the CPU

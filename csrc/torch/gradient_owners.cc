@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "torch/default_world.h"
@@ -124,7 +125,8 @@ void GradientOwners::remove(const GradientReducer* reducer) {
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> now;
   {
     const MutexLock lock(mutex_);
-    std::erase_if(owners_, [&](const Owner& owner) { return owner.address == reducer; });
+    const auto ends = [&](const Owner& owner) { return owner.address == reducer; };
+    owners_.erase(std::remove_if(owners_.begin(), owners_.end(), ends), owners_.end());
     now = top();
   }
   if (now.first) now.first->set_foreign(now.second, false);
@@ -167,8 +169,10 @@ void GradientOwners::parameter_unhooked(c10::TensorImpl* parameter) {
     parameter_hooked_ = false;
     settled_ = false;
   }
-  if (c10::raw::intrusive_ptr::use_count(parameter) == 0 || !owner()) return;
+  const auto reducer = owner();
+  if (c10::raw::intrusive_ptr::use_count(parameter) == 0 || !reducer) return;
   hook(tensor_of(parameter));
+  reducer->look_for_hooks();
 }
 
 void GradientOwners::hooker_ends() {

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "core/base/mutex.h"
 
@@ -71,7 +71,7 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
 
   const Key parameter_;
   Mutex mutex_;
-  std::vector<Owner> owners_ GUARDED_BY(mutex_);
+  c10::SmallVector<Owner, 1> owners_ GUARDED_BY(mutex_);  // nearly always one: no other memory
   const torch::autograd::Node* hooked_ GUARDED_BY(mutex_) = nullptr;  // the accumulator with a hook
   std::atomic<bool> settled_ = false;
   bool parameter_hooked_ GUARDED_BY(mutex_) = false;

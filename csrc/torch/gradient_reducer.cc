@@ -95,6 +95,8 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
                              .rule = shared_step_ ? rules.at(i) : 0});
       ++unplaced_;
     }
+    look_for_hooks_ = true;
+    look_for_hooks_ = true;
   }
   for (std::size_t i = 0; i < owners.size(); ++i) owners[i]->add(shared_from_this(), first + i);
   const MutexLock lock(mutex_);
@@ -105,19 +107,26 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
 // Sees to it that hooks and places are where autograd looks for them: a parameter that was
 // converted has another accumulator.
 void GradientReducer::follow() {
+  bool needed = look_for_hooks_.exchange(false);
+  for (const auto& bucket : buckets_) needed = bucket->had_strays() || needed;
+  if (!needed) return;
   for (Candidate& candidate : candidates_) {
     if (candidate.foreign) continue;
     const bool known = !candidate.placed || candidate.bucket->knows_accumulator(candidate.slot);
     if (known && candidate.owners->settled()) continue;
     const auto accumulator = candidate.owners->hook(candidate.parameter);
     if (accumulator && candidate.placed) candidate.bucket->follow(candidate.slot, accumulator);
+    if (!candidate.owners->settled()) look_for_hooks_ = true;
   }
 }
 
 void GradientReducer::set_foreign(std::size_t position, bool foreign) {
   const MutexLock lock(mutex_);
   Candidate& candidate = candidates_.at(position);
+  if (candidate.foreign == foreign) return;
   candidate.foreign = foreign;
+  foreign ? ++foreign_ : --foreign_;
+  if (!foreign) look_for_hooks_ = true;
   if (candidate.placed) candidate.bucket->set_foreign(candidate.slot, foreign);
 }
 
@@ -389,6 +398,7 @@ void GradientReducer::synchronize_foreign() {
   std::map<std::uint64_t, std::shared_ptr<GradientReducer>> owners;
   {
     const MutexLock lock(mutex_);
+    if (foreign_ == 0) return;
     for (const Candidate& candidate : candidates_) {
       if (!candidate.foreign) continue;
       auto owner = candidate.owners->owner();
@@ -471,8 +481,10 @@ void GradientReducer::settle() {
   std::vector<std::shared_ptr<GradientOwners>> foreign;
   {
     const MutexLock lock(mutex_);
-    for (const Candidate& candidate : candidates_) {
-      if (candidate.foreign) foreign.push_back(candidate.owners);
+    if (foreign_ > 0) {
+      for (const Candidate& candidate : candidates_) {
+        if (candidate.foreign) foreign.push_back(candidate.owners);
+      }
     }
   }
   for (const auto& owners : foreign) owners->forget();
@@ -491,9 +503,7 @@ void GradientReducer::settle() {
                                  [](const auto& bucket) { return bucket->begun(); });
   if (begun && options_.reduce_in_backward) reduce_now();
   start_step();
-  for (const Candidate& candidate : candidates_) {
-    if (candidate.placed) candidate.bucket->slots()[candidate.slot].reduced.reset();
-  }
+  for (const auto& bucket : buckets_) bucket->forget_reduced();
 }
 
 void GradientReducer::forget(std::size_t position) {
@@ -550,9 +560,13 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
     throw;
   }
   StepOutcome outcome;
+  adopts_ = false;
   for (std::size_t position = 0; position < candidates_.size(); ++position) {
     Candidate& candidate = candidates_[position];
-    if (!candidate.placed) continue;
+    if (!candidate.placed) {
+      adopts_ = adopts_ || candidate.state;
+      continue;
+    }
     const bool adopted = std::exchange(candidate.state, std::nullopt).has_value();
     bool first = false;
     if (candidate.bucket->dense_anywhere(candidate.slot)) {
@@ -573,6 +587,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
   if (add_up && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
   if (!object) {
     for (Candidate& candidate : candidates_) {
+      if (!adopts_) break;
       if (!candidate.placed || !candidate.state) continue;
       candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
     }
@@ -619,6 +634,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
 // What stands against a shared step now, as the rest of a sentence.
 std::string GradientReducer::objection_now() {
   for (const Candidate& candidate : candidates_) {
+    if (foreign_ == 0) break;
     if (candidate.foreign) return "another optimizer has parameter '" + candidate.name + "' too";
   }
   for (const auto& bucket : buckets_) {
@@ -655,6 +671,7 @@ void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
     candidate.bucket->host_step()->adopt(candidate.slot, state);
   } else {
     candidate.state = std::move(state);
+    adopts_ = true;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <ciranda/distributed_options.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -132,7 +133,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // Of GradientOwners. In a thread of autograd, without the GIL:
   void gradient_is_there(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
-  void forget(std::size_t position) EXCLUDES(mutex_);  // that the gradient was reduced
+  void look_for_hooks() { look_for_hooks_.store(true); }  // in the next follow()
+  void forget(std::size_t position) EXCLUDES(mutex_);     // that the gradient was reduced
   // The two have parameters in common: a pass that reaches one is a pass of both, so that ranks
   // which use other parameters of them end it alike.
   void link(const std::shared_ptr<GradientReducer>& other) EXCLUDES(mutex_);
@@ -179,6 +181,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   bool gradients_spoiled_ GUARDED_BY(mutex_) = false;
   std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
   std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
+  std::size_t foreign_ GUARDED_BY(mutex_) = 0;   // candidates
+  std::atomic<bool> look_for_hooks_ = true;      // some may not be where autograd runs them
+  bool adopts_ GUARDED_BY(mutex_) = false;       // a candidate has state to adopt
   struct WordedRule {
     kernels::UpdateRule rule;
     std::string words;  // made once, not at every step

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <array>
 #include <cstdint>
@@ -23,8 +24,8 @@ struct StepSlot {
   at::Tensor parameter;
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::vector<std::int64_t> sizes = {};
-  std::vector<std::int64_t> strides = {};
+  c10::DimVector sizes = {};
+  c10::DimVector strides = {};
 };
 
 // The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has
