@@ -217,9 +217,12 @@ void Bucket::move_sparse_out() {
 }
 
 void Bucket::take_gradient(std::size_t index) {
-  BucketSlot& slot = slots_[index];
+  slots_[index].reduced.reset();
+  put_in(slots_[index]);
+}
+
+void Bucket::put_in(BucketSlot& slot) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
-  slot.reduced.reset();
   slot.used = gradient.defined() && !slot.foreign;
   slot.sparse = slot.used && gradient.layout() != c10::Layout::Strided;
   if (slot.sparse && options_.sparse_as_dense) {
@@ -239,7 +242,7 @@ void Bucket::take_gradient(std::size_t index) {
     }
   }
   if (device_) device_->written();
-  slot.taken = TensorStamp(gradient);
+  slot.taken.renew(gradient);
   if (!slot.ready) --missing_;
   slot.ready = true;
 }
@@ -300,8 +303,12 @@ void Bucket::set_foreign(std::size_t index, bool foreign) {
   }
 }
 
-void Bucket::forget_reduced() {
-  for (BucketSlot& slot : slots_) slot.reduced.reset();
+void Bucket::forget_gradients() {
+  CIRANDA_ASSERT(!submitted());
+  for (BucketSlot& slot : slots_) {
+    slot.taken = TensorStamp();
+    slot.reduced.reset();
+  }
 }
 
 bool Bucket::foreign() const {
@@ -348,12 +355,8 @@ void Bucket::submit_objection(bool squares) {
 
 void Bucket::take_gradients() {
   CIRANDA_ASSERT(host_step_ && !submitted());
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    BucketSlot& slot = slots_[i];
-    if (is_taken(slot)) continue;
-    auto reduced = slot.reduced;
-    take_gradient(i);
-    slot.reduced = std::move(reduced);
+  for (BucketSlot& slot : slots_) {
+    if (!is_taken(slot)) put_in(slot);
   }
   open_places(false);
   write_counters();
@@ -426,7 +429,7 @@ void Bucket::publish() {
   }
 }
 
-void Bucket::copy_out(BucketSlot& slot) {
+void Bucket::copy_out(BucketSlot& slot) const {
   at::Tensor& gradient = slot.parameter.mutable_grad();
   const bool dense = gradient.defined() && gradient.layout() == c10::Layout::Strided;
   if (!slot.in_place) {
@@ -435,7 +438,7 @@ void Bucket::copy_out(BucketSlot& slot) {
     at::Tensor placed = replaceable && slot.place ? slot.place->lend() : at::Tensor();
     if (placed.defined()) {
       gradient = std::move(placed);
-    } else if (dense && is_plain(gradient, slot, slot.memory.scalar_type())) {
+    } else if (dense && is_plain(gradient, slot, dtype_)) {
       kernels::copy(data_of(gradient), slot.data, gradient.nbytes());
     } else if (dense && gradient.is_non_overlapping_and_dense()) {
       copy_values(gradient, slot.memory);

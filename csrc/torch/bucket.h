@@ -91,8 +91,9 @@ class Bucket {
   void take_missing();
   // A gradient was not born in its place since the last call: knows_accumulator() may say why.
   bool had_strays() { return std::exchange(strays_, false); }
-  // That gradients are reduced.
-  void forget_reduced();
+  // Those that were taken and those that are reduced: the user throws them away. Nothing is in
+  // flight.
+  void forget_gradients();
   // Whether gradients of slot `index` can be born in their place: else follow().
   bool knows_accumulator(std::size_t index) const;
   // The parameter of slot `index` has another accumulator now.
@@ -126,7 +127,7 @@ class Bucket {
   // user has put something else there meanwhile.
   void publish();
   // What lies in the memory of a slot into its p.grad.
-  static void copy_out(BucketSlot& slot);
+  void copy_out(BucketSlot& slot) const;
   // For the next step. The handles are done.
   void reset();
 
@@ -147,6 +148,7 @@ class Bucket {
   void lay_out();
   void share_step();
   void move_away();
+  void put_in(BucketSlot& slot);
   void copy_in(const BucketSlot& slot);
   static bool is_taken(const BucketSlot& slot);
   void open_places(bool open);

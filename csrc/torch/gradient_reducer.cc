@@ -96,7 +96,6 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
       ++unplaced_;
     }
     look_for_hooks_ = true;
-    look_for_hooks_ = true;
   }
   for (std::size_t i = 0; i < owners.size(); ++i) owners[i]->add(shared_from_this(), first + i);
   const MutexLock lock(mutex_);
@@ -503,7 +502,7 @@ void GradientReducer::settle() {
                                  [](const auto& bucket) { return bucket->begun(); });
   if (begun && options_.reduce_in_backward) reduce_now();
   start_step();
-  for (const auto& bucket : buckets_) bucket->forget_reduced();
+  for (const auto& bucket : buckets_) bucket->forget_gradients();
 }
 
 void GradientReducer::forget(std::size_t position) {
@@ -818,7 +817,7 @@ void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
       gradient = sum.to_dense();
     } else {
       slot.memory.add_(sum);
-      Bucket::copy_out(slot);
+      slots[i].bucket->copy_out(slot);
     }
     slot.reduced = TensorStamp(slot.parameter.grad());
   }

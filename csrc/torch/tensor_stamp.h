@@ -13,10 +13,17 @@ namespace ciranda {
 class TensorStamp {
  public:
   TensorStamp() = default;  // of an undefined tensor
-  explicit TensorStamp(const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    tensor_ = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
-        tensor.getIntrusivePtr());
+  explicit TensorStamp(const at::Tensor& tensor) { renew(tensor); }
+  // As a new one, but counts no user of the object anew where it is the same.
+  void renew(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      *this = TensorStamp();
+      return;
+    }
+    if (tensor_._unsafe_get_target() != tensor.unsafeGetTensorImpl()) {
+      tensor_ = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
+          tensor.getIntrusivePtr());
+    }
     data_ = data_of(tensor);
     version_ = version_of(tensor);
   }
