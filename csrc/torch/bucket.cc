@@ -178,6 +178,7 @@ void Bucket::lay_out() {
           slot.parameter.sizes(), strides, [memory](void*) {}, memory.options());
     }
     slot.data = !device_ && slot.memory.is_contiguous() ? data_of(slot.memory) : nullptr;
+    if (slot.place && slot.place->bytes() != slot.memory.nbytes()) slot.place.reset();
     if (slot.place) {
       slot.place->move_to(slot.memory);
     } else if (slot.memory.nbytes() >= kPlaceBytesMin) {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 
 namespace ciranda {
@@ -70,6 +71,7 @@ class GradientPlaces final : public c10::Allocator {
   static std::size_t hash(std::size_t bytes) { return (bytes / 64) % kHashes; }
   static void release(void* data);
   c10::DataPtr allocate_in_backward(std::size_t bytes) EXCLUDES(mutex_);
+  void answered(std::size_t bytes, const void* data) REQUIRES(mutex_);
   const std::vector<GradientPlace*>& reached() REQUIRES(mutex_);
   static bool watches(const GradientPlace& place, std::size_t bytes);
 
@@ -85,32 +87,39 @@ class GradientPlaces final : public c10::Allocator {
 };
 
 c10::DataPtr GradientPlaces::allocate_in_backward(std::size_t bytes) {
-  c10::DataPtr answer;
+  bool watched = false;
   {
     const MutexLock lock(mutex_);
     for (GradientPlace* place : reached()) {
       if (!watches(*place, bytes)) continue;
-      if (place->awaited_ == static_cast<int>(place->seen_.size()) &&
-          place->open_.load(std::memory_order_acquire) &&
-          !occupied_.contains(place->memory_.const_data_ptr())) {
-        void* data = place->memory_.mutable_data_ptr();
-        occupied_.emplace(data, place->memory_);
-        answer = {data, data, release, c10::Device(c10::DeviceType::CPU)};
-        break;
+      watched = true;
+      if (place->awaited_ != static_cast<int>(place->seen_.size()) ||
+          !place->open_.load(std::memory_order_acquire)) {
+        continue;
       }
+      void* const data = place->memory_.mutable_data_ptr();
+      if (!occupied_.emplace(data, place->memory_).second) continue;
+      answered(bytes, data);
+      return {data, data, release, c10::Device(c10::DeviceType::CPU)};
     }
   }
-  if (!answer) answer = plain_.allocate(bytes);
-  const MutexLock lock(mutex_);
-  for (GradientPlace* place : reached()) {
-    if (watches(*place, bytes)) place->seen_.push_back(answer.get());
+  c10::DataPtr answer = plain_.allocate(bytes);
+  if (watched) {
+    const MutexLock lock(mutex_);
+    answered(bytes, answer.get());
   }
   return answer;
 }
 
+void GradientPlaces::answered(std::size_t bytes, const void* data) {
+  for (GradientPlace* place : reached()) {
+    if (watches(*place, bytes)) place->seen_.push_back(data);
+  }
+}
+
 // A gradient that is added to p.grad is freed, not taken over.
 bool GradientPlaces::watches(const GradientPlace& place, std::size_t bytes) {
-  return place.memory_.nbytes() == bytes && !place.given_up_ && place.awaited_ != kUnlearnable &&
+  return place.bytes_ == bytes && !place.given_up_ && place.awaited_ != kUnlearnable &&
          place.seen_.size() < kSeenMax && !place.parameter_.grad().defined();
 }
 
@@ -145,13 +154,14 @@ const std::vector<GradientPlace*>& GradientPlaces::reached() {
   if (!node) return reached.places;
   for (const torch::autograd::Edge& edge : node->next_edges()) {
     const Node* next = edge.function.get();
-    for (int views = 0; next != nullptr && views <= kViewNodesMax; ++views) {
-      if (const auto place = by_accumulator_.find(next); place != by_accumulator_.end()) {
-        reached.places.push_back(place->second);
-        break;
-      }
-      next = next->num_outputs() == 1 ? next->next_edge(0).function.get() : nullptr;
+    for (int views = 0; next != nullptr && views < kViewNodesMax && next->num_outputs() == 1;
+         ++views) {
+      next = next->next_edge(0).function.get();
     }
+    // An accumulator has no outputs.
+    if (next == nullptr || next->num_outputs() != 0) continue;
+    const auto place = by_accumulator_.find(next);
+    if (place != by_accumulator_.end()) reached.places.push_back(place->second);
   }
   return reached.places;
 }
@@ -161,7 +171,7 @@ void GradientPlaces::add(GradientPlace& place) {
   if (place.accumulator_ == nullptr) return;
   ++version_;
   by_accumulator_[place.accumulator_] = &place;
-  ++sizes_[hash(place.memory_.nbytes())];
+  ++sizes_[hash(place.bytes_)];
 }
 
 void GradientPlaces::remove(GradientPlace& place) {
@@ -170,7 +180,7 @@ void GradientPlaces::remove(GradientPlace& place) {
   ++version_;
   const auto known = by_accumulator_.find(place.accumulator_);
   if (known != by_accumulator_.end() && known->second == &place) by_accumulator_.erase(known);
-  --sizes_[hash(place.memory_.nbytes())];
+  --sizes_[hash(place.bytes_)];
 }
 
 void GradientPlaces::follow(GradientPlace& place, const Node* accumulator) {
@@ -213,6 +223,7 @@ void GradientPlaces::learn(GradientPlace& place, const void* data) {
 
 void GradientPlaces::move(GradientPlace& place, at::Tensor memory) {
   const MutexLock lock(mutex_);
+  CIRANDA_ASSERT(memory.nbytes() == place.bytes());
   std::swap(place.memory_, memory);  // the old one dies outside of the lock, as in release()
 }
 
@@ -224,6 +235,7 @@ void GradientPlaces::give_up(GradientPlace& place) {
 GradientPlace::GradientPlace(at::Tensor memory, at::Tensor parameter, const Node* accumulator)
     : parameter_(std::move(parameter)),
       accumulator_(accumulator),
+      bytes_(memory.nbytes()),
       memory_(std::move(memory)),
       awaited_(kUnknown) {
   GradientPlaces::instance().add(*this);

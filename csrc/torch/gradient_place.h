@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -43,7 +44,8 @@ class GradientPlace {
   at::Tensor lend();
   // A pass has left the gradient at `data`.
   void learn(const void* data);
-  // Other memory from here on; a tensor that lies in the old one keeps it.
+  std::size_t bytes() const { return bytes_; }
+  // Other memory of the same size from here on; a tensor that lies in the old one keeps it.
   void move_to(at::Tensor memory);
   // No tensor shall lie here any more.
   void give_up();
@@ -52,6 +54,7 @@ class GradientPlace {
   friend class GradientPlaces;
   const at::Tensor parameter_;
   const torch::autograd::Node* accumulator_;
+  const std::size_t bytes_;  // of the memory
   std::atomic<bool> open_ = false;
   // Guarded by the mutex of GradientPlaces.
   at::Tensor memory_;
