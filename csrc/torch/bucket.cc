@@ -425,8 +425,18 @@ void Bucket::publish() {
     BucketSlot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
     if (slot.foreign || !slot.taken.same_object(gradient)) continue;
-    if (!slot.by_rows && !slot.sparse && dense_anywhere(i)) copy_out(slot);
-    slot.reduced = TensorStamp(gradient);
+    if (slot.by_rows || slot.sparse || !dense_anywhere(i)) continue;
+    copy_out(slot);
+    slot.taken.renew(gradient);
+  }
+}
+
+void Bucket::note_reduced() {
+  for (BucketSlot& slot : slots_) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (slot.foreign || !slot.taken.same_object(gradient)) continue;
+    slot.reduced = std::exchange(slot.taken, TensorStamp());
+    slot.reduced->renew(gradient);
   }
 }
 

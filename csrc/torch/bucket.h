@@ -126,6 +126,9 @@ class Bucket {
   // The handles are done and good: results into p.grad where any rank had a gradient, unless the
   // user has put something else there meanwhile.
   void publish();
+  // That what is in p.grad is what was reduced. Once all of it has been written: gradients may be
+  // views of one tensor, and each is written to as if the others were.
+  void note_reduced();
   // What lies in the memory of a slot into its p.grad.
   void copy_out(BucketSlot& slot) const;
   // For the next step. The handles are done.

@@ -699,6 +699,9 @@ void GradientReducer::reduce_now() {
       if (!bucket->foreign()) bucket->publish();
     }
     reduce_sparse();
+    for (const auto& bucket : buckets_) {
+      if (!bucket->foreign()) bucket->note_reduced();
+    }
   } catch (...) {
     await_in_flight();
     start_step();
@@ -819,7 +822,7 @@ void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
       slot.memory.add_(sum);
       slots[i].bucket->copy_out(slot);
     }
-    slot.reduced = TensorStamp(slot.parameter.grad());
+    slot.taken.renew(slot.parameter.grad());
   }
 }
 

@@ -301,6 +301,19 @@ def test_sums_are_not_summed_again() -> None:
 
 
 @on_ranks(2)
+def test_gradients_that_are_views_of_one_tensor_are_reduced_once() -> None:
+    # backward of torch.cat gives views: one count of versions for all.
+    weights = [nn.Parameter(torch.ones(8)) for _ in range(3)]
+    optimizer = distributed_sgd(nn.ParameterList(weights))
+    (torch.cat(weights) * (hvd.rank() + 1)).sum().backward()
+    versions = [weight.grad._version for weight in weights]
+    optimizer.synchronize()
+    optimizer.step()
+    assert [weight.grad._version for weight in weights] == versions
+    assert all(torch.equal(weight.grad, torch.full((8,), 1.5)) for weight in weights)
+
+
+@on_ranks(2)
 def test_zero_grad_forgets_passes() -> None:
     model = mlp()
     optimizer = distributed_sgd(model, backward_passes_per_step=2)
