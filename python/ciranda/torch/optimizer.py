@@ -45,6 +45,7 @@ class _Distributed:
     _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
+    _ciranda_inner_class: Any  # the user's
     _parameter_names: dict[torch.Tensor, str]
 
     @property
@@ -57,22 +58,6 @@ class _Distributed:
         """Why the ranks of a host do not share the step, as the rest of a sentence; "" if they
         do."""
         return self._ciranda_why_not_shared
-
-    # --- state: the ranks' own memory while they share the step, torch's afterwards ----------
-
-    @property
-    def state(self) -> Any:
-        """The optimizer's own. With a shared step, from here on each rank has one of its own, and
-        makes its own step."""
-        if self._shares_state():
-            self._own_state(self._ciranda_host_step.copied_state())  # type: ignore[union-attr]
-        return vars(self)["state"]
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        if self._shares_state():
-            self._own_state(state)
-        vars(self)["state"] = state
 
     def _shares_state(self) -> bool:
         return self._ciranda_host_step is not None and not self._ciranda_objection
@@ -225,7 +210,7 @@ class _Distributed:
             if why_not:
                 self._end_shared_step(why_not)
                 self._clip()
-                inner = type(self).__mro__[2].step  # type: ignore[attr-defined]
+                inner = self._ciranda_inner_class.step
                 getattr(inner, "__wrapped__", inner)(self)  # its hooks have run
             elif self._ciranda_max_norm:
                 self._ciranda_norm = self._ciranda_reducer.norm()
@@ -238,6 +223,8 @@ class _Distributed:
         if self._shares_state():
             vars(self)["state"] = host_step.copied_state()
         self._ciranda_host_step = None
+        if type(self) is _distributed_class(self._ciranda_inner_class, _SharesStep):
+            self.__class__ = _distributed_class(self._ciranda_inner_class, _Distributed)
         self._ciranda_why_not_shared = why
         host_step.end()
         warnings.warn(
@@ -294,15 +281,33 @@ class _Distributed:
 
     def __reduce__(self) -> Any:
         # Copies and pickles are the plain optimizer: a reducer belongs to this process.
-        inner_class = type(self).__mro__[2]
+        inner_class = self._ciranda_inner_class
         with self._state_of_torch():
             state = self.__getstate__()  # type: ignore[attr-defined]
         return inner_class.__new__, (inner_class,), state
 
 
+class _SharesStep(_Distributed):
+    """While the ranks share the step: so do they its state, in memory of their own."""
+
+    @property
+    def state(self) -> Any:
+        """The optimizer's own. From here on each rank has one of its own, and makes its own
+        step."""
+        if self._shares_state():
+            self._own_state(self._ciranda_host_step.copied_state())  # type: ignore[union-attr]
+        return vars(self)["state"]
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        if self._shares_state():
+            self._own_state(state)
+        vars(self)["state"] = state
+
+
 @functools.cache
-def _distributed_class(inner_class: Any) -> type:
-    return type(inner_class.__name__, (_Distributed, inner_class), {})
+def _distributed_class(inner_class: Any, base: type[_Distributed]) -> type:
+    return type(inner_class.__name__, (base, inner_class), {"_ciranda_inner_class": inner_class})
 
 
 class _NoReducer:
@@ -501,5 +506,5 @@ def DistributedOptimizer(
     distributed._ciranda_max_norm = max_grad_norm or 0.0
     distributed._ciranda_norm = 0.0
     distributed._parameter_names = {parameter: name for name, parameter in named}
-    optimizer.__class__ = _distributed_class(inner_class)
+    optimizer.__class__ = _distributed_class(inner_class, _SharesStep if shared else _Distributed)
     return distributed
