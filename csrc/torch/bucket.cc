@@ -95,9 +95,9 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options, std::vector<Memb
       missing_(members.size()),
       dtype_(members.front().parameter.scalar_type()) {
   for (Member& member : members) {
-    slots_.push_back({.name = std::move(member.name),
-                      .parameter = std::move(member.parameter),
-                      .accumulator = std::move(member.accumulator)});
+    slots_.push_back({.parameter = std::move(member.parameter),
+                      .accumulator = std::move(member.accumulator),
+                      .name = std::move(member.name)});
   }
   if (options_.stream) {
     device_ = std::make_unique<DeviceGradients>(

@@ -18,18 +18,15 @@
 
 namespace ciranda {
 
-// A parameter's part of a bucket.
-struct BucketSlot {
-  std::string name;
+// A parameter's part of a bucket. What is looked at for each gradient comes first, in two lines of
+// the cache.
+struct alignas(64) BucketSlot {
   at::Tensor parameter;
-  GradientAccumulator accumulator;  // the parameter itself holds only a weak reference
   // The gradient's memory in the bucket, with the parameter's shape, dtype and strides: never the
   // user's. Undefined with `by_rows`.
-  at::Tensor memory;
-  // Its first byte where it is contiguous, on the CPU: for what is done for each gradient, no look
-  // at two tensors is needed then.
+  at::Tensor memory = {};
+  // Its first byte where it is contiguous, on the CPU.
   std::byte* data = nullptr;
-  std::int64_t begin = 0;  // in the bucket, in elements
   // Lets p.grad lie there; not for small gradients.
   std::unique_ptr<GradientPlace> place = nullptr;
   // Gradients of this parameter were sparse: it has only counters in the bucket.
@@ -39,11 +36,14 @@ struct BucketSlot {
   // This rank has put its gradient there (or zeros, `used` false) in this step.
   bool ready = false;
   bool used = false;
-  bool sparse = false;    // the gradient of this step is sparse
-  bool in_place = false;  // p.grad lies in the memory, else the result is copied to it
-  TensorStamp taken;      // the p.grad that was put there
+  bool sparse = false;     // the gradient of this step is sparse
+  bool in_place = false;   // p.grad lies in the memory, else the result is copied to it
+  TensorStamp taken = {};  // the p.grad that was put there
   // What the latest reduction has left in p.grad, until a new gradient is put there.
   std::optional<TensorStamp> reduced = {};
+  std::int64_t begin = 0;           // in the bucket, in elements
+  GradientAccumulator accumulator;  // the parameter itself holds only a weak reference
+  std::string name;
 };
 
 // Gradients that are reduced together, one behind the other in the arena of the host. A large

@@ -42,13 +42,18 @@ class ParameterHook final : public torch::autograd::PostAccumulateGradHook {
   ~ParameterHook() override { owners_->parameter_unhooked(parameter_); }
 
   void operator()(const torch::autograd::Variable& /*parameter*/) override {
-    owners_->gradient_is_there();
+    owners_->gradient_is_there(*this);
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
   void apply_with_saved(torch::autograd::Variable&,
                         torch::dynamo::autograd::SwapSavedVariables&) override {}
 
  private:
+  friend class GradientOwners;
+  // The latest owner, here as well: where hundreds of small parameters are trained, each line of
+  // the cache that a hook has to wait for can be seen in the step. Guarded as those of `owners_`.
+  std::weak_ptr<GradientReducer> reducer_;
+  std::size_t position_ = 0;
   const std::shared_ptr<GradientOwners> owners_;
   c10::TensorImpl* const parameter_;  // holds this hook
 };
@@ -114,6 +119,7 @@ void GradientOwners::add(const std::shared_ptr<GradientReducer>& reducer, std::s
     const MutexLock lock(mutex_);
     before = top();
     owners_.push_back({.reducer = reducer, .address = reducer.get(), .position = position});
+    tell_hook();
   }
   if (!before.first) return;
   before.first->set_foreign(before.second, true);
@@ -122,14 +128,23 @@ void GradientOwners::add(const std::shared_ptr<GradientReducer>& reducer, std::s
 }
 
 void GradientOwners::remove(const GradientReducer* reducer) {
+  if (in_forked_child()) return;
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> now;
   {
     const MutexLock lock(mutex_);
     const auto ends = [&](const Owner& owner) { return owner.address == reducer; };
     owners_.erase(std::remove_if(owners_.begin(), owners_.end(), ends), owners_.end());
+    tell_hook();
     now = top();
   }
   if (now.first) now.first->set_foreign(now.second, false);
+}
+
+void GradientOwners::tell_hook() {
+  if (parameter_hook_ == nullptr) return;
+  const Owner latest = owners_.empty() ? Owner{} : owners_.back();
+  parameter_hook_->reducer_ = latest.reducer;
+  parameter_hook_->position_ = latest.position;
 }
 
 std::pair<std::shared_ptr<GradientReducer>, std::size_t> GradientOwners::top() {
@@ -152,21 +167,39 @@ void GradientOwners::forget() {
   if (const auto [reducer, position] = latest(); reducer) reducer->forget(position);
 }
 
-void GradientOwners::gradient_is_there() {
+void GradientOwners::gradient_is_there(const ParameterHook& hook) {
   if (in_forked_child()) return;  // a backward pass of its own
+  std::shared_ptr<GradientReducer> reducer;
+  std::size_t position = 0;
+  {
+    const MutexLock lock(mutex_);
+    reducer = hook.reducer_.lock();
+    position = hook.position_;
+  }
+  if (reducer) {
+    reducer->gradient_is_there(position);
+  } else {
+    gradient_is_there();  // it is being destroyed
+  }
+}
+
+void GradientOwners::gradient_is_there() {
+  if (in_forked_child()) return;
   if (const auto [reducer, position] = latest(); reducer) reducer->gradient_is_there(position);
 }
 
 void GradientOwners::accumulator_ends(const Node* accumulator) {
+  if (in_forked_child()) return;  // where the mutex may be held for ever
   const MutexLock lock(mutex_);
   if (hooked_ == accumulator) hooked_ = nullptr;
 }
 
 // By a hook of the user, who goes on with backward perhaps, or with the parameter itself.
 void GradientOwners::parameter_unhooked(c10::TensorImpl* parameter) {
+  if (in_forked_child()) return;
   {
     const MutexLock lock(mutex_);
-    parameter_hooked_ = false;
+    parameter_hook_ = nullptr;
     settled_ = false;
   }
   const auto reducer = owner();
@@ -176,6 +209,7 @@ void GradientOwners::parameter_unhooked(c10::TensorImpl* parameter) {
 }
 
 void GradientOwners::hooker_ends() {
+  if (in_forked_child()) return;
   const MutexLock lock(mutex_);
   has_hooker_ = false;
 }
@@ -185,16 +219,17 @@ GradientAccumulator GradientOwners::hook(const at::Tensor& parameter) {
   const MutexLock lock(mutex_);
   const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);
   const bool room = meta->post_acc_grad_hooks_ == nullptr;
-  if (!parameter_hooked_ && hooked_ == nullptr && room) {
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameter,
-        std::make_unique<ParameterHook>(shared_from_this(), parameter.unsafeGetTensorImpl()));
-    parameter_hooked_ = true;
+  if (parameter_hook_ == nullptr && hooked_ == nullptr && room) {
+    auto hook =
+        std::make_unique<ParameterHook>(shared_from_this(), parameter.unsafeGetTensorImpl());
+    parameter_hook_ = hook.get();
+    tell_hook();
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(hook));
   }
-  settled_ = parameter_hooked_;
+  settled_ = parameter_hook_ != nullptr;
   if (!parameter.requires_grad()) return {};
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  if (parameter_hooked_) return accumulator;
+  if (parameter_hook_ != nullptr) return accumulator;
   // There is room for one of these, too: hooks of the user come first, and throw it away.
   if (!has_hooker_ && torch::autograd::impl::hooks(parameter).empty()) {
     torch::autograd::impl::add_hook(

@@ -14,6 +14,7 @@
 namespace ciranda {
 
 class GradientReducer;
+class ParameterHook;
 
 // The pointer type differs between versions of torch.
 using GradientAccumulator =
@@ -61,20 +62,24 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
 
   explicit GradientOwners(const at::Tensor& parameter)
       : parameter_(parameter.unsafeGetTensorImpl()) {}
+  void gradient_is_there(const ParameterHook& hook) EXCLUDES(mutex_);
   void gradient_is_there() EXCLUDES(mutex_);
   void accumulator_ends(const torch::autograd::Node* accumulator) EXCLUDES(mutex_);
   void parameter_unhooked(c10::TensorImpl* parameter) EXCLUDES(mutex_);
   void hooker_ends() EXCLUDES(mutex_);
+  // What the hook on the parameter knows of the owners follows what is known here.
+  void tell_hook() REQUIRES(mutex_);
   // The latest that lives, and the parameter's position there.
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> top() REQUIRES(mutex_);
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> latest() EXCLUDES(mutex_);
 
   const Key parameter_;
-  Mutex mutex_;
+  // One for all parameters, which each hook finds in the cache.
+  static inline Mutex mutex_;
   c10::SmallVector<Owner, 1> owners_ GUARDED_BY(mutex_);  // nearly always one: no other memory
   const torch::autograd::Node* hooked_ GUARDED_BY(mutex_) = nullptr;  // the accumulator with a hook
   std::atomic<bool> settled_ = false;
-  bool parameter_hooked_ GUARDED_BY(mutex_) = false;
+  ParameterHook* parameter_hook_ GUARDED_BY(mutex_) = nullptr;
   bool has_hooker_ GUARDED_BY(mutex_) = false;
 };
 

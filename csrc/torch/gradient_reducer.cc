@@ -89,8 +89,8 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       auto& [name, parameter] = parameters[i];
       owners.push_back(GradientOwners::of(parameter));
-      candidates_.push_back({.name = std::move(name),
-                             .parameter = std::move(parameter),
+      candidates_.push_back({.parameter = std::move(parameter),
+                             .name = std::move(name),
                              .owners = owners.back(),
                              .rule = shared_step_ ? rules.at(i) : 0});
       ++unplaced_;

@@ -111,15 +111,16 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::size_t index = 0;
     BucketSlot& get() const { return bucket->slots()[index]; }
   };
-  struct Candidate {  // any parameter of the optimizer
-    std::string name;
+  // Any parameter of the optimizer. What its hook looks at lies in one line of the cache.
+  struct alignas(64) Candidate {
     at::Tensor parameter;
-    std::shared_ptr<GradientOwners> owners;
-    std::size_t rule = 0;
     bool foreign = false;  // another optimizer reduces its gradient
     bool placed = false;
     Bucket* bucket = nullptr;  // once placed
     std::size_t slot = 0;
+    std::string name;
+    std::shared_ptr<GradientOwners> owners;
+    std::size_t rule = 0;
     std::optional<HostStep::State> state = {};  // to adopt at the first step
   };
   // What this rank has to do before a step.
