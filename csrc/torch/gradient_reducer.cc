@@ -585,10 +585,11 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
   double scale = gradient_scale;
   if (add_up && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
   if (!object) {
-    for (Candidate& candidate : candidates_) {
-      if (!adopts_) break;
-      if (!candidate.placed || !candidate.state) continue;
-      candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
+    if (adopts_) {
+      for (Candidate& candidate : candidates_) {
+        if (!candidate.placed || !candidate.state) continue;
+        candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
+      }
     }
     for (const auto& bucket : buckets_) bucket->take_gradients();
   }
@@ -632,9 +633,10 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
 
 // What stands against a shared step now, as the rest of a sentence.
 std::string GradientReducer::objection_now() {
-  for (const Candidate& candidate : candidates_) {
-    if (foreign_ == 0) break;
-    if (candidate.foreign) return "another optimizer has parameter '" + candidate.name + "' too";
+  if (foreign_ > 0) {
+    const auto it = std::find_if(candidates_.begin(), candidates_.end(),
+                                 [](const Candidate& candidate) { return candidate.foreign; });
+    if (it != candidates_.end()) return "another optimizer has parameter '" + it->name + "' too";
   }
   for (const auto& bucket : buckets_) {
     const auto why = bucket->host_step()->obstacle(rules_.at(bucket->rule()).rule);
