@@ -12,8 +12,6 @@ namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kPollNs = 1'000'000;  // NCCL rings no bell
-// NCCL starts a thread for each group, which needs some 30 to 100 us.
-constexpr std::uint64_t kQueueNs = 300'000;
 
 bool failed(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
@@ -189,7 +187,7 @@ Result<bool> NcclBackend::advance_front(Status& status) {
     }
     CIRANDA_TRY(queue(front, reduction.value()));
     front.queued = true;
-    stay_until_ns = monotonic_ns() + kQueueNs;
+    stay_until_ns = monotonic_ns() + options_.queue_ns;
   }
   if (front.made_op) (void)api_->red_op_destroy(*front.made_op, communicator_->get());
   auto finished = stream_->record();

@@ -14,9 +14,11 @@ namespace ciranda {
 
 struct NcclOptions {
   std::uint64_t connect_ns_max = 300'000'000'000;  // to make a communicator
-  std::uint64_t look_ns = 100'000'000;             // at the errors of what a device still works on
-  std::uint64_t rest_ns_max = 300'000'000'000;     // for the device to end what it works on
-  std::uint64_t farewell_ns = 5'000'000'000;       // for the ranks' goodbye to each other
+  // For NCCL to queue a group: it starts a thread for each, which needs some 30 to 100 us.
+  std::uint64_t queue_ns = 300'000;
+  std::uint64_t look_ns = 100'000'000;          // at the errors of what a device still works on
+  std::uint64_t rest_ns_max = 300'000'000'000;  // for the device to end what it works on
+  std::uint64_t farewell_ns = 5'000'000'000;    // for the ranks' goodbye to each other
 };
 
 // Collectives of memory of NVIDIA GPUs by NCCL: one communicator of all ranks, on the device of
