@@ -168,12 +168,16 @@ def test_a_delay_is_accurate_to_a_millisecond(make_network, delay_ms):
 
 @pytest.mark.parametrize("mbit", [20, 100])
 @TWO_WAYS
-def test_a_rate_is_accurate_to_ten_percent(make_network, router, mbit):
+def test_a_rate_is_accurate_to_three_percent(make_network, router, mbit):
     network = make_network(2, router=router)
     network.set_link(Link(rate_mbit=mbit))
-    found = tcp_mbit(*network.hosts, 0.8) / (MSS_PART if router else MSS_PART_ETHERNET)
-    print(f"{mbit} Mbit/s:", found)
-    assert found == pytest.approx(mbit, rel=0.1)
+    expected = pytest.approx(mbit, rel=0.03)
+    for _ in range(20):  # what else the machine does makes a single one slower
+        found = tcp_mbit(*network.hosts, 0.8) / (MSS_PART if router else MSS_PART_ETHERNET)
+        print(f"{mbit} Mbit/s:", found)
+        if found == expected:
+            break
+    assert found == expected
 
 
 def test_a_rate_can_be_changed_and_lifted_while_a_bridge_runs(make_network):
