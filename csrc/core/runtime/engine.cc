@@ -197,7 +197,11 @@ Status Engine::wait(std::span<const Handle> handles) {
   if (forked_.load()) return usable();
   const std::uint64_t begin_ns = monotonic_ns();
   const std::uint64_t moved_ns = communicating_ns_.load(std::memory_order_relaxed);
-  std::uint64_t report_ns = begin_ns + options_.stall_warning_ns;
+  const auto after = [](std::uint64_t start_ns, std::uint64_t ns) {  // 0: never
+    return ns > 0 ? start_ns + ns : UINT64_MAX;
+  };
+  std::uint64_t warn_ns = after(begin_ns, options_.stall_warning_ns);
+  const std::uint64_t give_up_ns = after(begin_ns, options_.stall_shutdown_ns);
   RankFlags& flags = control_.flags(mesh_.self);
   flags.drivers.fetch_add(1, std::memory_order_seq_cst);
   bool unfinished = false;  // other operations, in which peers may wait for this rank
@@ -218,11 +222,11 @@ Status Engine::wait(std::span<const Handle> handles) {
     seat_.unlock();
     publish_leftovers();
     if (done) break;
-    sleep_for_news(handles);
+    sleep_for_news(handles, std::min(warn_ns, give_up_ns));
     const std::uint64_t now = monotonic_ns();
-    if (options_.stall_warning_ns > 0 && now >= report_ns) {
-      report_stall(now - begin_ns);
-      report_ns = now + options_.stall_warning_ns;
+    if (now >= warn_ns || now >= give_up_ns) {
+      report_stall(now - begin_ns, now >= give_up_ns);
+      warn_ns = after(now, options_.stall_warning_ns);
     }
   }
   flags.drivers.fetch_sub(1, std::memory_order_seq_cst);
@@ -412,7 +416,7 @@ bool Engine::drive(std::span<const Handle> handles) {
   }
 }
 
-void Engine::sleep_for_news(std::span<const Handle> handles) {
+void Engine::sleep_for_news(std::span<const Handle> handles, std::uint64_t until_ns) {
   Doorbell& bell = control_.flags(mesh_.self).waiters;
   const std::uint32_t ticket = bell.announce();
   std::vector<Rank> blockers;
@@ -440,9 +444,10 @@ void Engine::sleep_for_news(std::span<const Handle> handles) {
     arm_sockets();
   }
   for (const Rank rank : blockers) bells_.call_on(rank);
-  const std::uint64_t stall_ns =
-      options_.stall_warning_ns > 0 ? options_.stall_warning_ns : kForEverNs;
-  bell.sleep(ticket, look_again_ns > 0 ? std::min(look_again_ns, stall_ns) : stall_ns);
+  const std::uint64_t now = monotonic_ns();
+  std::uint64_t sleep_ns = std::min(until_ns > now ? until_ns - now : 1, kForEverNs);
+  if (look_again_ns > 0) sleep_ns = std::min(sleep_ns, look_again_ns);
+  bell.sleep(ticket, sleep_ns);
 }
 
 bool Engine::run_cycle() {
@@ -963,7 +968,7 @@ int Engine::look_again_ms() const {
   return backends_ms > 0 ? std::min(backends_ms, kLookForAnswersMs) : kLookForAnswersMs;
 }
 
-void Engine::report_stall(std::uint64_t waited_ns) {
+void Engine::report_stall(std::uint64_t waited_ns, bool give_up) {
   std::optional<std::string> report;
   {
     const MutexLock lock(seat_);
@@ -971,16 +976,16 @@ void Engine::report_stall(std::uint64_t waited_ns) {
     // What was to be joined is known to all, and counted from, when the first ranks of the hosts
     // have lost patience.
     const std::uint64_t held_ns = one_host() ? 0 : 3 * patience_ns();
+    const std::uint64_t limit_ns = give_up ? options_.stall_shutdown_ns : options_.stall_warning_ns;
     report = stall_report(negotiator_.waiting(), monotonic_ns(),
-                          options_.stall_warning_ns - std::min(options_.stall_warning_ns, held_ns),
-                          kSecondNs);
-    if (options_.stall_shutdown_ns > 0 && waited_ns >= options_.stall_shutdown_ns) {
+                          limit_ns - std::min(limit_ns, held_ns), kSecondNs);
+    if (give_up) {
       fail({.code = ErrorCode::kTimeout,
             .text = "stalled for " + std::to_string(waited_ns / kSecondNs) + " s; " +
                     report.value_or("an operation that all ranks submitted does not end")});
     }
   }
-  if (report && options_.warn) options_.warn(*report);
+  if (report && options_.warn && options_.stall_warning_ns > 0) options_.warn(*report);
 }
 
 }  // namespace ciranda

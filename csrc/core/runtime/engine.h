@@ -130,7 +130,7 @@ class Engine {
 
   // Runs cycles until all handles are done (true) or nothing moved for the spin time (false).
   bool drive(std::span<const Handle> handles) REQUIRES(seat_);
-  void sleep_for_news(std::span<const Handle> handles) EXCLUDES(seat_);
+  void sleep_for_news(std::span<const Handle> handles, std::uint64_t until_ns) EXCLUDES(seat_);
   // Publishes what other threads submitted while this one held the seat. After every unlock.
   void publish_leftovers() EXCLUDES(seat_);
   void wake_own_background();
@@ -182,7 +182,8 @@ class Engine {
   // is woken by them.
   void arm_sockets() REQUIRES(seat_);
   void disarm_sockets() REQUIRES(seat_);
-  void report_stall(std::uint64_t waited_ns) EXCLUDES(seat_);
+  // Warns of what keeps this rank waiting; `give_up`: and ends the job.
+  void report_stall(std::uint64_t waited_ns, bool give_up) EXCLUDES(seat_);
   std::vector<PendingOperation> pending_now() REQUIRES(seat_);
 
   // Constant after construction.

@@ -440,8 +440,9 @@ def one_rank_never_comes() -> list[Any]:
     return attempt(lambda: hvd.allreduce(torch.ones(1), name="w"))
 
 
-def test_a_stall_ends_the_job_when_asked_to() -> None:
-    env = {"CIRANDA_STALL_WARNING_SECONDS": "1", "CIRANDA_STALL_SHUTDOWN_SECONDS": "2"}
+@pytest.mark.parametrize("warning", ["0", "1", "60"])
+def test_a_stall_ends_the_job_when_asked_to(warning: str) -> None:
+    env = {"CIRANDA_STALL_WARNING_SECONDS": warning, "CIRANDA_STALL_SHUTDOWN_SECONDS": "2"}
     found, late = values_of(run_ranks(one_rank_never_comes, 2, env=env))
     name, said, seconds = found
     assert name == "TimeoutError"
