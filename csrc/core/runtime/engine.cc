@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
+constexpr std::uint64_t kCallPauseNs = kMsInNs;        // between two calls of poll() on a peer
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
@@ -184,13 +185,24 @@ void Engine::wake_own_background() {
 bool Engine::poll(const Handle& handle) {
   if (handle->done() || forked_.load()) return handle->done();
   if (seat_.try_lock()) {
-    run_cycle();
+    const bool moved = run_cycle();
+    const std::vector<Rank> blockers = moved || handle->done() ? std::vector<Rank>() : blocked_on();
     const bool oversleeps = background_oversleeps() || !leave_to_background();
     seat_.unlock();
     publish_leftovers();
     if (oversleeps) wake_own_background();
+    call_on(blockers);
   }
   return handle->done();
+}
+
+// Who polls without a pause shall not keep the peers from their work.
+void Engine::call_on(std::span<const Rank> ranks) {
+  const std::uint64_t now = monotonic_ns();
+  std::uint64_t next = next_call_ns_.load(std::memory_order_relaxed);
+  if (ranks.empty() || now < next) return;
+  if (!next_call_ns_.compare_exchange_strong(next, now + kCallPauseNs)) return;
+  for (const Rank rank : ranks) bells_.call_on(rank);
 }
 
 Status Engine::wait(std::span<const Handle> handles) {
@@ -425,13 +437,8 @@ void Engine::sleep_for_news(std::span<const Handle> handles, std::uint64_t until
   {
     const MutexLock lock(seat_);
     news = run_cycle();
-    backends_.blocked_on(blockers);
+    blockers = blocked_on();
     look_again_ns = backends_.look_again_ns();
-    if (!unsent_.empty() || (carrier_ && !carrier_->idle())) {
-      for (Rank rank = 0; rank < mesh_.size; ++rank) {
-        if (rank != mesh_.self && log_.lags_behind(rank)) blockers.push_back(rank);
-      }
-    }
   }
   const bool done = std::all_of(handles.begin(), handles.end(),
                                 [](const Handle& handle) { return handle->done(); });
@@ -448,6 +455,17 @@ void Engine::sleep_for_news(std::span<const Handle> handles, std::uint64_t until
   std::uint64_t sleep_ns = std::min(until_ns > now ? until_ns - now : 1, kForEverNs);
   if (look_again_ns > 0) sleep_ns = std::min(sleep_ns, look_again_ns);
   bell.sleep(ticket, sleep_ns);
+}
+
+std::vector<Rank> Engine::blocked_on() {
+  std::vector<Rank> blockers;
+  backends_.blocked_on(blockers);
+  if (!unsent_.empty() || (carrier_ && !carrier_->idle())) {
+    for (Rank rank = 0; rank < mesh_.size; ++rank) {
+      if (rank != mesh_.self && log_.lags_behind(rank)) blockers.push_back(rank);
+    }
+  }
+  return blockers;
 }
 
 bool Engine::run_cycle() {

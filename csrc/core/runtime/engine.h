@@ -88,7 +88,8 @@ class Engine {
   // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
   // handle's error.
   Result<Handle> submit(Submission submission);
-  // Makes some progress if nobody else drives. Thread-safe, does not block.
+  // Makes some progress if nobody else drives, and calls on the ranks of this host that have to act
+  // for more. Thread-safe, does not block.
   bool poll(const Handle& handle);
   // Blocks until all operations are done; the status of the first that failed. Thread-safe.
   Status wait(std::span<const Handle> handles);
@@ -131,6 +132,9 @@ class Engine {
   // Runs cycles until all handles are done (true) or nothing moved for the spin time (false).
   bool drive(std::span<const Handle> handles) REQUIRES(seat_);
   void sleep_for_news(std::span<const Handle> handles, std::uint64_t until_ns) EXCLUDES(seat_);
+  // Local ranks without whose background thread or call nothing goes on.
+  std::vector<Rank> blocked_on() REQUIRES(seat_);
+  void call_on(std::span<const Rank> ranks);
   // Publishes what other threads submitted while this one held the seat. After every unlock.
   void publish_leftovers() EXCLUDES(seat_);
   void wake_own_background();
@@ -200,6 +204,7 @@ class Engine {
   SubmissionQueue queue_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> forked_{false};
+  std::atomic<std::uint64_t> next_call_ns_{0};
   std::atomic<int> seat_wanted_{0};  // user threads that want to drive: the background one yields
   std::atomic<std::uint64_t> waiting_ns_{0};
   std::atomic<std::uint64_t> communicating_ns_{0};

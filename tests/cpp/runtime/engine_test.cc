@@ -2,6 +2,7 @@
 // that never return.
 #include "core/runtime/engine.h"
 
+#include <chrono>
 #include <latch>
 #include <numeric>
 #include <random>
@@ -293,6 +294,22 @@ TEST(Engine, ANameSubmittedTwiceIsRefusedAtOnce) {
   EXPECT_TRUE(world[1].wait(other.value()).ok());
   peer.join();
   EXPECT_EQ(a[0], 2.0F);
+}
+
+TEST(Engine, PollingEndsWhatAComputingRankHasSubmitted) {
+  World world(2);
+  std::vector<float> a(400'000, 1.0F);
+  std::vector<float> b(400'000, 2.0F);
+  auto computing = allreduce(world[1], b, {.name = "w"});
+  auto polling = allreduce(world[0], a, {.name = "w"});
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!world[0].poll(polling.value()) && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(polling.value()->done());
+  EXPECT_EQ(a[0], 3.0F);
+  EXPECT_TRUE(world[1].wait(computing.value()).ok());
+  EXPECT_EQ(b[0], 3.0F);
 }
 
 TEST(Engine, AComputingRankNeedNotTakePartInABucket) {
