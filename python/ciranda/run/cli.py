@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ciranda import cmake_prefix_path
-from ciranda.run import environment, launch_plan, local, meeting, slurm
+from ciranda.run import environment, horovodrun, launch_plan, local, meeting, slurm
 from ciranda.run import nodes as own_nodes
 from ciranda.run.environment import (
     CPU_OPERATIONS,
@@ -50,7 +50,13 @@ class _Run(click.Command):
         position = self._module_position(args)
         if position is not None:
             args = [*args[:position], "--", *args[position:]]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            answer = horovodrun.ANSWERS.get(error.option_name)
+            if answer is None:
+                raise
+            raise click.UsageError(f"{error.option_name}: {answer}", ctx) from None
 
     def _module_position(self, args: Sequence[str]) -> int | None:
         takes_value = {

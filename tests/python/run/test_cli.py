@@ -10,8 +10,11 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 import ciranda
+from ciranda.run import horovodrun
+from ciranda.run.cli import run_command
 
 MODULES = "import sys; import ciranda.run.cli; print('torch' in sys.modules, 'rich' in sys.modules)"
 
@@ -280,3 +283,16 @@ def test_children_of_the_shell_that_became_the_launcher_are_left_alone(launcher)
     assert found.returncode == 0
     neighbour = int((launcher.folder / "neighbour").read_text())
     os.kill(neighbour, 15)  # raises if it is gone
+
+
+@pytest.mark.parametrize("option", sorted(horovodrun.ANSWERS))
+def test_options_of_horovodrun_are_answered(option):
+    found = CliRunner().invoke(run_command, ["-np", "2", option, "1", "train.py"])
+    assert found.exit_code == 2
+    assert found.output.splitlines()[-1] == f"Error: {option}: {horovodrun.ANSWERS[option]}"
+
+
+def test_an_option_of_nobody_is_called_so():
+    found = CliRunner().invoke(run_command, ["--no-such-thing", "train.py"])
+    assert found.exit_code == 2
+    assert "No such option" in found.output
