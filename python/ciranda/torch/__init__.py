@@ -17,6 +17,7 @@ except ImportError as error:
     raise _version_gate.explain_missing_library(error) from None
 
 from ciranda.errors import HorovodInternalError  # noqa: E402 - after the version gate
+from ciranda.torch.absent import refuse as __getattr__  # noqa: E402, F401
 from ciranda.torch.backends import (  # noqa: E402
     ccl_built,
     cuda_built,
