@@ -12,6 +12,8 @@
 #include <optional>
 #include <string_view>
 
+#include "core/wire/settings.h"
+
 namespace ciranda {
 namespace {
 
@@ -486,6 +488,16 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(read_gpu_operations(variables, config));
   CIRANDA_TRY(check_libraries(variables, config));
   return config;
+}
+
+std::string shared_settings(const Config& config) {
+  const EngineOptions& engine = config.engine;
+  return to_text(
+      {{"CIRANDA_CPU_OPERATIONS", engine.operations.cpu == BackendId::kGloo ? "gloo" : "auto"},
+       {"CIRANDA_WIRE_DTYPE", std::string(dtype_name(config.wire_dtype.value_or(DType::kFloat32)))},
+       {"CIRANDA_STREAMS", std::to_string(engine.ring.grain.channels)},
+       {"CIRANDA_CACHE_CAPACITY", std::to_string(engine.cache_entries)},
+       {"CIRANDA_FUSION_THRESHOLD", std::to_string(engine.fusion.bytes_max)}});
 }
 
 Result<Config> read_process_config() {

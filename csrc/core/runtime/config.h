@@ -55,6 +55,10 @@ using Getenv = std::function<const char*(const char* name)>;
 // usable by the ranks of this host. An Error names the variable, its value and what it should be.
 Result<Config> read_config(const Getenv& getenv, int cores);
 
+// What all ranks must have been told alike, for wire/settings.h: whatever a common decision depends
+// on. Every other variable is of one rank, or of one host.
+std::string shared_settings(const Config& config);
+
 // read_config on this process: its environment, its affinity mask; warnings go to its stderr.
 Result<Config> read_process_config();
 

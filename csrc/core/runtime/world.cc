@@ -46,7 +46,8 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
                                     .host = place.cross_rank,
                                     .hosts = place.cross_size,
                                     .local_rank = place.local_rank,
-                                    .local_size = place.local_size},
+                                    .local_size = place.local_size,
+                                    .settings = shared_settings(config)},
                            .job_id = config.job_id,
                            .epoch = handover.meetings,
                            .rendezvous = remote.rendezvous,
@@ -81,7 +82,9 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
                          .job_id = config.job_id,
                          .rank = place.local_rank,
                          .size = place.local_size,
-                         .timeout_ms = config.start_timeout_ms});
+                         .timeout_ms = config.start_timeout_ms,
+                         // Else all hosts compare them at once: rank 0 tells everybody.
+                         .settings = place.cross_size == 1 ? shared_settings(config) : ""});
   if (!mesh) return mesh.error();
   auto remote = meet_other_hosts(config, mesh.value(), handover);
   if (!remote) return remote.error();

@@ -16,12 +16,13 @@
 #include "core/base/clock.h"
 #include "core/transport/control_block.h"
 #include "core/transport/socket_io.h"
+#include "core/wire/settings.h"
 
 namespace ciranda {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x43524e44;  // "CRND"
-constexpr std::uint32_t kProtocol = 1;        // of this file and of ControlBlock's layout
+constexpr std::uint32_t kProtocol = 2;        // of this file and of ControlBlock's layout
 constexpr const char* kSocketName = "local";
 constexpr std::uint64_t kConnectRetryMs = 2;  // start-up only: rank 0 may not listen yet
 constexpr std::size_t kPacketBytesMax = 2048;
@@ -33,7 +34,9 @@ struct Hello {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   char job_id[64] = {};
+  char settings[kSettingsBytesMax + 1] = {};
 };
+static_assert(sizeof(Hello) <= kPacketBytesMax);
 
 // Leader to client. kControl carries the control memory, kPeer a socket and a doorbell of
 // `peer`; kRefused ends the attempt with a text.
@@ -156,7 +159,9 @@ class Leader {
     if (!doorbell) return doorbell.error();
     mesh_.peers[0].doorbell = std::move(doorbell).value();
     mesh_.peers[0].pid = ::getpid();
-    if (Status met = meet_everybody(); !met) {
+    Status met = meet_everybody();
+    if (met) met = different_;
+    if (!met) {
       for (const LocalMesh::Peer& peer : mesh_.peers) {
         if (peer.socket.valid()) refuse(peer.socket.get(), met.error());
       }
@@ -239,6 +244,9 @@ class Leader {
       refuse(socket.get(), fits.error());
       return fits.error();
     }
+    // Told when all are there, to all.
+    Status same = check_settings(hello.rank, get_text(hello.settings), join_.settings);
+    if (different_.ok()) different_ = std::move(same);
     LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(hello.rank)];
     peer = {.socket = std::move(socket),
             .doorbell = std::move(packet.value().fds[0]),
@@ -322,6 +330,7 @@ class Leader {
   bool made_folder_ = false;
   Fd claim_;  // the folder, locked
   Fd listener_;
+  Status different_;  // the first rank that has other settings
   LocalMesh mesh_;
 };
 
@@ -392,6 +401,7 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
 
   Hello hello{.rank = join.rank, .size = join.size};
   set_text(hello.job_id, join.job_id);
+  set_text(hello.settings, join.settings);
   const int fds[] = {own.doorbell.get()};
   CIRANDA_TRY(send_packet(socket.value().get(), bytes_of(hello), fds));
 

@@ -106,7 +106,6 @@ class Meeting {
         deadline_ns_(monotonic_ns() + join_.timeout_ms * kMsInNs),
         missing_(size_) {
     mesh_.self = self_;
-    join_.self.streams = join_.streams;
     mesh_.ranks = size_;
     mesh_.host = join_.self.host;
     fill_random(std::as_writable_bytes(std::span(&incarnation_, 1)));
@@ -290,6 +289,7 @@ class Meeting {
     auto hosts = seat(roll_);
     std::vector<std::byte> answer;
     if (hosts) {
+      for (Introduction& one : roll_) one.settings.clear();  // they are the same
       encode(roll_, answer);
       if (answer.size() > kSealedPayloadBytesMax) hosts = roll_too_long(answer.size());
     }

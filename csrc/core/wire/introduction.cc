@@ -10,10 +10,13 @@ constexpr std::size_t kIntroductionBytesMin = 8;
 
 void write(Writer& writer, const Introduction& one) {
   for (const std::int32_t number :
-       {one.rank, one.size, one.host, one.hosts, one.local_rank, one.local_size, one.streams}) {
+       {one.rank, one.size, one.host, one.hosts, one.local_rank, one.local_size}) {
     CIRANDA_ASSERT(number >= 0);
     writer.varint(static_cast<std::uint64_t>(number));
   }
+  CIRANDA_ASSERT(one.settings.size() <= kSettingsBytesMax);
+  writer.varint(one.settings.size());
+  writer.text(one.settings);
   CIRANDA_ASSERT(one.addresses.size() <= kAddressesMax);
   writer.varint(one.addresses.size());
   for (const Introduction::Address& address : one.addresses) {
@@ -35,7 +38,8 @@ Introduction read(Reader& reader) {
   one.hosts = number("introduction.hosts", kRanksMax);
   one.local_rank = number("introduction.local_rank", kRanksMax - 1);
   one.local_size = number("introduction.local_size", kRanksMax);
-  one.streams = number("introduction.streams", kLanesMax);
+  const std::size_t settings = reader.count("introduction.settings", kSettingsBytesMax, 1);
+  one.settings = reader.text("introduction.settings", settings);
   const std::size_t count = reader.count("introduction.addresses", kAddressesMax, 3);
   for (std::size_t i = 0; i < count && reader.ok(); ++i) {
     const std::size_t bytes = reader.count("introduction.address", kAddressTextBytesMax, 1);
@@ -100,11 +104,7 @@ Result<Hosts> seat(std::span<const Introduction> roll) {
                            std::to_string(size) + " on " + std::to_string(roll.front().hosts) +
                            "; start every rank with the same numbers");
     }
-    if (one.streams != roll.front().streams) {
-      return contradiction(who + " has CIRANDA_STREAMS=" + std::to_string(one.streams) +
-                           ", rank 0 has " + std::to_string(roll.front().streams) +
-                           "; set the same on every rank");
-    }
+    CIRANDA_TRY(check_settings(one.rank, one.settings, roll.front().settings));
     if (one.host >= one.hosts || one.local_rank >= one.local_size) {
       return contradiction(who + " says it is local rank " + std::to_string(one.local_rank) +
                            " of " + std::to_string(one.local_size) + " on host " +

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/wire/settings.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
@@ -18,7 +19,7 @@ struct Introduction {
   std::int32_t hosts = 0;
   std::int32_t local_rank = 0;
   std::int32_t local_size = 0;
-  std::int32_t streams = 1;  // connections of a pair of ranks
+  std::string settings = {};  // see to_text()
   struct Address {
     std::string host;  // in numbers
     std::uint16_t port = 0;
@@ -42,7 +43,7 @@ Result<std::vector<Introduction>> decode_roll(std::span<const std::byte> bytes);
 using Hosts = std::vector<std::vector<Rank>>;
 
 // Who is where; `roll` is not empty. kInvalidArgument names the ranks whose introductions
-// contradict each other.
+// contradict each other, or whose settings are not rank 0's.
 Result<Hosts> seat(std::span<const Introduction> roll);
 
 }  // namespace ciranda

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 namespace ciranda {
 namespace {
@@ -366,6 +367,167 @@ TEST(Config, GlooDoesNotRoundWhatItSends) {
   const auto config = read(gloo);
   ASSERT_FALSE(config.ok());
   EXPECT_NE(config.error().text.find("it should be float32 with Gloo"), std::string::npos);
+}
+
+// Who must know what a variable says.
+enum class Of {
+  kRank,     // or a host: others need not know
+  kAll,      // compared when the ranks meet
+  kMeeting,  // the meeting itself fails where it does not fit: places, addresses, the key, TLS
+};
+struct Variable {
+  const char* name;
+  Of of;
+  const char* one = "";
+  const char* other = "";
+};
+constexpr Variable kVariables[] = {
+    {"CIRANDA_CPU_OPERATIONS", Of::kAll, "auto", "gloo"},
+    {"HOROVOD_CPU_OPERATIONS", Of::kAll, "mpi", "gloo"},
+    {"CIRANDA_WIRE_DTYPE", Of::kAll, "float32", "bfloat16"},
+    {"CIRANDA_STREAMS", Of::kAll, "1", "2"},
+    {"CIRANDA_CACHE_CAPACITY", Of::kAll, "0", "4096"},
+    {"HOROVOD_CACHE_CAPACITY", Of::kAll, "1", "2"},
+    {"CIRANDA_FUSION_THRESHOLD", Of::kAll, "0", "1000000"},
+    {"HOROVOD_FUSION_THRESHOLD", Of::kAll, "0", "1000000"},
+    // All are NCCL, or refused by the rank that cannot.
+    {"CIRANDA_GPU_OPERATIONS", Of::kRank, "auto", "nccl"},
+    {"HOROVOD_GPU_OPERATIONS", Of::kRank, "mpi", "nccl"},
+    {"HOROVOD_GPU_ALLREDUCE", Of::kRank, "mpi", "nccl"},
+    {"HOROVOD_GPU_ALLGATHER", Of::kRank, "mpi", "nccl"},
+    {"HOROVOD_GPU_BROADCAST", Of::kRank, "mpi", "nccl"},
+    {"HOROVOD_GPU_ALLTOALL", Of::kRank, "mpi", "nccl"},
+    {"HOROVOD_GPU_REDUCESCATTER", Of::kRank, "mpi", "nccl"},
+    {"NCCL_COMM_BLOCKING", Of::kRank, "0", "1"},
+    {"CIRANDA_TRUSTED_NETWORK", Of::kRank, "0", "1"},
+    {"CIRANDA_OVERLAP", Of::kRank, "on", "off"},
+    {"OMP_NUM_THREADS", Of::kRank, "1", "64"},
+    {"CIRANDA_SPIN_MICROSECONDS", Of::kRank, "0", "50"},
+    {"CIRANDA_KEEP_HEAP", Of::kRank, "on", "off"},
+    {"MALLOC_TRIM_THRESHOLD_", Of::kRank, "1", "2"},
+    {"MALLOC_MMAP_THRESHOLD_", Of::kRank, "1", "2"},
+    {"MALLOC_TOP_PAD_", Of::kRank, "1", "2"},
+    {"GLIBC_TUNABLES", Of::kRank, "a", "b"},
+    // A rank warns of what it waits for; the first whose patience ends ends the job.
+    {"CIRANDA_STALL_WARNING_SECONDS", Of::kRank, "0", "5"},
+    {"HOROVOD_STALL_CHECK_TIME_SECONDS", Of::kRank, "0", "5"},
+    {"HOROVOD_STALL_CHECK_DISABLE", Of::kRank, "0", "1"},
+    {"CIRANDA_STALL_SHUTDOWN_SECONDS", Of::kRank, "0", "5"},
+    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", Of::kRank, "0", "5"},
+    {"CIRANDA_START_TIMEOUT_SECONDS", Of::kRank, "5", "6"},
+    {"HOROVOD_START_TIMEOUT", Of::kRank, "5", "6"},
+    {"CIRANDA_PEER_TIMEOUT", Of::kRank, "5", "6"},
+    {"CIRANDA_TIMELINE", Of::kRank, "/a", "/b"},
+    {"HOROVOD_TIMELINE", Of::kRank, "/a", "/b"},
+    {"CIRANDA_NIC", Of::kRank, "eth0", "eth1"},
+    {"CIRANDA_PORT_RANGE", Of::kRank, "20000-20001", "20000-20002"},
+    {"CIRANDA_TLS", Of::kMeeting},
+    {"CIRANDA_JOB_DIR", Of::kMeeting},
+    {"XDG_RUNTIME_DIR", Of::kMeeting},
+    {"CIRANDA_RENDEZVOUS", Of::kMeeting},
+    {"CIRANDA_RENDEZVOUS_FD", Of::kMeeting},
+    {"CIRANDA_KEY_FD", Of::kMeeting},
+    {"CIRANDA_KEY_FILE", Of::kMeeting},
+    {"MASTER_ADDR", Of::kMeeting},
+};
+// Which rank of which job this is, in the words of its starter: for the meeting, too.
+const std::set<std::string> kPlace = {
+    "CIRANDA_RANK",
+    "CIRANDA_SIZE",
+    "CIRANDA_LOCAL_RANK",
+    "CIRANDA_LOCAL_SIZE",
+    "CIRANDA_CROSS_RANK",
+    "CIRANDA_CROSS_SIZE",
+    "CIRANDA_JOB_ID",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "MASTER_PORT",
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "HOROVOD_LOCAL_RANK",
+    "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "PMI_JOBID",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_NODEID",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+};
+
+// The variables that read_config() asks for, whoever has started the ranks.
+std::set<std::string> asked_for() {
+  using Variables = std::map<std::string, std::string>;
+  const Variables horovodrun = {{"HOROVOD_RANK", "0"},       {"HOROVOD_SIZE", "2"},
+                                {"HOROVOD_LOCAL_RANK", "0"}, {"HOROVOD_LOCAL_SIZE", "1"},
+                                {"HOROVOD_CROSS_RANK", "0"}, {"HOROVOD_CROSS_SIZE", "2"},
+                                {"CIRANDA_KEY_FILE", "/a"},  {"MASTER_ADDR", "node0"}};
+  const Variables torchrun = {{"RANK", "0"},
+                              {"WORLD_SIZE", "2"},
+                              {"LOCAL_RANK", "0"},
+                              {"LOCAL_WORLD_SIZE", "1"},
+                              {"GROUP_RANK", "0"},
+                              {"GROUP_WORLD_SIZE", "2"},
+                              {"CIRANDA_KEY_FILE", "/a"},
+                              {"MASTER_ADDR", "node0"}};
+  const Variables mpirun = {
+      {"OMPI_COMM_WORLD_RANK", "0"},       {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+      {"CIRANDA_KEY_FILE", "/a"},          {"MASTER_ADDR", "node0"}};
+  const Variables mpiexec = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}};
+  const Variables srun = {{"SLURM_PROCID", "0"},          {"SLURM_STEP_NUM_TASKS", "2"},
+                          {"SLURM_LOCALID", "0"},         {"SLURM_STEP_NUM_NODES", "2"},
+                          {"SLURM_NODEID", "0"},          {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                          {"SLURM_STEP_NODELIST", "a,b"}, {"CIRANDA_KEY_FILE", "/a"}};
+  std::set<std::string> asked;
+  for (const Variables& variables :
+       {Variables(), ranks_on(1, "CIRANDA_JOB_ID", "7"), ranks_on(2, "CIRANDA_JOB_ID", "7"),
+        horovodrun, torchrun, mpirun, mpiexec, srun}) {
+    const auto config = read_config(
+        [&](const char* name) -> const char* {
+          asked.insert(name);
+          const auto found = variables.find(name);
+          return found == variables.end() ? nullptr : found->second.c_str();
+        },
+        2);
+    EXPECT_TRUE(config.ok()) << config.error().text;
+  }
+  return asked;
+}
+
+TEST(Config, EverySettingIsOfARankOrComparedWhenTheRanksMeet) {
+  std::set<std::string> known = kPlace;
+  for (const Variable& variable : kVariables) {
+    known.insert(variable.name);
+    if (variable.of == Of::kMeeting) continue;
+    const auto settings = [&](const char* value) {
+      const auto config = read(ranks_on(2, variable.name, value));
+      EXPECT_TRUE(config.ok()) << config.error().text;
+      return shared_settings(config.value());
+    };
+    EXPECT_EQ(settings(variable.one) != settings(variable.other), variable.of == Of::kAll)
+        << variable.name;
+  }
+  EXPECT_EQ(asked_for(), known) << "each needs a line above, and no other has one";
 }
 
 }  // namespace

@@ -104,6 +104,17 @@ TEST_F(LocalMeshTest, AnotherWorldSizeIsRefusedWithBothValues) {
   }
 }
 
+TEST_F(LocalMeshTest, AnotherSettingIsToldToAllWithBothValues) {
+  std::vector<UnixJoin> joins = {rank(0, 3), rank(1, 3), rank(2, 3)};
+  for (UnixJoin& join : joins) join.settings = "CIRANDA_STREAMS=1\nCIRANDA_FUSION_THRESHOLD=0\n";
+  joins[1].settings = "CIRANDA_STREAMS=1\nCIRANDA_FUSION_THRESHOLD=7\n";
+  for (const auto& mesh : join_all(joins)) {
+    ASSERT_FALSE(mesh.ok());
+    EXPECT_EQ(mesh.error().text,
+              "rank 1 has CIRANDA_FUSION_THRESHOLD=7, rank 0 has 0; set the same for every rank");
+  }
+}
+
 TEST_F(LocalMeshTest, AMissingRankIsNamedAfterTheTimeout) {
   UnixJoin leader = rank(0, 3);
   leader.timeout_ms = 1'000;

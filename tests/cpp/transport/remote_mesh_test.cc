@@ -67,6 +67,17 @@ TEST(RemoteMesh, ContradictionsAreToldToAll) {
   }
 }
 
+TEST(RemoteMesh, AnotherSettingIsToldToAllHostsWithBothValues) {
+  std::vector<RemoteJoin> all = joins({1, 2});
+  for (RemoteJoin& join : all) join.self.settings = "CIRANDA_STREAMS=1\n";
+  all[2].self.settings = "CIRANDA_STREAMS=2\n";
+  for (const auto& result : meet(std::move(all), inside({1, 2}))) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().text,
+              "rank 2 has CIRANDA_STREAMS=2, rank 0 has 1; set the same for every rank");
+  }
+}
+
 TEST(RemoteMesh, RanksOfAHostThatIsNotHeardAreTold) {
   std::vector<RemoteJoin> all = joins({1, 3}, 1, /*timeout_ms=*/500);
   all.erase(all.begin());

@@ -16,7 +16,7 @@ std::vector<Introduction> roll_of(const std::vector<int>& ranks_of_hosts) {
                       .hosts = static_cast<std::int32_t>(ranks_of_hosts.size()),
                       .local_rank = local,
                       .local_size = ranks_of_hosts[host],
-                      .streams = 3,
+                      .settings = "CIRANDA_STREAMS=3\nCIRANDA_CACHE_CAPACITY=7\n",
                       .addresses = {{"192.0.2.1", 7}, {"2001:db8::1", 65535}}});
     }
   }
@@ -63,10 +63,11 @@ TEST(Introduction, ContradictionsNameTheRank) {
   };
   EXPECT_NE(refused([](auto& roll) { roll[2].size = 5; }).find("rank 2 was started for 5 ranks"),
             std::string::npos);
-  EXPECT_NE(refused([](auto& roll) {
-              roll[2].streams = 1;
-            }).find("rank 2 has CIRANDA_STREAMS=1, rank 0 has 3; set the same on every rank"),
-            std::string::npos);
+  EXPECT_NE(
+      refused([](auto& roll) {
+        roll[2].settings = "CIRANDA_STREAMS=3\nCIRANDA_CACHE_CAPACITY=0\n";
+      }).find("rank 2 has CIRANDA_CACHE_CAPACITY=0, rank 0 has 7; set the same for every rank"),
+      std::string::npos);
   EXPECT_NE(refused([](auto& roll) { roll[3].rank = 2; }).find("rank 2 is in the place of rank 3"),
             std::string::npos);
   EXPECT_NE(refused([](auto& roll) { roll[3].hosts = 3; }).find("rank 3 was started for"),

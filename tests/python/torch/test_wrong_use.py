@@ -4,6 +4,7 @@ can go on afterwards."""
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable
@@ -183,6 +184,20 @@ def refusals_by_name() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 # --- what ranks disagree about -------------------------------------------------------------------
+
+
+def with_own_fusion_threshold() -> list[Any]:
+    os.environ["CIRANDA_FUSION_THRESHOLD"] = ["0", "1000000"][int(os.environ["CIRANDA_RANK"])]
+    return attempt(hvd.init)
+
+
+def test_another_setting_is_refused_by_all_ranks():
+    for kind, text, seconds in values_of(run_ranks(with_own_fusion_threshold, 2)):
+        assert kind == "InvalidArgumentError"
+        assert text == (
+            "rank 1 has CIRANDA_FUSION_THRESHOLD=1000000, rank 0 has 0; set the same for every rank"
+        )
+        assert seconds < 10
 
 
 def submit(case: str) -> Any:
