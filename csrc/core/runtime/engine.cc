@@ -287,10 +287,8 @@ Result<ArenaBuffer> Engine::map_arena(int owner, const ArenaRef& ref, std::size_
   const MutexLock seat(seat_);
   auto place = resolve_arena(owner, ref, bytes);
   if (!place) return place.error();
-  return ArenaBuffer{.ref = ref,
-                     .data = place.value(),
-                     .bytes = bytes,
-                     .lease = segments_.lease(owner, ref.segment)};
+  return ArenaBuffer{
+      .ref = ref, .data = place.value(), .bytes = bytes, .lease = segments_.lease(owner, ref)};
 }
 
 EngineStats Engine::stats() const {
@@ -726,14 +724,14 @@ HostMemory Engine::host_memory() {
   memory.allocate = [this](std::uint64_t bytes) -> Result<HostMemory::Stage> {
     auto buffer = segments_.allocate(bytes);
     if (!buffer) return buffer.error();
-    return HostMemory::Stage{.segment = buffer.value().ref.segment,
+    return HostMemory::Stage{.ref = buffer.value().ref,
                              .data = buffer.value().data,
                              .bytes = buffer.value().bytes,
                              .lease = buffer.value().lease};
   };
-  memory.resolve = [this](int owner, std::uint32_t segment, std::uint64_t bytes)
+  memory.resolve = [this](int owner, const ArenaRef& ref, std::uint64_t bytes)
                        CIRANDA_ANNOTATION(no_thread_safety_analysis) {
-                         auto place = segments_.resolve(owner, {.segment = segment}, bytes);
+                         auto place = segments_.resolve(owner, ref, bytes);
                          if (place && place.value() == nullptr) unannounced_ = owner;
                          return place;
                        };

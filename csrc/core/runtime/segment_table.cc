@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 namespace ciranda {
 namespace {
 
-// The last cache line of a segment counts the leases that ranks have taken of it beside the owner's
+// The first cache line of a block counts the leases that ranks have taken of it beside the owner's
 // own (I13). Any rank of the host can write to it: too high, and the memory is never lent again,
 // like that of a peer that died with a lease; too low, and it is lent too early, by which that peer
 // can read and spoil nothing that it could not before.
@@ -16,33 +18,41 @@ constexpr std::size_t kCountBytes = 64;
 using PeerLeases = std::atomic<std::uint64_t>;
 static_assert(PeerLeases::is_always_lock_free, "processes share it");
 
-std::size_t payload_bytes(const MemorySegment& segment) {
-  return segment.bytes() - kCountBytes;
+PeerLeases& peer_leases(const MemorySegment& segment, std::size_t block) {
+  return *reinterpret_cast<PeerLeases*>(segment.data() + block);
 }
 
-bool has_count(const MemorySegment& segment) {
-  return segment.bytes() > kCountBytes && segment.bytes() % kCountBytes == 0;
-}
-
-PeerLeases& peer_leases(const MemorySegment& segment) {
-  return *reinterpret_cast<PeerLeases*>(segment.data() + payload_bytes(segment));
-}
-
-// Acquire: whoever sees zero also sees all that the peers did before they let go. Each of them
-// released with a read-modify-write, so that the last one's value speaks for all.
-bool held_by_peer(const MemorySegment& segment) {
-  return peer_leases(segment).load(std::memory_order_acquire) != 0;
-}
+// Small blocks share segments of an eighth of what there is already, so that at most so much is
+// unused. A block is small if four fit.
+constexpr std::size_t kSharedBytesMin = std::size_t{256} << 10;
+constexpr std::size_t kSharedBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kShareOfAll = 8;
+constexpr std::size_t kSmallBlocks = 4;
 
 }  // namespace
 
 struct SegmentTable::Pool {
-  struct Free {
-    std::uint32_t number;
-    MemorySegment segment;
-  };
   Mutex mutex;
-  std::vector<Free> free GUARDED_BY(mutex);  // by this rank; a peer may hold it still
+  std::multimap<std::size_t, Block> free GUARDED_BY(mutex);  // by this rank, by bytes
+
+  void give_back(Block block) EXCLUDES(mutex) {
+    const MutexLock lock(mutex);
+    const std::size_t bytes = block.bytes;
+    free.emplace(bytes, std::move(block));
+  }
+
+  // Acquire: whoever sees zero also sees all that the peers did before they let go. Each of them
+  // released with a read-modify-write, so that the last one's value speaks for all.
+  std::optional<Block> take(std::size_t bytes) EXCLUDES(mutex) {
+    const MutexLock lock(mutex);
+    const auto end = free.upper_bound(2 * bytes + kSharedBytesMin / kSmallBlocks);
+    for (auto found = free.lower_bound(bytes); found != end; ++found) {
+      const Block& block = found->second;
+      if (peer_leases(block.segment, block.begin).load(std::memory_order_acquire) != 0) continue;
+      return std::move(free.extract(found).mapped());
+    }
+    return std::nullopt;
+  }
 };
 
 SegmentTable::SegmentTable(const LocalMesh& mesh)
@@ -51,43 +61,56 @@ SegmentTable::SegmentTable(const LocalMesh& mesh)
       segments_(static_cast<std::size_t>(mesh.size)) {}
 
 Result<ArenaBuffer> SegmentTable::allocate(std::size_t bytes) {
-  const auto lend = [this](std::uint32_t number, const MemorySegment& segment) {
-    ArenaBuffer buffer{.ref = {.segment = number, .offset = 0},
-                       .data = segment.data(),
-                       .bytes = payload_bytes(segment)};
-    buffer.lease = std::shared_ptr<void>(segment.data(), [pool = pool_, number, segment](void*) {
-      const MutexLock lock(pool->mutex);
-      pool->free.push_back({number, segment});
-    });
-    return buffer;
-  };
-  {
-    const MutexLock lock(pool_->mutex);
-    for (auto candidate = pool_->free.begin(); candidate != pool_->free.end(); ++candidate) {
-      const std::size_t room = payload_bytes(candidate->segment);
-      if (room < bytes || room > 2 * bytes + 65536 || held_by_peer(candidate->segment)) continue;
-      const Pool::Free reused = *candidate;
-      pool_->free.erase(candidate);
-      return lend(reused.number, reused.segment);
-    }
-  }
-  auto created = MemorySegment::create(std::max(bytes, bytes + kCountBytes));  // no overflow
-  if (!created) return created.error();
+  constexpr std::size_t kBytesMax = std::size_t{1} << 60;  // more than any machine has
+  const std::size_t wanted =
+      (std::min(bytes, kBytesMax) + 2 * kCountBytes - 1) / kCountBytes * kCountBytes;
+  if (auto reused = pool_->take(wanted)) return lend(*std::move(reused));
+
   const MutexLock announcing(announce_mutex_);
+  if (rest_.bytes < wanted) {
+    const std::size_t shared =
+        std::clamp(own_bytes_ / kShareOfAll, kSharedBytesMin, kSharedBytesMax);
+    const bool small = wanted <= shared / kSmallBlocks;
+    auto created = create(small ? (shared + wanted - 1) / wanted * wanted : wanted);
+    if (!created) return created.error();
+    if (!small) return lend(std::move(created).value());
+    if (rest_.bytes > kCountBytes) pool_->give_back(rest_);
+    rest_ = std::move(created).value();
+  }
+  Block block = rest_;
+  block.bytes = wanted;
+  rest_.begin += wanted;
+  rest_.bytes -= wanted;
+  return lend(std::move(block));
+}
+
+ArenaBuffer SegmentTable::lend(Block block) {
+  ArenaBuffer buffer{.ref = {.segment = block.number, .offset = block.begin + kCountBytes},
+                     .data = block.segment.data() + block.begin + kCountBytes,
+                     .bytes = block.bytes - kCountBytes};
+  buffer.lease = std::shared_ptr<void>(
+      buffer.data, [pool = pool_, block = std::move(block)](void*) { pool->give_back(block); });
+  return buffer;
+}
+
+Result<SegmentTable::Block> SegmentTable::create(std::size_t bytes) {
+  auto created = MemorySegment::create(bytes);
+  if (!created) return created.error();
+  const auto& [segment, fd] = created.value();
+  own_bytes_ += segment.bytes();
   std::uint32_t number = 0;
   {
     const MutexLock lock(mutex_);
     auto& own = segments_[static_cast<std::size_t>(mesh_.self)];
     number = static_cast<std::uint32_t>(own.size());
-    own.push_back(created.value());
+    own.push_back(segment);
   }
   for (const LocalMesh::Peer& peer : mesh_.peers) {
     if (!peer.socket.valid()) continue;
     // A peer that is gone is noticed by its closed socket.
-    (void)send_message(peer.socket.get(), {.segment = number, .bytes = created.value().bytes()},
-                       created.value().fd());
+    (void)send_message(peer.socket.get(), {.segment = number, .bytes = segment.bytes()}, fd.get());
   }
-  return lend(number, created.value());
+  return Block{.segment = segment, .number = number, .bytes = segment.bytes()};
 }
 
 Status SegmentTable::add(Rank owner, std::uint32_t number, MemorySegment segment) {
@@ -100,13 +123,6 @@ Status SegmentTable::add(Rank owner, std::uint32_t number, MemorySegment segment
                          " was next",
                  .rank = owner};
   }
-  if (!has_count(segment)) {
-    return Error{.code = ErrorCode::kMalformed,
-                 .text = "rank " + std::to_string(owner) + " announced an arena segment of " +
-                         std::to_string(segment.bytes()) +
-                         " bytes, which leaves no room for the count of its leases",
-                 .rank = owner};
-  }
   theirs.push_back(std::move(segment));
   return {};
 }
@@ -116,24 +132,26 @@ Result<std::byte*> SegmentTable::resolve(Rank owner, const ArenaRef& ref, std::u
   const auto& theirs = segments_[static_cast<std::size_t>(owner)];
   if (ref.segment >= theirs.size()) return static_cast<std::byte*>(nullptr);
   const MemorySegment& segment = theirs[ref.segment];
-  const std::size_t room = payload_bytes(segment);
-  if (ref.offset > room || bytes > room - ref.offset) {
+  if (ref.offset < kCountBytes || ref.offset % kCountBytes != 0 || ref.offset > segment.bytes() ||
+      bytes > segment.bytes() - ref.offset) {
     return Error{.code = ErrorCode::kMalformed,
-                 .text = "rank " + std::to_string(owner) + " refers to bytes " +
-                         std::to_string(ref.offset) + " to " + std::to_string(ref.offset + bytes) +
-                         " of an arena segment of " + std::to_string(room),
+                 .text = "rank " + std::to_string(owner) + " refers to " + std::to_string(bytes) +
+                         " bytes at " + std::to_string(ref.offset) + " of an arena segment of " +
+                         std::to_string(segment.bytes()),
                  .rank = owner};
   }
   return segment.data() + ref.offset;
 }
 
-std::shared_ptr<void> SegmentTable::lease(Rank owner, std::uint32_t number) {
+std::shared_ptr<void> SegmentTable::lease(Rank owner, const ArenaRef& ref) {
   const MutexLock lock(mutex_);
-  const MemorySegment& segment = segments_[static_cast<std::size_t>(owner)][number];
+  const MemorySegment& segment = segments_[static_cast<std::size_t>(owner)][ref.segment];
+  const std::size_t block = ref.offset - kCountBytes;
   // Relaxed: what tells the owner of this lease orders it before the owner lets go.
-  peer_leases(segment).fetch_add(1, std::memory_order_relaxed);
-  return {segment.data(),
-          [segment](void*) { peer_leases(segment).fetch_sub(1, std::memory_order_release); }};
+  peer_leases(segment, block).fetch_add(1, std::memory_order_relaxed);
+  return {segment.data(), [segment, block](void*) {
+            peer_leases(segment, block).fetch_sub(1, std::memory_order_release);
+          }};
 }
 
 }  // namespace ciranda

@@ -21,8 +21,9 @@ struct alignas(128) RankFlags {
   alignas(64) std::atomic<std::uint64_t> copied_out;  // rounds this rank needs no slot of any more
   // Operations between hosts that the lanes of this rank are through with.
   alignas(64) std::atomic<std::uint64_t> crossed;
-  // The latest one whose private data lies in this rank's stage, and the segment that this is.
+  // The latest one whose private data lies in this rank's stage, and where this is.
   alignas(64) std::atomic<std::uint64_t> staged;
+  std::atomic<std::uint64_t> stage_offset;
   std::atomic<std::uint32_t> stage_segment;
   Doorbell waiters;  // threads of this rank inside a blocking call
   // Threads that drive this rank's engine right now; with none, only its background thread can.

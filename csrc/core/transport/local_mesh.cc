@@ -292,11 +292,11 @@ class Leader {
   Status connect_everybody() {
     auto control = MemorySegment::create(ControlBlock::memory_bytes(join_.size));
     if (!control) return control.error();
-    mesh_.control = std::move(control).value();
+    mesh_.control = control.value().segment;
     for (int rank = 1; rank < join_.size; ++rank) {
       Answer answer{.kind = Answer::Kind::kControl, .pid = ::getpid()};
       answer.control_bytes = mesh_.control.bytes();
-      const int fds[] = {mesh_.control.fd(), mesh_.peers[0].doorbell.get()};
+      const int fds[] = {control.value().fd.get(), mesh_.peers[0].doorbell.get()};
       CIRANDA_TRY(send_packet(socket_of(rank), bytes_of(answer), fds));
     }
     for (int a = 1; a < join_.size; ++a) {
@@ -465,7 +465,7 @@ Result<std::vector<LocalMesh>> make_loopback(int size) {
     LocalMesh& mesh = meshes[static_cast<std::size_t>(rank)];
     mesh.self = rank;
     mesh.size = size;
-    mesh.control = control.value();
+    mesh.control = control.value().segment;
     mesh.peers.resize(static_cast<std::size_t>(size));
   }
   for (std::size_t a = 0; a < meshes.size(); ++a) {

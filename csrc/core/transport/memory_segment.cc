@@ -40,7 +40,7 @@ Error cannot_reserve(std::size_t bytes, int error_number) {
 
 }  // namespace
 
-Result<MemorySegment> MemorySegment::create(std::size_t bytes) {
+Result<MemorySegment::Created> MemorySegment::create(std::size_t bytes) {
   const std::size_t size = whole_pages(bytes == 0 ? 1 : bytes);
   const std::size_t available = available_bytes();
   if (available > 0 && size > available) return cannot_reserve(size, ENOMEM);
@@ -51,7 +51,9 @@ Result<MemorySegment> MemorySegment::create(std::size_t bytes) {
   if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return Error::from_errno("cannot seal shared memory", errno);
   }
-  return map(std::move(fd), size);
+  auto segment = map(fd, size);
+  if (!segment) return segment.error();
+  return Created{std::move(segment).value(), std::move(fd)};
 }
 
 Result<MemorySegment> MemorySegment::open(Fd fd, std::size_t bytes) {
@@ -65,15 +67,14 @@ Result<MemorySegment> MemorySegment::open(Fd fd, std::size_t bytes) {
                          " bytes (seals " + std::to_string(seals) + ") where " +
                          std::to_string(bytes) + " sealed bytes were announced"};
   }
-  return map(std::move(fd), bytes);
+  return map(fd, bytes);
 }
 
-Result<MemorySegment> MemorySegment::map(Fd fd, std::size_t bytes) {
+Result<MemorySegment> MemorySegment::map(const Fd& fd, std::size_t bytes) {
   auto memory = SharedMapping::map(fd.get(), bytes);
   if (!memory) return memory.error();
   MemorySegment segment;
-  segment.mapped_ =
-      std::make_shared<const Mapped>(Mapped{std::move(memory).value(), std::move(fd)});
+  segment.memory_ = std::move(memory).value();
   return segment;
 }
 

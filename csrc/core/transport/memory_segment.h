@@ -14,27 +14,30 @@ namespace ciranda {
 // child made by fork it is private (SharedMapping).
 class MemorySegment {
  public:
+  struct Created;
   // Creates, reserves (posix_fallocate: running out of memory is an error here, never a SIGBUS
   // later), seals and maps `bytes` zeroed bytes, rounded up to whole pages.
-  static Result<MemorySegment> create(std::size_t bytes);
+  static Result<Created> create(std::size_t bytes);
   // Maps a segment that another process created. Refuses a descriptor whose size is not `bytes`
   // or whose size is not sealed.
   static Result<MemorySegment> open(Fd fd, std::size_t bytes);
 
   MemorySegment() = default;
 
-  std::byte* data() const { return mapped_ ? mapped_->memory->data() : nullptr; }
-  std::size_t bytes() const { return mapped_ ? mapped_->memory->bytes() : 0; }
-  int fd() const { return mapped_ ? mapped_->fd.get() : -1; }
+  std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
+  std::size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
 
  private:
-  struct Mapped {
-    std::unique_ptr<SharedMapping> memory;
-    Fd fd;
-  };
-  static Result<MemorySegment> map(Fd fd, std::size_t bytes);
+  static Result<MemorySegment> map(const Fd& fd, std::size_t bytes);
 
-  std::shared_ptr<const Mapped> mapped_;  // copies of a segment share one mapping
+  std::shared_ptr<const SharedMapping> memory_;  // copies of a segment share one mapping
+};
+
+// `fd` is for those who shall map it too. It is not kept: a job has more segments than a process
+// may have files.
+struct MemorySegment::Created {
+  MemorySegment segment;
+  Fd fd;
 };
 
 }  // namespace ciranda

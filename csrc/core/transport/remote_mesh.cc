@@ -54,12 +54,13 @@ Status check_place(const Introduction& self) {
 Status send_letter(int socket, PeerMessage::Kind kind, std::span<const std::byte> letter) {
   auto memory = MemorySegment::create(letter.size());
   if (!memory) return memory.error();
-  std::memcpy(memory.value().data(), letter.data(), letter.size());
+  const auto& [segment, fd] = memory.value();
+  std::memcpy(segment.data(), letter.data(), letter.size());
   return send_message(socket,
                       {.kind = kind,
                        .segment = static_cast<std::uint32_t>(letter.size()),
-                       .bytes = memory.value().bytes()},
-                      memory.value().fd());
+                       .bytes = segment.bytes()},
+                      fd.get());
 }
 
 struct Letter {

@@ -50,6 +50,10 @@ Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const
       ::poll(&writable, 1, -1);
       continue;
     }
+    if (errno == ETOOMANYREFS) {  // nor received as many descriptors as this user may have open
+      ::poll(nullptr, 0, 1);
+      continue;
+    }
     return Error::from_errno("cannot send to a local rank", errno);
   }
 }

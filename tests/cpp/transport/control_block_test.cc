@@ -42,7 +42,7 @@ TEST(ControlBlock, RegionsDoNotOverlap) {
 }
 
 TEST(ControlBlock, TheFirstReasonOfAFailureHolds) {
-  auto memory = MemorySegment::create(ControlBlock::memory_bytes(2)).value();
+  auto memory = MemorySegment::create(ControlBlock::memory_bytes(2)).value().segment;
   const ControlBlock a(memory.data(), 2);
   const ControlBlock b(memory.data(), 2);
   EXPECT_FALSE(a.failed());
@@ -54,7 +54,7 @@ TEST(ControlBlock, TheFirstReasonOfAFailureHolds) {
 }
 
 TEST(ControlBlock, AReasonThatIsTooLongIsCut) {
-  auto memory = MemorySegment::create(ControlBlock::memory_bytes(1)).value();
+  auto memory = MemorySegment::create(ControlBlock::memory_bytes(1)).value().segment;
   const ControlBlock block(memory.data(), 1);
   (void)block.fail({.code = ErrorCode::kRankLost, .text = std::string(100'000, 'x'), .rank = 0});
   EXPECT_EQ(block.failure().text.size(), kErrorTextBytesMax);

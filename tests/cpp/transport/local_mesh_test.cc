@@ -71,12 +71,12 @@ TEST_F(LocalMeshTest, EveryRankReachesEveryOtherAndNothingIsLeftBehind) {
   for (Rank a = 0; a < 4; ++a) {
     for (Rank b = 0; b < 4; ++b) {
       if (a == b) continue;
-      auto segment = MemorySegment::create(4096).value();
+      const Fd fd = MemorySegment::create(4096).value().fd;
       const auto to = static_cast<std::size_t>(b);
       const auto from = static_cast<std::size_t>(a);
       ASSERT_TRUE(send_message(by_rank(a).peers[to].socket.get(),
                                {.segment = static_cast<std::uint32_t>(10 * a + b), .bytes = 4096},
-                               segment.fd())
+                               fd.get())
                       .ok());
       auto received = receive_message(by_rank(b).peers[from].socket.get());
       ASSERT_TRUE(received.ok() && received.value().has_value());

@@ -42,13 +42,13 @@ Host host_of(const RemoteJoin& first_rank) {
     own.addresses = {{"192.0.2.17", 40'000}, {"2001:db8:0:1::17", 40'000}};
     std::vector<std::byte> letter;
     encode(own, letter);
-    MemorySegment memory = std::move(MemorySegment::create(letter.size())).value();
+    const auto [memory, fd] = std::move(MemorySegment::create(letter.size())).value();
     std::memcpy(memory.data(), letter.data(), letter.size());
     EXPECT_TRUE(send_message(ends[1],
                              {.kind = PeerMessage::Kind::kIntroduction,
                               .segment = static_cast<std::uint32_t>(letter.size()),
                               .bytes = memory.bytes()},
-                             memory.fd())
+                             fd.get())
                     .ok());
   }
   return host;

@@ -10,28 +10,25 @@ namespace ciranda {
 namespace {
 
 TEST(MemorySegment, IsZeroedAndSharedThroughItsDescriptor) {
-  auto segment = MemorySegment::create(10'000);
-  ASSERT_TRUE(segment.ok());
-  EXPECT_EQ(segment.value().bytes() % 4096, 0u);
-  EXPECT_GE(segment.value().bytes(), 10'000u);
-  EXPECT_EQ(segment.value().data()[9'999], std::byte{0});
-  auto other = MemorySegment::open(Fd(::fcntl(segment.value().fd(), F_DUPFD_CLOEXEC, 3)),
-                                   segment.value().bytes());
+  auto [segment, fd] = MemorySegment::create(10'000).value();
+  EXPECT_EQ(segment.bytes() % 4096, 0u);
+  EXPECT_GE(segment.bytes(), 10'000u);
+  EXPECT_EQ(segment.data()[9'999], std::byte{0});
+  auto other = MemorySegment::open(std::move(fd), segment.bytes());
   ASSERT_TRUE(other.ok());
-  EXPECT_NE(other.value().data(), segment.value().data());
-  segment.value().data()[77] = std::byte{42};
+  EXPECT_NE(other.value().data(), segment.data());
+  segment.data()[77] = std::byte{42};
   EXPECT_EQ(other.value().data()[77], std::byte{42});
 }
 
 TEST(MemorySegment, CannotBeResizedByAnybody) {
-  auto segment = MemorySegment::create(8192);
-  EXPECT_NE(::ftruncate(segment.value().fd(), 0), 0);
-  EXPECT_NE(::ftruncate(segment.value().fd(), 1 << 20), 0);
+  const Fd fd = MemorySegment::create(8192).value().fd;
+  EXPECT_NE(::ftruncate(fd.get(), 0), 0);
+  EXPECT_NE(::ftruncate(fd.get(), 1 << 20), 0);
 }
 
 TEST(MemorySegment, AWrongSizeIsRefused) {
-  auto segment = MemorySegment::create(8192);
-  auto other = MemorySegment::open(Fd(::dup(segment.value().fd())), 4096);
+  auto other = MemorySegment::open(MemorySegment::create(8192).value().fd, 4096);
   ASSERT_FALSE(other.ok());
   EXPECT_EQ(other.error().code, ErrorCode::kMalformed);
 }

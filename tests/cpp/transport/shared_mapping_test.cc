@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <fstream>
 #include <functional>
@@ -26,8 +27,10 @@ bool in_child(const std::function<bool()>& body) {
          WEXITSTATUS(status) == 0;
 }
 
-MemorySegment same_memory(const MemorySegment& segment) {
-  return MemorySegment::open(Fd(::dup(segment.fd())), segment.bytes()).value();
+// The same memory mapped twice, as two processes would.
+std::array<MemorySegment, 2> mapped_twice(std::size_t bytes) {
+  auto [segment, fd] = MemorySegment::create(bytes).value();
+  return {segment, MemorySegment::open(std::move(fd), segment.bytes()).value()};
 }
 
 std::size_t mapped_segments() {
@@ -38,8 +41,7 @@ std::size_t mapped_segments() {
 }
 
 TEST(SharedMapping, WhatAForkedChildWritesStaysItsOwn) {
-  const auto segment = MemorySegment::create(100'000).value();
-  const auto of_peer = same_memory(segment);
+  const auto [segment, of_peer] = mapped_twice(100'000);
   segment.data()[77] = std::byte{1};
   EXPECT_TRUE(in_child([&] {
     const bool inherited = segment.data()[77] == std::byte{1};
@@ -54,15 +56,14 @@ TEST(SharedMapping, WhatAForkedChildWritesStaysItsOwn) {
 }
 
 TEST(SharedMapping, TheParentGoesOnSharingAfterAFork) {
-  const auto segment = MemorySegment::create(4096).value();
-  const auto of_peer = same_memory(segment);
+  const auto [segment, of_peer] = mapped_twice(4096);
   EXPECT_TRUE(in_child([] { return true; }));
   segment.data()[0] = std::byte{1};
   EXPECT_EQ(of_peer.data()[0], std::byte{1});
 }
 
 TEST(SharedMapping, AChildOfAChildGetsWhatTheChildWrote) {
-  const auto segment = MemorySegment::create(4096).value();
+  const auto segment = MemorySegment::create(4096).value().segment;
   EXPECT_TRUE(in_child([&] {
     segment.data()[0] = std::byte{2};
     const bool right = in_child([&] {
@@ -77,8 +78,7 @@ TEST(SharedMapping, AChildOfAChildGetsWhatTheChildWrote) {
 
 TEST(SharedMapping, AChildSharesWhatItMapsItself) {
   EXPECT_TRUE(in_child([] {
-    const auto segment = MemorySegment::create(4096).value();
-    const auto of_peer = same_memory(segment);
+    const auto [segment, of_peer] = mapped_twice(4096);
     segment.data()[0] = std::byte{1};
     return of_peer.data()[0] == std::byte{1};
   }));
@@ -87,7 +87,7 @@ TEST(SharedMapping, AChildSharesWhatItMapsItself) {
 TEST(SharedMapping, NothingStaysMapped) {
   const std::size_t before = mapped_segments();
   {
-    auto segment = MemorySegment::create(4096).value();
+    auto segment = MemorySegment::create(4096).value().segment;
     EXPECT_GT(mapped_segments(), before);
     EXPECT_TRUE(in_child([&] {
       segment = {};
@@ -98,12 +98,11 @@ TEST(SharedMapping, NothingStaysMapped) {
 }
 
 TEST(SharedMapping, ForksWhileOtherThreadsMapAndUnmap) {
-  const auto segment = MemorySegment::create(4096).value();
+  const auto segment = MemorySegment::create(4096).value().segment;
   std::atomic<bool> over{false};
   std::thread maps([&] {
     while (!over.load()) {
-      const auto first = MemorySegment::create(4096).value();
-      const auto second = same_memory(first);
+      const auto [first, second] = mapped_twice(4096);
       EXPECT_EQ(second.data()[0], std::byte{0});
     }
   });

@@ -14,7 +14,8 @@ namespace ciranda {
 namespace {
 
 struct Logs {
-  explicit Logs(int ranks) : memory(MemorySegment::create(ShmLog::memory_bytes(ranks)).value()) {
+  explicit Logs(int ranks)
+      : memory(MemorySegment::create(ShmLog::memory_bytes(ranks)).value().segment) {
     for (Rank rank = 0; rank < ranks; ++rank) logs.emplace_back(memory.data(), ranks, rank);
   }
   MemorySegment memory;

@@ -159,8 +159,9 @@ bool RingBackend::advance_stage(Operation& op) {
   for (Rank local = 0; local < static_cast<Rank>(locals()) && !broken_; ++local) {
     const RankFlags& flags = control_.flags(local);
     if (flags.staged.load(std::memory_order_acquire) < op.number) return moved;
-    const std::uint32_t segment = flags.stage_segment.load(std::memory_order_relaxed);
-    auto stage = memory_.resolve(local, segment, bytes_of(op.execution.buffers));
+    const ArenaRef ref{.segment = flags.stage_segment.load(std::memory_order_relaxed),
+                       .offset = flags.stage_offset.load(std::memory_order_relaxed)};
+    auto stage = memory_.resolve(local, ref, bytes_of(op.execution.buffers));
     if (!stage) {
       broken_ = stage.error();
       return true;
@@ -193,7 +194,8 @@ bool RingBackend::fill_stage(const Operation& op) {
   }
   const FusedOp& what = op.execution.op;
   if (what.kind != OpKind::kBroadcast || what.root == mesh_.self) copy_in(buffers, stage_.data);
-  own.stage_segment.store(stage_.segment, std::memory_order_relaxed);
+  own.stage_segment.store(stage_.ref.segment, std::memory_order_relaxed);
+  own.stage_offset.store(stage_.ref.offset, std::memory_order_relaxed);
   own.staged.store(op.number, std::memory_order_release);
   bells_.ring_all();
   return true;

@@ -29,14 +29,14 @@ struct RingOptions {
 // Memory that all ranks of the host see; SegmentTable's.
 struct HostMemory {
   struct Stage {
-    std::uint32_t segment = 0;
+    ArenaRef ref;
     std::byte* data = nullptr;
     std::uint64_t bytes = 0;
     std::shared_ptr<void> lease = {};
   };
   std::function<Result<Stage>(std::uint64_t bytes)> allocate;
-  // A segment of the rank with local rank `owner`; null until its announcement has arrived.
-  std::function<Result<std::byte*>(int owner, std::uint32_t segment, std::uint64_t bytes)> resolve;
+  // Memory of the rank with local rank `owner`; null until its announcement has arrived.
+  std::function<Result<std::byte*>(int owner, const ArenaRef& ref, std::uint64_t bytes)> resolve;
 };
 
 // Collectives between hosts over TCP, by the schedules of core/plan.
