@@ -52,6 +52,11 @@ Error about(const Error& why, const RequestSpec& spec) {
   return error;
 }
 
+Error shut_down_error() {
+  return {.code = ErrorCode::kNotInitialized,
+          .text = "ciranda has been shut down on this rank; call init() again"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, EngineOptions options) {
@@ -142,10 +147,7 @@ Status Engine::usable() const {
                      "this process was forked from a rank and is none itself; call collectives "
                      "in the parent, or start the child with spawn and its own rank"};
   }
-  if (stopping_.load(std::memory_order_acquire)) {
-    return Error{.code = ErrorCode::kNotInitialized,
-                 .text = "ciranda has been shut down on this rank; call init() again"};
-  }
+  if (stopping_.load(std::memory_order_acquire)) return shut_down_error();
   return {};
 }
 
@@ -353,6 +355,7 @@ void Engine::shutdown() {
             .text = "rank " + std::to_string(rank()) + " shut down in the middle of an operation",
             .rank = rank()});
     }
+    queue_.close(shut_down_error());  // for those that asked usable() before
     finish_all({.code = ErrorCode::kShutdown,
                 .text = "ciranda was shut down on this rank before the operation was done"});
     flags.waiters.ring();

@@ -24,6 +24,7 @@ Status SubmissionQueue::push(Submission submission) {
   const RequestSpec& spec = *submission.spec;
   const auto kind = static_cast<std::size_t>(spec.kind);
   const MutexLock lock(mutex_);
+  CIRANDA_TRY(open_);
   if (in_flight_ >= kInFlightMax) {
     return Error{.code = ErrorCode::kLimit,
                  .text = std::to_string(kInFlightMax) +
@@ -55,6 +56,11 @@ bool SubmissionQueue::drain_into(std::vector<Submission>& out) {
   queue_.clear();
   queued_.store(0, std::memory_order_release);
   return true;
+}
+
+void SubmissionQueue::close(const Error& why) {
+  const MutexLock lock(mutex_);
+  open_ = why;
 }
 
 void SubmissionQueue::release(const RequestSpec& spec) {

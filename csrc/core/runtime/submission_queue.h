@@ -47,11 +47,13 @@ struct Submission {
 // unfinished submissions; beyond it push() is refused with kLimit.
 class SubmissionQueue {
  public:
-  // kDuplicateName when an unfinished submission of the kind has this name.
+  // kDuplicateName when an unfinished submission of the kind has this name. After close(): why.
   Status push(Submission submission) EXCLUDES(mutex_);
   // Moves everything that waits to the end of `out`; false if there was nothing.
   bool drain_into(std::vector<Submission>& out) EXCLUDES(mutex_);
   bool empty() const { return queued_.load(std::memory_order_acquire) == 0; }
+  // Nothing more is taken.
+  void close(const Error& why) EXCLUDES(mutex_);
   // The submission is finished: its name is free again.
   void release(const RequestSpec& spec) EXCLUDES(mutex_);
 
@@ -62,6 +64,7 @@ class SubmissionQueue {
   std::array<std::unordered_set<std::string>, kOpKindCount> live_names_ GUARDED_BY(mutex_);
   std::array<std::uint32_t, kOpKindCount> unnamed_count_ GUARDED_BY(mutex_){};
   std::size_t in_flight_ GUARDED_BY(mutex_) = 0;
+  Status open_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> queued_{0};
 };
 

@@ -486,6 +486,33 @@ TEST(Engine, ShutdownEndsPendingOperationsOfThisRank) {
   EXPECT_FALSE(allreduce(world[0], tensor).ok());
 }
 
+TEST(Engine, WhatIsSubmittedDuringAShutdownEnds) {
+  for (int round = 0; round < 30; ++round) {
+    World world(2);
+    std::latch begun(3);
+    std::vector<std::thread> submitters;
+    for (int t = 0; t < 3; ++t) {
+      submitters.emplace_back([&, t] {
+        begun.count_down();
+        std::vector<float> tensor(1, 1.0F);
+        std::vector<Handle> handles;
+        for (;;) {
+          const std::string name = std::to_string(t) + "." + std::to_string(handles.size());
+          auto handle = allreduce(world[0], tensor, {.name = name});
+          if (!handle.ok()) break;
+          handles.push_back(std::move(handle).value());
+        }
+        for (const Handle& handle : handles) {
+          EXPECT_EQ(world[0].wait(handle).error().code, ErrorCode::kShutdown);
+        }
+      });
+    }
+    begun.wait();
+    world[0].shutdown();
+    for (std::thread& submitter : submitters) submitter.join();
+  }
+}
+
 TEST(Engine, ALogFullOfFramesLosesNothing) {
   // Rank 0 submits far more than the log holds before rank 1 reads any of it.
   World world(2);

@@ -46,6 +46,16 @@ TEST(SubmissionQueue, UnnamedOperationsAreCountedByKind) {
   EXPECT_EQ(drained[2].occurrence, 1u);
 }
 
+TEST(SubmissionQueue, TakesNothingOnceClosed) {
+  SubmissionQueue queue;
+  ASSERT_TRUE(queue.push(named("a")).ok());
+  queue.close({.code = ErrorCode::kNotInitialized, .text = "over"});
+  EXPECT_EQ(queue.push(named("b")).error().text, "over");
+  std::vector<Submission> drained;
+  ASSERT_TRUE(queue.drain_into(drained));
+  EXPECT_EQ(drained.size(), 1u);
+}
+
 TEST(SubmissionQueue, IsBoundedAndSaysSo) {
   SubmissionQueue queue;
   for (std::size_t i = 0; i < kInFlightMax; ++i) {
