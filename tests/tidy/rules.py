@@ -58,6 +58,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         "a thread",
         r"\bstd::j?thread\b|\bpthread_create\b|\bstd::async\b",
         {
+            "csrc/core/base/thread.h": "starts all but those that a library needs",
             "csrc/core/runtime/engine*": "the background thread",
             "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",

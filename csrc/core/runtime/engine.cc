@@ -1,6 +1,5 @@
 #include "core/runtime/engine.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "core/backend/shm/shm_backend.h"
 #include "core/base/clock.h"
+#include "core/base/thread.h"
 #include "core/plan/fusion.h"
 #include "core/runtime/execution.h"
 #include "core/runtime/submitted_exchange.h"
@@ -68,10 +68,23 @@ Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, RemoteMesh remote,
                                               EngineOptions options) {
   std::unique_ptr<Engine> engine(
       new Engine(std::move(mesh), std::move(remote), std::move(options)));
-  CIRANDA_TRY(engine->watch_descriptors());
-  Engine& self = *engine;
-  engine->background_ = std::thread([&self] { self.background_loop(); });
+  if (Status started = engine->start_background(); !started) {
+    Error why = started.error();
+    why.text = "rank " + std::to_string(engine->rank()) + " could not start: " + why.text;
+    why.rank = engine->rank();
+    static_cast<void>(engine->control_.fail(why));
+    engine->bells_.ring_alarm();
+    return why;
+  }
   return engine;
+}
+
+Status Engine::start_background() {
+  CIRANDA_TRY(watch_descriptors());
+  auto thread = start_thread("ciranda", [this] { background_loop(); });
+  if (!thread) return thread.error();
+  background_ = std::move(thread).value();
+  return {};
 }
 
 Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
@@ -125,7 +138,7 @@ Engine::~Engine() {
     backends_.abandon();
     return;
   }
-  shutdown();
+  if (background_.joinable()) shutdown();  // else it never started
 }
 
 // Early enough for a report of the stall.
@@ -939,7 +952,6 @@ void Engine::disarm_sockets() {
 }
 
 void Engine::background_loop() {
-  ::pthread_setname_np(::pthread_self(), "ciranda");
   const int own = mesh_.peers[static_cast<std::size_t>(mesh_.self)].doorbell.get();
   RankFlags& flags = control_.flags(mesh_.self);
   std::array<epoll_event, 16> events;

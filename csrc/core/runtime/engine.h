@@ -118,6 +118,7 @@ class Engine {
  private:
   Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options);
   Status watch_descriptors();
+  Status start_background();
 
   // A cycle and its steps. True when something moved.
   bool run_cycle() REQUIRES(seat_);

@@ -1,7 +1,6 @@
 #include "core/transport/switchboard.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/thread.h"
 
 namespace ciranda {
 namespace {
@@ -50,7 +50,9 @@ Result<std::unique_ptr<Switchboard>> Switchboard::start(
       new Switchboard(std::move(keys), std::move(acceptor), std::move(warn)));
   switchboard->orders_came_ = std::move(orders_came).value();
   switchboard->news_ = std::move(news).value();
-  switchboard->thread_ = std::thread([self = switchboard.get()] { self->run(); });
+  auto thread = start_thread("ciranda-calls", [self = switchboard.get()] { self->run(); });
+  if (!thread) return thread.error();
+  switchboard->thread_ = std::move(thread).value();
   return switchboard;
 }
 
@@ -59,6 +61,7 @@ Switchboard::Switchboard(std::unique_ptr<const ChannelKeys> keys, Acceptor accep
     : keys_(std::move(keys)), warn_(std::move(warn)), acceptor_(std::move(acceptor)) {}
 
 Switchboard::~Switchboard() {
+  if (!thread_.joinable()) return;  // it never started
   stopping_.store(true);
   raise(orders_came_);
   thread_.join();
@@ -87,7 +90,6 @@ void Switchboard::close_in_forked_child() noexcept {
 }
 
 void Switchboard::run() {
-  ::pthread_setname_np(::pthread_self(), "ciranda-calls");
   for (;;) {
     lower(orders_came_);  // before the look at what it was raised for
     if (stopping_.load()) return;

@@ -2,6 +2,11 @@
 // that never return.
 #include "core/runtime/engine.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <latch>
 #include <numeric>
@@ -511,6 +516,50 @@ TEST(Engine, WhatIsSubmittedDuringAShutdownEnds) {
     world[0].shutdown();
     for (std::thread& submitter : submitters) submitter.join();
   }
+}
+
+// In a child of its own, whose limits it lowers. What it returns, or 2 where it is ended.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 2;
+  return WEXITSTATUS(status);
+}
+
+bool no_more_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  limit.rlim_cur = 0;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+// Their stacks find no room.
+bool no_more_threads() {
+  pthread_attr_t wide;
+  return ::pthread_attr_init(&wide) == 0 &&
+         ::pthread_attr_setstacksize(&wide, std::size_t{1} << 50) == 0 &&
+         ::pthread_setattr_default_np(&wide) == 0;
+}
+
+TEST(Engine, AStartThatFailsIsAnErrorAndToldToThePeers) {
+  const auto fails = [](bool (*lower)(), const std::string& what) {
+    auto meshes = make_loopback(2).value();
+    const auto peer = Engine::start(std::move(meshes[1]), {}).value();
+    if (!lower()) return 3;
+    const auto engine = Engine::start(std::move(meshes[0]), {});
+    if (engine.ok() || !engine.error().text.starts_with(what)) return 4;
+    std::vector<float> tensor(1);
+    const Status told = peer->wait(allreduce(*peer, tensor).value());
+    return !told.ok() && told.error().text.find(what) != std::string::npos ? 0 : 5;
+  };
+  EXPECT_EQ(in_child([&] { return fails(no_more_descriptors, "rank 0 could not start: epoll"); }),
+            0);
+  EXPECT_EQ(in_child([&] {
+              return fails(no_more_threads,
+                           "rank 0 could not start: cannot start the thread ciranda: ");
+            }),
+            0);
 }
 
 TEST(Engine, ALogFullOfFramesLosesNothing) {
