@@ -695,10 +695,12 @@ Status Engine::start_execution(const FusedOp& op) {
                          for (const std::uint32_t token : tokens) {
                            Submission* submission = table_.find(token);
                            if (submission == nullptr) continue;
-                           if (!status.ok()) {
-                             finish(token, about(status.error(), *submission->spec));
-                           } else if (--submission->parts_left == 0) {
-                             finish(token, {}, finished);
+                           // The other parts use the user's memory still.
+                           if (submission->outcome.ok() && !status.ok()) {
+                             submission->outcome = about(status.error(), *submission->spec);
+                           }
+                           if (--submission->parts_left == 0) {
+                             finish(token, Status(submission->outcome), finished);
                            }
                          }
                        };

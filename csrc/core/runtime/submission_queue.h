@@ -41,6 +41,7 @@ struct Submission {
   std::uint64_t submitted_ns = 0;
   std::uint64_t agreed_ns = 0;   // set by the engine, for the timeline
   std::uint32_t parts_left = 0;  // fused operations that still run for it
+  Status outcome = {};           // the first error of those that do not
 };
 
 // The only door into the engine: many threads in, the driver out. Bounded by kInFlightMax

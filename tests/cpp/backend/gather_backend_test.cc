@@ -49,15 +49,16 @@ TEST(GatherBackend, SumsOnceAllRanksHaveStarted) {
   }
 }
 
+const BackendEntry kRow{
+    .id = BackendId::kGloo,
+    .make = [](BackendContext context) -> std::unique_ptr<Backend> {
+      return std::make_unique<GatherBackend>(std::move(context));
+    },
+    .facts = [] { return BackendFacts{.id = BackendId::kGloo, .available = true}; }};
+
 // Its exchange is then the native backend's allgather.
 TEST(GatherBackend, RunsInTheWorldsOfItsRow) {
-  const BackendEntry row{
-      .id = BackendId::kGloo,
-      .make = [](BackendContext context) -> std::unique_ptr<Backend> {
-        return std::make_unique<GatherBackend>(std::move(context));
-      },
-      .facts = [] { return BackendFacts{.id = BackendId::kGloo, .available = true}; }};
-  World world(3, {.spin_ns = 20'000, .backends = {&row, 1}});
+  World world(3, {.spin_ns = 20'000, .backends = {&kRow, 1}});
   world.run([](Engine& engine) {
     for (int step = 0; step < 5; ++step) {
       std::vector<std::vector<float>> tensors(20);
@@ -75,6 +76,35 @@ TEST(GatherBackend, RunsInTheWorldsOfItsRow) {
       }
     }
   });
+}
+
+// The members of a group that can be summed use their memory until they are.
+TEST(GatherBackend, AGroupEndsWithItsLastPartThoughAnotherIsRefused) {
+  World world(2, {.spin_ns = 20'000, .backends = {&kRow, 1}});
+  for (const DType first : {DType::kFloat32, DType::kFloat64}) {
+    world.run([&](Engine& engine) {
+      std::vector<float> narrow(4, 1.0F);
+      std::vector<double> wide(4, 1.0);
+      Submission group = in_place<float>(OpKind::kAllreduce, {&narrow},
+                                         {.name = "group", .backend = BackendId::kGloo});
+      RequestSpec spec = *group.spec;
+      auto* const more = reinterpret_cast<std::byte*>(wide.data());
+      const auto at = static_cast<std::ptrdiff_t>(first == DType::kFloat32 ? 1 : 0);
+      spec.tensors.insert(spec.tensors.begin() + at, {DType::kFloat64, {4}});
+      group.inputs.insert(group.inputs.begin() + at, more);
+      group.outputs.insert(group.outputs.begin() + at, more);
+      group.spec = std::make_shared<const RequestSpec>(std::move(spec));
+      auto handle = engine.submit(std::move(group));
+      ASSERT_TRUE(handle.ok());
+      const Status status = engine.wait(handle.value());
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kUnsupported) << status.error().text;
+      EXPECT_EQ(narrow, std::vector<float>(4, 2.0F));
+      auto next = allreduce(engine, narrow, {.name = "group"});
+      ASSERT_TRUE(next.ok()) << next.error().text;
+      EXPECT_TRUE(engine.wait(next.value()).ok()) << "the World goes on";
+    });
+  }
 }
 
 TEST(GatherBackend, AbortEndsWhatWaitsForARank) {
