@@ -7,6 +7,8 @@ namespace ciranda {
 namespace {
 
 // Frames of the order that wait for room in the host's log; what follows is left in the sockets.
+// Those that wait for room in a connection are as many as ranks may have in flight: were there a
+// limit, two hosts could each wait for the other to read.
 constexpr std::size_t kUndeliveredMax = 1024;
 
 }  // namespace
@@ -24,7 +26,7 @@ Result<bool> Carrier::advance(const Deliver& deliver, std::uint64_t now_ns, bool
   if (!arrived) return arrived.error();
   CIRANDA_TRY(joiner_.flush(now_ns, caught_up));
   bool moved = arrived.value();
-  for (auto& outbox = joiner_.outbox(); !outbox.empty(); moved = true) {
+  for (auto& outbox = joiner_.outbox(); !outbox.empty() && relay_.has_room(); moved = true) {
     const CarriedFrame frame = std::move(outbox.front());
     outbox.pop_front();
     CIRANDA_TRY(relay_.send(frame.from, frame.bytes));

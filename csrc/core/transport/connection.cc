@@ -25,11 +25,6 @@ Error ControlConnection::about_peer(Error error) const {
 }
 
 Status ControlConnection::send(std::uint8_t type, std::span<const std::byte> payload) {
-  if (queued_.size() - sent_ > kQueuedBytesMax) {
-    return about_peer({.code = ErrorCode::kLimit,
-                       .text = "it reads nothing, and " + std::to_string(queued_.size() - sent_) +
-                               " bytes wait for it"});
-  }
   sealer_.seal(type, payload, queued_);
   return flush();
 }

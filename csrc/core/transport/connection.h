@@ -29,9 +29,6 @@ inline constexpr std::uint64_t kProofMs = 2'000;
 // use any more. Not thread-safe.
 class ControlConnection {
  public:
-  // A peer that reads nothing is cut off when this much waits for it.
-  static constexpr std::size_t kQueuedBytesMax = 4 * kSealedPayloadBytesMax;
-
   explicit ControlConnection(ProvenSocket socket);
 
   int fd() const { return stream_.fd(); }
@@ -39,13 +36,14 @@ class ControlConnection {
   Rank peer() const { return peer_; }
   const std::string& address() const { return address_; }
 
-  // Seals a frame and sends what the socket takes; the rest waits for flush(). kLimit when too much
-  // waits already, kRankLost when the peer is gone.
+  // Seals a frame and sends what the socket takes; the rest waits for flush(), however much it is:
+  // who has more to send looks at queued_bytes(). kRankLost when the peer is gone.
   Status send(std::uint8_t type, std::span<const std::byte> payload);
 
   // Sends on. While something waits, the caller looks out for writability.
   Status flush();
-  bool has_queued() const { return sent_ < queued_.size(); }
+  bool has_queued() const { return queued_bytes() > 0; }
+  std::size_t queued_bytes() const { return queued_.size() - sent_; }
 
   // See check_answers() of tcp.h; names the peer.
   Status check_answers(std::uint64_t limit_ms) const;

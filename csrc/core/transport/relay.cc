@@ -15,6 +15,8 @@ Error malformed(const ControlConnection& connection, const std::string& what) {
           .rank = connection.peer()};
 }
 
+constexpr std::size_t kQueuedBytesMax = kSealedPayloadBytesMax;  // of each connection
+
 }  // namespace
 
 Relay::Relay(std::vector<ControlConnection> control, const Hosts& hosts, int host)
@@ -37,6 +39,12 @@ Status Relay::send(Rank from, std::span<const std::byte> frame) {
     result = std::move(sent);
   }
   return result;
+}
+
+bool Relay::has_room() const {
+  return std::all_of(connections_.begin(), connections_.end(), [](const auto& connection) {
+    return !connection || connection->queued_bytes() < kQueuedBytesMax;
+  });
 }
 
 Result<bool> Relay::advance(const Take& take, std::size_t frames_max) {

@@ -23,9 +23,12 @@ class Relay {
   // `control` as in RemoteMesh. `hosts` stays valid as long as the relay.
   Relay(std::vector<ControlConnection> control, const Hosts& hosts, int host);
 
-  // To host 0; on host 0: to every other host. kRankLost or kLimit names the first rank of a host
-  // that is gone, lost_host() its number; the others have it all the same.
+  // To host 0; on host 0: to every other host. kRankLost names the first rank of a host that is
+  // gone, lost_host() its number; the others have it all the same.
   Status send(Rank from, std::span<const std::byte> frame);
+  // No host is so slow that the next frame should wait here rather than there: a rank that is
+  // stopped is waited for, whatever the others send.
+  bool has_room() const;
 
   // Sends what waits and takes at most `frames_max` frames that have arrived, of each host in its
   // order. True if there was one. An Error, also one of `take`, is the end of the job: kRankLost

@@ -89,6 +89,20 @@ TEST_F(Carriers, WaitForRoom) {
   EXPECT_EQ(delivered_[2], (std::vector<std::string>{"2:x", "2:y"}));
 }
 
+TEST_F(Carriers, AHostThatReadsNothingIsWaitedFor) {
+  const std::string large(kFrameBytesMax, 'x');
+  for (int i = 0; i < 100; ++i) {
+    carriers_[0]->submit(0, bytes_of(large), 0);
+    ASSERT_TRUE(advance(0).ok());
+    ASSERT_TRUE(advance(1).ok());
+  }
+  EXPECT_FALSE(carriers_[0]->idle());
+  carriers_[1]->submit(2, bytes_of("last"), 0);
+  advance_all([&] { return delivered_[1].size() == 101 && delivered_[2].size() == 101; });
+  EXPECT_EQ(delivered_[2], delivered_[0]);
+  EXPECT_EQ(delivered_[2].back(), "2:last");
+}
+
 TEST_F(Carriers, LastWordsAreDeliveredInOrder) {
   carriers_[2]->submit(3, bytes_of("goodbye"), 0);
   ASSERT_TRUE(advance(2).ok());

@@ -62,16 +62,12 @@ TEST_P(Connected, CarriesFramesBothWays) {
   }
 }
 
-TEST_P(Connected, KeepsWhatTheSocketDoesNotTakeAndEndsAtItsLimit) {
+TEST_P(Connected, KeepsWhatTheSocketDoesNotTake) {
   Ends ends = connect();
   const std::vector<std::byte> large(kSealedPayloadBytesMax, std::byte{1});
-  std::size_t sent = 0;
-  Status status;
-  while ((status = ends.client.send(1, large)).ok()) ASSERT_LT(++sent, 100u);
-  EXPECT_EQ(status.error().code, ErrorCode::kLimit);
-  EXPECT_NE(status.error().text.find("rank 0 at 127.0.0.1:"), std::string::npos)
-      << status.error().text;
-  EXPECT_TRUE(ends.client.has_queued());
+  constexpr std::size_t sent = 20;
+  for (std::size_t i = 0; i < sent; ++i) ASSERT_TRUE(ends.client.send(1, large).ok());
+  EXPECT_GT(ends.client.queued_bytes(), large.size());
   std::size_t received = 0;
   while (received < sent) {
     ASSERT_TRUE(ends.client.flush().ok());
