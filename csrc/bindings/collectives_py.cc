@@ -64,6 +64,8 @@ void bind_collectives(py::module_& module) {
       Released());
   module.def("barrier_async", &barrier_async, py::arg("name"), Released());
   module.def("poll", &poll, py::arg("handle"), Released());
+  module.def("abandon", &abandon, py::arg("handle"), Released(),
+             "Frees what the operation holds, once it is done; nobody will synchronize it.");
   module.def(
       "synchronize",
       [](HandleId handle)

@@ -34,6 +34,7 @@ class HandleTable {
  public:
   HandleId insert(std::shared_ptr<PendingCollective> pending) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
+    drop_finished();
     const HandleId id = next_++;
     pending_.emplace(id, std::move(pending));
     return id;
@@ -48,11 +49,22 @@ class HandleTable {
     auto node = pending_.extract(id);
     return node.empty() ? nullptr : std::move(node.mapped());
   }
+  void abandon(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (auto node = pending_.extract(id)) abandoned_.push_back(std::move(node.mapped()));
+    drop_finished();
+  }
 
  private:
+  void drop_finished() REQUIRES(mutex_) {
+    std::erase_if(abandoned_, [](const auto& pending) { return pending->handle->done(); });
+  }
+
   Mutex mutex_;
   HandleId next_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<HandleId, std::shared_ptr<PendingCollective>> pending_ GUARDED_BY(mutex_);
+  // Nobody has their numbers any more; the engine uses their tensors until they are done.
+  std::vector<std::shared_ptr<PendingCollective>> abandoned_ GUARDED_BY(mutex_);
 };
 
 HandleTable& handles() {
@@ -349,6 +361,10 @@ std::optional<CollectiveResult> synchronize(HandleId id) {
   }
   return CollectiveResult{.tensors = std::move(pending->outputs),
                           .received_rows = pending->handle->rows()};
+}
+
+void abandon(HandleId id) {
+  if (!in_forked_child()) handles().abandon(id);
 }
 
 // -------------------------------------------------------------------------------------------

@@ -63,6 +63,9 @@ HandleId barrier_async(const std::string& name);
 bool poll(HandleId id);
 // Blocks until done and forgets the handle; a second call with the same id gives nothing.
 std::optional<CollectiveResult> synchronize(HandleId id);
+// Nobody will call synchronize(): what the operation holds is freed once it is done. Does not
+// block.
+void abandon(HandleId id);
 
 // A tensor whose memory all ranks of the host map: its in-place allreduce copies nothing. Lives in
 // the arena of the default World for as long as the tensor does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -212,6 +212,10 @@ class GradientReducer:
         ...
     def synchronize(self) -> None:
         ...
+def abandon(handle: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Frees what the operation holds, once it is done; nobody will synchronize it.
+    """
 def abort(reason: str) -> None:
     """
     Ends the job for every rank with this reason.

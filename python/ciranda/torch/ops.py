@@ -58,8 +58,18 @@ def _all(outputs: list[torch.Tensor], _rows: list[int]) -> list[torch.Tensor]:
     return outputs
 
 
-def _keep(handle: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -> int:
-    _finish[handle] = finish
+class _Handle(int):
+    """What async operations return: while a program has it, it may synchronize it."""
+
+    def __del__(self) -> None:
+        # Not as the interpreter ends, when names are gone.
+        if _finish is not None and _finish.pop(self, None) is not None:
+            _C.abandon(self)
+
+
+def _keep(number: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -> int:
+    handle = _Handle(number)
+    _finish[int(handle)] = finish
     return handle
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,24 @@ def test_ten_thousand_buckets_need_few_descriptors_and_mappings() -> None:
     for descriptors, mappings in values_of(run_ranks(ten_thousand_buckets, 2)):
         assert descriptors <= 64
         assert mappings <= 1000
+
+
+def dropped_handles() -> list[bool]:
+    hvd.init()
+    tensors = [torch.ones(1000) for _ in range(2)]
+    kept = [weakref.ref(tensor) for tensor in tensors]
+    hvd.allreduce_async_(tensors[0], name="a")
+    handle = hvd.allreduce_async(tensors[1], name="b")
+    del tensors
+    for _ in range(2):  # with the first all before it are done; the second looks for them
+        hvd.synchronize(hvd.allreduce_async(torch.ones(1), name="c"))
+    gone = [reference() is None for reference in kept]
+    hvd.synchronize(handle)
+    return [*gone, kept[1]() is None]
+
+
+def test_an_operation_whose_handle_nobody_has_keeps_no_tensor() -> None:
+    assert values_of(run_ranks(dropped_handles, 2)) == [[True, False, True]] * 2
 
 
 def idle() -> float:
