@@ -76,6 +76,7 @@ class Verdict:
     cause: str
     exit_code: int
     culprit: int | None = None
+    alike: tuple[int, ...] = ()  # raised the same as the culprit, which is only the first to end
     hint: str = ""
     during: str | None = None
     pending: tuple[Pending, ...] = ()
@@ -154,7 +155,8 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
     if culprit is None:
         return Verdict("the job failed", "no rank reported a failure", exit_code=1)
     end = by_rank.get(culprit)
-    others = [each for each in evidence.ends if each.rank != culprit]
+    alike = _sorted(each.rank for each in evidence.ends if _raised_the_same(each, end, reports))
+    others = [each for each in evidence.ends if each.rank not in (culprit, *alike)]
     during, pending = _collective(culprit, victims, reports)
     return Verdict(
         title="the job failed",
@@ -165,6 +167,7 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
         ),
         exit_code=_exit_code(end),
         culprit=culprit,
+        alike=alike,
         hint=_hint(end),
         during=during,
         pending=pending,
@@ -220,6 +223,18 @@ def _sorted(ranks: Any) -> tuple[int, ...]:
 def _is_victim(end: RankEnd, reports: Mapping[int, ErrorReport]) -> bool:
     report = reports.get(end.rank)
     return end.exit_code != 0 and report is not None and report.victim_of is not None
+
+
+def _raised_the_same(
+    end: RankEnd, first: RankEnd | None, reports: Mapping[int, ErrorReport]
+) -> bool:
+    """Neither is the other's victim: what all ranks disagree about, each raises."""
+    if first is None or end.rank == first.rank or _is_victim(end, reports):
+        return False
+    report, of_first = reports.get(end.rank), reports.get(first.rank)
+    if report is None or of_first is None or of_first.victim_of is not None:
+        return False
+    return bool(report.message) and report.message == of_first.message
 
 
 def _was_ended(end: RankEnd, victims: Sequence[int]) -> bool:
@@ -340,7 +355,11 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
     if verdict.culprit is not None:
         host = f" on {details.host}" if details.host else ""
         process = f", pid {details.pid}" if details.pid is not None else ""
-        rows.append(("culprit", f"rank {verdict.culprit}{host}{process}"))
+        culprit = f"rank {verdict.culprit}{host}{process}"
+        if verdict.alike:
+            all_of_them = _ranks(sorted([verdict.culprit, *verdict.alike]))
+            culprit = f"{all_of_them}, which raised alike; shown is {culprit}"
+        rows.append(("culprit", culprit))
     rows += [("cause", verdict.cause), ("", verdict.hint)]
     rows.append(("in", verdict.during or ""))
     rows += _pending_rows(verdict)

@@ -72,6 +72,29 @@ def test_the_culprit_is_not_the_victim_that_died_first(launcher):
     assert "hunter2" not in result.stderr
 
 
+def test_ranks_that_raise_alike_are_all_named(launcher):
+    script = launcher.script(
+        FAIL + "if rank == 2: lost(0, 'grad.w')\n"
+        "fail('MismatchError', \"allreduce 'x': rank 1 has another shape\")\n"
+    )
+    block = block_of(launcher.run("-np", "3", script))
+    assert field(block, "culprit").startswith("ranks 0, 1, which raised alike; shown is rank ")
+    assert field(block, "cause") == (
+        "MismatchError: allreduce 'x': rank 1 has another shape (exit code 1)"
+    )
+    assert "also failed" not in block
+    assert field(block, "victims").startswith("rank 2: ")
+
+
+def test_another_sentence_is_another_failure():
+    ends = [RankEnd(rank, 10 + rank, 1) for rank in range(3)]
+    reports = {0: ErrorReport("a"), 1: ErrorReport("b"), 2: ErrorReport("a", victim_of=0)}
+    verdict = judge(Evidence(3, ends, reports), Reason.FAILED)
+    assert verdict.culprit == 0
+    assert verdict.alike == ()
+    assert verdict.also_failed == ("rank 1: b (exit code 1)",)
+
+
 def test_a_killed_rank_is_named_with_what_its_victims_waited_for(launcher):
     script = launcher.script(
         FAIL + "print('step 17')\n"
