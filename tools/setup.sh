@@ -216,7 +216,7 @@ install_fuzzer() {
 # Everything that ends up in the wheel or decides how it is compiled.
 inputs_of_the_build() {
   {
-    find CMakeLists.txt cmake csrc python pyproject.toml LICENSE README.md -type f \
+    find CMakeLists.txt cmake csrc python pyproject.toml tools/wheel_requirements.py LICENSE -type f \
       ! -name '*.pyc' ! -name '*.so' ! -name _build.py -print0 2>/dev/null | sort -z | xargs -0 sha256sum
     installed_version torch
     g++ -dumpfullversion -dumpmachine

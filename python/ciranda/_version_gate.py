@@ -20,7 +20,8 @@ def check(built_for: str, found: str) -> None:
         return
     raise ImportError(
         f"ciranda was built for torch {built_for} but torch {found} is installed: rebuild it with "
-        "`pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation ciranda`, "
+        "`pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation .` in the "
+        "folder of its source, "
         f'or go back with `pip install "torch=={wanted[0]}.{wanted[1]}.*"`'
     )
 
@@ -31,7 +32,7 @@ def explain_missing_library(error: ImportError) -> ImportError:
         return error
     return ImportError(
         f"ciranda was built with a library that this machine lacks ({error}): install it (Debian's "
-        "package libgloo0 brings libhiredis and libibverbs), or rebuild ciranda without Gloo, "
-        "`pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation "
-        "-C cmake.define.CIRANDA_GLOO=OFF ciranda`"
+        "package libgloo0 brings libhiredis and libibverbs), or rebuild ciranda without Gloo, `pip "
+        "install --force-reinstall --no-deps --no-cache-dir --no-build-isolation "
+        "-C cmake.define.CIRANDA_GLOO=OFF .` in the folder of its source"
     )

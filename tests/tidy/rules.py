@@ -300,14 +300,17 @@ def nothing_names_this_machine(tree: Tree) -> list[str]:
 
 @rule
 def python_imports_are_declared(tree: Tree) -> list[str]:
-    """A third-party module that the package imports is a dependency in pyproject.toml."""
+    """A third-party module that the package imports is a dependency in pyproject.toml, or in the
+    file that it takes them from."""
     if "pyproject.toml" not in tree.paths:
         return []
     project = tomllib.loads(tree.text("pyproject.toml"))["project"]
-    extras = [name for group in project["optional-dependencies"].values() for name in group]
-    declared = {
-        re.split(r"[^\w-]", name)[0].replace("-", "_") for name in project["dependencies"] + extras
-    }
+    names = [name for group in project["optional-dependencies"].values() for name in group]
+    if "dependencies" in project.get("dynamic", []):
+        names += re.findall(r'"([\w-]+)[=>]=', tree.text("tools/wheel_requirements.py"))
+    else:
+        names += project["dependencies"]
+    declared = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in names}
     known = declared | set(sys.stdlib_module_names) | {"ciranda"}
     return [
         f"{path}:{line}: imports {module}, which pyproject.toml does not declare"

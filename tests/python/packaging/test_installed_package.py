@@ -58,6 +58,11 @@ def test_version_is_that_of_the_metadata() -> None:
     assert ciranda.__version__ == importlib.metadata.version("ciranda")
 
 
+def test_pip_is_told_which_torch_it_was_built_for() -> None:
+    minor = ".".join(importlib.metadata.version("torch").split(".")[:2])
+    assert f"torch=={minor}.*" in (importlib.metadata.requires("ciranda") or [])
+
+
 def test_import_loads_neither_torch_nor_compiled_code() -> None:
     code = "import sys, ciranda; print('torch' in sys.modules, 'ciranda._C' in sys.modules)"
     assert run(sys.executable, "-c", code, cwd=PACKAGE.parent).split() == ["False", "False"]

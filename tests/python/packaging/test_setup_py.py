@@ -1,6 +1,7 @@
 """setup.py cannot rot: it builds the same files as the native backend of pyproject.toml."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ def copy_of_the_project(tmp_path: Path) -> Path:
 
 
 def build_wheel(project: Path, out: Path, *command: str) -> set[str]:
+    """Its files and what it requires."""
     # Core only, which compiles in seconds; the rules for the module are the same CMake lines. The
     # next run's folder has another name, which the compiler cache must not see.
     environment = {
@@ -35,8 +37,12 @@ def build_wheel(project: Path, out: Path, *command: str) -> set[str]:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = out.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    return {name for name in names if ".dist-info/" not in name and not name.endswith("/")}
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
+    (metadata,) = [archive.read(name) for name in names if name.endswith(".dist-info/METADATA")]
+    needs = re.findall(r"Requires-Dist: (\S+)$", metadata.decode(), re.M)
+    files = {name for name in names if ".dist-info/" not in name and not name.endswith("/")}
+    return files | set(needs)
 
 
 @pytest.mark.timeout(600)
