@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "core/transport/control_block.h"
 #include "core/transport/socket_io.h"
+#include "core/transport/users.h"
 #include "core/wire/settings.h"
 
 namespace ciranda {
@@ -108,7 +109,13 @@ Status check_folder(const std::string& folder) {
   if (::lstat(folder.c_str(), &facts) != 0) {
     return Error::from_errno("cannot look at the job folder " + folder, errno);
   }
-  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 077) != 0) {
+  if (facts.st_uid != ::geteuid()) {
+    return invalid(
+        "the job folder " + folder + " belongs to " + name_of_user(facts.st_uid) +
+        ", who can make it first where its place is known; set XDG_RUNTIME_DIR, or "
+        "CIRANDA_JOB_DIR for all ranks of this host, to a folder that only you can write");
+  }
+  if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0) {
     return invalid("the job folder " + folder +
                    " is not a private directory of this user; remove it or make it mode 0700");
   }
@@ -122,7 +129,7 @@ Result<pid_t> same_user_pid(int socket) {
     return Error::from_errno("SO_PEERCRED", errno);
   }
   if (peer.uid != ::geteuid()) {
-    return invalid("a process of user " + std::to_string(peer.uid) + " tried to join this job");
+    return invalid("a process of " + name_of_user(peer.uid) + " tried to join this job");
   }
   return peer.pid;
 }

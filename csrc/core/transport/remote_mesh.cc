@@ -155,7 +155,12 @@ class Meeting {
       const std::uint16_t port = join_.rendezvous.port;
       for (const std::string& host : hosts.value()) {
         auto socket = listen_tcp(host, {port, port});
-        if (!socket) return socket.error();
+        if (!socket) {
+          Error error = socket.error();
+          error.text +=
+              "; let the ranks meet elsewhere: CIRANDA_RENDEZVOUS=host:port for all of them";
+          return error;
+        }
         listeners.push_back(std::move(socket).value());
       }
     }

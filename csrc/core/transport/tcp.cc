@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "core/transport/socket_io.h"
+#include "core/transport/users.h"
 
 namespace ciranda {
 namespace {
@@ -68,6 +69,13 @@ Status bind_one_of(int socket, SocketAddress address, const std::string& host, P
             to_string(Endpoint{.host = host, .port = static_cast<std::uint16_t>(port)}) +
             ", which must be an address of this machine",
         errno);
+  }
+  if (ports.first == ports.last) {
+    const auto user = who_listens_on(ports.first);
+    return Error::from_errno(
+        "cannot listen on " + to_string(Endpoint{.host = host, .port = ports.first}) +
+            ", which a program" + (user ? " of " + name_of_user(*user) : "") + " has",
+        EADDRINUSE);
   }
   return Error::from_errno("every port from " + std::to_string(ports.first) + " to " +
                                std::to_string(ports.last) + " of " + host +

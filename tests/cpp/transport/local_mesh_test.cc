@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/base/clock.h"
+#include "required.h"
 
 namespace ciranda {
 namespace {
@@ -140,6 +141,17 @@ TEST_F(LocalMeshTest, AFolderThatOthersCanReadIsRefused) {
   auto mesh = join_all({rank(0, 2)});
   ASSERT_FALSE(mesh[0].ok());
   EXPECT_NE(mesh[0].error().text.find("not a private directory"), std::string::npos);
+}
+
+TEST_F(LocalMeshTest, AFolderOfAnotherUserIsNamedWithItsOwnerAndTheWayOut) {
+  if (::geteuid() != 0) CIRANDA_SKIP("only root can give a folder away");
+  ASSERT_EQ(::chown(folder_.c_str(), 1, 1), 0);
+  auto mesh = join_all({rank(0, 2)});
+  ASSERT_FALSE(mesh[0].ok());
+  const std::string& said = mesh[0].error().text;
+  EXPECT_NE(said.find("belongs to user 1 (daemon), who can make it first"), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("CIRANDA_JOB_DIR"), std::string::npos);
 }
 
 TEST_F(LocalMeshTest, NobodyListeningIsAnErrorInTime) {

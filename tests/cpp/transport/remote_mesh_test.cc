@@ -1,6 +1,8 @@
 // Ranks of several hosts meet: breaks when one is left out, or a stranger is let in.
 #include "core/transport/remote_mesh.h"
 
+#include <unistd.h>
+
 #include "core/base/clock.h"
 #include "transport/meeting.h"
 
@@ -110,6 +112,18 @@ TEST(RemoteMesh, Rank0IsTheFirstOfTheFirstHost) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().text,
             "rank 0 is local rank 1 of host 0, but rank 0 must be local rank 0 of host 0");
+}
+
+TEST(RemoteMesh, AMeetingPortThatIsTakenIsNamedWithItsUserAndTheWayOut) {
+  std::vector<RemoteJoin> all = joins({1, 1});
+  const Fd other = std::move(all[0].listener);
+  const auto local = inside({1});
+  const auto result = join_remote(std::move(all[0]), local[0], test_key());
+  ASSERT_FALSE(result.ok());
+  const std::string& said = result.error().text;
+  EXPECT_NE(said.find("which a program of user " + std::to_string(::geteuid())), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("CIRANDA_RENDEZVOUS=host:port"), std::string::npos) << said;
 }
 
 TEST(RemoteMesh, TlsIsForAllOrNone) {
