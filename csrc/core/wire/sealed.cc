@@ -92,7 +92,6 @@ SealedDataHeader DataHeaderSealer::seal(const DataHeader& header) {
   writer.u32(header.step);
   writer.u64(counter_++);
   writer.u64(header.operation);
-  writer.u64(header.offset);
   writer.bytes(seal_of(key_, kDataLabel, out));
   SealedDataHeader sealed;
   CIRANDA_ASSERT(out.size() == sealed.size());
@@ -113,7 +112,6 @@ Result<DataHeader> DataHeaderOpener::open(const SealedDataHeader& bytes) {
   header.step = reader.u32("step");
   const std::uint64_t counter = reader.u64("counter");
   header.operation = reader.u64("operation");
-  header.offset = reader.u64("offset");
   if (counter != counter_) {
     return malformed("data header " + std::to_string(counter_) + " was due, but header " +
                      std::to_string(counter) + " came");

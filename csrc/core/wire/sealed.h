@@ -63,10 +63,9 @@ struct DataHeader {
   std::uint32_t bytes = 0;      // that follow
   std::uint32_t step = 0;       // of the operation's schedule
   std::uint64_t operation = 0;  // its number in the order of the job
-  std::uint64_t offset = 0;     // of the bytes in the operation's payload
   bool operator==(const DataHeader&) const = default;
 };
-inline constexpr std::size_t kDataHeaderBytes = 32 + kSealBytes;
+inline constexpr std::size_t kDataHeaderBytes = 24 + kSealBytes;
 using SealedDataHeader = std::array<std::byte, kDataHeaderBytes>;
 
 class DataHeaderSealer {
@@ -82,8 +81,8 @@ class DataHeaderSealer {
 class DataHeaderOpener {
  public:
   explicit DataHeaderOpener(Secret key) : key_(std::move(key)) {}
-  // kMalformed when it is not the next header of the peer. The caller still checks bytes, step,
-  // operation and offset against what it expects before it reads on.
+  // kMalformed when it is not the next header of the peer. The caller still checks bytes, step
+  // and operation against what it expects before it reads on.
   Result<DataHeader> open(const SealedDataHeader& bytes);
 
  private:

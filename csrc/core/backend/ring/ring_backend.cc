@@ -302,8 +302,7 @@ bool RingBackend::send(Operation& op, Channel& channel) {
     if (channel.sent_bytes == 0 && !std::exchange(channel.wants_room, false)) {
       channel.header_out = peer.sealer.seal({.bytes = static_cast<std::uint32_t>(bytes),
                                              .step = channel.sends,
-                                             .operation = op.number,
-                                             .offset = send.piece.begin});
+                                             .operation = op.number});
       if (wire_dtype) {
         const DType dtype = op.execution.op.dtype;
         kernels::cast(dtype, payload, *wire_dtype, channel.rounded.data(),

@@ -122,8 +122,7 @@ TEST_P(TwoHosts, ABrokenConnectionNamesThePeer) {
 TEST_P(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
   start(0);
   const std::vector<std::byte> payload(4000);
-  const SealedDataHeader header =
-      link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 9, .offset = 0});
+  const SealedDataHeader header = link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 9});
   ASSERT_TRUE(link(1).stream.send(std::as_bytes(std::span(header))).ok());
   ASSERT_TRUE(link(1).stream.send(payload).ok());
   for (int i = 0; i < 2000 && backends_[0]->broken() == nullptr; ++i) {
