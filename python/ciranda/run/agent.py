@@ -1,4 +1,4 @@
-"""The agent: what the launcher starts on each host of a job (python -m ciranda.run.agent).
+"""The agent: what the launcher starts on each host of a job (ssh.agent_command()).
 
 It greets, gets its orders through standard input, starts this host's ranks, and sends what becomes
 of them and what they print through standard output. The end of standard input, or too long a
@@ -233,7 +233,3 @@ def _plan(orders: Orders, places: JobPlaces, meeting: Meeting | None) -> LaunchP
         columns=orders.columns,
         meeting=meeting,
     )
-
-
-if __name__ == "__main__":
-    main()

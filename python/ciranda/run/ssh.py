@@ -50,8 +50,15 @@ def quote_command(command: Sequence[str]) -> str:
 
 
 def agent_command(interpreter: str) -> tuple[str, ...]:
-    """The command that greets with its version, which start_problem() reads."""
-    return (interpreter, "-m", "ciranda.run.agent")
+    """The command that greets with its version, which start_problem() reads.
+
+    Not -m, by which modules in the folder where it starts, the user's home, would stand before
+    Python's own. (-P does the same from Python 3.11 on.)
+    """
+    start = (
+        "sys.path = [folder for folder in sys.path if folder]; import ciranda.run.agent as agent"
+    )
+    return (interpreter, "-c", f"import sys; {start}; agent.main()")
 
 
 def start_problem(answer: Answer, command: Sequence[str], version: str) -> str | None:
@@ -69,7 +76,9 @@ def start_problem(answer: Answer, command: Sequence[str], version: str) -> str |
         if "No module named" in answer.errors:
             return f"{name}: {interpreter} has no ciranda {version}; install it there too"
         said = f" and says: {last_line(answer)}" if last_line(answer) else ""
-        return f"{name}: {shlex.join(command)} ends with exit code {answer.exit_code}{said}"
+        return (
+            f"{name}: ciranda's agent in {interpreter} ends with exit code {answer.exit_code}{said}"
+        )
     if found[1] != version:
         return f"{name}: ciranda is {found[1]} there and {version} here; install the same"
     return None

@@ -67,6 +67,21 @@ def test_a_program_behind_a_shell_gets_its_words_unchanged(shell, words):
     assert json.loads(done.stdout) == words
 
 
+def test_modules_in_the_home_folder_do_not_shadow_pythons_own(tmp_path):
+    for name in ("json", "ciranda", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
+    done = subprocess.run(
+        agent_command(sys.executable),
+        cwd=tmp_path,
+        input="",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PACKAGES},
+    )
+    assert "shadowed" not in done.stderr
+    assert ciranda.__version__ in done.stdout
+
+
 def test_a_zero_byte_is_refused():
     with pytest.raises(LaunchError, match="zero byte"):
         quote_command(["a\0b"])
@@ -131,7 +146,7 @@ def test_what_is_wrong_on_the_other_side_is_told_apart(make_network, interpreter
         (str(file), f"node1: there is no Python at {file}"),
         (no_module, f"node1: {no_module} has no ciranda {here}; install it there too"),
         (other, f"node1: ciranda is 9.9 there and {here} here; install the same"),
-        (broken, f"node1: {broken} -m ciranda.run.agent ends with exit code 3 and says: oops"),
+        (broken, f"node1: ciranda's agent in {broken} ends with exit code 3 and says: oops"),
     ]:
         (said,) = check(a, "node1", there)
         assert said.startswith(words)
