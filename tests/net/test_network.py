@@ -33,6 +33,7 @@ def test_hosts_reach_each_other_by_name(make_network, families, router):
     assert ("inet6 " in b.check(["ip", "-o", "addr", "show", "eth0"])) == ("ipv6" in families)
 
 
+@pytest.mark.timing
 def test_an_unknown_name_and_a_closed_port_fail_at_once(make_network):
     a, _ = make_network(2, ssh=True).hosts
     began = time.monotonic()
@@ -137,11 +138,12 @@ def test_nothing_is_left_of_a_network_whose_owner_is_gone(make_network, tmp_path
     while _tagged(tag):
         assert time.monotonic() < deadline, _tagged(tag)
         time.sleep(0.01)
-    assert _devices() == before
+    assert _devices() <= before
 
 
-def _devices() -> list[str]:
-    return sorted(os.listdir("/sys/class/net"))
+def _devices() -> set[str]:
+    """Those with names as bridges give them; other programs make devices too."""
+    return {name for name in os.listdir("/sys/class/net") if name.startswith(("lan", "port"))}
 
 
 def _tagged(tag: str) -> list[str]:
@@ -156,27 +158,28 @@ def _tagged(tag: str) -> list[str]:
     return found
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("delay_ms", [0, 30])
-def test_a_delay_is_accurate_to_a_millisecond(make_network, delay_ms):
+def test_a_delay_is_accurate_to_a_millisecond(make_network, delay_ms, record_property):
     network = make_network(2, router=True)
     network.set_link(Link(delay_ms=delay_ms))
     times = round_trips_ms(*network.hosts, 10)
-    print(f"{2 * delay_ms} ms:", statistics.quantiles(times))
+    record_property(f"{2 * delay_ms} ms", statistics.quantiles(times))
     assert min(times) >= 2 * delay_ms
     assert statistics.median(times) < 2 * delay_ms + 2  # 1 ms in each direction
 
 
-@pytest.mark.parametrize("mbit", [20, 100])
-@TWO_WAYS
-def test_a_rate_is_accurate_to_three_percent(make_network, router, mbit):
+@pytest.mark.timing
+@pytest.mark.parametrize(("router", "mbit"), [(False, 20), (True, 100)])
+def test_a_rate_is_accurate_to_three_percent(make_network, router, mbit, record_property):
     network = make_network(2, router=router)
     network.set_link(Link(rate_mbit=mbit))
     expected = pytest.approx(mbit, rel=0.03)
     for _ in range(20):  # what else the machine does makes a single one slower
         found = tcp_mbit(*network.hosts, 0.8) / (MSS_PART if router else MSS_PART_ETHERNET)
-        print(f"{mbit} Mbit/s:", found)
         if found == expected:
             break
+    record_property(f"{mbit} Mbit/s", f"{found:.1f}")
     assert found == expected
 
 

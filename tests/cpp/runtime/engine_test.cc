@@ -563,15 +563,20 @@ TEST(Engine, AStartThatFailsIsAnErrorAndToldToThePeers) {
 }
 
 TEST(Engine, ALogFullOfFramesLosesNothing) {
-  // Rank 0 submits far more than the log holds before rank 1 reads any of it.
+  // Rank 0 submits more than the log holds before rank 1 reads any of it.
   World world(2);
-  constexpr int kOperations = 20'000;
+  constexpr std::size_t kOperations = 5'000;
+  const std::string long_name(ShmLog::kCellCount * ShmLog::kCellPayloadBytes / kOperations, 'n');
+  ASSERT_LT(long_name.size(), kNameBytesMax - 4);
   std::vector<std::vector<float>> a(kOperations, std::vector<float>(1, 1.0F));
   std::vector<std::vector<float>> b(kOperations, std::vector<float>(1, 2.0F));
   world.run([&](Engine& engine) {
     auto& mine = engine.rank() == 0 ? a : b;
     std::vector<Handle> handles;
-    for (auto& tensor : mine) handles.push_back(allreduce(engine, tensor).value());
+    for (std::size_t i = 0; i < kOperations; ++i) {
+      const std::string name = long_name + std::to_string(i);
+      handles.push_back(allreduce(engine, mine[i], {.name = name}).value());
+    }
     ASSERT_TRUE(engine.wait(handles).ok());
   });
   for (const auto& tensor : a) ASSERT_EQ(tensor[0], 3.0F);

@@ -25,6 +25,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
 from net.fixtures import make_network  # noqa: F401 - hosts for tests of ssh
 
 COMMAND = [sys.executable, "-m", "ciranda"]
+_INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+def ignoring(*ignored: signal.Signals) -> Callable[[], None]:
+    """For `preexec_fn`: signals as a terminal's program has them, whoever started the tests
+    (nohup, a shell's `&`), but for these."""
+
+    def set_signals() -> None:
+        for number in _INHERITED:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+    return set_signals
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float) -> float:
@@ -67,7 +79,11 @@ class Launcher:
         return str(path)
 
     def run(
-        self, *arguments: str, stdin: str = "", environment: dict[str, str] | None = None
+        self,
+        *arguments: str,
+        stdin: str = "",
+        environment: dict[str, str] | None = None,
+        ignored: tuple[signal.Signals, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, "run", *arguments],
@@ -77,9 +93,12 @@ class Launcher:
             cwd=self.folder,
             env={**self.environment, **(environment or {})},
             timeout=60,
+            preexec_fn=ignoring(*ignored),
         )
 
-    def start(self, *arguments: str, limits: str = "true") -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, limits: str = "true", ignored: tuple[signal.Signals, ...] = ()
+    ) -> subprocess.Popen[str]:
         """`limits`: what a shell is told before it becomes the launcher."""
         return subprocess.Popen(
             ["sh", "-c", f'{limits}; exec "$@"', "sh", *COMMAND, "run", *arguments],
@@ -89,6 +108,7 @@ class Launcher:
             text=True,
             cwd=self.folder,
             env=self.environment,
+            preexec_fn=ignoring(*ignored),  # noqa: PLW1509 - no test has threads here
         )
 
     def processes(self) -> list[int]:
@@ -136,6 +156,6 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 
 @pytest.fixture
-def gone_within() -> Callable[[Launcher, float], float]:
-    """Asserts that the whole tree is gone within a time."""
-    return lambda launcher, limit_s: wait_until(lambda: not launcher.processes(), limit_s)
+def gone() -> Callable[[Launcher], float]:
+    """Waits until the whole tree is gone, and says how long that took."""
+    return lambda launcher: wait_until(lambda: not launcher.processes(), 10)

@@ -151,6 +151,7 @@ def test_an_exception_before_init_is_read_from_the_last_lines(launcher):
     assert cause == "ModuleNotFoundError: No module named 'no_such_module' (exit code 1)"
 
 
+@pytest.mark.timing
 def test_a_failure_with_nobody_left_does_not_wait(launcher):
     started = time.monotonic()
     result = launcher.run("-np", "2", "sh", "-c", "exit $((3 + RANK))")

@@ -153,7 +153,7 @@ def test_the_key_is_nowhere_but_in_its_file(launcher, key_file):
 
 
 @pytest.mark.parametrize("which", ["launcher", "supervisor"])
-def test_what_holds_the_key_dumps_no_core(launcher, key_file, gone_within, which):
+def test_what_holds_the_key_dumps_no_core(launcher, key_file, gone, which):
     script = launcher.script("print(flush=True)\ntime.sleep(60)")
     launcher_words = [*options(key_file, free_port(), 0), "-np", "1", script]
     process = launcher.start(*launcher_words, limits="ulimit -c unlimited")
@@ -161,7 +161,7 @@ def test_what_holds_the_key_dumps_no_core(launcher, key_file, gone_within, which
     pid = process.pid if which == "launcher" else launcher.supervisor_of(process)
     os.kill(pid, signal.SIGABRT)
     process.wait(20)
-    gone_within(launcher, 5)
+    gone(launcher)
     cores = [path for path in launcher.folder.rglob("*core*") if path.is_file()]
     assert not [path for path in cores if key_file.read_bytes() in path.read_bytes()]
 

@@ -23,7 +23,8 @@ from ranks import Job, mark, report, run_ranks, start_ranks, values_of, wait_unt
 import ciranda.torch as hvd
 from ciranda.errors import CirandaError, ForkedError, RankLostError
 
-AT_ONCE_S = 1.0
+AT_ONCE_S = 5.0  # no timeout was waited for
+PROMISED_S = 1.0
 
 
 def until_it_fails(step: Callable[[int], Any], steps: int = 1_000_000) -> dict[str, Any]:
@@ -309,6 +310,7 @@ def run_until_lost(kind: str) -> Any:
     return until_it_fails(step)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "kind", ["small", "large", "arena", "gather", "computing", "optimizer", "host step", "absent"]
 )
@@ -328,7 +330,7 @@ def test_survivors_of_a_killed_rank_name_it_within_a_second(kind: str) -> None:
             "shutting down",
             found["text"],
         ), found
-        assert found["time"] - killed < AT_ONCE_S
+        assert found["time"] - killed < PROMISED_S
 
 
 def computes_on() -> Any:

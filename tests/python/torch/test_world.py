@@ -196,6 +196,7 @@ def idle() -> float:
     return (time.process_time() - begin) * 1000
 
 
+@pytest.mark.timing
 def test_an_idle_world_uses_no_cpu_time() -> None:
     with (
         start_ranks(idle, 2, env={"CIRANDA_OVERLAP": "on"}) as overlapping,
@@ -215,6 +216,7 @@ def waiting() -> float:
     return (time.process_time() - begin) * 1000
 
 
+@pytest.mark.timing
 def test_a_blocked_rank_sleeps() -> None:
     for spent_ms in values_of(run_ranks(waiting, 2)):
         assert spent_ms < 30
