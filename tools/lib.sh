@@ -40,8 +40,9 @@ stage() {
     stage_lines+=("$(printf '  %sok    %s %5d s  %s' "$green" "$plain" $seconds "$title")")
   else
     stages_failed=$((stages_failed + 1))
-    stage_lines+=("$(printf '  %sFAILED%s %5d s  %s (status %d)' "$red" "$plain" $seconds \
-      "$title" $status)")
+    local why="status $status"
+    ((status != 124)) || why="ended after its limit"
+    stage_lines+=("$(printf '  %sFAILED%s %5d s  %s (%s)' "$red" "$plain" $seconds "$title" "$why")")
   fi
   return $status
 }

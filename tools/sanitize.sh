@@ -10,6 +10,9 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then
   no_randomisation=(setarch "$(uname -m)" -R)
 fi
 
+# The simulations decide the same here: fewer of them, for what memory and threads do meanwhile.
+export CIRANDA_SIM_SCHEDULES=${CIRANDA_SIM_SCHEDULES:-500}
+
 build_preset() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1"; }
 
 for preset in "${presets[@]}"; do

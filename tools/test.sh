@@ -10,7 +10,7 @@ python_tests() {
   for folder in tests/python tests/net tests/fuzz tests/tidy tests/sim; do
     [[ -n "$(find $folder -name 'test_*.py' -print -quit 2>/dev/null)" ]] && folders+=("$folder")
   done
-  "$python" -m pytest -m "not soak" --durations=10 "${folders[@]}" "$@"
+  "$python" -m pytest -m "not soak" --durations=20 "${folders[@]}" "$@"
 }
 
 stage "build core and its tests" build_core_tests &&
