@@ -17,6 +17,16 @@ export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
 
 python=.venv/bin/python
 
+cpp_is_formatted() {
+  find csrc tests benchmarks examples \( -name '*.cc' -o -name '*.h' -o -name '*.cpp' \) -print0 |
+    xargs -0 clang-format --dry-run --Werror
+}
+
+# Configured for clang, so that the compile commands hold no option that only GCC knows.
+core_is_tidy() {
+  cmake --preset clang >/dev/null && "$python" tools/lint_core.py build/clang
+}
+
 if [[ -t 1 && -z "${NO_COLOR:-}" ]]; then
   bold=$'\e[1m' red=$'\e[31m' green=$'\e[32m' plain=$'\e[0m'
 else
