@@ -25,7 +25,6 @@ SOURCES = (
     "negotiate/negotiator.cc",
     "negotiate/joiner.cc",
     "plan/fusion.cc",
-    "transport/sim.cc",
 )
 SCHEDULES = 10_000
 RUN_TIMEOUT_S = 60  # a mutant that never ends is found too; a whole run takes 4 s of CPU time
@@ -260,9 +259,6 @@ class Workshop:
             shutil.copytree(
                 ROOT / "csrc" / "core" / part, self.core / part, ignore=headers_and_sources
             )
-        (self.core / "transport").mkdir()
-        for name in ("sim.h", "sim.cc"):
-            shutil.copy(ROOT / "csrc" / "core" / "transport" / name, self.core / "transport")
         shutil.copytree(ROOT / "tests" / "cpp" / "sim", folder / "tests" / "sim")
 
     def build(self, jobs: int) -> Path:

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/negotiate/joiner.h"
-#include "core/transport/sim.h"
+#include "sim/network.h"
 #include "sim/seeds.h"
 
 namespace ciranda {

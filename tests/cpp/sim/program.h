@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/transport/sim.h"
 #include "core/wire/messages.h"
+#include "sim/network.h"
 
 namespace ciranda::sim {
 

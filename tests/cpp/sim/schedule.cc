@@ -9,8 +9,8 @@
 
 #include "core/negotiate/negotiator.h"
 #include "core/plan/fusion.h"
-#include "core/transport/sim.h"
 #include "core/wire/messages.h"
+#include "sim/network.h"
 #include "sim/oracle.h"
 #include "sim/plan_check.h"
 #include "sim/program.h"

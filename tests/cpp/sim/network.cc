@@ -1,4 +1,4 @@
-#include "core/transport/sim.h"
+#include "sim/network.h"
 
 #include <algorithm>
 #include <string_view>

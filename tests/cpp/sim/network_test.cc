@@ -1,6 +1,6 @@
 // What could break: a network that is kinder than a real one, or that loses bytes where a real one
 // would not. The tests of negotiation stand on it.
-#include "core/transport/sim.h"
+#include "sim/network.h"
 
 #include <gtest/gtest.h>
 
