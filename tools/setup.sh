@@ -65,7 +65,6 @@ have() {
     python3-venv | python3-dev) base_python >/dev/null ;;
     libgtest-dev) preprocesses gtest/gtest.h ;;
     libbenchmark-dev) preprocesses benchmark/benchmark.h ;;
-    librapidcheck-dev) preprocesses rapidcheck.h ;;
     dataset-fashion-mnist) [[ -d /usr/share/datasets/fashion-mnist ]] || is_installed "$1" ;;
     libgloo-dev) preprocesses gloo/allreduce.h ;;
     libssl-dev) preprocesses openssl/core_names.h ;;  # new in OpenSSL 3
@@ -82,7 +81,7 @@ required=(g++ cmake ninja-build python3-venv python3-dev libssl-dev)
 optional=(ccache dataset-fashion-mnist libgloo-dev)
 for group in "$@"; do
   case $group in
-    test) required+=(libgtest-dev) optional+=(librapidcheck-dev openmpi-bin iproute2) ;;
+    test) required+=(libgtest-dev) optional+=(openmpi-bin iproute2) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
     fuzz) required+=(clang) optional+=(libclang-rt-dev) ;;
     bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;
