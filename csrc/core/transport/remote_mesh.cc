@@ -98,10 +98,12 @@ Error refused(std::span<const std::byte> text) {
 // The meeting of one rank with all others.
 class Meeting {
  public:
-  Meeting(RemoteJoin join, const LocalMesh& local, ChannelKeys keys)
+  Meeting(RemoteJoin join, const LocalMesh& local, const Secret& key, ChannelKeys keys)
       : join_(std::move(join)),
         local_(local),
-        keys_(std::make_unique<const ChannelKeys>(std::move(keys))),
+        key_(key),
+        keys_(std::make_unique<ChannelKeys>(std::move(keys))),
+        incarnation_(monotonic_ns()),  // grows from one start of a rank on its host to the next
         self_(join_.self.rank),
         size_(join_.self.size),
         deadline_ns_(monotonic_ns() + join_.timeout_ms * kMsInNs),
@@ -109,7 +111,6 @@ class Meeting {
     mesh_.self = self_;
     mesh_.ranks = size_;
     mesh_.host = join_.self.host;
-    fill_random(std::as_writable_bytes(std::span(&incarnation_, 1)));
   }
 
   Result<RemoteMesh> run() {
@@ -124,7 +125,8 @@ class Meeting {
   // The first rank of another host, as rank 0 sees it.
   struct Guest {
     ControlConnection connection;
-    bool heard = false;
+    std::vector<Rank> ranks = {};  // that it has introduced; none: it was not heard yet
+    bool heard() const { return !ranks.empty(); }
   };
 
   // --- Listening -------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Meeting {
     if (met) met = self_ == 0 ? lead() : follow();
     std::vector<std::byte> letter;
     if (met) {
-      encode(roll_, letter);
+      letter = meeting_and_roll();
     } else {
       letter = bytes_of(met.error().text);
     }
@@ -286,17 +288,15 @@ class Meeting {
       for (Guest* guest : speaking.value()) CIRANDA_TRY(hear(*guest));
       auto proven = acceptor_->poll(monotonic_ns());
       if (!proven) return proven.error();
-      for (ProvenSocket& socket : proven.value()) {
-        if (socket.session.channel == Channel::kRendezvous)
-          guests.push_back({.connection = ControlConnection(std::move(socket))});
-      }
+      for (ProvenSocket& socket : proven.value()) receive(std::move(socket), guests);
       if (missing_ > 0 && monotonic_ns() >= deadline_ns_) return nobody_came();
     }
     auto hosts = seat(roll_);
     std::vector<std::byte> answer;
     if (hosts) {
       for (Introduction& one : roll_) one.settings.clear();  // they are the same
-      encode(roll_, answer);
+      fill_random(meeting_);
+      answer = meeting_and_roll();
       if (answer.size() > kSealedPayloadBytesMax) hosts = roll_too_long(answer.size());
     }
     if (!hosts) answer = bytes_of(hosts.error().text);
@@ -314,15 +314,29 @@ class Meeting {
     return {};
   }
 
+  // A rank that was started again has a newer incarnation, and takes the place of the one before,
+  // which is left from an earlier try.
+  void receive(ProvenSocket socket, std::vector<Guest>& guests) {
+    if (socket.session.channel != Channel::kRendezvous) return acceptor_->forget(socket.session);
+    std::erase_if(guests, [&](const Guest& earlier) {
+      if (earlier.connection.peer() != socket.session.peer) return false;
+      for (const Rank rank : earlier.ranks) roll_[static_cast<std::size_t>(rank)] = {};
+      missing_ += static_cast<int>(earlier.ranks.size());
+      return true;
+    });
+    guests.push_back({.connection = ControlConnection(std::move(socket))});
+  }
+
   // All that a guest says while the hosts meet is who is on its host.
   Status hear(Guest& guest) {
     auto frame = guest.connection.receive();
     if (!frame) return frame.error();
     if (!frame.value()) return {};
-    guest.heard = true;
     auto host = decode_roll(frame.value()->payload);
     if (!host) return host.error();
-    return enter(host.value());
+    CIRANDA_TRY(enter(host.value()));
+    for (const Introduction& one : host.value()) guest.ranks.push_back(one.rank);
+    return {};
   }
 
   Status enter(std::span<const Introduction> host) {
@@ -379,13 +393,21 @@ class Meeting {
     }
   }
 
+  std::vector<std::byte> meeting_and_roll() const {
+    std::vector<std::byte> payload(meeting_.begin(), meeting_.end());
+    encode(roll_, payload);
+    return payload;
+  }
+
   Status take_roll(std::span<const std::byte> payload) {
-    auto roll = decode_roll(payload);
+    const Error strange{
+        .code = ErrorCode::kMalformed, .text = "rank 0 sent a strange roll", .rank = 0};
+    if (payload.size() < meeting_.size()) return strange;
+    std::ranges::copy(payload.first<std::tuple_size_v<MeetingId>>(), meeting_.begin());
+    auto roll = decode_roll(payload.subspan(meeting_.size()));
     if (!roll) return roll.error();
     roll_ = std::move(roll).value();
-    if (roll_.size() != static_cast<std::size_t>(size_)) {
-      return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent a strange roll", .rank = 0};
-    }
+    if (roll_.size() != static_cast<std::size_t>(size_)) return strange;
     auto hosts = seat(roll_);
     if (!hosts) return hosts.error();
     mesh_.hosts = std::move(hosts).value();
@@ -436,6 +458,7 @@ class Meeting {
   // --- Afterwards ------------------------------------------------------------------------------
 
   Status open_links() {
+    CIRANDA_TRY(keys_->narrow_to(key_, meeting_));
     const auto streams = static_cast<std::size_t>(join_.streams);
     const auto shortage =
         raise_descriptor_limit(static_cast<std::size_t>(size_) * streams + kOtherDescriptors);
@@ -463,7 +486,7 @@ class Meeting {
     std::vector<pollfd> wanted = {{.fd = acceptor_->fd(), .events = POLLIN, .revents = 0}};
     for (const Guest& guest : guests) {
       wanted.push_back(
-          {.fd = guest.heard ? -1 : guest.connection.fd(), .events = POLLIN, .revents = 0});
+          {.fd = guest.heard() ? -1 : guest.connection.fd(), .events = POLLIN, .revents = 0});
     }
     const int count = ::poll(wanted.data(), wanted.size(), static_cast<int>(kLookMs));
     if (count < 0 && errno != EINTR) return Error::from_errno("poll", errno);
@@ -506,12 +529,14 @@ class Meeting {
 
   RemoteJoin join_;
   const LocalMesh& local_;
-  std::unique_ptr<const ChannelKeys> keys_;
+  const Secret& key_;
+  std::unique_ptr<ChannelKeys> keys_;
+  const Incarnation incarnation_;
   const Rank self_;
   const int size_;
   const std::uint64_t deadline_ns_;
   int missing_;  // ranks that rank 0 has not heard of
-  Incarnation incarnation_ = 0;
+  MeetingId meeting_ = {};
   std::optional<Acceptor> acceptor_;
   std::vector<Introduction> host_;  // the first rank: who is on this host
   std::vector<Introduction> roll_;  // size 0: not heard of yet
@@ -538,7 +563,7 @@ Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Se
     if (!tls) return tls.error();
     keys.value().tls = std::move(tls).value();
   }
-  return Meeting(std::move(join), local, std::move(keys).value()).run();
+  return Meeting(std::move(join), local, key, std::move(keys).value()).run();
 }
 
 }  // namespace ciranda

@@ -153,6 +153,15 @@ Result<SessionKeys> session_keys(const Secret& key, const Nonce& client, const N
   return SessionKeys{std::move(to_server).value(), std::move(to_client).value()};
 }
 
+std::vector<std::byte> info_of(Channel channel, Epoch epoch) {
+  std::vector<std::byte> info;
+  Writer writer(info);
+  writer.text("ciranda channel ");
+  writer.text(channel_name(channel));
+  writer.u64(epoch);
+  return info;
+}
+
 }  // namespace
 
 std::string_view channel_name(Channel channel) {
@@ -161,14 +170,7 @@ std::string_view channel_name(Channel channel) {
 }
 
 Result<ChannelKeys> ChannelKeys::derive(const Secret& job_key, const JobId& job, Epoch epoch) {
-  const auto key_of = [&](Channel channel) {
-    std::vector<std::byte> info;
-    Writer writer(info);
-    writer.text("ciranda channel ");
-    writer.text(channel_name(channel));
-    writer.u64(epoch);
-    return job_key.derive(job, info);
-  };
+  const auto key_of = [&](Channel channel) { return job_key.derive(job, info_of(channel, epoch)); };
   auto control = key_of(Channel::kControl);
   if (!control) return control.error();
   auto data = key_of(Channel::kData);
@@ -179,6 +181,15 @@ Result<ChannelKeys> ChannelKeys::derive(const Secret& job_key, const JobId& job,
       .job = job,
       .epoch = epoch,
       .keys = {std::move(control).value(), std::move(data).value(), std::move(rendezvous).value()}};
+}
+
+Status ChannelKeys::narrow_to(const Secret& job_key, const MeetingId& meeting) {
+  std::vector<std::byte> info = info_of(Channel::kData, epoch);
+  info.insert(info.end(), meeting.begin(), meeting.end());
+  auto data = job_key.derive(job, info);
+  if (!data) return data.error();
+  keys[static_cast<std::size_t>(Channel::kData)] = std::move(data).value();
+  return {};
 }
 
 void Intake::expect(std::size_t size) {

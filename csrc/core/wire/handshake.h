@@ -30,6 +30,7 @@ namespace ciranda {
 
 using JobId = std::array<std::byte, 16>;
 using Nonce = std::array<std::byte, 32>;
+using MeetingId = std::array<std::byte, 16>;  // random, of one meeting of all ranks
 
 // What a connection is for. The values are on the wire: append only.
 enum class Channel : std::uint8_t { kControl = 0, kData = 1, kRendezvous = 2 };
@@ -39,6 +40,9 @@ std::string_view channel_name(Channel channel);
 // The keys of one epoch of one job.
 struct ChannelKeys {
   static Result<ChannelKeys> derive(const Secret& job_key, const JobId& job, Epoch epoch);
+  // For data, a key of this meeting alone: whoever is left from an earlier one of the same job and
+  // epoch, with the same key, proves nothing to those who met now, nor they to it.
+  Status narrow_to(const Secret& job_key, const MeetingId& meeting);
   const Secret& of(Channel channel) const { return keys[static_cast<std::size_t>(channel)]; }
 
   JobId job;

@@ -139,6 +139,76 @@ TEST(RemoteMesh, TlsIsForAllOrNone) {
   }
 }
 
+RemoteJoin again(const RemoteJoin& join) {
+  return {.self = join.self,
+          .job_id = join.job_id,
+          .rendezvous = join.rendezvous,
+          .ports = join.ports,
+          .addresses = join.addresses,
+          .timeout_ms = join.timeout_ms};
+}
+
+TEST(RemoteMesh, ARankThatIsStartedAgainTakesThePlaceOfItsEarlierProcess) {
+  std::vector<RemoteJoin> all = joins({1, 1, 1});
+  const auto locals = inside({1, 1, 1});
+  const auto of_leftover = inside({1});
+  std::optional<Result<RemoteMesh>> leftover;
+  std::thread earlier([&, join = again(all[1])]() mutable {
+    leftover = join_remote(std::move(join), of_leftover[0], test_key());
+  });
+  std::vector<std::optional<Result<RemoteMesh>>> met(3);
+  std::vector<std::thread> ranks;
+  for (const std::size_t rank : {0u, 1u, 2u}) {
+    ranks.emplace_back([&, rank, join = std::move(all[rank])]() mutable {
+      met[rank] = join_remote(std::move(join), locals[rank], test_key());
+    });
+    // The leftover is heard first: usually, and any order is right.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  for (std::thread& rank : ranks) rank.join();
+  earlier.join();
+  for (const auto& mesh : met) EXPECT_TRUE(mesh->ok()) << mesh->error().text;
+  EXPECT_FALSE(leftover->ok());
+}
+
+// Whose earlier address a rank of the new start has got: ports come from a small range.
+TEST(RemoteMesh, AProcessLeftFromAnEarlierStartIsNoPeer) {
+  const std::uint16_t port = [] {
+    const Fd free = std::move(listen_tcp("127.0.0.1")).value();
+    return local_address(free.get()).value().endpoint().port;
+  }();
+  const auto start = [port](std::vector<LocalMesh>& locals) {
+    std::vector<RemoteJoin> all = joins({1, 1, 1}, 1, /*timeout_ms=*/3'000);
+    all[1].ports = {port, port};
+    locals = inside({1, 1, 1});
+    std::vector<RemoteMesh> meshes;
+    for (auto& result : meet(std::move(all), locals)) {
+      EXPECT_TRUE(result.ok()) << result.error().text;
+      meshes.push_back(std::move(result).value());
+    }
+    return meshes;
+  };
+  std::vector<LocalMesh> locals;
+  std::vector<LocalMesh> new_locals;
+  std::vector<RemoteMesh> earlier = start(locals);
+  earlier[1] = {};
+  std::vector<RemoteMesh> meshes = start(new_locals);
+  EXPECT_EQ(earlier[2].links.find(1, 0), nullptr) << "it calls";
+  Result<bool> leftover = false;
+  while (leftover.ok() && !leftover.value()) leftover = earlier[2].links.advance();
+  EXPECT_FALSE(leftover.ok());
+  const auto connected = [&](Rank rank, Rank peer) {
+    for (int i = 0;
+         i < 2000 && meshes[static_cast<std::size_t>(rank)].links.find(peer, 0) == nullptr; ++i) {
+      for (RemoteMesh& mesh : meshes) ASSERT_TRUE(mesh.links.advance().ok());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_NE(meshes[static_cast<std::size_t>(rank)].links.find(peer, 0), nullptr);
+  };
+  connected(2, 1);
+  connected(1, 2);
+}
+
 TEST(RemoteMesh, AnotherKeyIsAStranger) {
   std::vector<RemoteJoin> all = joins({1, 1});
   RemoteJoin stranger{.self = all[1].self,
