@@ -51,6 +51,8 @@ void bind_collectives(py::module_& module) {
   module.def("broadcast_tensors", &broadcast_tensors, py::arg("tensors"), py::arg("root"),
              py::arg("name"), Released(), "Blocking, in place; of any layout and dtype.");
   module.def("allgather_async", &allgather_async, py::arg("inputs"), py::arg("name"), Released());
+  module.def("allgather_bytes", &allgather_bytes, py::arg("mine"), py::arg("name"), Released(),
+             "Every rank's bytes, by rank, as they were sent. Blocking.");
   module.def("alltoall_async", &alltoall_async, py::arg("input"), py::arg("splits"),
              py::arg("name"), Released());
   module.def(

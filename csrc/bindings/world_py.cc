@@ -24,6 +24,14 @@ void bind_world(py::module_& module) {
   module.def("cross_rank", &cross_rank);
   module.def("cross_size", &cross_size);
   module.def(
+      "hosts_are_trusted",
+      [] {
+        const Config& config = default_world()->config();
+        return config.place.cross_size == 1 || config.remote.tls || config.trusted_network;
+      },
+      "Whether code may come from other ranks: all are on this host, or what is between hosts is "
+      "encrypted, or trusted by the user's word.");
+  module.def(
       "starter", [] { return default_world()->config().starter; },
       "Whose environment variables told this rank's place.");
   module.def(

@@ -114,9 +114,10 @@ void queue_behind(const Operation& operation, const std::shared_ptr<TorchStream>
   if (operation.finished()) wait(current_stream(stream->torch().device()), *operation.finished());
 }
 
+// `ours`: by our own backends, whatever the user chose for the CPU.
 HandleId start(std::shared_ptr<PendingCollective> pending, const std::string& what,
-               RequestSpec spec, Submission submission) {
-  if (!pending->inputs.empty()) {
+               RequestSpec spec, Submission submission, bool ours = false) {
+  if (!pending->inputs.empty() && !ours) {
     pending->stream =
         place(*pending->world, device_of(pending->inputs, what), what, spec, submission);
   }
@@ -180,10 +181,12 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
 // allgather, alltoall, reducescatter: the output is made once its rows are known. The callback may
 // run on any thread that drives the engine.
 HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
-                        std::vector<std::int64_t> rows, const std::string& what) {
+                        std::vector<std::int64_t> rows, const std::string& what,
+                        std::optional<Digest> digest = {}, bool ours = false) {
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
   Submission submission;
+  submission.digest = digest;
   const bool reduces_them = reduces(spec.kind);
   for (at::Tensor& input : inputs) {
     input = resolved(input);
@@ -213,7 +216,7 @@ HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
                    .text = std::string("cannot allocate the output: ") + problem.what()};
     }
   };
-  return start(std::move(pending), what, std::move(spec), std::move(submission));
+  return start(std::move(pending), what, std::move(spec), std::move(submission), ours);
 }
 
 }  // namespace
@@ -289,6 +292,29 @@ HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name
   for (const at::Tensor& input : inputs) rows.push_back(input.dim() > 0 ? input.size(0) : 0);
   return start_resizing(make_spec(OpKind::kAllgather, name), std::move(inputs), std::move(rows),
                         describe(OpKind::kAllgather, name));
+}
+
+std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::string& name) {
+  const std::string what = describe(OpKind::kAllgather, name);
+  const bool leaves_host = default_world()->place().cross_size > 1;
+  const auto bytes_of = [](const at::Tensor& bytes) {
+    return std::as_bytes(std::span(bytes.const_data_ptr<std::uint8_t>(), bytes.nbytes()));
+  };
+  std::optional<Digest> digest;
+  if (leaves_host) digest = sha256(bytes_of(mine));
+  const HandleId handle = start_resizing(make_spec(OpKind::kAllgather, name), {mine},
+                                         {mine.size(0)}, what, digest, /*ours=*/true);
+  const auto pending = handles().find(handle);
+  const at::Tensor all = synchronize(handle)->tensors.at(0);
+  std::vector<at::Tensor> pieces = all.split_with_sizes(pending->handle->rows());
+  for (std::size_t rank = 0; rank < pieces.size() && leaves_host; ++rank) {
+    if (pending->handle->digests()[rank] == sha256(bytes_of(pieces[rank]))) continue;
+    throw Exception({.code = ErrorCode::kMalformed,
+                     .text = what + ": the bytes of rank " + std::to_string(rank) +
+                             " were changed on their way",
+                     .rank = static_cast<Rank>(rank)});
+  }
+  return pieces;
 }
 
 HandleId alltoall_async(const at::Tensor& input,

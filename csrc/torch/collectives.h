@@ -51,6 +51,12 @@ HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor>
 void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name);
 // Concatenation over the ranks along dimension 0, whose size may differ by rank.
 HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name);
+// Every rank's bytes, by rank; empty: that rank has none. For what is parsed where it arrives: it
+// goes through our own backends, whatever the user chose for others, and between hosts it is
+// compared with what its sender said of it on the sealed control channel. `mine`: uint8, of one
+// dimension, contiguous, on the CPU. Collective, blocking. Throws kMalformed where bytes were
+// changed.
+std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::string& name);
 // `splits[r]` rows of `input` go to rank r; without splits dimension 0 is divided evenly.
 HandleId alltoall_async(const at::Tensor& input,
                         const std::optional<std::vector<std::int64_t>>& splits,

@@ -59,15 +59,10 @@ std::vector<std::vector<std::string>> gather_lines(const std::vector<std::string
   const auto bytes = static_cast<std::int64_t>(text.size());
   const at::Tensor sent = at::empty({bytes}, c10::ScalarType::Byte);
   std::memcpy(sent.mutable_data_ptr(), text.data(), text.size());
-  const HandleId handle =
-      allgather_async({at::tensor(std::vector<std::int64_t>{bytes}), sent}, name);
-  const std::vector<at::Tensor> received = synchronize(handle)->tensors;
-  const auto* sizes = received[0].const_data_ptr<std::int64_t>();
-  const auto* rest = reinterpret_cast<const char*>(received[1].const_data_ptr<std::uint8_t>());
   std::vector<std::vector<std::string>> all;
-  for (std::int64_t rank = 0; rank < received[0].numel(); ++rank) {
-    std::istringstream theirs(std::string(rest, static_cast<std::size_t>(sizes[rank])));
-    rest += sizes[rank];
+  for (const at::Tensor& received : allgather_bytes(sent, name)) {
+    std::istringstream theirs(std::string(
+        reinterpret_cast<const char*>(received.const_data_ptr<std::uint8_t>()), received.nbytes()));
     all.emplace_back();
     for (std::string line; std::getline(theirs, line);) all.back().push_back(line);
   }

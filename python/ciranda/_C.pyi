@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'allgather_async', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -220,6 +220,10 @@ def abort(reason: str) -> None:
     """
     Ends the job for every rank with this reason.
     """
+def allgather_bytes(mine: torch.Tensor, name: str) -> list[torch.Tensor]:
+    """
+    Every rank's bytes, by rank, as they were sent. Blocking.
+    """
 def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str) -> int:
     ...
 def allreduce(input: torch.Tensor, output: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> None:
@@ -266,6 +270,10 @@ def instruction_set() -> str:
     ...
 def is_initialized() -> bool:
     ...
+def hosts_are_trusted() -> bool:
+    """
+    Whether code may come from other ranks: all are on this host, or what is between hosts is encrypted, or trusted by the user's word.
+    """
 def local_rank() -> int:
     ...
 def local_size() -> int:

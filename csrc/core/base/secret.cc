@@ -137,6 +137,16 @@ MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std:
   return tag;
 }
 
+Digest sha256(std::span<const std::byte> bytes) {
+  Digest digest;
+  std::size_t written = 0;
+  // Fails only without memory.
+  CIRANDA_ASSERT(EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(),
+                              reinterpret_cast<unsigned char*>(digest.data()), &written) == 1 &&
+                 written == digest.size());
+  return digest;
+}
+
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }

@@ -46,6 +46,10 @@ class Secret {
 using MacTag = std::array<std::byte, 32>;
 MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std::byte>> pieces);
 
+// SHA-256.
+using Digest = std::array<std::byte, 32>;
+Digest sha256(std::span<const std::byte> bytes);
+
 // Compares in a time that depends on the length alone.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 

@@ -378,6 +378,7 @@ Status read_gpu_operations(const Variables& variables, Config& config) {
 Status check_libraries(const Variables& variables, Config& config) {
   int trusted = 0;
   CIRANDA_TRY(variables.integer("CIRANDA_TRUSTED_NETWORK", 0, 1, trusted));
+  config.trusted_network = trusted == 1;
   if (config.remote.tls && trusted == 0) {
     config.engine.operations.gpu_refused =
         "--tls or CIRANDA_TLS asks for encryption between hosts, and NCCL encrypts nothing; leave "
@@ -495,6 +496,7 @@ std::string shared_settings(const Config& config) {
   return to_text(
       {{"CIRANDA_CPU_OPERATIONS", engine.operations.cpu == BackendId::kGloo ? "gloo" : "auto"},
        {"CIRANDA_WIRE_DTYPE", std::string(dtype_name(config.wire_dtype.value_or(DType::kFloat32)))},
+       {"CIRANDA_TRUSTED_NETWORK", config.trusted_network ? "1" : "0"},
        {"CIRANDA_STREAMS", std::to_string(engine.ring.grain.channels)},
        {"CIRANDA_CACHE_CAPACITY", std::to_string(engine.cache_entries)},
        {"CIRANDA_FUSION_THRESHOLD", std::to_string(engine.fusion.bytes_max)}});

@@ -41,6 +41,7 @@ struct Config {
   std::string job_folder;  // where local ranks meet
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
   RemoteConfig remote;                      // place.cross_size > 1
+  bool trusted_network = false;             // CIRANDA_TRUSTED_NETWORK
   bool keep_heap = true;                    // see torch/heap.h
   std::optional<DType> wire_dtype;          // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE
   EngineOptions engine;                     // CIRANDA_CPU_OPERATIONS, CIRANDA_GPU_OPERATIONS, …

@@ -170,7 +170,8 @@ Result<Handle> Engine::submit(Submission submission) {
       !status) {
     return about(status.error(), *submission.spec);
   }
-  CIRANDA_TRY(check_limits(*submission.spec, {.token = 0, .rows = submission.rows, .arena = {}}));
+  CIRANDA_TRY(
+      check_limits(*submission.spec, {.rows = submission.rows, .digest = submission.digest}));
   Handle handle = std::make_shared<Operation>();
   submission.handle = handle;
   if (timeline_) submission.submitted_ns = monotonic_ns();
@@ -522,7 +523,10 @@ void Engine::queue_request(std::uint32_t token, bool in_full) {
   request.cache_id = in_full ? kNoCacheId : negotiator_.known(*submission.spec);
   if (request.cache_id == kNoCacheId) request.spec = *submission.spec;
   request.occurrence = submission.occurrence;
-  request.contribution = {.token = token, .rows = submission.rows, .arena = submission.arena};
+  request.contribution = {.token = token,
+                          .rows = submission.rows,
+                          .arena = submission.arena,
+                          .digest = submission.digest};
   const std::size_t bytes = encoded_bytes(request);
   if (!frame_.requests.empty() && (frame_bytes_ + bytes > kFrameBytesMax / 2 ||
                                    frame_.requests.size() >= kRequestsPerFrameMax)) {

@@ -48,9 +48,11 @@ Status allocate_output(Submission& submission, std::size_t index, std::int64_t r
 Status add_allgather(const Response& response, std::size_t index, Rank self, Submission& submission,
                      Execution& execution) {
   std::vector<std::int64_t> rows;
+  std::vector<std::optional<Digest>> digests;
   rows.reserve(response.contributions.size());
   for (Rank rank = 0; rank < static_cast<Rank>(response.contributions.size()); ++rank) {
     rows.push_back(rows_of(response, rank)[index]);
+    digests.push_back(response.contributions[static_cast<std::size_t>(rank)].contribution.digest);
   }
   auto offsets = byte_offsets(rows, row_bytes(response.spec->tensors[index]));
   if (!offsets) return offsets.error();
@@ -61,6 +63,7 @@ Status add_allgather(const Response& response, std::size_t index, Rank self, Sub
   CIRANDA_TRY(allocate_output(submission, index,
                               std::accumulate(rows.begin(), rows.end(), std::int64_t{0}), buffer));
   submission.handle->set_rows(std::move(rows));
+  submission.handle->set_digests(std::move(digests));
   execution.offsets = std::move(offsets).value();
   execution.buffers.push_back(buffer);
   return {};

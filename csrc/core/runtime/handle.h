@@ -8,6 +8,7 @@
 
 #include "core/base/device.h"
 #include "core/base/result.h"
+#include "core/base/secret.h"
 
 namespace ciranda {
 
@@ -22,6 +23,8 @@ class Operation {
   }
   // alltoall: rows received from each rank. allgather: rows of each rank. Only once done.
   const std::vector<std::int64_t>& rows() const { return rows_; }
+  // allgather: what each rank gave as the digest of its bytes. Only once done.
+  const std::vector<std::optional<Digest>>& digests() const { return digests_; }
 
   // Passes when the results are in memory of the device; null if they are in the CPU's, at once.
   // Only once done.
@@ -35,12 +38,14 @@ class Operation {
     done_.store(true, std::memory_order_release);
   }
   void set_rows(std::vector<std::int64_t> rows) { rows_ = std::move(rows); }
+  void set_digests(std::vector<std::optional<Digest>> digests) { digests_ = std::move(digests); }
 
  private:
   std::atomic<bool> done_{false};
-  Status status_;                          // written before done_
-  std::shared_ptr<DeviceEvent> finished_;  // the same
-  std::vector<std::int64_t> rows_;         // written before done_
+  Status status_;                               // written before done_
+  std::shared_ptr<DeviceEvent> finished_;       // the same
+  std::vector<std::int64_t> rows_;              // written before done_
+  std::vector<std::optional<Digest>> digests_;  // the same
 };
 
 using Handle = std::shared_ptr<Operation>;

@@ -25,6 +25,7 @@ struct Submission {
   // other rank. allgather, alltoall: dimension 0 is kAnyRows.
   std::shared_ptr<const RequestSpec> spec;
   std::vector<std::int64_t> rows;  // see Contribution
+  std::optional<Digest> digest;    // the same
   ArenaRef arena;                  // in_arena
   std::uint64_t arena_bytes = 0;
   decltype(Execution::work) work;  // in_arena; see Execution

@@ -14,7 +14,8 @@ constexpr std::uint8_t kHasSpec = 1;
 constexpr std::uint8_t kHasOccurrence = 2;
 constexpr std::uint8_t kHasArena = 4;
 constexpr std::uint8_t kHasRows = 8;
-constexpr std::uint8_t kFlagsMax = 15;
+constexpr std::uint8_t kHasDigest = 16;
+constexpr std::uint8_t kFlagsMax = 31;
 
 constexpr std::size_t kRequestBytesMin = 3;    // flags, cache id, token
 constexpr std::size_t kReadyBytesMin = 3;      // cache id, occurrence, number of contributions
@@ -27,6 +28,7 @@ std::uint8_t flags_of(const Request& request) {
   if (request.occurrence != 0) flags |= kHasOccurrence;
   if (request.contribution.arena != ArenaRef{}) flags |= kHasArena;
   if (!request.contribution.rows.empty()) flags |= kHasRows;
+  if (request.contribution.digest) flags |= kHasDigest;
   return flags;
 }
 
@@ -196,6 +198,7 @@ std::size_t contribution_bytes(const Contribution& contribution) {
   if (!contribution.rows.empty()) bytes += varint_bytes(contribution.rows.size());
   for (const std::int64_t rows : contribution.rows)
     bytes += varint_bytes(static_cast<std::uint64_t>(rows));
+  if (contribution.digest) bytes += sizeof(Digest);
   return bytes;
 }
 
@@ -238,6 +241,7 @@ void write_request(Writer& out, const Request& request) {
     out.varint(own.arena.offset);
   }
   if ((flags & kHasRows) == 0) return;
+  if (own.digest) out.bytes(*own.digest);
   CIRANDA_ASSERT(own.rows.size() <= kTensorsPerRequestMax);
   out.varint(own.rows.size());
   for (const std::int64_t rows : own.rows) {
@@ -339,6 +343,11 @@ void read_request(Reader& in, Request& request) {
   own.token = static_cast<std::uint32_t>(in.varint("request.token", UINT32_MAX));
   own.arena = {};
   if ((flags & kHasArena) != 0) read_arena(in, own.arena);
+  own.digest.reset();
+  if ((flags & kHasDigest) != 0) {
+    if ((flags & kHasRows) == 0) in.fail("request.flags", "have a digest and no rows");
+    in.bytes("request.digest", own.digest.emplace());
+  }
   own.rows.clear();
   if ((flags & kHasRows) != 0) read_rows(in, own.rows);
 }
@@ -421,6 +430,8 @@ Status check_limits(const RequestSpec& spec, const Contribution& contribution) {
       return refused(ErrorCode::kLimit, spec,
                      beyond("rows", static_cast<std::uint64_t>(rows), kTensorBytesMax));
   }
+  if (contribution.digest && contribution.rows.empty())
+    return refused(ErrorCode::kInvalidArgument, spec, "only bytes with rows have a digest");
   // With the longest id, occurrence and flags, so that it holds for every later sending too.
   const std::size_t bytes = kFrameHeaderBytes + 1 + spec_bytes(spec) + varint_bytes(UINT32_MAX) +
                             varint_bytes(UINT32_MAX) + contribution_bytes(contribution);

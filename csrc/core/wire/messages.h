@@ -9,6 +9,7 @@
 
 #include "core/base/dtype.h"
 #include "core/base/result.h"
+#include "core/base/secret.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
@@ -63,6 +64,9 @@ struct Contribution {
   std::vector<std::int64_t> rows = {};  // allgather: rows of each tensor;
                                         // alltoall: rows to send to each rank (splits)
   ArenaRef arena = {};                  // in_arena requests only
+  // Of this rank's bytes, where who gets them parses them: frames are sealed on their way, payload
+  // is not. Only where there are rows.
+  std::optional<Digest> digest = {};
   bool operator==(const Contribution&) const = default;
 };
 

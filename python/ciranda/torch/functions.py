@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from ciranda import _C
-from ciranda.errors import InvalidArgumentError
-from ciranda.torch import ops
+from ciranda.errors import InvalidArgumentError, MismatchError
 from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
 
 
@@ -131,7 +130,16 @@ def _decode(encoded: torch.Tensor, allow_pickle: bool) -> Any:
     return torch.load(buffer, weights_only=not allow_pickle, map_location="cpu")
 
 
-_FAILED = -1  # in place of a size: this rank has nothing to send
+def _check_pickle(allow_pickle: bool, what: str) -> None:
+    if allow_pickle and not _C.hosts_are_trusted():
+        raise InvalidArgumentError(
+            f"{what}: allow_pickle=True runs code that other ranks send; between hosts it needs "
+            "--tls (CIRANDA_TLS=1), or --trusted-network (CIRANDA_TRUSTED_NETWORK=1) where nobody "
+            "else is"
+        )
+
+
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def broadcast_object(
@@ -144,28 +152,41 @@ def broadcast_object(
     """The root's `obj` on every rank. Blocking.
 
     Numbers, strings, bytes, lists, tuples, dicts and tensors, which arrive on the CPU; anything
-    that pickles with allow_pickle=True (on every rank: unpickling runs code of the sender).
+    that pickles with allow_pickle=True (on every rank: unpickling runs code of the sender; between
+    hosts only with TLS, or in a network that is said to be trusted). What somebody on the way has
+    changed is an error.
     """
     require_global(process_set)
     label = f"broadcast_object.{name or 'noname'}"
+    _check_pickle(allow_pickle, label)
+    if not 0 <= root_rank < _C.size():
+        raise InvalidArgumentError(
+            f"{label}: root_rank {root_rank} is not a rank; ranks are 0 to {_C.size() - 1}"
+        )
     at_root = _C.rank() == root_rank
     problem: Exception | None = None
-    encoded = torch.empty(0, dtype=torch.uint8, device="cpu")
+    encoded = _NOTHING
     if at_root:
         try:
             encoded = _encode(obj, allow_pickle, label)
         except Exception as error:
             problem = error
-    size = torch.tensor([_FAILED if problem is not None else encoded.numel()], device="cpu")
-    ops.broadcast_(size, root_rank, name=f"{label}.size")
+    # Each says who it takes for the root, in four bytes.
+    root = torch.frombuffer(bytearray(root_rank.to_bytes(4, "little")), dtype=torch.uint8)
+    pieces = _C.allgather_bytes(torch.cat([root, encoded]), label)
+    roots = [int.from_bytes(piece[:4].numpy().tobytes(), "little") for piece in pieces]
+    for rank, its_root in enumerate(roots):
+        if its_root != roots[0]:
+            raise MismatchError(
+                f"{label}: the ranks differ in root_rank: rank 0 has {roots[0]}, rank {rank} has "
+                f"{its_root}; give the same on every rank"
+            )
     if problem is not None:
         raise problem
-    if int(size) == _FAILED:
+    theirs = pieces[root_rank][4:]
+    if not theirs.numel():
         raise InvalidArgumentError(f"{label}: rank {root_rank} could not send its object")
-    if not at_root:
-        encoded = torch.empty(int(size), dtype=torch.uint8, device="cpu")
-    ops.broadcast_(encoded, root_rank, name=f"{label}.bytes")
-    return obj if at_root else _decode(encoded, allow_pickle)
+    return obj if at_root else _decode(theirs, allow_pickle)
 
 
 def allgather_object(
@@ -177,18 +198,17 @@ def allgather_object(
     """Every rank's `obj`, by rank. Blocking. What may be sent: see broadcast_object()."""
     require_global(process_set)
     label = f"allgather_object.{name or 'noname'}"
+    _check_pickle(allow_pickle, label)
     problem: Exception | None = None
-    encoded = torch.empty(0, dtype=torch.uint8, device="cpu")
+    encoded = _NOTHING
     try:
         encoded = _encode(obj, allow_pickle, label)
     except Exception as error:
         problem = error
-    own_size = torch.tensor([_FAILED if problem is not None else encoded.numel()], device="cpu")
-    sizes = [int(size) for size in ops.allgather(own_size, name=f"{label}.sizes")]
+    pieces = _C.allgather_bytes(encoded, label)
     if problem is not None:
         raise problem
-    failed = [rank for rank, size in enumerate(sizes) if size == _FAILED]
+    failed = [rank for rank, piece in enumerate(pieces) if not piece.numel()]
     if failed:
         raise InvalidArgumentError(f"{label}: ranks {failed} could not send their objects")
-    pieces = torch.split(ops.allgather(encoded, name=f"{label}.bytes"), sizes)
     return [_decode(piece, allow_pickle) for piece in pieces]

@@ -77,6 +77,12 @@ TEST(Secret, IsGoneWhereItWasMovedFrom) {
   EXPECT_EQ(second.bytes()[0], std::byte{2});
 }
 
+TEST(Secret, DigestsAreThoseOfFips180) {
+  EXPECT_EQ(hex(sha256(bytes_of("abc"))),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
 TEST(Secret, DerivesAsRfc5869Says) {
   // Computed with Python's hmac: extract, then one round of expand.
   const auto derived = counting_from(0).derive(bytes_of("salt"), bytes_of("info"));

@@ -65,6 +65,8 @@ class Maker {
     if (below(3) == 0)
       for (std::uint64_t n = below(9); n > 0; --n)
         request.contribution.rows.push_back(static_cast<std::int64_t>(wide() % kTensorBytesMax));
+    if (!request.contribution.rows.empty() && below(2) == 0)
+      request.contribution.digest.emplace().fill(static_cast<std::byte>(wide()));
     return request;
   }
 
@@ -227,6 +229,8 @@ TEST(Limits, RefuseANegativeNumberOfRows) {
   RequestSpec spec{.name = "x", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows}}}};
   EXPECT_TRUE(check_limits(spec, {.rows = {0}}).ok());
   EXPECT_EQ(check_limits(spec, {.rows = {-1}}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(check_limits(spec, {.rows = {0}, .digest = Digest{}}).ok());
+  EXPECT_EQ(check_limits(spec, {.digest = Digest{}}).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(check_limits(spec, {.rows = {kTensorBytesMax + 1}}).error().code, ErrorCode::kLimit);
 }
 

@@ -60,6 +60,22 @@ def test_gradients_in_16_bits_take_half_the_bytes(
         assert sent < result["sent"] < 1.15 * sent
 
 
+@pytest.mark.parametrize(
+    ("env", "pickles"),
+    [({}, False), ({"CIRANDA_TLS": "1"}, True), ({"CIRANDA_TRUSTED_NETWORK": "1"}, True)],
+    ids=["clear", "tls", "trusted"],
+)
+def test_objects_travel_and_pickle_needs_trust(
+    make_network: Callable[..., Any], start: Start, env: dict[str, str], pickles: bool
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    for text in outputs(start(network, HERE / "objects.py", **env)):
+        result = json.loads(text.splitlines()[-1])
+        assert result["found"] == [{"from": 0}, {"from": 1}, ["", "x"]]
+        assert pickles == (not result["refused"])
+        assert pickles or "between hosts it needs --tls" in result["refused"]
+
+
 @pytest.mark.parametrize("operations", ["auto", "gloo"])
 def test_three_hosts_with_ipv6_only(
     make_network: Callable[..., Any], start: Start, operations: str
@@ -73,6 +89,7 @@ def test_three_hosts_with_ipv6_only(
         assert result["off"] < 1e-6 and result["equal"]
 
 
+@pytest.mark.timing
 def test_a_killed_rank_is_named_on_every_host(
     make_network: Callable[..., Any], start: Start
 ) -> None:

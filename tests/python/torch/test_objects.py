@@ -209,6 +209,12 @@ def pickled() -> None:
     # What does not pickle at all.
     with pytest.raises((ValueError, AttributeError, TypeError)):
         hvd.broadcast_object(lambda: None, 1, allow_pickle=True)
+    with pytest.raises(
+        hvd.HorovodInternalError, match="differ in root_rank: rank 0 has 0, rank 1 has 1; give"
+    ):
+        hvd.broadcast_object(1, root_rank=rank)
+    with pytest.raises(ValueError, match="root_rank 5 is not a rank; ranks are 0 to 1"):
+        hvd.broadcast_object(1, root_rank=5)
     assert hvd.broadcast_object(rank, 1) == 1, "the World goes on"
 
 
