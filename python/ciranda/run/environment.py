@@ -108,7 +108,7 @@ def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def default_environment(
-    *, cores: int | None, local_size: int, columns: int | None
+    *, cores: int | None, local_size: int, one_host: bool, columns: int | None
 ) -> dict[str, str]:
     """Variables that are set only where neither the user nor the environment has set them.
 
@@ -116,6 +116,10 @@ def default_environment(
     """
     # A block-buffered print would be lost with the process that is killed.
     defaults = {"PYTHONUNBUFFERED": "1"}
+    # NCCL listens on every network that it finds, and for a service that nobody asked for.
+    defaults["NCCL_RAS_ENABLE"] = "0"
+    if one_host:
+        defaults["NCCL_SOCKET_IFNAME"] = "lo"
     if cores is not None:
         defaults["OMP_NUM_THREADS"] = str(max(1, cores // local_size))
     if columns is not None:

@@ -109,7 +109,10 @@ def plan_launch(
     for place in ranks:
         known_cores = cores if place.host.name == host else None
         defaults = default_environment(
-            cores=known_cores, local_size=place.local_size, columns=columns
+            cores=known_cores,
+            local_size=place.local_size,
+            one_host=place.host_count == 1,
+            columns=columns,
         )
         ours = {name: text for name, text in defaults.items() if name not in set_already}
         ours |= {**job, **rank_environment(places, place)}

@@ -48,6 +48,14 @@ def test_every_rank_finds_its_place_in_each_dialect(launcher):
     assert first["HOROVOD_HOSTNAME"]
 
 
+def test_nccl_listens_where_it_has_to_unless_the_user_says_otherwise(launcher):
+    (found,) = environments(launcher, "-np", "1")
+    assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_RAS_ENABLE"]) == ("lo", "0")
+    theirs = {"NCCL_SOCKET_IFNAME": "eth1", "NCCL_RAS_ENABLE": "1"}
+    (found,) = environments(launcher, "-np", "1", environment=theirs)
+    assert {name: found[name] for name in theirs} == theirs
+
+
 def test_the_job_gets_a_random_id_and_one_error_file_for_each_rank(launcher):
     first, second = environments(launcher, "-np", "2")
     again, _ = environments(launcher, "-np", "2")
