@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one script of tools/ or one command. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo quick test test-torch bench soak check sanitize fuzz clean
+.PHONY: help setup build demo quick wheel test test-torch bench soak check sanitize fuzz clean
 
 SHELL := bash
 PYTHON_IN_VENV := .venv/bin/python
@@ -17,6 +17,9 @@ demo: setup ## train Fashion-MNIST on one and on two processes, and compare
 quick: ## after a small change: build, core's quick tests, two ranks of torch, checks; minutes
 	@tools/setup.sh test
 	@tools/quick.sh
+
+wheel: setup ## a wheel for machines with the same torch, without Gloo; in dist
+	@tools/wheel.sh
 
 test: ## set up and run all tests
 	@tools/setup.sh test
