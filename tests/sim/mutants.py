@@ -1,4 +1,4 @@
-"""Planted mistakes: each must be found by the simulation of negotiation.
+"""Planted mistakes: each must be found by the tests that stand for its part of core.
 
 A mutant replaces one piece of source text that occurs exactly once. The sources are copied to a
 folder of their own, compiled once, and for each mutant its one file again.
@@ -13,21 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (
-    "base/assert.cc",
-    "base/result.cc",
-    "wire/codec.cc",
-    "wire/messages.cc",
-    "negotiate/name_table.cc",
-    "negotiate/response_cache.cc",
-    "negotiate/readiness.cc",
-    "negotiate/wording.cc",
-    "negotiate/negotiator.cc",
-    "negotiate/joiner.cc",
-    "plan/fusion.cc",
-)
 SCHEDULES = 10_000
-RUN_TIMEOUT_S = 60  # a mutant that never ends is found too; a whole run takes 4 s of CPU time
+RUN_TIMEOUT_S = 60  # a whole run takes 4 s of CPU time
 
 
 @dataclass(frozen=True)
@@ -38,7 +25,19 @@ class Mutant:
     new: str
 
 
-MUTANTS = (
+@dataclass(frozen=True)
+class Suite:
+    """Mutants of one part of core, and the tests that shall find them."""
+
+    name: str
+    sources: tuple[str, ...]  # below csrc/core; may hold *
+    tests: tuple[str, ...]  # below tests/cpp; may hold *
+    mutants: tuple[Mutant, ...]
+    filter: str = "*"
+    libraries: tuple[str, ...] = ()
+
+
+_OF_NEGOTIATION = (
     Mutant(
         "runs_when_one_rank_is_missing",
         "negotiate/negotiator.cc",
@@ -248,23 +247,115 @@ MUTANTS = (
 )
 
 
+_OF_PROOF = (
+    Mutant(
+        "believes_any_client",
+        "wire/handshake.cc",
+        "if (!equal_in_constant_time(client, input_.bytes()))",
+        "if (false)",
+    ),
+    Mutant(
+        "believes_any_server",
+        "wire/handshake.cc",
+        "                              proof)) {",
+        "                              proof) && false) {",
+    ),
+    Mutant(
+        "takes_a_rank_of_another_epoch",
+        "wire/handshake.cc",
+        "if (hello.epoch != keys_.epoch)",
+        "if (false)",
+    ),
+    Mutant(
+        "answers_whoever_looks_for_another_rank",
+        "wire/handshake.cc",
+        "if (hello.to != side_.self)",
+        "if (false)",
+    ),
+    Mutant(
+        "takes_its_own_bytes_back",
+        "wire/handshake.cc",
+        "if (hello.from == side_.self)",
+        "if (false)",
+    ),
+    Mutant(
+        "ignores_the_seal_of_a_frame",
+        "wire/sealed.cc",
+        'if (!equal_in_constant_time(seal_of(key_, "", sealed), seal))',
+        "if (false)",
+    ),
+    Mutant(
+        "counts_no_frames",
+        "wire/sealed.cc",
+        '  if (counter != counter_) {\n    return broken("was due',
+        '  if (false) {\n    return broken("was due',
+    ),
+    Mutant(
+        "ignores_the_seal_of_a_header",
+        "wire/sealed.cc",
+        "if (!equal_in_constant_time(seal_of(key_, kDataLabel, sealed),",
+        "if (false && !equal_in_constant_time(seal_of(key_, kDataLabel, sealed),",
+    ),
+    Mutant(
+        "counts_no_headers",
+        "wire/sealed.cc",
+        '  if (counter != counter_) {\n    return malformed("data header',
+        '  if (false) {\n    return malformed("data header',
+    ),
+    Mutant(
+        "compares_half_of_the_settings",
+        "wire/settings.cc",
+        "while (!settings.empty() || !of_rank_0.empty())",
+        "while (!settings.empty() && !of_rank_0.empty())",
+    ),
+    Mutant(
+        "seats_two_ranks_in_one_place",
+        "wire/introduction.cc",
+        "if (own != kNoRank)",
+        "if (false)",
+    ),
+    Mutant(
+        "lets_an_older_process_replace_a_newer",
+        "transport/roster.cc",
+        "if (client.incarnation > guest.incarnation)",
+        "if (client.incarnation != guest.incarnation)",
+    ),
+    Mutant(
+        "admits_one_caller_too_many",
+        "transport/throttle.cc",
+        "if (then_ns - now_ns > allowance_ns_) return false;",
+        "if (then_ns - now_ns > allowance_ns_ + turn_ns_) return false;",
+    ),
+    Mutant(
+        "gives_no_turn_back",
+        "transport/throttle.cc",
+        "found->second -= turn_ns_;",
+        "found->second -= 0;",
+    ),
+)
+
+
 class Workshop:
     """A private copy of the sources, compiled once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, suite: Suite) -> None:
         self.folder = folder
+        self.suite = suite
         self.core = folder / "csrc" / "core"
-        headers_and_sources = shutil.ignore_patterns("*.o", "*.md", "*.cmake")
-        for part in ("base", "wire", "negotiate", "plan"):
-            shutil.copytree(
-                ROOT / "csrc" / "core" / part, self.core / part, ignore=headers_and_sources
-            )
-        shutil.copytree(ROOT / "tests" / "cpp" / "sim", folder / "tests" / "sim")
+        for part in ("csrc/core", "tests/cpp"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.md"))
 
     def build(self, jobs: int) -> Path:
         """Compiles everything, without a mistake."""
-        tests = sorted((self.folder / "tests" / "sim").glob("*.cc"))
-        pending = [self.core / source for source in SOURCES] + tests
+        pending = [
+            path
+            for folder, patterns in (
+                (self.core, self.suite.sources),
+                (self.folder / "tests/cpp", self.suite.tests),
+            )
+            for pattern in patterns
+            for path in sorted(folder.glob(pattern))
+        ]
         running: list[subprocess.Popen[str]] = []
         self.objects = [self._object(source) for source in pending]
         while pending or running:
@@ -312,11 +403,11 @@ class Workshop:
         if (ccache := shutil.which("ccache")) is not None:
             compiler.insert(0, ccache)
         # Relative to the folder, whose name is another in each run: ccache knows them again.
-        options = ["-std=c++20", "-O1", "-Icsrc", "-Itests"]
+        options = ["-std=c++20", "-O1", "-Icsrc", "-Itests/cpp"]
         return [*compiler, *options, "-c", str(source.relative_to(self.folder)), "-o", str(target)]
 
     def _link(self, objects: list[Path], target: Path) -> Path:
-        libraries = ["-lgtest", "-lgtest_main", "-lpthread"]
+        libraries = ["-lgtest", "-lgtest_main", "-lpthread", *self.suite.libraries]
         self._call(
             [os.environ.get("CXX", "g++"), *map(str, objects), *libraries, "-o", str(target)]
         )
@@ -328,17 +419,17 @@ class Workshop:
             raise RuntimeError(f"{command}\n{done.stderr}")
 
 
-def simulate(
-    program: Path, timeout_s: float = RUN_TIMEOUT_S
+def run(
+    program: Path, suite: Suite, timeout_s: float = RUN_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str] | None:
-    """Runs the schedules; None if they do not end."""
+    """Runs the suite's tests; None if they do not end."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith("CIRANDA_SIM_")
     }
     environment["CIRANDA_SIM_SCHEDULES"] = str(SCHEDULES)
     try:
         return subprocess.run(
-            [str(program), "--gtest_filter=*InEverySchedule", "--gtest_fail_fast"],
+            [str(program), f"--gtest_filter={suite.filter}", "--gtest_fail_fast"],
             capture_output=True,
             text=True,
             check=False,
@@ -347,3 +438,58 @@ def simulate(
         )
     except subprocess.TimeoutExpired:
         return None
+
+
+def what_found_it(result: subprocess.CompletedProcess[str] | None) -> str:
+    """The assertion that failed, of a test or of core itself; "" if none did. A time-out is none:
+    it may be the machine's."""
+    if result is None:
+        return ""
+    for line in (*result.stdout.splitlines(), *result.stderr.splitlines()):
+        if ": Failure" in line or "broken invariant" in line:
+            return line
+    return ""
+
+
+_BASE = ("base/assert.cc", "base/result.cc")
+SUITES = (
+    Suite(
+        "negotiation",
+        (
+            *_BASE,
+            "wire/codec.cc",
+            "wire/messages.cc",
+            "negotiate/*.cc",
+            "plan/fusion.cc",
+        ),
+        ("sim/*.cc",),
+        _OF_NEGOTIATION,
+        filter="*InEverySchedule",
+    ),
+    Suite(
+        "proof",
+        (
+            *_BASE,
+            "base/secret.cc",
+            "wire/codec.cc",
+            "wire/handshake.cc",
+            "wire/sealed.cc",
+            "wire/settings.cc",
+            "wire/introduction.cc",
+            "wire/tls.cc",
+            "transport/roster.cc",
+            "transport/throttle.cc",
+        ),
+        (
+            "wire/handshake_test.cc",
+            "wire/sealed_test.cc",
+            "wire/man_in_the_middle_test.cc",
+            "wire/settings_test.cc",
+            "wire/introduction_test.cc",
+            "transport/roster_test.cc",
+            "transport/throttle_test.cc",
+        ),
+        _OF_PROOF,
+        libraries=("-lssl", "-lcrypto"),
+    ),
+)

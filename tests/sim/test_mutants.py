@@ -1,4 +1,4 @@
-"""Would the simulation notice a mistake? Each of these planted ones must make it fail."""
+"""Would the tests notice a mistake? Each of these planted ones must make an assertion fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from .mutants import MUTANTS, Mutant, Workshop, simulate
+from .mutants import SUITES, Mutant, Suite, Workshop, run, what_found_it
 
 Outcome = subprocess.CompletedProcess[str] | None  # None: it did not end
 
@@ -21,42 +21,55 @@ pytestmark = [
 ]
 
 JOBS = min(2, os.cpu_count() or 1)
+ALL = [(suite, mutant) for suite in SUITES for mutant in suite.mutants]
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    made = Workshop(tmp_path_factory.mktemp("mutants"))
-    made.unmutated = made.build(jobs=JOBS)
+def workshops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workshop]:
+    made = {}
+    for suite in SUITES:
+        made[suite.name] = Workshop(tmp_path_factory.mktemp(suite.name), suite)
+        made[suite.name].unmutated = made[suite.name].build(jobs=JOBS)
     return made
 
 
 @pytest.fixture(scope="module")
 def outcomes(
-    workshop: Workshop, request: pytest.FixtureRequest
+    workshops: dict[str, Workshop], request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[Outcome]]]:
     """Builds and runs the mutants of the selected tests, one on each core."""
 
-    def try_out(mutant: Mutant) -> Outcome:
-        return simulate(workshop.build_mutant(mutant))
+    def try_out(suite: Suite, mutant: Mutant) -> Outcome:
+        return run(workshops[suite.name].build_mutant(mutant), suite)
 
     parameters = (getattr(item, "callspec", None) for item in request.session.items)
-    selected = [spec.params["mutant"] for spec in parameters if spec and "mutant" in spec.params]
+    selected = {spec.params["mutant"] for spec in parameters if spec and "mutant" in spec.params}
     with ThreadPoolExecutor(JOBS) as pool:
-        yield {mutant.name: pool.submit(try_out, mutant) for mutant in selected}
+        yield {
+            mutant.name: pool.submit(try_out, suite, mutant)
+            for suite, mutant in ALL
+            if mutant in selected
+        }
         pool.shutdown(cancel_futures=True)
 
 
-def test_the_sources_as_they_are_pass(workshop: Workshop) -> None:
-    result = simulate(workshop.unmutated, timeout_s=300)
-    assert result is not None, "the simulation did not end"
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_the_sources_as_they_are_pass(workshops: dict[str, Workshop], suite: Suite) -> None:
+    result = run(workshops[suite.name].unmutated, suite, timeout_s=300)
+    assert result is not None, "the tests did not end"
     assert result.returncode == 0, result.stdout
+    assert not what_found_it(result)
 
 
 def test_names_are_unique_and_there_are_enough() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
+    assert len({mutant.name for _, mutant in ALL}) == len(ALL) >= 45
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [mutant for _, mutant in ALL], ids=lambda mutant: mutant.name)
 def test_a_planted_mistake_is_found(outcomes: dict[str, Future[Outcome]], mutant: Mutant) -> None:
     result = outcomes[mutant.name].result()
-    assert result is None or result.returncode != 0, "10,000 schedules did not notice it"
+    assert what_found_it(result), (
+        "the tests did not end"
+        if result is None
+        else f"no assertion failed: {result.stdout[-500:]}"
+    )
