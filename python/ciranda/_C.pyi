@@ -220,12 +220,12 @@ def abort(reason: str) -> None:
     """
     Ends the job for every rank with this reason.
     """
+def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str) -> int:
+    ...
 def allgather_bytes(mine: torch.Tensor, name: str) -> list[torch.Tensor]:
     """
     Every rank's bytes, by rank, as they were sent. Blocking.
     """
-def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str) -> int:
-    ...
 def allreduce(input: torch.Tensor, output: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> None:
     """
     Blocking, for one tensor: no handle is made.
@@ -260,6 +260,10 @@ def cross_rank() -> int:
     ...
 def cross_size() -> int:
     ...
+def hosts_are_trusted() -> bool:
+    """
+    Whether code may come from other ranks: all are on this host, or what is between hosts is encrypted, or trusted by the user's word.
+    """
 def in_forked_child() -> bool:
     ...
 def init() -> None:
@@ -270,10 +274,6 @@ def instruction_set() -> str:
     ...
 def is_initialized() -> bool:
     ...
-def hosts_are_trusted() -> bool:
-    """
-    Whether code may come from other ranks: all are on this host, or what is between hosts is encrypted, or trusted by the user's word.
-    """
 def local_rank() -> int:
     ...
 def local_size() -> int:
