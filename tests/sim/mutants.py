@@ -93,12 +93,6 @@ _OF_NEGOTIATION = (
         "response.verdict = Response::Verdict::kError;\n  response.index = next_index_;",
     ),
     Mutant(
-        "counts_too_few_rows_only",
-        "negotiate/negotiator.cc",
-        "if (rows.size() != expected)",
-        "if (rows.size() < expected)",
-    ),
-    Mutant(
         "allows_a_root_beyond_the_last_rank",
         "negotiate/negotiator.cc",
         "if (op.spec->root >= size_) {",
