@@ -323,8 +323,8 @@ _OF_PROOF = (
     Mutant(
         "gives_no_turn_back",
         "transport/throttle.cc",
-        "found->second -= turn_ns_;",
-        "found->second -= 0;",
+        "full_ns_ -= turn_ns_;",
+        "full_ns_ -= 0;",
     ),
 )
 

@@ -1,35 +1,20 @@
 #include "core/transport/acceptor.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <map>
 #include <utility>
 
+#include "core/transport/cookie_filter.h"
 #include "core/transport/job_key.h"
-#include "core/transport/tcp.h"
 
 namespace ciranda {
 namespace {
 
 Fd open_spare() {
   return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-}
-
-// Whoever has an IPv6 address has a whole network of 64 bits of them.
-Throttle::Source source_of(const SocketAddress& address) {
-  Throttle::Source source = 0;
-  if (address.family() == AF_INET6) {
-    const auto* in6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-    std::memcpy(&source, &in6->sin6_addr, sizeof source);
-  } else {
-    source = reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr;
-  }
-  return source;
 }
 
 bool is_out_of_descriptors(int reason) {
@@ -57,9 +42,10 @@ Status Acceptor::watch(int fd) {
 }
 
 std::optional<std::uint64_t> Acceptor::next_deadline_ns() const {
-  if (strangers_.empty()) return std::nullopt;
+  if (strangers_.empty()) return guard_ends_ns_;
   const Stranger& oldest = strangers_.front();  // all have the same patience
-  return paused_ ? oldest.turn_over_ns : oldest.deadline_ns;
+  const std::uint64_t next_ns = paused_ ? oldest.turn_over_ns : oldest.deadline_ns;
+  return std::min(next_ns, guard_ends_ns_.value_or(next_ns));
 }
 
 Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
@@ -68,6 +54,7 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
   }
   std::vector<ProvenSocket> proven;
   expire(now_ns);
+  lower_guard(now_ns);
   epoll_event events[kStrangersMax + 2];
   const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
   if (count < 0 && errno != EINTR) return Error::from_errno("epoll_wait", errno);
@@ -93,9 +80,11 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
 Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
   for (; budget > 0; --budget) {
     if (full(now_ns)) break;
-    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    SocketAddress from{.length = sizeof from.storage};
+    Fd socket(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length,
+                        SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
-      take_call(std::move(socket), now_ns);
+      take_call(std::move(socket), from, now_ns);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       break;
     } else if (is_out_of_descriptors(errno)) {
@@ -107,55 +96,65 @@ Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
   return {};
 }
 
-void Acceptor::take_call(Fd socket, std::uint64_t now_ns) {
-  const auto address = peer_address(socket.get());
-  if (!address) return;  // gone already
-  const Endpoint endpoint = address.value().endpoint();
-  const Throttle::Source source = source_of(address.value());
-  if (!throttle_.admit(source, now_ns)) {
-    ++turned_away_;
-    last_reason_ = to_string(endpoint) + ": too many come from its address";
-    return turn_away(std::move(socket));
+void Acceptor::take_call(Fd socket, const SocketAddress& from, std::uint64_t now_ns) {
+  let_all_in(socket.get());
+  Stranger caller{.stream = Stream(std::move(socket)),
+                  .from = from,
+                  .turn_over_ns = now_ns + std::min(kTurnMs * 1'000'000, proof_ns_),
+                  .deadline_ns = now_ns + proof_ns_};
+  caller.cookie.expect(sizeof(Cookie));
+  const Status heard = hear_cookie(caller);
+  if (!caller.showed_cookie && !gets_turn(now_ns)) {
+    return refuse(std::move(caller.stream), from,
+                  "too many came without the job's cookie; for " +
+                      std::to_string(kGuardMs / 1'000) + " s only callers with it are heard");
   }
-  if (strangers_.size() == kStrangersMax) make_room(now_ns);
-  std::unique_ptr<TlsSession> tls;
-  if (keys_->tls != nullptr) {
-    auto session = keys_->tls->server();
-    if (!session) {
-      ++turned_away_;
-      last_reason_ = session.error().text;
-      return;
-    }
-    tls = std::move(session).value();
+  if (!heard) return refuse(std::move(caller.stream), from, heard.error().text);
+  if (strangers_.size() == kStrangersMax) {
+    drop(least_welcome(),
+         "it was the oldest of " + std::to_string(kStrangersMax) + " that had proven nothing");
   }
-  Nonce nonce;
-  fill_random(nonce);
-  const Status watched = watch(socket.get());
-  strangers_.push_back({.stream = Stream(std::move(socket), std::move(tls)),
-                        .host = endpoint.host,
-                        .address = to_string(endpoint),
-                        .source = source,
-                        .turn_over_ns = now_ns + std::min(kTurnMs * 1'000'000, proof_ns_),
-                        .deadline_ns = now_ns + proof_ns_,
-                        .handshake = ServerHandshake(*keys_, side_, nonce)});
+  strangers_.push_back(std::move(caller));
+  const Status watched = watch(strangers_.back().stream.fd());
   if (!watched) drop(std::prev(strangers_.end()), watched.error().text);
 }
 
-// Of those who had their turn, the oldest of the host that holds the most places goes: one host
-// that floods does not push out the others.
-void Acceptor::make_room(std::uint64_t now_ns) {
-  std::map<std::string_view, int> places;
-  for (const Stranger& each : strangers_) ++places[each.host];
-  Place leaves = strangers_.begin();
-  for (Place each = leaves; each != strangers_.end() && each->turn_over_ns <= now_ns; ++each) {
-    if (places[each->host] > places[leaves->host]) leaves = each;
-  }
-  drop(leaves,
-       "it was the oldest of " + std::to_string(kStrangersMax) + " that had proven nothing");
+// Whether a caller without the cookie is heard. It never takes the place of one that showed it.
+bool Acceptor::gets_turn(std::uint64_t now_ns) {
+  const auto has_place = [this, now_ns] {
+    if (strangers_.size() < kStrangersMax) return true;
+    const Place other = least_welcome();
+    return !other->showed_cookie && other->turn_over_ns <= now_ns;
+  };
+  if (!guard_ends_ns_ && has_place() && throttle_.admit(now_ns)) return true;
+  raise_guard(now_ns);
+  return false;
 }
 
-bool Acceptor::full(std::uint64_t now_ns) const {
-  return strangers_.size() == kStrangersMax && strangers_.front().turn_over_ns > now_ns;
+void Acceptor::raise_guard(std::uint64_t now_ns) {
+  if (guard_ends_ns_) return;
+  guard_ends_ns_ = now_ns + kGuardMs * 1'000'000;
+  // Where the kernel takes no filter, they are turned away one by one.
+  for (const Fd& listener : listeners_) (void)let_in_only(listener.get(), cookie_);
+}
+
+void Acceptor::lower_guard(std::uint64_t now_ns) {
+  if (!guard_ends_ns_ || now_ns < *guard_ends_ns_) return;
+  guard_ends_ns_.reset();
+  for (const Fd& listener : listeners_) let_all_in(listener.get());
+}
+
+// Whose place is given to a caller with the cookie.
+Acceptor::Place Acceptor::least_welcome() {
+  const auto showed_none = [](const Stranger& each) { return !each.showed_cookie; };
+  const Place oldest_without = std::ranges::find_if(strangers_, showed_none);
+  return oldest_without != strangers_.end() ? oldest_without : strangers_.begin();
+}
+
+bool Acceptor::full(std::uint64_t now_ns) {
+  if (strangers_.size() < kStrangersMax) return false;
+  const Place next = least_welcome();
+  return next->showed_cookie && next->turn_over_ns > now_ns;
 }
 
 // While the listeners are not watched, callers wait in the kernel and wake nobody.
@@ -177,12 +176,42 @@ void Acceptor::shed_call(int listener) {
   last_reason_ = "this process has no file descriptor left for it; raise the limit (ulimit -n)";
 }
 
+Status Acceptor::hear_cookie(Stranger& stranger) {
+  std::byte buffer[sizeof(Cookie)];
+  auto count =
+      receive_some(stranger.stream.fd(), std::span(buffer).first(stranger.cookie.missing()));
+  if (!count) return count.error();
+  stranger.cookie.take(std::span(buffer).first(count.value()));
+  stranger.showed_cookie = equal_in_constant_time(stranger.cookie.bytes(), cookie_);
+  return stranger.showed_cookie ? Status() : check_not_another_protocol(stranger.cookie.bytes());
+}
+
+// Who did not show the right cookie goes on too: what is wrong with it is seen in its hello.
+Status Acceptor::begin_handshake(Stranger& stranger) {
+  if (keys_->tls != nullptr) {
+    auto tls = keys_->tls->server();
+    if (!tls) return tls.error();
+    stranger.stream = Stream(stranger.stream.release(), std::move(tls).value());
+  }
+  Nonce nonce;
+  fill_random(nonce);
+  stranger.handshake.emplace(*keys_, side_, nonce);
+  return {};
+}
+
 // Reads what this caller may say now and answers. Gives its connection once it is proven.
 Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
+  if (!stranger.handshake) {
+    const bool took_turn = !stranger.showed_cookie;
+    CIRANDA_TRY(hear_cookie(stranger));
+    if (stranger.cookie.missing() > 0) return std::optional<ProvenSocket>();
+    if (took_turn && stranger.showed_cookie) throttle_.give_back();
+    CIRANDA_TRY(begin_handshake(stranger));
+  }
   auto established = stranger.stream.establish();
   if (!established) return established.error();
   if (!established.value()) return std::optional<ProvenSocket>();
-  ServerHandshake& handshake = stranger.handshake;
+  ServerHandshake& handshake = *stranger.handshake;
   std::byte buffer[kHelloBytes];
   std::vector<std::byte> reply;
   for (;;) {
@@ -199,17 +228,17 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
     reply.clear();
   }
   CIRANDA_TRY(set_connection_options(stranger.stream.fd()));
-  auto admitted = roster_.admit(*handshake.hello(), stranger.address);
+  std::string address = to_string(stranger.from.endpoint());
+  auto admitted = roster_.admit(*handshake.hello(), address);
   if (!admitted) return admitted.error();
   if (Status answered = answer(stranger, reply); !answered) {
     forget(*handshake.session());
     return answered.error();
   }
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger.stream.fd(), nullptr);
-  throttle_.give_back(stranger.source);
   return std::optional(ProvenSocket{.stream = std::move(stranger.stream),
                                     .session = std::move(*handshake.session()),
-                                    .address = std::move(stranger.address)});
+                                    .address = std::move(address)});
 }
 
 // An answer is shorter than any socket's buffer: who leaves no room for it has not read.
@@ -220,12 +249,16 @@ Status Acceptor::answer(Stranger& stranger, std::span<const std::byte> reply) {
   return Error{.code = ErrorCode::kRankLost, .text = "it reads no answer"};
 }
 
-void Acceptor::drop(Place stranger, const std::string& why) {
+void Acceptor::refuse(Stream stream, const SocketAddress& from, const std::string& why) {
   ++turned_away_;
-  last_reason_ = stranger->address + ": " + why;
+  last_reason_ = to_string(from.endpoint()) + ": " + why;
+  turn_away(stream.release());
+}
+
+void Acceptor::drop(Place stranger, const std::string& why) {
   // Closing is not enough: a forked child may hold the socket too.
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->stream.fd(), nullptr);
-  turn_away(stranger->stream.release());
+  refuse(std::move(stranger->stream), stranger->from, why);
   strangers_.erase(stranger);
 }
 

@@ -11,26 +11,30 @@
 #include "core/transport/fd.h"
 #include "core/transport/roster.h"
 #include "core/transport/stream.h"
+#include "core/transport/tcp.h"
 #include "core/transport/throttle.h"
 #include "core/wire/handshake.h"
 
 namespace ciranda {
 
 // Takes the calls of other ranks. Strangers cost little: at most kStrangersMax sockets at a time,
-// 160 bytes read and 2 s of patience each, and no line of the log. Who calls when all places are
-// taken waits in the kernel, but each place is kept for kTurnMs only; who calls too often from one
-// address is hung up on.
+// 176 bytes read and 2 s of patience each, and no line of the log. Nor do they keep ranks away: who
+// shows the job's cookie takes the place of one who does not, and when more strangers come than
+// there are places or turns, the guard goes up: for kGuardMs the kernel drops the packets of
+// callers without the cookie. In quiet times these are heard too, so that the log says what is
+// wrong with them. Who has the cookie waits in the kernel while all places are taken by others that
+// have it, but each place is kept for kTurnMs only.
 //
 // Never blocks; the time comes in as an argument (monotonic_ns). Not thread-safe: one thread owns
 // it. `keys` must outlive it.
 class Acceptor {
  public:
-  static constexpr std::size_t kStrangersMax = 64;  // callers that have proven nothing yet
-  static constexpr int kAcceptedPerPollMax = 64;    // so that a flood does not hold its thread
-  static constexpr std::uint64_t kTurnMs = 100;     // for two round trips
-  // From one address. Those that were proven do not count.
-  static constexpr std::uint64_t kCallsAtOnce = 512;
+  static constexpr std::size_t kStrangersMax = 64;    // callers that have proven nothing yet
+  static constexpr int kAcceptedPerPollMax = 64;      // so that a flood does not hold its thread
+  static constexpr std::uint64_t kTurnMs = 100;       // for two round trips
+  static constexpr std::uint64_t kCallsAtOnce = 512;  // of callers without the cookie
   static constexpr std::uint64_t kCallsPerSecond = 64;
+  static constexpr std::uint64_t kGuardMs = 10'000;
   static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
 
   // `listeners` are listening, non-blocking sockets, one for each family.
@@ -41,7 +45,7 @@ class Acceptor {
   // Readable when poll() has something to do.
   int fd() const { return epoll_.get(); }
 
-  // When poll() must be called although fd() is silent; nothing while nobody is unproven.
+  // When poll() must be called although fd() is silent; nothing when that is never.
   std::optional<std::uint64_t> next_deadline_ns() const;
 
   // Takes calls, hears and answers them as far as that goes without waiting. Gives the connections
@@ -65,38 +69,49 @@ class Acceptor {
  private:
   struct Stranger {
     Stream stream;
-    std::string host;  // where it calls from
-    std::string address;
-    Throttle::Source source;
+    SocketAddress from;
     std::uint64_t turn_over_ns;  // from then on another caller may have its place
     std::uint64_t deadline_ns;
-    ServerHandshake handshake;
+    Intake cookie = {};
+    bool showed_cookie = false;                     // the right one
+    std::optional<ServerHandshake> handshake = {};  // once the cookie was heard, right or wrong
   };
   using Place = std::list<Stranger>::iterator;
 
   Acceptor(const ChannelKeys& keys, const ServerHandshake::Side& side, std::uint64_t proof_ms)
-      : keys_(&keys), side_(side), proof_ns_(proof_ms * 1'000'000) {}
+      : keys_(&keys),
+        side_(side),
+        cookie_(cookie_of(keys, side.self)),
+        proof_ns_(proof_ms * 1'000'000) {}
 
   Status watch(int fd);
   Status take_calls(int listener, std::uint64_t now_ns, int& budget);
-  void take_call(Fd socket, std::uint64_t now_ns);
-  void make_room(std::uint64_t now_ns);
-  bool full(std::uint64_t now_ns) const;  // all places are taken, and may be kept
+  void take_call(Fd socket, const SocketAddress& address, std::uint64_t now_ns);
+  bool gets_turn(std::uint64_t now_ns);
+  void raise_guard(std::uint64_t now_ns);
+  void lower_guard(std::uint64_t now_ns);
+  Place least_welcome();
+  bool full(std::uint64_t now_ns);  // all places are taken, and may be kept
   void pause(bool paused);
   void shed_call(int listener);
+  Status hear_cookie(Stranger& stranger);
+  Status begin_handshake(Stranger& stranger);
   Result<std::optional<ProvenSocket>> hear(Stranger& stranger);
   Status answer(Stranger& stranger, std::span<const std::byte> reply);
+  void refuse(Stream stream, const SocketAddress& from, const std::string& why);
   void drop(Place stranger, const std::string& why);
   void expire(std::uint64_t now_ns);
 
   const ChannelKeys* keys_;
   ServerHandshake::Side side_;
+  Cookie cookie_;
   std::uint64_t proof_ns_;
   Fd epoll_;
   Fd spare_;  // given up to answer a call when no descriptor is left
   std::vector<Fd> listeners_;
-  std::list<Stranger> strangers_;  // the oldest first
-  bool paused_ = false;            // the listeners are not watched
+  std::list<Stranger> strangers_;               // the oldest first
+  bool paused_ = false;                         // the listeners are not watched
+  std::optional<std::uint64_t> guard_ends_ns_;  // while it is up
   Roster roster_;
   Throttle throttle_{kCallsAtOnce, kCallsPerSecond};
   std::uint64_t turned_away_ = 0;

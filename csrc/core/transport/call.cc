@@ -1,6 +1,7 @@
 #include "core/transport/call.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -37,6 +38,7 @@ Call::Call(const ChannelKeys& keys, const Hello& hello, std::vector<Endpoint> ca
            std::uint64_t deadline_ns)
     : keys_(keys),
       hello_(hello),
+      cookie_(cookie_of(keys, hello.to)),
       candidates_(std::move(candidates)),
       deadline_ns_(deadline_ns),
       reasons_(candidates_.size()),
@@ -131,6 +133,10 @@ Result<bool> Call::prove() {
                       .text =
                           "it hung up: it may be of another job, epoch or version, have another "
                           "key or have this rank already; its own log says which"};
+  if (!attempt.cookie_sent) {
+    if (!send_cookie(attempt.stream.fd())) return hung_up;
+    attempt.cookie_sent = true;
+  }
   if (!attempt.established) {
     auto established = attempt.stream.establish();
     // A peer with TLS would have said what it refuses.
@@ -157,6 +163,13 @@ Result<bool> Call::prove() {
     if (count.value() == 0) return false;
     CIRANDA_TRY(attempt.handshake.receive(std::span(buffer).first(count.value()), attempt.unsent));
   }
+}
+
+// In one packet with what follows at once, so that nothing of it meets a filter that is meant for
+// the first (see cookie_filter.h).
+bool Call::send_cookie(int socket) const {
+  return ::send(socket, cookie_.data(), cookie_.size(), MSG_MORE | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(cookie_.size());  // a new connection has room for it
 }
 
 // Of the address that was tried; the candidate may have another.

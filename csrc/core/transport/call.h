@@ -44,6 +44,7 @@ class Call {
     Stream stream;
     std::uint64_t deadline_ns = 0;
     bool connected = false;
+    bool cookie_sent = false;
     bool established = false;
     ClientHandshake handshake;
     std::vector<std::byte> unsent;
@@ -52,11 +53,13 @@ class Call {
   void begin_attempt(std::uint64_t now_ns);
   Result<std::optional<ProvenSocket>> advance_attempt(std::uint64_t now_ns);
   Result<bool> prove();
+  bool send_cookie(int socket) const;
   void give_up(const Error& why);
   Error unreachable() const;
 
   const ChannelKeys& keys_;
   const Hello hello_;
+  const Cookie cookie_;
   const std::vector<Endpoint> candidates_;
   const std::uint64_t deadline_ns_;
   std::vector<std::string> reasons_;      // why not, by candidate

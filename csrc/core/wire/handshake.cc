@@ -18,6 +18,7 @@ constexpr std::array<std::byte, 8> kMagic = {std::byte{0xc1}, std::byte{'c'}, st
 constexpr std::string_view kClientLabel = "ciranda client proof";
 constexpr std::string_view kServerLabel = "ciranda server proof";
 static_assert(kClientLabel.size() == kServerLabel.size());
+constexpr std::string_view kCookieLabel = "ciranda cookie";  // shorter than any proof's message
 constexpr std::string_view kToServer = "ciranda client to server";
 constexpr std::string_view kToClient = "ciranda server to client";
 
@@ -104,7 +105,8 @@ bool begins_like_ours(std::span<const std::byte> bytes) {
   return std::ranges::equal(bytes.first(size), std::span(kMagic).first(size));
 }
 
-Error not_ours(std::span<const std::byte> bytes) {
+// What else the first bytes are of; empty when that is not known.
+std::string_view other_protocol(std::span<const std::byte> bytes) {
   struct Look {
     std::string_view first;
     std::string_view protocol;
@@ -112,14 +114,20 @@ Error not_ours(std::span<const std::byte> bytes) {
   constexpr Look kLooks[] = {{"GET ", "HTTP"}, {"POST", "HTTP"}, {"HEAD", "HTTP"},
                              {"PUT ", "HTTP"}, {"OPTI", "HTTP"}, {"PRI ", "HTTP"},
                              {"CONN", "HTTP"}, {"SSH-", "SSH"},  {"\x16\x03", "TLS"}};
-  std::string looks;
   for (const auto& [first, protocol] : kLooks) {
     const auto prefix = bytes_of(first);
     if (bytes.size() >= prefix.size() && std::ranges::equal(bytes.first(prefix.size()), prefix)) {
-      looks = ", they look like " + std::string(protocol);
-      if (protocol == "TLS") looks += "; if it is a rank, " + std::string(kTlsForAllOrNone);
+      return protocol;
     }
   }
+  return {};
+}
+
+Error not_ours(std::span<const std::byte> bytes) {
+  const std::string_view protocol = other_protocol(bytes);
+  std::string looks;
+  if (!protocol.empty()) looks = ", they look like " + std::string(protocol);
+  if (protocol == "TLS") looks += "; if it is a rank, " + std::string(kTlsForAllOrNone);
   return {.code = ErrorCode::kMalformed,
           .text = "the caller's first bytes are not ciranda's" + looks};
 }
@@ -190,6 +198,20 @@ Status ChannelKeys::narrow_to(const Secret& job_key, const MeetingId& meeting) {
   if (!data) return data.error();
   keys[static_cast<std::size_t>(Channel::kData)] = std::move(data).value();
   return {};
+}
+
+Cookie cookie_of(const ChannelKeys& keys, Rank to) {
+  std::vector<std::byte> whose;
+  Writer(whose).u32(static_cast<std::uint32_t>(to));
+  const MacTag tag = hmac_sha256(keys.of(Channel::kControl), {bytes_of(kCookieLabel), whose});
+  Cookie cookie;
+  std::ranges::copy(std::span(tag).first<cookie.size()>(), cookie.begin());
+  return cookie;
+}
+
+Status check_not_another_protocol(std::span<const std::byte> bytes) {
+  if (other_protocol(bytes).empty()) return {};
+  return not_ours(bytes);
 }
 
 void Intake::expect(std::size_t size) {

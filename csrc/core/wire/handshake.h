@@ -17,6 +17,7 @@
 // How two ranks prove to each other that they hold the job's key; docs/protocol.md has the bytes.
 //
 //   client                                server
+//   cookie, 16 bytes, never in TLS ->
 //   hello, 128 bytes              ->
 //                                 <-      32 random bytes
 //   proof, 32 bytes               ->
@@ -51,6 +52,13 @@ struct ChannelKeys {
   std::unique_ptr<const Tls> tls = {};  // connections go through it, where there is one
 };
 
+// What a client says before all else. Only who holds the job's key can make it, or heard it on the
+// way, for it is the same each time: it proves nothing and refuses nobody, but tells whom to hear
+// first while strangers flood a rank.
+using Cookie = std::array<std::byte, 16>;
+// Asserts that the keys are intact, as they are where they were derived.
+Cookie cookie_of(const ChannelKeys& keys, Rank to);
+
 // Versions of what follows the handshake; its own bytes never change.
 struct Versions {
   std::uint16_t min = 1;
@@ -69,6 +77,9 @@ struct Hello {
   Incarnation incarnation = 0;  // the client's
   Nonce nonce = {};
 };
+
+// kMalformed when a caller's first bytes are those of another protocol: "they look like HTTP".
+Status check_not_another_protocol(std::span<const std::byte> bytes);
 
 // What both sides know once they have proven themselves.
 struct Session {

@@ -1,14 +1,17 @@
-// Whoever does not hold the key calls while a job trains: breaks when results change, a rank holds
-// more of them than it may, or ranks do not find each other any more.
+// Whoever does not hold the key calls while a job trains: breaks when results change, a step waits
+// for them, or a rank keeps more descriptors or memory for them than it may.
 //
 // CIRANDA_STRANGERS: how many call (`make soak`: 10,000). Prints what a step took without them,
 // with them at another port of this machine, and with them at rank 0.
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "core/base/clock.h"
@@ -26,7 +29,7 @@ std::uint64_t in_ms(std::uint64_t ms) {
 
 // What one rank said when it met rank 0 of an earlier start with the same key.
 struct Recorded {
-  std::vector<std::byte> hello;
+  std::vector<std::byte> hello;  // and the cookie before it
   std::vector<std::byte> proof;
 };
 Recorded overhear() {
@@ -56,18 +59,21 @@ Recorded overhear() {
     for (const auto& mesh : meet(std::move(both), locals)) EXPECT_TRUE(mesh.ok());
   }
   tap.join();
-  EXPECT_GE(heard.size(), kHelloBytes + kProofBytes);
-  return {{heard.begin(), heard.begin() + kHelloBytes},
-          {heard.begin() + kHelloBytes, heard.begin() + kHelloBytes + kProofBytes}};
+  constexpr std::ptrdiff_t kProofAt = sizeof(Cookie) + kHelloBytes;
+  EXPECT_GE(heard.size(), kProofAt + kProofBytes);
+  return {{heard.begin(), heard.begin() + kProofAt},
+          {heard.begin() + kProofAt, heard.begin() + kProofAt + kProofBytes}};
 }
 
 // Calls again and again, in every bad way, from many addresses.
 class Strangers {
  public:
+  static constexpr std::size_t kHeldMax = 150;
+
   Strangers(Endpoint where, const Recorded& recorded)
       : where_(resolve(where).value().front()), endpoint_(std::move(where)), recorded_(recorded) {
     JobId job;
-    std::memcpy(job.data(), recorded.hello.data() + 16, job.size());
+    std::memcpy(job.data(), recorded.hello.data() + sizeof(Cookie) + 16, job.size());
     others_.emplace(std::move(ChannelKeys::derive(test_key(std::byte{9}), job, 0)).value());
   }
 
@@ -82,7 +88,7 @@ class Strangers {
         say(socket, noise);
         break;
       case 1:
-        say(socket, std::span(recorded_.hello).first(1 + random_() % (kHelloBytes - 1)));
+        say(socket, std::span(recorded_.hello).first(1 + random_() % (recorded_.hello.size() - 1)));
         break;
       case 2:
         say(socket, recorded_.hello);
@@ -93,7 +99,7 @@ class Strangers {
         break;  // silence
     }
     held_.push_back(std::move(socket));
-    if (held_.size() > 150) held_.erase(held_.begin());
+    if (held_.size() > kHeldMax) held_.erase(held_.begin());
   }
 
  private:
@@ -132,6 +138,19 @@ int strangers_wanted() {
   return text != nullptr ? std::atoi(text) : 300;
 }
 
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t all = 0;
+  std::size_t resident = 0;
+  EXPECT_TRUE(statm >> all >> resident);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
                    values.end());
@@ -165,6 +184,9 @@ TEST(Strangers, ChangeNothing) {
   std::vector<double> took_us[kPhases];
   std::atomic<int> phase{kAlone};
   std::atomic<bool> over{false};
+  const std::size_t descriptors_before = open_descriptors();
+  const std::size_t bytes_before = resident_bytes();
+  std::size_t descriptors_most = 0;
   std::thread strangers([&] {
     Strangers there(elsewhere, recorded);
     Strangers here(rank0, recorded);
@@ -176,6 +198,7 @@ TEST(Strangers, ChangeNothing) {
           const std::uint64_t next_ns = monotonic_ns() + 2'000'000;
           if (now == kElsewhere) there.call(which);
           if (now == kHere) here.call(which);
+          if (i % 10 == 0) descriptors_most = std::max(descriptors_most, open_descriptors());
           // A port at which nobody proves anything: calls are taken and ended.
           for (Fd call; now == kElsewhere;) {
             call = Fd(::accept4(decoy.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -212,6 +235,12 @@ TEST(Strangers, ChangeNothing) {
     }
   });
   strangers.join();
+  EXPECT_LT(*std::ranges::max_element(took_us[kHere]), 2e6) << "a step waited for strangers";
+  constexpr std::size_t kOfTheirs = 2 * Strangers::kHeldMax;
+  constexpr std::size_t kOthers = 8;  // a call, the links of the ranks, the folder that is read
+  EXPECT_LE(descriptors_most, descriptors_before + kOfTheirs + Acceptor::kStrangersMax + kOthers);
+  EXPECT_LE(open_descriptors(), descriptors_before + Acceptor::kStrangersMax + kOthers);
+  EXPECT_LT(resident_bytes(), bytes_before + (std::size_t{32} << 20));
   std::printf(
       "%d strangers; a step, median: %.1f us without, %.1f us with them elsewhere, %.1f us "
       "with them at rank 0\n",

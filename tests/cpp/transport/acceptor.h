@@ -1,6 +1,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <time.h>
 
 #include <atomic>
 #include <functional>
@@ -65,6 +67,16 @@ class Rank0 {
       if (monotonic_ns() >= deadline) return std::nullopt;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+  }
+
+  // What its thread has computed so far.
+  std::uint64_t cpu_ns() {
+    clockid_t clock{};
+    timespec used{};
+    EXPECT_EQ(::pthread_getcpuclockid(thread_.native_handle(), &clock), 0);
+    EXPECT_EQ(::clock_gettime(clock, &used), 0);
+    return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000 +
+           static_cast<std::uint64_t>(used.tv_nsec);
   }
 
   // Ends the thread; afterwards the acceptor belongs to the test.

@@ -62,6 +62,9 @@ TEST(Call, DoesNotCallAnewWhileTheLastAnswerIsOnItsWay) {
   std::thread server([&] {
     ASSERT_TRUE(wait_readable(listener.get(), in_ms(5'000)).value());
     const Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Cookie cookie;
+    ASSERT_EQ(::recv(socket.get(), cookie.data(), cookie.size(), 0), ssize_t{cookie.size()});
+    EXPECT_EQ(cookie, cookie_of(keys, 0));
     ServerHandshake handshake(keys, {.self = 0, .ranks = 8}, Nonce{});
     std::byte buffer[kHelloBytes];
     for (std::vector<std::byte> reply; !handshake.session(); reply.clear()) {

@@ -324,6 +324,18 @@ TEST(Handshake, RefusesARankThatCannotBe) {
             "come back");
 }
 
+TEST(Handshake, ACookieIsOfOneKeyJobEpochAndRank) {
+  const Cookie cookie = cookie_of(keys_of(), 0);
+  EXPECT_EQ(cookie, cookie_of(keys_of(), 0));
+  for (const Cookie& other : {cookie_of(keys_of(9), 0), cookie_of(keys_of(1, 9), 0),
+                              cookie_of(keys_of(1, 2, 9), 0), cookie_of(keys_of(), 1)}) {
+    EXPECT_NE(cookie, other);
+  }
+  ChannelKeys narrowed = keys_of();
+  ASSERT_TRUE(narrowed.narrow_to(test::secret_of(1), MeetingId{}).ok());
+  EXPECT_EQ(cookie, cookie_of(narrowed, 0)) << "ranks that did not meet yet show it too";
+}
+
 TEST(Handshake, RecognisesStrangersByTheirFirstByte) {
   const std::string not_ours = "the caller's first bytes are not ciranda's";
   EXPECT_EQ(refusal_of(bytes_of("GET / HTTP/1.1\r\n"), keys_of()),
