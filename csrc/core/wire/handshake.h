@@ -17,7 +17,7 @@
 // How two ranks prove to each other that they hold the job's key; docs/protocol.md has the bytes.
 //
 //   client                                server
-//   cookie, 16 bytes, never in TLS ->
+//   cookie, 16 bytes              ->   in clear, also where TLS follows
 //   hello, 128 bytes              ->
 //                                 <-      32 random bytes
 //   proof, 32 bytes               ->
