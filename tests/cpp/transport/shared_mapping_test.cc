@@ -41,7 +41,9 @@ std::size_t mapped_segments() {
 }
 
 TEST(SharedMapping, WhatAForkedChildWritesStaysItsOwn) {
-  const auto [segment, of_peer] = mapped_twice(100'000);
+  const auto both = mapped_twice(100'000);
+  const MemorySegment& segment = both[0];
+  const MemorySegment& of_peer = both[1];
   segment.data()[77] = std::byte{1};
   EXPECT_TRUE(in_child([&] {
     const bool inherited = segment.data()[77] == std::byte{1};
