@@ -29,7 +29,7 @@ Status let_in_only(int listener, const Cookie& cookie) {
   };
   for (std::uint8_t i = 0; i < kWords; ++i) {
     std::uint32_t word = 0;
-    std::memcpy(&word, cookie.data() + 4 * i, sizeof word);
+    std::memcpy(&word, cookie.data() + sizeof word * i, sizeof word);
     const auto to_drop = static_cast<std::uint8_t>(2 * (kWords - 1 - i) + 1);
     program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_IND, 4u * i));
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word), 0, to_drop));
