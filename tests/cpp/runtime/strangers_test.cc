@@ -19,6 +19,7 @@
 #include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
 #include "runtime/hosts.h"
+#include "sanitizers.h"
 
 namespace ciranda::testing {
 namespace {
@@ -240,9 +241,9 @@ TEST(Strangers, ChangeNothing) {
   constexpr std::size_t kOthers = 8;  // a call, the links of the ranks, the folder that is read
   EXPECT_LE(descriptors_most, descriptors_before + kOfTheirs + Acceptor::kStrangersMax + kOthers);
   EXPECT_LE(open_descriptors(), descriptors_before + Acceptor::kStrangersMax + kOthers);
-#if !defined(__has_feature)  // ASan, in clang's build, keeps what was freed
-  EXPECT_LT(resident_bytes(), bytes_before + (std::size_t{32} << 20));
-#endif
+  if (!kUnderAsan) {  // which keeps what was freed
+    EXPECT_LT(resident_bytes(), bytes_before + (std::size_t{32} << 20));
+  }
   std::printf(
       "%d strangers; a step, median: %.1f us without, %.1f us with them elsewhere, %.1f us "
       "with them at rank 0\n",

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "core/transport/job_key.h"
+#include "sanitizers.h"
 
 namespace ciranda {
 namespace {
@@ -291,12 +292,6 @@ class Flood {
   std::thread thread_;
 };
 
-#if defined(__has_feature)
-constexpr bool kWatchedByTsan = __has_feature(thread_sanitizer);
-#else
-constexpr bool kWatchedByTsan = false;
-#endif
-
 class Flooded : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Acceptor, Flooded, ::testing::Values("127.0.0.1", "::1"),
                          [](const auto& host) {
@@ -324,7 +319,7 @@ TEST_P(Flooded, LetsRanksInWhateverStrangersOfTheirAddressDo) {
   std::printf("%.0f calls a second; the longest start %.1f ms; %.1f %% of a core\n",
               static_cast<double>(calls) * 1e9 / elapsed_ns, static_cast<double>(longest_ns) / 1e6,
               100 * core);
-  EXPECT_LT(core, kWatchedByTsan ? 0.5 : 0.1);
+  EXPECT_LT(core, testing::kUnderTsan ? 0.5 : 0.1);
   EXPECT_GT(calls, 10'000u);
   EXPECT_LT(rank0.stop().turned_away(), 6'000u) << "the kernel turns them away";
 }
