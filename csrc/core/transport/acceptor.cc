@@ -73,13 +73,13 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
   }
   int budget = kAcceptedPerPollMax;
   for (const Fd& listener : listeners_) CIRANDA_TRY(take_calls(listener.get(), now_ns, budget));
-  pause(full(now_ns));
+  pause(!has_place(/*showed_cookie=*/true, now_ns));
   return proven;
 }
 
 Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
   for (; budget > 0; --budget) {
-    if (full(now_ns)) break;
+    if (!has_place(/*showed_cookie=*/true, now_ns)) break;
     SocketAddress from{.length = sizeof from.storage};
     Fd socket(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length,
                         SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -121,14 +121,20 @@ void Acceptor::take_call(Fd socket, const SocketAddress& from, std::uint64_t now
 
 // Whether a caller without the cookie is heard. It never takes the place of one that showed it.
 bool Acceptor::gets_turn(std::uint64_t now_ns) {
-  const auto has_place = [this, now_ns] {
-    if (strangers_.size() < kStrangersMax) return true;
-    const Place other = least_welcome();
-    return !other->showed_cookie && other->turn_over_ns <= now_ns;
-  };
-  if (!guard_ends_ns_ && has_place() && throttle_.admit(now_ns)) return true;
+  if (!guard_ends_ns_ && has_place(/*showed_cookie=*/false, now_ns) && throttle_.admit(now_ns)) {
+    return true;
+  }
   raise_guard(now_ns);
   return false;
+}
+
+// A place is free, or may be taken from who has it: the cookie goes before, and a turn is kept.
+bool Acceptor::has_place(bool showed_cookie, std::uint64_t now_ns) {
+  if (strangers_.size() < kStrangersMax) return true;
+  const Place other = least_welcome();
+  const bool had_its_turn = other->turn_over_ns <= now_ns;
+  return showed_cookie ? had_its_turn || !other->showed_cookie
+                       : had_its_turn && !other->showed_cookie;
 }
 
 void Acceptor::raise_guard(std::uint64_t now_ns) {
@@ -149,12 +155,6 @@ Acceptor::Place Acceptor::least_welcome() {
   const auto showed_none = [](const Stranger& each) { return !each.showed_cookie; };
   const Place oldest_without = std::ranges::find_if(strangers_, showed_none);
   return oldest_without != strangers_.end() ? oldest_without : strangers_.begin();
-}
-
-bool Acceptor::full(std::uint64_t now_ns) {
-  if (strangers_.size() < kStrangersMax) return false;
-  const Place next = least_welcome();
-  return next->showed_cookie && next->turn_over_ns > now_ns;
 }
 
 // While the listeners are not watched, callers wait in the kernel and wake nobody.

@@ -91,7 +91,7 @@ class Acceptor {
   void raise_guard(std::uint64_t now_ns);
   void lower_guard(std::uint64_t now_ns);
   Place least_welcome();
-  bool full(std::uint64_t now_ns);  // all places are taken, and may be kept
+  bool has_place(bool showed_cookie, std::uint64_t now_ns);
   void pause(bool paused);
   void shed_call(int listener);
   Status hear_cookie(Stranger& stranger);
