@@ -55,7 +55,12 @@ void run(Input input) {
   SealedDataHeader header{};
   std::ranges::copy(std::span(changed).first(std::min(changed.size(), header.size())),
                     header.begin());
-  CIRANDA_ASSERT(!DataHeaderOpener(test::secret_of(1)).open(header).ok());
+  DataOpener opener(test::secret_of(1));
+  CIRANDA_ASSERT(!opener.open(header).ok());
+
+  DataSealer data(test::secret_of(1));
+  CIRANDA_ASSERT(wire.empty() || opener.open(data.seal({}, wire)).ok());
+  CIRANDA_ASSERT(wire.empty() || opener.check(changed).ok() == (changed == wire));
 }
 
 }  // namespace

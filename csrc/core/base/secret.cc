@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -30,6 +31,10 @@ EVP_MAC* hmac() {
 EVP_KDF* hkdf() {
   static EVP_KDF* const kHkdf = EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_HKDF, nullptr);
   return kHkdf;
+}
+EVP_CIPHER* aes_gcm() {
+  static EVP_CIPHER* const kAesGcm = EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr);
+  return kAesGcm;
 }
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -99,11 +104,11 @@ std::span<const std::byte, Secret::kBytes> Secret::bytes() const {
 Result<Secret> Secret::derive(std::span<const std::byte> salt,
                               std::span<const std::byte> info) const {
   // Every use of a key begins here, so a libcrypto without its algorithms is found here.
-  if (hkdf() == nullptr || hmac() == nullptr) {
+  if (hkdf() == nullptr || hmac() == nullptr || aes_gcm() == nullptr) {
     return Error{.code = ErrorCode::kUnsupported,
                  .text =
-                     "this machine's libcrypto offers no HKDF or HMAC with SHA-256; check "
-                     "its configuration (OPENSSL_CONF) and install OpenSSL 3"};
+                     "this machine's libcrypto offers no HKDF, no HMAC with SHA-256 or no "
+                     "AES-128-GCM; check its configuration (OPENSSL_CONF) and install OpenSSL 3"};
   }
   const std::unique_ptr<EVP_KDF_CTX, void (*)(EVP_KDF_CTX*)> context(EVP_KDF_CTX_new(hkdf()),
                                                                      EVP_KDF_CTX_free);
@@ -134,6 +139,37 @@ MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std:
   CIRANDA_ASSERT(EVP_MAC_final(context.get(), reinterpret_cast<unsigned char*>(tag.data()),
                                &written, tag.size()) == 1);
   CIRANDA_ASSERT(written == tag.size());
+  return tag;
+}
+
+void MessageMac::Free::operator()(evp_cipher_ctx_st* context) const {
+  EVP_CIPHER_CTX_free(context);
+}
+
+MessageMac::MessageMac(const Secret& key, std::string_view label) : context_(EVP_CIPHER_CTX_new()) {
+  MacTag derived = hmac_sha256(key, {std::as_bytes(std::span(label))});
+  // Fails only without memory: derive() has found the algorithm.
+  CIRANDA_ASSERT(context_ != nullptr && EVP_EncryptInit_ex2(context_.get(), aes_gcm(), raw(derived),
+                                                            nullptr, nullptr) == 1);
+  wipe(derived);
+}
+
+// GMAC is GCM that encrypts nothing and has the message as its additional data.
+MessageMac::Tag MessageMac::tag(std::uint64_t number, std::span<const std::byte> message) {
+  std::array<unsigned char, 12> nonce{};
+  for (std::size_t i = 0; i < sizeof number; ++i) {
+    nonce[4 + i] = static_cast<unsigned char>(number >> 8 * (7 - i));
+  }
+  Tag tag;
+  int ignored = 0;
+  EVP_CIPHER_CTX* const context = context_.get();
+  CIRANDA_ASSERT(message.size() <= std::numeric_limits<int>::max() &&
+                 EVP_EncryptInit_ex2(context, nullptr, nullptr, nonce.data(), nullptr) == 1 &&
+                 EVP_EncryptUpdate(context, nullptr, &ignored, raw(message),
+                                   static_cast<int>(message.size())) == 1 &&
+                 EVP_EncryptFinal_ex(context, nullptr, &ignored) == 1 &&
+                 EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, static_cast<int>(tag.size()),
+                                     tag.data()) == 1);
   return tag;
 }
 

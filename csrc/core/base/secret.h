@@ -2,11 +2,15 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string_view>
 
 #include "core/base/result.h"
+
+struct evp_cipher_ctx_st;
 
 namespace ciranda {
 
@@ -45,6 +49,27 @@ class Secret {
 // HMAC-SHA256 of the pieces, one after the other.
 using MacTag = std::array<std::byte, 32>;
 MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std::byte>> pieces);
+
+// AES-128-GMAC (NIST SP 800-38D) of numbered messages under a key that is derived from a Secret:
+// one pass over the bytes, with the processor's instructions, and several times as fast as a hash.
+// libcrypto keeps the derived key in its own memory. Not thread-safe.
+class MessageMac {
+ public:
+  using Tag = std::array<std::byte, 16>;
+
+  MessageMac(const Secret& key, std::string_view label);
+  MessageMac(MessageMac&&) noexcept = default;
+  MessageMac& operator=(MessageMac&&) noexcept = default;
+
+  // Each number belongs to one message: tags of two would give the key away.
+  Tag tag(std::uint64_t number, std::span<const std::byte> message);
+
+ private:
+  struct Free {
+    void operator()(evp_cipher_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_cipher_ctx_st, Free> context_;
+};
 
 // SHA-256.
 using Digest = std::array<std::byte, 32>;

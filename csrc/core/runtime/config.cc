@@ -379,6 +379,7 @@ Status check_libraries(const Variables& variables, Config& config) {
   int trusted = 0;
   CIRANDA_TRY(variables.integer("CIRANDA_TRUSTED_NETWORK", 0, 1, trusted));
   config.trusted_network = trusted == 1;
+  config.engine.ring.authenticates = !config.remote.tls && !config.trusted_network;
   if (config.remote.tls && trusted == 0) {
     config.engine.operations.gpu_refused =
         "--tls or CIRANDA_TLS asks for encryption between hosts, and NCCL encrypts nothing; leave "

@@ -27,8 +27,8 @@ struct DataLink {
   Stream stream;
   Rank peer;
   std::string address;
-  DataHeaderSealer sealer;
-  DataHeaderOpener opener;
+  DataSealer sealer;
+  DataOpener opener;
 };
 
 // The data links of a rank: made when they are first needed, and kept. Of two ranks the higher one

@@ -14,6 +14,7 @@ using Seal = std::array<std::byte, kSealBytes>;
 // Read as the length of a frame, its first bytes are above every limit: no frame's seal fits a data
 // header, even under one key.
 constexpr std::string_view kDataLabel = "ciranda data header";
+constexpr std::string_view kPayloadLabel = "ciranda data payload";
 
 Seal seal_of(const Secret& key, std::string_view label, std::span<const std::byte> bytes) {
   const MacTag tag = hmac_sha256(key, {std::as_bytes(std::span(label)), bytes});
@@ -84,22 +85,28 @@ Result<std::optional<OpenedFrame>> FrameOpener::open(std::span<const std::byte>&
   return std::optional(OpenedFrame{.type = type, .payload = sealed.subspan(kSealedHeaderBytes)});
 }
 
-SealedDataHeader DataHeaderSealer::seal(const DataHeader& header) {
+DataSealer::DataSealer(Secret key) : key_(std::move(key)), mac_(key_, kPayloadLabel) {}
+
+SealedDataHeader DataSealer::seal(const DataHeader& header, std::span<const std::byte> payload) {
   std::vector<std::byte> out;
   out.reserve(kDataHeaderBytes);
   Writer writer(out);
   writer.u32(header.bytes);
   writer.u32(header.step);
-  writer.u64(counter_++);
+  writer.u64(counter_);
   writer.u64(header.operation);
+  writer.bytes(payload.empty() ? MessageMac::Tag{} : mac_.tag(counter_, payload));
   writer.bytes(seal_of(key_, kDataLabel, out));
+  ++counter_;
   SealedDataHeader sealed;
   CIRANDA_ASSERT(out.size() == sealed.size());
   std::ranges::copy(out, sealed.begin());
   return sealed;
 }
 
-Result<DataHeader> DataHeaderOpener::open(const SealedDataHeader& bytes) {
+DataOpener::DataOpener(Secret key) : key_(std::move(key)), mac_(key_, kPayloadLabel) {}
+
+Result<DataHeader> DataOpener::open(const SealedDataHeader& bytes) {
   const std::span<const std::byte> sealed = std::span(bytes).first<kDataHeaderBytes - kSealBytes>();
   if (!equal_in_constant_time(seal_of(key_, kDataLabel, sealed),
                               std::span(bytes).subspan(sealed.size()))) {
@@ -117,7 +124,16 @@ Result<DataHeader> DataHeaderOpener::open(const SealedDataHeader& bytes) {
                      std::to_string(counter) + " came");
   }
   ++counter_;
+  std::ranges::copy(sealed.subspan(reader.offset()), due_.begin());
   return header;
+}
+
+Status DataOpener::check(std::span<const std::byte> payload) {
+  CIRANDA_ASSERT(counter_ > 0);
+  if (equal_in_constant_time(mac_.tag(counter_ - 1, payload), due_)) return {};
+  return malformed("message " + std::to_string(counter_ - 1) +
+                   " was changed on its way, or by its own rank while that sent it: its tag does "
+                   "not fit");
 }
 
 }  // namespace ciranda

@@ -58,36 +58,42 @@ class FrameOpener {
   std::optional<Error> broken_;
 };
 
-// Data channels carry a sealed header and then the bytes it announces, which are not sealed.
+// Data channels carry a sealed header and then the bytes it announces, whose tag is in it.
 struct DataHeader {
   std::uint32_t bytes = 0;      // that follow
   std::uint32_t step = 0;       // of the operation's schedule
   std::uint64_t operation = 0;  // its number in the order of the job
   bool operator==(const DataHeader&) const = default;
 };
-inline constexpr std::size_t kDataHeaderBytes = 24 + kSealBytes;
+inline constexpr std::size_t kDataHeaderBytes = 24 + sizeof(MessageMac::Tag) + kSealBytes;
 using SealedDataHeader = std::array<std::byte, kDataHeaderBytes>;
 
-class DataHeaderSealer {
+class DataSealer {
  public:
-  explicit DataHeaderSealer(Secret key) : key_(std::move(key)) {}
-  SealedDataHeader seal(const DataHeader& header);
+  explicit DataSealer(Secret key);
+  // Without a payload what follows is not authenticated here; both sides know of it.
+  SealedDataHeader seal(const DataHeader& header, std::span<const std::byte> payload = {});
 
  private:
   Secret key_;
+  MessageMac mac_;
   std::uint64_t counter_ = 0;
 };
 
-class DataHeaderOpener {
+class DataOpener {
  public:
-  explicit DataHeaderOpener(Secret key) : key_(std::move(key)) {}
+  explicit DataOpener(Secret key);
   // kMalformed when it is not the next header of the peer. The caller still checks bytes, step
   // and operation against what it expects before it reads on.
   Result<DataHeader> open(const SealedDataHeader& bytes);
+  // kMalformed when these are not the bytes that the last header announced.
+  Status check(std::span<const std::byte> payload);
 
  private:
   Secret key_;
+  MessageMac mac_;
   std::uint64_t counter_ = 0;
+  MessageMac::Tag due_ = {};  // of the last header
 };
 
 }  // namespace ciranda

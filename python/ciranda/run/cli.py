@@ -122,7 +122,7 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
     type=click.Choice(["auto", "nccl"]),
     help="What runs operations on GPU tensors [auto: nccl].",
 )
-@click.option("--trusted-network", is_flag=True, help="Do not warn of Gloo; allow NCCL with --tls.")
+@click.option("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data.")
 @click.option("--mpi", "--jsrun", "mpi", is_flag=True, hidden=True)  # horovodrun's
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")

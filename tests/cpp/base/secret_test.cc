@@ -127,6 +127,18 @@ TEST(HmacSha256, GivesTheTagOfRfc4231) {
             hmac_sha256(key, {bytes_of("Hi There")}));
 }
 
+// Computed by the formulas of NIST SP 800-38D in Python, with AES as the only primitive.
+TEST(MessageMac, IsGmacOfTheMessageAndItsNumber) {
+  MessageMac mac(counting_from(0), "label");
+  EXPECT_EQ(hex(mac.tag(0, bytes_of("a"))), "62fc7a2f04088d7254a9f73693c7c868");
+  EXPECT_EQ(hex(mac.tag(0x0102030405060708, bytes_of("some bytes of a tensor"))),
+            "610d2de8a502dc4264c058ac4df8d9e2");
+  EXPECT_EQ(hex(mac.tag(0, bytes_of("a"))), "62fc7a2f04088d7254a9f73693c7c868")
+      << "nothing stays of the message before";
+  MessageMac other(counting_from(0), "another");
+  EXPECT_NE(mac.tag(0, bytes_of("a")), other.tag(0, bytes_of("a")));
+}
+
 TEST(EqualInConstantTime, ComparesEveryByteAndTheLength) {
   EXPECT_TRUE(equal_in_constant_time(bytes_of("abc"), bytes_of("abc")));
   EXPECT_FALSE(equal_in_constant_time(bytes_of("abc"), bytes_of("abd")));

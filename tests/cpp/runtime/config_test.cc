@@ -348,6 +348,17 @@ TEST(Config, NcclIsRefusedWhereTlsIsAskedUnlessItsNetworkIsTrusted) {
   EXPECT_EQ(refused(1, "1", "0"), "");
 }
 
+TEST(Config, PayloadIsAuthenticatedUnlessTlsDoesItOrTheNetworkIsTrusted) {
+  const auto authenticates = [](const char* tls, const char* trusted) {
+    auto variables = ranks_on(2, "CIRANDA_TLS", tls);
+    variables["CIRANDA_TRUSTED_NETWORK"] = trusted;
+    return read(variables).value().engine.ring.authenticates;
+  };
+  EXPECT_TRUE(authenticates("0", "0"));
+  EXPECT_FALSE(authenticates("0", "1"));
+  EXPECT_FALSE(authenticates("1", "0"));
+}
+
 TEST(Config, ANcclThatBlocksIsRefused) {
   const auto refused = [](const char* blocking) {
     const auto config = read(ranks_on(1, "NCCL_COMM_BLOCKING", blocking));

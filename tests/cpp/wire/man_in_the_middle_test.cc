@@ -3,8 +3,10 @@
 // it take him for the peer.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/wire/handshake.h"
@@ -21,7 +23,9 @@ enum class What { kNothing, kFlip, kDrop, kRepeat, kSwap, kReplay, kCut };
 // A way from one rank to the other, and what is done to the bytes from the `at`-th on.
 class Way {
  public:
-  Way(What what, std::size_t at) : what_(what), at_(at) {}
+  // `message_bytes`: of what is said after the handshake.
+  Way(What what, std::size_t at, std::size_t message_bytes)
+      : what_(what), at_(at), message_bytes_(message_bytes) {}
 
   Bytes pass(const Bytes& bytes) {
     Bytes out;
@@ -32,8 +36,6 @@ class Way {
   bool changed() const { return changed_; }
 
  private:
-  static constexpr std::size_t kReplayed = 40;  // a message of after the handshake
-
   void pass(std::byte byte, Bytes& out) {
     const std::size_t position = all_.size();
     all_.push_back(byte);
@@ -54,7 +56,7 @@ class Way {
       if (what_ == What::kRepeat) out.insert(out.end(), 2, byte);
       if (what_ == What::kReplay) {
         out.push_back(byte);
-        const std::size_t count = std::min(kReplayed, all_.size());
+        const std::size_t count = std::min(message_bytes_, all_.size());
         out.insert(out.end(), all_.end() - static_cast<std::ptrdiff_t>(count), all_.end());
       }
     }
@@ -62,6 +64,7 @@ class Way {
 
   const What what_;
   const std::size_t at_;
+  const std::size_t message_bytes_;
   Bytes all_;
   std::optional<std::byte> held_;
   bool cut_ = false;
@@ -104,12 +107,15 @@ class Side {
       for (const std::string& text : says()) sealer.seal(1, std::as_bytes(std::span(text)), out);
       frames_.emplace(std::move(session->receive_key));
     } else {
-      DataHeaderSealer sealer(std::move(session->send_key));
-      for (std::uint32_t step = 0; step < 3; ++step) {
-        const SealedDataHeader header = sealer.seal({.step = step, .operation = 7});
+      DataSealer sealer(std::move(session->send_key));
+      for (const std::string& text : says()) {
+        const auto payload = std::as_bytes(std::span(text));
+        const SealedDataHeader header =
+            sealer.seal({.bytes = static_cast<std::uint32_t>(payload.size())}, payload);
         out.insert(out.end(), header.begin(), header.end());
+        out.insert(out.end(), payload.begin(), payload.end());
       }
-      headers_.emplace(std::move(session->receive_key));
+      data_.emplace(std::move(session->receive_key));
     }
   }
 
@@ -122,17 +128,22 @@ class Side {
       const auto payload = frame.value()->payload;
       heard_.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
     }
-    while (!broken_ && headers_ && rest.size() >= kDataHeaderBytes) {
+    while (!broken_ && data_ && rest.size() >= (due_ > 0 ? due_ : kDataHeaderBytes)) {
+      if (due_ > 0) {
+        broken_ = !data_->check(rest.first(due_)).ok();
+        if (!broken_) heard_.emplace_back(reinterpret_cast<const char*>(rest.data()), due_);
+        rest = rest.subspan(std::exchange(due_, 0));
+        continue;
+      }
       SealedDataHeader bytes;
       std::ranges::copy(rest.first<kDataHeaderBytes>(), bytes.begin());
       rest = rest.subspan(kDataHeaderBytes);
-      const auto header = headers_->open(bytes);
+      const auto header = data_->open(bytes);
       broken_ = !header.ok();
-      if (!broken_) heard_.push_back(other() + std::to_string(header.value().step));
+      if (!broken_) due_ = header.value().bytes;
     }
     input_.assign(rest.begin(), rest.end());
   }
-  std::string other() const { return name_ == "client" ? "server" : "client"; }
 
   Handshake handshake_;
   const Channel channel_;
@@ -141,7 +152,8 @@ class Side {
   bool broken_ = false;
   std::optional<Rank> peer_;
   std::optional<FrameOpener> frames_;
-  std::optional<DataHeaderOpener> headers_;
+  std::optional<DataOpener> data_;
+  std::size_t due_ = 0;  // bytes of the payload that the last header announced
   std::vector<std::string> heard_;
 };
 
@@ -165,8 +177,11 @@ Talk talk(Channel channel, What what, bool to_server, std::size_t at) {
   Side client(std::move(handshake), channel, "client");
   Side server(ServerHandshake(keys, {.self = 0, .incarnation = 7, .ranks = 4}, test::nonce_of(20)),
               channel, "server");
-  Way there(to_server ? what : What::kNothing, at);
-  Way back(to_server ? What::kNothing : what, at);
+  const std::size_t message_bytes =
+      client.says().front().size() +
+      (channel == Channel::kControl ? kSealedHeaderBytes + kSealBytes : kDataHeaderBytes);
+  Way there(to_server ? what : What::kNothing, at, message_bytes);
+  Way back(to_server ? What::kNothing : what, at, message_bytes);
   for (Bytes said = first; !said.empty();) {
     const Bytes answer = server.hear(there.pass(said));
     said = client.hear(back.pass(answer));

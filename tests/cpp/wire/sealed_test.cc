@@ -130,8 +130,8 @@ TEST(SealedFrame, IsRefusedWithAnotherKey) {
 }
 
 TEST(SealedDataHeader, ComesBackAndCountsUp) {
-  DataHeaderSealer sealer(secret_of(1));
-  DataHeaderOpener opener(secret_of(1));
+  DataSealer sealer(secret_of(1));
+  DataOpener opener(secret_of(1));
   for (std::uint32_t i = 0; i < 5; ++i) {
     const DataHeader header{.bytes = i * 1000, .step = i, .operation = 1ull << 40};
     const auto opened = opener.open(sealer.seal(header));
@@ -141,17 +141,48 @@ TEST(SealedDataHeader, ComesBackAndCountsUp) {
 }
 
 TEST(SealedDataHeader, IsRefusedWhenChangedOrRepeated) {
-  DataHeaderSealer sealer(secret_of(1));
+  DataSealer sealer(secret_of(1));
   const SealedDataHeader good = sealer.seal({.bytes = 7, .operation = 1});
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     SealedDataHeader bad = good;
     bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    DataHeaderOpener opener(secret_of(1));
+    DataOpener opener(secret_of(1));
     EXPECT_FALSE(opener.open(bad).ok()) << "bit " << bit;
   }
-  DataHeaderOpener opener(secret_of(1));
+  DataOpener opener(secret_of(1));
   ASSERT_TRUE(opener.open(good).ok());
   EXPECT_EQ(opener.open(good).error().text, "data header 1 was due, but header 0 came");
+}
+
+TEST(SealedDataHeader, TellsAnyOtherPayload) {
+  DataSealer sealer(secret_of(1));
+  DataOpener opener(secret_of(1));
+  for (const std::size_t size : {1u, 15u, 16u, 17u, 4096u}) {
+    const Bytes payload = payload_of(size, 3);
+    ASSERT_TRUE(opener.open(sealer.seal({.operation = size}, payload)).ok());
+    EXPECT_TRUE(opener.check(payload).ok());
+    for (std::size_t bit = 0; bit<8 * size; bit += size> 100 ? 61 : 1) {
+      Bytes changed = payload;
+      changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      EXPECT_FALSE(opener.check(changed).ok()) << "bit " << bit << " of " << size << " bytes";
+    }
+    EXPECT_FALSE(opener.check(std::span(payload).first(size - 1)).ok());
+  }
+  // The same payload in another message has another tag.
+  const Bytes payload = payload_of(16, 3);
+  const SealedDataHeader first = sealer.seal({}, payload), second = sealer.seal({}, payload);
+  ASSERT_TRUE(opener.open(first).ok() && opener.open(second).ok());
+  EXPECT_TRUE(opener.check(payload).ok());
+  constexpr std::size_t kTag = 24;
+  EXPECT_FALSE(std::equal(first.begin() + kTag, first.end() - kSealBytes, second.begin() + kTag));
+  // Where nobody authenticates there is none.
+  ASSERT_TRUE(opener.open(sealer.seal({})).ok());
+  const Status found = opener.check(payload);
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(found.error().text,
+            "message 7 was changed on its way, or by its own rank while that sent it: its tag does "
+            "not fit");
 }
 
 TEST(SealedDataHeader, IsNoFrameThatWasSealedWithTheSameKey) {
@@ -161,7 +192,7 @@ TEST(SealedDataHeader, IsNoFrameThatWasSealedWithTheSameKey) {
   SealedDataHeader header;
   ASSERT_EQ(frame.size(), header.size());
   std::ranges::copy(frame, header.begin());
-  EXPECT_FALSE(DataHeaderOpener(secret_of(1)).open(header).ok());
+  EXPECT_FALSE(DataOpener(secret_of(1)).open(header).ok());
 }
 
 }  // namespace

@@ -12,6 +12,11 @@
 namespace ciranda {
 namespace {
 
+std::string to_text(const DataHeader& header) {
+  return std::to_string(header.bytes) + " bytes as step " + std::to_string(header.step) +
+         " of operation " + std::to_string(header.operation);
+}
+
 // A header and a payload, of which `done` bytes are through already.
 struct Pieces {
   Pieces(std::byte* header, std::byte* payload, std::size_t payload_bytes, std::size_t done) {
@@ -299,17 +304,21 @@ bool RingBackend::send(Operation& op, Channel& channel) {
     const std::uint64_t bytes = schedule.message_bytes(send.piece);
     const std::optional<DType> wire_dtype = op.execution.op.wire_dtype;
     std::byte* payload = place(op, channel, send.piece);
-    if (channel.sent_bytes == 0 && !std::exchange(channel.wants_room, false)) {
-      channel.header_out = peer.sealer.seal({.bytes = static_cast<std::uint32_t>(bytes),
-                                             .step = channel.sends,
-                                             .operation = op.number});
-      if (wire_dtype) {
-        const DType dtype = op.execution.op.dtype;
+    const bool begins = channel.sent_bytes == 0 && !std::exchange(channel.wants_room, false);
+    if (wire_dtype) {
+      const DType dtype = op.execution.op.dtype;
+      if (begins) {
         kernels::cast(dtype, payload, *wire_dtype, channel.rounded.data(),
                       send.piece.bytes / dtype_bytes(dtype));
       }
+      payload = channel.rounded.data();
     }
-    if (wire_dtype) payload = channel.rounded.data();
+    if (begins) {
+      channel.header_out = peer.sealer.seal({.bytes = static_cast<std::uint32_t>(bytes),
+                                             .step = channel.sends,
+                                             .operation = op.number},
+                                            {payload, options_.authenticates ? bytes : 0});
+    }
     Pieces pieces(channel.header_out.data(), payload, bytes, channel.sent_bytes);
     const auto sent = peer.stream.send(pieces.parts);
     if (!sent) {
@@ -357,6 +366,8 @@ bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& r
   if (found == nullptr) return false;  // in the making
   DataLink& peer = *found;
   std::byte* const to = landing(op, channel, receive);
+  const DataHeader expected = {
+      .bytes = static_cast<std::uint32_t>(bytes), .step = channel.receives, .operation = op.number};
   while (channel.received_bytes < whole) {
     Pieces pieces(channel.header_in.data(), to, bytes, channel.received_bytes);
     const auto got = peer.stream.receive(pieces.parts);
@@ -368,19 +379,24 @@ bool RingBackend::read_message(Operation& op, Channel& channel, const Receive& r
     moved = true;
     const bool had_header = channel.received_bytes >= kDataHeaderBytes;
     channel.received_bytes += got.value();
-    if (had_header || channel.received_bytes < kDataHeaderBytes) continue;
-    const auto header = peer.opener.open(channel.header_in);
-    if (!header) {
-      break_off(peer, header.error());
-      return true;
+    if (!had_header && channel.received_bytes >= kDataHeaderBytes) {
+      const auto header = peer.opener.open(channel.header_in);
+      if (!header) {
+        break_off(peer, header.error());
+        return true;
+      }
+      if (header.value() != expected) {
+        break_off(peer, {.code = ErrorCode::kMalformed,
+                         .text = "it sent " + to_text(header.value()) + " where " +
+                                 to_text(expected) + " were expected"});
+        return true;
+      }
     }
-    if (header.value().bytes != bytes || header.value().step != channel.receives ||
-        header.value().operation != op.number) {
-      break_off(peer, {.code = ErrorCode::kMalformed,
-                       .text = "it sent step " + std::to_string(header.value().step) +
-                               " of operation " + std::to_string(header.value().operation) +
-                               " where step " + std::to_string(channel.receives) + " of " +
-                               std::to_string(op.number) + " was expected"});
+  }
+  if (moved && options_.authenticates) {
+    const Status unchanged = peer.opener.check({to, bytes});
+    if (!unchanged) {
+      break_off(peer, unchanged.error());
       return true;
     }
   }

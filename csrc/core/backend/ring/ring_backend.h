@@ -21,6 +21,7 @@ namespace ciranda {
 struct RingOptions {
   Link link = {};
   Grain grain = {};
+  bool authenticates = true;  // payload; not where TLS does it or the network is trusted
   // Of an allreduce or a broadcast of private memory, staged at a time; a multiple of 64. As much
   // as is fused by default: the pause between two rounds costs nothing next to a round.
   std::uint64_t stage_bytes_max = std::uint64_t{64} << 20;

@@ -16,8 +16,9 @@ class TwoHosts : public ::testing::TestWithParam<bool> {
     locals_ = std::move(meeting.locals);
     for (std::size_t i = 0; i < 2; ++i) {
       const ControlBlock control(locals_[i].control.data(), 1);
-      backends_.push_back(std::make_unique<RingBackend>(
-          meshes_[i], control, PeerBells(control, locals_[i]), 0, HostMemory{}, RingOptions{}));
+      backends_.push_back(
+          std::make_unique<RingBackend>(meshes_[i], control, PeerBells(control, locals_[i]), 0,
+                                        HostMemory{}, RingOptions{.authenticates = !GetParam()}));
       tensors_.emplace_back(1000, static_cast<float>(i + 1));
     }
   }
@@ -131,8 +132,31 @@ TEST_P(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
   }
   ASSERT_NE(backends_[0]->broken(), nullptr);
   EXPECT_EQ(backends_[0]->broken()->code, ErrorCode::kMalformed);
-  EXPECT_NE(backends_[0]->broken()->text.find("step 0 of operation 9 where step 0 of 1"),
+  EXPECT_NE(backends_[0]->broken()->text.find("it sent 4000 bytes as step 0 of operation 9 "
+                                              "where 4000 bytes as step 0 of operation 1"),
             std::string::npos);
+  EXPECT_EQ(tensors_[0], std::vector<float>(1000, 1.0f));
+}
+
+TEST_P(TwoHosts, APayloadThatWasChangedEndsTheJob) {
+  if (GetParam()) return;  // TLS's own: tls_test
+  start(0);
+  std::vector<std::byte> payload(4000, std::byte{1});
+  const SealedDataHeader header =
+      link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 1}, payload);
+  payload[1000] ^= std::byte{1};
+  ASSERT_TRUE(link(1).stream.send(std::as_bytes(std::span(header))).ok());
+  ASSERT_TRUE(link(1).stream.send(payload).ok());
+  for (int i = 0; i < 2000 && backends_[0]->broken() == nullptr; ++i) {
+    backends_[0]->advance();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_NE(backends_[0]->broken(), nullptr);
+  EXPECT_EQ(backends_[0]->broken()->code, ErrorCode::kMalformed);
+  EXPECT_EQ(backends_[0]->broken()->rank, 1);
+  EXPECT_NE(backends_[0]->broken()->text.find("message 0 was changed on its way"),
+            std::string::npos)
+      << backends_[0]->broken()->text;
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 1.0f));
 }
 
