@@ -130,5 +130,45 @@ TEST_F(Relays, ALostHostIsNamedAndItsLastWordsAreHeard) {
   EXPECT_EQ(arrived_[1], (std::vector<std::string>{"0:on"}));
 }
 
+TEST_F(Relays, ALostHostKeepsNothingFromTheOthers) {
+  relays_[1].reset();
+  Status sent;
+  int frames = 0;
+  for (; frames < 2000 && sent.ok(); ++frames) {
+    sent = relays_[0]->send(0, bytes_of("on"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_FALSE(sent.ok());
+  EXPECT_EQ(sent.error().rank, 1);
+  EXPECT_EQ(relays_[0]->lost_host(), 1);
+  for (int i = 0; i < 2000 && arrived_[2].size() < static_cast<std::size_t>(frames); ++i) {
+    ASSERT_TRUE(relays_[2]->advance(take(2), SIZE_MAX).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(arrived_[2].size(), static_cast<std::size_t>(frames));
+}
+
+TEST_F(Relays, LastWordsAreHeardThatNobodyHasTakenYet) {
+  for (const char* text : {"good", "bye"}) ASSERT_TRUE(relays_[2]->send(3, bytes_of(text)).ok());
+  relays_[2].reset();
+  for (int i = 0; i < 2000 && arrived_[0].size() < 2; ++i) {
+    relays_[0]->take_last_words(2, take(0));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(arrived_[0], (std::vector<std::string>{"3:good", "3:bye"}));
+}
+
+TEST_F(Relays, AHostThatTakesNothingLeavesNoRoom) {
+  const std::vector<std::byte> frame(std::size_t{1} << 18);
+  int frames = 0;
+  for (; frames < 1000 && relays_[0]->has_room(); ++frames) {
+    ASSERT_TRUE(relays_[0]->send(0, frame).ok());
+  }
+  ASSERT_FALSE(relays_[0]->has_room());
+  EXPECT_FALSE(relays_[0]->idle());
+  advance_all([&] { return relays_[0]->idle(); });
+  EXPECT_TRUE(relays_[0]->has_room());
+}
+
 }  // namespace
 }  // namespace ciranda::testing

@@ -1,0 +1,474 @@
+"""Planted mistakes, by the part of core that they are in, and the tests that shall find them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str  # below csrc/core
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Mutants of one part of core, and the tests that shall find them."""
+
+    name: str
+    tests: tuple[str, ...]  # below tests/cpp; may hold *
+    mutants: tuple[Mutant, ...]
+    filter: str = "*"
+
+
+_OF_NEGOTIATION = (
+    Mutant(
+        "runs_when_one_rank_is_missing",
+        "negotiate/negotiator.cc",
+        "if (op->contributed == size_) complete(*op, out);",
+        "if (op->contributed >= size_ - 1) complete(*op, out);",
+    ),
+    Mutant(
+        "compares_no_specs",
+        "negotiate/negotiator.cc",
+        "if (request.spec != op->spec && *request.spec != *op->spec)",
+        "if (false)",
+    ),
+    Mutant(
+        "ignores_that_a_rank_left",
+        "negotiate/negotiator.cc",
+        "while (PendingOp* op = readiness_.oldest())",
+        "while (PendingOp* op = static_cast<PendingOp*>(nullptr))",
+    ),
+    Mutant(
+        "lets_the_departed_speak",
+        "negotiate/negotiator.cc",
+        "if (has_left(from))",
+        "if (false)",
+    ),
+    Mutant(
+        "waits_for_the_departed",
+        "negotiate/negotiator.cc",
+        "if (!departed_.empty()) {",
+        "if (false) {",
+    ),
+    Mutant(
+        "takes_a_second_submission_for_the_first",
+        "negotiate/negotiator.cc",
+        "} else if (op->contributions[rank].has_value()) {",
+        "} else if (false) {",
+    ),
+    Mutant(
+        "forgets_who_must_still_be_told",
+        "negotiate/negotiator.cc",
+        "readiness_.remember_failure(op, error);",
+        "",
+    ),
+    Mutant(
+        "answers_only_one_of_two_submissions",
+        "negotiate/negotiator.cc",
+        "fail_one(from, request, std::move(second), *error, out);",
+        "(void)second;",
+    ),
+    Mutant(
+        "gives_no_index_to_an_error",
+        "negotiate/negotiator.cc",
+        "response.verdict = Response::Verdict::kError;\n  response.index = next_index_++;",
+        "response.verdict = Response::Verdict::kError;\n  response.index = next_index_;",
+    ),
+    Mutant(
+        "allows_a_root_beyond_the_last_rank",
+        "negotiate/negotiator.cc",
+        "if (op.spec->root >= size_) {",
+        "if (op.spec->root > size_) {",
+    ),
+    Mutant(
+        "asks_the_wrong_submission_to_come_again",
+        "negotiate/negotiator.cc",
+        "response.resubmit_token = request.contribution.token;",
+        "",
+    ),
+    Mutant(
+        "does_not_renew_an_entry_used_by_number",
+        "negotiate/response_cache.cc",
+        "return found == by_id_.end() ? nullptr : renew(found->second);",
+        "return found == by_id_.end() ? nullptr : &*found->second;",
+    ),
+    Mutant(
+        "evicts_the_entry_used_last",
+        "negotiate/response_cache.cc",
+        "order_.splice(order_.begin(), order_, entry);",
+        "order_.splice(order_.end(), order_, entry);",
+    ),
+    Mutant(
+        "uses_an_evicted_number_again",
+        "negotiate/response_cache.cc",
+        "by_id_.erase(oldest.id);",
+        "by_id_.erase(oldest.id);\n  next_id_ = oldest.id;",
+    ),
+    Mutant(
+        "keeps_the_number_of_an_evicted_spec",
+        "negotiate/response_cache.cc",
+        "by_id_.erase(oldest.id);\n  by_spec_.erase(oldest.spec.get());",
+        "by_id_.erase(oldest.id);",
+    ),
+    Mutant(
+        "ignores_the_occurrence",
+        "negotiate/readiness.cc",
+        "const auto place = place_of(name.pending, occurrence);\n"
+        "  return place != name.pending.end() && (*place)->occurrence == occurrence"
+        " ? *place : nullptr;",
+        "return occurrence != 0 && !name.pending.empty() ? name.pending.front() : nullptr;",
+    ),
+    Mutant(
+        "keeps_a_finished_operation_pending",
+        "negotiate/readiness.cc",
+        "name.pending.erase(place);",
+        "",
+    ),
+    Mutant(
+        "tells_the_same_failure_twice",
+        "negotiate/readiness.cc",
+        "failure->owed[r] = false;",
+        "",
+    ),
+    Mutant(
+        "tells_those_who_know",
+        "negotiate/readiness.cc",
+        "failure->owed.push_back(!contribution);",
+        "failure->owed.push_back(true);",
+    ),
+    Mutant(
+        "fuses_different_dtypes",
+        "plan/fusion.cc",
+        "|| op.dtype != dtype ",
+        "",
+    ),
+    Mutant(
+        "fuses_different_scales",
+        "plan/fusion.cc",
+        "op.prescale == spec.prescale && op.postscale == spec.postscale",
+        "op.prescale == spec.prescale",
+    ),
+    Mutant(
+        "fuses_across_an_operation_that_stands_alone",
+        "plan/fusion.cc",
+        "open_.clear();",
+        "",
+    ),
+    Mutant(
+        "fuses_arena_tensors_of_two_operations",
+        "plan/fusion.cc",
+        "if (spec.in_arena) return add_bucket(response, spec);",
+        "",
+    ),
+    Mutant(
+        "plans_operations_that_failed",
+        "plan/fusion.cc",
+        "if (response.verdict != Response::Verdict::kRun) continue;",
+        "if (response.verdict == Response::Verdict::kResubmit) continue;",
+    ),
+    Mutant(
+        "keeps_the_rows_of_the_request_before",
+        "wire/messages.cc",
+        "own.rows.clear();",
+        "",
+    ),
+    Mutant(
+        "keeps_the_arena_place_of_the_request_before",
+        "wire/messages.cc",
+        "own.arena = {};",
+        "",
+    ),
+    Mutant(
+        "accepts_bytes_after_the_end",
+        "wire/messages.cc",
+        "if (in.ok() && in.remaining() != 0)",
+        "if (false)",
+    ),
+    Mutant(
+        "reports_a_host_when_one_rank_is_missing",
+        "negotiate/joiner.cc",
+        "if (complete(submitted)) joined_here_.push_back",
+        "if (submitted.ranks + 1 >= local_ranks().size()) joined_here_.push_back",
+    ),
+    Mutant(
+        "calls_ready_when_one_host_is_missing",
+        "negotiate/joiner.cc",
+        "if (++reported.hosts < hosts_.size()) return {};",
+        "if (++reported.hosts < hosts_.size() - 1) return {};",
+    ),
+    Mutant(
+        "lets_a_goodbye_overtake_what_was_said_before",
+        "negotiate/joiner.cc",
+        "review(tick, /*all=*/true);\n    send_alone();",
+        "",
+    ),
+    Mutant(
+        "orders_a_goodbye_before_what_was_reported",
+        "negotiate/joiner.cc",
+        "review(0, /*all=*/true);\n    order_joined();",
+        "",
+    ),
+    Mutant(
+        "holds_for_ever",
+        "negotiate/joiner.cc",
+        "|| tick - since_tick >= patience_",
+        "",
+    ),
+    Mutant(
+        "numbers_no_joined_run",
+        "negotiate/negotiator.cc",
+        "Response& response = out.emplace_back();\n      response.index = next_index_++;",
+        "Response& response = out.emplace_back();\n      response.index = next_index_;",
+    ),
+)
+
+
+_OF_PROOF = (
+    Mutant(
+        "believes_any_client",
+        "wire/handshake.cc",
+        "if (!equal_in_constant_time(client, input_.bytes()))",
+        "if (false)",
+    ),
+    Mutant(
+        "believes_any_server",
+        "wire/handshake.cc",
+        "                              proof)) {",
+        "                              proof) && false) {",
+    ),
+    Mutant(
+        "takes_a_rank_of_another_epoch",
+        "wire/handshake.cc",
+        "if (hello.epoch != keys_.epoch)",
+        "if (false)",
+    ),
+    Mutant(
+        "answers_whoever_looks_for_another_rank",
+        "wire/handshake.cc",
+        "if (hello.to != side_.self)",
+        "if (false)",
+    ),
+    Mutant(
+        "takes_its_own_bytes_back",
+        "wire/handshake.cc",
+        "if (hello.from == side_.self)",
+        "if (false)",
+    ),
+    Mutant(
+        "ignores_the_seal_of_a_frame",
+        "wire/sealed.cc",
+        'if (!equal_in_constant_time(seal_of(key_, "", sealed), seal))',
+        "if (false)",
+    ),
+    Mutant(
+        "counts_no_frames",
+        "wire/sealed.cc",
+        '  if (counter != counter_) {\n    return broken("was due',
+        '  if (false) {\n    return broken("was due',
+    ),
+    Mutant(
+        "ignores_the_seal_of_a_header",
+        "wire/sealed.cc",
+        "if (!equal_in_constant_time(seal_of(key_, kDataLabel, sealed),",
+        "if (false && !equal_in_constant_time(seal_of(key_, kDataLabel, sealed),",
+    ),
+    Mutant(
+        "counts_no_headers",
+        "wire/sealed.cc",
+        '  if (counter != counter_) {\n    return malformed("data header',
+        '  if (false) {\n    return malformed("data header',
+    ),
+    Mutant(
+        "believes_any_payload",
+        "wire/sealed.cc",
+        "if (equal_in_constant_time(mac_.tag(counter_ - 1, payload), due_)) return {};",
+        "return {};",
+    ),
+    Mutant(
+        "gives_all_messages_one_number",
+        "wire/sealed.cc",
+        "mac_.tag(counter_, payload)",
+        "mac_.tag(0, payload)",
+    ),
+    Mutant(
+        "compares_half_of_the_settings",
+        "wire/settings.cc",
+        "while (!settings.empty() || !of_rank_0.empty())",
+        "while (!settings.empty() && !of_rank_0.empty())",
+    ),
+    Mutant(
+        "seats_two_ranks_in_one_place",
+        "wire/introduction.cc",
+        "if (own != kNoRank)",
+        "if (false)",
+    ),
+    Mutant(
+        "lets_an_older_process_replace_a_newer",
+        "transport/roster.cc",
+        "if (client.incarnation > guest.incarnation)",
+        "if (client.incarnation != guest.incarnation)",
+    ),
+    Mutant(
+        "admits_one_caller_too_many",
+        "transport/throttle.cc",
+        "if (then_ns - now_ns > allowance_ns_) return false;",
+        "if (then_ns - now_ns > allowance_ns_ + turn_ns_) return false;",
+    ),
+    Mutant(
+        "gives_no_turn_back",
+        "transport/throttle.cc",
+        "full_ns_ -= turn_ns_;",
+        "full_ns_ -= 0;",
+    ),
+)
+
+
+_OF_RELAY = (
+    Mutant(
+        "lets_a_host_speak_for_another",
+        "transport/relay.cc",
+        "if (std::find(there.begin(), there.end(), from) == there.end())",
+        "if (false)",
+    ),
+    Mutant(
+        "keeps_a_failure_to_itself",
+        "transport/relay.cc",
+        "if (at_centre()) forward_failure(frame.payload, connection);",
+        "",
+    ),
+    Mutant(
+        "takes_more_than_there_is_room_for",
+        "transport/relay.cc",
+        "for (; frames_max > 0; --frames_max)",
+        "for (;; --frames_max)",
+    ),
+    Mutant(
+        "has_always_room",
+        "transport/relay.cc",
+        "return !connection || connection->queued_bytes() < kQueuedBytesMax;",
+        "return true;",
+    ),
+    Mutant(
+        "stops_sending_at_the_first_lost_host",
+        "transport/relay.cc",
+        "    result = std::move(sent);",
+        "    return sent;",
+    ),
+    Mutant(
+        "hears_no_last_words",
+        "transport/relay.cc",
+        "if (!frame || !frame.value() || !open(i, *frame.value(), take)) break;",
+        "break;",
+    ),
+    Mutant(
+        "names_another_host",
+        "transport/relay.cc",
+        "    lost_host_ = host_of(i);\n    if (!connections_[i]) continue;",
+        "    if (!connections_[i]) continue;",
+    ),
+    Mutant(
+        "takes_the_reader_for_the_speaker",
+        "transport/relay.cc",
+        "return take(from, bytes);",
+        "return take(static_cast<Rank>(host_), bytes);",
+    ),
+)
+
+
+_OF_RING = (
+    Mutant(
+        "sends_before_it_has_received",
+        "plan/ring.cc",
+        "               .after_receives = turn.round_ago};",
+        "               .after_receives = 0};",
+    ),
+    Mutant(
+        "overwrites_scratch_that_has_not_left",
+        "plan/ring.cc",
+        ".after_sends = to_scratch && round >= 2 ? turn.round_ago : 0};",
+        ".after_sends = 0};",
+    ),
+    Mutant(
+        "uses_one_block_of_scratch",
+        "plan/ring.cc",
+        "static_cast<std::uint64_t>(round % 2)",
+        "static_cast<std::uint64_t>(round % 1)",
+    ),
+    Mutant(
+        "reduces_a_round_too_few",
+        "plan/ring.cc",
+        "const bool reducing = reduces(kind) && round < n - 1;",
+        "const bool reducing = reduces(kind) && round < n - 2;",
+    ),
+    Mutant(
+        "scales_in_every_round",
+        "plan/ring.cc",
+        "const bool completes = reducing && round == n - 2;",
+        "const bool completes = reducing;",
+    ),
+    Mutant(
+        "reads_an_input_that_is_not_there_yet",
+        "plan/ring.cc",
+        "step.receive.after_chunks = index + 1 + layout.segments;",
+        "step.receive.after_chunks = 0;",
+    ),
+    Mutant(
+        "sends_an_input_that_is_not_there_yet",
+        "plan/ring.cc",
+        "step.send.after_chunks = reducing ? index + 1 : 0;",
+        "step.send.after_chunks = 0;",
+    ),
+    Mutant(
+        "reduces_with_the_block_that_leaves",
+        "plan/ring.cc",
+        "step.receive.own = input(layout, received);",
+        "step.receive.own = input(layout, sent);",
+    ),
+    Mutant(
+        "closes_the_chain_to_a_ring",
+        "plan/ring.cc",
+        "if (next != what.root)",
+        "if (true)",
+    ),
+    Mutant(
+        "passes_on_before_it_has_arrived",
+        "plan/ring.cc",
+        ".after_receives = is_root ? 0 : index + 1};",
+        ".after_receives = 0};",
+    ),
+    Mutant(
+        "finishes_a_block_at_its_neighbour",
+        "plan/ring.cc",
+        "layout.collective.kind == OpKind::kReducescatter ? layout.self - 1 : layout.self;",
+        "layout.self;",
+    ),
+)
+
+
+SUITES = (
+    Suite("negotiation", ("sim/*.cc",), _OF_NEGOTIATION, filter="*InEverySchedule"),
+    Suite(
+        "proof",
+        (
+            "wire/handshake_test.cc",
+            "wire/sealed_test.cc",
+            "wire/man_in_the_middle_test.cc",
+            "wire/settings_test.cc",
+            "wire/introduction_test.cc",
+            "transport/roster_test.cc",
+            "transport/throttle_test.cc",
+        ),
+        _OF_PROOF,
+    ),
+    Suite("relay", ("transport/relay_test.cc",), _OF_RELAY),
+    Suite(
+        "ring",
+        ("plan/network.cc", "plan/ring_test.cc", "plan/schedule_test.cc"),
+        _OF_RING,
+        filter="-*/64",  # participants, which take longer and show no more
+    ),
+)
