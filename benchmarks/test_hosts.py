@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,7 @@ from net.link import Link
 from net.namespace import obstacle
 from net.network import Network
 
-PORT = 29400
+PORTS = itertools.count(29400)  # of the sides, which live at once
 ITERATIONS = {4: 1000, MIB: 60, 64 * MIB: 5}
 # Gradients of MobileNetV2: 3.5 M parameters in 158 tensors.
 MANY = {"tensors": 158, "bytes": 14 * MIB}
@@ -46,11 +47,20 @@ WAYS = {
     "hosts.gloo": {"CIRANDA_CPU_OPERATIONS": "gloo", "CIRANDA_TRUSTED_NETWORK": "1"},
 }
 over_each_way = pytest.mark.parametrize("way", WAYS)
+# How what passes between hosts is protected. No TLS of the kernel: few kernels have it.
+PROTECTIONS = {
+    "in clear": {"CIRANDA_TRUSTED_NETWORK": "1"},
+    "authenticated": {},
+    "TLS": {"CIRANDA_TLS": "1"},
+}
 Sides = Callable[[Network], list[Callable[[], Side]]]
 
 
 def through_hosts(
-    network: Network, ours: bool, ranks_per_host: int = 1, way: str = "hosts"
+    network: Network,
+    ours: bool,
+    ranks_per_host: int = 1,
+    variables: Mapping[str, str] = WAYS["hosts"],
 ) -> Launcher:
     """Ranks of ciranda, or of torch.distributed, on every host."""
 
@@ -59,7 +69,7 @@ def through_hosts(
         key = folder / "key"
         key.touch(0o600)
         key.write_bytes(os.urandom(32))
-        address, job = network.hosts[0].address(), uuid.uuid4().hex
+        address, port, job = network.hosts[0].address(), next(PORTS), uuid.uuid4().hex
         processes = []
         for rank in range(ranks):
             host = network.hosts[rank // ranks_per_host]
@@ -73,16 +83,16 @@ def through_hosts(
                     "CIRANDA_CROSS_SIZE": len(network.hosts),
                     "CIRANDA_JOB_ID": job,
                     "CIRANDA_JOB_DIR": folder / f"host{host.index}",
-                    "CIRANDA_RENDEZVOUS": f"{address}:{PORT}",
+                    "CIRANDA_RENDEZVOUS": f"{address}:{port}",
                     "CIRANDA_KEY_FILE": key,
-                    **WAYS[way],
+                    **variables,
                 }
             else:
                 env = {
                     "RANK": rank,
                     "WORLD_SIZE": ranks,
                     "MASTER_ADDR": address,
-                    "MASTER_PORT": PORT + 1,
+                    "MASTER_PORT": port,
                     "GLOO_SOCKET_IFNAME": "eth0",
                 }
             processes.append(
@@ -130,7 +140,7 @@ def allreduce_sides(
     network: Network, ranks_per_host: int = 1, way: str = "hosts"
 ) -> list[Callable[[], Side]]:
     def make(name: str, script: str) -> Callable[[], Side]:
-        launcher = through_hosts(network, name == "ciranda", ranks_per_host, way)
+        launcher = through_hosts(network, name == "ciranda", ranks_per_host, WAYS[way])
         return lambda: Side(name, launcher, script, (), 2 * ranks_per_host)
 
     return [make("ciranda", "allreduce_ciranda.py"), make("c10d", "allreduce_c10d.py")]
@@ -165,13 +175,51 @@ def test_allreduce(network: Network, way: str, report: Report, benchmark: Any) -
         )
 
 
+@pytest.mark.parametrize("rate_mbit", [None, 10_000, 1000])
+def test_protection(
+    network: Network, rate_mbit: float | None, report: Report, benchmark: Any
+) -> None:
+    """What it costs that nobody can change, or read, what passes between hosts."""
+    network.set_link(Link(rate_mbit=rate_mbit))
+    times: dict[int, dict[str, Samples]] = {size: {} for size in ITERATIONS}
+
+    def make(name: str) -> Callable[[], Side]:
+        variables = PROTECTIONS.get(name, {})
+        launcher = through_hosts(network, name in PROTECTIONS, variables=variables)
+        script = "allreduce_ciranda.py" if name in PROTECTIONS else "allreduce_c10d.py"
+        return lambda: Side(name, launcher, script, (), 2)
+
+    def one_start() -> None:
+        with running([make(name) for name in (*PROTECTIONS, "c10d, in clear")]) as sides:
+            for _ in range(ROUNDS_PER_START if rate_mbit else 2 * ROUNDS_PER_START):
+                for size, iterations in ITERATIONS.items():
+                    for side in sides:
+                        us = median_us(side, {"bytes": size, "iterations": iterations})
+                        times[size].setdefault(side.name, Samples()).add(us)
+
+    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    rate = f"{rate_mbit / 1000:g} Gbit/s" if rate_mbit else "no limit"
+    report.table(
+        [f"all-reduce, µs, {rate}", *times[4]],
+        [[size_name(size), *(s.show(1) for s in times[size].values())] for size in ITERATIONS],
+    )
+    for size in ITERATIONS:
+        report.data[f"protection {rate} {size_name(size)}, us"] = as_json(times[size])
+    report.data["panels"][f"64 MiB, µs, {rate}"] = times[64 * MIB]
+    report.check(
+        f"hosts.authenticated.{rate_mbit}",
+        f"all-reduce of 64 MiB, {rate}: authenticated ÷ in clear",
+        times[64 * MIB]["authenticated"].over(times[64 * MIB]["in clear"]),
+    )
+
+
 @over_each_way
 def test_training(network: Network, way: str, report: Report, benchmark: Any) -> None:
     rates: dict[str, Samples] = {}
 
     def one_start() -> None:
         def make(name: str) -> Callable[[], Side]:
-            launcher = through_hosts(network, name != "ddp", way=way)
+            launcher = through_hosts(network, name != "ddp", variables=WAYS[way])
             return lambda: Side(name, launcher, "train.py", ["--side", name, "--model", "mlp"])
 
         with running([make("ddp"), make("ciranda")]) as sides:

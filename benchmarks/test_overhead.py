@@ -37,7 +37,7 @@ def report() -> Any:
     filled = Report("overhead", "Costs beside the reduction, 2 ranks")
     yield filled
     if filled.checks:
-        filled.draw(filled.data.pop("panels"), "see the titles")
+        filled.draw(filled.data.pop("panels", {}), "see the titles")
         filled.save()
 
 
