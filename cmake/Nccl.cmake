@@ -1,7 +1,8 @@
 # Finds NCCL's headers, and CUDA's, which they include, for headers only: the library is looked for
 # at run time. They lie in the wheels that torch brings (of the interpreter, or of the checkout's
-# .venv), or where NCCL_HOME and CUDA_HOME say, or where the compiler looks. Sets CIRANDA_WITH_nccl
-# and, if it is on, defines ciranda_nccl_headers.
+# .venv), or where NCCL_HOME and CUDA_HOME say, or where the compiler looks. Without CUDA's toolkit the
+# part of its headers that lies in crt is missing: it is the wheel nvidia-cuda-crt, which torch does
+# not bring. Sets CIRANDA_WITH_nccl and, if it is on, defines ciranda_nccl_headers.
 
 find_package(Python3 3.10 QUIET COMPONENTS Interpreter)
 set(site_packages "${Python3_SITELIB}")
@@ -21,10 +22,10 @@ find_path(CIRANDA_NCCL_INCLUDE_DIR nccl.h
           DOC "Where nccl.h is")
 list(TRANSFORM wheels APPEND "/cu13" OUTPUT_VARIABLE cuda_wheels)
 list(TRANSFORM wheels APPEND "/cuda_runtime" OUTPUT_VARIABLE older_cuda_wheels)
-find_path(CIRANDA_CUDA_INCLUDE_DIR cuda_runtime.h
+find_path(CIRANDA_CUDA_INCLUDE_DIR crt/host_config.h
           HINTS ENV CUDA_HOME ${cuda_wheels} ${older_cuda_wheels} /usr/local/cuda
           PATH_SUFFIXES include
-          DOC "Where cuda_runtime.h is")
+          DOC "Where cuda_runtime.h and crt are")
 
 # Float8 came with 2.24. The library may be older: that is looked at when it is loaded.
 set(oldest_headers 22400)
@@ -35,7 +36,8 @@ if(CIRANDA_NCCL_INCLUDE_DIR)
 endif()
 
 set(CIRANDA_WITH_nccl OFF)
-if(nccl_version GREATER_EQUAL oldest_headers AND CIRANDA_CUDA_INCLUDE_DIR)
+if(nccl_version GREATER_EQUAL oldest_headers AND
+   EXISTS "${CIRANDA_CUDA_INCLUDE_DIR}/cuda_runtime.h")
   set(CIRANDA_WITH_nccl ON)
   add_library(ciranda_nccl_headers INTERFACE)
   target_include_directories(ciranda_nccl_headers SYSTEM INTERFACE
@@ -43,5 +45,5 @@ if(nccl_version GREATER_EQUAL oldest_headers AND CIRANDA_CUDA_INCLUDE_DIR)
   list(APPEND ciranda_backend_libraries "$<BUILD_INTERFACE:ciranda_nccl_headers>" ${CMAKE_DL_LIBS})
   message(STATUS "NCCL's headers in ${CIRANDA_NCCL_INCLUDE_DIR}")
 else()
-  message(STATUS "NCCL's headers, 2.24 or newer, were not found: no NCCL backend (see cmake/Nccl.cmake)")
+  message(STATUS "NCCL's headers, 2.24 or newer, and CUDA's with crt were not found: no NCCL backend (see cmake/Nccl.cmake)")
 endif()

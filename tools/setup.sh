@@ -195,6 +195,12 @@ else
     pip_install "torch==$torch_version"
 fi
 
+# Without CUDA's toolkit NCCL's headers want these, of the same CUDA as what torch brought.
+cuda=$(installed_version nvidia-cuda-runtime | cut -d . -f 1,2)
+if [[ -n "$cuda" && "$(installed_version nvidia-cuda-crt)" != "$cuda".* ]]; then
+  step cuda "installing the headers nvidia-cuda-crt $cuda" pip_install "nvidia-cuda-crt==$cuda.*"
+fi
+
 wanted_tools=$(sha256sum requirements-dev.txt)
 if [[ -f $stamps/tools && "$(cat "$stamps/tools")" == "$wanted_tools" ]]; then
   done_already tools "as in requirements-dev.txt"

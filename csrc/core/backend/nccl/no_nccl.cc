@@ -11,11 +11,12 @@ std::unique_ptr<Backend> make_nccl(BackendContext) {
 }
 
 BackendFacts nccl_facts() {
-  return {.id = BackendId::kNccl,
-          .built = false,
-          .why_not =
-              "this build has no NCCL; install NCCL's headers (the nvidia-nccl-cu13 wheel), and "
-              "build ciranda again"};
+  return {
+      .id = BackendId::kNccl,
+      .built = false,
+      .why_not =
+          "this build has no NCCL; install NCCL's and CUDA's headers (the wheels "
+          "nvidia-nccl-cu13 and nvidia-cuda-crt, which go with torch's), and build ciranda again"};
 }
 
 }  // namespace ciranda
