@@ -11,8 +11,9 @@ python=$VENV/bin/python
 
 # Each way that data takes: collectives, hooks and buckets, objects, training through the launcher.
 # What does not touch torch (faults, wrong use, the launcher) is tested with the default one.
-selection=(tests/python/torch/test_collectives.py tests/python/torch/test_optimizer_*.py
-  tests/python/torch/test_host_step.py tests/python/torch/test_objects.py tests/python/examples)
+selection=(tests/python/torch/test_{collectives,host_step,objects}.py
+  tests/python/torch/test_optimizer_{gradients,places,sparse,training}.py
+  tests/python/examples/test_fashion_mnist.py)
 
 default_setup() { env -u TORCH_VERSION -u VENV -u SKBUILD_BUILD_DIR tools/setup.sh test; }
 

@@ -21,11 +21,12 @@ def copy_of_the_project(tmp_path: Path) -> Path:
 
 def build_wheel(project: Path, out: Path, *command: str) -> set[str]:
     """Its files and what it requires."""
-    # Core only, which compiles in seconds; the rules for the module are the same CMake lines. The
-    # next run's folder has another name, which the compiler cache must not see.
+    # Core only, and not optimised, as it is not run; the rules for the module are the same CMake
+    # lines. The next run's folder has another name, which the compiler cache must not see.
     environment = {
         **os.environ,
         "SKBUILD_CMAKE_DEFINE": "CIRANDA_BUILD_TORCH=OFF",
+        "SKBUILD_CMAKE_BUILD_TYPE": "None",
         "CCACHE_BASEDIR": str(project),
     }
     done = subprocess.run(

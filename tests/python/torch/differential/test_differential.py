@@ -49,7 +49,7 @@ def test_a_script_does_what_torch_does(name: str, mode: Mode, size: int) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["auto", "host"])
 def test_scripts_do_what_torch_does_on_two_hosts(
     make_network: Callable[..., Any], tmp_path: Path, mode: Mode
 ) -> None:
