@@ -33,11 +33,14 @@ bench: ## measure against DDP and Open MPI; tables, JSON and PNG in benchmarks/r
 	@cmake --preset bench >/dev/null && cmake --build --preset bench
 	@$(PYTHON_IN_VENV) -m pytest benchmarks
 
-soak: ## the tests that run for minutes
+soak: ## the tests that run for minutes, and the analysis of each path
 	@tools/setup.sh test
 	@cmake --preset release >/dev/null && cmake --build --preset release --target runtime_tests
 	@CIRANDA_STRANGERS=10000 ctest --preset release -R Strangers
 	@$(PYTHON_IN_VENV) -m pytest -m soak --timeout=3600 tests
+	@tools/setup.sh check
+	@cmake --preset clang >/dev/null
+	@$(PYTHON_IN_VENV) tools/lint_core.py build/clang 'clang-analyzer-*,-clang-analyzer-optin.performance.Padding'
 
 check: ## formatters, linters, types, architecture, links
 	@tools/setup.sh check

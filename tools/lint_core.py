@@ -1,7 +1,9 @@
 """clang-tidy on core: on each source whose text, headers, options or checks have changed since it
 was last found clean. What was clean is kept by content, for every checkout of this user.
 
-    python tools/lint_core.py [BUILD_FOLDER]     a folder that CMake has configured for clang
+    python tools/lint_core.py [BUILD_FOLDER [CHECKS]]
+
+BUILD_FOLDER is one that CMake has configured for clang; CHECKS come on top of those of .clang-tidy.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ def digest(path: Path) -> str:
 
 
 @cache
-def tool_and_checks() -> list[str]:
-    return [output_of("clang-tidy", "--version"), (ROOT / ".clang-tidy").read_text()]
+def tool_and_checks(more: str) -> list[str]:
+    return [output_of("clang-tidy", "--version"), (ROOT / ".clang-tidy").read_text(), more]
 
 
-def key_of(entry: dict[str, str]) -> str:
+def key_of(entry: dict[str, str], more: str) -> str:
     folder, options = Path(entry["directory"]), options_of(entry)
     rule = output_of(*options, "-MM", cwd=folder).replace("\\\n", " ")
-    parts = [*tool_and_checks(), *(word.replace(str(ROOT), ".") for word in options)]
+    parts = [*tool_and_checks(more), *(word.replace(str(ROOT), ".") for word in options)]
     for name in rule.partition(":")[2].split():
         path = (folder / name).resolve()
         parts.append(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
@@ -59,15 +61,15 @@ def key_of(entry: dict[str, str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def lint(entry: dict[str, str], build: Path) -> tuple[str, str | None]:
+def lint(entry: dict[str, str], build: Path, more: str) -> tuple[str, str | None]:
     """The source, and what is wrong with it; None: it was known to be clean."""
     try:
-        mark = CLEAN / key_of(entry)
+        mark = CLEAN / key_of(entry, more)
     except subprocess.CalledProcessError as error:
         return entry["file"], error.stderr
     if mark.exists():
         return entry["file"], None
-    command = ["clang-tidy", "--quiet", f"-p={build}", entry["file"]]
+    command = ["clang-tidy", "--quiet", f"-p={build}", f"--checks={more}", entry["file"]]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode == 0:
         CLEAN.mkdir(parents=True, exist_ok=True)
@@ -75,14 +77,14 @@ def lint(entry: dict[str, str], build: Path) -> tuple[str, str | None]:
     return entry["file"], "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def main(build: Path) -> int:
+def main(build: Path, more: str) -> int:
     entries = [
         entry
         for entry in json.loads((build / "compile_commands.json").read_text())
         if Path(entry["file"]).is_relative_to(ROOT / "csrc/core")
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda entry: lint(entry, build), entries))
+        results = list(pool.map(lambda entry: lint(entry, build, more), entries))
     problems = {file: said for file, said in results if said}
     for said in problems.values():
         print(said)
@@ -92,4 +94,5 @@ def main(build: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build/clang").resolve()))
+    folder, more = (*sys.argv[1:], *("build/clang", "")[len(sys.argv) - 1 :])
+    sys.exit(main(ROOT / folder, more))
