@@ -37,7 +37,8 @@ target_compile_options(ciranda_build_flags INTERFACE
 
 if(CIRANDA_SANITIZE)
   target_compile_options(ciranda_build_flags INTERFACE
-    "-fsanitize=${CIRANDA_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    "-fsanitize=${CIRANDA_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer
+    -O1)  # what is watched takes longer to compile than to run
   target_link_options(ciranda_build_flags INTERFACE "-fsanitize=${CIRANDA_SANITIZE}")
 else()
   target_compile_options(ciranda_build_flags INTERFACE
