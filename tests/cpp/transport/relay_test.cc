@@ -34,22 +34,27 @@ class Relays : public ::testing::Test {
 
   // Until `done`, or for two seconds.
   void advance_all(const std::function<bool()>& done, std::size_t frames_max = SIZE_MAX) {
-    for (int i = 0; i < 2000 && !done(); ++i) {
+    repeat_until(done, [&] {
       for (std::size_t host = 0; host < 3; ++host) {
         ASSERT_TRUE(relays_[host]->advance(take(host), frames_max).ok());
       }
+    });
+    EXPECT_TRUE(done());
+  }
+
+  // Until `done`, or for two seconds.
+  static void repeat_until(const std::function<bool()>& done, const std::function<void()>& step) {
+    for (int i = 0; i < 2000 && !done(); ++i) {
+      step();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    EXPECT_TRUE(done());
   }
 
   // The first error of host 0's, within two seconds.
   Result<bool> error_at_host_0() {
     Result<bool> moved = true;
-    for (int i = 0; i < 2000 && moved.ok(); ++i) {
-      moved = relays_[0]->advance(take(0), SIZE_MAX);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    repeat_until([&] { return !moved.ok(); },
+                 [&] { moved = relays_[0]->advance(take(0), SIZE_MAX); });
     return moved;
   }
 
@@ -123,38 +128,33 @@ TEST_F(Relays, ALostHostIsNamedAndItsLastWordsAreHeard) {
   EXPECT_FALSE(relays_[0]->alone());
   // The others still get what host 0 sends.
   ASSERT_TRUE(relays_[0]->send(0, bytes_of("on")).ok());
-  for (int i = 0; i < 2000 && arrived_[1].empty(); ++i) {
-    ASSERT_TRUE(relays_[1]->advance(take(1), SIZE_MAX).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  repeat_until([&] { return !arrived_[1].empty(); },
+               [&] { ASSERT_TRUE(relays_[1]->advance(take(1), SIZE_MAX).ok()); });
   EXPECT_EQ(arrived_[1], (std::vector<std::string>{"0:on"}));
 }
 
 TEST_F(Relays, ALostHostKeepsNothingFromTheOthers) {
   relays_[1].reset();
   Status sent;
-  int frames = 0;
-  for (; frames < 2000 && sent.ok(); ++frames) {
-    sent = relays_[0]->send(0, bytes_of("on"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  std::size_t frames = 0;
+  repeat_until([&] { return !sent.ok(); },
+               [&] {
+                 sent = relays_[0]->send(0, bytes_of("on"));
+                 ++frames;
+               });
   ASSERT_FALSE(sent.ok());
   EXPECT_EQ(sent.error().rank, 1);
   EXPECT_EQ(relays_[0]->lost_host(), 1);
-  for (int i = 0; i < 2000 && arrived_[2].size() < static_cast<std::size_t>(frames); ++i) {
-    ASSERT_TRUE(relays_[2]->advance(take(2), SIZE_MAX).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(arrived_[2].size(), static_cast<std::size_t>(frames));
+  repeat_until([&] { return arrived_[2].size() == frames; },
+               [&] { ASSERT_TRUE(relays_[2]->advance(take(2), SIZE_MAX).ok()); });
+  EXPECT_EQ(arrived_[2].size(), frames);
 }
 
 TEST_F(Relays, LastWordsAreHeardThatNobodyHasTakenYet) {
   for (const char* text : {"good", "bye"}) ASSERT_TRUE(relays_[2]->send(3, bytes_of(text)).ok());
   relays_[2].reset();
-  for (int i = 0; i < 2000 && arrived_[0].size() < 2; ++i) {
-    relays_[0]->take_last_words(2, take(0));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  repeat_until([&] { return arrived_[0].size() == 2; },
+               [&] { relays_[0]->take_last_words(2, take(0)); });
   EXPECT_EQ(arrived_[0], (std::vector<std::string>{"3:good", "3:bye"}));
 }
 
