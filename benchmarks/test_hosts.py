@@ -146,19 +146,26 @@ def allreduce_sides(
     return [make("ciranda", "allreduce_ciranda.py"), make("c10d", "allreduce_c10d.py")]
 
 
+def times_of_allreduce(
+    make_sides: Sequence[Callable[[], Side]], rounds: int
+) -> dict[int, dict[str, Samples]]:
+    """Microseconds by size and side."""
+    times: dict[int, dict[str, Samples]] = {size: {} for size in ITERATIONS}
+    with running(make_sides) as sides:
+        for _ in range(rounds):
+            for size, iterations in ITERATIONS.items():
+                for side in sides:
+                    us = median_us(side, {"bytes": size, "iterations": iterations})
+                    times[size].setdefault(side.name, Samples()).add(us)
+    return times
+
+
 @over_each_way
 def test_allreduce(network: Network, way: str, report: Report, benchmark: Any) -> None:
-    times: dict[int, dict[str, Samples]] = {size: {} for size in ITERATIONS}
-
-    def one_start() -> None:
-        with running(allreduce_sides(network, way=way)) as sides:
-            for _ in range(2 * ROUNDS_PER_START):
-                for size, iterations in ITERATIONS.items():
-                    for side in sides:
-                        us = median_us(side, {"bytes": size, "iterations": iterations})
-                        times[size].setdefault(side.name, Samples()).add(us)
-
-    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    sides = allreduce_sides(network, way=way)
+    times = benchmark.pedantic(
+        times_of_allreduce, args=(sides, 2 * ROUNDS_PER_START), rounds=1, iterations=1
+    )
     names = list(times[4])
     report.table(
         [f"all-reduce, µs{title_of(way)}", *names],
@@ -181,7 +188,6 @@ def test_protection(
 ) -> None:
     """What it costs that nobody can change, or read, what passes between hosts."""
     network.set_link(Link(rate_mbit=rate_mbit))
-    times: dict[int, dict[str, Samples]] = {size: {} for size in ITERATIONS}
 
     def make(name: str) -> Callable[[], Side]:
         variables = PROTECTIONS.get(name, {})
@@ -189,15 +195,9 @@ def test_protection(
         script = "allreduce_ciranda.py" if name in PROTECTIONS else "allreduce_c10d.py"
         return lambda: Side(name, launcher, script, (), 2)
 
-    def one_start() -> None:
-        with running([make(name) for name in (*PROTECTIONS, "c10d, in clear")]) as sides:
-            for _ in range(ROUNDS_PER_START if rate_mbit else 2 * ROUNDS_PER_START):
-                for size, iterations in ITERATIONS.items():
-                    for side in sides:
-                        us = median_us(side, {"bytes": size, "iterations": iterations})
-                        times[size].setdefault(side.name, Samples()).add(us)
-
-    benchmark.pedantic(one_start, rounds=1, iterations=1)
+    sides = [make(name) for name in (*PROTECTIONS, "c10d, in clear")]
+    rounds = ROUNDS_PER_START if rate_mbit else 2 * ROUNDS_PER_START
+    times = benchmark.pedantic(times_of_allreduce, args=(sides, rounds), rounds=1, iterations=1)
     rate = f"{rate_mbit / 1000:g} Gbit/s" if rate_mbit else "no limit"
     report.table(
         [f"all-reduce, µs, {rate}", *times[4]],
