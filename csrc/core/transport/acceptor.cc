@@ -21,6 +21,13 @@ bool is_out_of_descriptors(int reason) {
   return reason == EMFILE || reason == ENFILE;
 }
 
+// Not valid where nobody calls, or with an error: errno says which.
+Fd accept_call(int listener, SocketAddress& from) {
+  from.length = sizeof from.storage;
+  return Fd(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length,
+                      SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
 }  // namespace
 
 Result<Acceptor> Acceptor::create(std::vector<Fd> listeners, const ChannelKeys& keys,
@@ -80,15 +87,14 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
 Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
   for (; budget > 0; --budget) {
     if (!has_place(/*showed_cookie=*/true, now_ns)) break;
-    SocketAddress from{.length = sizeof from.storage};
-    Fd socket(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length,
-                        SOCK_NONBLOCK | SOCK_CLOEXEC));
+    SocketAddress from;
+    Fd socket = accept_call(listener, from);
     if (socket.valid()) {
       take_call(std::move(socket), from, now_ns);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       break;
     } else if (is_out_of_descriptors(errno)) {
-      shed_call(listener);
+      if (!take_call_with_spare(listener, now_ns)) break;
     } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EOPNOTSUPP) {
       return Error::from_errno("cannot take calls", errno);
     }  // else: the caller is gone already, or the network had a fault; the next call may be good
@@ -167,13 +173,22 @@ void Acceptor::pause(bool paused) {
   }
 }
 
-// Without a descriptor a call could not even be refused, and the listener would stay readable.
-void Acceptor::shed_call(int listener) {
+// Without a descriptor a call could not even be refused, and the listener would stay readable. Says
+// whether somebody called: the kernel looks for a descriptor first.
+bool Acceptor::take_call_with_spare(int listener, std::uint64_t now_ns) {
   spare_.reset();
-  turn_away(Fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)));
+  SocketAddress from;
+  Fd socket = accept_call(listener, from);
+  const bool called = socket.valid();
   spare_ = open_spare();
-  ++turned_away_;
-  last_reason_ = "this process has no file descriptor left for it; raise the limit (ulimit -n)";
+  if (called && spare_.valid()) {  // another became free meanwhile
+    take_call(std::move(socket), from, now_ns);
+  } else if (called) {
+    refuse(Stream(std::move(socket)), from,
+           "this process has no file descriptor left for it; raise the limit (ulimit -n)");
+    spare_ = open_spare();
+  }
+  return called;
 }
 
 Status Acceptor::hear_cookie(Stranger& stranger) {

@@ -93,7 +93,7 @@ class Acceptor {
   Place least_welcome();
   bool has_place(bool showed_cookie, std::uint64_t now_ns);
   void pause(bool paused);
-  void shed_call(int listener);
+  bool take_call_with_spare(int listener, std::uint64_t now_ns);
   Status hear_cookie(Stranger& stranger);
   Status begin_handshake(Stranger& stranger);
   Result<std::optional<ProvenSocket>> hear(Stranger& stranger);
