@@ -12,6 +12,8 @@ jobs_for_this_machine() {
   local by_memory=$((memory_gb / 2 > 0 ? memory_gb / 2 : 1))
   echo $((cores < by_memory ? cores : by_memory))
 }
+# The wheel and the tests name the compiler alike, or the cache of compiled files keeps them apart.
+export CXX=${CXX:-g++}
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(jobs_for_this_machine)}"
 export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
 
