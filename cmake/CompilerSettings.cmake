@@ -11,10 +11,12 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# A compiler cache only changes how long a build takes, so it needs no option.
+# A compiler cache only changes how long a build takes, so it needs no option. What it must not mind
+# is that precompiled headers hold dates and macros.
 find_program(CIRANDA_CCACHE ccache)
 if(CIRANDA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CIRANDA_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${CIRANDA_CCACHE}")
 endif()
 
 add_library(ciranda_build_flags INTERFACE)
@@ -54,7 +56,10 @@ add_library(ciranda_test_flags INTERFACE)
 target_compile_options(ciranda_test_flags INTERFACE
   $<$<CONFIG:Release>:-O1>
   # At -O1, GCC sees uninitialized values in each std::optional.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+  # Without these ccache leaves alone what uses precompiled headers.
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+  "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 if(CIRANDA_SANITIZE MATCHES "fuzzer-no-link")
   target_compile_options(ciranda_test_flags INTERFACE -fno-sanitize=fuzzer-no-link)  # core's alone
 endif()

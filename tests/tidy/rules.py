@@ -241,7 +241,7 @@ def every_core_file_has_a_test(tree: Tree) -> list[str]:
 def no_file_is_dead(tree: Tree) -> list[str]:
     bad = []
     compiled = re.compile(
-        r"^(csrc/core/.*|csrc/(torch|bindings)/[^/]+|tests/cpp/[^/]+/.*|tests/fuzz/[^/]+"
+        r"^(csrc/core/.*|csrc/(torch|bindings)/[^/]+|tests/cpp/([^/]+/.*|precompiled)|tests/fuzz/[^/]+"
         r"|benchmarks/cpp/[^/]+_bench|tests/python/libtorch/.*|examples/.*)\.(cc|cpp)$"
     )
     bad += [
