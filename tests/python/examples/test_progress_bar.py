@@ -23,7 +23,7 @@ TABLE = [
 
 
 def show_on_terminal(launcher: list[str], example_file: Path, folder: Path) -> str:
-    data = write_small_data_set(folder, train=9600, test=203)
+    data = write_small_data_set(folder, train=2400, test=203)
     options = ["--data", str(data), "--epochs", "2", "--threads", "1", "--batch-size", "8"]
     command = [sys.executable, *launcher, str(example_file), *options]
     environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
@@ -45,13 +45,13 @@ def assert_table_is_whole(shown: str, prefix: str) -> None:
 
 def test_one_process_draws_a_bar_and_a_table(example_file: Path, tmp_path: Path) -> None:
     shown = show_on_terminal([], example_file, tmp_path)
-    assert re.search(r"\repoch 1: +\d+%\|.*\d+/1200 \[", shown)
+    assert re.search(r"\repoch 1: +\d+%\|.*\d+/300 \[", shown)
     assert_table_is_whole(shown, "")
 
 
 def test_below_the_launcher_only_rank_0_draws_a_bar(example_file: Path, tmp_path: Path) -> None:
     launcher = ["-m", "ciranda", "run", "-np", "2", "--no-color"]
     shown = show_on_terminal(launcher, example_file, tmp_path)
-    assert re.search(r"\[0\] epoch 1: +\d+%\|.*\d+/600 \[", shown)
+    assert re.search(r"\[0\] epoch 1: +\d+%\|.*\d+/150 \[", shown)
     assert "[1]" not in shown
     assert_table_is_whole(shown, "[0] ")
