@@ -42,7 +42,11 @@ if(nccl_version GREATER_EQUAL oldest_headers AND
   add_library(ciranda_nccl_headers INTERFACE)
   target_include_directories(ciranda_nccl_headers SYSTEM INTERFACE
     "${CIRANDA_NCCL_INCLUDE_DIR}" "${CIRANDA_CUDA_INCLUDE_DIR}")
-  list(APPEND ciranda_backend_libraries "$<BUILD_INTERFACE:ciranda_nccl_headers>" ${CMAKE_DL_LIBS})
+  # For these files alone: elsewhere the path would keep the compiler cache from serving two torches.
+  file(GLOB nccl_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/backend/nccl/nccl_*.cc")
+  set_source_files_properties(${nccl_sources} PROPERTIES COMPILE_OPTIONS
+    "-isystem;${CIRANDA_NCCL_INCLUDE_DIR};-isystem;${CIRANDA_CUDA_INCLUDE_DIR}")
+  list(APPEND ciranda_backend_libraries ${CMAKE_DL_LIBS})
   message(STATUS "NCCL's headers in ${CIRANDA_NCCL_INCLUDE_DIR}")
 else()
   message(STATUS "NCCL's headers, 2.24 or newer, and CUDA's with crt were not found: no NCCL backend (see cmake/Nccl.cmake)")
