@@ -179,16 +179,16 @@ bool Acceptor::take_call_with_spare(int listener, std::uint64_t now_ns) {
   spare_.reset();
   SocketAddress from;
   Fd socket = accept_call(listener, from);
-  const bool called = socket.valid();
   spare_ = open_spare();
-  if (called && spare_.valid()) {  // another became free meanwhile
+  if (!socket.valid()) return false;
+  if (spare_.valid()) {  // another became free meanwhile
     take_call(std::move(socket), from, now_ns);
-  } else if (called) {
+  } else {
     refuse(Stream(std::move(socket)), from,
            "this process has no file descriptor left for it; raise the limit (ulimit -n)");
     spare_ = open_spare();
   }
-  return called;
+  return true;
 }
 
 Status Acceptor::hear_cookie(Stranger& stranger) {
