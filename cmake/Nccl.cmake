@@ -43,7 +43,8 @@ if(nccl_version GREATER_EQUAL oldest_headers AND
   target_include_directories(ciranda_nccl_headers SYSTEM INTERFACE
     "${CIRANDA_NCCL_INCLUDE_DIR}" "${CIRANDA_CUDA_INCLUDE_DIR}")
   # For these files alone: elsewhere the path would keep the compiler cache from serving two torches.
-  file(GLOB nccl_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/backend/nccl/nccl_*.cc")
+  set(nccl_sources ${core_sources})
+  list(FILTER nccl_sources INCLUDE REGEX "/backend/nccl/nccl_[a-z_]*\\.cc$")
   set_source_files_properties(${nccl_sources} PROPERTIES COMPILE_OPTIONS
     "-isystem;${CIRANDA_NCCL_INCLUDE_DIR};-isystem;${CIRANDA_CUDA_INCLUDE_DIR}")
   list(APPEND ciranda_backend_libraries ${CMAKE_DL_LIBS})
