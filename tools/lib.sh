@@ -18,8 +18,10 @@ export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(jobs_for_this
 export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
 
 python=.venv/bin/python
-# pytest's options for files of tests beside each other. What a file sets up, its tests share.
-beside_each_other=(--numprocesses="$CMAKE_BUILD_PARALLEL_LEVEL" --dist=loadfile)
+# pytest's options for files of tests beside each other. What a file sets up, its tests share; those
+# that assert times want the machine for themselves.
+beside_each_other=(-m "not soak and not timing"
+  --numprocesses="$CMAKE_BUILD_PARALLEL_LEVEL" --dist=loadfile)
 
 cpp_is_formatted() {
   find csrc tests benchmarks examples \( -name '*.cc' -o -name '*.h' -o -name '*.cpp' \) -print0 |

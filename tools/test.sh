@@ -5,10 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 build_core_tests() { cmake --preset release >/dev/null && cmake --build --preset release; }
 
-python_tests() {
-  "$python" -m pytest -m "not soak and not timing" "${beside_each_other[@]}" --durations=20
-}
-
+python_tests() { "$python" -m pytest "${beside_each_other[@]}" --durations=20; }
 timing_tests() { "$python" -m pytest -m "timing and not soak"; }
 
 stage "build core and its tests" build_core_tests &&

@@ -33,6 +33,6 @@ stage "set-up with the default torch" default_setup &&
   stage "set-up with torch $TORCH_VERSION" tools/setup.sh test ||
   { stage_summary "make test-torch"; exit 1; }
 stage "tests with torch $TORCH_VERSION" \
-  "$python" -m pytest -m "not soak" "${beside_each_other[@]}" --durations=5 "${selection[@]}" || true
+  "$python" -m pytest "${beside_each_other[@]}" --durations=5 "${selection[@]}" || true
 stage "the build for torch $TORCH_VERSION refuses another" refuses_another_torch || true
 stage_summary "make test-torch"
