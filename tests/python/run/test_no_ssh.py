@@ -30,9 +30,13 @@ from ciranda.run.nodes import parse_node
 REPORT = str(Path(__file__).resolve().parents[2] / "net" / "report_rank.py")
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+@pytest.fixture
+def port():
+    """Stays bound, so that the kernel gives it to nobody else; who names it may listen there."""
+    with socket.socket() as owner:
+        owner.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        owner.bind(("127.0.0.1", 0))
+        yield owner.getsockname()[1]
 
 
 @pytest.fixture
@@ -65,8 +69,7 @@ def reports(outputs):
     return sorted(found, key=lambda each: int(each["CIRANDA_RANK"]))
 
 
-def test_two_launchers_make_one_job(launcher, key_file):
-    port = free_port()
+def test_two_launchers_make_one_job(launcher, key_file, port):
     outputs = run_nodes(
         launcher, [[*options(key_file, port, node), "-np", "2", REPORT] for node in (0, 1)]
     )
@@ -92,9 +95,8 @@ def test_two_launchers_make_one_job(launcher, key_file):
     assert {each["descriptors"] for each in found} == {4}
 
 
-def test_hosts_may_have_different_numbers_of_ranks(launcher, key_file):
+def test_hosts_may_have_different_numbers_of_ranks(launcher, key_file, port):
     common = ["-H", "one:1,two:2", REPORT]
-    port = free_port()
     outputs = run_nodes(launcher, [[*options(key_file, port, node), *common] for node in (0, 1)])
     found = reports(outputs)
     assert [each["CIRANDA_LOCAL_SIZE"] for each in found] == ["1", "2", "2"]
@@ -111,31 +113,31 @@ def test_a_job_on_one_host_has_no_key_and_no_rendezvous(launcher):
         assert not [name for name in found if "KEY" in name or "RENDEZVOUS" in name]
 
 
-def test_srun_tells_what_the_options_leave_out(launcher, key_file):
-    place = [f"--rendezvous=127.0.0.1:{free_port()}", f"--key-file={key_file}"]
+def test_srun_tells_what_the_options_leave_out(launcher, key_file, port):
+    place = [f"--rendezvous=127.0.0.1:{port}", f"--key-file={key_file}"]
     slurm = {"SLURM_NODEID": "1", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
     result = launcher.run("--no-ssh", *place, "-np", "1", REPORT, environment=slurm)
     (found,) = reports([result.stdout])
     assert (found["CIRANDA_RANK"], found["CIRANDA_SIZE"]) == ("1", "2")
 
 
-def test_a_culprit_on_another_host_is_named(launcher, key_file):
+def test_a_culprit_on_another_host_is_named(launcher, key_file, port):
     script = launcher.script(
         "import json\n"
         "content = {'message': 'rank 0 was lost', 'ciranda': {'victim_of': 0}}\n"
         "json.dump(content, open(os.environ['CIRANDA_ERROR_FILE'], 'w'))\n"
         "sys.exit(1)\n"
     )
-    result = launcher.run(*options(key_file, free_port(), 1), "-np", "1", script)
+    result = launcher.run(*options(key_file, port, 1), "-np", "1", script)
     assert result.returncode == 1
     assert "culprit    rank 0\n" in result.stderr
     assert "it runs on another host, whose launcher tells why it failed" in result.stderr
     assert "rank 1: failed only because rank 0 was lost" in result.stderr
 
 
-def test_the_key_is_nowhere_but_in_its_file(launcher, key_file):
+def test_the_key_is_nowhere_but_in_its_file(launcher, key_file, port):
     script = launcher.script("print(os.environ['CIRANDA_KEY_FD'], flush=True)\ntime.sleep(60)")
-    process = launcher.start(*options(key_file, free_port(), 0), "-np", "2", "--verbose", script)
+    process = launcher.start(*options(key_file, port, 0), "-np", "2", "--verbose", script)
     lines = [process.stdout.readline() for _ in range(2)]
     assert all(line.strip() for line in lines)
     key = key_file.read_bytes()
@@ -153,9 +155,9 @@ def test_the_key_is_nowhere_but_in_its_file(launcher, key_file):
 
 
 @pytest.mark.parametrize("which", ["launcher", "supervisor"])
-def test_what_holds_the_key_dumps_no_core(launcher, key_file, gone, which):
+def test_what_holds_the_key_dumps_no_core(launcher, key_file, port, gone, which):
     script = launcher.script("print(flush=True)\ntime.sleep(60)")
-    launcher_words = [*options(key_file, free_port(), 0), "-np", "1", script]
+    launcher_words = [*options(key_file, port, 0), "-np", "1", script]
     process = launcher.start(*launcher_words, limits="ulimit -c unlimited")
     process.stdout.readline()
     pid = process.pid if which == "launcher" else launcher.supervisor_of(process)
