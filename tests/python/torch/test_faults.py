@@ -561,6 +561,9 @@ def test_what_a_forked_child_writes_stays_its_own() -> None:
 
 def fork_under_way() -> None:
     hvd.init()
+    # On its first call an operation of torch makes a table; a child forked meanwhile waits for that
+    # for ever, also in plain torch.
+    hvd.allreduce(torch.ones(1))
     over = threading.Event()
 
     def reduce() -> None:
