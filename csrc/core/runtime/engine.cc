@@ -282,8 +282,13 @@ bool Engine::leave_to_background() {
 bool Engine::frames_to_carry() {
   if (one_host() || mesh_.self != 0) return false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const MutexLock lock(seat_);
-  return log_.readable() || !carrier_->idle();
+  bool found = false;
+  {
+    const MutexLock lock(seat_);
+    found = log_.readable() || !carrier_->idle();
+  }
+  publish_leftovers();
+  return found;
 }
 
 bool Engine::peer_sleeps() const {
@@ -300,8 +305,12 @@ Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {
 
 Result<ArenaBuffer> Engine::map_arena(int owner, const ArenaRef& ref, std::size_t bytes) {
   CIRANDA_TRY(usable());
-  const MutexLock seat(seat_);
-  auto place = resolve_arena(owner, ref, bytes);
+  Result<std::byte*> place = nullptr;
+  {
+    const MutexLock seat(seat_);
+    place = resolve_arena(owner, ref, bytes);
+  }
+  publish_leftovers();
   if (!place) return place.error();
   return ArenaBuffer{
       .ref = ref, .data = place.value(), .bytes = bytes, .lease = segments_.lease(owner, ref)};
@@ -316,8 +325,13 @@ EngineStats Engine::stats() const {
 
 std::vector<PendingOperation> Engine::pending() {
   if (forked_.load()) return {};
-  const MutexLock lock(seat_);
-  return failure_ ? pending_at_failure_ : pending_now();
+  std::vector<PendingOperation> pending;
+  {
+    const MutexLock lock(seat_);
+    pending = failure_ ? pending_at_failure_ : pending_now();
+  }
+  publish_leftovers();
+  return pending;
 }
 
 std::vector<PendingOperation> Engine::pending_now() {
@@ -340,8 +354,11 @@ std::vector<PendingOperation> Engine::pending_now() {
 
 void Engine::abort(const std::string& reason) {
   if (forked_.load() || stopping_.load()) return;
-  const MutexLock lock(seat_);
-  fail({.code = ErrorCode::kRankLost, .text = reason, .rank = rank()});
+  {
+    const MutexLock lock(seat_);
+    fail({.code = ErrorCode::kRankLost, .text = reason, .rank = rank()});
+  }
+  publish_leftovers();
 }
 
 void Engine::shutdown() {
@@ -454,16 +471,13 @@ void Engine::sleep_for_news(std::span<const Handle> handles, std::uint64_t until
     news = run_cycle();
     blockers = blocked_on();
     look_again_ns = backends_.look_again_ns();
+    arm_sockets();  // the seat is not taken again: what is submitted from here on is seen below
   }
   const bool done = std::all_of(handles.begin(), handles.end(),
                                 [](const Handle& handle) { return handle->done(); });
   if (news || done || !queue_.empty()) {
     bell.withdraw();
     return;
-  }
-  if (!one_host()) {
-    const MutexLock lock(seat_);
-    arm_sockets();
   }
   for (const Rank rank : blockers) bells_.call_on(rank);
   const std::uint64_t now = monotonic_ns();

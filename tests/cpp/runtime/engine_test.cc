@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <latch>
 #include <numeric>
@@ -584,6 +585,41 @@ TEST(Engine, ALogFullOfFramesLosesNothing) {
   });
   for (const auto& tensor : a) ASSERT_EQ(tensor[0], 3.0F);
   for (const auto& tensor : b) ASSERT_EQ(tensor[0], 3.0F);
+}
+
+// Who looks something up has the seat for a moment, in which a submitter finds it taken.
+TEST(Engine, WhatIsSubmittedWhileAThreadLooksSomethingUpIsTold) {
+  constexpr std::uint32_t kRounds = 500;
+  World world(2);
+  std::atomic<bool> over{false};
+  std::atomic<std::uint32_t> done{0};  // rounds that rank 1 is through with
+  std::thread looks([&] {
+    while (!over) static_cast<void>(world[0].pending());
+  });
+  std::thread peer([&] {
+    for (std::uint32_t round = 0; round < kRounds; ++round) {
+      auto barrier = world[1].submit(in_place<float>(OpKind::kBarrier, {}, {}));
+      ASSERT_TRUE(barrier.ok() && world[1].wait(barrier.value()).ok());
+      done = round + 1;
+    }
+  });
+  const auto peer_is_at = [&](std::uint32_t round) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (done < round && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return done >= round;
+  };
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    auto barrier = world[0].submit(in_place<float>(OpKind::kBarrier, {}, {}));
+    ASSERT_TRUE(barrier.ok());
+    if (round + 1 == kRounds) over = true;
+    EXPECT_TRUE(peer_is_at(round + 1)) << "lost in round " << round;
+    ASSERT_TRUE(world[0].wait(barrier.value()).ok());
+    if (::testing::Test::HasFailure()) break;
+  }
+  over = true;
+  looks.join();
+  if (::testing::Test::HasFailure()) world[0].abort("the test has failed");
+  peer.join();
 }
 
 TEST(Engine, SeveralThreadsOfARankMayWaitAtATime) {
