@@ -30,6 +30,7 @@ struct Watched {
   int socket = -1;  // none: only the time counts
   bool readable = false;
   bool writable = false;
+  bool operator==(const Watched&) const = default;
 };
 // Waits for any of it; false at the deadline (monotonic_ns).
 Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns);

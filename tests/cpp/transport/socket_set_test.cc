@@ -1,0 +1,86 @@
+// What could break: a socket that wakes nobody, or somebody twice.
+#include "core/transport/socket_set.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <vector>
+
+namespace ciranda {
+namespace {
+
+class SocketSetTest : public ::testing::Test {
+ protected:
+  SocketSetTest() : set(SocketSet::create().value()) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+    near = Fd(ends[0]);
+    far = Fd(ends[1]);
+  }
+
+  std::vector<std::uint32_t> woken_by() {
+    std::array<std::uint32_t, 8> memory;
+    const auto numbers = set.wait(0, memory);
+    return {numbers.begin(), numbers.end()};
+  }
+  void send() { ASSERT_EQ(::write(far.get(), "x", 1), 1); }
+
+  using Numbers = std::vector<std::uint32_t>;
+  SocketSet set;
+  Fd near, far;
+};
+
+TEST_F(SocketSetTest, ADescriptorThatStaysWakesUntilItIsRead) {
+  ASSERT_TRUE(set.add(near.get(), 7).ok());
+  EXPECT_EQ(woken_by(), Numbers());
+  send();
+  EXPECT_EQ(woken_by(), Numbers{7});
+  EXPECT_EQ(woken_by(), Numbers{7});
+  char byte = 0;
+  ASSERT_EQ(::read(near.get(), &byte, 1), 1);
+  EXPECT_EQ(woken_by(), Numbers());
+}
+
+TEST_F(SocketSetTest, ARemovedDescriptorWakesNobody) {
+  ASSERT_TRUE(set.add(near.get(), 7).ok());
+  set.remove(near.get());
+  send();
+  EXPECT_EQ(woken_by(), Numbers());
+}
+
+TEST_F(SocketSetTest, AnArmedSocketWakesOnceUntilItIsArmedAgain) {
+  set.arm({{.socket = near.get(), .readable = true}});
+  send();
+  EXPECT_EQ(woken_by(), Numbers{SocketSet::kArmed});
+  EXPECT_EQ(woken_by(), Numbers());
+  set.disarm();
+  set.arm({{.socket = near.get(), .readable = true}});
+  EXPECT_EQ(woken_by(), Numbers{SocketSet::kArmed});
+}
+
+TEST_F(SocketSetTest, OnlyWhatWasArmedLastWakes) {
+  set.arm({{.socket = near.get(), .readable = true}});
+  set.arm({});
+  send();
+  EXPECT_EQ(woken_by(), Numbers());
+}
+
+TEST_F(SocketSetTest, OneSocketIsArmedForBothDirections) {
+  set.arm({{.socket = near.get(), .readable = true}, {.socket = near.get(), .writable = true}});
+  EXPECT_EQ(woken_by(), Numbers{SocketSet::kArmed}) << "it takes bytes";
+  set.disarm();
+  send();
+  set.arm({{.socket = near.get(), .readable = true}});
+  EXPECT_EQ(woken_by(), Numbers{SocketSet::kArmed});
+}
+
+TEST_F(SocketSetTest, AWaitEndsWithItsTime) {
+  std::array<std::uint32_t, 1> memory;
+  EXPECT_TRUE(set.wait(1, memory).empty());
+}
+
+}  // namespace
+}  // namespace ciranda
