@@ -42,6 +42,9 @@ if(CIRANDA_SANITIZE)
     "-fsanitize=${CIRANDA_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer
     -O1)  # what is watched takes longer to compile than to run
   target_link_options(ciranda_build_flags INTERFACE "-fsanitize=${CIRANDA_SANITIZE}")
+  if(CIRANDA_SANITIZE STREQUAL "thread")
+    target_compile_definitions(ciranda_build_flags INTERFACE CIRANDA_YIELD_POINTS)
+  endif()
 else()
   target_compile_options(ciranda_build_flags INTERFACE
     -fstack-protector-strong
