@@ -59,7 +59,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         r"\bstd::j?thread\b|\bpthread_create\b|\bstd::async\b",
         {
             "csrc/core/base/thread.h": "starts all but those that a library needs",
-            "csrc/core/runtime/engine*": "the background thread",
+            "csrc/core/runtime/background_thread*": "drives where no user's thread does",
             "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
             "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",
@@ -70,6 +70,11 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         r"\bstd::(recursive_|shared_|timed_)*mutex\b|\bstd::condition_variable|\bpthread_mutex_\w+"
         r"|\bstd::(lock_guard|unique_lock|scoped_lock)\b",
         {"csrc/core/base/mutex.h": "the annotated wrapper itself"},
+    ),
+    (
+        "a way around the thread-safety analysis",
+        r"\bno_thread_safety_analysis\b",
+        {"csrc/core/runtime/seat.h": "where there is no other thread"},
     ),
     (
         "wall-clock time",
@@ -126,7 +131,13 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/backend/gloo/no_gloo.cc": "tests/cpp/stand_ins/stand_ins_test.cc",
     "csrc/core/backend/nccl/no_nccl.cc": "tests/cpp/stand_ins/stand_ins_test.cc",
+    "csrc/core/base/yield_point.cc": "tests/cpp/runtime/seat_test.cc",
+    "csrc/core/runtime/background_thread.cc": "tests/cpp/runtime/seat_test.cc",
+    "csrc/core/runtime/cycle.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/runtime/dispatcher.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/runtime/execution.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/runtime/frame_exchange.cc": "tests/cpp/runtime/hosts_test.cc",
+    "csrc/core/runtime/peer_watch.cc": "tests/cpp/runtime/hosts_test.cc",
     "csrc/core/runtime/tensor_table.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/transport/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",
 }

@@ -76,6 +76,11 @@ PLANTS = [
         for path, text, what in [
             ("csrc/core/base/a.cc", "auto x = std::getenv(name);", "getenv"),
             ("csrc/torch/a.cc", "auto x = getenv(name);", "getenv"),
+            (
+                "csrc/core/runtime/a.cc",
+                "void f() __attribute__((no_thread_safety_analysis));",
+                "a way around",
+            ),
             ("csrc/core/wire/a.cc", "#include <openssl/hmac.h>", "a cryptographic primitive"),
             ("csrc/core/backend/a.cc", "std::thread t(run);", "a thread"),
             ("csrc/core/backend/a.cc", "std::jthread t(run);", "a thread"),
@@ -129,12 +134,12 @@ INNOCENT = {
     "pyproject.toml": PYPROJECT,
     "csrc/core/base/a.h": "// a std::mutex would throw; see /* getenv */\nint system_count(int x);",
     "csrc/core/base/a.cc": '#include "core/base/a.h"\nauto s = "a // b";  // std::thread\n',
-    "csrc/core/runtime/engine_thread.cc": '#include "core/base/a.h"\nstd::thread t(run);\n',
+    "csrc/core/transport/switchboard_thread.cc": '#include "core/base/a.h"\nstd::thread t(run);\n',
     "csrc/include/ciranda/core.h": "#include <vector>\n",
     "csrc/torch/a.cc": "#include <torch/torch.h>\nvoid f() { throw std::this_thread::get_id(); }",
     "python/ciranda/a.py": "import torch\nmodel.eval()  # eval(x)\n",
     "tests/cpp/base/a_test.cc": "",
-    "tests/cpp/runtime/engine_thread_test.cc": "",
+    "tests/cpp/transport/switchboard_thread_test.cc": "",
     "docs/a.md": "# A\n[b](../README.md#the-start) [c](https://x.org) `[d](no.md)` [e](#a)",
     "README.md": "## The start!\n",
 }

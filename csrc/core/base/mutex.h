@@ -21,6 +21,9 @@
 
 namespace ciranda {
 
+// For a class that is a capability itself, with ways in and out of its own.
+using BareMutex = std::mutex;
+
 class CIRANDA_CAPABILITY("mutex") Mutex {
  public:
   void lock() ACQUIRE() { mutex_.lock(); }

@@ -20,6 +20,17 @@ bool is_unnamed(const RequestSpec& spec) {
          name.ends_with(kUnnamedSuffix);
 }
 
+std::string describe(const RequestSpec& spec) {
+  return std::string(op_kind_name(spec.kind)) + " '" + spec.name + "'";
+}
+
+Error about(const Error& why, const RequestSpec& spec) {
+  Error error = why;
+  error.text = describe(spec) + ": " + why.text;
+  error.tensor = spec.name;
+  return error;
+}
+
 Status SubmissionQueue::push(Submission submission) {
   const RequestSpec& spec = *submission.spec;
   const auto kind = static_cast<std::size_t>(spec.kind);

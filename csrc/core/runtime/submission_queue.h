@@ -74,4 +74,8 @@ class SubmissionQueue {
 std::string unnamed(OpKind kind);
 bool is_unnamed(const RequestSpec& spec);
 
+// "allreduce 'x'", and an error that says so.
+std::string describe(const RequestSpec& spec);
+Error about(const Error& why, const RequestSpec& spec);
+
 }  // namespace ciranda

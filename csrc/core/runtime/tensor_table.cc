@@ -16,9 +16,13 @@ std::uint32_t TensorTable::insert(Submission submission) {
   return token;
 }
 
-Submission* TensorTable::find(std::uint32_t token) {
+const Submission* TensorTable::find(std::uint32_t token) const {
   if (token >= slots_.size() || !slots_[token]) return nullptr;
   return &*slots_[token];
+}
+
+Submission* TensorTable::find(std::uint32_t token) {
+  return const_cast<Submission*>(std::as_const(*this).find(token));
 }
 
 void TensorTable::erase(std::uint32_t token) {

@@ -15,6 +15,7 @@ class TensorTable {
   std::uint32_t insert(Submission submission);
   // Null for a token that is not in use: it came over the wire.
   Submission* find(std::uint32_t token);
+  const Submission* find(std::uint32_t token) const;
   void erase(std::uint32_t token);
   std::vector<std::uint32_t> tokens() const;
   bool empty() const { return used_ == 0; }

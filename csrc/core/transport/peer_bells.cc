@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "core/base/assert.h"
+#include "core/base/yield_point.h"
 
 namespace ciranda {
 
@@ -17,6 +18,7 @@ void PeerBells::ring_all() const {
   const auto ranks = static_cast<Rank>(doorbells_.size());
   for (Rank rank = 0; rank < ranks; ++rank) {
     if (rank == self_) continue;
+    yield_point();
     RankFlags& flags = control_.flags(rank);
     flags.waiters.wake_sleepers();
     if (flags.background_listens.load(std::memory_order_relaxed) != 0 &&

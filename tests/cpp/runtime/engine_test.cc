@@ -493,6 +493,25 @@ TEST(Engine, ShutdownEndsPendingOperationsOfThisRank) {
   EXPECT_FALSE(allreduce(world[0], tensor).ok());
 }
 
+// The other rank's request may make an operation agreed just before this one says goodbye.
+TEST(Engine, WhatIsAgreedWhileARankLeavesEnds) {
+  constexpr int kRounds = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    World world(2);
+    std::latch begin(2);
+    world.run([&](Engine& engine) {
+      std::vector<float> tensor(8, 1.0f);
+      begin.arrive_and_wait();
+      auto handle = allreduce(engine, tensor, {.name = "x"});
+      if (engine.rank() == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(round % 30));
+        return engine.shutdown();
+      }
+      if (handle.ok()) static_cast<void>(engine.wait(handle.value()));  // it ends
+    });
+  }
+}
+
 TEST(Engine, WhatIsSubmittedDuringAShutdownEnds) {
   for (int round = 0; round < 30; ++round) {
     World world(2);

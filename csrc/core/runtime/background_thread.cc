@@ -1,0 +1,49 @@
+#include "core/runtime/background_thread.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/thread.h"
+#include "core/base/yield_point.h"
+
+namespace ciranda {
+
+Status BackgroundThread::start() {
+  auto thread = start_thread("ciranda", [this] { loop(); });
+  if (!thread) return thread.error();
+  thread_ = std::move(thread).value();
+  return {};
+}
+
+void BackgroundThread::stop() {
+  stopping_.store(true, std::memory_order_release);
+  rank_.bells.wake_own_background();
+  thread_.join();
+}
+
+void BackgroundThread::loop() {
+  const auto own = static_cast<std::uint32_t>(rank_.mesh.self);
+  const int bell = rank_.peer(rank_.mesh.self).doorbell.get();
+  std::array<std::uint32_t, 16> memory;
+  int patience_ms = 0;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const std::span<const std::uint32_t> called = rank_.sockets.wait(patience_ms, memory);
+    yield_point();
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t drained = ::read(bell, &rings, sizeof rings);
+    const Seat::Taken taken(seat_, Seat::As::kBackground);
+    Cycle& cycle = seat_.cycle();
+    for (const std::uint32_t local : called) {
+      if (local != own && local != SocketSet::kArmed) cycle.service_peer(static_cast<int>(local));
+    }
+    cycle.check_hosts_answer(monotonic_ns());
+    patience_ms = seat_.run_until_idle();
+  }
+}
+
+}  // namespace ciranda

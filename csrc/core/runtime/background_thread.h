@@ -1,0 +1,35 @@
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+#include "core/base/result.h"
+#include "core/runtime/rank_context.h"
+#include "core/runtime/seat.h"
+
+namespace ciranda {
+
+// Takes the seat where no user's thread does: when a peer is stuck on this rank or has died, when
+// there is news of other hosts, with overlap also when there is any. Asleep else.
+class BackgroundThread {
+ public:
+  // Both outlive it.
+  BackgroundThread(RankContext& rank, Seat& seat) : rank_(rank), seat_(seat) {}
+
+  Status start();
+  bool started() const { return thread_.joinable(); }
+  // Blocks until it has ended.
+  void stop();
+  // In a child made by fork: it exists in the parent only.
+  void abandon() { thread_.detach(); }
+
+ private:
+  void loop();
+
+  RankContext& rank_;
+  Seat& seat_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,293 @@
+#include "core/runtime/cycle.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/yield_point.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::uint64_t kMsInNs = 1'000'000;
+constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
+constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
+
+void relax_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Cycle::Cycle(RankContext& rank)
+    : rank_(rank),
+      negotiator_({.size = rank.size(),
+                   .cache_entries = rank.options.cache_entries,
+                   .hosts = rank.remote.hosts,
+                   .host = rank.remote.host}),
+      frames_(rank, negotiator_, patience_ns()),
+      peers_(rank),
+      dispatcher_(rank, negotiator_, frames_, peers_) {}
+
+// Early enough for a report of the stall.
+std::uint64_t Cycle::patience_ns() const {
+  std::uint64_t patience_ns = kPatienceNs;
+  for (const std::uint64_t stall_ns :
+       {rank_.options.stall_warning_ns, rank_.options.stall_shutdown_ns}) {
+    if (stall_ns > 0) patience_ns = std::min(patience_ns, stall_ns / 4);
+  }
+  return patience_ns;
+}
+
+// -------------------------------------------------------------------------------------------
+// A turn
+
+bool Cycle::run() {
+  if (failure_) return publish();  // what came too late ends too
+  if (retired_) return false;
+  if (rank_.control.failed()) {
+    take_what_arrived();
+    fail(rank_.control.failure());
+    return true;
+  }
+  bool moved = publish();
+  moved = read_frames() || moved;
+  if (carry()) {
+    moved = true;
+    if (!failure_) read_frames();
+  }
+  moved = advance() || moved;
+  yield_point();
+  if (moved) rank_.bells.ring_all();
+  yield_point();
+  if (dispatcher_.take_finished()) rank_.flags().waiters.ring();
+  return moved;
+}
+
+bool Cycle::drive(std::span<const Handle> handles) {
+  std::uint64_t idle_since_ns = 0;
+  for (;;) {
+    while (!handles.empty() && handles.front()->done()) handles = handles.subspan(1);
+    if (handles.empty()) return true;
+    if (run()) {
+      idle_since_ns = 0;
+      continue;
+    }
+    if (rank_.options.spin_ns == 0 || dispatcher_.will_wake()) return false;
+    relax_core();
+    const std::uint64_t now = monotonic_ns();
+    if (idle_since_ns == 0) idle_since_ns = now;
+    if (now - idle_since_ns > rank_.options.spin_ns) return false;
+  }
+}
+
+bool Cycle::tell() {
+  if (!publish()) return false;
+  carry();
+  rank_.bells.ring_all();
+  return true;
+}
+
+bool Cycle::publish() {
+  if (rank_.queue.empty() && !frames_.unsent()) return false;
+  if (failure_) {
+    dispatcher_.finish_all(*failure_);  // it failed between a submitter's check and its push
+    rank_.flags().waiters.ring();
+    return true;
+  }
+  dispatcher_.take_submissions();
+  return frames_.send();
+}
+
+bool Cycle::read_frames() {
+  return frames_.read([this](Rank from, std::span<const std::byte> frame) {
+    responses_.clear();
+    Status handled = negotiator_.handle_frame(from, frame, monotonic_ns(), responses_);
+    if (handled.ok() && !responses_.empty()) handled = dispatcher_.handle(responses_);
+    if (!handled.ok()) fail(handled.error());
+    return !failure_;
+  });
+}
+
+bool Cycle::carry() {
+  if (!rank_.first_of_several_hosts() || failure_) return false;
+  const auto moved = frames_.carry();
+  if (const Error* told = frames_.told_failure()) {
+    fail(Error(*told));
+    return true;
+  }
+  if (moved) return moved.value();
+  host_closed(frames_.lost_host(), moved.error());
+  return true;
+}
+
+bool Cycle::advance() {
+  bool moved = dispatcher_.advance();
+  if (const auto owner = peers_.take_unannounced()) {
+    service_peer(*owner);
+    moved = true;
+  }
+  if (const Error* why = dispatcher_.broken()) fail(Error(*why));
+  return moved;
+}
+
+int Cycle::patience_ms() const {
+  const auto backends_ms = static_cast<int>((dispatcher_.look_again_ns() + kMsInNs - 1) / kMsInNs);
+  if (rank_.one_host()) return backends_ms > 0 ? backends_ms : -1;
+  return backends_ms > 0 ? std::min(backends_ms, PeerWatch::kLookMs) : PeerWatch::kLookMs;
+}
+
+std::vector<Rank> Cycle::blocked_on() const {
+  std::vector<Rank> blockers;
+  dispatcher_.blocked_on(blockers);
+  frames_.blocked_on(blockers);
+  return blockers;
+}
+
+void Cycle::watched(std::vector<Watched>& out) const {
+  if (rank_.one_host() || over()) return;
+  frames_.watched(out);
+  dispatcher_.watched(out);
+}
+
+std::vector<PendingOperation> Cycle::pending() const {
+  return failure_ ? pending_at_failure_ : dispatcher_.pending();
+}
+
+std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
+  // What was to be joined is known to all, and counted from, when the first ranks of the hosts have
+  // lost patience.
+  const std::uint64_t held_ns = rank_.one_host() ? 0 : 3 * patience_ns();
+  return ciranda::stall_report(negotiator_.waiting(), monotonic_ns(),
+                               for_ns - std::min(for_ns, held_ns), kSecondNs);
+}
+
+// -------------------------------------------------------------------------------------------
+// Failure, and peers that are gone
+
+void Cycle::fail(const Error& why) {
+  if (failure_) return;
+  pending_at_failure_ = dispatcher_.pending();
+  failure_ = rank_.control.fail(why);
+  frames_.tell_failure(*failure_);
+  dispatcher_.abort(*failure_);
+  dispatcher_.finish_all(*failure_);
+  frames_.drop_unsent();
+  rank_.bells.ring_alarm();
+}
+
+void Cycle::take_what_arrived() {
+  read_frames();
+  if (!failure_) advance();
+}
+
+void Cycle::service_peer(int local) {
+  const Result<bool> open = peers_.receive_segments(local);
+  if (!open) return fail(open.error());
+  if (!open.value()) peer_closed(local);
+}
+
+bool Cycle::departed(std::span<const Rank> ranks) const {
+  const std::vector<Rank>& gone = negotiator_.departed();
+  return std::all_of(ranks.begin(), ranks.end(), [&gone](Rank rank) {
+    return std::find(gone.begin(), gone.end(), rank) != gone.end();
+  });
+}
+
+void Cycle::peer_closed(int local) {
+  peers_.forget(local);
+  if (over()) return;
+  take_what_arrived();  // its goodbye, if there is one, came before it closed the socket
+  if (failure_ || departed(rank_.global(local)) || frames_.leaving(local)) return;
+  fail(rank_.control.failed() ? rank_.control.failure() : peers_.lost(local));
+}
+
+// The first rank of a host is gone, and nobody else carries its frames.
+void Cycle::host_closed(int host, const Error& why) {
+  if (over()) return;
+  frames_.take_last_words(host);
+  take_what_arrived();
+  if (failure_) return;
+  const std::vector<Rank>& ranks = rank_.remote.hosts[static_cast<std::size_t>(host)];
+  // Once rank 0 has left nothing can be agreed any more.
+  const bool nothing_follows = host == 0 && departed(ranks.front());
+  if (nothing_follows || departed(ranks)) return frames_.part_with(host);
+  if (rank_.control.failed()) return fail(rank_.control.failure());
+  fail({.code = ErrorCode::kRankLost,
+        .text = why.text + "; host " + std::to_string(host) + " is lost",
+        .rank = ranks.front()});
+}
+
+void Cycle::check_hosts_answer(std::uint64_t now_ns) {
+  if (rank_.one_host() || over() || !peers_.due(now_ns)) return;
+  const std::uint64_t limit_ms = peers_.answer_limit_ms();
+  if (const Status answers = frames_.check_answers(limit_ms); !answers) {
+    return host_closed(frames_.lost_host(), answers.error());
+  }
+  rank_.remote.links.each([&](const DataLink& link) {
+    if (failure_ || departed(link.peer)) return;
+    const Status answers = ciranda::check_answers(link.stream.fd(), limit_ms);
+    if (!answers) fail(peers_.lost_host(link, answers.error().text));
+  });
+}
+
+// -------------------------------------------------------------------------------------------
+// The end
+
+void Cycle::end_submissions(const Error& refused) {
+  if (!agreed_is_finished()) {
+    const std::string self = std::to_string(rank_.rank());
+    fail({.code = ErrorCode::kRankLeft,
+          .text = "rank " + self + " shut down in the middle of an operation",
+          .rank = rank_.rank()});
+  }
+  rank_.queue.close(refused);
+  dispatcher_.finish_all(
+      {.code = ErrorCode::kShutdown,
+       .text = "ciranda was shut down on this rank before the operation was done"});
+  frames_.drop_unsent();
+  rank_.flags().waiters.ring();
+}
+
+// The log may be full of frames that a computing peer has not read. What comes before the goodbye
+// is read: where it makes something agreed that has ended here, the peers have to be told.
+bool Cycle::say_goodbye() {
+  if (failure_) return true;
+  said_goodbye_ = said_goodbye_ || frames_.say_goodbye();
+  read_frames();
+  carry();
+  if (said_goodbye_ && frames_.carried_everything()) return true;
+  rank_.bells.ring_all();
+  std::vector<Rank> laggards;
+  frames_.lagging(laggards);
+  for (const Rank local : laggards) rank_.bells.call_on(local);
+  return false;
+}
+
+void Cycle::retire() {
+  retired_ = true;
+  frames_.retire();
+}
+
+void Cycle::close_connections() {
+  for (LocalMesh::Peer& peer : rank_.mesh.peers) peer.socket.reset();
+  rank_.remote.links.close_all();
+  frames_.close();
+}
+
+// While a child holds these, the peers would not notice that the parent died.
+void Cycle::close_in_forked_child() noexcept {
+  for (LocalMesh::Peer& peer : rank_.mesh.peers) {
+    peer.socket.reset();
+    peer.doorbell.reset();
+  }
+  rank_.remote.links.close_in_forked_child();
+  frames_.close();
+  rank_.sockets.close();
+}
+
+}  // namespace ciranda

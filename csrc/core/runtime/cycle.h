@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/negotiate/negotiator.h"
+#include "core/negotiate/stall.h"
+#include "core/runtime/dispatcher.h"
+#include "core/runtime/frame_exchange.h"
+#include "core/runtime/peer_watch.h"
+#include "core/runtime/rank_context.h"
+
+namespace ciranda {
+
+// What a rank does whenever somebody drives it: submissions out as a frame, frames in, agreed
+// operations to the backends, completions. Also how its World ends.
+//
+// One thread at a time: whoever has the Seat, which owns it. Never blocks.
+class Cycle {
+ public:
+  explicit Cycle(RankContext& rank);
+  Status start() { return peers_.start(); }
+
+  // One turn. True when something moved; then the peers' bells were rung.
+  bool run();
+  // Turns until all handles are done (true), or nothing has moved for the spin time (false).
+  bool drive(std::span<const Handle> handles);
+  // Of a turn, only the first step, for who shall not be kept: what was submitted is told. True if
+  // that was anything.
+  bool tell();
+
+  // Reads what a rank of this host has announced, and notices its end.
+  void service_peer(int local);
+  // Notices hosts that answer no more, which an unplugged one does.
+  void check_hosts_answer(std::uint64_t now_ns);
+
+  // Ends the World for every rank, unless it has ended.
+  void fail(const Error& why);
+  const std::optional<Error>& failure() const { return failure_; }
+  // Unfinished operations; after a failure, those that the failure ended.
+  std::vector<PendingOperation> pending() const;
+  // Of operations that some ranks have not submitted for so long; none: there are none.
+  std::optional<std::string> stall_report(std::uint64_t for_ns) const;
+  Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
+    return peers_.resolve(owner, ref, bytes);
+  }
+
+  // What may be left to do, for who gives up the seat.
+  bool unread() const { return frames_.unread(); }
+  bool stuck() const { return !over() && frames_.stuck(); }
+  bool idle() const { return dispatcher_.idle(); }  // no operation runs
+  bool unfinished() const { return !dispatcher_.empty(); }
+  bool will_wake() const { return dispatcher_.will_wake(); }
+  std::uint64_t look_again_ns() const { return dispatcher_.look_again_ns(); }
+  // How long nobody need run it although nobody calls; -1: for ever.
+  int patience_ms() const;
+  // Local ranks without whose background thread or call nothing goes on.
+  std::vector<Rank> blocked_on() const;
+  // Sockets whose news run() would use.
+  void watched(std::vector<Watched>& out) const;
+
+  // The end, in this order: what all ranks agreed to is finished first, as far as it can be.
+  bool agreed_is_finished() const { return failure_.has_value() || dispatcher_.idle(); }
+  void end_submissions(const Error& refused);
+  // Tells the peers, once; true when that is where it must be.
+  bool say_goodbye();
+  void retire();
+  void close_connections();
+  void close_in_forked_child() noexcept;
+  void abandon() noexcept { dispatcher_.abandon(); }
+
+ private:
+  bool over() const { return failure_.has_value() || retired_; }
+  bool publish();
+  bool read_frames();
+  bool carry();
+  bool advance();
+  // What every rank contributed before one of them was lost is delivered, not failed.
+  void take_what_arrived();
+  void peer_closed(int local);
+  void host_closed(int host, const Error& why);
+  bool departed(std::span<const Rank> ranks) const;
+  bool departed(Rank rank) const { return departed(std::span(&rank, 1)); }
+  std::uint64_t patience_ns() const;
+
+  RankContext& rank_;
+  Negotiator negotiator_;
+  FrameExchange frames_;
+  PeerWatch peers_;
+  Dispatcher dispatcher_;
+  std::vector<Response> responses_;  // scratch
+  std::optional<Error> failure_;
+  std::vector<PendingOperation> pending_at_failure_;
+  bool said_goodbye_ = false;
+  bool retired_ = false;  // nothing is read any more
+};
+
+}  // namespace ciranda

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/negotiate/negotiator.h"
+#include "core/runtime/backends.h"
+#include "core/runtime/frame_exchange.h"
+#include "core/runtime/peer_watch.h"
+#include "core/runtime/rank_context.h"
+#include "core/runtime/tensor_table.h"
+
+namespace ciranda {
+
+// What this rank has submitted, from the queue until its handle is done: submissions become
+// Requests, Responses become executions of backends. An operation that runs in several parts keeps
+// its first error, and is done when all of them are: the others use the user's memory still.
+//
+// One thread at a time. Never blocks.
+class Dispatcher {
+ public:
+  // All outlive it.
+  Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExchange& frames,
+             PeerWatch& peers);
+
+  // What waits in the queue is asked for with the next frame.
+  void take_submissions();
+  // What all ranks agreed to, or disagreed about, in order. An error ends the World.
+  Status handle(const std::vector<Response>& responses);
+  // Lets the backends do what they can without waiting. True if that was anything.
+  bool advance();
+  // Since the last call, some operation was finished.
+  bool take_finished() { return std::exchange(finished_any_, false); }
+
+  // Everything that runs ends with `why`.
+  void abort(const Error& why) { backends_.abort(why); }
+  // Everything that was submitted, sent or not.
+  void finish_all(const Error& why);
+
+  bool empty() const { return table_.empty(); }
+  std::vector<PendingOperation> pending() const;
+  // As Backends'.
+  bool idle() const { return backends_.idle(); }
+  bool will_wake() const { return backends_.will_wake(); }
+  const Error* broken() const { return backends_.broken(); }
+  std::uint64_t look_again_ns() const { return backends_.look_again_ns(); }
+  void blocked_on(std::vector<Rank>& out) const { backends_.blocked_on(out); }
+  void watched(std::vector<Watched>& out) const { backends_.watched(out); }
+  void abandon() noexcept { backends_.abandon(); }
+
+ private:
+  BackendContext backend_context();
+  HostMemory host_memory();
+  std::unique_ptr<RingBackend> ring();
+  // Asks for an operation of the table; `in_full`: not by its number.
+  void request(std::uint32_t token, bool in_full);
+  void note_agreement(const Response& response);
+  Status start(const FusedOp& op, const std::vector<Response>& responses);
+  Status locate_in_arena(const Response& response, Submission& submission, Execution& execution);
+  void part_done(std::uint32_t token, const Status& status,
+                 const std::shared_ptr<DeviceEvent>& finished);
+  void finish(std::uint32_t token, const Status& status,
+              const std::shared_ptr<DeviceEvent>& finished = nullptr);
+
+  RankContext& rank_;
+  const Negotiator& negotiator_;
+  FrameExchange& frames_;
+  PeerWatch& peers_;
+  TensorTable table_;
+  std::vector<Submission> drained_;  // scratch
+  bool finished_any_ = false;
+  Backends backends_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/backend/registry.h"
+#include "core/backend/ring/ring_backend.h"
+#include "core/plan/fusion.h"
+#include "core/runtime/backends.h"
+
+namespace ciranda {
+
+struct EngineOptions {
+  // Also drive from the background thread while user threads compute: pays only with free cores.
+  bool overlap = false;
+  // How long a blocked caller looks for news before it sleeps. 0 when ranks outnumber cores. Longer
+  // than a sleeper takes to wake (20 to 50 us): with less, two ranks that answer each other stay
+  // asleep in turns (4 bytes then take 40 us instead of 4).
+  std::uint64_t spin_ns = 100'000;
+  std::uint64_t stall_warning_ns = 60'000'000'000;  // 0: never warn
+  std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
+  std::size_t cache_entries = kCacheEntriesDefault;
+  FusionLimits fusion;
+  Operations operations;
+  RingOptions ring;                                            // between hosts
+  std::span<const BackendEntry> backends = backend_entries();  // those that need a library
+  std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel
+  std::string timeline_path;                     // empty: none
+  std::function<void(const std::string&)> warn;  // one sentence; called from any thread
+};
+
+// Where this rank's time in blocking calls went, and what was moved; since the start.
+struct EngineStats {
+  std::uint64_t waiting_ns = 0;        // blocked on other ranks
+  std::uint64_t communicating_ns = 0;  // copying and reducing
+  std::uint64_t operations = 0;
+  std::uint64_t bytes = 0;  // payload of finished operations on this rank
+};
+
+// An operation of this rank that is not finished, for error reports.
+struct PendingOperation {
+  OpKind kind = OpKind::kAllreduce;
+  std::string name;
+  std::vector<Rank> missing;  // ranks that had not submitted it
+};
+
+}  // namespace ciranda

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/negotiate/negotiator.h"
+#include "core/runtime/carrier.h"
+#include "core/runtime/rank_context.h"
+#include "core/transport/shm_log.h"
+
+namespace ciranda {
+
+// Requests of this rank out, and the frames of all ranks in, in the one order. On one host the log
+// is that order. On several it also takes frames to the host's first rank, which carries them to
+// the order and brings them back.
+//
+// One thread at a time. Never blocks.
+class FrameExchange {
+ public:
+  // Both outlive it.
+  FrameExchange(RankContext& rank, const Negotiator& negotiator, std::uint64_t patience_ns);
+
+  // Goes out with the next send(); at once where the frame is full.
+  void add(Request request);
+  // Appends what the log has room for, in order. True if that was anything.
+  bool send();
+  // The last frame of this rank, after all others. False: no room yet.
+  bool say_goodbye();
+
+  // Hands the frames of the order that are there to `handle`, one by one, until it gives false.
+  // True if there was any, also one that is still on its way to other hosts.
+  using Handle = std::function<bool(Rank from, std::span<const std::byte> frame)>;
+  bool read(const Handle& handle);
+  bool unread() const { return log_.readable(); }
+  // This rank reads no further.
+  void retire() { log_.retire(); }
+
+  // Frames of this rank wait for room in the log.
+  bool unsent() const { return !unsent_.empty(); }
+  // Of operations that have ended.
+  void drop_unsent() { unsent_.clear(); }
+  // The same, or frames that it carries wait.
+  bool stuck() const { return unsent() || (carrier_ && !carrier_->idle()); }
+  // Local ranks that have read less than this one, appended to `out`: they make room.
+  void lagging(std::vector<Rank>& out) const;
+  // Those of them that something waits for.
+  void blocked_on(std::vector<Rank>& out) const {
+    if (stuck()) lagging(out);
+  }
+
+  // Carries frames to other hosts and back. An error names the first rank of the host that is lost,
+  // lost_host() its number. True if anything moved.
+  Result<bool> carry();
+  int lost_host() const { return carrier_->lost_host(); }
+  // What the lost host sent before it was lost goes to the log.
+  void take_last_words(int host);
+  // That host said goodbye before.
+  void part_with(int host) { carrier_->part_with(host); }
+  // As carry()'s, where another host's kernel has answered nothing for `limit_ms`.
+  Status check_answers(std::uint64_t limit_ms);
+  // Best effort; what other hosts told, if they did.
+  void tell_failure(const Error& why);
+  const Error* told_failure() const;
+
+  // On several hosts: that rank has said goodbye, which may not be in the order yet.
+  bool leaving(int local) const { return leaving_[static_cast<std::size_t>(local)]; }
+  // What this rank and its host had to say has got where it is needed. Peers must hear of a goodbye
+  // before they see a socket closed.
+  bool carried_everything() const;
+
+  // Appends what carry() waits for.
+  void watched(std::vector<Watched>& out) const;
+  // Closes the connections. Async-signal-safe.
+  void close() noexcept;
+
+ private:
+  bool append(std::span<const std::byte> frame);
+  bool departed(std::span<const Rank> ranks) const;
+  bool departed(Rank rank) const { return departed(std::span(&rank, 1)); }
+  Carrier::Deliver into_log();
+
+  RankContext& rank_;
+  const Negotiator& negotiator_;
+  ShmLog log_;
+  std::unique_ptr<Carrier> carrier_;  // the first rank of one of several hosts
+  std::vector<bool> leaving_;         // by local rank
+  Frame frame_;
+  std::size_t frame_bytes_ = 0;
+  std::deque<std::vector<std::byte>> unsent_;  // frames the full log refused
+  std::vector<std::byte> encoded_;             // scratch
+};
+
+}  // namespace ciranda

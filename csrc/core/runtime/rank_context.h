@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/runtime/engine_options.h"
+#include "core/runtime/segment_table.h"
+#include "core/runtime/submission_queue.h"
+#include "core/runtime/timeline.h"
+#include "core/transport/control_block.h"
+#include "core/transport/local_mesh.h"
+#include "core/transport/peer_bells.h"
+#include "core/transport/remote_mesh.h"
+#include "core/transport/socket_set.h"
+
+namespace ciranda {
+
+// What the parts of one rank's engine share: constant after construction, or thread-safe by itself,
+// but for `remote.links` and the arming of `sockets`, which belong to whoever has the seat.
+struct RankContext {
+  RankContext(LocalMesh local, RemoteMesh others, EngineOptions how)
+      : mesh(std::move(local)),
+        remote(std::move(others)),
+        options(std::move(how)),
+        control(mesh.control.data(), mesh.size),
+        bells(control, mesh),
+        segments(mesh) {
+    if (!options.timeline_path.empty()) {
+      timeline = std::make_unique<Timeline>(options.timeline_path, rank());
+    }
+  }
+
+  Rank rank() const { return remote.self; }
+  int size() const { return remote.size(); }
+  const std::vector<Rank>& local_ranks() const { return remote.local_ranks(); }
+  Rank global(int local) const { return local_ranks()[static_cast<std::size_t>(local)]; }
+  bool one_host() const { return remote.hosts.size() == 1; }
+  // Carries the frames of its host.
+  bool first_of_several_hosts() const { return !one_host() && mesh.self == 0; }
+  LocalMesh::Peer& peer(int local) { return mesh.peers[static_cast<std::size_t>(local)]; }
+  RankFlags& flags() const { return control.flags(mesh.self); }
+
+  LocalMesh mesh;
+  RemoteMesh remote;
+  const EngineOptions options;
+  const ControlBlock control;
+  const PeerBells bells;
+  SegmentTable segments;
+  SubmissionQueue queue;
+  SocketSet sockets;                   // on which the background thread sleeps
+  std::unique_ptr<Timeline> timeline;  // null: none
+
+  struct Counters {
+    std::atomic<std::uint64_t> waiting_ns{0}, communicating_ns{0}, operations{0}, bytes{0};
+  } counters;
+};
+
+}  // namespace ciranda
