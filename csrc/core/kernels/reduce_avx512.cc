@@ -1,7 +1,10 @@
 // Compiled with options of its own (kernels.cmake) and run only where variants_x86.cc allows it.
 #include <immintrin.h>
 
-#include "core/kernels/loops.h"
+#include "core/kernels/add_arrived_loops.h"
+#include "core/kernels/cast_loops.h"
+#include "core/kernels/reduce_loops.h"
+#include "core/kernels/square_loops.h"
 #include "core/kernels/update_loops.h"
 
 namespace ciranda::kernels {

@@ -1,5 +1,8 @@
 // The reference for the bits: no instruction set but what the compiler may assume anyway.
-#include "core/kernels/loops.h"
+#include "core/kernels/add_arrived_loops.h"
+#include "core/kernels/cast_loops.h"
+#include "core/kernels/reduce_loops.h"
+#include "core/kernels/square_loops.h"
 #include "core/kernels/update_loops.h"
 
 namespace ciranda::kernels {
