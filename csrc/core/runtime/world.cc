@@ -4,6 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/transport/job_key.h"
+#include "core/transport/local_meeting.h"
 #include "core/transport/remote_mesh.h"
 
 namespace ciranda {

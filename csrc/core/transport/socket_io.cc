@@ -26,6 +26,14 @@ Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns) {
   }
 }
 
+Result<std::array<Fd, 2>> make_packet_sockets() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    return Error::from_errno("socketpair", errno);
+  }
+  return std::array<Fd, 2>{Fd(ends[0]), Fd(ends[1])};
+}
+
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   CIRANDA_ASSERT(fds.size() <= kDescriptorsPerPacketMax);
   iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};

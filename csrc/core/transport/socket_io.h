@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,6 +25,9 @@ struct Packet {
   std::vector<Fd> fds;
 };
 Result<Packet> receive_packet(int socket, std::span<std::byte> buffer);
+
+// Two connected ends, non-blocking.
+Result<std::array<Fd, 2>> make_packet_sockets();
 
 // A socket of which news is waited for.
 struct Watched {

@@ -1,0 +1,135 @@
+#include "core/transport/job_folder.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/transport/users.h"
+
+namespace ciranda {
+namespace {
+
+constexpr const char* kSocketName = "local";
+constexpr std::uint64_t kConnectRetryMs = 2;  // start-up only: rank 0 may not listen yet
+
+Error invalid(std::string text) {
+  return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
+}
+
+Result<sockaddr_un> socket_address(const std::string& folder) {
+  const std::string path = folder + "/" + kSocketName;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return invalid("the job folder's path is too long for a Unix socket (" +
+                   std::to_string(path.size()) + " bytes, at most " +
+                   std::to_string(sizeof address.sun_path - 1) + "): " + path);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Status check_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Error::from_errno("cannot create the job folder " + folder, errno);
+  }
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0) {
+    return Error::from_errno("cannot look at the job folder " + folder, errno);
+  }
+  if (facts.st_uid != ::geteuid()) {
+    return invalid(
+        "the job folder " + folder + " belongs to " + name_of_user(facts.st_uid) +
+        ", who can make it first where its place is known; set XDG_RUNTIME_DIR, or "
+        "CIRANDA_JOB_DIR for all ranks of this host, to a folder that only you can write");
+  }
+  if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0) {
+    return invalid("the job folder " + folder +
+                   " is not a private directory of this user; remove it or make it mode 0700");
+  }
+  return {};
+}
+
+}  // namespace
+
+JobFolder::JobFolder(std::string folder, std::string job_id)
+    : folder_(std::move(folder)), job_id_(std::move(job_id)) {}
+
+JobFolder::~JobFolder() {
+  if (bound_) {
+    ::unlink(address_.sun_path);
+    if (made_) ::rmdir(folder_.c_str());
+  }
+  // Closing would not do: a process forked meanwhile holds the same lock.
+  if (claim_.valid()) ::flock(claim_.get(), LOCK_UN);
+}
+
+Status JobFolder::listen(int callers) {
+  made_ = ::access(folder_.c_str(), F_OK) != 0;
+  CIRANDA_TRY(check_folder(folder_));
+  auto address = socket_address(folder_);
+  if (!address) return address.error();
+  address_ = address.value();
+  CIRANDA_TRY(claim());
+  listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.valid()) return Error::from_errno("socket", errno);
+  ::unlink(address_.sun_path);  // of a job that was killed while it started
+  if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof address_) != 0) {
+    return Error::from_errno("cannot bind " + std::string(address_.sun_path), errno);
+  }
+  bound_ = true;
+  if (::listen(listener_.get(), callers) != 0) return Error::from_errno("listen", errno);
+  return {};
+}
+
+// Only one rank 0 may unlink and bind the socket. The lock is on the folder itself, so it leaves
+// no file behind, and the kernel drops it when its owner dies.
+Status JobFolder::claim() {
+  Fd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) {
+    return Error::from_errno("cannot open the job folder " + folder_, errno);
+  }
+  if (::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
+    claim_ = std::move(folder);
+  } else if (errno == EWOULDBLOCK) {
+    return invalid("another process is already rank 0 in the job folder " + folder_ +
+                   "; this one is rank 0 of job '" + job_id_ +
+                   "' too: start every rank once, or give this job a folder of its own "
+                   "(CIRANDA_JOB_DIR)");
+  }  // else: a file system without locks; a second rank 0 goes unnoticed there
+  return {};
+}
+
+Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
+                                 std::uint64_t timeout_ms) {
+  auto address = socket_address(folder);
+  if (!address) return address.error();
+  for (;;) {
+    Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket.valid()) return Error::from_errno("socket", errno);
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.value()),
+                  sizeof(sockaddr_un)) == 0) {
+      return socket;
+    }
+    if (errno != ENOENT && errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+      return Error::from_errno("cannot connect to " + std::string(address.value().sun_path), errno);
+    }
+    if (monotonic_ns() >= deadline_ns) {
+      return Error{.code = ErrorCode::kTimeout,
+                   .text = "rank 0 did not show up at " + std::string(address.value().sun_path) +
+                           " within " + std::to_string(timeout_ms / 1000) + " s",
+                   .rank = 0};
+    }
+    ::poll(nullptr, 0, static_cast<int>(kConnectRetryMs));
+  }
+}
+
+}  // namespace ciranda

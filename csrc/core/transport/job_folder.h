@@ -1,0 +1,45 @@
+#pragma once
+
+#include <sys/un.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/transport/fd.h"
+
+namespace ciranda {
+
+// The folder where the ranks of one job and host meet, from rank 0's side: it must be private (mode
+// 0700, same user) and is created when missing. Only one rank 0 at a time listens there; at its end
+// the socket is gone, and so is a folder that it made: nothing is left behind.
+class JobFolder {
+ public:
+  // `job_id` is for a sentence to a second rank 0.
+  JobFolder(std::string folder, std::string job_id);
+  ~JobFolder();
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
+
+  // Once: listens for `callers`.
+  Status listen(int callers);
+  int listener() const { return listener_.get(); }
+
+ private:
+  Status claim();
+
+  const std::string folder_;
+  const std::string job_id_;
+  sockaddr_un address_{};
+  bool made_ = false;
+  bool bound_ = false;
+  Fd claim_;  // the folder, locked
+  Fd listener_;
+};
+
+// The other ranks' side: waits until rank 0 listens in `folder`. `timeout_ms` is for the sentence
+// of kTimeout, at the deadline (monotonic_ns).
+Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
+                                 std::uint64_t timeout_ms);
+
+}  // namespace ciranda
