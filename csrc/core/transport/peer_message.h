@@ -11,7 +11,7 @@ namespace ciranda {
 // Messages between the ranks of a host, over the sockets of LocalMesh: each brings a descriptor of
 // memory.
 struct PeerMessage {
-  // While hosts meet, the memory holds a letter: see remote_mesh.cc.
+  // While hosts meet, the memory holds a letter: see host_speaker.cc.
   enum class Kind : std::uint32_t { kSegment = 1, kIntroduction = 2, kRoll = 3, kRefused = 4 };
   Kind kind = Kind::kSegment;
   std::uint32_t segment = 0;  // kSegment: the sender's number for it; else the letter's bytes

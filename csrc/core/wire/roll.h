@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/wire/handshake.h"
+#include "core/wire/introduction.h"
+
+namespace ciranda {
+
+// What all ranks know once the hosts of a job have met.
+struct Roll {
+  MeetingId meeting = {};
+  std::vector<Introduction> ranks = {};  // by rank, without settings: they are the same
+  Hosts hosts = {};
+};
+
+// kInvalidArgument: the introductions contradict each other, see seat(). Each rank's is there.
+Result<Roll> make_roll(const MeetingId& meeting, std::vector<Introduction> ranks);
+
+void encode(const Roll& roll, std::vector<std::byte>& out);
+// Of a job of `size` ranks. kMalformed names rank 0, which sent it.
+Result<Roll> decode_roll_of(std::span<const std::byte> bytes, int size);
+
+// How rank 0 makes it: it hears of the ranks host by host.
+class RollCall {
+ public:
+  explicit RollCall(int size) : ranks_(static_cast<std::size_t>(size)), missing_(size) {}
+
+  // kInvalidArgument names a rank that is none of the job's, or that was there already.
+  Status enter(std::span<const Introduction> host);
+  // They may come again.
+  void strike(std::span<const Rank> ranks);
+
+  bool is_complete() const { return missing_ == 0; }
+  std::vector<Rank> missing() const;
+  const std::vector<Introduction>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<Introduction> ranks_;  // size 0: not heard of yet
+  int missing_;
+};
+
+}  // namespace ciranda
