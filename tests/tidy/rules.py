@@ -124,6 +124,11 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/kernels/reduce_portable.cc": "tests/cpp/kernels/reduce_test.cc",
     "csrc/core/kernels/variants_portable.cc": "tests/cpp/kernels/reduce_test.cc",
     "csrc/core/kernels/variants_x86.cc": "tests/cpp/kernels/reduce_test.cc",
+    # Parts of read_config(), which tests call with the environment of a whole process.
+    "csrc/core/runtime/environment.cc": "tests/cpp/runtime/config_test.cc",
+    "csrc/core/runtime/operations_config.cc": "tests/cpp/runtime/config_test.cc",
+    "csrc/core/runtime/remote_config.cc": "tests/cpp/runtime/config_test.cc",
+    "csrc/core/runtime/starter.cc": "tests/cpp/runtime/config_test.cc",
     # They mean something only together, with ranks that run.
     "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
     "csrc/core/backend/nccl/nccl_communicator.cc": "tests/cpp/backend/nccl/nccl_backend_test.cc",

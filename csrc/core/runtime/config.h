@@ -1,37 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/runtime/engine.h"
-#include "core/transport/tcp.h"
+#include "core/runtime/environment.h"
+#include "core/runtime/remote_config.h"
+#include "core/runtime/starter.h"
 
 namespace ciranda {
-
-// This rank's place in the job, as its starter told it.
-struct Place {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;
-  int local_size = 1;
-  int cross_rank = 0;
-  int cross_size = 1;
-};
-
-// How the ranks of several hosts find and trust each other.
-struct RemoteConfig {
-  Endpoint rendezvous;   // where rank 0 listens; CIRANDA_RENDEZVOUS, or MASTER_ADDR and a port
-  int listener_fd = -1;  // rank 0: inherited, listening; CIRANDA_RENDEZVOUS_FD
-  int key_fd = -1;       // inherited, gives the job's key; CIRANDA_KEY_FD
-  std::string key_file;  // else the file with it; CIRANDA_KEY_FILE
-  std::string nic;       // CIRANDA_NIC
-  PortRange ports;       // CIRANDA_PORT_RANGE
-  bool tls = false;      // CIRANDA_TLS
-};
 
 // Every knob of the runtime: docs/configuration.md lists name, default and bounds.
 struct Config {
@@ -47,9 +27,6 @@ struct Config {
   EngineOptions engine;                     // CIRANDA_CPU_OPERATIONS, CIRANDA_GPU_OPERATIONS, …
   std::vector<std::string> warnings;        // a sentence each, for the first rank to say
 };
-
-// A source of variables: null when not set. The process environment in production.
-using Getenv = std::function<const char*(const char* name)>;
 
 // Reads the environment of whoever started this process: ciranda run, torchrun, horovodrun,
 // mpirun (Open MPI), MPICH/PMI, srun, in this order; without any, a world of one rank. `cores`:
