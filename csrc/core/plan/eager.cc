@@ -25,57 +25,72 @@ int doubling_rounds(int participants) {
   return log2_up(core) + (core < participants ? 2 : 0);
 }
 
+// In recursive doubling the first `core` participants, a power of two, exchange in pairs ever
+// farther apart. Participant core + i is folded into i before, and told the result after.
+struct Fold {
+  int self;
+  int core;
+  int participants;
+
+  bool folds() const { return core < participants; }
+  bool is_folded() const { return self >= core; }
+  // The other side of the fold, if there is one.
+  bool has_other() const { return is_folded() || self + core < participants; }
+  int other() const { return is_folded() ? self - core : self + core; }
+};
+
+Step fold_step(const Fold& fold, const Piece& input, const Piece& output, std::uint32_t chunks) {
+  if (!fold.has_other()) return {};
+  if (fold.is_folded()) {
+    return {.send = {.to = fold.other(), .piece = input, .after_chunks = chunks}};
+  }
+  return {.receive = {.from = fold.other(),
+                      .piece = output,
+                      .apply = Apply::kReduceOwnFirst,
+                      .own = input,
+                      .after_chunks = chunks}};
+}
+
+Step unfold_step(const Fold& fold, const Piece& output, std::uint32_t after_receives) {
+  if (!fold.has_other()) return {};
+  if (fold.is_folded()) return {.receive = {.from = fold.other(), .piece = output}};
+  return {.send = {.to = fold.other(), .piece = output, .after_receives = after_receives}};
+}
+
 Step doubling_step(const Layout& layout, int channel, const Turn& turn) {
   const int n = layout.collective.participants;
   const int self = layout.self;
-  const int core = doubling(n);  // these exchange; participant core + i is folded into i
-  const bool folds = core < n;
+  const Fold fold{.self = self, .core = doubling(n), .participants = n};
   const Range range = layout.segment(layout.whole(), channel, turn.segment);
   const Piece input = at(Space::kInput, range);
   const Piece output = at(Space::kOutput, range);
   const std::uint32_t chunks = turn.segment + 1;
 
-  Step step;
   if (n == 1) {
-    step.send = {.to = self, .piece = input, .after_chunks = chunks};
-    step.receive = {.from = self, .piece = output, .completes = true};
-    return step;
+    return {.send = {.to = self, .piece = input, .after_chunks = chunks},
+            .receive = {.from = self, .piece = output, .completes = true}};
   }
-  if (folds && turn.round == 0) {
-    if (self >= core) {
-      step.send = {.to = self - core, .piece = input, .after_chunks = chunks};
-    } else if (self + core < n) {
-      step.receive = {.from = self + core,
-                      .piece = output,
-                      .apply = Apply::kReduceOwnFirst,
-                      .own = input,
-                      .after_chunks = chunks};
-    }
-    return step;
+  if (fold.folds() && turn.round == 0) return fold_step(fold, input, output, chunks);
+  if (fold.folds() && turn.round == doubling_rounds(n) - 1) {
+    return unfold_step(fold, output, turn.round_ago);
   }
-  if (folds && turn.round == doubling_rounds(n) - 1) {
-    if (self >= core) {
-      step.receive = {.from = self - core, .piece = output};
-    } else if (self + core < n) {
-      step.send = {.to = self + core, .piece = output, .after_receives = turn.round_ago};
-    }
-    return step;
-  }
-  if (self >= core) return step;
-  const int exchange = turn.round - (folds ? 1 : 0);
+  if (fold.is_folded()) return {};
+  const int exchange = turn.round - (fold.folds() ? 1 : 0);
   const int partner = self ^ (1 << exchange);
-  const bool untouched = exchange == 0 && self + core >= n;
+  const bool untouched = exchange == 0 && !fold.has_other();
   const Piece own = untouched ? input : output;
-  step.send = {
-      .to = partner, .piece = own, .after_receives = turn.round_ago, .after_chunks = chunks};
-  step.receive = {.from = partner,
+  return {
+      .send = {.to = partner,
+               .piece = own,
+               .after_receives = turn.round_ago,
+               .after_chunks = chunks},
+      .receive = {.from = partner,
                   .piece = output,
                   .apply = self < partner ? Apply::kReduceOwnFirst : Apply::kReduceReceivedFirst,
                   .own = own,
-                  .completes = 2 << exchange == core,
+                  .completes = 2 << exchange == fold.core,
                   .after_sends = turn.index + 1,
-                  .after_chunks = chunks};
-  return step;
+                  .after_chunks = chunks}};
 }
 
 Step binomial_step(const Layout& layout, int channel, const Turn& turn) {
