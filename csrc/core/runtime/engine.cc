@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/wire/request_check.h"
 
 namespace ciranda {
 namespace {

@@ -118,7 +118,7 @@ struct Frame {
 };
 
 // Appends the frame's bytes to `out`. Asserts the limits of wire/types.h: callers check them with
-// check_limits first.
+// check_limits (request_check.h) first.
 void encode(const Frame& frame, std::vector<std::byte>& out);
 
 // Never throws; allocates only what the bytes can hold. kMalformed names field and offset.
@@ -130,16 +130,14 @@ Status decode_frame(std::span<const std::byte> bytes, Frame& frame);
 // What kind of frame begins so, without a look at the rest. nullopt: it is none.
 std::optional<FrameKind> kind_of(std::span<const std::byte> frame);
 
-// kLimit with one sentence that names the limit, the tensor and the value, if `spec` and
-// `contribution` do not fit the wire format; kInvalidArgument, if they contradict themselves (a
-// broadcast without root, an allgather whose first dimension is not kAnyRows, a negative size).
-Status check_limits(const RequestSpec& spec, const Contribution& contribution);
-
 // Bytes that `request` takes within a frame. Requests fit one frame while their sum plus
 // kFrameHeaderBytes is at most kFrameBytesMax and their number at most kRequestsPerFrameMax.
 std::size_t encoded_bytes(const Request& request);
 // The same of one operation of a kReady frame, whose header takes kFrameHeaderBytes too.
 std::size_t encoded_bytes(const ReadyOp& ready);
+// Of a frame with that Request alone, with the longest occurrence, so that it holds for every
+// later sending too.
+std::size_t frame_bytes_max(const RequestSpec& spec, const Contribution& contribution);
 
 // "float32 [3, 4]"; kAnyRows prints as "*".
 std::string to_string(const TensorSpec& spec);

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "core/wire/request_check.h"
 
 namespace ciranda {
 namespace {
@@ -18,10 +18,6 @@ std::vector<std::byte> encoded(const Frame& frame) {
   std::vector<std::byte> out;
   encode(frame, out);
   return out;
-}
-
-RequestSpec allreduce(std::string name, Shape shape = {3, 4}) {
-  return {.name = std::move(name), .tensors = {{.shape = std::move(shape)}}};
 }
 
 // Random, but within the rules.
@@ -223,123 +219,6 @@ TEST(Frame, LooksLikeTheExampleInTheDocs) {
 
 TEST(Frame, OfAKnownRequestTakesFiveBytes) {
   EXPECT_EQ(encoded({.requests = {{.cache_id = 100, .contribution = {.token = 100}}}}).size(), 5u);
-}
-
-TEST(Limits, RefuseANegativeNumberOfRows) {
-  RequestSpec spec{.name = "x", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows}}}};
-  EXPECT_TRUE(check_limits(spec, {.rows = {0}}).ok());
-  EXPECT_EQ(check_limits(spec, {.rows = {-1}}).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(check_limits(spec, {.rows = {0}, .digest = Digest{}}).ok());
-  EXPECT_EQ(check_limits(spec, {.digest = Digest{}}).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(check_limits(spec, {.rows = {kTensorBytesMax + 1}}).error().code, ErrorCode::kLimit);
-}
-
-TEST(Limits, NameTheLimitTheTensorAndTheValue) {
-  const Status name = check_limits(allreduce(std::string(257, 'n')), {});
-  EXPECT_EQ(name.error().code, ErrorCode::kLimit);
-  EXPECT_NE(name.error().text.find("bytes of the name 257 exceeds the limit of 256"),
-            std::string::npos);
-
-  const Status dims = check_limits(allreduce("deep", Shape(17, 1)), {});
-  EXPECT_EQ(dims.error().text,
-            "allreduce 'deep': tensor 0: number of dimensions 17 exceeds the limit of 16");
-  EXPECT_EQ(dims.error().tensor, "deep");
-
-  RequestSpec group = allreduce("many");
-  group.tensors.resize(kTensorsPerRequestMax + 1);
-  EXPECT_EQ(check_limits(group, {}).error().code, ErrorCode::kLimit);
-}
-
-TEST(Limits, RefuseSizesThatOverflow) {
-  const std::int64_t big = 1ll << 38;
-  EXPECT_TRUE(check_limits(allreduce("x", {big}), {}).ok());
-  EXPECT_EQ(check_limits(allreduce("x", {big, 2}), {}).error().code, ErrorCode::kLimit);
-  EXPECT_EQ(check_limits(allreduce("x", {big, big, big, big}), {}).error().code, ErrorCode::kLimit);
-  EXPECT_TRUE(check_limits(allreduce("x", {big, big, 0}), {}).ok());
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  EXPECT_EQ(check_limits(allreduce("x", {most}), {}).error().code, ErrorCode::kLimit);
-}
-
-TEST(Limits, RefuseADescriptionLargerThanAFrame) {
-  RequestSpec group = allreduce("wide", Shape(16, 1));
-  group.tensors.resize(kTensorsPerRequestMax, group.tensors[0]);
-  EXPECT_TRUE(check_limits(group, {}).ok());
-  for (TensorSpec& tensor : group.tensors)
-    tensor.shape = Shape(16, 1'000'000'000), tensor.shape[15] = 0;
-  EXPECT_EQ(check_limits(group, {}).error().code, ErrorCode::kLimit);
-}
-
-TEST(Limits, RefuseASpecThatContradictsItself) {
-  const auto refused = [](const RequestSpec& spec) {
-    const Status status = check_limits(spec, {});
-    return !status.ok() && status.error().code == ErrorCode::kInvalidArgument;
-  };
-  const TensorSpec plain{.shape = {2}};
-  const TensorSpec open{.shape = {kAnyRows, 2}};
-  EXPECT_TRUE(refused({.name = "no tensor"}));
-  EXPECT_TRUE(refused({.name = "x", .kind = OpKind::kBarrier, .tensors = {plain}}));
-  EXPECT_TRUE(refused({.name = "no root", .kind = OpKind::kBroadcast, .tensors = {plain}}));
-  EXPECT_TRUE(refused({.name = "a root", .root = 0, .tensors = {plain}}));
-  EXPECT_TRUE(refused({.name = "closed rows", .kind = OpKind::kAllgather, .tensors = {plain}}));
-  EXPECT_TRUE(refused({.name = "0-dim", .kind = OpKind::kAllgather, .tensors = {{}}}));
-  EXPECT_TRUE(refused({.name = "open rows", .tensors = {open}}));
-  EXPECT_TRUE(refused({.name = "x", .kind = OpKind::kAlltoall, .tensors = {open, open}}));
-  EXPECT_TRUE(refused({.name = "nan", .prescale = std::nan(""), .tensors = {plain}}));
-  EXPECT_TRUE(refused({.name = "x",
-                       .kind = OpKind::kBroadcast,
-                       .op = ReduceOp::kMax,
-                       .root = 0,
-                       .tensors = {plain}}));
-  EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
-}
-
-TEST(Limits, RefuseABackendWhereItMeansNothing) {
-  const auto refusal = [](const RequestSpec& spec) {
-    const Status status = check_limits(spec, {});
-    return status.ok() ? "" : status.error().text;
-  };
-  EXPECT_EQ(refusal({.name = "x", .backend = BackendId::kGloo, .tensors = {{}}}), "");
-  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kGloo, .tensors = {{}}}),
-            "");
-  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kNccl, .tensors = {{}}}),
-            "allreduce 'x': the arena is no memory of a GPU");
-  EXPECT_EQ(refusal({.name = "b", .kind = OpKind::kBarrier, .backend = BackendId::kNccl}),
-            "barrier 'b': it moves no data, so nccl has no part in it");
-  EXPECT_EQ(refusal({.name = "x",
-                     .wire_dtype = DType::kFloat16,
-                     .backend = BackendId::kGloo,
-                     .tensors = {{}}}),
-            "allreduce 'x': gloo has no wire dtype, and it is float16");
-}
-
-TEST(Limits, RefuseAWireDtypeWhereItMeansNothing) {
-  const auto refusal = [](RequestSpec spec) {
-    spec.wire_dtype = spec.wire_dtype.value_or(DType::kBFloat16);
-    const Status status = check_limits(spec, {});
-    return status.ok() ? "" : status.error().text;
-  };
-  const TensorSpec floats{.shape = {2}};
-  EXPECT_EQ(refusal({.name = "w", .tensors = {floats}}), "");
-  EXPECT_EQ(refusal({.name = "w", .wire_dtype = DType::kFloat32, .tensors = {floats}}),
-            "allreduce 'w': its wire dtype is float32; it should be float16 or bfloat16");
-  EXPECT_EQ(refusal({.name = "w", .op = ReduceOp::kMax, .tensors = {floats}}),
-            "allreduce 'w': only the Sum and the Average of an allreduce travel as bfloat16");
-  EXPECT_EQ(refusal({.name = "w", .tensors = {floats, {.dtype = DType::kFloat64}}}),
-            "allreduce 'w': only float32 tensors travel as bfloat16, not float64");
-}
-
-TEST(Limits, LetOnlyNcclReduceFloat8) {
-  const TensorSpec tensor{.dtype = DType::kFloat8E4M3, .shape = {2}};
-  const auto refusal = [](const RequestSpec& spec) {
-    const Status status = check_limits(spec, {});
-    return status.ok() ? "" : status.error().text;
-  };
-  EXPECT_EQ(refusal({.name = "w", .tensors = {tensor}}),
-            "allreduce 'w': the CPU does not reduce float8_e4m3fn; convert the tensor to bfloat16, "
-            "or reduce it on GPUs by NCCL 2.24 or newer");
-  EXPECT_NE(refusal({.name = "w", .backend = BackendId::kGloo, .tensors = {tensor}}), "");
-  EXPECT_EQ(refusal({.name = "w", .backend = BackendId::kNccl, .tensors = {tensor}}), "");
-  EXPECT_EQ(refusal({.name = "w", .kind = OpKind::kBroadcast, .root = 0, .tensors = {tensor}}), "");
 }
 
 TEST(TensorSpec, PrintsDtypeAndSizes) {
