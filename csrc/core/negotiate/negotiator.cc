@@ -25,7 +25,7 @@ class Negotiator::Impl {
   CacheId known(const RequestSpec& spec) const { return cache_.find(spec); }
   std::vector<StalledOp> waiting() const;
   const std::vector<Rank>& departed() const { return departed_; }
-  bool may_join(const KnownOp& op) const;
+  bool may_aggregate(const KnownOp& op) const;
 
  private:
   bool has_left(Rank rank) const {
@@ -115,7 +115,7 @@ Status Negotiator::Impl::handle_request(Rank from, Request& request, std::uint64
   return {};
 }
 
-bool Negotiator::Impl::may_join(const KnownOp& op) const {
+bool Negotiator::Impl::may_aggregate(const KnownOp& op) const {
   const ResponseCache::Entry* entry = cache_.find(op.cache_id);
   return entry != nullptr && !takes_rows(entry->spec->kind) && departed_.empty() &&
          entry->name->failed.empty() && readiness_.find(*entry->name, op.occurrence) == nullptr;
@@ -132,11 +132,11 @@ Status Negotiator::Impl::handle_ready(Rank from, Frame& frame, std::uint64_t tic
   const bool of_own = of_all || frame.host == host_;
   for (ReadyOp& ready : frame.ready) {
     if (ready.contributions.size() != (of_own ? hosts_[own].size() : 0))
-      return violation(from, "a joined request does not have what this host's ranks contributed");
+      return violation(from, "a ready operation does not have what this host's ranks contributed");
     const auto contribution = [&](std::size_t host, std::size_t local) {
       return host == own ? std::move(ready.contributions[local]) : Contribution{};
     };
-    if (of_all && may_join(ready.op)) {
+    if (of_all && may_aggregate(ready.op)) {
       const ResponseCache::Entry& entry = *cache_.use(ready.op.cache_id);
       Response& response = out.emplace_back();
       response.index = next_index_++;
@@ -354,8 +354,8 @@ Status Negotiator::handle_frame(Rank from, std::span<const std::byte> frame, std
 CacheId Negotiator::known(const RequestSpec& spec) const {
   return impl_->known(spec);
 }
-bool Negotiator::may_join(const KnownOp& op) const {
-  return impl_->may_join(op);
+bool Negotiator::may_aggregate(const KnownOp& op) const {
+  return impl_->may_aggregate(op);
 }
 std::vector<StalledOp> Negotiator::waiting() const {
   return impl_->waiting();

@@ -37,9 +37,9 @@ class Negotiator {
   // The number under which `spec` is known now, or kNoCacheId. O(1), no allocation.
   CacheId known(const RequestSpec& spec) const;
 
-  // Whether the Requests of `op` may be joined: its number stands for a spec without rows, all
+  // Whether the Requests of `op` may be aggregated: its number stands for a spec without rows, all
   // ranks are there, and nothing is pending or failed under its name. O(1), no allocation.
-  bool may_join(const KnownOp& op) const;
+  bool may_aggregate(const KnownOp& op) const;
 
   // Operations submitted by some ranks but not by all, oldest first.
   std::vector<StalledOp> waiting() const;

@@ -32,7 +32,7 @@ struct Response {
   // The number under which the spec is known from here on (kRun only), or kNoCacheId.
   CacheId cache_id = kNoCacheId;
   // Ascending by rank. Missing: ranks that had not submitted (kError only), and ranks of other
-  // hosts whose Requests were joined, where nothing of theirs matters.
+  // hosts whose Requests were aggregated, where nothing of theirs matters.
   std::vector<RankContribution> contributions;
   std::optional<Error> error;
   Rank resubmit_rank = kNoRank;

@@ -15,18 +15,18 @@ constexpr std::size_t kUndeliveredMax = 1024;
 
 Carrier::Carrier(std::vector<ControlConnection> control, const Hosts& hosts, int host,
                  const Negotiator& negotiator, std::uint64_t patience_ns)
-    : relay_(std::move(control), hosts, host), joiner_(hosts, host, negotiator, patience_ns) {}
+    : relay_(std::move(control), hosts, host), aggregator_(hosts, host, negotiator, patience_ns) {}
 
 Result<bool> Carrier::advance(const Deliver& deliver, std::uint64_t now_ns, bool caught_up) {
   const auto arrived = relay_.advance(
       [&](Rank from, std::span<const std::byte> frame) {
-        return joiner_.arrive(from, frame, now_ns);
+        return aggregator_.arrive(from, frame, now_ns);
       },
       room());
   if (!arrived) return arrived.error();
-  CIRANDA_TRY(joiner_.flush(now_ns, caught_up));
+  CIRANDA_TRY(aggregator_.flush(now_ns, caught_up));
   bool moved = arrived.value();
-  for (auto& outbox = joiner_.outbox(); !outbox.empty() && relay_.has_room(); moved = true) {
+  for (auto& outbox = aggregator_.outbox(); !outbox.empty() && relay_.has_room(); moved = true) {
     const CarriedFrame frame = std::move(outbox.front());
     outbox.pop_front();
     CIRANDA_TRY(relay_.send(frame.from, frame.bytes));
@@ -36,15 +36,15 @@ Result<bool> Carrier::advance(const Deliver& deliver, std::uint64_t now_ns, bool
 
 void Carrier::take_last_words(int host, const Deliver& deliver, std::uint64_t now_ns) {
   relay_.take_last_words(host, [&](Rank from, std::span<const std::byte> frame) {
-    return joiner_.arrive(from, frame, now_ns);
+    return aggregator_.arrive(from, frame, now_ns);
   });
-  (void)joiner_.flush(now_ns, /*caught_up=*/false);
+  (void)aggregator_.flush(now_ns, /*caught_up=*/false);
   hand_over(deliver);
 }
 
 bool Carrier::hand_over(const Deliver& deliver) {
   bool moved = false;
-  auto& inbox = joiner_.inbox();
+  auto& inbox = aggregator_.inbox();
   while (!inbox.empty() && deliver(inbox.front().from, inbox.front().bytes)) {
     inbox.pop_front();
     moved = true;
@@ -57,11 +57,11 @@ void Carrier::watched(std::vector<Watched>& out) const {
 }
 
 bool Carrier::idle() const {
-  return joiner_.inbox().empty() && joiner_.outbox().empty() && relay_.idle();
+  return aggregator_.inbox().empty() && aggregator_.outbox().empty() && relay_.idle();
 }
 
 std::size_t Carrier::room() const {
-  return kUndeliveredMax - std::min(kUndeliveredMax, joiner_.inbox().size());
+  return kUndeliveredMax - std::min(kUndeliveredMax, aggregator_.inbox().size());
 }
 
 }  // namespace ciranda

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/negotiate/joiner.h"
+#include "core/negotiate/aggregator.h"
 #include "core/transport/relay.h"
 
 namespace ciranda {
 
 // What the first rank of a host does for the others, where there are several: carries their frames
-// to the one order of the job, joined where that can be (Joiner), and brings the order back. On
-// host 0 it makes the order.
+// to the one order of the job, aggregated where that can be (Aggregator), and brings the order
+// back. On host 0 it makes the order.
 //
 // Never blocks; not thread-safe. Times are of monotonic_ns().
 class Carrier {
@@ -25,7 +25,7 @@ class Carrier {
 
   // A frame of a rank of this host wants its place in the order; advance() sends it.
   void submit(Rank from, std::span<const std::byte> frame, std::uint64_t now_ns) {
-    joiner_.submit(from, frame, now_ns);
+    aggregator_.submit(from, frame, now_ns);
   }
 
   // Moves all that can be moved without waiting. Frames of the order go to `deliver`, one by one;
@@ -61,7 +61,7 @@ class Carrier {
   std::size_t room() const;  // for frames that arrive
 
   Relay relay_;
-  Joiner joiner_;
+  Aggregator aggregator_;
 };
 
 }  // namespace ciranda

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
-constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Joiner
+constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Aggregator
 
 void relax_core() {
 #if defined(__x86_64__)
@@ -159,7 +159,7 @@ std::vector<PendingOperation> Cycle::pending() const {
 }
 
 std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
-  // What was to be joined is known to all, and counted from, when the first ranks of the hosts have
+  // What was to be aggregated is known to all, and counted from, when the first ranks of the hosts have
   // lost patience.
   const std::uint64_t held_ns = rank_.one_host() ? 0 : 3 * patience_ns();
   return ciranda::stall_report(negotiator_.waiting(), monotonic_ns(),

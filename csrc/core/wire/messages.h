@@ -105,7 +105,7 @@ inline constexpr int kAllHosts = -1;
 enum class FrameKind : std::uint8_t {
   kRequests = 0,
   kLeave = 1,  // this rank shuts down cleanly; nothing follows from it
-  kReady = 2,  // joined Requests; sent by the first rank of a host
+  kReady = 2,  // aggregated Requests; sent by the first rank of a host
 };
 
 // What one rank says in one piece; frames are totally ordered over all ranks.

@@ -1,5 +1,5 @@
 // The one order of all hosts: breaks when two hosts see different orders, or a frame is lost on its
-// way. What is joined is tested in negotiate/joiner_test.cc; here frames travel.
+// way. What is aggregated is tested in negotiate/aggregator_test.cc; here frames travel.
 #include "core/runtime/carrier.h"
 
 #include <functional>

@@ -1,9 +1,9 @@
-// What joining could break: ranks of different hosts that decide differently, an operation that
+// What aggregation could break: ranks of different hosts that decide differently, an operation that
 // runs before everybody is ready, a request that is held for ever, a goodbye that overtakes what
 // was said before. Random jobs on several hosts look for it; one seed is one job.
 //
-//   CIRANDA_SIM_SCHEDULES=100000 sim_tests --gtest_filter='Joined*'     more jobs
-//   CIRANDA_SIM_SEED=4711 sim_tests --gtest_filter='Joined*'            that job alone
+//   CIRANDA_SIM_SCHEDULES=100000 sim_tests --gtest_filter='Aggregated*'     more jobs
+//   CIRANDA_SIM_SEED=4711 sim_tests --gtest_filter='Aggregated*'            that job alone
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/negotiate/joiner.h"
+#include "core/negotiate/aggregator.h"
 #include "sim/network.h"
 #include "sim/seeds.h"
 
@@ -27,7 +27,7 @@ constexpr std::uint64_t kSchedules = 5'000;
 // How often things happened, so that a test can tell that they happened at all.
 struct Seen {
   std::uint64_t runs = 0;
-  std::uint64_t joined = 0;         // runs for which no Request left its host
+  std::uint64_t aggregated = 0;     // runs for which no Request left its host
   std::uint64_t held_too_long = 0;  // jobs with little patience
   std::uint64_t resubmits = 0;
   std::uint64_t mismatches = 0;
@@ -70,14 +70,14 @@ struct Member {
 };
 
 struct Host {
-  std::unique_ptr<Joiner> joiner;
+  std::unique_ptr<Aggregator> aggregator;
   std::vector<CarriedFrame> log;
   std::deque<CarriedFrame> up, down;  // to host 0, and back
 };
 
-class JoinedJob {
+class AggregatedJob {
  public:
-  JoinedJob(std::uint64_t seed, Seen& seen) : random_(seed), seen_(seen) {
+  AggregatedJob(std::uint64_t seed, Seen& seen) : random_(seed), seen_(seen) {
     const auto hosts = 2 + random_.below(3);
     std::vector<int> host_of;
     for (std::size_t host = 0; host < hosts; ++host) {
@@ -103,8 +103,8 @@ class JoinedJob {
     hosts_.resize(hosts);
     for (std::size_t host = 0; host < hosts; ++host) {
       Member& first = members_[static_cast<std::size_t>(hosts_of_[host].front())];
-      hosts_[host].joiner =
-          std::make_unique<Joiner>(hosts_of_, static_cast<int>(host), *first.negotiator, patience);
+      hosts_[host].aggregator = std::make_unique<Aggregator>(hosts_of_, static_cast<int>(host),
+                                                             *first.negotiator, patience);
     }
     write_program();
   }
@@ -133,7 +133,7 @@ class JoinedJob {
       if (member.responses != order_.size()) complain("a rank has not seen every response");
     }
     for (const Host& host : hosts_) {
-      if (host.joiner->holds()) complain("something is held after everybody has left");
+      if (host.aggregator->holds()) complain("something is held after everybody has left");
     }
     return wrong_;
   }
@@ -267,8 +267,8 @@ class JoinedJob {
   // The host's first rank finds what the member said in the log.
   bool carry(Member& member) {
     if (member.unsent.empty()) return false;
-    hosts_[static_cast<std::size_t>(member.host)].joiner->submit(member.rank, member.unsent.front(),
-                                                                 tick_);
+    hosts_[static_cast<std::size_t>(member.host)].aggregator->submit(member.rank,
+                                                                     member.unsent.front(), tick_);
     member.unsent.pop_front();
     return true;
   }
@@ -276,9 +276,10 @@ class JoinedJob {
   bool flush(std::size_t index) {
     Host& host = hosts_[index];
     const Member& first = members_[static_cast<std::size_t>(hosts_of_[index].front())];
-    check(host.joiner->flush(tick_, first.read == host.log.size()));
+    check(host.aggregator->flush(tick_, first.read == host.log.size()));
     bool moved = false;
-    for (auto& outbox = host.joiner->outbox(); !outbox.empty(); outbox.pop_front(), moved = true) {
+    for (auto& outbox = host.aggregator->outbox(); !outbox.empty();
+         outbox.pop_front(), moved = true) {
       if (index != 0) {
         host.up.push_back(outbox.front());
         continue;
@@ -287,7 +288,7 @@ class JoinedJob {
         hosts_[other].down.push_back(outbox.front());
       }
     }
-    for (auto& inbox = host.joiner->inbox(); !inbox.empty(); inbox.pop_front(), moved = true) {
+    for (auto& inbox = host.aggregator->inbox(); !inbox.empty(); inbox.pop_front(), moved = true) {
       host.log.push_back(inbox.front());
     }
     return moved;
@@ -297,12 +298,12 @@ class JoinedJob {
     Host& host = hosts_[index];
     bool moved = false;
     if (!host.up.empty()) {
-      check(hosts_[0].joiner->arrive(host.up.front().from, host.up.front().bytes, tick_));
+      check(hosts_[0].aggregator->arrive(host.up.front().from, host.up.front().bytes, tick_));
       host.up.pop_front();
       moved = true;
     }
     if (!host.down.empty() && (!moved || random_.one_in(2))) {
-      check(host.joiner->arrive(host.down.front().from, host.down.front().bytes, tick_));
+      check(host.aggregator->arrive(host.down.front().from, host.down.front().bytes, tick_));
       host.down.pop_front();
       moved = true;
     }
@@ -319,12 +320,12 @@ class JoinedJob {
     const CarriedFrame& entry = log[member.read++];
     std::vector<Response> responses;
     check(member.negotiator->handle_frame(entry.from, entry.bytes, tick_, responses));
-    const bool joined = entry.bytes[0] == std::byte{2};
-    for (const Response& response : responses) take(member, response, joined);
+    const bool aggregated = entry.bytes[0] == std::byte{2};
+    for (const Response& response : responses) take(member, response, aggregated);
     return true;
   }
 
-  void take(Member& member, const Response& response, bool joined) {
+  void take(Member& member, const Response& response, bool aggregated) {
     if (response.verdict == Response::Verdict::kResubmit) {
       if (response.resubmit_rank != member.rank || member.left) return;
       const auto found = member.outstanding.find(response.resubmit_token);
@@ -343,7 +344,7 @@ class JoinedJob {
     if (response.index == order_.size()) {
       order_.push_back(text);
       seen_.runs += response.error ? 0 : 1;
-      seen_.joined += !response.error && joined ? 1 : 0;
+      seen_.aggregated += !response.error && aggregated ? 1 : 0;
       seen_.mismatches += response.error && response.error->code == ErrorCode::kMismatch ? 1 : 0;
       seen_.left += response.error && response.error->code == ErrorCode::kRankLeft ? 1 : 0;
     } else if (order_[response.index] != text) {
@@ -404,23 +405,23 @@ class JoinedJob {
   std::string wrong_;
 };
 
-TEST(JoinedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
+TEST(AggregatedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
   const sim::Seeds seeds(kSchedules);
   Seen seen;
   for (std::uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
-    const std::string wrong = JoinedJob(seed, seen).run();
+    const std::string wrong = AggregatedJob(seed, seen).run();
     ASSERT_EQ(wrong, "") << "run it again with CIRANDA_SIM_SEED=" << seed;
   }
   if (seeds.count < kSchedules) return;
   EXPECT_GT(seen.runs, 5 * kSchedules);
-  EXPECT_GT(seen.joined, kSchedules);
+  EXPECT_GT(seen.aggregated, kSchedules);
   EXPECT_GT(seen.held_too_long, kSchedules / 10);
   EXPECT_GT(seen.resubmits, kSchedules / 10);
   EXPECT_GT(seen.mismatches, kSchedules / 10);
   EXPECT_GT(seen.left, kSchedules / 10);
   if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr) {
-    std::printf("runs %lu joined %lu impatient %lu resubmits %lu mismatches %lu left %lu\n",
-                seen.runs, seen.joined, seen.held_too_long, seen.resubmits, seen.mismatches,
+    std::printf("runs %lu aggregated %lu impatient %lu resubmits %lu mismatches %lu left %lu\n",
+                seen.runs, seen.aggregated, seen.held_too_long, seen.resubmits, seen.mismatches,
                 seen.left);
   }
 }

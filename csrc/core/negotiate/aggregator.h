@@ -25,15 +25,15 @@ struct CarriedFrame {
 // of a host make alike go on as one "ready"; those that all hosts report become one for all.
 //
 // A Request waits here until the last rank of the host has made it, and a report on host 0 until
-// the last host has. It goes on alone as soon as joining is impossible (Negotiator::may_join), so
-// that what is wrong, late or left becomes known to all as without joining; and at the latest when
-// it has waited for `patience` ticks, so that reports of stalls name the missing ranks.
+// the last host has. It goes on alone as soon as it must not wait (Negotiator::may_aggregate), so
+// that what is wrong, late or left becomes known to all as without aggregation; and at the latest
+// when it has waited for `patience` ticks, so that reports of stalls name the missing ranks.
 //
 // Host 0 makes the order: what its outbox holds. Pure: no I/O, no clock. Not thread-safe.
-class Joiner {
+class Aggregator {
  public:
-  // `hosts` and `negotiator`, this rank's own copy, live as long as the joiner.
-  Joiner(const Hosts& hosts, int host, const Negotiator& negotiator, std::uint64_t patience);
+  // `hosts` and `negotiator`, this rank's own copy, live as long as the aggregator.
+  Aggregator(const Hosts& hosts, int host, const Negotiator& negotiator, std::uint64_t patience);
 
   // A frame of a rank of this host. What does not decode goes on as it is: every rank refuses it.
   void submit(Rank from, std::span<const std::byte> frame, std::uint64_t tick);
@@ -41,7 +41,7 @@ class Joiner {
   // kMalformed, if it speaks of what this host has not reported.
   Status arrive(Rank from, std::span<const std::byte> frame, std::uint64_t tick);
 
-  // Sends on what was joined since the last call, and alone what can not be joined any more or has
+  // Sends on what was completed since the last call, and alone what must not wait any more or has
   // waited too long. `caught_up`: the negotiator has handled all that left the inbox.
   Status flush(std::uint64_t tick, bool caught_up);
 
@@ -73,14 +73,16 @@ class Joiner {
   bool orders() const { return host_ == 0; }
   const std::vector<Rank>& local_ranks() const { return hosts_[static_cast<std::size_t>(host_)]; }
   bool complete(const Submitted& op) const { return op.ranks == local_ranks().size(); }
-  bool may_join(const KnownOp& op) const { return joins_ && negotiator_.may_join(op); }
+  bool may_aggregate(const KnownOp& op) const {
+    return aggregates_ && negotiator_.may_aggregate(op);
+  }
 
-  void join(std::size_t local, Request& request, std::uint64_t tick);
+  void hold(std::size_t local, Request& request, std::uint64_t tick);
   Status count_report(int host, const KnownOp& op, std::uint64_t tick);
   void review(std::uint64_t tick, bool all);
   Status report(std::uint64_t tick);
   void send_alone();
-  void order_joined();
+  void order_complete();
   void forward(Rank from, std::vector<std::byte> bytes);
   void put_in_order(Rank from, std::vector<std::byte> bytes);
   Status deliver(Rank from, std::vector<std::byte> bytes);
@@ -89,13 +91,13 @@ class Joiner {
   const int host_;
   const Negotiator& negotiator_;
   const std::uint64_t patience_;
-  bool joins_ = true;     // until a rank leaves
-  bool reviewed_ = true;  // since something was delivered that all ranks had not joined
+  bool aggregates_ = true;  // until a rank leaves
+  bool reviewed_ = true;    // since something was delivered that is not ready everywhere
   std::uint64_t next_review_tick_ = 0;
   std::map<KnownOp, Submitted> submitted_;
   std::map<KnownOp, Reported> reported_;
-  std::vector<ReadyOp> joined_here_;                  // not reported yet
-  std::vector<ReadyOp> joined_everywhere_;            // not in the order yet
+  std::vector<ReadyOp> complete_here_;                // not reported yet
+  std::vector<ReadyOp> complete_everywhere_;          // not in the order yet
   std::vector<std::vector<Request>> alone_;           // by local rank; not sent on yet
   std::vector<std::vector<ReadyOp>> reported_alone_;  // by host; not in the order yet
   std::deque<CarriedFrame> outbox_, inbox_;

@@ -1,4 +1,4 @@
-#include "core/negotiate/joiner.h"
+#include "core/negotiate/aggregator.h"
 
 #include <algorithm>
 #include <string>
@@ -37,7 +37,8 @@ void in_frames(FrameKind kind, int host, std::vector<Item> Frame::*where, std::v
 
 }  // namespace
 
-Joiner::Joiner(const Hosts& hosts, int host, const Negotiator& negotiator, std::uint64_t patience)
+Aggregator::Aggregator(const Hosts& hosts, int host, const Negotiator& negotiator,
+                       std::uint64_t patience)
     : hosts_(hosts),
       host_(host),
       negotiator_(negotiator),
@@ -48,13 +49,13 @@ Joiner::Joiner(const Hosts& hosts, int host, const Negotiator& negotiator, std::
 // -------------------------------------------------------------------------------------------
 // The ranks of a host
 
-void Joiner::submit(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
+void Aggregator::submit(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
   const auto at = std::find(local_ranks().begin(), local_ranks().end(), from);
   CIRANDA_ASSERT(at != local_ranks().end());
   const auto local = static_cast<std::size_t>(at - local_ranks().begin());
   const bool sound = decode_frame(frame, scratch_).ok();
   if (sound && scratch_.kind == FrameKind::kRequests) {
-    for (Request& request : scratch_.requests) join(local, request, tick);
+    for (Request& request : scratch_.requests) hold(local, request, tick);
     send_alone();
     return;
   }
@@ -64,14 +65,14 @@ void Joiner::submit(Rank from, std::span<const std::byte> frame, std::uint64_t t
     send_alone();
     const Status reported = report(tick);
     CIRANDA_ASSERT(reported.ok());  // one report of each operation
-    joins_ = false;
+    aggregates_ = false;
   }
   forward(from, {frame.begin(), frame.end()});
 }
 
-void Joiner::join(std::size_t local, Request& request, std::uint64_t tick) {
+void Aggregator::hold(std::size_t local, Request& request, std::uint64_t tick) {
   const KnownOp op{request.cache_id, request.occurrence};
-  if (request.spec.has_value() || !request.contribution.rows.empty() || !may_join(op)) {
+  if (request.spec.has_value() || !request.contribution.rows.empty() || !may_aggregate(op)) {
     alone_[local].push_back(std::move(request));
     return;
   }
@@ -86,30 +87,30 @@ void Joiner::join(std::size_t local, Request& request, std::uint64_t tick) {
   }
   submitted.contributions[local] = std::move(request.contribution);
   ++submitted.ranks;
-  if (complete(submitted)) joined_here_.push_back({.op = op});
+  if (complete(submitted)) complete_here_.push_back({.op = op});
 }
 
-void Joiner::send_alone() {
+void Aggregator::send_alone() {
   for (std::size_t local = 0; local < alone_.size(); ++local) {
     in_frames(FrameKind::kRequests, kAllHosts, &Frame::requests, std::exchange(alone_[local], {}),
               [&](auto bytes) { forward(local_ranks()[local], std::move(bytes)); });
   }
 }
 
-void Joiner::forward(Rank from, std::vector<std::byte> bytes) {
+void Aggregator::forward(Rank from, std::vector<std::byte> bytes) {
   if (orders()) return put_in_order(from, std::move(bytes));
   outbox_.push_back({from, std::move(bytes)});
 }
 
 // Reports what all ranks of this host have submitted.
-Status Joiner::report(std::uint64_t tick) {
+Status Aggregator::report(std::uint64_t tick) {
   if (orders()) {
-    for (const ReadyOp& ready : std::exchange(joined_here_, {})) {
+    for (const ReadyOp& ready : std::exchange(complete_here_, {})) {
       CIRANDA_TRY(count_report(host_, ready.op, tick));
     }
     return {};
   }
-  in_frames(FrameKind::kReady, host_, &Frame::ready, std::exchange(joined_here_, {}),
+  in_frames(FrameKind::kReady, host_, &Frame::ready, std::exchange(complete_here_, {}),
             [&](auto bytes) { forward(local_ranks().front(), std::move(bytes)); });
   return {};
 }
@@ -117,7 +118,7 @@ Status Joiner::report(std::uint64_t tick) {
 // -------------------------------------------------------------------------------------------
 // The hosts of a job, and their order
 
-Status Joiner::arrive(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
+Status Aggregator::arrive(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
   if (!orders()) return deliver(from, {frame.begin(), frame.end()});
   if (kind_of(frame) != FrameKind::kReady) {
     put_in_order(from, {frame.begin(), frame.end()});
@@ -136,9 +137,9 @@ Status Joiner::arrive(Rank from, std::span<const std::byte> frame, std::uint64_t
   return {};
 }
 
-Status Joiner::count_report(int host, const KnownOp& op, std::uint64_t tick) {
+Status Aggregator::count_report(int host, const KnownOp& op, std::uint64_t tick) {
   const auto index = static_cast<std::size_t>(host);
-  if (!may_join(op)) {
+  if (!may_aggregate(op)) {
     reported_alone_[index].push_back({.op = op});
     return {};
   }
@@ -155,18 +156,18 @@ Status Joiner::count_report(int host, const KnownOp& op, std::uint64_t tick) {
   reported.by[index] = true;
   if (++reported.hosts < hosts_.size()) return {};
   reported_.erase(place);
-  joined_everywhere_.push_back({.op = op});
+  complete_everywhere_.push_back({.op = op});
   return {};
 }
 
-void Joiner::order_joined() {
+void Aggregator::order_complete() {
   const Rank self = local_ranks().front();
   const auto order = [&](auto bytes) {
     outbox_.push_back({self, bytes});
     const Status delivered = deliver(self, std::move(bytes));
     CIRANDA_ASSERT(delivered.ok());  // its own reports
   };
-  in_frames(FrameKind::kReady, kAllHosts, &Frame::ready, std::exchange(joined_everywhere_, {}),
+  in_frames(FrameKind::kReady, kAllHosts, &Frame::ready, std::exchange(complete_everywhere_, {}),
             order);
   for (std::size_t host = 0; host < hosts_.size(); ++host) {
     in_frames(FrameKind::kReady, static_cast<int>(host), &Frame::ready,
@@ -174,22 +175,22 @@ void Joiner::order_joined() {
   }
 }
 
-void Joiner::put_in_order(Rank from, std::vector<std::byte> bytes) {
+void Aggregator::put_in_order(Rank from, std::vector<std::byte> bytes) {
   if (kind_of(bytes) == FrameKind::kLeave) {
     // What the rank is part of comes before.
     review(0, /*all=*/true);
-    order_joined();
-    joins_ = false;
+    order_complete();
+    aggregates_ = false;
   }
   outbox_.push_back({from, bytes});
   const Status delivered = deliver(from, std::move(bytes));
-  CIRANDA_ASSERT(delivered.ok());  // no joined frame
+  CIRANDA_ASSERT(delivered.ok());  // no ready frame
 }
 
 // -------------------------------------------------------------------------------------------
 // Both
 
-Status Joiner::flush(std::uint64_t tick, bool caught_up) {
+Status Aggregator::flush(std::uint64_t tick, bool caught_up) {
   const bool news = !reviewed_ && caught_up && inbox_.empty();
   if (news || tick >= next_review_tick_) {
     review(tick, /*all=*/false);
@@ -198,14 +199,14 @@ Status Joiner::flush(std::uint64_t tick, bool caught_up) {
   }
   send_alone();
   CIRANDA_TRY(report(tick));
-  order_joined();
+  order_complete();
   return {};
 }
 
-// Takes out what can not be joined any more.
-void Joiner::review(std::uint64_t tick, bool all) {
+// Takes out what must not wait any more.
+void Aggregator::review(std::uint64_t tick, bool all) {
   const auto waits_in_vain = [&](const KnownOp& op, std::uint64_t since_tick) {
-    return all || !may_join(op) || tick - since_tick >= patience_;
+    return all || !may_aggregate(op) || tick - since_tick >= patience_;
   };
   for (auto op = submitted_.begin(); op != submitted_.end();) {
     Submitted& submitted = op->second;
@@ -233,13 +234,13 @@ void Joiner::review(std::uint64_t tick, bool all) {
   }
 }
 
-bool Joiner::holds() const {
+bool Aggregator::holds() const {
   return !reported_.empty() || std::any_of(submitted_.begin(), submitted_.end(),
                                            [this](const auto& op) { return !complete(op.second); });
 }
 
-// To this host's log, with what its ranks contributed to joined operations.
-Status Joiner::deliver(Rank from, std::vector<std::byte> bytes) {
+// To this host's log, with what its ranks contributed to ready operations.
+Status Aggregator::deliver(Rank from, std::vector<std::byte> bytes) {
   if (kind_of(bytes) != FrameKind::kReady) {
     reviewed_ = false;
     inbox_.push_back({from, std::move(bytes)});

@@ -1,5 +1,6 @@
-// What goes on joined, what alone, and what is refused. Random jobs are in sim/joined_test.cc.
-#include "core/negotiate/joiner.h"
+// What goes on aggregated, what alone, and what is refused. Random jobs are in
+// sim/aggregated_test.cc.
+#include "core/negotiate/aggregator.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,8 @@ class ThreeHosts : public ::testing::Test {
     for (int host = 0; host < 3; ++host) {
       negotiators_.push_back(std::make_unique<Negotiator>(
           Negotiator::Options{.size = 5, .hosts = hosts_, .host = host}));
-      joiners_.push_back(std::make_unique<Joiner>(hosts_, host, *negotiators_.back(), kPatience));
+      aggregators_.push_back(
+          std::make_unique<Aggregator>(hosts_, host, *negotiators_.back(), kPatience));
     }
     // Makes "w" known.
     for (Rank rank = 0; rank < 5; ++rank) submit(rank, {.spec = allreduce("w")});
@@ -28,7 +30,7 @@ class ThreeHosts : public ::testing::Test {
   }
 
   static std::size_t host_of(Rank rank) { return static_cast<std::size_t>(rank / 2); }
-  Joiner& joiner_of(Rank rank) { return *joiners_[host_of(rank)]; }
+  Aggregator& aggregator_of(Rank rank) { return *aggregators_[host_of(rank)]; }
 
   void submit(Rank rank, Request request) {
     request.contribution.token = 10u + static_cast<std::uint32_t>(rank);
@@ -38,7 +40,7 @@ class ThreeHosts : public ::testing::Test {
   void say(Rank rank, const Frame& frame) {
     std::vector<std::byte> bytes;
     encode(frame, bytes);
-    joiner_of(rank).submit(rank, bytes, tick_);
+    aggregator_of(rank).submit(rank, bytes, tick_);
   }
 
   // Until nothing moves any more.
@@ -46,16 +48,16 @@ class ThreeHosts : public ::testing::Test {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t host = 0; host < 3; ++host) {
-        ASSERT_TRUE(joiners_[host]->flush(tick_, true).ok());
-        for (auto& outbox = joiners_[host]->outbox(); !outbox.empty(); outbox.pop_front()) {
+        ASSERT_TRUE(aggregators_[host]->flush(tick_, true).ok());
+        for (auto& outbox = aggregators_[host]->outbox(); !outbox.empty(); outbox.pop_front()) {
           moved = true;
           (host == 0 ? down_ : up_).push_back(outbox.front());
           for (std::size_t to = host == 0 ? 1 : 0; to < (host == 0 ? 3u : 1u); ++to) {
             ASSERT_TRUE(
-                joiners_[to]->arrive(outbox.front().from, outbox.front().bytes, tick_).ok());
+                aggregators_[to]->arrive(outbox.front().from, outbox.front().bytes, tick_).ok());
           }
         }
-        for (auto& inbox = joiners_[host]->inbox(); !inbox.empty(); inbox.pop_front()) {
+        for (auto& inbox = aggregators_[host]->inbox(); !inbox.empty(); inbox.pop_front()) {
           moved = true;
           ASSERT_TRUE(
               negotiators_[host]
@@ -73,7 +75,7 @@ class ThreeHosts : public ::testing::Test {
 
   const Hosts hosts_ = {{0, 1}, {2, 3}, {4}};
   std::vector<std::unique_ptr<Negotiator>> negotiators_;
-  std::vector<std::unique_ptr<Joiner>> joiners_;
+  std::vector<std::unique_ptr<Aggregator>> aggregators_;
   std::vector<CarriedFrame> up_, down_;  // what crossed from host to host
   std::vector<Response> responses_[3];
   std::uint64_t tick_ = 0;
@@ -85,14 +87,14 @@ TEST_F(ThreeHosts, AKnownOperationCostsEachHostOneFrameEachWay) {
   settle();
   EXPECT_EQ(up_.size(), 1u);  // of host 2, which is complete
   EXPECT_TRUE(down_.empty());
-  EXPECT_TRUE(joiners_[0]->holds() && joiners_[1]->holds());
+  EXPECT_TRUE(aggregators_[0]->holds() && aggregators_[1]->holds());
   submit_known(2);
   settle();
   EXPECT_EQ(up_.size(), 2u);
   ASSERT_EQ(down_.size(), 1u);
   EXPECT_EQ(down_[0].bytes.size(), 6u);  // kind, host, count; number, occurrence, contributions
   for (std::size_t host = 0; host < 3; ++host) {
-    EXPECT_FALSE(joiners_[host]->holds());
+    EXPECT_FALSE(aggregators_[host]->holds());
     ASSERT_EQ(responses_[host].size(), 1u);
     EXPECT_EQ(responses_[host][0].verdict, Response::Verdict::kRun);
     EXPECT_EQ(responses_[host][0].cache_id, id_);
@@ -168,23 +170,23 @@ TEST_F(ThreeHosts, AGoodbyeEndsWhatWasHeld) {
   submit_known(3);
   settle();
   EXPECT_EQ(responses_[1][0].error->code, ErrorCode::kRankLeft);
-  for (const auto& joiner : joiners_) EXPECT_FALSE(joiner->holds());
+  for (const auto& aggregator : aggregators_) EXPECT_FALSE(aggregator->holds());
 }
 
 TEST_F(ThreeHosts, RefuseWhatNobodyReported) {
   std::vector<std::byte> ready;
   encode({.kind = FrameKind::kReady, .host = kAllHosts, .ready = {{.op = {id_, 0}}}}, ready);
-  const Status status = joiners_[1]->arrive(0, ready, tick_);
+  const Status status = aggregators_[1]->arrive(0, ready, tick_);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kMalformed);
   EXPECT_NE(status.error().text.find("not reported"), std::string::npos);
   // Host 0 takes reports from the first rank of a host only, and each once.
   std::vector<std::byte> report;
   encode({.kind = FrameKind::kReady, .host = 1, .ready = {{.op = {id_, 0}}}}, report);
-  EXPECT_FALSE(joiners_[0]->arrive(3, report, tick_).ok());
-  EXPECT_TRUE(joiners_[0]->arrive(2, report, tick_).ok());
-  EXPECT_FALSE(joiners_[0]->arrive(2, report, tick_).ok());
-  EXPECT_FALSE(joiners_[0]->arrive(0, ready, tick_).ok());
+  EXPECT_FALSE(aggregators_[0]->arrive(3, report, tick_).ok());
+  EXPECT_TRUE(aggregators_[0]->arrive(2, report, tick_).ok());
+  EXPECT_FALSE(aggregators_[0]->arrive(2, report, tick_).ok());
+  EXPECT_FALSE(aggregators_[0]->arrive(0, ready, tick_).ok());
 }
 
 }  // namespace
