@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/wire/types.h"
+#include "core/wire/op_kind.h"
 
 namespace ciranda {
 

@@ -8,10 +8,6 @@
 namespace ciranda {
 namespace {
 
-bool fuses(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
-}
-
 std::uint64_t payload_bytes(const TensorSpec& tensor) {
   return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
 }
@@ -23,7 +19,7 @@ class Planner {
 
   void add(std::uint32_t response, const RequestSpec& spec) {
     if (spec.in_arena) return add_bucket(response, spec);
-    if (!fuses(spec.kind)) return add_alone(response, spec);
+    if (!facts_of(spec.kind).fuses) return add_alone(response, spec);
     for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) add_fused(response, i, spec);
   }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/wire/op_kind.h"
 #include "core/wire/types.h"
 
 namespace ciranda {

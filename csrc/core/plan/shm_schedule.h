@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/wire/op_kind.h"
 #include "core/wire/types.h"
 
 namespace ciranda {

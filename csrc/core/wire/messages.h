@@ -10,6 +10,7 @@
 #include "core/base/dtype.h"
 #include "core/base/result.h"
 #include "core/base/secret.h"
+#include "core/wire/op_kind.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
@@ -141,11 +142,6 @@ std::size_t frame_bytes_max(const RequestSpec& spec, const Contribution& contrib
 
 // "float32 [3, 4]"; kAnyRows prints as "*".
 std::string to_string(const TensorSpec& spec);
-
-// Whether each rank's rows may differ: they travel in its Contribution.
-constexpr bool takes_rows(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
-}
 
 // Elements of one tensor (1 for 0-dim, 0 if any dimension is 0). kAnyRows counts as 1.
 std::int64_t element_count(const Shape& shape);

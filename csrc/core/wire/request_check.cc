@@ -70,7 +70,7 @@ Status check_float8(const RequestSpec& spec) {
 Status check_backend(const RequestSpec& spec) {
   if (spec.backend == BackendId::kNative) return {};
   const std::string name(backend_name(spec.backend));
-  if (spec.kind == OpKind::kBarrier)
+  if (!moves_data(spec.kind))
     return refused(ErrorCode::kInvalidArgument, spec,
                    "it moves no data, so " + name + " has no part in it");
   if (spec.in_arena && spec.backend == BackendId::kNccl)
@@ -111,19 +111,19 @@ Status check_sizes(const RequestSpec& spec) {
   if (spec.tensors.size() > kTensorsPerRequestMax)
     return refused(ErrorCode::kLimit, spec,
                    beyond("number of tensors", spec.tensors.size(), kTensorsPerRequestMax));
-  if (spec.tensors.empty() != (spec.kind == OpKind::kBarrier))
+  if (spec.tensors.empty() == moves_data(spec.kind))
     return refused(ErrorCode::kInvalidArgument, spec,
                    spec.tensors.empty() ? "it needs a tensor" : "it takes no tensor");
-  if (spec.kind == OpKind::kAlltoall && spec.tensors.size() != 1)
+  if (facts_of(spec.kind).tensors == TensorCount::kOne && spec.tensors.size() != 1)
     return refused(ErrorCode::kInvalidArgument, spec, "it takes exactly one tensor");
   return {};
 }
 
 Status check_root(const RequestSpec& spec) {
-  if (spec.kind == OpKind::kBroadcast ? spec.root < 0 : spec.root != kNoRank)
-    return refused(
-        ErrorCode::kInvalidArgument, spec,
-        spec.kind == OpKind::kBroadcast ? "it needs a root rank" : "it takes no root rank");
+  const bool has_root = facts_of(spec.kind).has_root;
+  if (has_root ? spec.root < 0 : spec.root != kNoRank)
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   has_root ? "it needs a root rank" : "it takes no root rank");
   if (spec.root >= kRanksMax)
     return refused(ErrorCode::kLimit, spec,
                    beyond("root rank", static_cast<std::uint64_t>(spec.root), kRanksMax - 1));

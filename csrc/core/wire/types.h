@@ -19,17 +19,6 @@ using Incarnation = std::uint64_t;
 using CacheId = std::uint32_t;
 inline constexpr CacheId kNoCacheId = 0;
 
-// What a Request asks for. The values are on the wire: append only.
-enum class OpKind : std::uint8_t {
-  kAllreduce = 0,
-  kBroadcast = 1,
-  kAllgather = 2,
-  kAlltoall = 3,
-  kReducescatter = 4,
-  kBarrier = 5,
-};
-inline constexpr int kOpKindCount = 6;
-
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
 inline constexpr int kReduceOpCount = 5;
 
@@ -44,16 +33,6 @@ inline constexpr int kBackendCount = 3;
 constexpr std::string_view backend_name(BackendId backend) {
   constexpr std::string_view kNames[kBackendCount] = {"native", "gloo", "nccl"};
   return kNames[static_cast<std::size_t>(backend)];
-}
-
-constexpr std::string_view op_kind_name(OpKind kind) {
-  constexpr std::string_view kNames[kOpKindCount] = {"allreduce", "broadcast",     "allgather",
-                                                     "alltoall",  "reducescatter", "barrier"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-constexpr bool reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
 }
 
 constexpr std::string_view reduce_op_name(ReduceOp op) {
