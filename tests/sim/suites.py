@@ -61,18 +61,6 @@ _OF_NEGOTIATION = (
         "} else if (false) {",
     ),
     Mutant(
-        "forgets_who_must_still_be_told",
-        "negotiate/negotiator.cc",
-        "readiness_.remember_failure(op, error);",
-        "",
-    ),
-    Mutant(
-        "answers_only_one_of_two_submissions",
-        "negotiate/negotiator.cc",
-        "fail_one(from, request, std::move(second), *error, out);",
-        "(void)second;",
-    ),
-    Mutant(
         "gives_no_index_to_an_error",
         "negotiate/negotiator.cc",
         "response.verdict = Response::Verdict::kError;\n  response.index = next_index_++;",
@@ -127,18 +115,6 @@ _OF_NEGOTIATION = (
         "negotiate/readiness.cc",
         "name.pending.erase(place);",
         "",
-    ),
-    Mutant(
-        "tells_the_same_failure_twice",
-        "negotiate/readiness.cc",
-        "failure->owed[r] = false;",
-        "",
-    ),
-    Mutant(
-        "tells_those_who_know",
-        "negotiate/readiness.cc",
-        "failure->owed.push_back(!contribution);",
-        "failure->owed.push_back(true);",
     ),
     Mutant(
         "fuses_different_dtypes",

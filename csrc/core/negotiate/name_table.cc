@@ -18,7 +18,7 @@ NameEntry& NameTable::acquire(std::string_view name, OpKind kind) {
 void NameTable::release(NameEntry& entry) {
   CIRANDA_ASSERT(entry.references > 0);
   if (--entry.references > 0) return;
-  CIRANDA_ASSERT(entry.pending.empty() && entry.failed.empty());
+  CIRANDA_ASSERT(entry.pending.empty());
   Entries& entries = of(entry.kind);
   entries.erase(entries.find(*entry.name));
 }

@@ -13,16 +13,14 @@
 namespace ciranda {
 
 struct PendingOp;  // readiness.h
-struct FailedOp;
 
 // One name of a kind that something unfinished or cached refers to. Cached specs point here, so
 // that a known Request finds its pending operation without touching the name's characters.
 struct NameEntry {
   OpKind kind = OpKind::kAllreduce;
   const std::string* name = nullptr;
-  std::uint32_t references = 0;     // cached specs + pending operations + unanswered failures
+  std::uint32_t references = 0;     // cached specs + pending operations
   std::vector<PendingOp*> pending;  // ascending by occurrence; nearly always one
-  std::vector<FailedOp*> failed;    // oldest first; nearly always none
 };
 
 // Interned names, also the empty one. Each kind has its own: operations of different kinds never

@@ -43,8 +43,6 @@ class Negotiator::Impl {
   Status handle_ready(Rank from, Frame& frame, std::uint64_t tick, std::vector<Response>& out);
   Status submit(Rank from, const Known& request, Contribution&& contribution, std::uint64_t tick,
                 std::vector<Response>& out);
-  Status refuse_duplicate(Rank from, PendingOp& op, Contribution&& second,
-                          std::vector<Response>& out);
   void handle_leave(Rank from, std::vector<Response>& out);
   void complete(PendingOp& op, std::vector<Response>& out);
 
@@ -118,7 +116,7 @@ Status Negotiator::Impl::handle_request(Rank from, Request& request, std::uint64
 bool Negotiator::Impl::may_aggregate(const KnownOp& op) const {
   const ResponseCache::Entry* entry = cache_.find(op.cache_id);
   return entry != nullptr && !takes_rows(entry->spec->kind) && departed_.empty() &&
-         entry->name->failed.empty() && readiness_.find(*entry->name, op.occurrence) == nullptr;
+         readiness_.find(*entry->name, op.occurrence) == nullptr;
 }
 
 // What the ranks themselves would have sent, one after the other; in the usual case, that nobody
@@ -172,17 +170,12 @@ Status Negotiator::Impl::submit(Rank from, const Known& request, Contribution&& 
              out);
     return {};
   }
-  if (!request.name.failed.empty()) {
-    if (const auto error = readiness_.take_failure(request.name, request.occurrence, from)) {
-      fail_one(from, request, std::move(contribution), *error, out);
-      return {};
-    }
-  }
   PendingOp* op = readiness_.find(request.name, request.occurrence);
   if (op == nullptr) {
     op = &readiness_.open(request.name, request.occurrence, request.spec, tick);
   } else if (op->contributions[rank].has_value()) {
-    return refuse_duplicate(from, *op, std::move(contribution), out);
+    return violation(from, "it submitted " + op_label(*op->spec, op->occurrence) +
+                               " twice before every rank had submitted it once");
   }
   if (in_flight_[rank] == kInFlightMax)
     return Error{.code = ErrorCode::kLimit,
@@ -198,34 +191,11 @@ Status Negotiator::Impl::submit(Rank from, const Known& request, Contribution&& 
   return {};
 }
 
-// The engine refuses a second submission before it is sent, so this comes from a faulty peer only.
-// Both submissions of `from` are answered, and each rank that has not submitted yet is told the
-// same when it does.
-Status Negotiator::Impl::refuse_duplicate(Rank from, PendingOp& op, Contribution&& second,
-                                          std::vector<Response>& out) {
-  if (readiness_.failed_count() == kFailedOpsMax)
-    return Error{.code = ErrorCode::kLimit,
-                 .text = "more than " + std::to_string(kFailedOpsMax) +
-                         " failed operations that some ranks have not submitted",
-                 .rank = from};
-  const auto error = std::make_shared<const Error>(Error{.code = ErrorCode::kDuplicateName,
-                                                         .text = duplicate_text(op, from),
-                                                         .rank = from,
-                                                         .tensor = op.spec->name});
-  readiness_.remember_failure(op, error);
-  const std::shared_ptr<const RequestSpec> spec = op.spec;
-  const Known request{spec, *op.name, op.occurrence};
-  fail(op, *error, out);
-  fail_one(from, request, std::move(second), *error, out);
-  return {};
-}
-
 // No operation can run without the rank, also not one that it had submitted: it takes no part in
 // moving the data any more.
 void Negotiator::Impl::handle_leave(Rank from, std::vector<Response>& out) {
   departed_.push_back(from);
   while (PendingOp* op = readiness_.oldest()) fail(*op, left_error(*op->spec, op->occurrence), out);
-  readiness_.forget_failures();  // from here on every submission fails for this reason
 }
 
 void Negotiator::Impl::complete(PendingOp& op, std::vector<Response>& out) {

@@ -38,7 +38,7 @@ class Negotiator {
   CacheId known(const RequestSpec& spec) const;
 
   // Whether the Requests of `op` may be aggregated: its number stands for a spec without rows, all
-  // ranks are there, and nothing is pending or failed under its name. O(1), no allocation.
+  // ranks are there, and nothing is pending under its name. O(1), no allocation.
   bool may_aggregate(const KnownOp& op) const;
 
   // Operations submitted by some ranks but not by all, oldest first.

@@ -22,7 +22,6 @@ Readiness::Readiness(int ranks, NameTable& names) : size(ranks), names_(names) {
 
 Readiness::~Readiness() {
   while (oldest_ != nullptr) close(*oldest_);
-  forget_failures();
 }
 
 PendingOp* Readiness::find(const NameEntry& name, std::uint32_t occurrence) const {
@@ -68,45 +67,6 @@ void Readiness::unlink(PendingOp& op) {
   (op.newer != nullptr ? op.newer->older : newest_) = op.older;
   op.older = nullptr;
   op.newer = nullptr;
-}
-
-void Readiness::remember_failure(const PendingOp& op, std::shared_ptr<const Error> error) {
-  CIRANDA_ASSERT(error != nullptr && op.contributed < size);
-  auto failure = std::make_unique<FailedOp>();
-  failure->name = op.name;
-  failure->occurrence = op.occurrence;
-  failure->error = std::move(error);
-  for (const auto& contribution : op.contributions) failure->owed.push_back(!contribution);
-  failure->owed_count = size - op.contributed;
-  names_.add_reference(*op.name);
-  op.name->failed.push_back(failure.get());
-  failed_.push_back(std::move(failure));
-}
-
-std::shared_ptr<const Error> Readiness::take_failure(NameEntry& name, std::uint32_t occurrence,
-                                                     Rank rank) {
-  const auto r = static_cast<std::size_t>(rank);
-  const auto owes = [&](const FailedOp* op) { return op->occurrence == occurrence && op->owed[r]; };
-  const auto found = std::find_if(name.failed.begin(), name.failed.end(), owes);
-  if (found == name.failed.end()) return nullptr;
-  FailedOp* const failure = *found;
-  std::shared_ptr<const Error> error = failure->error;
-  failure->owed[r] = false;
-  CIRANDA_ASSERT(failure->owed_count > 0);
-  if (--failure->owed_count == 0) {
-    name.failed.erase(found);
-    std::erase_if(failed_, [&](const auto& other) { return other.get() == failure; });
-    names_.release(name);
-  }
-  return error;
-}
-
-void Readiness::forget_failures() {
-  for (const auto& failure : failed_) {
-    failure->name->failed.clear();
-    names_.release(*failure->name);
-  }
-  failed_.clear();
 }
 
 }  // namespace ciranda

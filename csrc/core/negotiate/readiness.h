@@ -5,7 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include "core/base/result.h"
 #include "core/negotiate/name_table.h"
 #include "core/negotiate/response.h"
 #include "core/wire/messages.h"
@@ -31,19 +30,6 @@ struct PendingOp {
   PendingOp* newer = nullptr;
 };
 
-// An operation that failed before every rank had submitted it: those still owe a submission, which
-// gets the same error, so that their next use of the name meets the others' next use.
-struct FailedOp {
-  NameEntry* name = nullptr;
-  std::uint32_t occurrence = 0;
-  std::shared_ptr<const Error> error;
-  std::vector<bool> owed;  // by rank: has not been told yet
-  int owed_count = 0;
-};
-
-// Failures that wait for stragglers; one more and the World fails with kLimit.
-inline constexpr std::size_t kFailedOpsMax = 1024;
-
 // Who has submitted what. Pure bookkeeping; the negotiator decides.
 class Readiness {
  public:
@@ -59,13 +45,7 @@ class Readiness {
   // Forgets the operation; the caller has moved out what it needs.
   void close(PendingOp& op);
 
-  void remember_failure(const PendingOp& op, std::shared_ptr<const Error> error);
-  // The error that `rank` has not been told yet; counts as told from now on. nullptr if none.
-  std::shared_ptr<const Error> take_failure(NameEntry& name, std::uint32_t occurrence, Rank rank);
-  void forget_failures();
-
   PendingOp* oldest() const { return oldest_; }
-  std::size_t failed_count() const { return failed_.size(); }
   const int size;
 
  private:
@@ -75,7 +55,6 @@ class Readiness {
   PendingOp* oldest_ = nullptr;
   PendingOp* newest_ = nullptr;
   std::vector<std::unique_ptr<PendingOp>> spare_;  // closed ones, used again
-  std::vector<std::unique_ptr<FailedOp>> failed_;  // oldest first
 };
 
 }  // namespace ciranda

@@ -165,12 +165,6 @@ std::string mismatch_text(const PendingOp& op) {
   return text;
 }
 
-std::string duplicate_text(const PendingOp& op, Rank rank) {
-  return op_label(*op.spec, op.occurrence) + ": rank " + std::to_string(rank) +
-         " submitted it twice before every rank had submitted it once; give each operation in "
-         "flight its own name";
-}
-
 std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
                       const std::vector<Rank>& departed) {
   return op_label(spec, occurrence) + ": " + rank_list(departed) +

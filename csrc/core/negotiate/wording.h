@@ -23,7 +23,6 @@ std::string op_label(const RequestSpec& spec, std::uint32_t occurrence);
 // submit the same shape on every rank". `op` is complete and has disagreements.
 std::string mismatch_text(const PendingOp& op);
 
-std::string duplicate_text(const PendingOp& op, Rank rank);
 std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
                       const std::vector<Rank>& departed);
 

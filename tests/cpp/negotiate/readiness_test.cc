@@ -1,4 +1,4 @@
-// What could break: bookkeeping that loses an operation, or tells a rank twice.
+// What could break: bookkeeping that loses an operation, or keeps one.
 #include "core/negotiate/readiness.h"
 
 #include <gtest/gtest.h>
@@ -68,46 +68,6 @@ TEST_F(ReadinessTest, ForgetsANameWithItsLastOperation) {
   PendingOp& op = open("w");
   EXPECT_EQ(names_.size(), 1u);
   readiness_.close(op);
-  EXPECT_EQ(names_.size(), 0u);
-}
-
-TEST_F(ReadinessTest, TellsEachRankOfAFailureOnce) {
-  PendingOp& op = open("w", 1);
-  contribute(op, 0);
-  NameEntry& name = *op.name;
-  readiness_.remember_failure(op, std::make_shared<const Error>(Error{.text = "bad"}));
-  readiness_.close(op);
-  EXPECT_EQ(readiness_.take_failure(name, 1, 0), nullptr);  // it was told at once
-  EXPECT_EQ(readiness_.take_failure(name, 0, 2), nullptr);  // another occurrence
-  EXPECT_EQ(readiness_.take_failure(name, 1, 2)->text, "bad");
-  EXPECT_EQ(readiness_.take_failure(name, 1, 2), nullptr);
-  EXPECT_EQ(readiness_.failed_count(), 1u);
-  EXPECT_EQ(readiness_.take_failure(name, 1, 1)->text, "bad");
-  EXPECT_EQ(readiness_.failed_count(), 0u);
-  EXPECT_EQ(names_.size(), 0u);
-}
-
-TEST_F(ReadinessTest, TellsFailuresOfOneNameInTheirOrder) {
-  for (const char* text : {"first", "second"}) {
-    PendingOp& op = open("w");
-    contribute(op, 0);
-    contribute(op, 1);
-    readiness_.remember_failure(op, std::make_shared<const Error>(Error{.text = text}));
-    readiness_.close(op);
-  }
-  NameEntry& name = names_.acquire("w", OpKind::kAllreduce);
-  EXPECT_EQ(readiness_.take_failure(name, 0, 2)->text, "first");
-  EXPECT_EQ(readiness_.take_failure(name, 0, 2)->text, "second");
-  names_.release(name);
-  EXPECT_EQ(names_.size(), 0u);
-}
-
-TEST_F(ReadinessTest, ForgetsFailuresWhenNobodyWillAsk) {
-  PendingOp& op = open("w");
-  readiness_.remember_failure(op, std::make_shared<const Error>(Error{.text = "bad"}));
-  readiness_.close(op);
-  readiness_.forget_failures();
-  EXPECT_EQ(readiness_.failed_count(), 0u);
   EXPECT_EQ(names_.size(), 0u);
 }
 

@@ -23,13 +23,13 @@ std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& fram
       out.push_back(gone);
     }
     pending_.clear();
-    failed_.clear();
     return out;
   }
   for (const Request& request : frame.requests) {
     if (request.spec) {
       renew(*request.spec);
-      submit(from, *request.spec, request.occurrence, request.contribution, out);
+      if (!submit(from, *request.spec, request.occurrence, request.contribution, out))
+        return std::nullopt;
       continue;
     }
     const auto known = std::find_if(cache_.begin(), cache_.end(),
@@ -37,7 +37,7 @@ std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& fram
     if (known != cache_.end()) {
       const RequestSpec spec = known->second;
       renew(spec);
-      submit(from, spec, request.occurrence, request.contribution, out);
+      if (!submit(from, spec, request.occurrence, request.contribution, out)) return std::nullopt;
     } else if (request.cache_id < next_id_) {
       Expected again;
       again.verdict = Response::Verdict::kResubmit;
@@ -51,43 +51,29 @@ std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& fram
   return out;
 }
 
-void Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
+bool Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
                     const Contribution& contribution, std::vector<Expected>& out) {
   const auto answer = [&](ErrorCode code, Rank rank) {
     out.push_back(error(spec, occurrence, code, rank));
     out.back().contributions[from] = contribution;
+    return true;
   };
   if (!departed_.empty()) return answer(ErrorCode::kRankLeft, departed_.front());
-  for (auto failed = failed_.begin(); failed != failed_.end(); ++failed) {
-    if (!same_key(failed->spec, failed->occurrence, spec, occurrence)) continue;
-    if (failed->owed.erase(from) == 0) continue;
-    answer(failed->code, failed->rank);
-    if (failed->owed.empty()) failed_.erase(failed);
-    return;
-  }
   auto op = std::find_if(pending_.begin(), pending_.end(), [&](const Op& other) {
     return same_key(other.spec, other.occurrence, spec, occurrence);
   });
   if (op == pending_.end()) {
     op = pending_.insert(pending_.end(), Op{spec, occurrence, {}, kNoRank});
   } else if (op->contributions.contains(from)) {
-    Failed failed{op->spec, occurrence, ErrorCode::kDuplicateName, from, {}};
-    for (Rank rank = 0; rank < size_; ++rank)
-      if (!op->contributions.contains(rank)) failed.owed.insert(rank);
-    failed_.push_back(failed);
-    out.push_back(error(op->spec, occurrence, ErrorCode::kDuplicateName, from));
-    out.back().contributions = op->contributions;
-    out.push_back(error(op->spec, occurrence, ErrorCode::kDuplicateName, from));
-    out.back().contributions[from] = contribution;
-    pending_.erase(op);
-    return;
+    return false;
   }
   op->contributions[from] = contribution;
   if (op->differs == kNoRank && !(spec == op->spec)) op->differs = from;
-  if (static_cast<int>(op->contributions.size()) < size_) return;
+  if (static_cast<int>(op->contributions.size()) < size_) return true;
   const Op complete = *op;
   pending_.erase(op);
   finish(complete, out);
+  return true;
 }
 
 void Oracle::finish(const Op& op, std::vector<Expected>& out) {

@@ -4,7 +4,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -53,15 +52,8 @@ class Oracle {
     std::map<Rank, Contribution> contributions;
     Rank differs = kNoRank;  // the first rank whose spec differs
   };
-  struct Failed {
-    RequestSpec spec;
-    std::uint32_t occurrence = 0;
-    ErrorCode code = ErrorCode::kSystem;
-    Rank rank = kNoRank;
-    std::set<Rank> owed;
-  };
-
-  void submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
+  // False: the frame must be refused.
+  bool submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
               const Contribution& contribution, std::vector<Expected>& out);
   void finish(const Op& op, std::vector<Expected>& out);
   Expected error(const RequestSpec& spec, std::uint32_t occurrence, ErrorCode code, Rank rank);
@@ -74,8 +66,7 @@ class Oracle {
   std::uint64_t next_index_ = 0;
   std::deque<std::pair<CacheId, RequestSpec>> cache_;  // longest not used first
   std::vector<Op> pending_;                            // oldest first
-  std::vector<Failed> failed_;
-  std::vector<Rank> departed_;  // the first one first
+  std::vector<Rank> departed_;                         // the first one first
 };
 
 }  // namespace ciranda::sim

@@ -20,7 +20,7 @@ struct ProgramOp {
 struct Trouble {
   bool skips = false;       // some ranks leave out some operations
   bool mismatches = false;  // some ranks submit something else under a name
-  bool duplicates = false;  // some ranks submit a name twice
+  bool duplicates = false;  // some ranks submit a name twice, which the engine refuses
   bool early_leave = false;
   bool crash = false;
   bool cut = false;

@@ -162,7 +162,8 @@ bool Client::submit_some() {
   if (in_flight(op.spec, op.occurrence)) {
     if (duplicates_left_ == 0 || !world_.random_.one_in(6)) return false;
     --duplicates_left_;
-    enqueue(op);  // wrong use: the name is not free yet
+    enqueue(op);  // the name is not free yet
+    ++world_.coverage_.duplicates;
     return true;
   }
   enqueue(op);
@@ -374,7 +375,6 @@ void Client::handle_response(const Response& response) {
   } else if (rank_ == 0) {
     const ErrorCode code = response.error->code;
     coverage.mismatches += code == ErrorCode::kMismatch ? 1 : 0;
-    coverage.duplicates += code == ErrorCode::kDuplicateName ? 1 : 0;
     coverage.left += code == ErrorCode::kRankLeft ? 1 : 0;
   }
   if (own == nullptr) return;
@@ -385,9 +385,6 @@ void Client::handle_response(const Response& response) {
   require(found->second.occurrence == response.occurrence, "the answer is for another occurrence");
   if (response.verdict == Response::Verdict::kRun)
     require(found->second.spec == *response.spec, "I2: what runs is not what was submitted");
-  if (response.error && response.error->code == ErrorCode::kDuplicateName &&
-      response.error->rank != rank_ && response.contributions.size() == 1)
-    ++coverage.told_later;
   outstanding_.erase(found);
 }
 
@@ -422,7 +419,7 @@ Schedule::Schedule(std::uint64_t seed, Coverage& coverage)
       limits_{.bytes_max = random_.one_in(3) ? 64ull << 20 : 64 + random_.below(2000)},
       trouble_{.skips = random_.one_in(5),
                .mismatches = random_.one_in(4),
-               .duplicates = random_.one_in(5),
+               .duplicates = random_.one_in(24),
                .early_leave = random_.one_in(6),
                .crash = random_.one_in(12),
                .cut = random_.one_in(16),

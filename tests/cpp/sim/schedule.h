@@ -14,12 +14,11 @@ struct Coverage {
   std::uint64_t resubmits = 0;
   std::uint64_t cached_requests = 0;
   std::uint64_t mismatches = 0;
-  std::uint64_t duplicates = 0;
-  std::uint64_t told_later = 0;  // duplicate errors for ranks that submitted afterwards
+  std::uint64_t duplicates = 0;  // a name submitted while it was not free
   std::uint64_t left = 0;        // errors because a rank had left
   std::uint64_t fused = 0;       // fused ops of more than one member
   std::uint64_t lost = 0;        // schedules in which a rank crashed or was cut off
-  std::uint64_t malformed = 0;   // schedules in which a rank broke the protocol
+  std::uint64_t malformed = 0;   // schedules in which a rank sent bytes that are no frame
   std::uint64_t pauses = 0;
 };
 
