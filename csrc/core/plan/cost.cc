@@ -62,8 +62,10 @@ std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, cons
       return a + others_move;
     case OpKind::kBarrier:
       return log2_up * a;
+    default:
+      break;
   }
-  CIRANDA_ASSERT(false);  // no such kind
+  CIRANDA_ASSERT(false);  // no collective
   return 0;
 }
 

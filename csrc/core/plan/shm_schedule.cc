@@ -48,8 +48,8 @@ StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
       for (Rank r = 0; r < shape_.ranks; ++r) longest = std::max(longest, sent_bytes(r));
       round_bytes_ = pipelined_round_bytes(longest, slot_bytes);
       break;
-    case OpKind::kBarrier:
-      break;
+    default:
+      break;  // no data
   }
   rounds_ = longest == 0 ? 0 : divide_up(longest, round_bytes_);
 }

@@ -39,16 +39,32 @@ std::uint8_t wire_dtype_plus_one(const RequestSpec& spec) {
   return spec.wire_dtype ? static_cast<std::uint8_t>(*spec.wire_dtype) + 1 : 0;
 }
 
+// Ranks that ascend travel as how many are left out before each: every list has one encoding, and
+// whatever is decoded ascends.
+template <typename Fn>
+void for_each_gap(const std::vector<Rank>& ranks, Fn each) {
+  Rank next = 0;
+  for (const Rank rank : ranks) {
+    each(static_cast<std::uint64_t>(rank - next));
+    next = rank + 1;
+  }
+}
+
 std::size_t spec_bytes(const RequestSpec& spec) {
   std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
   bytes += 5 + 8 + 8;  // kind, op, in_arena, wire_dtype, backend; two scale factors
-  bytes += varint_bytes(root_plus_one(spec));
+  bytes += varint_bytes(spec.group) + varint_bytes(root_plus_one(spec));
   bytes += varint_bytes(spec.rule.size()) + spec.rule.size();
   bytes += varint_bytes(spec.tensors.size());
   for (const TensorSpec& tensor : spec.tensors) {
     bytes += kTensorBytesMin;
     for (const std::int64_t dim : tensor.shape)
       bytes += varint_bytes(static_cast<std::uint64_t>(dim) + 1);
+  }
+  if (spec.kind == OpKind::kRemoveGroup) bytes += varint_bytes(spec.removes);
+  if (spec.kind == OpKind::kAddGroup) {
+    bytes += varint_bytes(spec.members.size());
+    for_each_gap(spec.members, [&](std::uint64_t gap) { bytes += varint_bytes(gap); });
   }
   return bytes;
 }
@@ -69,6 +85,7 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.varint(spec.name.size());
   out.text(spec.name);
   out.u8(static_cast<std::uint8_t>(spec.kind));
+  out.varint(spec.group);
   out.u8(static_cast<std::uint8_t>(spec.op));
   out.varint(root_plus_one(spec));
   out.f64(spec.prescale);
@@ -83,6 +100,11 @@ void write_spec(Writer& out, const RequestSpec& spec) {
     out.u8(static_cast<std::uint8_t>(tensor.dtype));
     out.u8(static_cast<std::uint8_t>(tensor.shape.size()));
     for (const std::int64_t dim : tensor.shape) out.varint(static_cast<std::uint64_t>(dim) + 1);
+  }
+  if (spec.kind == OpKind::kRemoveGroup) out.varint(spec.removes);
+  if (spec.kind == OpKind::kAddGroup) {
+    out.varint(spec.members.size());
+    for_each_gap(spec.members, [&](std::uint64_t gap) { out.varint(gap); });
   }
 }
 
@@ -122,9 +144,21 @@ void read_tensor(Reader& in, TensorSpec& tensor) {
     dim = static_cast<std::int64_t>(in.varint("tensor.shape", kTensorBytesMax + 1)) - 1;
 }
 
+void read_members(Reader& in, std::vector<Rank>& members) {
+  members.resize(in.count("spec.members", kRanksMax, 1));
+  Rank next = 0;
+  for (Rank& rank : members) {
+    if (next == kRanksMax) return in.fail("spec.members", "goes on after the last rank");
+    rank = next + static_cast<Rank>(
+                      in.varint("spec.members", static_cast<std::uint64_t>(kRanksMax - 1 - next)));
+    next = rank + 1;
+  }
+}
+
 void read_spec(Reader& in, RequestSpec& spec) {
   spec.name = in.text("spec.name", in.count("spec.name", kNameBytesMax, 1));
   spec.kind = static_cast<OpKind>(in.u8("spec.kind", kOpKindCount - 1));
+  spec.group = static_cast<GroupId>(in.varint("spec.group", UINT32_MAX));
   spec.op = static_cast<ReduceOp>(in.u8("spec.op", kReduceOpCount - 1));
   spec.root = static_cast<Rank>(in.varint("spec.root", kRanksMax)) - 1;
   spec.prescale = in.f64("spec.prescale");
@@ -140,6 +174,10 @@ void read_spec(Reader& in, RequestSpec& spec) {
     read_tensor(in, tensor);
     if (!in.ok()) return;
   }
+  if (spec.kind == OpKind::kRemoveGroup)
+    spec.removes = static_cast<GroupId>(in.varint("spec.removes", UINT32_MAX));
+  if (spec.kind == OpKind::kAddGroup) read_members(in, spec.members);
+  if (!in.ok()) return;
   if (const Status status = check_spec(spec); !status.ok()) in.fail("spec", status.error().text);
 }
 
@@ -160,11 +198,15 @@ void read_rows(Reader& in, std::vector<std::int64_t>& rows) {
 void write_ready(Writer& out, const ReadyOp& ready) {
   CIRANDA_ASSERT(ready.op.cache_id != kNoCacheId);
   CIRANDA_ASSERT(ready.contributions.size() <= kLocalRanksMax);
+  const bool of_some = !ready.local_ranks.empty();
+  CIRANDA_ASSERT(!of_some || ready.local_ranks.size() == ready.contributions.size());
   out.varint(ready.op.cache_id);
   out.varint(ready.op.occurrence);
-  out.varint(ready.contributions.size());
-  for (const Contribution& part : ready.contributions) {
+  out.varint(ready.contributions.size() * 2 + (of_some ? 1 : 0));
+  for (std::size_t i = 0; i < ready.contributions.size(); ++i) {
+    const Contribution& part = ready.contributions[i];
     CIRANDA_ASSERT(part.rows.empty());
+    if (of_some) out.u8(static_cast<std::uint8_t>(ready.local_ranks[i]));
     out.varint(part.token);
     out.varint(part.arena.segment);
     out.varint(part.arena.offset);
@@ -175,8 +217,21 @@ void read_ready(Reader& in, ReadyOp& ready) {
   ready.op.cache_id = static_cast<CacheId>(in.varint("ready.cache_id", UINT32_MAX));
   if (ready.op.cache_id == kNoCacheId) in.fail("ready.cache_id", "is zero");
   ready.op.occurrence = static_cast<std::uint32_t>(in.varint("ready.occurrence", UINT32_MAX));
-  ready.contributions.resize(in.count("ready.contributions", kLocalRanksMax, kReadyPartBytesMin));
+  const std::uint64_t parts = in.varint("ready.contributions", 2 * kLocalRanksMax + 1);
+  const bool of_some = parts % 2 == 1;
+  if (parts / 2 * kReadyPartBytesMin > in.remaining())
+    return in.fail("ready.contributions", "are more than the bytes that follow");
+  if (parts == 1) in.fail("ready.contributions", "are of no rank, which is sent as 0");
+  ready.contributions.resize(parts / 2);
+  ready.local_ranks.resize(of_some ? parts / 2 : 0);
+  int before = -1;
+  auto local = ready.local_ranks.begin();
   for (Contribution& part : ready.contributions) {
+    if (of_some) {
+      *local = in.u8("ready.local_rank", kLocalRanksMax - 1);
+      if (*local <= before) in.fail("ready.local_rank", "does not ascend");
+      before = *local++;
+    }
     part.token = static_cast<std::uint32_t>(in.varint("ready.token", UINT32_MAX));
     part.arena.segment = static_cast<std::uint32_t>(in.varint("ready.segment", UINT32_MAX));
     part.arena.offset = in.varint("ready.offset", UINT64_MAX);
@@ -295,7 +350,7 @@ std::size_t encoded_bytes(const Request& request) {
 
 std::size_t encoded_bytes(const ReadyOp& ready) {
   std::size_t bytes = varint_bytes(ready.op.cache_id) + varint_bytes(ready.op.occurrence) +
-                      varint_bytes(ready.contributions.size());
+                      varint_bytes(ready.contributions.size() * 2 + 1) + ready.local_ranks.size();
   for (const Contribution& part : ready.contributions) {
     bytes += varint_bytes(part.token) + varint_bytes(part.arena.segment) +
              varint_bytes(part.arena.offset);

@@ -29,13 +29,14 @@ struct TensorSpec {
 };
 inline constexpr std::int64_t kAnyRows = -1;
 
-// What must be equal on every rank for an operation to run. A group (grouped allreduce) is one
-// RequestSpec with several tensors: it is negotiated as a whole.
+// What must be equal on every member of its group for an operation to run. A grouped allreduce is
+// one RequestSpec with several tensors: it is negotiated as a whole.
 struct RequestSpec {
   std::string name = {};
   OpKind kind = OpKind::kAllreduce;
+  GroupId group = kWorldGroup;   // whose ranks take part
   ReduceOp op = ReduceOp::kSum;  // reductions only, else kSum
-  Rank root = kNoRank;           // broadcast only
+  Rank root = kNoRank;           // broadcast only: its rank in the World
   double prescale = 1.0;         // reductions only
   double postscale = 1.0;
   // The tensors already lie in the arena, each rank's at the place its Contribution names.
@@ -49,6 +50,8 @@ struct RequestSpec {
   // only.
   std::string rule = {};
   std::vector<TensorSpec> tensors = {};
+  std::vector<Rank> members = {};  // kAddGroup only: ascending
+  GroupId removes = kWorldGroup;   // kRemoveGroup only: another one
   bool operator==(const RequestSpec&) const = default;
 };
 
@@ -92,13 +95,15 @@ struct KnownOp {
   }
 };
 
-// "All ranks of a host, or of the job, are ready for that operation." Stands for the Requests that
-// each of them would have sent; only operations without rows.
+// "All members of its group, on a host or in the job, are ready for that operation." Stands for the
+// Requests that each of them would have sent; only operations without rows.
 struct ReadyOp {
   KnownOp op = {};
-  // Of the ranks of the reader's host, by local rank, once it is in the log of that host. Empty
+  // Of the members on the reader's host, by local rank, once it is in the log of that host. Empty
   // between hosts, and where the frame speaks of another host.
   std::vector<Contribution> contributions = {};
+  // Whose they are, ascending. Empty: they are of every rank of the host, or there are none.
+  std::vector<int> local_ranks = {};
   bool operator==(const ReadyOp&) const = default;
 };
 inline constexpr int kAllHosts = -1;

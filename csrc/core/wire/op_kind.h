@@ -15,11 +15,21 @@ enum class OpKind : std::uint8_t {
   kAlltoall = 3,
   kReducescatter = 4,
   kBarrier = 5,
+  kAddGroup = 6,
+  kRemoveGroup = 7,
+  kJoin = 8,  // this rank has no more data for now
 };
-inline constexpr int kOpKindCount = 6;
+inline constexpr int kOpKindCount = 9;
 
 // How many tensors an operation has.
 enum class TensorCount : std::uint8_t { kNone, kOne, kMany };
+
+// What an operation makes of a member that has joined and not submitted it.
+enum class WhenJoined : std::uint8_t {
+  kRefused,  // it fails
+  kArrived,  // the member counts as arrived
+  kZeros,    // it adds zeros, to a Sum or an Average
+};
 
 // In what kinds differ, as far as agreement is concerned.
 struct OpKindFacts {
@@ -30,10 +40,18 @@ struct OpKindFacts {
   bool takes_rows = false;  // each rank's may differ: they travel in its Contribution
   bool reduces = false;     // takes an op and scale factors
   bool fuses = false;       // tensors of several run as one operation
+  WhenJoined when_joined = WhenJoined::kRefused;
+  // Changes who takes part instead of moving data: agreed by the World, has no name and gets no
+  // cache number.
+  bool is_membership = false;
 };
 
 inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
-    {.kind = OpKind::kAllreduce, .name = "allreduce", .reduces = true, .fuses = true},
+    {.kind = OpKind::kAllreduce,
+     .name = "allreduce",
+     .reduces = true,
+     .fuses = true,
+     .when_joined = WhenJoined::kZeros},
     {.kind = OpKind::kBroadcast, .name = "broadcast", .has_root = true, .fuses = true},
     {.kind = OpKind::kAllgather, .name = "allgather", .takes_rows = true},
     {.kind = OpKind::kAlltoall,
@@ -41,7 +59,19 @@ inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
      .tensors = TensorCount::kOne,
      .takes_rows = true},
     {.kind = OpKind::kReducescatter, .name = "reducescatter", .reduces = true},
-    {.kind = OpKind::kBarrier, .name = "barrier", .tensors = TensorCount::kNone},
+    {.kind = OpKind::kBarrier,
+     .name = "barrier",
+     .tensors = TensorCount::kNone,
+     .when_joined = WhenJoined::kArrived},
+    {.kind = OpKind::kAddGroup,
+     .name = "add_process_set",
+     .tensors = TensorCount::kNone,
+     .is_membership = true},
+    {.kind = OpKind::kRemoveGroup,
+     .name = "remove_process_set",
+     .tensors = TensorCount::kNone,
+     .is_membership = true},
+    {.kind = OpKind::kJoin, .name = "join", .tensors = TensorCount::kNone, .is_membership = true},
 }};
 
 constexpr const OpKindFacts& facts_of(OpKind kind) {
@@ -58,6 +88,9 @@ constexpr bool takes_rows(OpKind kind) {
 }
 constexpr bool reduces(OpKind kind) {
   return facts_of(kind).reduces;
+}
+constexpr bool is_membership(OpKind kind) {
+  return facts_of(kind).is_membership;
 }
 
 // By value: a row out of its place does not compile.

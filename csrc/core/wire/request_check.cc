@@ -9,10 +9,12 @@ namespace ciranda {
 namespace {
 
 Error refused(ErrorCode code, const RequestSpec& spec, std::string sentence) {
+  const std::string name = spec.name.substr(0, kNameBytesMax);
   return {.code = code,
-          .text = std::string(op_kind_name(spec.kind)) + " '" + spec.name.substr(0, kNameBytesMax) +
-                  "': " + std::move(sentence),
-          .tensor = spec.name.substr(0, kNameBytesMax)};
+          .text = std::string(op_kind_name(spec.kind)) +
+                  (name.empty() && is_membership(spec.kind) ? "" : " '" + name + "'") + ": " +
+                  std::move(sentence),
+          .tensor = name};
 }
 
 std::string beyond(std::string_view what, std::uint64_t value, std::uint64_t limit) {
@@ -119,6 +121,30 @@ Status check_sizes(const RequestSpec& spec) {
   return {};
 }
 
+// What changes who takes part belongs to the World and goes by what it is alone.
+Status check_membership(const RequestSpec& spec) {
+  const auto invalid = [&](const char* sentence) {
+    return refused(ErrorCode::kInvalidArgument, spec, sentence);
+  };
+  if (spec.members.empty() == (spec.kind == OpKind::kAddGroup))
+    return invalid(spec.members.empty() ? "it needs a rank" : "it takes no list of ranks");
+  if ((spec.removes != kWorldGroup) != (spec.kind == OpKind::kRemoveGroup))
+    return invalid(spec.removes == kWorldGroup ? "the process set of all ranks stays"
+                                               : "it removes no process set");
+  if (!is_membership(spec.kind)) return {};
+  if (!spec.name.empty()) return invalid("it takes no name");
+  if (spec.group != kWorldGroup) return invalid("it is for all ranks to submit");
+  Rank before = kNoRank;
+  for (const Rank rank : spec.members) {
+    if (rank <= before) return invalid("its ranks must ascend from 0, each once");
+    before = rank;
+  }
+  if (before >= kRanksMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("rank", static_cast<std::uint64_t>(before), kRanksMax - 1));
+  return {};
+}
+
 Status check_root(const RequestSpec& spec) {
   const bool has_root = facts_of(spec.kind).has_root;
   if (has_root ? spec.root < 0 : spec.root != kNoRank)
@@ -156,6 +182,7 @@ Status check_arena(const RequestSpec& spec) {
 
 Status check_spec(const RequestSpec& spec) {
   CIRANDA_TRY(check_sizes(spec));
+  CIRANDA_TRY(check_membership(spec));
   CIRANDA_TRY(check_root(spec));
   CIRANDA_TRY(check_arithmetic(spec));
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));

@@ -19,6 +19,10 @@ using Incarnation = std::uint64_t;
 using CacheId = std::uint32_t;
 inline constexpr CacheId kNoCacheId = 0;
 
+// The number of a group of ranks, Horovod's process set. Handed out in log order, never reused.
+using GroupId = std::uint32_t;
+inline constexpr GroupId kWorldGroup = 0;  // all ranks, always
+
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
 inline constexpr int kReduceOpCount = 5;
 
@@ -43,10 +47,11 @@ constexpr std::string_view reduce_op_name(ReduceOp op) {
 // Every limit of the wire format. A value beyond a limit is refused with a sentence that names it.
 inline constexpr int kRanksMax = 4096;             // ranks of a job
 inline constexpr int kLocalRanksMax = 256;         // ranks of one host; each has a page of flags
+inline constexpr std::size_t kGroupsMax = 1024;    // at a time, besides the World
 inline constexpr std::size_t kNameBytesMax = 256;  // a tensor's name, UTF-8
 inline constexpr std::size_t kRuleBytesMax = 256;  // an update rule in words
 inline constexpr std::size_t kDimsMax = 16;        // torch's own practical bound is lower
-inline constexpr std::size_t kTensorsPerRequestMax = 4096;  // members of one group
+inline constexpr std::size_t kTensorsPerRequestMax = 4096;  // of one grouped operation
 inline constexpr std::size_t kRequestsPerFrameMax = 4096;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{256} * 1024;  // one append to the log
 inline constexpr std::size_t kFrameHeaderBytes = 5;  // kind, host, the number of requests
@@ -57,10 +62,9 @@ inline constexpr std::size_t kErrorTextBytesMax = 4096;
 inline constexpr std::size_t kInFlightMax = 65536;         // submissions of one rank not finished
 inline constexpr std::size_t kCacheEntriesDefault = 4096;  // known RequestSpecs
 static_assert(kFrameBytesMax <= kSealedPayloadBytesMax, "a frame fits one sealed frame");
-static_assert(kTensorsPerRequestMax * 32 <= kFrameBytesMax,
-              "a full group of 2-D tensors fits one frame");
+static_assert(kTensorsPerRequestMax * 32 <= kFrameBytesMax, "as many 2-D tensors fit one frame");
 static_assert(kRequestsPerFrameMax < 1 << 14, "the number of requests is a varint of two bytes");
 static_assert(kTensorBytesMax <= INT64_MAX / static_cast<std::int64_t>(kTensorsPerRequestMax),
-              "the bytes of a group on one rank fit 64 bits");
+              "the bytes of an operation on one rank fit 64 bits");
 
 }  // namespace ciranda

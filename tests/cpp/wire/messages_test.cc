@@ -44,6 +44,9 @@ class Maker {
         op.contributions.push_back({.token = static_cast<std::uint32_t>(wide()),
                                     .arena = {static_cast<std::uint32_t>(wide()), wide()}});
       }
+      if (below(2) == 0) continue;
+      for (std::size_t m = 0; m < op.contributions.size(); ++m)
+        op.local_ranks.push_back(static_cast<int>(m * 50 + below(50)));
     }
     return frame;
   }
@@ -67,9 +70,15 @@ class Maker {
   }
 
   RequestSpec spec() {
-    RequestSpec spec{.name =
-                         std::string(below(kNameBytesMax + 1), static_cast<char>('a' + below(26)))};
-    spec.kind = static_cast<OpKind>(below(kOpKindCount));
+    RequestSpec spec{.kind = static_cast<OpKind>(below(kOpKindCount))};
+    if (spec.kind == OpKind::kAddGroup)
+      for (Rank rank = -1; (rank += 1 + static_cast<Rank>(below(99))) < kRanksMax;)
+        spec.members.push_back(rank);
+    if (spec.kind == OpKind::kRemoveGroup)
+      spec.removes = 1 + static_cast<GroupId>(wide() % 0xffffffffu);
+    if (is_membership(spec.kind)) return spec;
+    spec.name.assign(below(kNameBytesMax + 1), static_cast<char>('a' + below(26)));
+    if (below(3) == 0) spec.group = static_cast<GroupId>(wide());
     if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter) {
       spec.op = static_cast<ReduceOp>(below(kReduceOpCount));
       spec.prescale = static_cast<double>(below(7)) - 3;
@@ -232,6 +241,26 @@ TEST(ElementCount, OfEveryKindOfShape) {
   EXPECT_EQ(element_count({3, 4}), 12);
   EXPECT_EQ(element_count({3, 0, 4}), 0);
   EXPECT_EQ(element_count({kAnyRows, 4}), 4);
+}
+
+TEST(Frame, OfAKnownRequestCostsNothingForItsGroup) {
+  Request request{.spec = RequestSpec{.name = "w", .tensors = {{.shape = {3, 4}}}},
+                  .contribution = {.token = 100}};
+  const std::size_t of_world = encoded_bytes(request);
+  request.spec->group = 300;
+  EXPECT_EQ(encoded_bytes(request), of_world + 1);
+  request = {.cache_id = 100, .contribution = {.token = 100}};
+  EXPECT_EQ(encoded_bytes(request), 3u);
+}
+
+TEST(Frame, RefusesMembersBeyondTheLastRank) {
+  RequestSpec add{.kind = OpKind::kAddGroup, .members = {0, kRanksMax - 1}};
+  auto bytes = encoded({.requests = {{.spec = add, .contribution = {.token = 1}}}});
+  ASSERT_TRUE(decode_frame(bytes).ok());
+  // The gap before the last member, two bytes before the token.
+  ASSERT_EQ(bytes[bytes.size() - 3], std::byte{0xfe});
+  bytes[bytes.size() - 3] = std::byte{0xff};
+  EXPECT_NE(decode_frame(bytes).error().text.find("spec.members"), std::string::npos);
 }
 
 TEST(FrameDeathTest, OfARequestWithNeitherNumberNorSpecIsNotEncoded) {

@@ -83,6 +83,32 @@ TEST(Limits, RefuseASpecThatContradictsItself) {
   EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
 }
 
+TEST(Limits, RefuseAChangeOfMembershipThatIsMoreThanThat) {
+  const auto refusal = [](const RequestSpec& spec) {
+    const Status status = check_limits(spec, {});
+    return status.ok() ? "" : status.error().text;
+  };
+  EXPECT_EQ(refusal({.kind = OpKind::kJoin}), "");
+  EXPECT_EQ(refusal({.kind = OpKind::kAddGroup, .members = {0, 2}}), "");
+  EXPECT_EQ(refusal({.kind = OpKind::kRemoveGroup, .removes = 7}), "");
+  EXPECT_EQ(refusal({.kind = OpKind::kAddGroup}), "add_process_set: it needs a rank");
+  EXPECT_EQ(refusal({.kind = OpKind::kAddGroup, .members = {2, 0}}),
+            "add_process_set: its ranks must ascend from 0, each once");
+  EXPECT_NE(refusal({.kind = OpKind::kAddGroup, .members = {1, 1}}), "");
+  EXPECT_NE(refusal({.kind = OpKind::kAddGroup, .members = {-1}}), "");
+  EXPECT_EQ(refusal({.kind = OpKind::kAddGroup, .members = {kRanksMax}}),
+            "add_process_set: rank 4096 exceeds the limit of 4095");
+  EXPECT_EQ(refusal({.kind = OpKind::kRemoveGroup}),
+            "remove_process_set: the process set of all ranks stays");
+  EXPECT_EQ(refusal({.kind = OpKind::kJoin, .group = 3}), "join: it is for all ranks to submit");
+  EXPECT_EQ(refusal({.name = "x", .kind = OpKind::kJoin}), "join 'x': it takes no name");
+  EXPECT_EQ(refusal({.kind = OpKind::kJoin, .tensors = {{}}}), "join: it takes no tensor");
+  EXPECT_EQ(refusal({.name = "x", .tensors = {{}}, .members = {1}}),
+            "allreduce 'x': it takes no list of ranks");
+  EXPECT_EQ(refusal({.name = "x", .tensors = {{}}, .removes = 1}),
+            "allreduce 'x': it removes no process set");
+}
+
 TEST(Limits, RefuseABackendWhereItMeansNothing) {
   const auto refusal = [](const RequestSpec& spec) {
     const Status status = check_limits(spec, {});
