@@ -72,7 +72,9 @@ void Aggregator::submit(Rank from, std::span<const std::byte> frame, std::uint64
 
 void Aggregator::hold(std::size_t local, Request& request, std::uint64_t tick) {
   const KnownOp op{request.cache_id, request.occurrence};
-  if (request.spec.has_value() || !request.contribution.rows.empty() || !may_aggregate(op)) {
+  const bool is_known = !request.spec.has_value() && request.contribution.rows.empty();
+  const Group* const group = is_known ? may_aggregate(op) : nullptr;
+  if (group == nullptr || !group->contains(local_ranks()[local])) {
     alone_[local].push_back(std::move(request));
     return;
   }
@@ -80,6 +82,7 @@ void Aggregator::hold(std::size_t local, Request& request, std::uint64_t tick) {
   Submitted& submitted = place->second;
   if (is_first) {
     submitted.contributions.resize(local_ranks().size());
+    submitted.members = group->hosts[static_cast<std::size_t>(host_)].size();
     submitted.since_tick = tick;
   } else if (submitted.contributions[local].has_value()) {
     alone_[local].push_back(std::move(request));  // twice: the negotiators refuse it
@@ -139,14 +142,23 @@ Status Aggregator::arrive(Rank from, std::span<const std::byte> frame, std::uint
 
 Status Aggregator::count_report(int host, const KnownOp& op, std::uint64_t tick) {
   const auto index = static_cast<std::size_t>(host);
-  if (!may_aggregate(op)) {
+  const Group* const group = may_aggregate(op);
+  if (group == nullptr) {
     reported_alone_[index].push_back({.op = op});
     return {};
+  }
+  if (group->hosts[index].empty()) {
+    return violation(
+        hosts_[index].front(),
+        "its host has no member of the operation with the number " + std::to_string(op.cache_id));
   }
   const auto [place, is_first] = reported_.try_emplace(op);
   Reported& reported = place->second;
   if (is_first) {
     reported.by.resize(hosts_.size());
+    reported.with_members = static_cast<std::size_t>(
+        std::count_if(group->hosts.begin(), group->hosts.end(),
+                      [](const std::vector<Rank>& members) { return !members.empty(); }));
     reported.since_tick = tick;
   }
   if (reported.by[index]) {
@@ -154,7 +166,7 @@ Status Aggregator::count_report(int host, const KnownOp& op, std::uint64_t tick)
                                                 std::to_string(op.cache_id) + " twice");
   }
   reported.by[index] = true;
-  if (++reported.hosts < hosts_.size()) return {};
+  if (++reported.hosts < reported.with_members) return {};
   reported_.erase(place);
   complete_everywhere_.push_back({.op = op});
   return {};
@@ -239,6 +251,29 @@ bool Aggregator::holds() const {
                                            [this](const auto& op) { return !complete(op.second); });
 }
 
+// Where this host has reported nothing it has no member, or the negotiators refuse the frame: this
+// one may not know the operation yet.
+Status Aggregator::add_contributions(Rank from, ReadyOp& ready) {
+  ready.contributions.clear();
+  ready.local_ranks.clear();
+  const auto op = submitted_.find(ready.op);
+  if (op == submitted_.end()) return {};
+  Submitted& submitted = op->second;
+  if (!complete(submitted)) {
+    return violation(from, "it calls the operation with the number " +
+                               std::to_string(ready.op.cache_id) +
+                               " ready, which this host has not reported");
+  }
+  for (std::size_t local = 0; local < submitted.contributions.size(); ++local) {
+    if (!submitted.contributions[local]) continue;
+    ready.contributions.push_back(*std::move(submitted.contributions[local]));
+    if (submitted.members < local_ranks().size())
+      ready.local_ranks.push_back(static_cast<int>(local));
+  }
+  submitted_.erase(op);
+  return {};
+}
+
 // To this host's log, with what its ranks contributed to ready operations.
 Status Aggregator::deliver(Rank from, std::vector<std::byte> bytes) {
   if (kind_of(bytes) != FrameKind::kReady) {
@@ -252,19 +287,7 @@ Status Aggregator::deliver(Rank from, std::vector<std::byte> bytes) {
   }
   if (frame.host != kAllHosts) reviewed_ = false;
   if (frame.host == kAllHosts || frame.host == host_) {
-    for (ReadyOp& ready : frame.ready) {
-      const auto op = submitted_.find(ready.op);
-      if (op == submitted_.end() || !complete(op->second)) {
-        return violation(from, "it calls the operation with the number " +
-                                   std::to_string(ready.op.cache_id) +
-                                   " ready, which this host has not reported");
-      }
-      ready.contributions.clear();
-      for (auto& contribution : op->second.contributions) {
-        ready.contributions.push_back(*std::move(contribution));
-      }
-      submitted_.erase(op);
-    }
+    for (ReadyOp& ready : frame.ready) CIRANDA_TRY(add_contributions(from, ready));
   }
   in_frames(FrameKind::kReady, frame.host, &Frame::ready, std::move(frame.ready), [&](auto whole) {
     inbox_.push_back({from, std::move(whole)});

@@ -21,10 +21,11 @@ struct CarriedFrame {
 };
 
 // What the first rank of a host does with frames, so that a known operation costs a job one short
-// frame of each host to host 0 and one back, however many ranks there are: Requests that all ranks
-// of a host make alike go on as one "ready"; those that all hosts report become one for all.
+// frame of each host to host 0 and one back, however many ranks there are: Requests that all
+// members on a host make alike go on as one "ready"; those that all hosts with members report
+// become one for all. A group asks nothing of ranks and hosts outside of it.
 //
-// A Request waits here until the last rank of the host has made it, and a report on host 0 until
+// A Request waits here until the last member on the host has made it, and a report on host 0 until
 // the last host has. It goes on alone as soon as it must not wait (Negotiator::may_aggregate), so
 // that what is wrong, late or left becomes known to all as without aggregation; and at the latest
 // when it has waited for `patience` ticks, so that reports of stalls name the missing ranks.
@@ -56,25 +57,28 @@ class Aggregator {
   bool holds() const;
 
  private:
-  // A known operation that some ranks of this host have submitted. When all have, it is reported
+  // A known operation that some members on this host have submitted. When all have, it is reported
   // and only keeps what they contributed until it is in the order.
   struct Submitted {
     std::vector<std::optional<Contribution>> contributions;  // by local rank
     std::size_t ranks = 0;
+    std::size_t members = 0;  // on this host
     std::uint64_t since_tick = 0;
   };
   // On host 0: a known operation that some hosts have reported.
   struct Reported {
     std::vector<bool> by;  // host
     std::size_t hosts = 0;
+    std::size_t with_members = 0;  // hosts
     std::uint64_t since_tick = 0;
   };
 
   bool orders() const { return host_ == 0; }
   const std::vector<Rank>& local_ranks() const { return hosts_[static_cast<std::size_t>(host_)]; }
-  bool complete(const Submitted& op) const { return op.ranks == local_ranks().size(); }
-  bool may_aggregate(const KnownOp& op) const {
-    return aggregates_ && negotiator_.may_aggregate(op);
+  bool complete(const Submitted& op) const { return op.ranks == op.members; }
+  // The operation's group; nullptr: it goes on alone.
+  const Group* may_aggregate(const KnownOp& op) const {
+    return aggregates_ ? negotiator_.may_aggregate(op) : nullptr;
   }
 
   void hold(std::size_t local, Request& request, std::uint64_t tick);
@@ -85,6 +89,7 @@ class Aggregator {
   void order_complete();
   void forward(Rank from, std::vector<std::byte> bytes);
   void put_in_order(Rank from, std::vector<std::byte> bytes);
+  Status add_contributions(Rank from, ReadyOp& ready);
   Status deliver(Rank from, std::vector<std::byte> bytes);
 
   const Hosts& hosts_;

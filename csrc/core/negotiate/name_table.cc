@@ -4,13 +4,16 @@
 
 namespace ciranda {
 
-NameEntry& NameTable::acquire(std::string_view name, OpKind kind) {
-  const auto [found, is_new] = of(kind).try_emplace(std::string(name));
+NameEntry& NameTable::acquire(std::string_view name, OpKind kind,
+                              const std::shared_ptr<const Group>& group) {
+  const auto [found, is_new] = of(kind).try_emplace({group->id, std::string(name)});
   NameEntry& entry = found->second;
   if (is_new) {
     entry.kind = kind;
-    entry.name = &found->first;
+    entry.key = &found->first;
+    entry.group = group;
   }
+  CIRANDA_ASSERT(entry.group == group);  // numbers of groups are never used twice
   ++entry.references;
   return entry;
 }
@@ -20,7 +23,7 @@ void NameTable::release(NameEntry& entry) {
   if (--entry.references > 0) return;
   CIRANDA_ASSERT(entry.pending.empty());
   Entries& entries = of(entry.kind);
-  entries.erase(entries.find(*entry.name));
+  entries.erase(entries.find(*entry.key));
 }
 
 std::size_t NameTable::size() const {

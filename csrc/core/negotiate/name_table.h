@@ -3,28 +3,40 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "core/negotiate/group.h"
 #include "core/wire/op_kind.h"
 
 namespace ciranda {
 
 struct PendingOp;  // readiness.h
 
-// One name of a kind that something unfinished or cached refers to. Cached specs point here, so
-// that a known Request finds its pending operation without touching the name's characters.
+struct NameKey {
+  GroupId group = kWorldGroup;
+  std::string name;
+  bool operator==(const NameKey&) const = default;
+};
+
+// One name of a group and kind that something unfinished or cached refers to. Cached specs point
+// here, so that a known Request finds its pending operation and its group without touching the
+// name's characters.
 struct NameEntry {
   OpKind kind = OpKind::kAllreduce;
-  const std::string* name = nullptr;
+  const NameKey* key = nullptr;
+  std::shared_ptr<const Group> group;
   std::uint32_t references = 0;     // cached specs + pending operations
   std::vector<PendingOp*> pending;  // ascending by occurrence; nearly always one
 };
 
-// Interned names, also the empty one. Each kind has its own: operations of different kinds never
-// meet, whatever they are called. Entries keep their address and live while references > 0.
+// Interned names, also the empty one. Each group has its own, and in it each kind: operations of
+// different groups or kinds never meet, whatever they are called. Entries keep their address and
+// live while references > 0.
 class NameTable {
  public:
   NameTable() = default;
@@ -32,14 +44,19 @@ class NameTable {
   NameTable& operator=(const NameTable&) = delete;
 
   // The entry, made if it is new. The caller holds a reference: it calls release() in the end.
-  NameEntry& acquire(std::string_view name, OpKind kind);
+  NameEntry& acquire(std::string_view name, OpKind kind, const std::shared_ptr<const Group>& group);
   void add_reference(NameEntry& entry) { ++entry.references; }
   void release(NameEntry& entry);
 
   std::size_t size() const;
 
  private:
-  using Entries = std::unordered_map<std::string, NameEntry>;
+  struct Hash {
+    std::size_t operator()(const NameKey& key) const {
+      return std::hash<std::string>{}(key.name) ^ key.group * std::size_t{0x9e3779b97f4a7c15};
+    }
+  };
+  using Entries = std::unordered_map<NameKey, NameEntry, Hash>;
 
   Entries& of(OpKind kind) { return entries_[static_cast<std::size_t>(kind)]; }
 

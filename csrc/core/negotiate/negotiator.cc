@@ -1,9 +1,10 @@
 #include "core/negotiate/negotiator.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/negotiate/attendance.h"
+#include "core/negotiate/fault.h"
 #include "core/negotiate/name_table.h"
 #include "core/negotiate/readiness.h"
 #include "core/negotiate/response_cache.h"
@@ -13,25 +14,27 @@ namespace ciranda {
 class Negotiator::Impl {
  public:
   explicit Impl(const Options& options)
-      : size_(options.size),
-        hosts_(options.hosts),
+      : hosts_(options.hosts),
         host_(options.host),
+        groups_(options.size, options.hosts),
         cache_(options.cache_entries, names_),
-        readiness_(options.size, names_),
+        readiness_(names_),
         in_flight_(static_cast<std::size_t>(options.size), 0) {}
 
   Status handle_frame(Rank from, std::span<const std::byte> bytes, std::uint64_t tick,
                       std::vector<Response>& out);
   CacheId known(const RequestSpec& spec) const { return cache_.find(spec); }
+  const Group* may_aggregate(const KnownOp& op) const {
+    const ResponseCache::Entry* entry = cache_.find(op.cache_id);
+    return may_aggregate(entry, op.occurrence) ? entry->name->group.get() : nullptr;
+  }
   std::vector<StalledOp> waiting() const;
-  const std::vector<Rank>& departed() const { return departed_; }
-  bool may_aggregate(const KnownOp& op) const;
+  const GroupTable& groups() const { return groups_; }
+  const Attendance& attendance() const { return attendance_; }
+  std::size_t in_flight(Rank rank) const { return in_flight_[static_cast<std::size_t>(rank)]; }
 
  private:
-  bool has_left(Rank rank) const {
-    return std::find(departed_.begin(), departed_.end(), rank) != departed_.end();
-  }
-  // A Request whose spec was looked up.
+  // A Request whose spec, name and group were looked up.
   struct Known {
     const std::shared_ptr<const RequestSpec>& spec;
     NameEntry& name;
@@ -40,44 +43,58 @@ class Negotiator::Impl {
 
   Status handle_request(Rank from, Request& request, std::uint64_t tick,
                         std::vector<Response>& out);
-  Status handle_ready(Rank from, Frame& frame, std::uint64_t tick, std::vector<Response>& out);
+  Status handle_new(Rank from, Request& request, std::uint64_t tick, std::vector<Response>& out);
+  Status handle_ready(Rank from, int host, ReadyOp& ready, std::uint64_t tick,
+                      std::vector<Response>& out);
+  bool may_aggregate(const ResponseCache::Entry* entry, std::uint32_t occurrence) const;
+  void run_ready(const ResponseCache::Entry& entry, ReadyOp& ready, std::vector<Response>& out);
   Status submit(Rank from, const Known& request, Contribution&& contribution, std::uint64_t tick,
                 std::vector<Response>& out);
+  bool refuse(Rank from, const Known& request, Contribution& contribution,
+              std::vector<Response>& out);
+  void handle_join(Rank from, PendingOp& join, std::vector<Response>& out);
   void handle_leave(Rank from, std::vector<Response>& out);
+
   void complete(PendingOp& op, std::vector<Response>& out);
+  void change_groups(Response& response);
 
   // Ends `op` with a Response that holds its contributions.
   Response& respond(PendingOp& op, std::vector<Response>& out);
   void fail(PendingOp& op, Error error, std::vector<Response>& out);
   // Answers one rank's submission with an error; nobody else is concerned.
-  void fail_one(Rank from, const Known& request, Contribution&& contribution, Error error,
-                std::vector<Response>& out);
+  void fail_one(Rank from, const std::shared_ptr<const RequestSpec>& spec,
+                const std::shared_ptr<const Group>& group, std::uint32_t occurrence,
+                Contribution&& contribution, Error error, std::vector<Response>& out);
+  void ask_again(Rank from, std::uint32_t token, std::vector<Response>& out) const;
 
-  std::optional<Error> fault_of(const PendingOp& op) const;
-  std::optional<Error> rows_fault(const PendingOp& op) const;
-  Error left_error(const RequestSpec& spec, std::uint32_t occurrence) const;
+  bool is_of_own_members(const ReadyOp& ready, const Group* group) const;
 
-  const int size_;
   const Hosts hosts_;
   const int host_;
+  GroupTable groups_;
   NameTable names_;  // before those who hold references into it
   ResponseCache cache_;
   Readiness readiness_;
+  Attendance attendance_;
   std::vector<std::size_t> in_flight_;  // submissions by rank without a Response
-  std::vector<Rank> departed_;
   std::uint64_t next_index_ = 0;
   Frame scratch_;
 };
 
 Status Negotiator::Impl::handle_frame(Rank from, std::span<const std::byte> bytes,
                                       std::uint64_t tick, std::vector<Response>& out) {
-  if (from < 0 || from >= size_) return violation(from, "is not a rank of this world");
+  if (static_cast<std::size_t>(from) >= in_flight_.size())
+    return violation(from, "is not a rank of this world");
   // Decoded as a whole before anything is decided: a broken frame changes nothing.
   if (const Status status = decode_frame(bytes, scratch_); !status.ok())
     return violation(from, status.error().text);
 
-  if (scratch_.kind == FrameKind::kReady) return handle_ready(from, scratch_, tick, out);
-  if (has_left(from)) return violation(from, "it sent a frame after it had left");
+  if (scratch_.kind == FrameKind::kReady) {
+    for (ReadyOp& ready : scratch_.ready)
+      CIRANDA_TRY(handle_ready(from, scratch_.host, ready, tick, out));
+    return {};
+  }
+  if (attendance_.has_left(from)) return violation(from, "it sent a frame after it had left");
   if (scratch_.kind == FrameKind::kLeave) {
     handle_leave(from, out);
     return {};
@@ -95,130 +112,229 @@ Status Negotiator::Impl::handle_request(Rank from, Request& request, std::uint64
     const Known known{entry->spec, *entry->name, request.occurrence};
     return submit(from, known, std::move(request.contribution), tick, out);
   }
-  if (request.spec.has_value()) {
-    NameEntry& name = names_.acquire(request.spec->name, request.spec->kind);
-    const auto spec = std::make_shared<const RequestSpec>(*std::move(request.spec));
-    const Known known{spec, name, request.occurrence};
-    Status status = submit(from, known, std::move(request.contribution), tick, out);
-    names_.release(name);
-    return status;
-  }
-  if (!cache_.handed_out(request.cache_id))
-    return violation(from, "it used the number " + std::to_string(request.cache_id) +
-                               ", which no operation ever had");
-  Response& response = out.emplace_back();
-  response.verdict = Response::Verdict::kResubmit;
-  response.resubmit_rank = from;
-  response.resubmit_token = request.contribution.token;
+  if (request.spec.has_value()) return handle_new(from, request, tick, out);
+  if (!cache_.handed_out(request.cache_id)) return unknown_number_error(from, request.cache_id);
+  ask_again(from, request.contribution.token, out);
   return {};
 }
 
-bool Negotiator::Impl::may_aggregate(const KnownOp& op) const {
-  const ResponseCache::Entry* entry = cache_.find(op.cache_id);
-  return entry != nullptr && !takes_rows(entry->spec->kind) && departed_.empty() &&
-         readiness_.find(*entry->name, op.occurrence) == nullptr;
+Status Negotiator::Impl::handle_new(Rank from, Request& request, std::uint64_t tick,
+                                    std::vector<Response>& out) {
+  const auto spec = std::make_shared<const RequestSpec>(*std::move(request.spec));
+  // There is one join at a time, whatever its ranks have counted.
+  const std::uint32_t occurrence = spec->kind == OpKind::kJoin ? 0 : request.occurrence;
+  const std::shared_ptr<const Group> group = groups_.find(spec->group);
+  if (group == nullptr) {
+    fail_one(from, spec, nullptr, occurrence, std::move(request.contribution),
+             {.code = ErrorCode::kInvalidArgument,
+              .text = no_group_text(*spec, occurrence),
+              .rank = from,
+              .tensor = spec->name},
+             out);
+    return {};
+  }
+  NameEntry& name = names_.acquire(spec->name, spec->kind, group);
+  const Known known{spec, name, occurrence};
+  Status status = submit(from, known, std::move(request.contribution), tick, out);
+  names_.release(name);
+  return status;
+}
+
+void Negotiator::Impl::ask_again(Rank from, std::uint32_t token, std::vector<Response>& out) const {
+  Response& response = out.emplace_back();
+  response.verdict = Response::Verdict::kResubmit;
+  response.resubmit_rank = from;
+  response.resubmit_token = token;
+}
+
+// -------------------------------------------------------------------------------------------
+// What all members of a host say at once
+
+bool Negotiator::Impl::may_aggregate(const ResponseCache::Entry* entry,
+                                     std::uint32_t occurrence) const {
+  return entry != nullptr && !takes_rows(entry->name->kind) && attendance_.is_full() &&
+         readiness_.find(*entry->name, occurrence) == nullptr;
 }
 
 // What the ranks themselves would have sent, one after the other; in the usual case, that nobody
 // has submitted the operation before, without looking at each of them.
-Status Negotiator::Impl::handle_ready(Rank from, Frame& frame, std::uint64_t tick,
+Status Negotiator::Impl::handle_ready(Rank from, int host, ReadyOp& ready, std::uint64_t tick,
                                       std::vector<Response>& out) {
-  const auto own = static_cast<std::size_t>(host_);
-  if (own >= hosts_.size() || frame.host >= static_cast<int>(hosts_.size()))
+  if (host_ >= static_cast<int>(hosts_.size()) || host >= static_cast<int>(hosts_.size()))
     return violation(from, "it speaks of hosts that this job does not have");
-  const bool of_all = frame.host == kAllHosts;
-  const bool of_own = of_all || frame.host == host_;
-  for (ReadyOp& ready : frame.ready) {
-    if (ready.contributions.size() != (of_own ? hosts_[own].size() : 0))
-      return violation(from, "a ready operation does not have what this host's ranks contributed");
-    const auto contribution = [&](std::size_t host, std::size_t local) {
-      return host == own ? std::move(ready.contributions[local]) : Contribution{};
-    };
-    if (of_all && may_aggregate(ready.op)) {
-      const ResponseCache::Entry& entry = *cache_.use(ready.op.cache_id);
-      Response& response = out.emplace_back();
-      response.index = next_index_++;
-      response.spec = entry.spec;
-      response.occurrence = ready.op.occurrence;
-      response.cache_id = entry.id;
-      response.contributions.reserve(hosts_[own].size());
-      for (std::size_t local = 0; local < hosts_[own].size(); ++local) {
-        response.contributions.push_back({hosts_[own][local], contribution(own, local)});
-      }
-      continue;
+  if (!cache_.handed_out(ready.op.cache_id)) return unknown_number_error(from, ready.op.cache_id);
+  const bool of_own = host == kAllHosts || host == host_;
+  const ResponseCache::Entry* entry = cache_.use(ready.op.cache_id);
+  const Group* const group = entry != nullptr ? entry->name->group.get() : nullptr;
+  if (of_own ? !is_of_own_members(ready, group) : !ready.contributions.empty())
+    return violation(from, "a ready operation does not have what this host's ranks contributed");
+  if (host == kAllHosts && may_aggregate(entry, ready.op.occurrence)) {
+    run_ready(*entry, ready, out);
+    return {};
+  }
+  if (group == nullptr) {
+    const std::vector<Rank>& own = hosts_[static_cast<std::size_t>(host_)];
+    for (std::size_t i = 0; i < ready.contributions.size(); ++i) {
+      const std::size_t local =
+          ready.local_ranks.empty() ? i : static_cast<std::size_t>(ready.local_ranks[i]);
+      ask_again(own[local], ready.contributions[i].token, out);
     }
-    for (std::size_t host = 0; host < hosts_.size(); ++host) {
-      if (!of_all && frame.host != static_cast<int>(host)) continue;
-      for (std::size_t local = 0; local < hosts_[host].size(); ++local) {
-        const Rank rank = hosts_[host][local];
-        if (has_left(rank)) return violation(rank, "it is called ready after it had left");
-        Request request{.cache_id = ready.op.cache_id,
-                        .occurrence = ready.op.occurrence,
-                        .contribution = contribution(host, local)};
-        CIRANDA_TRY(handle_request(rank, request, tick, out));
-      }
+    return {};
+  }
+  const std::shared_ptr<const Group> kept = entry->name->group;  // while Requests are handled
+  for (std::size_t h = 0; h < hosts_.size(); ++h) {
+    if (host != kAllHosts && host != static_cast<int>(h)) continue;
+    for (std::size_t i = 0; i < kept->hosts[h].size(); ++i) {
+      const Rank rank = kept->hosts[h][i];
+      if (attendance_.has_left(rank))
+        return violation(rank, "it is called ready after it had left");
+      Request request{.cache_id = ready.op.cache_id, .occurrence = ready.op.occurrence};
+      if (static_cast<int>(h) == host_) request.contribution = std::move(ready.contributions[i]);
+      CIRANDA_TRY(handle_request(rank, request, tick, out));
     }
   }
   return {};
 }
 
+// `group` is null where the number was evicted: then any ranks of this host may be its members.
+bool Negotiator::Impl::is_of_own_members(const ReadyOp& ready, const Group* group) const {
+  const auto host = static_cast<std::size_t>(host_);
+  const std::vector<Rank>& own = hosts_[host];
+  const std::size_t count = ready.contributions.size();
+  if (group != nullptr && count != group->hosts[host].size()) return false;
+  if (ready.local_ranks.empty()) return count == 0 || count == own.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto local = static_cast<std::size_t>(ready.local_ranks[i]);
+    if (local >= own.size()) return false;
+    if (group != nullptr && own[local] != group->hosts[host][i]) return false;
+  }
+  return true;
+}
+
+void Negotiator::Impl::run_ready(const ResponseCache::Entry& entry, ReadyOp& ready,
+                                 std::vector<Response>& out) {
+  Response& response = out.emplace_back();
+  response.index = next_index_++;
+  response.spec = entry.spec;
+  response.group = entry.name->group;
+  response.occurrence = ready.op.occurrence;
+  response.cache_id = entry.id;
+  const std::vector<Rank>& own = response.group->hosts[static_cast<std::size_t>(host_)];
+  response.contributions.reserve(own.size());
+  for (std::size_t i = 0; i < own.size(); ++i)
+    response.contributions.push_back({own[i], std::move(ready.contributions[i])});
+}
+
+// -------------------------------------------------------------------------------------------
+// From Requests to Responses
+
 Status Negotiator::Impl::submit(Rank from, const Known& request, Contribution&& contribution,
                                 std::uint64_t tick, std::vector<Response>& out) {
-  const auto rank = static_cast<std::size_t>(from);
-  if (!departed_.empty()) {
-    fail_one(from, request, std::move(contribution), left_error(*request.spec, request.occurrence),
-             out);
-    return {};
-  }
+  const int index = request.name.group->index_of(from);
+  const bool is_usual = index >= 0 && attendance_.is_full();
+  if (!is_usual && refuse(from, request, contribution, out)) return {};
+  const auto member = static_cast<std::size_t>(index);
   PendingOp* op = readiness_.find(request.name, request.occurrence);
   if (op == nullptr) {
     op = &readiness_.open(request.name, request.occurrence, request.spec, tick);
-  } else if (op->contributions[rank].has_value()) {
+  } else if (op->contributions[member].has_value()) {
     return violation(from, "it submitted " + op_label(*op->spec, op->occurrence) +
                                " twice before every rank had submitted it once");
   }
-  if (in_flight_[rank] == kInFlightMax)
+  std::size_t& in_flight = in_flight_[static_cast<std::size_t>(from)];
+  if (in_flight == kInFlightMax)
     return Error{.code = ErrorCode::kLimit,
                  .text = "rank " + std::to_string(from) + " has more than " +
                          std::to_string(kInFlightMax) + " operations in flight",
                  .rank = from};
-  ++in_flight_[rank];
-  op->contributions[rank] = std::move(contribution);
-  ++op->contributed;
+  ++in_flight;
+  op->contributions[member] = std::move(contribution);
+  --op->missing;
   if (request.spec != op->spec && *request.spec != *op->spec)
     op->disagreements.push_back({from, request.spec});
-  if (op->contributed == size_) complete(*op, out);
+  if (request.name.kind == OpKind::kJoin)
+    handle_join(from, *op, out);
+  else if (attendance_.completes(*op))
+    complete(*op, out);
   return {};
+}
+
+// Whether the Request is answered at once, whatever the others say.
+bool Negotiator::Impl::refuse(Rank from, const Known& request, Contribution& contribution,
+                              std::vector<Response>& out) {
+  const std::shared_ptr<const Group>& group = request.name.group;
+  auto error = attendance_.refusal_of(from, *request.spec, request.occurrence, *group);
+  if (!error) return false;
+  fail_one(from, request.spec, group, request.occurrence, std::move(contribution),
+           *std::move(error), out);
+  return true;
+}
+
+// What waited for the rank alone goes on without it; with the last rank everybody goes on.
+void Negotiator::Impl::handle_join(Rank from, PendingOp& join, std::vector<Response>& out) {
+  attendance_.join(from);
+  for (PendingOp* op = readiness_.oldest(); op != nullptr;) {
+    PendingOp* const newer = op->newer;
+    if (op != &join && attendance_.completes(*op)) complete(*op, out);
+    op = newer;
+  }
+  if (!attendance_.completes(join)) return;
+  CIRANDA_ASSERT(readiness_.oldest() == &join && join.newer == nullptr);  // I20
+  complete(join, out);
+  out.back().last_joined = from;
+  attendance_.start_again();
 }
 
 // No operation can run without the rank, also not one that it had submitted: it takes no part in
 // moving the data any more.
 void Negotiator::Impl::handle_leave(Rank from, std::vector<Response>& out) {
-  departed_.push_back(from);
-  while (PendingOp* op = readiness_.oldest()) fail(*op, left_error(*op->spec, op->occurrence), out);
+  attendance_.leave(from);
+  for (PendingOp* op = readiness_.oldest(); op != nullptr;) {
+    PendingOp* const newer = op->newer;
+    if (op->group().contains(from))
+      fail(*op, attendance_.left_error(*op->spec, op->occurrence, op->group()), out);
+    op = newer;
+  }
 }
 
 void Negotiator::Impl::complete(PendingOp& op, std::vector<Response>& out) {
-  CIRANDA_ASSERT(op.contributed == size_);  // I2
-  if (auto fault = fault_of(op)) {
+  std::vector<Rank> joined = attendance_.joined_without(op);
+  CIRANDA_ASSERT(op.missing == static_cast<int>(joined.size()));  // I2
+  if (auto fault = fault_of(op, joined, groups_, readiness_)) {
     fail(op, *std::move(fault), out);
     return;
   }
-  const CacheId id = cache_.insert(op.spec, *op.name);
-  respond(op, out).cache_id = id;
+  const CacheId id = is_membership(op.spec->kind) ? kNoCacheId : cache_.insert(op.spec, *op.name);
+  Response& response = respond(op, out);
+  response.cache_id = id;
+  response.joined = std::move(joined);
+  change_groups(response);
+}
+
+void Negotiator::Impl::change_groups(Response& response) {
+  const RequestSpec& spec = *response.spec;
+  if (spec.kind == OpKind::kAddGroup) response.changed = groups_.add(spec.members);
+  if (spec.kind != OpKind::kRemoveGroup) return;
+  CIRANDA_ASSERT(readiness_.oldest_of(spec.removes) == nullptr);  // I19
+  response.changed = groups_.find(spec.removes);
+  groups_.remove(spec.removes);
+  cache_.evict_group(spec.removes);
 }
 
 Response& Negotiator::Impl::respond(PendingOp& op, std::vector<Response>& out) {
   Response& response = out.emplace_back();
-  response.contributions.reserve(static_cast<std::size_t>(op.contributed));
-  for (std::size_t rank = 0; rank < in_flight_.size(); ++rank) {
-    if (!op.contributions[rank].has_value()) continue;
-    CIRANDA_ASSERT(in_flight_[rank] > 0);
-    --in_flight_[rank];
-    response.contributions.push_back({static_cast<Rank>(rank), *std::move(op.contributions[rank])});
+  const std::vector<Rank>& ranks = op.group().ranks;
+  response.contributions.reserve(ranks.size() - static_cast<std::size_t>(op.missing));
+  for (std::size_t index = 0; index < ranks.size(); ++index) {
+    if (!op.contributions[index].has_value()) continue;
+    std::size_t& in_flight = in_flight_[static_cast<std::size_t>(ranks[index])];
+    CIRANDA_ASSERT(in_flight > 0);
+    --in_flight;
+    response.contributions.push_back({ranks[index], *std::move(op.contributions[index])});
   }
   response.index = next_index_++;
   response.spec = std::move(op.spec);
+  response.group = op.name->group;
   response.occurrence = op.occurrence;
   readiness_.close(op);
   return response;
@@ -230,86 +346,24 @@ void Negotiator::Impl::fail(PendingOp& op, Error error, std::vector<Response>& o
   response.error = std::move(error);
 }
 
-void Negotiator::Impl::fail_one(Rank from, const Known& request, Contribution&& contribution,
-                                Error error, std::vector<Response>& out) {
+void Negotiator::Impl::fail_one(Rank from, const std::shared_ptr<const RequestSpec>& spec,
+                                const std::shared_ptr<const Group>& group, std::uint32_t occurrence,
+                                Contribution&& contribution, Error error,
+                                std::vector<Response>& out) {
   Response& response = out.emplace_back();
   response.verdict = Response::Verdict::kError;
   response.index = next_index_++;
-  response.spec = request.spec;
-  response.occurrence = request.occurrence;
+  response.spec = spec;
+  response.group = group;
+  response.occurrence = occurrence;
   response.contributions.push_back({from, std::move(contribution)});
   response.error = std::move(error);
-}
-
-// Why an operation that every rank submitted cannot run.
-std::optional<Error> Negotiator::Impl::fault_of(const PendingOp& op) const {
-  if (!op.disagreements.empty()) {
-    return Error{.code = ErrorCode::kMismatch,
-                 .text = mismatch_text(op),
-                 .rank = op.disagreements.front().rank,
-                 .tensor = op.spec->name};
-  }
-  if (op.spec->root >= size_) {
-    return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = op_label(*op.spec, op.occurrence) + ": there is no root rank " +
-                         std::to_string(op.spec->root) + " among " + std::to_string(size_) +
-                         " ranks",
-                 .tensor = op.spec->name};
-  }
-  return rows_fault(op);
-}
-
-std::optional<Error> Negotiator::Impl::rows_fault(const PendingOp& op) const {
-  const RequestSpec& spec = *op.spec;
-  const std::size_t expected = spec.kind == OpKind::kAllgather  ? spec.tensors.size()
-                               : spec.kind == OpKind::kAlltoall ? static_cast<std::size_t>(size_)
-                                                                : 0;
-  for (std::size_t rank = 0; rank < op.contributions.size(); ++rank) {
-    const std::vector<std::int64_t>& rows = op.contributions[rank]->rows;
-    if (rows.size() != expected)
-      return Error{.code = ErrorCode::kMismatch,
-                   .text = op_label(spec, op.occurrence) + ": rank " + std::to_string(rank) +
-                           " gave " + std::to_string(rows.size()) + " row counts where " +
-                           std::to_string(expected) + " are needed",
-                   .rank = static_cast<Rank>(rank),
-                   .tensor = spec.name};
-    if (!takes_rows(spec.kind)) continue;
-    std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const TensorSpec& tensor = spec.tensors[spec.kind == OpKind::kAllgather ? i : 0];
-      const auto row_bytes =
-          element_count(tensor.shape) * static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
-      std::int64_t part = 0;
-      if (!__builtin_mul_overflow(rows[i], row_bytes, &part) && part <= kTensorBytesMax - bytes) {
-        bytes += part;
-        continue;
-      }
-      return Error{.code = ErrorCode::kLimit,
-                   .text = op_label(spec, op.occurrence) + ": rank " + std::to_string(rank) +
-                           " gave more rows than fit the limit of " +
-                           std::to_string(kTensorBytesMax) + " bytes",
-                   .rank = static_cast<Rank>(rank),
-                   .tensor = spec.name};
-    }
-  }
-  return std::nullopt;
-}
-
-Error Negotiator::Impl::left_error(const RequestSpec& spec, std::uint32_t occurrence) const {
-  CIRANDA_ASSERT(!departed_.empty());
-  return {.code = ErrorCode::kRankLeft,
-          .text = left_text(spec, occurrence, departed_),
-          .rank = departed_.front(),  // later ones may have left because of it
-          .tensor = spec.name};
 }
 
 std::vector<StalledOp> Negotiator::Impl::waiting() const {
   std::vector<StalledOp> stalled;
   for (const PendingOp* op = readiness_.oldest(); op != nullptr; op = op->newer) {
-    StalledOp& item = stalled.emplace_back(StalledOp{op->spec, op->occurrence, {}, op->since_tick});
-    for (std::size_t rank = 0; rank < op->contributions.size(); ++rank) {
-      if (!op->contributions[rank].has_value()) item.missing.push_back(static_cast<Rank>(rank));
-    }
+    stalled.push_back({op->spec, op->occurrence, attendance_.missing(*op), op->since_tick});
   }
   return stalled;
 }
@@ -324,14 +378,23 @@ Status Negotiator::handle_frame(Rank from, std::span<const std::byte> frame, std
 CacheId Negotiator::known(const RequestSpec& spec) const {
   return impl_->known(spec);
 }
-bool Negotiator::may_aggregate(const KnownOp& op) const {
+const Group* Negotiator::may_aggregate(const KnownOp& op) const {
   return impl_->may_aggregate(op);
 }
 std::vector<StalledOp> Negotiator::waiting() const {
   return impl_->waiting();
 }
+const GroupTable& Negotiator::groups() const {
+  return impl_->groups();
+}
 const std::vector<Rank>& Negotiator::departed() const {
-  return impl_->departed();
+  return impl_->attendance().departed();
+}
+const std::vector<Rank>& Negotiator::joined() const {
+  return impl_->attendance().joined();
+}
+std::size_t Negotiator::in_flight(Rank rank) const {
+  return impl_->in_flight(rank);
 }
 
 }  // namespace ciranda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/negotiate/group_table.h"
 #include "core/negotiate/response.h"
 #include "core/wire/introduction.h"
 #include "core/wire/messages.h"
@@ -18,7 +19,7 @@ namespace ciranda {
 class Negotiator {
  public:
   struct Options {
-    int size = 1;                                      // ranks that must agree
+    int size = 1;                                      // ranks of the World
     std::size_t cache_entries = kCacheEntriesDefault;  // 0 = cache nothing
     Hosts hosts = {};                                  // where they are; empty: all on one host
     int host = 0;                                      // of this copy
@@ -37,12 +38,22 @@ class Negotiator {
   // The number under which `spec` is known now, or kNoCacheId. O(1), no allocation.
   CacheId known(const RequestSpec& spec) const;
 
-  // Whether the Requests of `op` may be aggregated: its number stands for a spec without rows, all
-  // ranks are there, and nothing is pending under its name. O(1), no allocation.
-  bool may_aggregate(const KnownOp& op) const;
+  // The group of `op`, if its Requests may be aggregated: its number stands for a spec without
+  // rows, nobody has left or joined, and nothing is pending under its name. Else nullptr. Valid
+  // until the next frame; O(1), no allocation.
+  const Group* may_aggregate(const KnownOp& op) const;
 
-  // Operations submitted by some ranks but not by all, oldest first.
+  // Operations submitted by some members but not by all, oldest first.
   std::vector<StalledOp> waiting() const;
+
+  const GroupTable& groups() const;
+
+  // Ranks that have joined since all ranks had last, ascending.
+  const std::vector<Rank>& joined() const;
+
+  // Requests of `rank` that are counted and not answered. A rank sends what is_membership() only
+  // when this is all that it has sent and is not answered: nothing then has to be sent again.
+  std::size_t in_flight(Rank rank) const;
 
   // Ranks that sent kLeave, the first one first.
   const std::vector<Rank>& departed() const;

@@ -16,10 +16,6 @@ auto place_of(const std::vector<PendingOp*>& pending, std::uint32_t occurrence) 
 
 }  // namespace
 
-Readiness::Readiness(int ranks, NameTable& names) : size(ranks), names_(names) {
-  CIRANDA_ASSERT(ranks >= 1 && ranks <= kRanksMax);
-}
-
 Readiness::~Readiness() {
   while (oldest_ != nullptr) close(*oldest_);
 }
@@ -39,7 +35,8 @@ PendingOp& Readiness::open(NameEntry& name, std::uint32_t occurrence,
   op.occurrence = occurrence;
   op.since_tick = tick;
   op.spec = std::move(spec);
-  op.contributions.resize(static_cast<std::size_t>(size));
+  op.contributions.resize(name.group->ranks.size());
+  op.missing = name.group->size();
   op.older = newest_;
   (newest_ != nullptr ? newest_->newer : oldest_) = &op;
   newest_ = &op;
@@ -56,10 +53,16 @@ void Readiness::close(PendingOp& op) {
   unlink(op);
   op.spec.reset();
   op.contributions.clear();
-  op.contributed = 0;
+  op.missing = 0;
   op.disagreements.clear();
   spare_.emplace_back(&op);
   names_.release(name);
+}
+
+const PendingOp* Readiness::oldest_of(GroupId group) const {
+  const PendingOp* op = oldest_;
+  while (op != nullptr && op->group().id != group) op = op->newer;
+  return op;
 }
 
 void Readiness::unlink(PendingOp& op) {

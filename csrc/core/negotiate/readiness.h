@@ -11,20 +11,23 @@
 
 namespace ciranda {
 
-// An operation that at least one rank has submitted and at least one has not.
+// An operation that at least one member of its group has submitted, and that another one must
+// submit still.
 struct PendingOp {
   NameEntry* name = nullptr;
   std::uint32_t occurrence = 0;
   std::uint64_t since_tick = 0;
   std::shared_ptr<const RequestSpec> spec;                 // what the first rank submitted
-  std::vector<std::optional<Contribution>> contributions;  // by rank
-  int contributed = 0;
+  std::vector<std::optional<Contribution>> contributions;  // by index in the group
+  int missing = 0;                                         // contributions
   // What others submitted under the same name, where it differs from `spec`; in log order.
   struct Disagreement {
     Rank rank = kNoRank;
     std::shared_ptr<const RequestSpec> spec;
   };
   std::vector<Disagreement> disagreements;
+
+  const Group& group() const { return *name->group; }
 
   PendingOp* older = nullptr;  // in order of the first request; owned by Readiness
   PendingOp* newer = nullptr;
@@ -33,7 +36,7 @@ struct PendingOp {
 // Who has submitted what. Pure bookkeeping; the negotiator decides.
 class Readiness {
  public:
-  Readiness(int size, NameTable& names);
+  explicit Readiness(NameTable& names) : names_(names) {}
   ~Readiness();
   Readiness(const Readiness&) = delete;
   Readiness& operator=(const Readiness&) = delete;
@@ -46,7 +49,8 @@ class Readiness {
   void close(PendingOp& op);
 
   PendingOp* oldest() const { return oldest_; }
-  const int size;
+  // Of that group; nullptr if it has none.
+  const PendingOp* oldest_of(GroupId group) const;
 
  private:
   void unlink(PendingOp& op);

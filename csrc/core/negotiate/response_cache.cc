@@ -1,6 +1,7 @@
 #include "core/negotiate/response_cache.h"
 
 #include <functional>
+#include <iterator>
 #include <string_view>
 
 #include "core/base/assert.h"
@@ -23,7 +24,8 @@ std::size_t ResponseCache::Hash::operator()(const RequestSpec* spec) const {
   hash = mix(hash, static_cast<std::uint64_t>(spec->backend) << 24 |
                        static_cast<std::uint64_t>(spec->kind) << 16 |
                        static_cast<std::uint64_t>(spec->op) << 8 | (spec->in_arena ? 1u : 0u));
-  hash = mix(hash, static_cast<std::uint64_t>(spec->root));
+  hash = mix(
+      hash, static_cast<std::uint64_t>(spec->group) << 32 | static_cast<std::uint32_t>(spec->root));
   for (const TensorSpec& tensor : spec->tensors) {
     hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) << 8 | tensor.shape.size());
     for (const std::int64_t dim : tensor.shape) hash = mix(hash, static_cast<std::uint64_t>(dim));
@@ -35,7 +37,7 @@ ResponseCache::ResponseCache(std::size_t capacity, NameTable& names)
     : capacity_(capacity), names_(names) {}
 
 ResponseCache::~ResponseCache() {
-  while (!order_.empty()) evict_oldest();
+  while (!order_.empty()) evict(order_.begin());
 }
 
 CacheId ResponseCache::find(const RequestSpec& spec) const {
@@ -62,7 +64,7 @@ CacheId ResponseCache::insert(const std::shared_ptr<const RequestSpec>& spec, Na
   if (capacity_ == 0) return kNoCacheId;
   if (const Entry* known = use(*spec)) return known->id;
   if (next_id_ == kNoCacheId) return kNoCacheId;  // 2^32 - 1 numbers were handed out
-  if (order_.size() == capacity_) evict_oldest();
+  if (order_.size() == capacity_) evict(std::prev(order_.end()));
   names_.add_reference(name);
   order_.push_front({.id = next_id_++, .spec = spec, .name = &name});
   by_id_.emplace(order_.front().id, order_.begin());
@@ -77,13 +79,16 @@ const ResponseCache::Entry* ResponseCache::renew(Order::iterator entry) {
   return &*entry;
 }
 
-void ResponseCache::evict_oldest() {
-  CIRANDA_ASSERT(!order_.empty());
-  const Entry& oldest = order_.back();
-  by_id_.erase(oldest.id);
-  by_spec_.erase(oldest.spec.get());
-  names_.release(*oldest.name);
-  order_.pop_back();
+void ResponseCache::evict_group(GroupId group) {
+  for (auto entry = order_.begin(); entry != order_.end();)
+    entry = entry->spec->group == group ? evict(entry) : std::next(entry);
+}
+
+ResponseCache::Order::iterator ResponseCache::evict(Order::iterator entry) {
+  by_id_.erase(entry->id);
+  by_spec_.erase(entry->spec.get());
+  names_.release(*entry->name);
+  return order_.erase(entry);
 }
 
 }  // namespace ciranda

@@ -44,6 +44,8 @@ class ResponseCache {
   // Renews the entry of `spec`, or makes one, evicting the oldest if there is no room. Returns its
   // number, kNoCacheId if the capacity is 0 or the numbers are used up.
   CacheId insert(const std::shared_ptr<const RequestSpec>& spec, NameEntry& name);
+  // The group is removed: its specs lose their numbers.
+  void evict_group(GroupId group);
 
  private:
   using Order = std::list<Entry>;  // most recently renewed first
@@ -55,7 +57,7 @@ class ResponseCache {
   };
 
   const Entry* renew(Order::iterator entry);
-  void evict_oldest();
+  Order::iterator evict(Order::iterator entry);
 
   const std::size_t capacity_;
   NameTable& names_;

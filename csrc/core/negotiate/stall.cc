@@ -11,22 +11,22 @@ namespace {
 
 constexpr std::size_t kNamesShown = 2;  // of those that wait for the same ranks
 
-struct Group {
+struct Cause {
   std::uint64_t since_tick = 0;
   std::vector<const StalledOp*> ops;
 };
 
-std::string names_of(const Group& group) {
+std::string names_of(const Cause& cause) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(group.ops.size(), kNamesShown); ++i) {
-    const RequestSpec& spec = *group.ops[i]->spec;
-    const bool same_kind = i > 0 && group.ops[i - 1]->spec->kind == spec.kind && !spec.name.empty();
-    std::string label = op_label(spec, group.ops[i]->occurrence);
+  for (std::size_t i = 0; i < std::min(cause.ops.size(), kNamesShown); ++i) {
+    const RequestSpec& spec = *cause.ops[i]->spec;
+    const bool same_kind = i > 0 && cause.ops[i - 1]->spec->kind == spec.kind && !spec.name.empty();
+    std::string label = op_label(spec, cause.ops[i]->occurrence);
     if (same_kind) label.erase(0, op_kind_name(spec.kind).size() + 1);
     text += (i > 0 ? ", " : "") + label;
   }
-  if (group.ops.size() > kNamesShown)
-    text += " and " + std::to_string(group.ops.size() - kNamesShown) + " more";
+  if (cause.ops.size() > kNamesShown)
+    text += " and " + std::to_string(cause.ops.size() - kNamesShown) + " more";
   return text;
 }
 
@@ -36,24 +36,24 @@ std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, s
                                         std::uint64_t threshold_ticks,
                                         std::uint64_t ticks_per_second) {
   CIRANDA_ASSERT(ticks_per_second > 0);
-  std::map<std::vector<Rank>, Group> groups;
+  std::map<std::vector<Rank>, Cause> causes;
   for (const StalledOp& op : waiting) {
     CIRANDA_ASSERT(!op.missing.empty() && op.spec != nullptr);
     if (op.since_tick > now || now - op.since_tick < threshold_ticks) continue;
-    Group& group = groups[op.missing];
-    group.since_tick =
-        group.ops.empty() ? op.since_tick : std::min(group.since_tick, op.since_tick);
-    group.ops.push_back(&op);
+    Cause& cause = causes[op.missing];
+    cause.since_tick =
+        cause.ops.empty() ? op.since_tick : std::min(cause.since_tick, op.since_tick);
+    cause.ops.push_back(&op);
   }
-  if (groups.empty()) return std::nullopt;
+  if (causes.empty()) return std::nullopt;
 
   std::string text;
-  for (const auto& [missing, group] : groups) {
+  for (const auto& [missing, cause] : causes) {
     const std::string ranks = rank_list(missing);
     text += "waiting for " + ranks + " since " +
-            std::to_string((now - group.since_tick) / ticks_per_second) + " s: " + names_of(group) +
+            std::to_string((now - cause.since_tick) / ticks_per_second) + " s: " + names_of(cause) +
             "; " + ranks + (missing.size() == 1 ? " has" : " have") + " not submitted " +
-            (group.ops.size() == 1 ? "it" : "them") + ".\n";
+            (cause.ops.size() == 1 ? "it" : "them") + ".\n";
   }
   text.pop_back();
   return text + " Check that every rank runs the same steps.";

@@ -28,6 +28,7 @@ struct Attribute {
   const char* differ;  // "<label>: <differ>: …"
   const char* same;    // "submit <same> on every rank"
   std::string (*value)(const RequestSpec& spec);
+  std::string (*shown)(const RequestSpec& spec) = value;  // in place of a value that may be long
 };
 
 const Attribute kAttributes[] = {
@@ -63,35 +64,56 @@ const Attribute kAttributes[] = {
      [](const RequestSpec& spec) {
        return spec.rule.empty() ? std::string("no update") : "'" + spec.rule + "'";
      }},
+    {"process sets differ", "the same ranks",
+     [](const RequestSpec& spec) {
+       std::string all;
+       for (const Rank rank : spec.members) all += std::to_string(rank) + " ";
+       return all;
+     },
+     [](const RequestSpec& spec) { return rank_list(spec.members); }},
+    {"process sets to remove differ", "the same process set",
+     [](const RequestSpec& spec) { return "process set " + std::to_string(spec.removes); }},
 };
 
-using SpecByRank = std::vector<const RequestSpec*>;
+// Who submitted what, ascending by rank; who has joined is left out.
+using SpecByRank = std::vector<std::pair<Rank, const RequestSpec*>>;
 
 SpecByRank specs_of(const PendingOp& op) {
-  SpecByRank specs(op.contributions.size(), op.spec.get());
-  for (const auto& other : op.disagreements)
-    specs[static_cast<std::size_t>(other.rank)] = other.spec.get();
+  SpecByRank specs;
+  for (std::size_t index = 0; index < op.contributions.size(); ++index) {
+    if (op.contributions[index]) specs.emplace_back(op.group().ranks[index], op.spec.get());
+  }
+  for (const auto& other : op.disagreements) {
+    const auto before = [](const auto& entry, Rank rank) { return entry.first < rank; };
+    const auto at = std::lower_bound(specs.begin(), specs.end(), other.rank, before);
+    CIRANDA_ASSERT(at != specs.end() && at->first == other.rank);  // it contributed
+    at->second = other.spec.get();
+  }
   return specs;
 }
 
 // "ranks 0, 2 have A, rank 1 has B", by the lowest rank of each value. Empty if all agree.
-template <typename Value>
-std::string values_by_rank(const SpecByRank& specs, Value value) {
-  std::vector<std::pair<std::string, std::vector<Rank>>> groups;
-  for (std::size_t r = 0; r < specs.size(); ++r) {
-    std::string text = value(*specs[r]);
-    const auto same = std::find_if(groups.begin(), groups.end(),
-                                   [&](const auto& group) { return group.first == text; });
-    auto& group =
-        same != groups.end() ? *same : groups.emplace_back(std::move(text), std::vector<Rank>());
-    group.second.push_back(static_cast<Rank>(r));
+template <typename Value, typename Shown>
+std::string values_by_rank(const SpecByRank& specs, Value value, Shown shown) {
+  struct Same {
+    std::string value;
+    const RequestSpec* spec;
+    std::vector<Rank> ranks;
+  };
+  std::vector<Same> groups;
+  for (const auto& [rank, spec] : specs) {
+    std::string text = value(*spec);
+    auto same = std::find_if(groups.begin(), groups.end(),
+                             [&](const Same& group) { return group.value == text; });
+    if (same == groups.end()) same = groups.insert(same, {std::move(text), spec, {}});
+    same->ranks.push_back(rank);
   }
   if (groups.size() < 2) return {};
   std::string text;
   for (std::size_t i = 0; i < std::min(groups.size(), kValuesShown); ++i) {
-    const auto& [what, ranks] = groups[i];
-    text +=
-        (i > 0 ? ", " : "") + rank_list(ranks) + (ranks.size() == 1 ? " has " : " have ") + what;
+    const std::vector<Rank>& ranks = groups[i].ranks;
+    text += (i > 0 ? ", " : "") + rank_list(ranks) + (ranks.size() == 1 ? " has " : " have ") +
+            shown(*groups[i].spec);
   }
   if (groups.size() > kValuesShown)
     text += " and " + std::to_string(groups.size() - kValuesShown) + " more values";
@@ -100,21 +122,22 @@ std::string values_by_rank(const SpecByRank& specs, Value value) {
 
 // Tensor by tensor: dtype first, because a shape is printed with its dtype.
 std::string tensor_mismatch(const SpecByRank& specs, const std::string& label) {
-  const std::size_t count = specs[0]->tensors.size();
+  const RequestSpec& first = *specs.front().second;
+  const std::size_t count = first.tensors.size();
   for (std::size_t i = 0; i < count; ++i) {
     const auto differs = [&](auto same) {
-      return std::any_of(specs.begin(), specs.end(), [&](const RequestSpec* spec) {
-        return !same(spec->tensors[i], specs[0]->tensors[i]);
+      return std::any_of(specs.begin(), specs.end(), [&](const auto& entry) {
+        return !same(entry.second->tensors[i], first.tensors[i]);
       });
     };
     const bool dtypes = differs([](const auto& a, const auto& b) { return a.dtype == b.dtype; });
     const bool shapes = differs([](const auto& a, const auto& b) { return a.shape == b.shape; });
     if (!dtypes && !shapes) continue;
+    const auto tensor = [&](const RequestSpec& spec) { return to_string(spec.tensors[i]); };
     const std::string member =
         count == 1 ? "" : ", tensor [" + std::to_string(i) + "] of " + std::to_string(count);
     const std::string what = dtypes && shapes ? "dtypes and shapes" : dtypes ? "dtypes" : "shapes";
-    return label + member + ": " + what + " differ: " +
-           values_by_rank(specs, [&](const RequestSpec& s) { return to_string(s.tensors[i]); }) +
+    return label + member + ": " + what + " differ: " + values_by_rank(specs, tensor, tensor) +
            "; submit the same " +
            (dtypes && shapes ? "dtype and shape"
             : dtypes         ? "dtype"
@@ -145,8 +168,10 @@ std::string rank_list(const std::vector<Rank>& ranks) {
 
 std::string op_label(const RequestSpec& spec, std::uint32_t occurrence) {
   std::string text(op_kind_name(spec.kind));
+  if (is_membership(spec.kind)) return text;
   text += spec.name.empty() ? std::string(" without a name") : " '" + spec.name + "'";
   if (spec.name.empty() || occurrence > 0) text += " (call " + std::to_string(occurrence) + ")";
+  if (spec.group != kWorldGroup) text += " of process set " + std::to_string(spec.group);
   return text;
 }
 
@@ -155,7 +180,7 @@ std::string mismatch_text(const PendingOp& op) {
   const SpecByRank specs = specs_of(op);
   const std::string label = op_label(*op.spec, op.occurrence);
   for (const Attribute& attribute : kAttributes) {
-    const std::string values = values_by_rank(specs, attribute.value);
+    const std::string values = values_by_rank(specs, attribute.value, attribute.shown);
     if (!values.empty())
       return label + ": " + attribute.differ + ": " + values + "; submit " + attribute.same +
              " on every rank";
@@ -172,10 +197,37 @@ std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
          " shut down and will not take part; let every rank do the same steps before it ends";
 }
 
+std::string joined_text(const std::vector<Rank>& joined) {
+  return rank_list(joined) + (joined.size() == 1 ? " has" : " have") +
+         " joined, and only a barrier and an allreduce by Sum or Average go on without a rank; let "
+         "every rank do it before it joins";
+}
+
+std::string after_join_text(const RequestSpec& spec, std::uint32_t occurrence, Rank rank) {
+  return op_label(spec, occurrence) + ": rank " + std::to_string(rank) +
+         " has joined and takes part again when every rank has; submit it after join() has "
+         "returned";
+}
+
+std::string no_group_text(const RequestSpec& spec, std::uint32_t occurrence) {
+  return op_label(spec, occurrence) + ": there is no such process set; it may have been removed";
+}
+
+std::string no_member_text(const RequestSpec& spec, std::uint32_t occurrence, const Group& group,
+                           Rank rank) {
+  return op_label(spec, occurrence) + ": rank " + std::to_string(rank) + " is no member; only " +
+         rank_list(group.ranks) + " may submit it";
+}
+
 Error violation(Rank from, const std::string& what) {
   return {.code = ErrorCode::kMalformed,
           .text = "rank " + std::to_string(from) + ": " + what,
           .rank = from};
+}
+
+Error unknown_number_error(Rank from, CacheId id) {
+  return violation(from,
+                   "it used the number " + std::to_string(id) + ", which no operation ever had");
 }
 
 }  // namespace ciranda

@@ -15,7 +15,8 @@ namespace ciranda {
 // "rank 1", "ranks 0, 2", "ranks 0-5, 7". `ranks` ascends and is not empty.
 std::string rank_list(const std::vector<Rank>& ranks);
 
-// "allreduce 'grad.w'", "barrier without a name (call 3)". Calls are counted from 0.
+// "allreduce 'grad.w'", "barrier without a name (call 3)", "allreduce 'w' of process set 2",
+// "join". Calls are counted from 0.
 std::string op_label(const RequestSpec& spec, std::uint32_t occurrence);
 
 // Which attribute differs, and per value the ranks that have it:
@@ -25,8 +26,15 @@ std::string mismatch_text(const PendingOp& op);
 
 std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
                       const std::vector<Rank>& departed);
+// Without the operation's label: why it does not run when `joined` have joined.
+std::string joined_text(const std::vector<Rank>& joined);
+std::string after_join_text(const RequestSpec& spec, std::uint32_t occurrence, Rank rank);
+std::string no_group_text(const RequestSpec& spec, std::uint32_t occurrence);
+std::string no_member_text(const RequestSpec& spec, std::uint32_t occurrence, const Group& group,
+                           Rank rank);
 
 // kMalformed: `from` broke the protocol.
 Error violation(Rank from, const std::string& what);
+Error unknown_number_error(Rank from, CacheId id);
 
 }  // namespace ciranda

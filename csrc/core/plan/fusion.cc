@@ -17,10 +17,11 @@ class Planner {
  public:
   explicit Planner(const FusionLimits& limits) : limits_(limits) {}
 
-  void add(std::uint32_t response, const RequestSpec& spec) {
-    if (spec.in_arena) return add_bucket(response, spec);
-    if (!facts_of(spec.kind).fuses) return add_alone(response, spec);
-    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) add_fused(response, i, spec);
+  void add(std::uint32_t position, const Response& response) {
+    const RequestSpec& spec = *response.spec;
+    if (spec.in_arena) return add_bucket(position, response);
+    if (!facts_of(spec.kind).fuses) return add_alone(position, response);
+    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) add_fused(position, i, response);
   }
 
   std::vector<FusedOp> take() { return std::move(ops_); }
@@ -32,52 +33,60 @@ class Planner {
   };
 
   // It lies in one piece already, whatever its size; nothing else moves because of it.
-  void add_bucket(std::uint32_t response, const RequestSpec& spec) {
-    FusedOp& op = start(spec, spec.tensors.front().dtype);
-    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) op.members.push_back({response, i});
+  void add_bucket(std::uint32_t position, const Response& response) {
+    const RequestSpec& spec = *response.spec;
+    FusedOp& op = start(response, spec.tensors.front().dtype);
+    for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) op.members.push_back({position, i});
   }
 
   // Nothing that comes later may move before it: all open ops end here.
-  void add_alone(std::uint32_t response, const RequestSpec& spec) {
+  void add_alone(std::uint32_t position, const Response& response) {
     open_.clear();
-    if (spec.tensors.empty()) start(spec, DType::kFloat32).members.push_back({response, 0});
+    const RequestSpec& spec = *response.spec;
+    if (spec.tensors.empty()) start(response, DType::kFloat32).members.push_back({position, 0});
     for (std::uint32_t i = 0; i < spec.tensors.size(); ++i)
-      start(spec, spec.tensors[i].dtype).members.push_back({response, i});
+      start(response, spec.tensors[i].dtype).members.push_back({position, i});
   }
 
-  void add_fused(std::uint32_t response, std::uint32_t tensor, const RequestSpec& spec) {
+  void add_fused(std::uint32_t position, std::uint32_t tensor, const Response& response) {
+    const RequestSpec& spec = *response.spec;
     const DType dtype = spec.tensors[tensor].dtype;
     const std::uint64_t bytes = payload_bytes(spec.tensors[tensor]);
     if (bytes > limits_.bytes_max) {
-      start(spec, dtype).members.push_back({response, tensor});
+      start(response, dtype).members.push_back({position, tensor});
       return;
     }
     auto open = std::find_if(open_.begin(), open_.end(), [&](const Open& candidate) {
-      return matches(ops_[candidate.position], spec, dtype);
+      return matches(ops_[candidate.position], response, dtype);
     });
     if (open != open_.end() && bytes > limits_.bytes_max - open->bytes) {
       open_.erase(open);  // full: later tensors do not move back before this one
       open = open_.end();
     }
     if (open == open_.end()) {
-      start(spec, dtype);
+      start(response, dtype);
       open = open_.insert(open_.end(), {.position = ops_.size() - 1, .bytes = 0});
     }
     open->bytes += bytes;
     CIRANDA_ASSERT(open->bytes <= limits_.bytes_max);
-    ops_[open->position].members.push_back({response, tensor});
+    ops_[open->position].members.push_back({position, tensor});
   }
 
-  static bool matches(const FusedOp& op, const RequestSpec& spec, DType dtype) {
+  static bool matches(const FusedOp& op, const Response& response, DType dtype) {
+    const RequestSpec& spec = *response.spec;
+    if (op.group != response.group || op.joined != response.joined) return false;
     if (op.kind != spec.kind || op.op != spec.op || op.dtype != dtype || op.root != spec.root)
       return false;
     return op.prescale == spec.prescale && op.postscale == spec.postscale &&
            op.wire_dtype == spec.wire_dtype && op.backend == spec.backend;
   }
 
-  FusedOp& start(const RequestSpec& spec, DType dtype) {
+  FusedOp& start(const Response& response, DType dtype) {
+    const RequestSpec& spec = *response.spec;
     FusedOp& op = ops_.emplace_back();
     op.kind = spec.kind;
+    op.group = response.group;
+    op.joined = response.joined;
     op.op = spec.op;
     op.dtype = dtype;
     op.root = spec.root;
@@ -102,7 +111,7 @@ std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const Fusi
     const Response& response = responses[i];
     if (response.verdict != Response::Verdict::kRun) continue;
     CIRANDA_ASSERT(response.spec != nullptr);
-    planner.add(i, *response.spec);
+    planner.add(i, response);
   }
   return planner.take();
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -9,10 +10,12 @@
 
 namespace ciranda {
 
-// What a backend runs in one piece: members of one kind, op, dtype, scale, root,
-// backend and wire dtype, in agreed order. The members' payloads are concatenated in that order.
+// What a backend runs in one piece: members of one group, kind, op, dtype, scale, root, backend and
+// wire dtype, without the same ranks, in agreed order. The members' payloads are concatenated in
+// that order.
 struct FusedOp {
   OpKind kind = OpKind::kAllreduce;
+  std::shared_ptr<const Group> group;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   Rank root = kNoRank;
@@ -27,6 +30,7 @@ struct FusedOp {
     bool operator==(const Member&) const = default;
   };
   std::vector<Member> members;
+  std::vector<Rank> joined;  // see Response
 };
 
 struct FusionLimits {
@@ -34,10 +38,11 @@ struct FusionLimits {
 };
 
 // Splits the kRun responses (others are skipped) into fused ops. A pure function of its arguments:
-// the same on every rank and in every run. Only allreduce and broadcast fuse; a response's tensors
-// of different dtypes become different ops; the first member sets the place in the order and
-// nothing overtakes an unfused kind. A tensor above bytes_max is an op of its own. An in_arena
-// request is one op, of any size and with nothing else: its chunks are claimed where they lie.
+// the same on every rank and in every run, also on ranks that are no members. Only allreduce and
+// broadcast fuse; a response's tensors of different dtypes become different ops; the first member
+// sets the place in the order and nothing overtakes an unfused kind. A tensor above bytes_max is an
+// op of its own. An in_arena request is one op, of any size and with nothing else: its chunks are
+// claimed where they lie.
 std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const FusionLimits& limits);
 
 }  // namespace ciranda

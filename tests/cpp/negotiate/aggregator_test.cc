@@ -173,13 +173,85 @@ TEST_F(ThreeHosts, AGoodbyeEndsWhatWasHeld) {
   for (const auto& aggregator : aggregators_) EXPECT_FALSE(aggregator->holds());
 }
 
+TEST_F(ThreeHosts, AGroupAsksOnlyItsMembersAndTheirHosts) {
+  for (Rank rank = 0; rank < 5; ++rank)
+    submit(rank, {.spec = RequestSpec{.kind = OpKind::kAddGroup, .members = {1, 2, 3}}});
+  settle();
+  RequestSpec spec = allreduce("w");
+  spec.group = negotiators_[0]->groups().of_ranks({1, 2, 3})->id;
+  for (const Rank rank : {1, 2, 3}) submit(rank, {.spec = spec});
+  settle();
+  forget();
+  const CacheId id = negotiators_[2]->known(spec);
+  for (const Rank rank : {2, 3, 1}) submit(rank, {.cache_id = id});
+  settle();
+  EXPECT_EQ(up_.size(), 1u);
+  ASSERT_EQ(down_.size(), 1u);
+  EXPECT_EQ(down_[0].bytes.size(), 6u);
+  const std::vector<Rank> contributors[] = {{1}, {2, 3}, {}};
+  for (std::size_t host = 0; host < 3; ++host) {
+    ASSERT_EQ(responses_[host].size(), 1u);
+    EXPECT_EQ(responses_[host][0].group->id, spec.group);
+    std::vector<Rank> ranks;
+    for (const auto& [rank, contribution] : responses_[host][0].contributions) {
+      EXPECT_EQ(contribution.token, 10u + static_cast<std::uint32_t>(rank));
+      ranks.push_back(rank);
+    }
+    EXPECT_EQ(ranks, contributors[host]);
+    EXPECT_FALSE(aggregators_[host]->holds());
+  }
+}
+
+TEST_F(ThreeHosts, NothingIsHeldWhileARankHasJoined) {
+  submit_known(1);
+  submit(0, {.spec = RequestSpec{.kind = OpKind::kJoin}});
+  settle();
+  for (const Rank rank : {2, 3, 4}) submit_known(rank);
+  settle();
+  for (std::size_t host = 0; host < 3; ++host) {
+    ASSERT_EQ(responses_[host].size(), 1u);
+    EXPECT_EQ(responses_[host][0].joined, std::vector<Rank>{0});
+  }
+}
+
+TEST_F(ThreeHosts, RefuseAReadyOfRanksThatAreNoMembers) {
+  for (Rank rank = 0; rank < 5; ++rank)
+    submit(rank, {.spec = RequestSpec{.kind = OpKind::kAddGroup, .members = {1, 2}}});
+  settle();
+  RequestSpec spec = allreduce("w");
+  spec.group = 1;
+  for (const Rank rank : {1, 2}) submit(rank, {.spec = spec});
+  settle();
+  const KnownOp op{negotiators_[0]->known(spec), 0};
+  const auto handle = [&](const ReadyOp& ready) {
+    std::vector<std::byte> bytes;
+    encode({.kind = FrameKind::kReady, .host = kAllHosts, .ready = {ready}}, bytes);
+    return negotiators_[0]->handle_frame(0, bytes, tick_, responses_[0]).ok();
+  };
+  EXPECT_FALSE(handle({.op = op}));
+  EXPECT_FALSE(handle({.op = op, .contributions = {{}}}));
+  EXPECT_FALSE(handle({.op = op, .contributions = {{}}, .local_ranks = {0}}));
+  EXPECT_FALSE(handle({.op = op, .contributions = {{}}, .local_ranks = {2}}));
+  EXPECT_FALSE(handle({.op = op, .contributions = {{}, {}}, .local_ranks = {0, 1}}));
+  EXPECT_TRUE(handle({.op = op, .contributions = {{}}, .local_ranks = {1}}));
+  // A host without members reports nothing.
+  std::vector<std::byte> report;
+  encode({.kind = FrameKind::kReady, .host = 2, .ready = {{.op = op}}}, report);
+  EXPECT_FALSE(aggregators_[0]->arrive(4, report, tick_).ok());
+}
+
 TEST_F(ThreeHosts, RefuseWhatNobodyReported) {
   std::vector<std::byte> ready;
   encode({.kind = FrameKind::kReady, .host = kAllHosts, .ready = {{.op = {id_, 0}}}}, ready);
+  submit_known(2);
   const Status status = aggregators_[1]->arrive(0, ready, tick_);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kMalformed);
   EXPECT_NE(status.error().text.find("not reported"), std::string::npos);
+  // Where no rank has submitted anything the negotiators say so.
+  EXPECT_TRUE(aggregators_[2]->arrive(0, ready, tick_).ok());
+  const CarriedFrame& frame = aggregators_[2]->inbox().front();
+  EXPECT_FALSE(negotiators_[2]->handle_frame(0, frame.bytes, tick_, responses_[2]).ok());
   // Host 0 takes reports from the first rank of a host only, and each once.
   std::vector<std::byte> report;
   encode({.kind = FrameKind::kReady, .host = 1, .ready = {{.op = {id_, 0}}}}, report);

@@ -5,20 +5,24 @@
 
 #include <string>
 
+#include "negotiate/requests.h"
+
 namespace ciranda {
 namespace {
 
+const std::shared_ptr<const Group> kWorld = world_of(3);
+
 TEST(NameTable, GivesOneEntryForOneNameOfAKind) {
   NameTable names;
-  NameEntry& first = names.acquire("w", OpKind::kAllreduce);
-  EXPECT_EQ(&names.acquire(std::string("w"), OpKind::kAllreduce), &first);
-  EXPECT_NE(&names.acquire("v", OpKind::kAllreduce), &first);
+  NameEntry& first = names.acquire("w", OpKind::kAllreduce, kWorld);
+  EXPECT_EQ(&names.acquire(std::string("w"), OpKind::kAllreduce, kWorld), &first);
+  EXPECT_NE(&names.acquire("v", OpKind::kAllreduce, kWorld), &first);
   EXPECT_EQ(names.size(), 2u);
 }
 
 TEST(NameTable, ForgetsANameWithItsLastReference) {
   NameTable names;
-  NameEntry& entry = names.acquire("w", OpKind::kAllreduce);
+  NameEntry& entry = names.acquire("w", OpKind::kAllreduce, kWorld);
   names.add_reference(entry);
   names.release(entry);
   EXPECT_EQ(names.size(), 1u);
@@ -29,20 +33,20 @@ TEST(NameTable, ForgetsANameWithItsLastReference) {
 TEST(NameTable, KeepsKindsApartWithANameAndWithout) {
   for (const char* const name : {"w", ""}) {
     NameTable names;
-    NameEntry& barrier = names.acquire(name, OpKind::kBarrier);
-    NameEntry& other = names.acquire(name, OpKind::kAllreduce);
+    NameEntry& barrier = names.acquire(name, OpKind::kBarrier, kWorld);
+    NameEntry& other = names.acquire(name, OpKind::kAllreduce, kWorld);
     EXPECT_NE(&other, &barrier);
     names.release(other);
-    EXPECT_EQ(&names.acquire(name, OpKind::kBarrier), &barrier);
+    EXPECT_EQ(&names.acquire(name, OpKind::kBarrier, kWorld), &barrier);
     EXPECT_EQ(names.size(), 1u);
   }
 }
 
 TEST(NameTable, KeepsAddressesWhileItGrows) {
   NameTable names;
-  NameEntry& first = names.acquire("first", OpKind::kAllreduce);
-  for (int i = 0; i < 10'000; ++i) names.acquire(std::to_string(i), OpKind::kAllreduce);
-  EXPECT_EQ(&names.acquire("first", OpKind::kAllreduce), &first);
+  NameEntry& first = names.acquire("first", OpKind::kAllreduce, kWorld);
+  for (int i = 0; i < 10'000; ++i) names.acquire(std::to_string(i), OpKind::kAllreduce, kWorld);
+  EXPECT_EQ(&names.acquire("first", OpKind::kAllreduce, kWorld), &first);
 }
 
 }  // namespace

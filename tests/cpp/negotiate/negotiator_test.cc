@@ -115,15 +115,6 @@ TEST(Negotiator, ComparesAKnownSpecWithANewOne) {
   EXPECT_EQ(room.submit_known(1, id).at(0).error->code, ErrorCode::kMismatch);
 }
 
-TEST(Negotiator, RefusesARootThatDoesNotExist) {
-  Room room(2);
-  const RequestSpec spec{
-      .name = "w", .kind = OpKind::kBroadcast, .root = 2, .tensors = {{.shape = {1}}}};
-  const auto responses = room.submit_all(2, spec);
-  EXPECT_EQ(responses.at(0).error->code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(responses.at(0).error->text, "broadcast 'w': there is no root rank 2 among 2 ranks");
-}
-
 TEST(Negotiator, OperationsOfTwoKindsMayShareAName) {
   Room room(2);
   const RequestSpec barrier{.name = "w", .kind = OpKind::kBarrier};
@@ -138,26 +129,6 @@ TEST(Negotiator, OperationsOfTwoKindsMayShareAName) {
   EXPECT_EQ(*first[0].spec, barrier);
   EXPECT_EQ(room.submit(1, allreduce("w")).at(0).verdict, Verdict::kRun);
   EXPECT_NE(room.negotiator.known(barrier), room.negotiator.known(allreduce("w")));
-}
-
-TEST(Negotiator, RefusesAWrongNumberOfRows) {
-  Room room(2);
-  const RequestSpec spec{
-      .name = "x", .kind = OpKind::kAlltoall, .tensors = {{.shape = {kAnyRows, 2}}}};
-  room.submit(0, spec, 0, {1, 2});
-  const auto wrong = room.submit(1, spec, 0, {1, 2, 3});
-  EXPECT_EQ(wrong.at(0).error->code, ErrorCode::kMismatch);
-  EXPECT_EQ(wrong.at(0).error->rank, 1);
-  EXPECT_EQ(wrong.at(0).error->text, "alltoall 'x': rank 1 gave 3 row counts where 2 are needed");
-  room.submit(0, spec, 0, {1, 2});
-  EXPECT_EQ(room.submit(1, spec, 0, {0, 7}).at(0).verdict, Verdict::kRun);
-}
-
-TEST(Negotiator, RefusesRowsWhoseBytesOverflow) {
-  Room room(1);
-  const RequestSpec spec{
-      .name = "x", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows, 1 << 30}}}};
-  EXPECT_EQ(room.submit(0, spec, 0, {kTensorBytesMax}).at(0).error->code, ErrorCode::kLimit);
 }
 
 TEST(Negotiator, RefusesASecondSubmissionOfOneRank) {
@@ -283,6 +254,49 @@ TEST(Negotiator, HandlesASecondUseOfANameBeforeAllHandledTheFirst) {
   EXPECT_EQ(room.submit_known(1, id).size(), 1u);
   EXPECT_TRUE(room.submit_known(1, id).empty());  // the next step, one rank ahead
   EXPECT_EQ(room.submit_known(0, id).at(0).verdict, Verdict::kRun);
+}
+
+TEST(Negotiator, KeepsNamesOfGroupsApart) {
+  Room room(3);
+  const GroupId id = room.add_group({0, 2})->id;
+  RequestSpec spec = allreduce("w");
+  EXPECT_TRUE(room.submit(0, spec).empty());
+  spec.group = id;
+  EXPECT_TRUE(room.submit(0, spec).empty());
+  const auto responses = room.submit(2, spec);
+  ASSERT_EQ(responses.size(), 1u);
+  EXPECT_EQ(responses[0].verdict, Verdict::kRun);
+  EXPECT_EQ(responses[0].group->id, id);
+  ASSERT_EQ(responses[0].contributions.size(), 2u);
+  EXPECT_EQ(responses[0].contributions[1].rank, 2);
+  EXPECT_NE(room.negotiator.known(spec), room.negotiator.known(allreduce("w")));
+  ASSERT_EQ(room.negotiator.waiting().size(), 1u);  // the World's
+  EXPECT_EQ(room.negotiator.waiting()[0].missing, (std::vector<Rank>{1, 2}));
+}
+
+TEST(Negotiator, DoesNotRemoveAGroupInWhichSomethingWaits) {
+  Room room(2);
+  RequestSpec spec = allreduce("w");
+  spec.group = room.add_group({0})->id;
+  const CacheId number = room.submit(0, spec).at(0).cache_id;
+  spec.group = room.add_group({1})->id;
+  spec.kind = OpKind::kBroadcast;
+  spec.root = 0;
+  EXPECT_EQ(room.submit(1, spec).at(0).error->text,
+            "broadcast 'w' of process set 2: its root rank 0 is no member, as rank 1 is");
+  EXPECT_EQ(room.submit_all(2, {.kind = OpKind::kRemoveGroup, .removes = 1}).at(0).verdict,
+            Verdict::kRun);
+  // Its specs have lost their numbers: whoever uses one hears that the group is gone.
+  EXPECT_EQ(room.submit_known(0, number).at(0).verdict, Verdict::kResubmit);
+}
+
+TEST(Negotiator, TellsWhatIsCounted) {
+  Room room(2);
+  room.submit(0, allreduce("w"));
+  EXPECT_EQ(room.negotiator.in_flight(0), 1u);
+  EXPECT_EQ(room.negotiator.in_flight(1), 0u);
+  room.submit(1, allreduce("w"));
+  EXPECT_EQ(room.negotiator.in_flight(0), 0u);
 }
 
 }  // namespace

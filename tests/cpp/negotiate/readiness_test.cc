@@ -8,10 +8,12 @@
 namespace ciranda {
 namespace {
 
+const std::shared_ptr<const Group> kWorld = world_of(3);
+
 class ReadinessTest : public ::testing::Test {
  protected:
   PendingOp& open(const std::string& name, std::uint32_t occurrence = 0) {
-    NameEntry& entry = names_.acquire(name, OpKind::kAllreduce);
+    NameEntry& entry = names_.acquire(name, OpKind::kAllreduce, kWorld);
     PendingOp& op =
         readiness_.open(entry, occurrence, std::make_shared<const RequestSpec>(allreduce(name)), 0);
     names_.release(entry);
@@ -19,11 +21,11 @@ class ReadinessTest : public ::testing::Test {
   }
   void contribute(PendingOp& op, Rank rank) {
     op.contributions[static_cast<std::size_t>(rank)].emplace();
-    ++op.contributed;
+    --op.missing;
   }
 
   NameTable names_;
-  Readiness readiness_{3, names_};
+  Readiness readiness_{names_};
 };
 
 TEST_F(ReadinessTest, FindsAnOperationByNameAndOccurrence) {
@@ -58,7 +60,7 @@ TEST_F(ReadinessTest, StartsEachOperationEmpty) {
   used.disagreements.push_back({2, nullptr});
   readiness_.close(used);
   PendingOp& next = open("b");
-  EXPECT_EQ(next.contributed, 0);
+  EXPECT_EQ(next.missing, 3);
   EXPECT_EQ(next.contributions.size(), 3u);
   for (const auto& contribution : next.contributions) EXPECT_FALSE(contribution.has_value());
   EXPECT_TRUE(next.disagreements.empty());

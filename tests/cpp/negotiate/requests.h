@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,10 @@ namespace ciranda {
 
 inline RequestSpec allreduce(std::string name, Shape shape = {3, 4}) {
   return {.name = std::move(name), .tensors = {{.shape = std::move(shape)}}};
+}
+
+inline std::shared_ptr<const Group> world_of(int size) {
+  return GroupTable(size, {}).world();
 }
 
 // A negotiator and the frames of its ranks, one Request a frame. Tokens count up from 1.
@@ -31,6 +36,14 @@ class Room {
   }
   std::vector<Response> submit_known(Rank rank, CacheId id) {
     return handle(rank, {.requests = {{.cache_id = id, .contribution = {.token = ++token}}}});
+  }
+  std::vector<Response> join(Rank rank) { return submit(rank, {.kind = OpKind::kJoin}); }
+  // All ranks submit it; the group that is then there.
+  std::shared_ptr<const Group> add_group(std::vector<Rank> members) {
+    const int size = negotiator.groups().world()->size();
+    return submit_all(size, {.kind = OpKind::kAddGroup, .members = std::move(members)})
+        .at(0)
+        .changed;
   }
   std::vector<Response> leave(Rank rank) { return handle(rank, {.kind = FrameKind::kLeave}); }
 

@@ -37,6 +37,8 @@ TEST(OpLabel, NamesKindAndTensor) {
   EXPECT_EQ(op_label(allreduce("grad.w"), 0), "allreduce 'grad.w'");
   EXPECT_EQ(op_label(allreduce("grad.w"), 2), "allreduce 'grad.w' (call 2)");
   EXPECT_EQ(op_label({.kind = OpKind::kBarrier}, 0), "barrier without a name (call 0)");
+  EXPECT_EQ(op_label({.name = "w", .group = 3}, 2), "allreduce 'w' (call 2) of process set 3");
+  EXPECT_EQ(op_label({.kind = OpKind::kJoin}, 0), "join");
 }
 
 TEST(MismatchText, NamesTheDtype) {
@@ -126,6 +128,36 @@ TEST(MismatchText, NamesTheUpdateRule) {
   EXPECT_EQ(mismatch_of({step, other}),
             "allreduce 'w': update rules differ: rank 0 has 'SGD lr=0.1', rank 1 has 'SGD lr=0.2'; "
             "submit the same update rule on every rank");
+}
+
+TEST(MismatchText, NamesRanksOfTheWorldInAGroup) {
+  Room room(6);
+  RequestSpec spec = allreduce("w");
+  spec.group = room.add_group({1, 3, 5})->id;
+  RequestSpec other = spec;
+  other.op = ReduceOp::kMax;
+  room.submit(5, spec);
+  room.submit(3, other);
+  EXPECT_EQ(
+      room.submit(1, spec).at(0).error->text,
+      "allreduce 'w' of process set 1: ops differ: ranks 1, 5 have op Sum, rank 3 has op Max; "
+      "submit the same op on every rank");
+}
+
+TEST(MismatchText, TellsLongListsOfRanksApart) {
+  RequestSpec odd{.kind = OpKind::kAddGroup};
+  for (Rank rank = 1; rank < 100; rank += 2) odd.members.push_back(rank);
+  RequestSpec other = odd;
+  other.members.back() = 100;
+  EXPECT_NE(mismatch_of({odd, other}).find("process sets differ: rank 0 has ranks 1, 3, "),
+            std::string::npos);
+}
+
+TEST(MismatchText, NamesTheGroupsToRemove) {
+  EXPECT_EQ(mismatch_of({{.kind = OpKind::kRemoveGroup, .removes = 1},
+                         {.kind = OpKind::kRemoveGroup, .removes = 2}}),
+            "remove_process_set: process sets to remove differ: rank 0 has process set 1, rank 1 "
+            "has process set 2; submit the same process set on every rank");
 }
 
 TEST(MismatchText, StaysBelowItsLimitWhateverDiffers) {

@@ -112,6 +112,22 @@ TEST(Fusion, KeepsBackendsApart) {
   EXPECT_EQ(plan_fusion(responses, {})[0].backend, BackendId::kGloo);
 }
 
+TEST(Fusion, KeepsGroupsAndJoinedRanksApart) {
+  const auto group = std::make_shared<const Group>(Group{.id = 3, .ranks = {1, 4}});
+  std::vector<Response> responses(5, allreduce());
+  responses[1].group = responses[3].group = group;
+  responses[4].joined = {2};
+  EXPECT_EQ(plan(responses), (Plan{{{0, 0}, {2, 0}}, {{1, 0}, {3, 0}}, {{4, 0}}}));
+  const auto ops = plan_fusion(responses, {});
+  EXPECT_EQ(ops[1].group, group);
+  EXPECT_EQ(ops[2].joined, std::vector<Rank>{2});
+}
+
+TEST(Fusion, PlansAChangeOfMembershipInItsPlace) {
+  EXPECT_EQ(plan({allreduce(), run({.kind = OpKind::kAddGroup, .members = {0}}), allreduce()}),
+            (Plan{{{0, 0}}, {{1, 0}}, {{2, 0}}}));
+}
+
 TEST(Fusion, FillsAnOpUpToItsBytes) {
   // 400 bytes each: two fit into 1000, and exactly two into 800.
   const std::vector<Response> responses{allreduce(100), allreduce(100), allreduce(100)};
