@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,12 @@ const Contribution& own_contribution(const Response& response, Rank self) {
   return *contribution_of(response, self);
 }
 
+std::vector<Rank> all_locals(int size) {
+  std::vector<Rank> locals(static_cast<std::size_t>(size));
+  std::iota(locals.begin(), locals.end(), 0);
+  return locals;
+}
+
 }  // namespace
 
 Dispatcher::Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExchange& frames,
@@ -26,9 +33,9 @@ Dispatcher::Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExc
       negotiator_(negotiator),
       frames_(frames),
       peers_(peers),
-      backends_(
-          std::make_unique<ShmBackend>(rank.control, rank.bells, rank.mesh.self, rank.mesh.size),
-          ring(), backend_context(), rank.options.backends) {}
+      backends_(std::make_unique<ShmBackend>(rank.control.world(), rank.bells, rank.mesh.self,
+                                             all_locals(rank.mesh.size)),
+                ring(), backend_context(), rank.options.backends) {}
 
 std::unique_ptr<RingBackend> Dispatcher::ring() {
   if (rank_.one_host()) return nullptr;

@@ -8,10 +8,10 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kAlignment = 4096;  // slots start on pages
+constexpr std::size_t kAlignment = 4096;  // each part starts on a page
 
 struct Layout {
-  std::size_t failure, flags, boards, log, staging, end;
+  std::size_t failure, flags, log, world, end;
 };
 
 Layout layout(int ranks) {
@@ -21,10 +21,9 @@ Layout layout(int ranks) {
   };
   Layout at{};
   at.flags = align(at.failure + sizeof(FailureRecord));
-  at.boards = align(at.flags + n * sizeof(RankFlags));
-  at.log = align(at.boards + kClaimBoards * (n + 1) * sizeof(ClaimWord));
-  at.staging = align(at.log + ShmLog::memory_bytes(ranks));
-  at.end = at.staging + n * kStagingSlots * kStagingSlotBytes;
+  at.log = align(at.flags + n * sizeof(RankFlags));
+  at.world = align(at.log + ShmLog::memory_bytes(ranks));
+  at.end = at.world + GroupRegion::memory_bytes(ranks);
   return at;
 }
 
@@ -39,21 +38,8 @@ ControlBlock::ControlBlock(std::byte* memory, int ranks) : ranks_(ranks), memory
   const Layout at = layout(ranks);
   failure_ = reinterpret_cast<FailureRecord*>(memory + at.failure);
   flags_ = reinterpret_cast<RankFlags*>(memory + at.flags);
-  boards_ = reinterpret_cast<ClaimWord*>(memory + at.boards);
   log_offset_ = at.log;
-  staging_offset_ = at.staging;
-}
-
-ClaimBoard ControlBlock::board(std::uint64_t operation) const {
-  const auto ranks = static_cast<std::size_t>(ranks_);
-  ClaimWord* words = boards_ + operation % kClaimBoards * (ranks + 1);
-  return {.claimed = words, .done = words + ranks};
-}
-
-std::byte* ControlBlock::slot(Rank rank, std::uint64_t round) const {
-  CIRANDA_ASSERT(rank >= 0 && rank < ranks_);
-  const std::size_t index = static_cast<std::size_t>(rank) * kStagingSlots + round % kStagingSlots;
-  return memory_ + staging_offset_ + index * kStagingSlotBytes;
+  world_offset_ = at.world;
 }
 
 Error ControlBlock::fail(const Error& error) const {

@@ -22,15 +22,8 @@ TEST(ControlBlock, RegionsDoNotOverlap) {
     };
     for (Rank rank = 0; rank < ranks; ++rank) {
       add(&block.flags(rank), sizeof(RankFlags));
-      for (std::uint64_t round = 0; round < kStagingSlots; ++round) {
-        add(block.slot(rank, round), kStagingSlotBytes);
-      }
     }
-    for (std::uint64_t i = 0; i < kClaimBoards; ++i) {
-      const ClaimBoard board = block.board(i);
-      add(board.claimed, static_cast<std::size_t>(ranks) * sizeof(ClaimWord));
-      add(board.done, sizeof(ClaimWord));
-    }
+    add(&block.world().flags(0), GroupRegion::memory_bytes(ranks));
     add(block.log_memory(), ShmLog::memory_bytes(ranks));
     std::sort(regions.begin(), regions.end());
     EXPECT_GE(regions.front().first, sizeof(FailureRecord));

@@ -43,8 +43,14 @@ std::uint64_t chunks_counted(std::uint64_t word, std::uint64_t operation, std::u
 
 }  // namespace
 
-ShmBackend::ShmBackend(ControlBlock control, PeerBells bells, Rank self, int ranks)
-    : control_(control), bells_(std::move(bells)), self_(self), ranks_(ranks) {}
+ShmBackend::ShmBackend(GroupRegion region, PeerBells bells, int self, std::vector<Rank> locals)
+    : region_(region),
+      bells_(std::move(bells)),
+      self_(self),
+      ranks_(static_cast<int>(locals.size())),
+      locals_(std::move(locals)) {
+  CIRANDA_ASSERT(ranks_ == region_.members() && self_ >= 0 && self_ < ranks_);
+}
 
 void ShmBackend::start(Execution execution) {
   if (execution.op.in_arena) {
@@ -111,7 +117,7 @@ void ShmBackend::blocked_on(std::vector<Rank>& out) const {
   const std::uint64_t need_out = op.first_round + op.copied_in;
   for (Rank rank = 0; rank < ranks_; ++rank) {
     if (rank == self_) continue;
-    const RankFlags& flags = control_.flags(rank);
+    const GroupFlags& flags = region_.flags(rank);
     const bool slot_in_use =
         op.copied_in < op.schedule.rounds() &&
         flags.copied_out.load(std::memory_order_acquire) + kStagingSlots <= need_out;
@@ -121,7 +127,9 @@ void ShmBackend::blocked_on(std::vector<Rank>& out) const {
     const bool no_result =
         op.copied_out < op.reduced &&
         flags.reduced.load(std::memory_order_acquire) <= op.first_round + op.copied_out;
-    if (slot_in_use || no_input || no_result) out.push_back(rank);
+    if (slot_in_use || no_input || no_result) {
+      out.push_back(locals_[static_cast<std::size_t>(rank)]);
+    }
   }
 }
 
@@ -147,11 +155,11 @@ bool ShmBackend::advance_staged(Staged& op) {
 bool ShmBackend::copy_in(Staged& op) {
   if (op.copied_in == op.schedule.rounds()) return false;
   const std::uint64_t round = op.first_round + op.copied_in;
-  if (round >= kStagingSlots && !all_reached(&RankFlags::copied_out, round - kStagingSlots + 1)) {
+  if (round >= kStagingSlots && !all_reached(&GroupFlags::copied_out, round - kStagingSlots + 1)) {
     return false;
   }
   op.schedule.round(self_, op.copied_in, round_);
-  std::byte* slot = control_.slot(self_, round);
+  std::byte* slot = region_.slot(self_, round);
   for (const CopyIn& copy : round_.copy_in) {
     for_each_run(
         op.in_begin, copy.user_offset, copy.bytes,
@@ -161,14 +169,14 @@ bool ShmBackend::copy_in(Staged& op) {
         });
   }
   ++op.copied_in;
-  publish(&RankFlags::copied_in, round + 1);
+  publish(&GroupFlags::copied_in, round + 1);
   return true;
 }
 
 bool ShmBackend::reduce(Staged& op) {
   if (op.reduced == op.copied_in) return false;
   const std::uint64_t round = op.first_round + op.reduced;
-  if (!all_reached(&RankFlags::copied_in, round + 1)) return false;
+  if (!all_reached(&GroupFlags::copied_in, round + 1)) return false;
   op.schedule.round(self_, op.reduced, round_);
   if (round_.reduce && round_.reduce->bytes > 0) {
     const ReduceSlice& slice = *round_.reduce;
@@ -184,17 +192,17 @@ bool ShmBackend::reduce(Staged& op) {
           for (Rank rank = 0; rank < ranks_; ++rank) {
             inputs[static_cast<std::size_t>(rank)] =
                 rank == self_ ? buffer.in + at
-                              : control_.slot(rank, round) + slice.slot_offset + done;
+                              : region_.slot(rank, round) + slice.slot_offset + done;
           }
           const std::array<std::byte*, 2> outputs = {
-              buffer.out + (at - shift), control_.slot(self_, round) + slice.slot_offset + done};
+              buffer.out + (at - shift), region_.slot(self_, round) + slice.slot_offset + done};
           kernels::reduce(args, {inputs.data(), static_cast<std::size_t>(ranks_)},
                           {outputs.data(), slice.publish ? 2u : 1u},
                           bytes / dtype_bytes(fused.dtype));
         });
   }
   ++op.reduced;
-  publish(&RankFlags::reduced, round + 1);
+  publish(&GroupFlags::reduced, round + 1);
   return true;
 }
 
@@ -202,7 +210,7 @@ bool ShmBackend::copy_out(Staged& op) {
   if (op.copied_out == op.reduced) return false;
   const std::uint64_t round = op.first_round + op.copied_out;
   op.schedule.round(self_, op.copied_out, round_);
-  if (round_.copy_out_after_reduce && !all_reached(&RankFlags::reduced, round + 1)) return false;
+  if (round_.copy_out_after_reduce && !all_reached(&GroupFlags::reduced, round + 1)) return false;
   for (const CopyOut& copy : round_.copy_out) {
     for_each_run(
         op.out_begin, copy.user_offset, copy.bytes,
@@ -212,26 +220,26 @@ bool ShmBackend::copy_out(Staged& op) {
           const std::byte* from =
               copy.from == self_
                   ? buffer.in + (op.execution.buffers.size() > 1 ? at : copy.slot_offset + done)
-                  : control_.slot(copy.from, round) + copy.slot_offset + done;
+                  : region_.slot(copy.from, round) + copy.slot_offset + done;
           if (from != buffer.out + at) kernels::copy(buffer.out + at, from, bytes);
         });
   }
   ++op.copied_out;
-  publish(&RankFlags::copied_out, round + 1);
+  publish(&GroupFlags::copied_out, round + 1);
   return true;
 }
 
-bool ShmBackend::all_reached(std::atomic<std::uint64_t> RankFlags::*counter,
+bool ShmBackend::all_reached(std::atomic<std::uint64_t> GroupFlags::*counter,
                              std::uint64_t value) const {
   for (Rank rank = 0; rank < ranks_; ++rank) {
     if (rank == self_) continue;
-    if ((control_.flags(rank).*counter).load(std::memory_order_acquire) < value) return false;
+    if ((region_.flags(rank).*counter).load(std::memory_order_acquire) < value) return false;
   }
   return true;
 }
 
-void ShmBackend::publish(std::atomic<std::uint64_t> RankFlags::*counter, std::uint64_t value) {
-  (control_.flags(self_).*counter).store(value, std::memory_order_release);
+void ShmBackend::publish(std::atomic<std::uint64_t> GroupFlags::*counter, std::uint64_t value) {
+  (region_.flags(self_).*counter).store(value, std::memory_order_release);
   bells_.ring_all();
 }
 
@@ -266,7 +274,7 @@ bool ShmBackend::advance_claimed(Claimed& op) {
 // This rank's share first, then what others have left.
 std::optional<std::uint64_t> ShmBackend::claim_chunk(const Claimed& op) {
   const auto ranks = static_cast<std::uint64_t>(ranks_);
-  const ClaimBoard board = control_.board(op.operation);
+  const ClaimBoard board = region_.board(op.operation);
   for (std::uint64_t i = 0; i < ranks; ++i) {
     const std::uint64_t share = (static_cast<std::uint64_t>(self_) + i) % ranks;
     const std::uint64_t first = op.chunks * share / ranks;
@@ -287,12 +295,12 @@ std::optional<std::uint64_t> ShmBackend::claim_chunk(const Claimed& op) {
 
 bool ShmBackend::claimed_complete(const Claimed& op) const {
   const std::uint64_t word =
-      control_.board(op.operation).done->value.load(std::memory_order_acquire);
+      region_.board(op.operation).done->value.load(std::memory_order_acquire);
   return chunks_counted(word, op.operation, op.chunks) >= op.chunks;
 }
 
 void ShmBackend::finish_chunk(const Claimed& op) {
-  std::atomic<std::uint64_t>& done = control_.board(op.operation).done->value;
+  std::atomic<std::uint64_t>& done = region_.board(op.operation).done->value;
   std::uint64_t word = done.load(std::memory_order_acquire);
   std::uint64_t counted = 0;
   do {

@@ -4,24 +4,27 @@
 #include <deque>
 #include <list>
 #include <optional>
+#include <vector>
 
 #include "core/backend/backend.h"
 #include "core/plan/shm_schedule.h"
-#include "core/transport/control_block.h"
+#include "core/transport/group_region.h"
 #include "core/transport/peer_bells.h"
 
 namespace ciranda {
 
-// Reduction at memory speed between the ranks of one host.
+// Reduction at memory speed between the members of a group on one host, which are called ranks here
+// and numbered by their index among them.
 //
-// Private memory goes through staging slots by a StagedSchedule; the ranks' counters in RankFlags
-// say how far each is. Data that lies in the arena is reduced where it is: ranks claim chunks
+// Private memory goes through staging slots by a StagedSchedule; the counters in GroupFlags say how
+// far each is. Data that lies in the arena is reduced where it is: ranks claim chunks
 // (ClaimBoard), sum all ranks' copies in rank order and write the result to all of them, so that a
 // rank that waits does the work of one that still computes, and the bits do not depend on who did
 // it (I11).
 class ShmBackend final : public Backend {
  public:
-  ShmBackend(ControlBlock control, PeerBells bells, Rank self, int ranks);
+  // `locals`: the members' local ranks, ascending. `self`: which of them this one is.
+  ShmBackend(GroupRegion region, PeerBells bells, int self, std::vector<Rank> locals);
 
   bool supports(const FusedOp&) const override { return true; }
   void start(Execution execution) override;
@@ -59,13 +62,14 @@ class ShmBackend final : public Backend {
   bool copy_in(Staged& op);
   bool reduce(Staged& op);
   bool copy_out(Staged& op);
-  bool all_reached(std::atomic<std::uint64_t> RankFlags::*counter, std::uint64_t value) const;
-  void publish(std::atomic<std::uint64_t> RankFlags::*counter, std::uint64_t value);
+  bool all_reached(std::atomic<std::uint64_t> GroupFlags::*counter, std::uint64_t value) const;
+  void publish(std::atomic<std::uint64_t> GroupFlags::*counter, std::uint64_t value);
 
-  const ControlBlock control_;
+  const GroupRegion region_;
   const PeerBells bells_;
   const Rank self_;
   const int ranks_;
+  const std::vector<Rank> locals_;
   std::uint64_t rounds_started_ = 0;      // staged rounds of all operations given out so far
   std::uint64_t operations_started_ = 0;  // claimed operations
   std::deque<Staged> staged_;
