@@ -142,6 +142,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/runtime/dispatcher.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/runtime/execution.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/runtime/frame_exchange.cc": "tests/cpp/runtime/hosts_test.cc",
+    "csrc/core/runtime/group_backends.cc": "tests/cpp/runtime/groups_test.cc",
     "csrc/core/runtime/peer_watch.cc": "tests/cpp/runtime/hosts_test.cc",
     "csrc/core/runtime/tensor_table.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/transport/meeting.cc": "tests/cpp/transport/remote_mesh_test.cc",

@@ -25,9 +25,10 @@ using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent
 
 // A FusedOp with this rank's memory: what a backend runs.
 struct Execution {
-  FusedOp op;
+  FusedOp op;  // its root is the index of a member
   std::vector<Buffer> buffers = {};    // by member; empty for in_arena
-  std::vector<std::byte*> arena = {};  // in_arena: the bucket's memory, by local rank
+  // in_arena: the bucket's memory, of each member on this host that has not joined, ascending.
+  std::vector<std::byte*> arena = {};
   std::uint64_t arena_bytes = 0;
   // in_arena: what is done with bytes [begin, begin + bytes) of all ranks' buckets, instead of
   // reducing them. Any rank runs it, for any piece of whole chunks, exactly one rank for each.

@@ -159,8 +159,8 @@ std::vector<PendingOperation> Cycle::pending() const {
 }
 
 std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
-  // What was to be aggregated is known to all, and counted from, when the first ranks of the hosts have
-  // lost patience.
+  // What was to be aggregated is known to all, and counted from, when the first ranks of the hosts
+  // have lost patience.
   const std::uint64_t held_ns = rank_.one_host() ? 0 : 3 * patience_ns();
   return ciranda::stall_report(negotiator_.waiting(), monotonic_ns(),
                                for_ns - std::min(for_ns, held_ns), kSecondNs);

@@ -1,12 +1,11 @@
 #include "core/runtime/dispatcher.h"
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <utility>
 
-#include "core/backend/shm/shm_backend.h"
 #include "core/base/clock.h"
 #include "core/plan/fusion.h"
 #include "core/runtime/execution.h"
@@ -15,14 +14,8 @@
 namespace ciranda {
 namespace {
 
-const Contribution& own_contribution(const Response& response, Rank self) {
-  return *contribution_of(response, self);
-}
-
-std::vector<Rank> all_locals(int size) {
-  std::vector<Rank> locals(static_cast<std::size_t>(size));
-  std::iota(locals.begin(), locals.end(), 0);
-  return locals;
+bool has_joined(const FusedOp& op, Rank rank) {
+  return std::binary_search(op.joined.begin(), op.joined.end(), rank);
 }
 
 }  // namespace
@@ -33,9 +26,8 @@ Dispatcher::Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExc
       negotiator_(negotiator),
       frames_(frames),
       peers_(peers),
-      backends_(std::make_unique<ShmBackend>(rank.control.world(), rank.bells, rank.mesh.self,
-                                             all_locals(rank.mesh.size)),
-                ring(), backend_context(), rank.options.backends) {}
+      backends_(rank, peers, ring(),
+                [this](const Group& group) { return backend_context(group); }) {}
 
 std::unique_ptr<RingBackend> Dispatcher::ring() {
   if (rank_.one_host()) return nullptr;
@@ -60,26 +52,28 @@ HostMemory Dispatcher::host_memory() {
 }
 
 // A bell suffices while somebody waits; what nobody waits for is found by the next cycle.
-BackendContext Dispatcher::backend_context() {
-  return {
-      .rank = rank_.rank(),
-      .size = rank_.size(),
-      .local_rank = rank_.mesh.self,
-      .local_size = rank_.mesh.size,
-      .address = rank_.remote.address,
-      .exchange = [&queue = rank_.queue](const std::string& name,
-                                         std::vector<std::byte> mine) -> std::unique_ptr<Exchange> {
-        auto exchange = std::make_unique<SubmittedExchange>(std::move(mine));
-        exchange->submit("ciranda.exchange." + name, queue);
-        return exchange;
-      },
-      .wake =
-          [&rank = rank_] {
-            RankFlags& flags = rank.flags();
-            flags.waiters.ring();
-            const bool driven = flags.drivers.load(std::memory_order_seq_cst) != 0;
-            if (rank.options.overlap && !driven) rank.bells.wake_own_background();
-          }};
+BackendContext Dispatcher::backend_context(const Group& group) {
+  const std::vector<Rank>& here = rank_.members_here(group);
+  const auto self = std::find(here.begin(), here.end(), rank_.rank());
+  return {.rank = group.index_of(rank_.rank()),
+          .size = group.size(),
+          .local_rank = static_cast<int>(self - here.begin()),
+          .local_size = static_cast<int>(here.size()),
+          .address = rank_.remote.address,
+          .exchange = [&queue = rank_.queue, id = group.id](
+                          const std::string& name,
+                          std::vector<std::byte> mine) -> std::unique_ptr<Exchange> {
+            auto exchange = std::make_unique<SubmittedExchange>(std::move(mine));
+            exchange->submit("ciranda.exchange." + name, id, queue);
+            return exchange;
+          },
+          .wake =
+              [&rank = rank_] {
+                RankFlags& flags = rank.flags();
+                flags.waiters.ring();
+                const bool driven = flags.drivers.load(std::memory_order_seq_cst) != 0;
+                if (rank.options.overlap && !driven) rank.bells.wake_own_background();
+              }};
 }
 
 // -------------------------------------------------------------------------------------------
@@ -110,34 +104,42 @@ void Dispatcher::request(std::uint32_t token, bool in_full) {
 // From responses to executions
 
 Status Dispatcher::handle(const std::vector<Response>& responses) {
-  for (const Response& response : responses) note_agreement(response);
+  for (const Response& response : responses) CIRANDA_TRY(note_agreement(response));
   frames_.send();  // what had to be asked for again
 
-  const std::vector<FusedOp> ops = plan_fusion(responses, rank_.options.fusion);
+  std::vector<FusedOp> ops = plan_fusion(responses, rank_.options.fusion);
+  // The plan is that of all ranks.
+  std::erase_if(ops, [this](const FusedOp& op) {
+    return !moves_data(op.kind) || !op.group->contains(rank_.rank());
+  });
   for (const FusedOp& op : ops) {
     for (std::size_t i = 0; i < op.members.size(); ++i) {
       if (i > 0 && op.members[i].response == op.members[i - 1].response) continue;
-      const Response& response = responses[op.members[i].response];
-      Submission* submission = table_.find(own_contribution(response, rank_.rank()).token);
+      const Contribution* own = contribution_of(responses[op.members[i].response], rank_.rank());
+      Submission* submission = own != nullptr ? table_.find(own->token) : nullptr;
       if (submission != nullptr) ++submission->parts_left;
     }
   }
-  for (const FusedOp& op : ops) CIRANDA_TRY(start(op, responses));
+  for (FusedOp& op : ops) {
+    CIRANDA_TRY(has_joined(op, rank_.rank()) ? stand_in(std::move(op), responses)
+                                             : start(std::move(op), responses));
+  }
   return {};
 }
 
-void Dispatcher::note_agreement(const Response& response) {
+Status Dispatcher::note_agreement(const Response& response) {
   if (response.verdict == Response::Verdict::kResubmit) {
     const bool own = response.resubmit_rank == rank_.rank();
     if (own && table_.find(response.resubmit_token) != nullptr) {
       request(response.resubmit_token, /*in_full=*/true);
     }
-    return;
+    return {};
   }
   const Contribution* own = contribution_of(response, rank_.rank());
-  if (own == nullptr) return;  // an error about something this rank has not submitted yet
-  Submission* submission = table_.find(own->token);
-  if (submission == nullptr) return;  // shut down meanwhile
+  Submission* submission = own != nullptr ? table_.find(own->token) : nullptr;
+  if (response.changed) CIRANDA_TRY(change_groups(response, submission));
+  // None: an error about something this rank has not submitted yet, or shut down meanwhile.
+  if (submission == nullptr) return {};
   if (rank_.timeline) {
     submission->agreed_ns = monotonic_ns();
     rank_.timeline->record("NEGOTIATE", submission->spec->name, submission->submitted_ns,
@@ -145,18 +147,35 @@ void Dispatcher::note_agreement(const Response& response) {
   }
   if (response.verdict == Response::Verdict::kError) {
     finish(own->token, *response.error);
-  } else if (response.spec->kind == OpKind::kBarrier) {
+  } else if (!moves_data(response.spec->kind)) {
+    submission->handle->set_group(response.changed);
+    submission->handle->set_last_joined(response.last_joined);
     finish(own->token, {});
   }
+  return {};
 }
 
-Status Dispatcher::start(const FusedOp& op, const std::vector<Response>& responses) {
-  if (op.kind == OpKind::kBarrier) return {};
-  Execution execution{.op = op};
+Status Dispatcher::change_groups(const Response& response, Submission* submission) {
+  const std::shared_ptr<const Group>& group = response.changed;
+  if (response.spec->kind == OpKind::kRemoveGroup) {
+    rank_.groups.remove(group->id);
+    rank_.queue.forget(group->id);
+    backends_.remove(group->id);
+    return {};
+  }
+  CIRANDA_TRY(backends_.add(response, submission != nullptr ? submission->lease : nullptr));
+  rank_.groups.add(group);
+  return {};
+}
+
+Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
+  Execution execution{.op = std::move(op)};
+  execution.op.root = execution.op.group->index_of(execution.op.root);
+  const FusedOp& what = execution.op;
   std::vector<std::uint32_t> tokens;
-  for (const FusedOp::Member& member : op.members) {
+  for (const FusedOp::Member& member : what.members) {
     const Response& response = responses[member.response];
-    const std::uint32_t token = own_contribution(response, rank_.rank()).token;
+    const std::uint32_t token = contribution_of(response, rank_.rank())->token;
     Submission* submission = table_.find(token);
     if (submission == nullptr) {
       return Error{.code = ErrorCode::kShutdown,
@@ -164,28 +183,79 @@ Status Dispatcher::start(const FusedOp& op, const std::vector<Response>& respons
                            describe(*response.spec),
                    .rank = rank_.rank()};
     }
-    if (!tokens.empty() && tokens.back() == token && op.in_arena) continue;  // one bucket
+    if (!tokens.empty() && tokens.back() == token && what.in_arena) continue;  // one bucket
     if (submission->device.stream) execution.device.push_back(submission->device);
-    CIRANDA_TRY(op.in_arena ? locate_in_arena(response, *submission, execution)
-                            : add_member_memory(response, member.tensor, rank_.rank(), rank_.size(),
-                                                *submission, execution));
+    const int self = what.group->index_of(rank_.rank());
+    CIRANDA_TRY(what.in_arena ? locate_in_arena(response, *submission, execution)
+                              : add_member_memory(response, member.tensor, self, what.group->size(),
+                                                  *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
+  const Status possible = without_joined(what, *responses[what.members.front().response].spec);
   execution.done = [this, tokens = std::move(tokens)](
                        const Status& status, const std::shared_ptr<DeviceEvent>& finished) {
     for (const std::uint32_t token : tokens) part_done(token, status, finished);
   };
+  if (possible) {
+    backends_.start(std::move(execution));
+  } else {
+    execution.done(possible, nullptr);
+  }
+  return {};
+}
+
+// This rank has joined: it adds zeros to what the others reduce.
+Status Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
+  // In the arena of one host those who are there do it alone.
+  if (op.in_arena || !without_joined(op, *responses[op.members.front().response].spec)) return {};
+  Execution execution{.op = std::move(op)};
+  std::uint64_t bytes = 0;
+  for (const FusedOp::Member& member : execution.op.members) {
+    const TensorSpec& tensor = responses[member.response].spec->tensors[member.tensor];
+    bytes = static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+    execution.buffers.push_back({.in_bytes = bytes, .out_bytes = bytes});
+  }
+  std::uint64_t all_bytes = 0;
+  for (const Buffer& buffer : execution.buffers) all_bytes += buffer.in_bytes;
+  const auto zeros = std::make_shared<std::vector<std::byte>>(all_bytes);
+  std::byte* place = zeros->data();
+  for (Buffer& buffer : execution.buffers) {
+    buffer.in = buffer.out = place;
+    place += buffer.in_bytes;
+  }
+  execution.done = [zeros](const Status&, const std::shared_ptr<DeviceEvent>&) {};
   backends_.start(std::move(execution));
   return {};
+}
+
+// What cannot go on without the ranks that have joined, which all of them see alike.
+Status Dispatcher::without_joined(const FusedOp& op, const RequestSpec& spec) const {
+  if (op.joined.empty()) return {};
+  std::string what;
+  if (!spec.rule.empty()) {
+    what = "the ranks cannot share a step; pass shard_step=False to DistributedOptimizer";
+  } else if (op.in_arena && !rank_.one_host()) {
+    what = "gradients of several hosts cannot be reduced; give all ranks as many batches";
+  } else if (op.backend == BackendId::kNccl) {
+    what = "tensors of GPUs cannot be reduced; give all ranks as many batches";
+  } else {
+    return {};
+  }
+  return Error{
+      .code = ErrorCode::kUnsupported,
+      .text = "rank " + std::to_string(op.joined.front()) + " has joined, and without it " + what,
+      .rank = op.joined.front()};
 }
 
 Status Dispatcher::locate_in_arena(const Response& response, Submission& submission,
                                    Execution& execution) {
   execution.arena_bytes = submission.arena_bytes;
   execution.work = std::move(submission.work);
-  for (int local = 0; local < rank_.mesh.size; ++local) {
-    const ArenaRef& ref = contribution_of(response, rank_.global(local))->arena;
-    auto place = peers_.resolve(local, ref, submission.arena_bytes);
+  for (const Rank member : rank_.members_here(*response.group)) {
+    const Contribution* contribution = contribution_of(response, member);
+    if (contribution == nullptr) continue;  // it has joined
+    auto place =
+        peers_.resolve(rank_.local_of(member), contribution->arena, submission.arena_bytes);
     if (!place) return place.error();
     execution.arena.push_back(place.value());
   }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/negotiate/negotiator.h"
-#include "core/runtime/backends.h"
 #include "core/runtime/frame_exchange.h"
+#include "core/runtime/group_backends.h"
 #include "core/runtime/peer_watch.h"
 #include "core/runtime/rank_context.h"
 #include "core/runtime/tensor_table.h"
@@ -43,7 +43,7 @@ class Dispatcher {
 
   bool empty() const { return table_.empty(); }
   std::vector<PendingOperation> pending() const;
-  // As Backends'.
+  // As GroupBackends'.
   bool idle() const { return backends_.idle(); }
   bool will_wake() const { return backends_.will_wake(); }
   const Error* broken() const { return backends_.broken(); }
@@ -53,13 +53,18 @@ class Dispatcher {
   void abandon() noexcept { backends_.abandon(); }
 
  private:
-  BackendContext backend_context();
+  BackendContext backend_context(const Group& group);
   HostMemory host_memory();
   std::unique_ptr<RingBackend> ring();
   // Asks for an operation of the table; `in_full`: not by its number.
   void request(std::uint32_t token, bool in_full);
-  void note_agreement(const Response& response);
-  Status start(const FusedOp& op, const std::vector<Response>& responses);
+  Status note_agreement(const Response& response);
+  Status change_groups(const Response& response, Submission* submission);
+  Status start(FusedOp op, const std::vector<Response>& responses);
+  // The same for a rank that has joined.
+  Status stand_in(FusedOp op, const std::vector<Response>& responses);
+  // Why this cannot run while ranks have joined, alike on all ranks.
+  Status without_joined(const FusedOp& op, const RequestSpec& spec) const;
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution);
   void part_done(std::uint32_t token, const Status& status,
                  const std::shared_ptr<DeviceEvent>& finished);
@@ -73,7 +78,7 @@ class Dispatcher {
   TensorTable table_;
   std::vector<Submission> drained_;  // scratch
   bool finished_any_ = false;
-  Backends backends_;
+  GroupBackends backends_;
 };
 
 }  // namespace ciranda

@@ -94,6 +94,7 @@ Result<Handle> Engine::submit(Submission submission) {
       !status) {
     return about(status.error(), *submission.spec);
   }
+  CIRANDA_TRY(check_group(*submission.spec));
   CIRANDA_TRY(
       check_limits(*submission.spec, {.rows = submission.rows, .digest = submission.digest}));
   Handle handle = std::make_shared<Operation>();
@@ -102,6 +103,55 @@ Result<Handle> Engine::submit(Submission submission) {
   CIRANDA_TRY(rank_.queue.push(std::move(submission)));
   seat_.publish();  // at once, so that the peers can begin
   if (rank_.options.overlap) rank_.bells.wake_own_background();
+  return handle;
+}
+
+Status Engine::check_group(const RequestSpec& spec) const {
+  if (spec.group == kWorldGroup) return {};
+  const std::shared_ptr<const Group> group = rank_.groups.find(spec.group);
+  if (group && group->contains(rank())) return {};
+  const std::string set = "process set " + std::to_string(spec.group);
+  const Error why = {.code = ErrorCode::kInvalidArgument,
+                     .text = group ? "rank " + std::to_string(rank()) + " is no member of " + set +
+                                         "; only its members call it"
+                                   : "there is no " + set + " (any more)"};
+  return about(why, spec);
+}
+
+Result<std::shared_ptr<const Group>> Engine::add_group(std::vector<Rank> ranks) {
+  RequestSpec spec{.kind = OpKind::kAddGroup};
+  Submission submission;
+  auto region = GroupBackends::provide_region(rank_, ranks);
+  if (!region) return region.error();
+  submission.arena = region.value().ref;
+  submission.lease = std::move(region.value().lease);
+  spec.members = std::move(ranks);
+  submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
+  const auto done = agree(std::move(submission));
+  if (!done) return done.error();
+  return done.value()->group();
+}
+
+Status Engine::remove_group(GroupId id) {
+  Submission submission;
+  submission.spec =
+      std::make_shared<const RequestSpec>(RequestSpec{.kind = OpKind::kRemoveGroup, .removes = id});
+  const auto done = agree(std::move(submission));
+  return done ? Status() : Status(done.error());
+}
+
+Result<Rank> Engine::join() {
+  Submission submission;
+  submission.spec = std::make_shared<const RequestSpec>(RequestSpec{.kind = OpKind::kJoin});
+  const auto done = agree(std::move(submission));
+  if (!done) return done.error();
+  return done.value()->last_joined();
+}
+
+Result<Handle> Engine::agree(Submission submission) {
+  auto handle = submit(std::move(submission));
+  if (!handle) return handle;
+  CIRANDA_TRY(wait(handle.value()));
   return handle;
 }
 

@@ -49,6 +49,17 @@ class Engine {
   Status wait(std::span<const Handle> handles);
   Status wait(const Handle& handle) { return wait(std::span(&handle, 1)); }
 
+  // Agreed by all ranks of the World, which call these in the same order. Block; thread-safe. The
+  // ranks of a group ascend, each once, and are on one host.
+  Result<std::shared_ptr<const Group>> add_group(std::vector<Rank> ranks);
+  // kInvalidArgument on all ranks while an operation of it is pending.
+  Status remove_group(GroupId id);
+  // This rank has no more data for now: until all ranks have joined it adds zeros to what the
+  // others reduce. Gives the rank that joined last.
+  Result<Rank> join();
+  // Null where there is none (any more). Thread-safe, does not block.
+  std::shared_ptr<const Group> group(GroupId id) const { return rank_.groups.find(id); }
+
   // Arena memory for in_arena submissions. Thread-safe.
   Result<ArenaBuffer> allocate_arena(std::size_t bytes);
   // Memory that the rank of this host with local rank `owner` has allocated and told this rank of.
@@ -74,6 +85,8 @@ class Engine {
   Status start_background();
 
   Status usable() const;
+  Status check_group(const RequestSpec& spec) const;
+  Result<Handle> agree(Submission submission);
   void drive_until_done(std::span<const Handle> handles);
   // Warns of what keeps this rank waiting, or, when its time is over, ends the job.
   void report_stall(std::uint64_t waited_ns, bool give_up) REQUIRES(seat_);

@@ -9,6 +9,7 @@
 #include "core/base/device.h"
 #include "core/base/result.h"
 #include "core/base/secret.h"
+#include "core/negotiate/group.h"
 
 namespace ciranda {
 
@@ -26,6 +27,11 @@ class Operation {
   // allgather: what each rank gave as the digest of its bytes. Only once done.
   const std::vector<std::optional<Digest>>& digests() const { return digests_; }
 
+  // The group that was added. Only once done.
+  const std::shared_ptr<const Group>& group() const { return group_; }
+  // join: the rank that joined last. Only once done.
+  Rank last_joined() const { return last_joined_; }
+
   // Passes when the results are in memory of the device; null if they are in the CPU's, at once.
   // Only once done.
   const std::shared_ptr<DeviceEvent>& finished() const { return finished_; }
@@ -38,6 +44,8 @@ class Operation {
     done_.store(true, std::memory_order_release);
   }
   void set_rows(std::vector<std::int64_t> rows) { rows_ = std::move(rows); }
+  void set_group(std::shared_ptr<const Group> group) { group_ = std::move(group); }
+  void set_last_joined(Rank rank) { last_joined_ = rank; }
   void set_digests(std::vector<std::optional<Digest>> digests) { digests_ = std::move(digests); }
 
  private:
@@ -46,6 +54,8 @@ class Operation {
   std::shared_ptr<DeviceEvent> finished_;       // the same
   std::vector<std::int64_t> rows_;              // written before done_
   std::vector<std::optional<Digest>> digests_;  // the same
+  std::shared_ptr<const Group> group_;          // the same
+  Rank last_joined_ = kNoRank;                  // the same
 };
 
 using Handle = std::shared_ptr<Operation>;

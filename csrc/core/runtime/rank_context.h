@@ -1,11 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/runtime/engine_options.h"
+#include "core/runtime/group_directory.h"
 #include "core/runtime/segment_table.h"
 #include "core/runtime/submission_queue.h"
 #include "core/runtime/timeline.h"
@@ -26,6 +30,7 @@ struct RankContext {
         options(std::move(how)),
         control(mesh.control.data(), mesh.size),
         bells(control, mesh),
+        groups(everybody(remote)),
         segments(mesh) {
     if (!options.timeline_path.empty()) {
       timeline = std::make_unique<Timeline>(options.timeline_path, rank());
@@ -36,6 +41,14 @@ struct RankContext {
   int size() const { return remote.size(); }
   const std::vector<Rank>& local_ranks() const { return remote.local_ranks(); }
   Rank global(int local) const { return local_ranks()[static_cast<std::size_t>(local)]; }
+  int local_of(Rank rank) const {
+    const std::vector<Rank>& all = local_ranks();
+    return static_cast<int>(std::lower_bound(all.begin(), all.end(), rank) - all.begin());
+  }
+  // Those members of a group that are on this host.
+  const std::vector<Rank>& members_here(const Group& group) const {
+    return group.hosts[static_cast<std::size_t>(remote.host)];
+  }
   bool one_host() const { return remote.hosts.size() == 1; }
   // Carries the frames of its host.
   bool first_of_several_hosts() const { return !one_host() && mesh.self == 0; }
@@ -47,6 +60,7 @@ struct RankContext {
   const EngineOptions options;
   const ControlBlock control;
   const PeerBells bells;
+  GroupDirectory groups;
   SegmentTable segments;
   SubmissionQueue queue;
   SocketSet sockets;                   // on which the background thread sleeps
@@ -55,6 +69,14 @@ struct RankContext {
   struct Counters {
     std::atomic<std::uint64_t> waiting_ns{0}, communicating_ns{0}, operations{0}, bytes{0};
   } counters;
+
+ private:
+  static Group everybody(const RemoteMesh& remote) {
+    Group world{.ranks = std::vector<Rank>(static_cast<std::size_t>(remote.size())),
+                .hosts = remote.hosts};
+    std::iota(world.ranks.begin(), world.ranks.end(), 0);
+    return world;
+  }
 };
 
 }  // namespace ciranda

@@ -14,6 +14,7 @@ std::string unnamed(OpKind kind) {
 }
 
 bool is_unnamed(const RequestSpec& spec) {
+  if (is_membership(spec.kind)) return true;
   const std::string_view name = spec.name;
   const std::string_view kind = op_kind_name(spec.kind);
   return name.size() == kind.size() + kUnnamedSuffix.size() && name.starts_with(kind) &&
@@ -21,7 +22,8 @@ bool is_unnamed(const RequestSpec& spec) {
 }
 
 std::string describe(const RequestSpec& spec) {
-  return std::string(op_kind_name(spec.kind)) + " '" + spec.name + "'";
+  const std::string kind(op_kind_name(spec.kind));
+  return spec.name.empty() ? kind : kind + " '" + spec.name + "'";
 }
 
 Error about(const Error& why, const RequestSpec& spec) {
@@ -44,9 +46,10 @@ Status SubmissionQueue::push(Submission submission) {
                          std::string(op_kind_name(spec.kind)) + " '" + spec.name + "'",
                  .tensor = spec.name};
   }
+  Names& names = names_of(spec.group);
   if (is_unnamed(spec)) {
-    submission.occurrence = unnamed_count_[kind]++;
-  } else if (!live_names_[kind].insert(spec.name).second) {
+    submission.occurrence = names.unnamed_count[kind]++;
+  } else if (!names.live[kind].insert(spec.name).second) {
     const std::string kind_name(op_kind_name(spec.kind));
     return Error{.code = ErrorCode::kDuplicateName,
                  .text = kind_name + " '" + spec.name + "': this rank has an unfinished " +
@@ -77,7 +80,14 @@ void SubmissionQueue::close(const Error& why) {
 void SubmissionQueue::release(const RequestSpec& spec) {
   const MutexLock lock(mutex_);
   --in_flight_;
-  if (!is_unnamed(spec)) live_names_[static_cast<std::size_t>(spec.kind)].erase(spec.name);
+  if (is_unnamed(spec)) return;
+  if (spec.group != kWorldGroup && !other_names_.contains(spec.group)) return;
+  names_of(spec.group).live[static_cast<std::size_t>(spec.kind)].erase(spec.name);
+}
+
+void SubmissionQueue::forget(GroupId group) {
+  const MutexLock lock(mutex_);
+  other_names_.erase(group);
 }
 
 }  // namespace ciranda

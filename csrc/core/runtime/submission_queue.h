@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,7 +27,8 @@ struct Submission {
   std::shared_ptr<const RequestSpec> spec;
   std::vector<std::int64_t> rows;  // see Contribution
   std::optional<Digest> digest;    // the same
-  ArenaRef arena;                  // in_arena
+  ArenaRef arena;                  // in_arena; kAddGroup: the region of its members on this host
+  std::shared_ptr<void> lease;     // kAddGroup: keeps that, where this rank provides it
   std::uint64_t arena_bytes = 0;
   decltype(Execution::work) work;  // in_arena; see Execution
   DeviceWork device;               // where the tensors are memory of a device
@@ -58,13 +60,23 @@ class SubmissionQueue {
   void close(const Error& why) EXCLUDES(mutex_);
   // The submission is finished: its name is free again.
   void release(const RequestSpec& spec) EXCLUDES(mutex_);
+  // The group is gone, and so are its names.
+  void forget(GroupId group) EXCLUDES(mutex_);
 
  private:
   Mutex mutex_;
   std::vector<Submission> queue_ GUARDED_BY(mutex_);
   // By kind: each has names of its own.
-  std::array<std::unordered_set<std::string>, kOpKindCount> live_names_ GUARDED_BY(mutex_);
-  std::array<std::uint32_t, kOpKindCount> unnamed_count_ GUARDED_BY(mutex_){};
+  struct Names {
+    std::array<std::unordered_set<std::string>, kOpKindCount> live;
+    std::array<std::uint32_t, kOpKindCount> unnamed_count{};
+  };
+  Names& names_of(GroupId group) REQUIRES(mutex_) {
+    return group == kWorldGroup ? world_names_ : other_names_[group];
+  }
+
+  Names world_names_ GUARDED_BY(mutex_);
+  std::map<GroupId, Names> other_names_ GUARDED_BY(mutex_);
   std::size_t in_flight_ GUARDED_BY(mutex_) = 0;
   Status open_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> queued_{0};

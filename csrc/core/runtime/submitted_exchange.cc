@@ -9,11 +9,12 @@ SubmittedExchange::SubmittedExchange(std::vector<std::byte> mine)
     : memory_(std::make_shared<Memory>(Memory{.mine = std::move(mine), .all = {}})),
       handle_(std::make_shared<Operation>()) {}
 
-void SubmittedExchange::submit(const std::string& name, SubmissionQueue& queue) {
+void SubmittedExchange::submit(const std::string& name, GroupId group, SubmissionQueue& queue) {
   Submission submission;
   submission.spec = std::make_shared<const RequestSpec>(
       RequestSpec{.name = name,
                   .kind = OpKind::kAllgather,
+                  .group = group,
                   .tensors = {{.dtype = DType::kUInt8, .shape = {kAnyRows}}}});
   submission.rows = {static_cast<std::int64_t>(memory_->mine.size())};
   submission.inputs = {memory_->mine.data()};

@@ -14,7 +14,7 @@ class SubmittedExchange final : public Exchange {
  public:
   explicit SubmittedExchange(std::vector<std::byte> mine);
   // Once. Does not block.
-  void submit(const std::string& name, SubmissionQueue& queue);
+  void submit(const std::string& name, GroupId group, SubmissionQueue& queue);
 
   bool done() const override;
   Result<std::vector<std::vector<std::byte>>> result() const override;

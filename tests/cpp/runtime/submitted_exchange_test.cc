@@ -26,7 +26,7 @@ void give(Submission& submission, std::string_view all, std::vector<std::int64_t
 class SubmittedExchangeTest : public ::testing::Test {
  protected:
   SubmittedExchangeTest() : exchange_(std::in_place, bytes_of("own")) {
-    exchange_->submit("ciranda.exchange.x", queue_);
+    exchange_->submit("ciranda.exchange.x", kWorldGroup, queue_);
     queue_.drain_into(submissions_);
   }
 
@@ -54,7 +54,7 @@ TEST_F(SubmittedExchangeTest, TellsWhyItFailed) {
 
 TEST_F(SubmittedExchangeTest, IsRefusedUnderANameInUse) {
   SubmittedExchange second({});
-  second.submit("ciranda.exchange.x", queue_);
+  second.submit("ciranda.exchange.x", kWorldGroup, queue_);
   ASSERT_TRUE(second.done());
   EXPECT_EQ(second.result().error().code, ErrorCode::kDuplicateName);
 }

@@ -251,8 +251,8 @@ bool ShmBackend::advance_claimed(Claimed& op) {
   while (const auto chunk = claim_chunk(op)) {
     const std::uint64_t begin = *chunk * kChunkBytes;
     const std::uint64_t bytes = std::min(kChunkBytes, op.execution.arena_bytes - begin);
-    const auto ranks = static_cast<std::size_t>(ranks_);
-    CIRANDA_ASSERT(op.execution.arena.size() == ranks);
+    const std::size_t ranks = op.execution.arena.size();  // those that have not joined
+    CIRANDA_ASSERT(ranks + op.execution.op.joined.size() >= static_cast<std::size_t>(ranks_));
     moved = true;
     if (op.execution.work) {
       op.execution.work(begin, bytes, op.execution.arena);

@@ -1,0 +1,188 @@
+#include "core/runtime/group_backends.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "core/backend/shm/shm_backend.h"
+#include "core/base/assert.h"
+#include "core/transport/group_region.h"
+
+namespace ciranda {
+namespace {
+
+std::vector<Rank> all_locals(int size) {
+  std::vector<Rank> locals(static_cast<std::size_t>(size));
+  std::iota(locals.begin(), locals.end(), 0);
+  return locals;
+}
+
+// Local ranks of this host that are among `members`, ascending.
+std::vector<Rank> locals_among(const std::vector<Rank>& members, const RankContext& rank) {
+  std::vector<Rank> locals;
+  for (int local = 0; local < rank.mesh.size; ++local) {
+    if (std::binary_search(members.begin(), members.end(), rank.global(local))) {
+      locals.push_back(local);
+    }
+  }
+  return locals;
+}
+
+// Arena memory is aligned to less; all ranks map a segment at a page.
+std::size_t aligned(std::size_t offset) {
+  constexpr std::size_t kUnit = GroupRegion::kAlignment;
+  return (offset + kUnit - 1) / kUnit * kUnit;
+}
+
+std::size_t region_bytes(const std::vector<Rank>& locals) {
+  return GroupRegion::memory_bytes(static_cast<int>(locals.size())) + GroupRegion::kAlignment;
+}
+
+}  // namespace
+
+GroupBackends::GroupBackends(RankContext& rank, PeerWatch& peers, std::unique_ptr<RingBackend> ring,
+                             MakeContext make)
+    : rank_(rank),
+      peers_(peers),
+      make_(std::move(make)),
+      world_(std::make_unique<ShmBackend>(rank.control.world(), rank.bells, rank.mesh.self,
+                                          all_locals(rank.mesh.size)),
+             std::move(ring), make_(*rank.groups.find(kWorldGroup)), rank.options.backends) {}
+
+Result<ArenaBuffer> GroupBackends::provide_region(RankContext& rank,
+                                                  const std::vector<Rank>& members) {
+  const auto all_on = [&members](const std::vector<Rank>& host) {
+    return std::all_of(members.begin(), members.end(), [&host](Rank member) {
+      return std::binary_search(host.begin(), host.end(), member);
+    });
+  };
+  const Hosts& hosts = rank.remote.hosts;
+  if (!rank.one_host() && std::none_of(hosts.begin(), hosts.end(), all_on)) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text =
+                     "add_process_set: the ranks of a process set must be on one host, and these "
+                     "are on several"};
+  }
+  const std::vector<Rank> locals = locals_among(members, rank);
+  if (locals.empty() || locals.front() != rank.mesh.self) return ArenaBuffer{};
+  auto buffer = rank.segments.allocate(region_bytes(locals));
+  if (!buffer) return buffer.error();
+  // It may have been another group's.
+  const std::size_t counters = GroupRegion::counter_bytes(static_cast<int>(locals.size()));
+  std::memset(buffer.value().data, 0, counters + GroupRegion::kAlignment);
+  return buffer;
+}
+
+Status GroupBackends::add(const Response& response, std::shared_ptr<void> lease) {
+  const std::shared_ptr<const Group>& group = response.changed;
+  if (!group->contains(rank_.rank())) return {};
+  std::vector<Rank> locals = locals_among(group->ranks, rank_);
+  const Rank owner = locals.front();
+  const Contribution* provided = contribution_of(response, rank_.global(owner));
+  CIRANDA_ASSERT(provided != nullptr);  // all ranks contribute to it
+  const auto place = peers_.resolve(owner, provided->arena, region_bytes(locals));
+  if (!place) return place.error();
+  if (owner != rank_.mesh.self) lease = rank_.segments.lease(owner, provided->arena);
+  const std::size_t begin = aligned(static_cast<std::size_t>(provided->arena.offset)) -
+                            static_cast<std::size_t>(provided->arena.offset);
+  const GroupRegion region(place.value() + begin, static_cast<int>(locals.size()));
+  const auto self =
+      static_cast<int>(std::find(locals.begin(), locals.end(), rank_.mesh.self) - locals.begin());
+  auto shm = std::make_unique<ShmBackend>(region, rank_.bells, self, std::move(locals));
+  others_.emplace(
+      group->id,
+      std::make_unique<Other>(Other{
+          .backends = Backends(std::move(shm), nullptr, make_(*group), rank_.options.backends),
+          .lease = std::move(lease)}));
+  return {};
+}
+
+// What was agreed before is done first.
+void GroupBackends::remove(GroupId id) {
+  const auto found = others_.find(id);
+  if (found == others_.end()) return;  // this rank is no member
+  found->second->removed = true;
+  drop_removed();
+}
+
+void GroupBackends::drop_removed() {
+  std::erase_if(others_, [](const auto& other) {
+    return other.second->removed && other.second->backends.resting();
+  });
+}
+
+void GroupBackends::start(Execution execution) {
+  const GroupId id = execution.op.group->id;
+  if (id == kWorldGroup) return world_.start(std::move(execution));
+  const auto found = others_.find(id);
+  CIRANDA_ASSERT(found != others_.end());  // I19: agreed, and this rank is a member
+  found->second->backends.start(std::move(execution));
+}
+
+bool GroupBackends::advance() {
+  bool moved = !world_.resting() && world_.advance();
+  bool any_removed = false;
+  for (const auto& [id, other] : others_) {
+    any_removed = any_removed || other->removed;
+    if (!other->backends.resting()) moved = other->backends.advance() || moved;
+  }
+  if (any_removed) drop_removed();
+  return moved;
+}
+
+bool GroupBackends::idle() const {
+  bool idle = true;
+  each([&](const Backends& backends) { idle = idle && backends.idle(); });
+  return idle;
+}
+
+bool GroupBackends::resting() const {
+  bool resting = true;
+  each([&](const Backends& backends) { resting = resting && backends.resting(); });
+  return resting;
+}
+
+// Nobody needs to look, as all that work will say so.
+bool GroupBackends::will_wake() const {
+  bool works = false;
+  bool all_wake = true;
+  each([&](const Backends& backends) {
+    if (backends.idle()) return;
+    works = true;
+    all_wake = all_wake && backends.will_wake();
+  });
+  return works && all_wake;
+}
+
+const Error* GroupBackends::broken() const {
+  const Error* why = nullptr;
+  each([&](const Backends& backends) { why = why != nullptr ? why : backends.broken(); });
+  return why;
+}
+
+std::uint64_t GroupBackends::look_again_ns() const {
+  std::uint64_t soonest = 0;
+  each([&](const Backends& backends) {
+    const std::uint64_t next = backends.look_again_ns();
+    if (next > 0) soonest = soonest > 0 ? std::min(soonest, next) : next;
+  });
+  return soonest;
+}
+
+void GroupBackends::blocked_on(std::vector<Rank>& out) const {
+  each([&](const Backends& backends) { backends.blocked_on(out); });
+}
+
+void GroupBackends::abort(const Error& why) {
+  world_.abort(why);
+  for (const auto& [id, other] : others_) other->backends.abort(why);
+}
+
+void GroupBackends::abandon() noexcept {
+  world_.abandon();
+  for (auto& [id, other] : others_) other->backends.abandon();
+}
+
+}  // namespace ciranda

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/negotiate/group.h"
+#include "core/negotiate/response.h"
+#include "core/runtime/backends.h"
+#include "core/runtime/peer_watch.h"
+#include "core/runtime/rank_context.h"
+
+namespace ciranda {
+
+// Where the operations of each group run that this rank is a member of: the World's from the start,
+// another one's from its agreement until it is removed and its last operation is done.
+//
+// One thread at a time, as for a Backend.
+class GroupBackends {
+ public:
+  // `make` gives what a group's backends are made of beside their memory. All outlive it.
+  using MakeContext = std::function<BackendContext(const Group& group)>;
+  GroupBackends(RankContext& rank, PeerWatch& peers, std::unique_ptr<RingBackend> ring,
+                MakeContext make);
+
+  // The group exists from here on. `response` is that of its kAddGroup; `lease` keeps its region
+  // where this rank has allocated it. Nothing to do for who is no member.
+  Status add(const Response& response, std::shared_ptr<void> lease);
+  void remove(GroupId id);
+
+  // Memory for the group of those ranks, if this rank is the one of its host that provides it: its
+  // first member there. kUnsupported where they are on several hosts. Thread-safe.
+  static Result<ArenaBuffer> provide_region(RankContext& rank, const std::vector<Rank>& members);
+
+  void start(Execution execution);
+  bool advance();
+  // As Backends', of all groups.
+  bool idle() const;
+  bool resting() const;
+  bool will_wake() const;
+  const Error* broken() const;
+  std::uint64_t look_again_ns() const;
+  void blocked_on(std::vector<Rank>& out) const;
+  void abort(const Error& why);
+  void watched(std::vector<Watched>& out) const { world_.watched(out); }
+  void abandon() noexcept;
+
+ private:
+  struct Other {
+    Backends backends;
+    std::shared_ptr<void> lease;  // of its region
+    bool removed = false;
+  };
+  template <typename Fn>
+  void each(Fn fn) const {
+    fn(world_);
+    for (const auto& [id, other] : others_) fn(other->backends);
+  }
+  void drop_removed();
+
+  RankContext& rank_;
+  PeerWatch& peers_;
+  MakeContext make_;
+  Backends world_;
+  std::map<GroupId, std::unique_ptr<Other>> others_;
+};
+
+}  // namespace ciranda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "core/base/mutex.h"
+#include "core/negotiate/group.h"
+
+namespace ciranda {
+
+// The groups that exist as far as this rank has been told, for who submits. Thread-safe.
+class GroupDirectory {
+ public:
+  explicit GroupDirectory(Group world) : world_(std::make_shared<const Group>(std::move(world))) {}
+
+  // Null where there is none of that number, or none any more.
+  std::shared_ptr<const Group> find(GroupId id) const EXCLUDES(mutex_) {
+    if (id == kWorldGroup) return world_;
+    const MutexLock lock(mutex_);
+    const auto found = others_.find(id);
+    return found == others_.end() ? nullptr : found->second;
+  }
+  void add(std::shared_ptr<const Group> group) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const GroupId id = group->id;
+    others_.emplace(id, std::move(group));
+  }
+  void remove(GroupId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    others_.erase(id);
+  }
+
+ private:
+  const std::shared_ptr<const Group> world_;
+  mutable Mutex mutex_;
+  std::map<GroupId, std::shared_ptr<const Group>> others_ GUARDED_BY(mutex_);
+};
+
+}  // namespace ciranda

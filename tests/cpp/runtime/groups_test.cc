@@ -1,0 +1,341 @@
+// What could break: groups that meet in one another's memory or names, what is left of a removed
+// one, and ranks that have joined and are waited for.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/runtime/group_backends.h"
+#include "runtime/world.h"
+
+namespace ciranda::testing {
+namespace {
+
+template <typename T>
+Submission of_group(Submission submission, T group) {
+  RequestSpec spec = *submission.spec;
+  spec.group = group;
+  submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
+  return submission;
+}
+
+// In place, over the group.
+Status reduce_over(Engine& engine, GroupId group, std::vector<float>& tensor,
+                   const Options& options = {}) {
+  auto handle =
+      engine.submit(of_group(in_place<float>(OpKind::kAllreduce, {&tensor}, options), group));
+  if (!handle) return handle.error();
+  return engine.wait(handle.value());
+}
+
+GroupId add(Engine& engine, std::vector<Rank> ranks) {
+  const auto group = engine.add_group(std::move(ranks));
+  EXPECT_TRUE(group.ok());
+  return group.value()->id;
+}
+
+TEST(Groups, ReduceAmongTheirMembersAlone) {
+  World world(4);
+  world.run([](Engine& engine) {
+    const GroupId even = add(engine, {0, 2});
+    const GroupId odd = add(engine, {1, 3});
+    const GroupId mine = engine.rank() % 2 == 0 ? even : odd;
+    for (const std::size_t count : {1u, 5u, 4097u, 700'001u}) {
+      std::vector<float> tensor(count, static_cast<float>(engine.rank()));
+      ASSERT_TRUE(reduce_over(engine, mine, tensor).ok());
+      EXPECT_EQ(tensor, std::vector<float>(count, engine.rank() % 2 == 0 ? 2.0f : 4.0f));
+      tensor.assign(count, static_cast<float>(engine.rank()));
+      ASSERT_TRUE(reduce_over(engine, mine, tensor, {.op = ReduceOp::kAverage}).ok());
+      EXPECT_EQ(tensor, std::vector<float>(count, engine.rank() % 2 == 0 ? 1.0f : 2.0f));
+    }
+  });
+}
+
+TEST(Groups, HaveNamesOfTheirOwnAndOverlap) {
+  World world(3);
+  world.run([](Engine& engine) {
+    const GroupId low = add(engine, {0, 1});
+    const GroupId high = add(engine, {1, 2});
+    std::vector<float> of_low(9, 1.0f);
+    std::vector<float> of_high(9, 10.0f);
+    std::vector<float> of_all(9, 100.0f);
+    std::vector<Handle> handles;
+    const auto submit = [&](GroupId group, std::vector<float>& tensor) {
+      auto handle = engine.submit(
+          of_group(in_place<float>(OpKind::kAllreduce, {&tensor}, {.name = "the same"}), group));
+      ASSERT_TRUE(handle.ok());
+      handles.push_back(std::move(handle).value());
+    };
+    // In another order on each rank.
+    if (engine.rank() == 2) submit(high, of_high);
+    submit(kWorldGroup, of_all);
+    if (engine.rank() == 1) submit(high, of_high);
+    if (engine.rank() <= 1) submit(low, of_low);
+    ASSERT_TRUE(engine.wait(handles).ok());
+    EXPECT_EQ(of_all, std::vector<float>(9, 300.0f));
+    EXPECT_EQ(of_low, std::vector<float>(9, engine.rank() <= 1 ? 2.0f : 1.0f));
+    EXPECT_EQ(of_high, std::vector<float>(9, engine.rank() >= 1 ? 20.0f : 10.0f));
+  });
+}
+
+TEST(Groups, MoveRowsByTheMembersOrder) {
+  World world(4);
+  world.run([](Engine& engine) {
+    const GroupId group = add(engine, {1, 3});
+    if (engine.rank() % 2 == 0) return;
+    const int self = engine.rank() / 2;
+    std::vector<float> input(static_cast<std::size_t>(self) + 1, static_cast<float>(engine.rank()));
+    std::vector<float> output;
+    auto submission = RequestSpec{.name = "rows",
+                                  .kind = OpKind::kAllgather,
+                                  .group = group,
+                                  .tensors = {{DType::kFloat32, {kAnyRows}}}};
+    Submission gather;
+    gather.spec = std::make_shared<const RequestSpec>(submission);
+    gather.rows = {self + 1};
+    gather.inputs = {reinterpret_cast<const std::byte*>(input.data())};
+    gather.allocate = [&output](std::size_t, std::int64_t rows) -> Result<std::byte*> {
+      output.resize(static_cast<std::size_t>(rows));
+      return reinterpret_cast<std::byte*>(output.data());
+    };
+    auto handle = engine.submit(std::move(gather));
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    EXPECT_EQ(output, (std::vector<float>{1, 3, 3}));
+
+    // The root is a rank of the World.
+    std::vector<float> sent(5, static_cast<float>(engine.rank()));
+    handle = engine.submit(
+        of_group(in_place<float>(OpKind::kBroadcast, {&sent}, {.name = "b", .root = 3}), group));
+    ASSERT_TRUE(engine.wait(handle.value()).ok());
+    EXPECT_EQ(sent, std::vector<float>(5, 3.0f));
+  });
+}
+
+TEST(Groups, ReduceBucketsInTheArena) {
+  World world(3);
+  world.run([](Engine& engine) {
+    const GroupId group = add(engine, {0, 2});
+    if (engine.rank() == 1) return;
+    const std::size_t count = 100'000;
+    auto arena = engine.allocate_arena(count * sizeof(float));
+    ASSERT_TRUE(arena.ok());
+    auto* data = reinterpret_cast<float*>(arena.value().data);
+    for (int round = 1; round <= 3; ++round) {
+      std::fill_n(data, count, static_cast<float>(round * (engine.rank() + 1)));
+      auto handle =
+          engine.submit(of_group(bucket_in(arena.value(), count, {.name = "bucket"}), group));
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      EXPECT_EQ(std::vector<float>(data, data + count),
+                std::vector<float>(count, static_cast<float>(round * 4)));
+    }
+  });
+}
+
+TEST(Groups, WorkFromSeveralThreadsInAnyOrder) {
+  World world(4);
+  world.run([](Engine& engine) {
+    const GroupId left = add(engine, {0, 1, 2});
+    const GroupId right = add(engine, {1, 2, 3});
+    std::vector<std::thread> threads;
+    for (const GroupId group : {left, right}) {
+      if (!engine.group(group)->contains(engine.rank())) continue;
+      threads.emplace_back([&engine, group] {
+        for (int i = 0; i < 50; ++i) {
+          std::vector<float> tensor(100, 1.0f);
+          ASSERT_TRUE(reduce_over(engine, group, tensor, {.name = "t"}).ok());
+          EXPECT_EQ(tensor.front(), 3.0f);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(Groups, OfOneRankAndOfAllButOneWork) {
+  World world(3);
+  world.run([](Engine& engine) {
+    const GroupId alone = add(engine, {1});
+    const GroupId others = add(engine, {0, 2});
+    std::vector<float> tensor(7, 3.0f);
+    ASSERT_TRUE(reduce_over(engine, engine.rank() == 1 ? alone : others, tensor).ok());
+    EXPECT_EQ(tensor.front(), engine.rank() == 1 ? 3.0f : 6.0f);
+  });
+}
+
+TEST(Groups, AreRefusedWhereTheyAreNotWhatAllMean) {
+  World world(3);
+  world.run([](Engine& engine) {
+    const GroupId group = add(engine, {0, 1});
+    const auto twice = engine.add_group({0, 1});
+    ASSERT_FALSE(twice.ok());
+    EXPECT_NE(twice.error().text.find("unique"), std::string::npos) << twice.error().text;
+    EXPECT_FALSE(engine.add_group({0, 1, 2}).ok());
+    EXPECT_FALSE(engine.add_group({0, 3}).ok());
+    EXPECT_FALSE(engine.add_group({1, 0}).ok());
+    EXPECT_FALSE(engine.add_group({}).ok());
+    const auto differ =
+        engine.add_group(engine.rank() == 0 ? std::vector<Rank>{0} : std::vector<Rank>{1});
+    ASSERT_FALSE(differ.ok());
+    EXPECT_EQ(differ.error().code, ErrorCode::kMismatch) << differ.error().text;
+
+    std::vector<float> tensor(3, 1.0f);
+    const Status foreign = reduce_over(engine, group, tensor);
+    EXPECT_EQ(foreign.ok(), engine.rank() != 2);
+    if (!foreign.ok()) {
+      EXPECT_NE(foreign.error().text.find("rank 2 is no member of process set"), std::string::npos)
+          << foreign.error().text;
+    }
+    EXPECT_FALSE(reduce_over(engine, group + 7, tensor).ok());
+    EXPECT_FALSE(engine.remove_group(kWorldGroup).ok());
+    EXPECT_FALSE(engine.remove_group(group + 7).ok());
+  });
+}
+
+TEST(Groups, AreNotRemovedWhileAnOperationIsPending) {
+  World world(3);
+  world.run([&](Engine& engine) {
+    const GroupId group = add(engine, {0, 1});
+    std::vector<float> tensor(3, 1.0f);
+    std::optional<Handle> handle;
+    const auto submit = [&] {
+      handle = engine.submit(of_group(in_place<float>(OpKind::kAllreduce, {&tensor}, {}), group))
+                   .value();
+    };
+    if (engine.rank() == 0) submit();
+    const Status removed = engine.remove_group(group);
+    ASSERT_FALSE(removed.ok());
+    EXPECT_NE(removed.error().text.find("allreduce"), std::string::npos) << removed.error().text;
+    if (engine.rank() == 1) submit();
+    if (handle) {
+      ASSERT_TRUE(engine.wait(*handle).ok());
+      EXPECT_EQ(tensor.front(), 2.0f);
+    }
+    EXPECT_TRUE(engine.remove_group(group).ok());
+  });
+}
+
+std::size_t descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Groups, LeaveNothingWhenTheyAreRemoved) {
+  World world(3);
+  std::size_t before = 0;
+  world.run([&](Engine& engine) {
+    for (int i = 0; i < 1000; ++i) {
+      const GroupId group = add(engine, {0, 2});
+      std::vector<float> tensor(3, 1.0f);
+      if (engine.rank() != 1) {
+        ASSERT_TRUE(reduce_over(engine, group, tensor, {.name = "x"}).ok());
+        EXPECT_EQ(tensor.front(), 2.0f);
+      }
+      ASSERT_TRUE(engine.remove_group(group).ok());
+      EXPECT_EQ(engine.group(group), nullptr);
+      if (engine.rank() == 0 && i == 10) before = descriptors();
+    }
+  });
+  EXPECT_LE(descriptors(), before + 2);
+}
+
+TEST(Groups, ARankThatLeavesEndsItsGroupsAndNoOther) {
+  World world(3);
+  world.run([](Engine& engine) {
+    const GroupId with = add(engine, {1, 2});
+    const GroupId without = add(engine, {0, 1});
+    if (engine.rank() == 2) return engine.shutdown();
+    std::vector<float> tensor(3, 1.0f);
+    if (engine.rank() == 1) {
+      EXPECT_FALSE(reduce_over(engine, with, tensor).ok());
+    }
+    EXPECT_TRUE(reduce_over(engine, without, tensor).ok());
+    EXPECT_EQ(tensor.front(), 2.0f);
+  });
+}
+
+// -------------------------------------------------------------------------------------------
+// join
+
+TEST(Join, JoinedRanksAddZeros) {
+  World world(3);
+  world.run([](Engine& engine) {
+    // Rank 0 has 2 batches, rank 1 has 4, rank 2 has 6.
+    const int batches = 2 * (engine.rank() + 1);
+    for (int batch = 0; batch < batches; ++batch) {
+      const auto present = static_cast<float>(batch < 2 ? 3 : batch < 4 ? 2 : 1);
+      std::vector<float> sum(10'000, 1.0f);
+      ASSERT_TRUE(reduce_over(engine, kWorldGroup, sum, {.name = "sum"}).ok());
+      EXPECT_EQ(sum, std::vector<float>(10'000, present)) << batch;
+      std::vector<float> average(5, 3.0f);
+      ASSERT_TRUE(
+          reduce_over(engine, kWorldGroup, average, {.name = "average", .op = ReduceOp::kAverage})
+              .ok());
+      EXPECT_EQ(average, std::vector<float>(5, present));
+    }
+    const auto last = engine.join();
+    ASSERT_TRUE(last.ok());
+    EXPECT_EQ(last.value(), 2);
+    std::vector<float> all(5, 1.0f);
+    ASSERT_TRUE(reduce_over(engine, kWorldGroup, all).ok());
+    EXPECT_EQ(all.front(), 3.0f);
+  });
+}
+
+TEST(Join, BucketsAreReducedByThoseWhoAreThere) {
+  World world(3);
+  world.run([](Engine& engine) {
+    if (engine.rank() != 1) {
+      auto arena = engine.allocate_arena(4000);
+      auto* data = reinterpret_cast<float*>(arena.value().data);
+      for (int round = 0; round < 3; ++round) {
+        std::fill_n(data, 1000, 3.0f);
+        auto handle = engine.submit(
+            bucket_in(arena.value(), 1000, {.name = "bucket", .op = ReduceOp::kAverage}));
+        ASSERT_TRUE(engine.wait(handle.value()).ok());
+        EXPECT_EQ(std::vector<float>(data, data + 1000), std::vector<float>(1000, 2.0f));
+      }
+    }
+    ASSERT_TRUE(engine.join().ok());
+  });
+}
+
+TEST(Join, WhatHasNoZeroIsAnErrorAndTheJobGoesOn) {
+  World world(2);
+  world.run([](Engine& engine) {
+    if (engine.rank() == 0) {
+      std::vector<float> tensor(3, 1.0f);
+      const Status least =
+          reduce_over(engine, kWorldGroup, tensor, {.name = "m", .op = ReduceOp::kMin});
+      ASSERT_FALSE(least.ok());
+      EXPECT_NE(least.error().text.find("joined"), std::string::npos) << least.error().text;
+      std::vector<float> output;
+      auto handle =
+          gather_like<float>(engine, OpKind::kAllgather, tensor, {3}, output, {.name = "g"});
+      EXPECT_FALSE(engine.wait(handle.value()).ok());
+    }
+    const auto last = engine.join();
+    ASSERT_TRUE(last.ok());
+    EXPECT_EQ(last.value(), 0);
+  });
+}
+
+TEST(Join, CountsInEveryGroup) {
+  World world(3);
+  world.run([](Engine& engine) {
+    const GroupId group = add(engine, {0, 1});
+    if (engine.rank() == 0) {
+      std::vector<float> tensor(3, 4.0f);
+      ASSERT_TRUE(reduce_over(engine, group, tensor, {.op = ReduceOp::kAverage}).ok());
+      EXPECT_EQ(tensor.front(), 2.0f);
+    }
+    ASSERT_TRUE(engine.join().ok());
+  });
+}
+
+}  // namespace
+}  // namespace ciranda::testing
