@@ -11,13 +11,17 @@ using Released = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
-ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale) {
+ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale,
+                             GroupId group) {
   if (op < 0 || op >= kReduceOpCount) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = "op is none of Average, Sum, Min, Max, Product"});
   }
-  return {
-      .name = name, .op = static_cast<ReduceOp>(op), .prescale = prescale, .postscale = postscale};
+  return {.name = name,
+          .op = static_cast<ReduceOp>(op),
+          .prescale = prescale,
+          .postscale = postscale,
+          .group = group};
 }
 
 }  // namespace
@@ -32,39 +36,49 @@ void bind_collectives(py::module_& module) {
   module.def(
       "allreduce_async",
       [](std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, const std::string& name,
-         int op, double prescale, double postscale) {
+         int op, double prescale, double postscale, GroupId group) {
         return allreduce_async(std::move(inputs), std::move(outputs),
-                               reduce_options(name, op, prescale, postscale));
+                               reduce_options(name, op, prescale, postscale, group));
       },
       py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"), py::arg("prescale"),
-      py::arg("postscale"), Released());
+      py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released());
   module.def(
       "allreduce",
       [](const at::Tensor& input, const at::Tensor& output, const std::string& name, int op,
-         double prescale, double postscale) {
-        allreduce(input, output, reduce_options(name, op, prescale, postscale));
+         double prescale, double postscale, GroupId group) {
+        allreduce(input, output, reduce_options(name, op, prescale, postscale, group));
       },
       py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"), py::arg("prescale"),
-      py::arg("postscale"), Released(), "Blocking, for one tensor: no handle is made.");
+      py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released(),
+      "Blocking, for one tensor: no handle is made.");
   module.def("broadcast_async", &broadcast_async, py::arg("inputs"), py::arg("outputs"),
-             py::arg("root"), py::arg("name"), Released());
+             py::arg("root"), py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
   module.def("broadcast_tensors", &broadcast_tensors, py::arg("tensors"), py::arg("root"),
-             py::arg("name"), Released(), "Blocking, in place; of any layout and dtype.");
-  module.def("allgather_async", &allgather_async, py::arg("inputs"), py::arg("name"), Released());
-  module.def("allgather_bytes", &allgather_bytes, py::arg("mine"), py::arg("name"), Released(),
+             py::arg("name"), py::arg("process_set") = kWorldGroup, Released(),
+             "Blocking, in place; of any layout and dtype.");
+  module.def("allgather_async", &allgather_async, py::arg("inputs"), py::arg("name"),
+             py::arg("process_set") = kWorldGroup, Released());
+  module.def("allgather_bytes", &allgather_bytes, py::arg("mine"), py::arg("name"),
+             py::arg("process_set") = kWorldGroup, Released(),
              "Every rank's bytes, by rank, as they were sent. Blocking.");
   module.def("alltoall_async", &alltoall_async, py::arg("input"), py::arg("splits"),
-             py::arg("name"), Released());
+             py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
   module.def(
       "reducescatter_async",
       [](std::vector<at::Tensor> inputs, const std::string& name, int op, double prescale,
-         double postscale) {
+         double postscale, GroupId group) {
         return reducescatter_async(std::move(inputs),
-                                   reduce_options(name, op, prescale, postscale));
+                                   reduce_options(name, op, prescale, postscale, group));
       },
       py::arg("inputs"), py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
-      Released());
-  module.def("barrier_async", &barrier_async, py::arg("name"), Released());
+      py::arg("process_set") = kWorldGroup, Released());
+  module.def("barrier_async", &barrier_async, py::arg("name"), py::arg("process_set") = kWorldGroup,
+             Released());
+  module.def("add_process_set", &add_group, py::arg("ranks"), Released(),
+             "By all ranks; blocking. The number of the set.");
+  module.def("remove_process_set", &remove_group, py::arg("process_set"), Released(),
+             "By all ranks; blocking.");
+  module.def("join", &join, Released(), "By all ranks; blocking. The rank that joined last.");
   module.def("poll", &poll, py::arg("handle"), Released());
   module.def("abandon", &abandon, py::arg("handle"), Released(),
              "Frees what the operation holds, once it is done; nobody will synchronize it.");
@@ -87,7 +101,7 @@ void bind_collectives(py::module_& module) {
   module.def(
       "arena_allreduce_async",
       [](const at::Tensor& tensor, const std::string& name, int op) {
-        return arena_allreduce_async(tensor, reduce_options(name, op, 1.0, 1.0));
+        return arena_allreduce_async(tensor, reduce_options(name, op, 1.0, 1.0, kWorldGroup));
       },
       py::arg("tensor"), py::arg("name"), py::arg("op"), Released());
 }

@@ -78,19 +78,29 @@ std::string describe(OpKind kind, const std::string& name) {
   return name.empty() ? text : text + " '" + name + "'";
 }
 
+// Its ranks; throws where there is none of that number.
+std::shared_ptr<const Group> members_of(GroupId group, const std::string& what) {
+  auto members = default_world()->engine()->group(group);
+  if (members != nullptr) return members;
+  throw Exception(
+      {.code = ErrorCode::kInvalidArgument,
+       .text = what + ": there is no process set " + std::to_string(group) + " (any more)"});
+}
+
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw Exception({.code = ErrorCode::kInvalidArgument, .text = what + ": " + why});
 }
 
-RequestSpec make_spec(OpKind kind, const std::string& name) {
+RequestSpec make_spec(OpKind kind, const std::string& name, GroupId group) {
   RequestSpec spec;
   spec.kind = kind;
+  spec.group = group;
   spec.name = name.empty() ? unnamed(kind) : name;
   return spec;
 }
 
 RequestSpec make_reduce_spec(OpKind kind, const ReduceOptions& options) {
-  RequestSpec spec = make_spec(kind, options.name);
+  RequestSpec spec = make_spec(kind, options.name, options.group);
   spec.op = options.op;
   spec.prescale = options.prescale;
   spec.postscale = options.postscale;
@@ -254,19 +264,20 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
 }
 
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
-                         const std::string& name) {
+                         const std::string& name, GroupId group) {
   const std::string what = describe(OpKind::kBroadcast, name);
   const int size = default_world()->place().size;
   if (root < 0 || root >= size) {
     refuse(what, "root_rank " + std::to_string(root) + " is not a rank; ranks are 0 to " +
                      std::to_string(size - 1));
   }
-  RequestSpec spec = make_spec(OpKind::kBroadcast, name);
+  RequestSpec spec = make_spec(OpKind::kBroadcast, name, group);
   spec.root = root;
   return start_elementwise(std::move(spec), std::move(inputs), std::move(outputs), what);
 }
 
-void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name) {
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name,
+                       GroupId group) {
   constexpr std::size_t kGroupTensorsMax = 2048;  // of one request
   static_assert(kGroupTensorsMax <= kTensorsPerRequestMax);
   const at::NoGradGuard no_grad;
@@ -275,26 +286,27 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const 
   for (const at::Tensor& tensor : tensors) {
     at::Tensor flat = tensor.detach().contiguous();
     if (flat.const_data_ptr() != tensor.const_data_ptr()) copies.emplace_back(tensor, flat);
-    const auto open = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
-      return group.size() < kGroupTensorsMax && group.front().device() == tensor.device();
+    const auto open = std::find_if(groups.begin(), groups.end(), [&](const auto& some) {
+      return some.size() < kGroupTensorsMax && some.front().device() == tensor.device();
     });
     (open == groups.end() ? groups.emplace_back() : *open).push_back(std::move(flat));
   }
   // One after the other: tensors of two groups may share memory.
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    synchronize(broadcast_async(groups[i], groups[i], root, name + "." + std::to_string(i)));
+    synchronize(broadcast_async(groups[i], groups[i], root, name + "." + std::to_string(i), group));
   }
   for (const auto& [tensor, flat] : copies) assign(tensor, flat);
 }
 
-HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name) {
+HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name, GroupId group) {
   std::vector<std::int64_t> rows;
   for (const at::Tensor& input : inputs) rows.push_back(input.dim() > 0 ? input.size(0) : 0);
-  return start_resizing(make_spec(OpKind::kAllgather, name), std::move(inputs), std::move(rows),
-                        describe(OpKind::kAllgather, name));
+  return start_resizing(make_spec(OpKind::kAllgather, name, group), std::move(inputs),
+                        std::move(rows), describe(OpKind::kAllgather, name));
 }
 
-std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::string& name) {
+std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::string& name,
+                                        GroupId group) {
   const std::string what = describe(OpKind::kAllgather, name);
   const bool leaves_host = default_world()->place().cross_size > 1;
   const auto bytes_of = [](const at::Tensor& bytes) {
@@ -302,7 +314,7 @@ std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::strin
   };
   std::optional<Digest> digest;
   if (leaves_host) digest = sha256(bytes_of(mine));
-  const HandleId handle = start_resizing(make_spec(OpKind::kAllgather, name), {mine},
+  const HandleId handle = start_resizing(make_spec(OpKind::kAllgather, name, group), {mine},
                                          {mine.size(0)}, what, digest, /*ours=*/true);
   const auto pending = handles().find(handle);
   const at::Tensor all = synchronize(handle)->tensors.at(0);
@@ -319,9 +331,9 @@ std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::strin
 
 HandleId alltoall_async(const at::Tensor& input,
                         const std::optional<std::vector<std::int64_t>>& splits,
-                        const std::string& name) {
+                        const std::string& name, GroupId group) {
   const std::string what = describe(OpKind::kAlltoall, name);
-  const int size = default_world()->place().size;
+  const int size = members_of(group, what)->size();
   const std::int64_t rows = input.dim() > 0 ? input.size(0) : 0;
   std::vector<std::int64_t> send;
   if (splits) {
@@ -342,7 +354,7 @@ HandleId alltoall_async(const at::Tensor& input,
     }
     send.assign(static_cast<std::size_t>(size), rows / size);
   }
-  return start_resizing(make_spec(OpKind::kAlltoall, name), {input}, std::move(send), what);
+  return start_resizing(make_spec(OpKind::kAlltoall, name, group), {input}, std::move(send), what);
 }
 
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options) {
@@ -350,11 +362,23 @@ HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions
                         describe(OpKind::kReducescatter, options.name));
 }
 
-HandleId barrier_async(const std::string& name) {
+HandleId barrier_async(const std::string& name, GroupId group) {
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
   return start(std::move(pending), describe(OpKind::kBarrier, name),
-               make_spec(OpKind::kBarrier, name), {});
+               make_spec(OpKind::kBarrier, name, group), {});
+}
+
+GroupId add_group(std::vector<Rank> ranks) {
+  return unwrap(default_world()->engine()->add_group(std::move(ranks)))->id;
+}
+
+void remove_group(GroupId group) {
+  check(default_world()->engine()->remove_group(group));
+}
+
+Rank join() {
+  return unwrap(default_world()->engine()->join());
 }
 
 bool poll(HandleId id) {

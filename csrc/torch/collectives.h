@@ -17,7 +17,7 @@ namespace ciranda {
 // Collectives on tensors of the default World. All are asynchronous and give the number of a
 // handle; synchronize() blocks for the result. An empty name means: the n-th unnamed operation of
 // the kind on every rank. Thread-safe; no GIL needed. Bad arguments throw Exception at once, what
-// ranks disagree about throws from synchronize().
+// ranks disagree about throws from synchronize(). `group`: whose ranks take part, and count.
 //
 // The tensors of a call are on one device. On a GPU an operation starts after what the current
 // stream does by then, and synchronize() blocks until it is queued there on all ranks: the host
@@ -29,6 +29,7 @@ struct ReduceOptions {
   ReduceOp op = ReduceOp::kAverage;
   double prescale = 1.0;
   double postscale = 1.0;
+  GroupId group = kWorldGroup;
 };
 
 struct CollectiveResult {
@@ -44,26 +45,34 @@ HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor>
                          const ReduceOptions& options);
 // Blocking as synchronize() does, for one tensor: without a handle.
 void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOptions& options);
-// outputs[i] gets the root's inputs[i].
+// outputs[i] gets the root's inputs[i]; `root` is a rank of the World.
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
-                         const std::string& name);
+                         const std::string& name, GroupId group = kWorldGroup);
 // Blocking, in place, few requests for many tensors; dense ones of any layout and dtype.
-void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name);
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name,
+                       GroupId group = kWorldGroup);
 // Concatenation over the ranks along dimension 0, whose size may differ by rank.
-HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name);
+HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name,
+                         GroupId group = kWorldGroup);
 // Every rank's bytes, by rank; empty: that rank has none. For what is parsed where it arrives: it
 // goes through our own backends, whatever the user chose for others, and between hosts it is
 // compared with what its sender said of it on the sealed control channel. `mine`: uint8, of one
 // dimension, contiguous, on the CPU. Collective, blocking. Throws kMalformed where bytes were
 // changed.
-std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::string& name);
+std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::string& name,
+                                        GroupId group = kWorldGroup);
 // `splits[r]` rows of `input` go to rank r; without splits dimension 0 is divided evenly.
 HandleId alltoall_async(const at::Tensor& input,
                         const std::optional<std::vector<std::int64_t>>& splits,
-                        const std::string& name);
+                        const std::string& name, GroupId group = kWorldGroup);
 // Rank r gets the r-th piece of the reduction along dimension 0; the first ranks get the rest.
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
-HandleId barrier_async(const std::string& name);
+HandleId barrier_async(const std::string& name, GroupId group = kWorldGroup);
+
+// Changes of who takes part; by all ranks in the same order, blocking. See Engine.
+GroupId add_group(std::vector<Rank> ranks);
+void remove_group(GroupId group);
+Rank join();
 
 // True when synchronize() would not block, and a GPU has the results.
 bool poll(HandleId id);
