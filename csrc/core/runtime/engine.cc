@@ -265,11 +265,13 @@ void Engine::shutdown() {
   write_timeline();
 }
 
-// The peers cannot do it without this rank.
+// The peers cannot do it without this rank, nor this rank without those that compute meanwhile.
 void Engine::finish_what_is_agreed() {
   const std::uint64_t finish_by = monotonic_ns() + kShutdownFinishNs;
   for (;;) {
-    seat_.cycle().run();
+    if (!seat_.cycle().run()) {
+      for (const Rank local : seat_.cycle().blocked_on()) rank_.bells.call_on(local);
+    }
     if (seat_.cycle().agreed_is_finished() || monotonic_ns() >= finish_by) return;
     seat_.aside([] { std::this_thread::yield(); });
   }

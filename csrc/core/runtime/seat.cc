@@ -158,6 +158,16 @@ void Seat::leave(As as) {
   if (call_background) rank_.bells.wake_own_background();
 }
 
+// A thread, or a background thread that waits for room or for news.
+bool Seat::peer_sleeps() const {
+  for (Rank local = 0; local < rank_.mesh.size; ++local) {
+    if (local == rank_.mesh.self) continue;
+    const RankFlags& flags = rank_.control.flags(local);
+    if (flags.waiters.sleepers.load() != 0 || flags.background_listens.load() != 0) return true;
+  }
+  return false;
+}
+
 // Whether there is something that the background thread has to do, as this thread does not.
 bool Seat::leaves_work(As as) {
   if (as == As::kVisitor || as == As::kBackground) return false;
@@ -182,14 +192,6 @@ bool Seat::listen() {
   rank_.flags().background_listens.store(1, std::memory_order_seq_cst);
   yield_point();
   return cycle_.run();
-}
-
-bool Seat::peer_sleeps() const {
-  for (Rank local = 0; local < rank_.mesh.size; ++local) {
-    if (local == rank_.mesh.self) continue;
-    if (rank_.control.flags(local).waiters.sleepers.load() != 0) return true;
-  }
-  return false;
 }
 
 // Each wakes the background thread once. Only sockets that something waits for: a peer may be
