@@ -133,6 +133,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
     "csrc/core/backend/nccl/nccl_communicator.cc": "tests/cpp/backend/nccl/nccl_backend_test.cc",
     "csrc/core/backend/nccl/nccl_facts.cc": "tests/cpp/backend/nccl/nccl_api_test.cc",
+    "csrc/core/backend/ring/ring_exchange.cc": "tests/cpp/backend/ring/ring_backend_test.cc",
+    "csrc/core/backend/ring/ring_operation.cc": "tests/cpp/backend/ring/ring_backend_test.cc",
     "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
     "csrc/core/backend/gloo/no_gloo.cc": "tests/cpp/stand_ins/stand_ins_test.cc",
     "csrc/core/backend/nccl/no_nccl.cc": "tests/cpp/stand_ins/stand_ins_test.cc",

@@ -1,16 +1,15 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "core/backend/backend.h"
+#include "core/backend/ring/ring_exchange.h"
+#include "core/backend/ring/ring_operation.h"
 #include "core/plan/hierarchical.h"
 #include "core/transport/control_block.h"
 #include "core/transport/peer_bells.h"
@@ -71,61 +70,18 @@ class RingBackend final : public Backend {
   void watched(std::vector<Watched>& out) const;
 
  private:
-  struct Channel {
-    int index = 0;
-    std::uint32_t sends = 0, receives = 0, chunks = 0;  // done
-    SealedDataHeader header_out = {};
-    std::uint64_t sent_bytes = 0;  // of header and payload; 0: the header is not sealed yet
-    bool wants_room = false;
-    SealedDataHeader header_in = {};
-    std::uint64_t received_bytes = 0;  // of header and payload
-    std::vector<std::byte> arrived;    // what is to be reduced, or widened
-    std::vector<std::byte> rounded;    // what is sent, with a wire dtype
-    std::vector<std::byte> scratch;
-  };
-  struct Operation {
-    Operation(Execution what, HierarchicalPlan how)
-        : execution(std::move(what)), plan(std::move(how)) {}
-    Execution execution;
-    HierarchicalPlan plan;
-    std::uint64_t number = 0;
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
-    std::vector<std::byte*> copies;  // in arena or stage: the local ranks' outputs, by local rank
-    bool staged = false;  // goes through stages; `copies` is empty until all of them are filled
-    std::vector<std::byte> gathered;  // members side by side, or a scaled copy
-    std::vector<Channel> channels;    // those that this rank drives
-    bool crossed = false;             // all of them are through
-  };
-
   void add(Execution execution, bool staged);
-  void gather(Operation& op);
   // The private data of all local ranks where all of them see it. True when something moved.
-  bool advance_stage(Operation& op);
-  bool fill_stage(const Operation& op);
-  bool waits_for_stages(const Operation& op) const { return op.staged && op.copies.empty(); }
-  bool advance_operation(Operation& op);
-  // True when something moved; a broken connection sets broken_.
-  bool send(Operation& op, Channel& channel);
-  bool receive(Operation& op, Channel& channel);
-  bool read_message(Operation& op, Channel& channel, const Receive& receive, bool& complete);
-  bool may_send(Operation& op, Channel& channel, const Send& send);
-  void make_chunks(Operation& op, Channel& channel, std::uint32_t count);
-  void apply(Operation& op, Channel& channel, const Step& step, const std::byte* from);
-  // The same with a wire dtype, which `from` has.
-  void widen(Operation& op, Channel& channel, const Step& step, const std::byte* from,
-             std::span<std::byte* const> outputs);
-  // Where a message is received: its place, if no more is to be done with it.
-  std::byte* landing(Operation& op, Channel& channel, const Receive& receive) const;
-  std::byte* place(Operation& op, Channel& channel, const Piece& piece) const;
-  bool all_crossed(const Operation& op) const;
-  void finish_front();
-  // Asks for the links that the operation needs, so that they are made at the same time.
-  void call_peers(const Operation& op);
-  DataLink* link(const Operation& op, const Channel& channel, int participant) const;
+  bool advance_stage(RingOperation& op);
+  bool fill_stage(const RingOperation& op);
+  // True when something moved; what fails sets broken_.
+  bool advance_channels(RingOperation& op);
   bool take_links();
-  void break_off(const DataLink& link, Error why);
-  double postscale(const Operation& op) const;
+  // The channels of the operation are through: this rank's, all local ranks'.
+  bool has_crossed(const RingOperation& op) const { return crossed_ >= op.number(); }
+  bool all_crossed(const RingOperation& op) const;
+  void finish_front();
+  bool fail(Error why);  // true: something happened
   std::size_t locals() const { return mesh_.local_ranks().size(); }
 
   RemoteMesh& mesh_;
@@ -137,7 +93,9 @@ class RingBackend final : public Backend {
   const Hosts flat_;
   HostMemory::Stage stage_;
   std::uint64_t started_ = 0;
-  std::deque<Operation> operations_;
+  std::uint64_t crossed_ = 0;  // so many operations are through on this rank
+  RingExchange exchange_;
+  std::deque<RingOperation> operations_;
   std::optional<Error> broken_;
 };
 
