@@ -122,10 +122,11 @@ std::optional<Error> fault_of(const PendingOp& op, const std::vector<Rank>& join
   }
   if (!joined.empty() && !goes_on_without(*op.spec))
     return about(op, ErrorCode::kUnsupported, joined_text(joined), joined.front());
+  if (auto fault = root_fault(op)) return fault;
+  if (auto fault = rows_fault(op)) return fault;
   if (op.spec->kind == OpKind::kAddGroup) return add_fault(op, groups);
   if (op.spec->kind == OpKind::kRemoveGroup) return remove_fault(op, groups, pending);
-  if (auto fault = root_fault(op)) return fault;
-  return rows_fault(op);
+  return std::nullopt;
 }
 
 }  // namespace ciranda

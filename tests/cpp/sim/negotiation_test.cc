@@ -42,12 +42,24 @@ TEST(NegotiationSimulation, KeepsItsInvariantsInEverySchedule) {
   EXPECT_GT(seen.lost, kSchedules / 50);
   EXPECT_GT(seen.malformed, kSchedules / 100);
   EXPECT_GT(seen.pauses, kSchedules / 10);
+  EXPECT_GT(seen.added, kSchedules / 10);
+  EXPECT_GT(seen.removed, kSchedules / 40);
+  EXPECT_GT(seen.kept_groups, kSchedules / 1000);
+  EXPECT_GT(seen.in_groups, kSchedules / 4);
+  EXPECT_GT(seen.joins, kSchedules / 20);
+  EXPECT_GT(seen.without_joined, kSchedules / 20);
+  EXPECT_GT(seen.refused_joined, kSchedules / 20);
+  EXPECT_GT(seen.strangers, kSchedules / 40);
   if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr)
     std::printf(
         "frames %lu runs %lu resubmits %lu cached %lu mismatches %lu duplicates %lu "
-        "left %lu fused %lu lost %lu malformed %lu pauses %lu\n",
+        "left %lu fused %lu lost %lu malformed %lu pauses %lu added %lu "
+        "removed %lu kept %lu in_groups %lu joins %lu without_joined %lu refused_joined %lu "
+        "strangers %lu\n",
         seen.frames, seen.runs, seen.resubmits, seen.cached_requests, seen.mismatches,
-        seen.duplicates, seen.left, seen.fused, seen.lost, seen.malformed, seen.pauses);
+        seen.duplicates, seen.left, seen.fused, seen.lost, seen.malformed, seen.pauses, seen.added,
+        seen.removed, seen.kept_groups, seen.in_groups, seen.joins, seen.without_joined,
+        seen.refused_joined, seen.strangers);
 }
 
 TEST(NegotiationSimulation, TakesTheSameCourseForTheSameSeed) {

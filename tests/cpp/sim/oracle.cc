@@ -1,30 +1,41 @@
 #include "sim/oracle.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ciranda::sim {
 namespace {
 
 bool same_key(const RequestSpec& a, std::uint32_t a_occurrence, const RequestSpec& b,
               std::uint32_t b_occurrence) {
-  return a.kind == b.kind && a.name == b.name && a_occurrence == b_occurrence;
+  return a.kind == b.kind && a.group == b.group && a.name == b.name && a_occurrence == b_occurrence;
+}
+
+bool is_one_of(const std::vector<Rank>& ranks, Rank rank) {
+  return std::count(ranks.begin(), ranks.end(), rank) > 0;
+}
+
+bool changes_membership(const RequestSpec& spec) {
+  return spec.kind == OpKind::kAddGroup || spec.kind == OpKind::kRemoveGroup ||
+         spec.kind == OpKind::kJoin;
+}
+
+bool adds_up_without_a_rank(const RequestSpec& spec) {
+  if (spec.kind == OpKind::kBarrier) return true;
+  return spec.kind == OpKind::kAllreduce &&
+         (spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage);
 }
 
 }  // namespace
 
+Oracle::Oracle(int size, std::size_t cache_entries) : size_(size), cache_entries_(cache_entries) {
+  for (Rank rank = 0; rank < size; ++rank) groups_[kWorldGroup].push_back(rank);
+}
+
 std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& frame) {
-  if (std::count(departed_.begin(), departed_.end(), from) > 0) return std::nullopt;
-  std::vector<Expected> out;
-  if (frame.kind == FrameKind::kLeave) {
-    departed_.push_back(from);
-    for (const Op& op : pending_) {
-      Expected gone = error(op.spec, op.occurrence, ErrorCode::kRankLeft, departed_.front());
-      gone.contributions = op.contributions;
-      out.push_back(gone);
-    }
-    pending_.clear();
-    return out;
-  }
+  if (is_one_of(departed_, from)) return std::nullopt;
+  if (frame.kind == FrameKind::kLeave) return leave(from);
+  Out out;
   for (const Request& request : frame.requests) {
     if (request.spec) {
       renew(*request.spec);
@@ -51,14 +62,37 @@ std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& fram
   return out;
 }
 
-bool Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
-                    const Contribution& contribution, std::vector<Expected>& out) {
+std::optional<std::vector<Expected>> Oracle::leave(Rank from) {
+  Out out;
+  departed_.push_back(from);
+  joined_.clear();
+  std::vector<Op> others;
+  for (const Op& op : pending_) {
+    if (!is_one_of(members(op.spec), from)) {
+      others.push_back(op);
+      continue;
+    }
+    out.push_back(
+        error(op.spec, op.occurrence, ErrorCode::kRankLeft, first_departed(members(op.spec))));
+    out.back().contributions = op.contributions;
+  }
+  pending_ = others;
+  return out;
+}
+
+bool Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t counted,
+                    const Contribution& contribution, Out& out) {
+  const std::uint32_t occurrence = spec.kind == OpKind::kJoin ? 0 : counted;
   const auto answer = [&](ErrorCode code, Rank rank) {
     out.push_back(error(spec, occurrence, code, rank));
     out.back().contributions[from] = contribution;
     return true;
   };
-  if (!departed_.empty()) return answer(ErrorCode::kRankLeft, departed_.front());
+  if (!groups_.contains(spec.group) || !is_one_of(members(spec), from))
+    return answer(ErrorCode::kInvalidArgument, from);
+  if (const Rank departed = first_departed(members(spec)); departed != kNoRank)
+    return answer(ErrorCode::kRankLeft, departed);
+  if (joined_.contains(from)) return answer(ErrorCode::kInvalidArgument, from);
   auto op = std::find_if(pending_.begin(), pending_.end(), [&](const Op& other) {
     return same_key(other.spec, other.occurrence, spec, occurrence);
   });
@@ -69,40 +103,114 @@ bool Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence
   }
   op->contributions[from] = contribution;
   if (op->differs == kNoRank && !(spec == op->spec)) op->differs = from;
-  if (static_cast<int>(op->contributions.size()) < size_) return true;
-  const Op complete = *op;
-  pending_.erase(op);
-  finish(complete, out);
+  if (spec.kind == OpKind::kJoin) {
+    join(from, out);
+  } else if (missing(*op).empty()) {
+    const Op complete = *op;
+    pending_.erase(op);
+    finish(complete, out);
+  }
   return true;
 }
 
-void Oracle::finish(const Op& op, std::vector<Expected>& out) {
-  if (op.differs != kNoRank) {
-    out.push_back(error(op.spec, op.occurrence, ErrorCode::kMismatch, op.differs));
-  } else if (op.spec.root >= size_) {
-    out.push_back(error(op.spec, op.occurrence, ErrorCode::kInvalidArgument, kNoRank));
-  } else if (const auto rank = wrong_rows(op)) {
-    out.push_back(error(op.spec, op.occurrence, ErrorCode::kMismatch, *rank));
+void Oracle::join(Rank from, Out& out) {
+  joined_.insert(from);
+  std::vector<Op> complete;
+  for (const Op& op : pending_)
+    if (op.spec.kind != OpKind::kJoin && missing(op).empty()) complete.push_back(op);
+  if (static_cast<int>(joined_.size()) == size_) {
+    for (const Op& op : pending_)
+      if (op.spec.kind == OpKind::kJoin) complete.push_back(op);
+  }
+  for (const Op& op : complete) {
+    std::erase_if(pending_, [&](const Op& other) {
+      return same_key(op.spec, op.occurrence, other.spec, other.occurrence);
+    });
+    finish(op, out);
+  }
+  if (static_cast<int>(joined_.size()) < size_) return;
+  out.back().last_joined = from;
+  joined_.clear();
+}
+
+std::vector<Rank> Oracle::missing(const Op& op) const {
+  std::vector<Rank> ranks;
+  for (const Rank rank : members(op.spec))
+    if (!op.contributions.contains(rank) && !joined_.contains(rank)) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<Rank> Oracle::joined_without(const Op& op) const {
+  std::vector<Rank> ranks;
+  for (const Rank rank : members(op.spec))
+    if (!op.contributions.contains(rank)) ranks.push_back(rank);
+  return ranks;
+}
+
+void Oracle::finish(const Op& op, Out& out) {
+  if (const auto wrong = fault(op)) {
+    out.push_back(error(op.spec, op.occurrence, wrong->first, wrong->second));
+    out.back().contributions = op.contributions;
+    return;
+  }
+  Expected run;
+  run.index = next_index_++;
+  run.spec = op.spec;
+  run.members = members(op.spec);
+  run.occurrence = op.occurrence;
+  run.contributions = op.contributions;
+  run.joined = joined_without(op);
+  if (changes_membership(op.spec)) {
+    change_groups(run);
   } else {
-    Expected run;
-    run.index = next_index_++;
-    run.spec = op.spec;
-    run.occurrence = op.occurrence;
     if (cache_entries_ > 0 && known(op.spec) == kNoCacheId) {
       if (cache_.size() == cache_entries_) cache_.pop_front();
       cache_.emplace_back(next_id_++, op.spec);
     }
     renew(op.spec);
     run.cache_id = known(op.spec);
-    out.push_back(run);
   }
-  out.back().contributions = op.contributions;
+  out.push_back(run);
+}
+
+std::optional<std::pair<ErrorCode, Rank>> Oracle::fault(const Op& op) const {
+  const RequestSpec& spec = op.spec;
+  if (op.differs != kNoRank) return std::pair(ErrorCode::kMismatch, op.differs);
+  const std::vector<Rank> joined = joined_without(op);
+  if (!joined.empty() && !adds_up_without_a_rank(spec))
+    return std::pair(ErrorCode::kUnsupported, joined.front());
+  const std::pair invalid(ErrorCode::kInvalidArgument, kNoRank);
+  if (spec.kind == OpKind::kBroadcast && !is_one_of(members(spec), spec.root)) return invalid;
+  if (const auto rank = wrong_rows(op)) return std::pair(ErrorCode::kMismatch, *rank);
+  if (spec.kind == OpKind::kAddGroup) {
+    if (spec.members.back() >= size_) return invalid;
+    for (const auto& [id, ranks] : groups_)
+      if (ranks == spec.members) return invalid;
+  }
+  if (spec.kind == OpKind::kRemoveGroup) {
+    if (!groups_.contains(spec.removes)) return invalid;
+    for (const Op& other : pending_)
+      if (other.spec.group == spec.removes) return invalid;
+  }
+  return std::nullopt;
+}
+
+void Oracle::change_groups(Expected& run) {
+  if (run.spec.kind == OpKind::kAddGroup) {
+    run.changed = next_group_++;
+    groups_[*run.changed] = run.spec.members;
+  }
+  if (run.spec.kind == OpKind::kRemoveGroup) {
+    run.changed = run.spec.removes;
+    groups_.erase(run.spec.removes);
+    std::erase_if(cache_, [&](const auto& e) { return e.second.group == run.spec.removes; });
+  }
 }
 
 std::optional<Rank> Oracle::wrong_rows(const Op& op) const {
   std::size_t expected = 0;
   if (op.spec.kind == OpKind::kAllgather) expected = op.spec.tensors.size();
-  if (op.spec.kind == OpKind::kAlltoall) expected = static_cast<std::size_t>(size_);
+  if (op.spec.kind == OpKind::kAlltoall) expected = members(op.spec).size();
   for (const auto& [rank, contribution] : op.contributions)
     if (contribution.rows.size() != expected) return rank;
   return std::nullopt;
@@ -114,10 +222,17 @@ Expected Oracle::error(const RequestSpec& spec, std::uint32_t occurrence, ErrorC
   expected.verdict = Response::Verdict::kError;
   expected.index = next_index_++;
   expected.spec = spec;
+  if (groups_.contains(spec.group)) expected.members = members(spec);
   expected.occurrence = occurrence;
   expected.code = code;
   expected.rank = rank;
   return expected;
+}
+
+Rank Oracle::first_departed(const std::vector<Rank>& members) const {
+  for (const Rank rank : departed_)
+    if (is_one_of(members, rank)) return rank;
+  return kNoRank;
 }
 
 void Oracle::renew(const RequestSpec& spec) {
@@ -137,11 +252,7 @@ CacheId Oracle::known(const RequestSpec& spec) const {
 
 std::vector<Oracle::Waiting> Oracle::waiting() const {
   std::vector<Waiting> waiting;
-  for (const Op& op : pending_) {
-    Waiting& item = waiting.emplace_back(Waiting{op.spec, op.occurrence, {}});
-    for (Rank rank = 0; rank < size_; ++rank)
-      if (!op.contributions.contains(rank)) item.missing.push_back(rank);
-  }
+  for (const Op& op : pending_) waiting.push_back({op.spec, op.occurrence, missing(op)});
   return waiting;
 }
 
@@ -155,6 +266,16 @@ std::string Oracle::difference(const Expected& expected, const Response& respons
   if (response.spec == nullptr || !(*response.spec == expected.spec)) return "spec";
   if (response.occurrence != expected.occurrence) return "occurrence";
   if (response.cache_id != expected.cache_id) return "cache id";
+  if ((response.group == nullptr) != expected.members.empty()) return "whether there is a group";
+  if (response.group && response.group->id != expected.spec.group) return "group";
+  if (response.group && response.group->ranks != expected.members) return "members";
+  if (response.joined != expected.joined) return "joined ranks";
+  if ((response.changed != nullptr) != expected.changed.has_value()) return "whether groups change";
+  if (response.changed && response.changed->id != *expected.changed) return "changed group";
+  if (response.changed && expected.spec.kind == OpKind::kAddGroup &&
+      response.changed->ranks != expected.spec.members)
+    return "members of the new group";
+  if (response.last_joined != expected.last_joined) return "the last that joined";
   for (Rank rank = 0; rank < size; ++rank) {
     const Contribution* actual = contribution_of(response, rank);
     const auto wanted = expected.contributions.find(rank);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,11 @@ struct Expected {
   RequestSpec spec;
   std::uint32_t occurrence = 0;
   CacheId cache_id = kNoCacheId;
+  std::vector<Rank> members;  // of its group; empty: there is no such group
   std::map<Rank, Contribution> contributions;
+  std::vector<Rank> joined;
+  std::optional<GroupId> changed;
+  Rank last_joined = kNoRank;
   ErrorCode code = ErrorCode::kSystem;
   Rank rank = kNoRank;  // at fault, or the one that must resubmit
   std::uint32_t token = 0;
@@ -28,7 +33,7 @@ struct Expected {
 
 class Oracle {
  public:
-  Oracle(int size, std::size_t cache_entries) : size_(size), cache_entries_(cache_entries) {}
+  Oracle(int size, std::size_t cache_entries);
 
   // nullopt: the frame must be refused.
   std::optional<std::vector<Expected>> handle(Rank from, const Frame& frame);
@@ -52,21 +57,34 @@ class Oracle {
     std::map<Rank, Contribution> contributions;
     Rank differs = kNoRank;  // the first rank whose spec differs
   };
+  using Out = std::vector<Expected>;
+
+  std::optional<std::vector<Expected>> leave(Rank from);
   // False: the frame must be refused.
   bool submit(Rank from, const RequestSpec& spec, std::uint32_t occurrence,
-              const Contribution& contribution, std::vector<Expected>& out);
-  void finish(const Op& op, std::vector<Expected>& out);
+              const Contribution& contribution, Out& out);
+  void join(Rank from, Out& out);
+  std::vector<Rank> missing(const Op& op) const;
+  void finish(const Op& op, Out& out);
+  std::optional<std::pair<ErrorCode, Rank>> fault(const Op& op) const;
+  void change_groups(Expected& run);
   Expected error(const RequestSpec& spec, std::uint32_t occurrence, ErrorCode code, Rank rank);
+  std::vector<Rank> joined_without(const Op& op) const;
   std::optional<Rank> wrong_rows(const Op& op) const;
+  const std::vector<Rank>& members(const RequestSpec& spec) const { return groups_.at(spec.group); }
+  Rank first_departed(const std::vector<Rank>& members) const;
   void renew(const RequestSpec& spec);
 
   const int size_;
   const std::size_t cache_entries_;
   CacheId next_id_ = 1;
+  GroupId next_group_ = 1;
   std::uint64_t next_index_ = 0;
   std::deque<std::pair<CacheId, RequestSpec>> cache_;  // longest not used first
   std::vector<Op> pending_;                            // oldest first
-  std::vector<Rank> departed_;                         // the first one first
+  std::map<GroupId, std::vector<Rank>> groups_;        // that exist
+  std::set<Rank> joined_;
+  std::vector<Rank> departed_;  // the first one first
 };
 
 }  // namespace ciranda::sim

@@ -1,5 +1,6 @@
 #include "sim/plan_check.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -17,11 +18,12 @@ std::uint64_t bytes_of(const TensorSpec& tensor) {
   return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
 }
 
-bool alike(const FusedOp& op, const RequestSpec& spec) {
-  return op.kind == spec.kind && op.op == spec.op && op.root == spec.root &&
-         op.prescale == spec.prescale && op.postscale == spec.postscale &&
-         op.in_arena == spec.in_arena && op.wire_dtype == spec.wire_dtype &&
-         op.backend == spec.backend;
+bool alike(const FusedOp& op, const Response& response) {
+  const RequestSpec& spec = *response.spec;
+  return op.group == response.group && op.joined == response.joined && op.kind == spec.kind &&
+         op.op == spec.op && op.root == spec.root && op.prescale == spec.prescale &&
+         op.postscale == spec.postscale && op.in_arena == spec.in_arena &&
+         op.wire_dtype == spec.wire_dtype && op.backend == spec.backend;
 }
 
 // How many ops of kinds that do not fuse were agreed before this response.
@@ -55,8 +57,8 @@ void check_plan(const std::vector<Response>& responses, const std::vector<FusedO
       const Response& response = responses.at(place.first);
       require(response.verdict == Response::Verdict::kRun, "plan: a failed operation runs");
       const RequestSpec& spec = *response.spec;
-      require(alike(op, spec), "plan: an op of unlike members");
-      if (spec.kind != OpKind::kBarrier) {
+      require(alike(op, response), "plan: an op of unlike members");
+      if (!spec.tensors.empty()) {
         const TensorSpec& tensor = spec.tensors.at(place.second);
         require(tensor.dtype == op.dtype, "plan: an op of different dtypes");
         bytes[i] += bytes_of(tensor);
@@ -81,7 +83,7 @@ void check_plan(const std::vector<Response>& responses, const std::vector<FusedO
   for (std::uint32_t r = 0; r < responses.size(); ++r) {
     if (responses[r].verdict != Response::Verdict::kRun) continue;
     const RequestSpec& spec = *responses[r].spec;
-    tensors += spec.kind == OpKind::kBarrier ? 1 : spec.tensors.size();
+    tensors += std::max<std::size_t>(1, spec.tensors.size());
   }
   require(tensors == op_of.size(), "I4: a tensor is not planned");
 
@@ -93,7 +95,7 @@ void check_plan(const std::vector<Response>& responses, const std::vector<FusedO
       const FusedOp& second = plan[b];
       const auto response = first.members[0].response;
       const auto other = second.members[0].response;
-      if (!may_fuse(first.kind) || !alike(first, *responses[other].spec)) continue;
+      if (!may_fuse(first.kind) || !alike(first, responses[other])) continue;
       if (first.dtype != second.dtype || regions[response] != regions[other]) continue;
       if (first.in_arena) continue;
       require(bytes[a] + bytes[b] > limits.bytes_max, "plan: what could be fused is not");

@@ -2,24 +2,33 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace ciranda::sim {
 
-RequestSpec make_spec(const std::string& name, int size, const Trouble& trouble,
-                      SimRandom& random) {
+std::vector<Rank> make_members(int size, SimRandom& random) {
+  std::vector<Rank> members;
+  while (members.empty())
+    for (Rank rank = 0; rank < size; ++rank)
+      if (random.one_in(2)) members.push_back(rank);
+  return members;
+}
+
+RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
+                      const Trouble& trouble, SimRandom& random) {
   RequestSpec spec{.name = name};
   const auto kind = random.below(12);
   if (kind >= 6 || name.empty()) {
-    spec.op = static_cast<ReduceOp>(random.below(2));
+    spec.op = static_cast<ReduceOp>(random.below(random.one_in(8) ? kReduceOpCount : 2));
     if (random.one_in(6)) spec.prescale = 0.5;
     if (random.one_in(6)) spec.postscale = 2.0;
     spec.in_arena = random.one_in(5);
   } else {
     spec.kind = static_cast<OpKind>(kind);
-    if (spec.kind == OpKind::kBroadcast)
-      spec.root = static_cast<Rank>(random.below(static_cast<std::uint64_t>(size)));
+    if (spec.kind == OpKind::kBroadcast) spec.root = members[random.below(members.size())];
   }
-  if (spec.kind == OpKind::kBroadcast && trouble.mismatches && random.one_in(4)) spec.root = size;
+  if (spec.kind == OpKind::kBroadcast && trouble.mismatches && random.one_in(4))
+    spec.root = members.back() + 1;
   if (spec.kind == OpKind::kBarrier) return spec;
   const bool open_rows = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
   const std::size_t tensors =
@@ -36,38 +45,117 @@ RequestSpec make_spec(const std::string& name, int size, const Trouble& trouble,
       spec.tensors, [](const TensorSpec& tensor) { return tensor.dtype == DType::kFloat32; });
   if (!spec.in_arena && random.one_in(6)) spec.backend = BackendId::kNccl;
   const bool is_native = spec.backend == BackendId::kNative;
-  if (spec.kind == OpKind::kAllreduce && is_float32 && is_native && random.one_in(5))
+  const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;
+  if (spec.kind == OpKind::kAllreduce && adds && is_float32 && is_native && random.one_in(5))
     spec.wire_dtype = DType::kBFloat16;
   return spec;
 }
 
-Program make_program(int size, const Trouble& trouble, SimRandom& random) {
-  Program program;
-  const std::size_t names = 1 + random.below(6);
-  program.step_ops = names + random.below(3);
-  std::map<std::size_t, RequestSpec> current;  // by place in the step
-  std::map<OpKind, std::uint32_t> unnamed;
-  // Two neighbours have one name, and then kinds of their own.
-  const std::size_t sharing = random.one_in(2) ? 2 : 1;
-  const std::size_t steps = 1 + random.below(5);
-  for (std::size_t step = 0; step < steps; ++step) {
-    for (std::size_t i = 0; i < program.step_ops; ++i) {
-      const std::string name = i < names ? "grad." + std::to_string(i / sharing) : "";
-      auto [spec, is_new] = current.try_emplace(std::min(i, names));
-      // A new shape under an old name now and then; a new name in the middle of the job too.
-      if (is_new || random.one_in(8)) {
-        const bool shares = sharing == 2 && i < names && (i ^ 1) < names;
-        const auto neighbour = shares ? current.find(i ^ 1) : current.end();
-        do {
-          spec->second = make_spec(name, size, trouble, random);
-        } while (neighbour != current.end() && spec->second.kind == neighbour->second.kind);
-      }
-      ProgramOp op{.spec = spec->second};
-      if (name.empty()) op.occurrence = unnamed[op.spec.kind]++;
-      program.ops.push_back(op);
+namespace {
+
+// Steps that repeat the same names, in the World and in groups that come and go.
+class Writer {
+ public:
+  Writer(int size, const Trouble& trouble, SimRandom& random)
+      : size_(size),
+        trouble_(trouble),
+        random_(random),
+        names_(1 + random.below(6)),
+        step_ops_(names_ + random.below(3)),
+        sharing_(random.one_in(2) ? 2 : 1) {}
+
+  Program write() {
+    const bool with_groups = random_.one_in(3);
+    const bool with_joins = random_.one_in(4);
+    for (std::size_t step = 0, steps = 1 + random_.below(5); step < steps; ++step) {
+      if (with_groups && random_.one_in(2)) change_groups();
+      write_step();
+      if (with_joins && random_.one_in(2)) join();
+    }
+    return std::move(program_);
+  }
+
+ private:
+  struct Set {
+    std::vector<Rank> members;
+    bool exists = true;
+  };
+
+  void write_alone(const ProgramOp& op) { program_.steps.push_back({op}); }
+
+  void change_groups() {
+    const int set = static_cast<int>(random_.below(sets_.size() + 1));
+    const auto index = static_cast<std::size_t>(set);
+    if (index == sets_.size()) {
+      sets_.push_back({make_members(size_, random_)});
+      write_alone({.spec = {.kind = OpKind::kAddGroup, .members = sets_.back().members},
+                   .occurrence = unnamed_[{ProgramOp::kNoSet, OpKind::kAddGroup}]++,
+                   .set = set});
+    } else if (sets_[index].exists) {
+      sets_[index].exists = false;
+      write_alone({.spec = {.kind = OpKind::kRemoveGroup},
+                   .occurrence = unnamed_[{ProgramOp::kNoSet, OpKind::kRemoveGroup}]++,
+                   .set = set});
     }
   }
-  return program;
+
+  // Whoever has joined has not counted what the others did since: all begin to count anew.
+  void join() {
+    write_alone({.spec = {.kind = OpKind::kJoin}});
+    unnamed_.clear();
+  }
+
+  void write_step() {
+    std::vector<ProgramOp>& step = program_.steps.emplace_back();
+    for (std::size_t place = 0; place < step_ops_; ++place) {
+      step.push_back(op_at(place, ProgramOp::kNoSet, all_ranks()));
+      // The same name in a group, too.
+      if (sets_.empty() || random_.one_in(2)) continue;
+      const auto set = random_.below(sets_.size());
+      if (sets_[set].exists)
+        step.push_back(op_at(place, static_cast<int>(set), sets_[set].members));
+    }
+  }
+
+  std::vector<Rank> all_ranks() const {
+    std::vector<Rank> ranks;
+    for (Rank rank = 0; rank < size_; ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+
+  ProgramOp op_at(std::size_t place, int set, const std::vector<Rank>& members) {
+    // Two neighbours have one name, and then kinds of their own.
+    const std::string name = place < names_ ? "grad." + std::to_string(place / sharing_) : "";
+    auto [spec, is_new] = current_.try_emplace({set, std::min(place, names_)});
+    // A new shape under an old name now and then; a new name in the middle of the job too.
+    if (is_new || random_.one_in(8)) {
+      const bool shares = sharing_ == 2 && place < names_ && (place ^ 1) < names_;
+      const auto neighbour = shares ? current_.find({set, place ^ 1}) : current_.end();
+      do {
+        spec->second = make_spec(name, members, trouble_, random_);
+      } while (neighbour != current_.end() && spec->second.kind == neighbour->second.kind);
+    }
+    ProgramOp op{.spec = spec->second, .set = set};
+    if (name.empty()) op.occurrence = unnamed_[{set, op.spec.kind}]++;
+    return op;
+  }
+
+  const int size_;
+  const Trouble& trouble_;
+  SimRandom& random_;
+  const std::size_t names_;
+  const std::size_t step_ops_;
+  const std::size_t sharing_;
+  Program program_;
+  std::vector<Set> sets_;
+  std::map<std::pair<int, std::size_t>, RequestSpec> current_;  // by group and place in the step
+  std::map<std::pair<int, OpKind>, std::uint32_t> unnamed_;
+};
+
+}  // namespace
+
+Program make_program(int size, const Trouble& trouble, SimRandom& random) {
+  return Writer(size, trouble, random).write();
 }
 
 }  // namespace ciranda::sim

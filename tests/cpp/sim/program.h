@@ -10,10 +10,15 @@
 
 namespace ciranda::sim {
 
-// One operation of the job's program; every rank that does not skip it submits it once.
+// One operation of the job's program; every member of its group that does not skip it submits it
+// once.
 struct ProgramOp {
   RequestSpec spec;
   std::uint32_t occurrence = 0;
+  // Which of the program's groups it is in, makes or removes, whose number is known only once the
+  // job runs; kNoSet: the World.
+  int set = kNoSet;
+  static constexpr int kNoSet = -1;
 };
 
 // What kind of trouble a schedule has. Most schedules have little, so that much else happens.
@@ -27,18 +32,23 @@ struct Trouble {
   bool pauses = false;
   bool garbage = false;  // a rank sends bytes that are no frame
   bool zombie = false;   // a rank speaks after it has left
+  // Some ranks submit to groups of others, or after they have joined, which the engine refuses.
+  bool strangers = false;
 };
 
-// What a job does, the same for all ranks that make no trouble: steps of `step_ops` operations
-// each. Within a step every rank has an order of its own.
+// What a job does, the same for all ranks that make no trouble. Within a step every rank has an
+// order of its own. A change of membership is a step of its own.
 struct Program {
-  std::vector<ProgramOp> ops;
-  std::size_t step_ops = 0;
+  std::vector<std::vector<ProgramOp>> steps;
 };
 
 Program make_program(int size, const Trouble& trouble, SimRandom& random);
 
-// A random operation of that name; nearly always one that could run.
-RequestSpec make_spec(const std::string& name, int size, const Trouble& trouble, SimRandom& random);
+// A random operation of that name and group; nearly always one that could run.
+RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
+                      const Trouble& trouble, SimRandom& random);
+
+// A random group of some ranks.
+std::vector<Rank> make_members(int size, SimRandom& random);
 
 }  // namespace ciranda::sim

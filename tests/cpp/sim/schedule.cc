@@ -22,6 +22,7 @@ namespace {
 struct Submission {
   RequestSpec spec;
   std::uint32_t occurrence = 0;
+  int set = ProgramOp::kNoSet;
   Contribution contribution;
   bool whole = false;  // after a resubmit: no number this time
   bool sent = false;
@@ -51,9 +52,9 @@ class Schedule {
   std::size_t frame_requests_max_;
   SimNetwork network_;
   Oracle oracle_;
-  std::vector<ProgramOp> program_;
-  std::size_t step_ops_ = 0;
-  std::vector<RequestSpec> every_spec_;
+  Program program_;
+  std::map<int, std::vector<Rank>> sets_;  // the members of the program's groups
+  std::vector<RequestSpec> every_spec_;    // that was submitted
   std::vector<std::unique_ptr<Client>> clients_;
 
   // The one order, as far as any rank has seen it.
@@ -79,7 +80,8 @@ class Client {
       : world_(world),
         rank_(rank),
         negotiator_({.size = world.size_, .cache_entries = world.cache_entries_}),
-        duplicates_left_(world.trouble_.duplicates ? 3 : 0) {
+        duplicates_left_(world.trouble_.duplicates ? 3 : 0),
+        strangers_left_(world.trouble_.strangers ? 3 : 0) {
     plan_order();
   }
 
@@ -95,7 +97,8 @@ class Client {
   }
   std::string describe() const {
     return "rank " + std::to_string(rank_) + ": " + std::to_string(outstanding_.size()) +
-           " unanswered, left " + std::to_string(left_) + ", failed " + std::to_string(failed_);
+           " unanswered, " + std::to_string(queue_.size()) + " unsent, left " +
+           std::to_string(left_) + ", failed " + std::to_string(failed_);
   }
 
   bool submit_some();
@@ -107,6 +110,11 @@ class Client {
 
  private:
   void plan_order();
+  void run_out_of_data(std::size_t since);
+  bool submit_next();
+  bool submit_as_a_stranger();
+  // Nothing that was sent may have to be sent again.
+  bool all_sent_is_counted() const;
   void enqueue(const ProgramOp& op);
   bool in_flight(const RequestSpec& spec, std::uint32_t occurrence) const;
   void send(const Frame& frame);
@@ -118,8 +126,11 @@ class Client {
   Negotiator negotiator_;
   std::vector<ProgramOp> mine_;  // in this rank's own order
   std::size_t next_ = 0;
+  std::map<int, GroupId> sets_;  // the program's groups that exist, as far as this rank knows
+  bool joining_ = false;
   std::uint32_t next_token_ = 0;
   int duplicates_left_ = 0;
+  int strangers_left_ = 0;
   std::vector<std::uint32_t> queue_;                 // tokens not sent
   std::map<std::uint32_t, Submission> outstanding_;  // by token
   std::size_t position_ = 0;                         // in the one order
@@ -130,50 +141,103 @@ class Client {
 
 void Client::plan_order() {
   SimRandom& random = world_.random_;
-  for (std::size_t begin = 0; begin < world_.program_.size(); begin += world_.step_ops_) {
-    std::vector<ProgramOp> step(
-        world_.program_.begin() + static_cast<std::ptrdiff_t>(begin),
-        world_.program_.begin() + static_cast<std::ptrdiff_t>(begin + world_.step_ops_));
+  std::size_t since = 0;  // the last change of membership
+  for (std::vector<ProgramOp> step : world_.program_.steps) {
     if (!random.one_in(3))
       for (std::size_t i = step.size(); i > 1; --i) std::swap(step[i - 1], step[random.below(i)]);
+    if (step.front().spec.kind == OpKind::kJoin && random.one_in(2)) run_out_of_data(since);
     for (ProgramOp& op : step) {
-      if (world_.trouble_.skips && random.one_in(12)) continue;
+      const bool changes = is_membership(op.spec.kind);
+      if (!changes && world_.trouble_.skips && random.one_in(12)) continue;
       if (world_.trouble_.mismatches && random.one_in(8)) {
         const std::string name = op.spec.name;
-        op.spec = make_spec(name, world_.size_, world_.trouble_, random);
-        world_.every_spec_.push_back(op.spec);
+        if (op.spec.kind == OpKind::kAddGroup) op.spec.members = make_members(world_.size_, random);
+        if (!changes) op.spec = make_spec(name, {0, 1}, world_.trouble_, random);
       }
       mine_.push_back(op);
+      if (changes) since = mine_.size();
     }
   }
+}
+
+// This rank joins earlier than others.
+void Client::run_out_of_data(std::size_t since) {
+  mine_.resize(since + world_.random_.below(mine_.size() - since + 1));
 }
 
 bool Client::in_flight(const RequestSpec& spec, std::uint32_t occurrence) const {
   return std::any_of(outstanding_.begin(), outstanding_.end(), [&](const auto& entry) {
     const Submission& other = entry.second;
     return other.occurrence == occurrence && other.spec.name == spec.name &&
-           other.spec.kind == spec.kind;
+           other.spec.kind == spec.kind && other.spec.group == spec.group;
   });
 }
 
 bool Client::submit_some() {
-  if (next_ == mine_.size()) return false;
-  const ProgramOp& op = mine_[next_];
+  if (strangers_left_ > 0 && world_.random_.one_in(10) && submit_as_a_stranger()) return true;
+  return next_ < mine_.size() && !joining_ && submit_next();
+}
+
+bool Client::submit_next() {
+  ProgramOp op = mine_[next_];
+  if (op.set != ProgramOp::kNoSet && op.spec.kind != OpKind::kAddGroup) {
+    const auto adding = [&](const auto& entry) {
+      return entry.second.set == op.set && entry.second.spec.kind == OpKind::kAddGroup;
+    };
+    if (std::any_of(outstanding_.begin(), outstanding_.end(), adding)) return false;
+    const auto set = sets_.find(op.set);
+    const bool exists = set != sets_.end();
+    const bool removes = op.spec.kind == OpKind::kRemoveGroup;
+    const auto& members = world_.sets_.at(op.set);
+    if (!exists || (!removes && std::count(members.begin(), members.end(), rank_) == 0)) {
+      ++next_;  // nothing to do here
+      return true;
+    }
+    (removes ? op.spec.removes : op.spec.group) = set->second;
+    if (removes) sets_.erase(set);
+  }
   if (in_flight(op.spec, op.occurrence)) {
-    if (duplicates_left_ == 0 || !world_.random_.one_in(6)) return false;
+    if (is_membership(op.spec.kind) || duplicates_left_ == 0 || !world_.random_.one_in(6))
+      return false;
     --duplicates_left_;
     enqueue(op);  // the name is not free yet
     ++world_.coverage_.duplicates;
     return true;
   }
+  joining_ = op.spec.kind == OpKind::kJoin;
   enqueue(op);
   ++next_;
   return true;
 }
 
+// What the engine refuses: the rank is no member of the group, the group is none, or it has joined.
+bool Client::submit_as_a_stranger() {
+  const std::string name = "stranger." + std::to_string(next_token_);
+  ProgramOp op{.spec = make_spec(name, {rank_}, world_.trouble_, world_.random_)};
+  op.spec.group = static_cast<GroupId>(world_.random_.below(4));
+  if (op.spec.group == kWorldGroup && !joining_) return false;
+  for (const auto& [set, id] : sets_) {
+    const auto& members = world_.sets_.at(set);
+    const bool is_member = std::count(members.begin(), members.end(), rank_) > 0;
+    if (op.spec.group == id && is_member && !joining_) return false;
+  }
+  --strangers_left_;
+  ++world_.coverage_.strangers;
+  enqueue(op);
+  return true;
+}
+
+bool Client::all_sent_is_counted() const {
+  const auto sent = std::count_if(outstanding_.begin(), outstanding_.end(),
+                                  [](const auto& entry) { return entry.second.sent; });
+  return static_cast<std::size_t>(sent) == negotiator_.in_flight(rank_);
+}
+
 void Client::enqueue(const ProgramOp& op) {
   SimRandom& random = world_.random_;
-  Submission submission{.spec = op.spec, .occurrence = op.occurrence, .contribution = {}};
+  auto& every = world_.every_spec_;
+  if (std::find(every.begin(), every.end(), op.spec) == every.end()) every.push_back(op.spec);
+  Submission submission{.spec = op.spec, .occurrence = op.occurrence, .set = op.set};
   Contribution& own = submission.contribution;
   own.token = next_token_++ * 0x10001u + static_cast<std::uint32_t>(rank_);
   if (op.spec.in_arena)
@@ -181,7 +245,9 @@ void Client::enqueue(const ProgramOp& op) {
                  .offset = random.below(1u << 30)};
   std::size_t rows = 0;
   if (op.spec.kind == OpKind::kAllgather) rows = op.spec.tensors.size();
-  if (op.spec.kind == OpKind::kAlltoall) rows = static_cast<std::size_t>(world_.size_);
+  if (op.spec.kind == OpKind::kAlltoall)
+    rows = op.set == ProgramOp::kNoSet ? static_cast<std::size_t>(world_.size_)
+                                       : world_.sets_.at(op.set).size();
   if (world_.trouble_.mismatches && random.one_in(16)) ++rows;
   for (std::size_t i = 0; i < rows; ++i)
     own.rows.push_back(static_cast<std::int64_t>(random.below(1000)));
@@ -192,10 +258,13 @@ void Client::enqueue(const ProgramOp& op) {
 bool Client::send_frame() {
   if (queue_.empty()) return false;
   Frame frame;
-  const std::size_t count =
-      std::min(queue_.size(), 1 + world_.random_.below(world_.frame_requests_max_));
+  std::size_t count = std::min(queue_.size(), 1 + world_.random_.below(world_.frame_requests_max_));
   for (std::size_t i = 0; i < count; ++i) {
     Submission& submission = outstanding_.at(queue_[i]);
+    if (is_membership(submission.spec.kind) && (i > 0 || !all_sent_is_counted())) {
+      count = i;  // alone, and once nothing before it may have to be sent again
+      break;
+    }
     Request request{.occurrence = submission.occurrence, .contribution = submission.contribution};
     if (!submission.whole) request.cache_id = negotiator_.known(submission.spec);
     if (request.cache_id == kNoCacheId) {
@@ -206,6 +275,7 @@ bool Client::send_frame() {
     submission.sent = true;
     frame.requests.push_back(std::move(request));
   }
+  if (count == 0) return false;
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count));
   send(frame);
   return true;
@@ -242,7 +312,7 @@ void Client::send_garbage() {
   if (fault == 0) {
     request.cache_id = 1u << 30;  // a number that no operation ever had
   } else {
-    request.spec = world_.every_spec_.front();
+    request.spec = RequestSpec{.name = "garbage", .kind = OpKind::kBarrier};
   }
   std::vector<std::byte> bytes;
   encode({.requests = {request}}, bytes);
@@ -289,14 +359,25 @@ std::uint64_t hash_of(const std::vector<Response>& responses, const std::vector<
                                                            : response.spec->tensors[0]));
     for (const auto& [rank, contribution] : response.contributions)
       hash = mix(mix(hash, static_cast<std::uint64_t>(rank)), contribution.token);
+    for (const Rank rank : response.joined) hash = mix(hash, static_cast<std::uint64_t>(rank));
+    hash = mix(mix(hash, response.group ? response.group->id : 1u << 31),
+               response.changed ? response.changed->id : 0);
+    hash = mix(hash, static_cast<std::uint64_t>(response.last_joined));
     if (response.error) hash = mix(hash, response.error->text);  // I7
   }
   for (const FusedOp& op : plan) {
-    hash = mix(hash, static_cast<std::uint64_t>(op.kind));
+    hash = mix(mix(hash, static_cast<std::uint64_t>(op.kind)), op.group->id);
     for (const FusedOp::Member& member : op.members)
       hash = mix(mix(hash, member.response), member.tensor);
   }
   return hash;
+}
+
+std::string text_of(const Response& response) {
+  if (response.error) return response.error->text;
+  return response.spec ? std::string(op_kind_name(response.spec->kind)) + " '" +
+                             response.spec->name + "' runs"
+                       : "it must be sent again";
 }
 
 void Client::handle(const SimDelivery& delivery) {
@@ -334,7 +415,8 @@ void Client::handle(const SimDelivery& delivery) {
       for (std::size_t i = 0; i < responses.size(); ++i) {
         const std::string what =
             Oracle::difference((*entry.expected)[i], responses[i], world_.size_);
-        require(what.empty(), "response " + std::to_string(i) + " differs from the rules: " + what);
+        require(what.empty(), "response " + std::to_string(i) + " differs from the rules: " + what +
+                                  "; " + text_of(responses[i]));
       }
       check_plan(responses, plan, world_.limits_);
       if (entry.state) check_state(*entry.state);
@@ -364,18 +446,31 @@ void Client::handle_response(const Response& response) {
       return;
     }
     found->second.whole = true;
-    queue_.push_back(response.resubmit_token);
+    queue_.insert(queue_.begin(), response.resubmit_token);
     return;
   }
   const Contribution* own = contribution_of(response, rank_);
   if (response.verdict == Response::Verdict::kRun) {
-    require(response.contributions.size() == static_cast<std::size_t>(world_.size_),
-            "I2: an operation runs that a rank has not submitted");
-    coverage.runs += rank_ == 0 ? 1 : 0;
+    require(response.contributions.size() + response.joined.size() == response.group->ranks.size(),
+            "I2: an operation runs that a member has not submitted");
+    for (const auto& [rank, contribution] : response.contributions)
+      require(response.group->contains(rank), "I18: a rank outside of the group takes part");
+    for (const Rank rank : response.joined)
+      require(response.group->contains(rank), "I18: a rank outside of the group takes part");
+    if (rank_ == 0) {
+      ++coverage.runs;
+      coverage.in_groups += response.group->id == kWorldGroup ? 0 : 1;
+      coverage.without_joined += response.joined.empty() ? 0 : 1;
+      coverage.added += response.spec->kind == OpKind::kAddGroup ? 1 : 0;
+      coverage.removed += response.spec->kind == OpKind::kRemoveGroup ? 1 : 0;
+      coverage.joins += response.spec->kind == OpKind::kJoin ? 1 : 0;
+    }
   } else if (rank_ == 0) {
     const ErrorCode code = response.error->code;
     coverage.mismatches += code == ErrorCode::kMismatch ? 1 : 0;
     coverage.left += code == ErrorCode::kRankLeft ? 1 : 0;
+    coverage.refused_joined += code == ErrorCode::kUnsupported ? 1 : 0;
+    coverage.kept_groups += response.spec->kind == OpKind::kRemoveGroup ? 1 : 0;
   }
   if (own == nullptr) return;
   const auto found = outstanding_.find(own->token);
@@ -385,6 +480,9 @@ void Client::handle_response(const Response& response) {
   require(found->second.occurrence == response.occurrence, "the answer is for another occurrence");
   if (response.verdict == Response::Verdict::kRun)
     require(found->second.spec == *response.spec, "I2: what runs is not what was submitted");
+  if (response.changed && response.spec->kind == OpKind::kAddGroup)
+    sets_[found->second.set] = response.changed->id;
+  if (response.spec->kind == OpKind::kJoin) joining_ = false;
   outstanding_.erase(found);
 }
 
@@ -425,7 +523,8 @@ Schedule::Schedule(std::uint64_t seed, Coverage& coverage)
                .cut = random_.one_in(16),
                .pauses = random_.one_in(4),
                .garbage = random_.one_in(24),
-               .zombie = random_.one_in(24)},
+               .zombie = random_.one_in(24),
+               .strangers = random_.one_in(12)},
       frame_requests_max_(1 + random_.below(6)),
       network_({.size = size_,
                 .seed = random_.next(),
@@ -433,12 +532,10 @@ Schedule::Schedule(std::uint64_t seed, Coverage& coverage)
                 .piece_bytes_max = random_.one_in(16) ? 1 : 1 + random_.below(4096)}),
       oracle_(size_, cache_entries_),
       unordered_(static_cast<std::size_t>(size_)) {
-  const Program program = make_program(size_, trouble_, random_);
-  program_ = program.ops;
-  step_ops_ = program.step_ops;
-  for (const ProgramOp& op : program_)
-    if (std::find(every_spec_.begin(), every_spec_.end(), op.spec) == every_spec_.end())
-      every_spec_.push_back(op.spec);
+  program_ = make_program(size_, trouble_, random_);
+  for (const auto& step : program_.steps)
+    if (step.front().spec.kind == OpKind::kAddGroup)
+      sets_[step.front().set] = step.front().spec.members;
   for (Rank rank = 0; rank < size_; ++rank)
     clients_.push_back(std::make_unique<Client>(*this, rank));
 }

@@ -20,6 +20,14 @@ struct Coverage {
   std::uint64_t lost = 0;        // schedules in which a rank crashed or was cut off
   std::uint64_t malformed = 0;   // schedules in which a rank sent bytes that are no frame
   std::uint64_t pauses = 0;
+  std::uint64_t added = 0;           // groups
+  std::uint64_t removed = 0;         // groups
+  std::uint64_t kept_groups = 0;     // that were to be removed
+  std::uint64_t in_groups = 0;       // runs in another group than the World
+  std::uint64_t joins = 0;           // of all ranks
+  std::uint64_t without_joined = 0;  // runs without a rank that has joined
+  std::uint64_t refused_joined = 0;  // errors because a rank has joined
+  std::uint64_t strangers = 0;       // submissions that the engine would have refused
 };
 
 // Runs one whole job, 2–8 ranks from first submission to the last shutdown or failure, over a
