@@ -24,7 +24,8 @@ void bind_optimizer(py::module_& module) {
   module.def("obstacle_to_sharing", &obstacle_to_sharing, py::arg("demanded"), py::arg("obstacle"),
              py::arg("parameters"), py::arg("auto_parameters_min"));
   module.def("require_agreement", &require_agreement, py::arg("name"), py::arg("options"),
-             py::arg("parameters"), py::arg("obstacle") = "", Released());
+             py::arg("parameters"), py::arg("obstacle") = "", py::arg("process_set") = kWorldGroup,
+             Released());
   // Read without the GIL: a program that takes hold of a storage meanwhile does so too late anyway.
   HostStep::set_kept_by_python([](const c10::StorageImpl& storage) {
     PyObject* object = storage.pyobj_slot()->load_pyobj();
@@ -69,8 +70,9 @@ void bind_optimizer(py::module_& module) {
                        Compression compression, bool sparse_as_dense,
                        std::optional<std::int64_t> bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
-                       bool reduce_in_backward, bool share_parameters) {
+                       bool reduce_in_backward, bool share_parameters, GroupId group) {
              return make_gradient_reducer({.name = name,
+                                           .group = group,
                                            .op = static_cast<ReduceOp>(op),
                                            .predivide_factor = predivide_factor,
                                            .backward_passes_per_step = passes,
@@ -85,7 +87,8 @@ void bind_optimizer(py::module_& module) {
            py::arg("name"), py::arg("op"), py::arg("predivide_factor"),
            py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),
            py::arg("bucket_bytes"), py::arg("groups"), py::arg("shared_step"),
-           py::arg("reduce_in_backward"), py::arg("share_parameters"))
+           py::arg("reduce_in_backward"), py::arg("share_parameters"),
+           py::arg("process_set") = kWorldGroup)
       .def("add_parameters", &GradientReducer::add_parameters, py::arg("named_parameters"),
            py::arg("rules") = std::vector<std::size_t>(), Released())
       .def("synchronize", &GradientReducer::synchronize, Released())

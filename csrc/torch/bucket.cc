@@ -103,6 +103,7 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, Options options, std::vector<Memb
     device_ = std::make_unique<DeviceGradients>(
         engine_, options_.stream,
         DeviceGradients::Options{.name = options_.name,
+                                 .group = options_.group,
                                  .op = options_.op,
                                  .prescale = options_.prescale,
                                  .postscale = options_.postscale,
@@ -133,6 +134,7 @@ void Bucket::lay_out() {
   const std::size_t element_bytes = dtype_bytes(dtype);
   RequestSpec spec;
   spec.name = options_.name;
+  spec.group = options_.group;
   spec.in_arena = true;
   spec.backend = engine_->operations().cpu;  // of the arena
   std::int64_t gradients = 0;

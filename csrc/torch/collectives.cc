@@ -78,15 +78,6 @@ std::string describe(OpKind kind, const std::string& name) {
   return name.empty() ? text : text + " '" + name + "'";
 }
 
-// Its ranks; throws where there is none of that number.
-std::shared_ptr<const Group> members_of(GroupId group, const std::string& what) {
-  auto members = default_world()->engine()->group(group);
-  if (members != nullptr) return members;
-  throw Exception(
-      {.code = ErrorCode::kInvalidArgument,
-       .text = what + ": there is no process set " + std::to_string(group) + " (any more)"});
-}
-
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw Exception({.code = ErrorCode::kInvalidArgument, .text = what + ": " + why});
 }
@@ -230,6 +221,14 @@ HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
 }
 
 }  // namespace
+
+std::shared_ptr<const Group> members_of(GroupId group, const std::string& what) {
+  auto members = default_world()->engine()->group(group);
+  if (members != nullptr) return members;
+  throw Exception(
+      {.code = ErrorCode::kInvalidArgument,
+       .text = what + ": there is no process set " + std::to_string(group) + " (any more)"});
+}
 
 HandleId allreduce_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                          const ReduceOptions& options) {

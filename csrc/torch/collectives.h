@@ -69,6 +69,10 @@ HandleId alltoall_async(const at::Tensor& input,
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
 HandleId barrier_async(const std::string& name, GroupId group = kWorldGroup);
 
+// The group of that number; throws kInvalidArgument, beginning with `what`, where there is none
+// (any more).
+std::shared_ptr<const Group> members_of(GroupId group, const std::string& what);
+
 // Changes of who takes part; by all ranks in the same order, blocking. See Engine.
 GroupId add_group(std::vector<Rank> ranks);
 void remove_group(GroupId group);

@@ -27,6 +27,7 @@ at::Tensor DeviceGradients::lay_out(std::int64_t elements, c10::ScalarType dtype
   written();
   spec_ =
       std::make_shared<const RequestSpec>(RequestSpec{.name = options_.name,
+                                                      .group = options_.group,
                                                       .op = options_.op,
                                                       .prescale = options_.prescale,
                                                       .postscale = options_.postscale,

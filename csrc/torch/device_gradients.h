@@ -21,6 +21,7 @@ class DeviceGradients {
  public:
   struct Options {
     std::string name;  // the same on every rank
+    GroupId group = kWorldGroup;
     ReduceOp op = ReduceOp::kAverage;
     double prescale = 1.0;
     double postscale = 1.0;

@@ -72,9 +72,12 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
         options.reduce_in_backward = options.reduce_in_backward || !engine_->one_host();
         return std::move(options);
       }()),
+      members_(engine_->group(options_.group)),
       number_(next_number()),
       passes_(options_.backward_passes_per_step),
-      shared_step_(options_.shared_step) {}
+      shared_step_(options_.shared_step) {
+  if (members_ == nullptr) (void)members_of(options_.group, "DistributedOptimizer");  // says so
+}
 
 GradientReducer::~GradientReducer() {
   for (const Candidate& candidate : candidates_) candidate.owners->remove(this);
@@ -234,9 +237,10 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
                        .parameter = parameter,
                        .accumulator = candidates_[index].owners->hook(parameter)});
   }
-  const double size = engine_->size();
+  const double size = members_->size();
   const double factor = options_.predivide_factor;
   Bucket::Options options{.name = options_.name + "/bucket." + std::to_string(buckets_.size()),
+                          .group = options_.group,
                           .op = options_.op,
                           .wire_dtype = options_.wire_dtype,
                           .sparse_as_dense = options_.sparse_as_dense,
@@ -543,7 +547,8 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
         if (most_of_ranks(object || gradients != Gradients::kReduced, "objects") == 0) throw;
       }
       // A rank objects, and so all have come here: they did not agree, or all object.
-      StepOutcome outcome{.why_not_shared = obstacle_of_a_rank(reason, options_.name + "/why")};
+      StepOutcome outcome{.why_not_shared =
+                              obstacle_of_a_rank(reason, options_.name + "/why", options_.group)};
       if (!outcome.why_not_shared.empty() && options_.share_parameters) {
         throw Exception({.code = ErrorCode::kInvalidArgument,
                          .text = "DistributedOptimizer: share_parameters=True needs a shared step, "
@@ -583,7 +588,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
                                bool object) {
   const bool add_up = gradients == Gradients::kAddUp;
   double scale = gradient_scale;
-  if (add_up && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(engine_->size());
+  if (add_up && options_.op == ReduceOp::kAverage) scale /= static_cast<double>(members_->size());
   if (!object) {
     if (adopts_) {
       for (Candidate& candidate : candidates_) {
@@ -724,7 +729,7 @@ void GradientReducer::add_up_once(Bucket& bucket) {
   bucket.take_missing();
   for (const std::size_t i : summed) {
     if (!bucket.slots()[i].by_rows)
-      bucket.slots()[i].memory.div_(static_cast<double>(engine_->size()));
+      bucket.slots()[i].memory.div_(static_cast<double>(members_->size()));
   }
 }
 
@@ -806,12 +811,13 @@ void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
     pieces.push_back(std::move(rows.indices));
     pieces.push_back(std::move(rows.values));
   }
-  const HandleId handle = allgather_async(std::move(pieces), options_.name + "/sparse");
+  const HandleId handle =
+      allgather_async(std::move(pieces), options_.name + "/sparse", options_.group);
   const std::vector<at::Tensor> gathered = ciranda::synchronize(handle)->tensors;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     BucketSlot& slot = slots[i].get();
     at::Tensor values = gathered[2 * i + 1];
-    if (options_.op == ReduceOp::kAverage) values.div_(static_cast<double>(engine_->size()));
+    if (options_.op == ReduceOp::kAverage) values.div_(static_cast<double>(members_->size()));
     const at::Tensor sum =
         at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values, slot.parameter.sizes())
             .coalesce();

@@ -21,6 +21,7 @@ namespace ciranda {
 
 struct ReducerOptions {
   std::string name;                  // distinguishes two optimizers; equal on every rank
+  GroupId group = kWorldGroup;       // whose ranks train together
   ReduceOp op = ReduceOp::kAverage;  // or kSum
   double predivide_factor = 1.0;     // gradients are divided by it before they are summed
   int backward_passes_per_step = 1;
@@ -31,7 +32,7 @@ struct ReducerOptions {
   std::vector<std::vector<std::size_t>> groups;
   // step() replaces the optimizer's own: the ranks of the host share its work. Without
   // `reduce_in_backward` p.grad is this rank's own until synchronize() or step().
-  bool shared_step = false;
+  bool shared_step = false;  // the World's group alone
   bool reduce_in_backward = true;
   // With shared_step: the ranks of the host keep one copy of the parameters, rank 0's.
   bool share_parameters = false;
@@ -169,6 +170,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
+  const std::shared_ptr<const Group> members_;
   const std::uint64_t number_;  // of the reducers of this process, in the order of their making
 
   Mutex mutex_;

@@ -51,16 +51,16 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
   return std::nullopt;
 }
 
-// Every rank's lines, by rank.
+// Every member's lines, in their order.
 std::vector<std::vector<std::string>> gather_lines(const std::vector<std::string>& mine,
-                                                   const std::string& name) {
+                                                   const std::string& name, GroupId group) {
   std::string text;
   for (const std::string& line : mine) text += line + '\n';
   const auto bytes = static_cast<std::int64_t>(text.size());
   const at::Tensor sent = at::empty({bytes}, c10::ScalarType::Byte);
   std::memcpy(sent.mutable_data_ptr(), text.data(), text.size());
   std::vector<std::vector<std::string>> all;
-  for (const at::Tensor& received : allgather_bytes(sent, name)) {
+  for (const at::Tensor& received : allgather_bytes(sent, name, group)) {
     std::istringstream theirs(std::string(
         reinterpret_cast<const char*>(received.const_data_ptr<std::uint8_t>()), received.nbytes()));
     all.emplace_back();
@@ -132,29 +132,32 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
 
 namespace {
 
-std::string first_obstacle(const std::vector<std::string>& by_rank) {
+std::string first_obstacle(const std::vector<std::string>& by_rank, const Group& members) {
   const auto first = std::find_if(by_rank.begin(), by_rank.end(),
                                   [](const std::string& line) { return !line.empty(); });
   if (first == by_rank.end()) return "";
   const bool alike = std::all_of(by_rank.begin(), by_rank.end(),
                                  [&](const std::string& line) { return line == *first; });
-  return alike ? *first : "on rank " + std::to_string(first - by_rank.begin()) + " " + *first;
+  const Rank rank = members.ranks[static_cast<std::size_t>(first - by_rank.begin())];
+  return alike ? *first : "on rank " + std::to_string(rank) + " " + *first;
 }
 
 }  // namespace
 
-std::string obstacle_of_a_rank(const std::string& mine, const std::string& name) {
+std::string obstacle_of_a_rank(const std::string& mine, const std::string& name, GroupId group) {
   std::vector<std::string> obstacles;
-  for (const auto& lines : gather_lines({mine}, name)) obstacles.push_back(lines.at(0));
-  return first_obstacle(obstacles);
+  for (const auto& lines : gather_lines({mine}, name, group)) obstacles.push_back(lines.at(0));
+  return first_obstacle(obstacles, *members_of(group, name));
 }
 
 std::string require_agreement(const std::string& name, const std::string& options,
-                              const NamedParameters& parameters, const std::string& obstacle) {
-  if (default_world()->place().size == 1) return obstacle;
+                              const NamedParameters& parameters, const std::string& obstacle,
+                              GroupId group) {
+  const auto members = members_of(group, name);
+  if (members->size() == 1) return obstacle;
   std::vector<std::string> mine = {obstacle, "the options " + options};
   for (const auto& [label, parameter] : parameters) mine.push_back(describe(label, parameter));
-  std::vector<std::vector<std::string>> all = gather_lines(mine, name + "/agree");
+  std::vector<std::vector<std::string>> all = gather_lines(mine, name + "/agree", group);
   std::vector<std::string> obstacles;
   for (auto& theirs : all) {
     obstacles.push_back(theirs.at(0));
@@ -169,13 +172,13 @@ std::string require_agreement(const std::string& name, const std::string& option
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (at(rank) == at(0)) continue;
       const std::string where = row == 0 ? "the options" : "parameter " + std::to_string(row - 1);
-      refuse("the ranks differ in " + where + ": rank 0 has " + at(0) + ", rank " +
-                 std::to_string(rank) + " has " + at(rank) +
-                 "; make the same model and optimizer on every rank",
+      refuse("the ranks differ in " + where + ": rank " + std::to_string(members->ranks[0]) +
+                 " has " + at(0) + ", rank " + std::to_string(members->ranks[rank]) + " has " +
+                 at(rank) + "; make the same model and optimizer on every rank",
              ErrorCode::kMismatch);
     }
   }
-  return first_obstacle(obstacles);
+  return first_obstacle(obstacles, *members);
 }
 
 }  // namespace ciranda

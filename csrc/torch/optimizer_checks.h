@@ -35,9 +35,11 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
 // options or parameters differ. `name` is the optimizer's. Gives the obstacle of the first rank
 // that has one, with its rank if not all have the same.
 std::string require_agreement(const std::string& name, const std::string& options,
-                              const NamedParameters& parameters, const std::string& obstacle);
+                              const NamedParameters& parameters, const std::string& obstacle,
+                              GroupId group = kWorldGroup);
 
 // The same for an obstacle alone, empty if no rank has one. Collective, blocking.
-std::string obstacle_of_a_rank(const std::string& mine, const std::string& name);
+std::string obstacle_of_a_rank(const std::string& mine, const std::string& name,
+                               GroupId group = kWorldGroup);
 
 }  // namespace ciranda
