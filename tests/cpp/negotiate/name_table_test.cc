@@ -42,6 +42,18 @@ TEST(NameTable, KeepsKindsApartWithANameAndWithout) {
   }
 }
 
+TEST(NameTable, KeepsGroupsApart) {
+  NameTable names;
+  GroupTable groups(3, {});
+  NameEntry& of_world = names.acquire("w", OpKind::kAllreduce, groups.world());
+  NameEntry& of_group = names.acquire("w", OpKind::kAllreduce, groups.add({1}));
+  EXPECT_NE(&of_group, &of_world);
+  EXPECT_EQ(of_group.group->ranks, std::vector<Rank>{1});
+  names.release(of_world);
+  EXPECT_EQ(&names.acquire("w", OpKind::kAllreduce, groups.of_ranks({1})), &of_group);
+  EXPECT_EQ(names.size(), 1u);
+}
+
 TEST(NameTable, KeepsAddressesWhileItGrows) {
   NameTable names;
   NameEntry& first = names.acquire("first", OpKind::kAllreduce, kWorld);

@@ -106,5 +106,20 @@ TEST_F(ResponseCacheTest, LetsGoOfTheNamesOfWhatItEvicts) {
   EXPECT_EQ(names_.size(), 0u);
 }
 
+TEST_F(ResponseCacheTest, ForgetsARemovedGroupAndNothingElse) {
+  ResponseCache cache(8, names_);
+  RequestSpec in_group = allreduce("w");
+  in_group.group = 4;
+  const CacheId world = insert(cache, allreduce("w"));
+  const CacheId group = insert(cache, in_group);
+  EXPECT_NE(world, group);
+  cache.evict_group(4);
+  EXPECT_EQ(cache.find(in_group), kNoCacheId);
+  EXPECT_EQ(cache.find(group), nullptr);
+  EXPECT_TRUE(cache.handed_out(group));
+  EXPECT_EQ(cache.find(allreduce("w")), world);
+  EXPECT_GT(insert(cache, in_group), group);
+}
+
 }  // namespace
 }  // namespace ciranda

@@ -32,15 +32,18 @@ struct Seen {
   std::uint64_t resubmits = 0;
   std::uint64_t mismatches = 0;
   std::uint64_t left = 0;
+  std::uint64_t aggregated_in_groups = 0;
+  std::uint64_t without_joined = 0;  // runs without a rank that has joined
+  std::uint64_t joins = 0;           // of all ranks
 };
 
-using Key = std::tuple<OpKind, std::string, std::uint32_t>;  // the last is the occurrence
+using Key = std::tuple<OpKind, GroupId, std::string, std::uint32_t>;  // the last: the occurrence
 
 struct Task {
   RequestSpec spec;
   std::uint32_t occurrence = 0;
 
-  Key key() const { return {spec.kind, spec.name, occurrence}; }
+  Key key() const { return {spec.kind, spec.group, spec.name, occurrence}; }
 };
 
 struct Outstanding {
@@ -53,6 +56,7 @@ struct Member {
   int host = 0;
   std::unique_ptr<Negotiator> negotiator;
   std::vector<std::vector<Task>> steps;
+  std::size_t since = 0;  // the step after the last change of membership
   std::size_t step = 0, next = 0;
   std::map<std::uint32_t, Outstanding> outstanding;  // by token
   std::deque<std::vector<std::byte>> unsent;         // on their way to the first rank of the host
@@ -156,39 +160,94 @@ class AggregatedJob {
     return 0;
   }
 
-  // Steps that repeat the same names, with now and then something else.
+  // Steps that repeat the same names, with now and then something else: groups come and go, and
+  // some ranks have less data than others and join.
   void write_program() {
     const std::size_t steps = 2 + random_.below(6);
     const std::size_t names = 1 + random_.below(5);
-    std::uint32_t unnamed = 0;
+    const bool with_groups = random_.one_in(3);
+    const bool with_joins = random_.one_in(4);
     for (std::size_t step = 0; step < steps; ++step) {
-      std::vector<Task> tasks;
-      for (std::size_t i = 0; i < names; ++i) {
-        tasks.push_back({.spec = {.name = "g" + std::to_string(i), .tensors = {{.shape = {4}}}}});
+      if (with_groups && random_.one_in(2)) change_groups();
+      write_step(names, static_cast<std::int64_t>(step));
+      if (with_joins && random_.one_in(3)) join();
+    }
+  }
+
+  void all_do(const RequestSpec& spec, std::uint32_t occurrence) {
+    for (Member& member : members_) {
+      member.steps.push_back({{.spec = spec, .occurrence = occurrence}});
+      member.since = member.steps.size();
+    }
+  }
+
+  void change_groups() {
+    std::vector<Rank> ranks;
+    while (ranks.empty()) {
+      for (const Member& member : members_) {
+        if (random_.one_in(2)) ranks.push_back(member.rank);
       }
-      if (random_.one_in(3))
-        tasks.push_back({.spec = {.tensors = {{.shape = {1}}}}, .occurrence = unnamed++});
-      // Of other kinds under names that an allreduce has.
-      if (random_.one_in(4)) tasks.push_back({.spec = {.name = "g0", .kind = OpKind::kBarrier}});
-      if (random_.one_in(4)) {
-        tasks.push_back(
-            {.spec = {
-                 .name = "g0", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows, 2}}}}});
+    }
+    const auto same = std::find_if(groups_.begin(), groups_.end(),
+                                   [&](const auto& group) { return group.second == ranks; });
+    if (same != groups_.end()) {
+      all_do({.kind = OpKind::kRemoveGroup, .removes = same->first}, unnamed_++);
+      groups_.erase(same);
+    } else if (ranks.size() < members_.size()) {
+      all_do({.kind = OpKind::kAddGroup, .members = ranks}, unnamed_++);
+      groups_[next_group_++] = ranks;
+    }
+  }
+
+  void join() {
+    for (Member& member : members_) {
+      if (random_.one_in(2)) continue;
+      for (auto more = random_.below(member.steps.size() - member.since + 1); more > 0; --more) {
+        member.steps.pop_back();
       }
-      if (random_.one_in(6)) {  // a new shape under an old name
-        for (TensorSpec& tensor : tasks[0].spec.tensors)
-          tensor.shape = {5 + static_cast<std::int64_t>(step)};
+    }
+    all_do({.kind = OpKind::kJoin}, 0);
+    unnamed_ = 0;
+  }
+
+  std::vector<Task> tasks_of(std::size_t names, GroupId group, std::int64_t step) {
+    std::vector<Task> tasks;
+    for (std::size_t i = 0; i < names; ++i) {
+      tasks.push_back({.spec = {.name = "g" + std::to_string(i), .tensors = {{.shape = {4}}}}});
+    }
+    if (random_.one_in(3))
+      tasks.push_back({.spec = {.tensors = {{.shape = {1}}}}, .occurrence = unnamed_++});
+    // Of other kinds under names that an allreduce has.
+    if (random_.one_in(4)) tasks.push_back({.spec = {.name = "g0", .kind = OpKind::kBarrier}});
+    if (random_.one_in(4)) {
+      tasks.push_back(
+          {.spec = {
+               .name = "g0", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows, 2}}}}});
+    }
+    if (random_.one_in(6)) {  // a new shape under an old name
+      for (TensorSpec& tensor : tasks[0].spec.tensors) tensor.shape = {5 + step};
+    }
+    for (Task& task : tasks) task.spec.group = group;
+    return tasks;
+  }
+
+  void write_step(std::size_t names, std::int64_t step) {
+    const std::vector<Task> tasks = tasks_of(names, kWorldGroup, step);
+    std::map<GroupId, std::vector<Task>> of_groups;
+    for (const auto& [id, ranks] : groups_) of_groups[id] = tasks_of(names, id, step);
+    const bool mismatch = random_.one_in(8);
+    const Rank odd = static_cast<Rank>(random_.below(members_.size()));
+    const bool omits = random_.one_in(15);
+    for (Member& member : members_) {
+      std::vector<Task> own = tasks;
+      if (mismatch && member.rank == odd) own[0].spec.tensors[0].shape = {99};
+      if (omits && member.rank == odd) own.erase(own.begin());
+      for (const auto& [id, ranks] : groups_) {
+        if (std::find(ranks.begin(), ranks.end(), member.rank) == ranks.end()) continue;
+        own.insert(own.end(), of_groups[id].begin(), of_groups[id].end());
       }
-      const bool mismatch = random_.one_in(8);
-      const Rank odd = static_cast<Rank>(random_.below(members_.size()));
-      const bool omits = random_.one_in(15);
-      for (Member& member : members_) {
-        std::vector<Task> own = tasks;
-        if (mismatch && member.rank == odd) own[0].spec.tensors[0].shape = {99};
-        if (omits && member.rank == odd) own.erase(own.begin());
-        if (random_.one_in(2)) shuffle(own);
-        member.steps.push_back(std::move(own));
-      }
+      if (random_.one_in(2)) shuffle(own);
+      member.steps.push_back(std::move(own));
     }
   }
 
@@ -340,21 +399,31 @@ class AggregatedJob {
                        " " + std::to_string(response.occurrence) + " " +
                        std::to_string(response.cache_id) + " ";
     if (response.error) text += response.error->text;
+    if (response.group) text += " of " + std::to_string(response.group->id);
+    for (const Rank rank : response.joined) text += " without " + std::to_string(rank);
     if (response.index != member.responses++) complain("responses are not in their order");
     if (response.index == order_.size()) {
       order_.push_back(text);
       seen_.runs += response.error ? 0 : 1;
       seen_.aggregated += !response.error && aggregated ? 1 : 0;
+      const bool in_group = response.spec->group != kWorldGroup;
+      seen_.aggregated_in_groups += !response.error && aggregated && in_group ? 1 : 0;
+      seen_.without_joined += response.joined.empty() ? 0 : 1;
+      seen_.joins += response.last_joined != kNoRank ? 1 : 0;
       seen_.mismatches += response.error && response.error->code == ErrorCode::kMismatch ? 1 : 0;
       seen_.left += response.error && response.error->code == ErrorCode::kRankLeft ? 1 : 0;
     } else if (order_[response.index] != text) {
       complain("rank " + std::to_string(member.rank) + " has '" + text + "', others '" +
                order_[response.index] + "'");
     }
-    const Key key{response.spec->kind, response.spec->name, response.occurrence};
+    const Key key{response.spec->kind, response.spec->group, response.spec->name,
+                  response.occurrence};
     if (!response.error) {
       for (const Member& other : members_) {
         if (other.responses > response.index || other.left) continue;  // knows of it already
+        const auto& joined = response.joined;
+        if (std::find(joined.begin(), joined.end(), other.rank) != joined.end()) continue;
+        if (!response.group->contains(other.rank)) continue;
         if (!other.has_outstanding(key, *response.spec)) {
           complain("an operation runs that rank " + std::to_string(other.rank) + " waits not for");
         }
@@ -377,7 +446,7 @@ class AggregatedJob {
         const Outstanding& item = outstanding.second;
         const auto waiting = member.negotiator->waiting();
         const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const StalledOp& op) {
-          return Key{op.spec->kind, op.spec->name, op.occurrence} == item.task.key();
+          return Task{*op.spec, op.occurrence}.key() == item.task.key();
         });
         if (found == waiting.end() || found->missing.empty()) {
           return complain("rank " + std::to_string(member.rank) + " waits for '" +
@@ -400,6 +469,9 @@ class AggregatedJob {
   Hosts hosts_of_;
   std::vector<Member> members_;
   std::vector<Host> hosts_;
+  std::map<GroupId, std::vector<Rank>> groups_;  // that exist at this place of the program
+  GroupId next_group_ = 1;
+  std::uint32_t unnamed_ = 0;
   std::vector<std::string> order_;  // the responses, as the first rank to see them did
   std::uint64_t tick_ = 0;
   std::string wrong_;
@@ -419,10 +491,15 @@ TEST(AggregatedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
   EXPECT_GT(seen.resubmits, kSchedules / 10);
   EXPECT_GT(seen.mismatches, kSchedules / 10);
   EXPECT_GT(seen.left, kSchedules / 10);
+  EXPECT_GT(seen.aggregated_in_groups, kSchedules / 4);
+  EXPECT_GT(seen.without_joined, kSchedules / 10);
+  EXPECT_GT(seen.joins, kSchedules / 20);
   if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr) {
-    std::printf("runs %lu aggregated %lu impatient %lu resubmits %lu mismatches %lu left %lu\n",
-                seen.runs, seen.aggregated, seen.held_too_long, seen.resubmits, seen.mismatches,
-                seen.left);
+    std::printf(
+        "runs %lu aggregated %lu impatient %lu resubmits %lu mismatches %lu left %lu "
+        "in groups %lu without joined %lu joins %lu\n",
+        seen.runs, seen.aggregated, seen.held_too_long, seen.resubmits, seen.mismatches, seen.left,
+        seen.aggregated_in_groups, seen.without_joined, seen.joins);
   }
 }
 
