@@ -107,7 +107,19 @@ void add_frames(const Corpus& corpus) {
   on_gpu.spec->backend = BackendId::kNccl;
   Bytes leave;
   encode({.kind = FrameKind::kLeave}, leave);
+  Request in_group = allreduce("w");
+  in_group.spec->group = 1;
+  const Request add{.spec = RequestSpec{.kind = OpKind::kAddGroup, .members = {0, 2}}};
+  const Request remove{.spec = RequestSpec{.kind = OpKind::kRemoveGroup, .removes = 1}};
+  const Request join{.spec = RequestSpec{.kind = OpKind::kJoin}};
+  Bytes ready;
+  encode({.kind = FrameKind::kReady,
+          .ready = {{.op = {7, 0}, .contributions = {{.token = 300}}, .local_ranks = {1}},
+                    {.op = {8, 0}, .contributions = {{.token = 1}, {.token = 2}}}}},
+         ready);
   corpus.add("frame", "known", frame_of({known}));
+  corpus.add("frame", "membership", frame_of({add, in_group, remove, join}));
+  corpus.add("frame", "ready", ready);
   corpus.add("frame", "several", frame_of({allreduce("a"), gather, arena, on_gpu, known}));
   corpus.add("frame", "leave", leave);
   corpus.add("frame", "huge_count", numbers({0, 255, 255, 255, 255, 15}));
@@ -126,6 +138,26 @@ void add_frames(const Corpus& corpus) {
   corpus.add("negotiator", "mismatch",
              joined({numbers({3}), from(0, two), from(1, frame_of({allreduce("a", {9})})),
                      from(2, two), from(1, leave)}));
+  const auto from_all = [&](const Bytes& frame) {
+    return joined({from(0, frame), from(1, frame), from(2, frame)});
+  };
+  // On two hosts, 0 and 2 | 1: the number is 1, and the host of 1 has no member.
+  Bytes known_in_group;
+  encode({.kind = FrameKind::kReady,
+          .ready = {{.op = {1, 0}, .contributions = {{.token = 1}, {.token = 2}}}}},
+         known_in_group);
+  corpus.add("negotiator", "group",
+             joined({numbers({131}), from_all(frame_of({add})), from(0, frame_of({in_group})),
+                     from(2, frame_of({in_group})), from(0, known_in_group),
+                     from(1, frame_of({in_group})), from_all(frame_of({remove})),
+                     from(0, frame_of({in_group})), from(2, frame_of({known}))}));
+  corpus.add("negotiator", "group_in_use",
+             joined({numbers({3}), from_all(frame_of({add})), from(2, frame_of({in_group})),
+                     from_all(frame_of({remove})), from(1, leave), from(0, frame_of({in_group}))}));
+  corpus.add("negotiator", "join",
+             joined({numbers({3}), from(0, two), from(2, two), from(1, frame_of({join})),
+                     from(1, two), from(0, frame_of({add})), from(2, frame_of({add})),
+                     from(0, frame_of({join})), from(2, frame_of({join})), from_all(two)}));
   corpus.add(
       "negotiator", "evicted",
       joined({numbers({1}), from(0, two), from(1, two), from(2, two), from(0, frame_of({known}))}));

@@ -1,5 +1,6 @@
 // Two ranks that read the same frames decide the same, whatever the frames say.
 #include "core/negotiate/negotiator.h"
+#include "core/plan/fusion.h"
 #include "fuzz/input.h"
 
 namespace ciranda::fuzz {
@@ -11,8 +12,12 @@ bool same(const Response& a, const Response& b) {
   const auto text = [](const Response& response) {
     return response.error.has_value() ? response.error->text : std::string();
   };
+  const auto changed = [](const Response& response) {
+    return response.changed ? response.changed->ranks : std::vector<Rank>();
+  };
   return a.verdict == b.verdict && a.index == b.index && a.cache_id == b.cache_id &&
-         a.contributions == b.contributions && text(a) == text(b);
+         a.contributions == b.contributions && a.joined == b.joined &&
+         a.last_joined == b.last_joined && changed(a) == changed(b) && text(a) == text(b);
 }
 
 void run(Input input) {
@@ -29,7 +34,14 @@ void run(Input input) {
     const Status status = one.handle_frame(from, frame, tick, first);
     const Status again = other.handle_frame(from, frame, tick + 1, second);
     CIRANDA_ASSERT(status.ok() == again.ok() && first.size() == second.size());
-    for (std::size_t i = 0; i < first.size(); ++i) CIRANDA_ASSERT(same(first[i], second[i]));
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CIRANDA_ASSERT(same(first[i], second[i]));
+      if (first[i].verdict != Response::Verdict::kRun) continue;
+      for (const auto& [rank, contribution] : first[i].contributions)
+        CIRANDA_ASSERT(first[i].group->contains(rank));  // I18
+    }
+    CIRANDA_ASSERT(one.joined() == other.joined() && one.joined().size() < kRanks);  // I20
+    (void)plan_fusion(first, {});
     if (!status.ok()) {
       CIRANDA_ASSERT(status.error().text == again.error().text);
       return;
