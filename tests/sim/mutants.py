@@ -34,7 +34,11 @@ def link(folder: Path, suite: Suite, mutant: Mutant | None = None) -> Path:
     objects = [] if mutant is None else [_compile(folder, mutant)]
     for test in suite.tests:
         target = BUILD / "tests/CMakeFiles" / f"{Path(test).parts[0]}_tests.dir"
-        objects += sorted(target.glob(f"cpp/{test}.o"))
+        found = sorted(target.glob(f"cpp/{test}.o"))
+        # A test that was renamed leaves its object behind.
+        objects += [
+            o for o in found if (ROOT / "tests" / o.relative_to(target).with_suffix("")).is_file()
+        ]
     program = folder / "tests"
     libraries = (BUILD / "libciranda_core.a", *_LIBRARIES)
     _call([_COMPILER, *map(str, objects), *map(str, libraries), "-o", str(program)])

@@ -27,8 +27,8 @@ _OF_NEGOTIATION = (
     Mutant(
         "runs_when_one_rank_is_missing",
         "negotiate/negotiator.cc",
-        "if (op->contributed == size_) complete(*op, out);",
-        "if (op->contributed >= size_ - 1) complete(*op, out);",
+        "else if (attendance_.completes(*op))",
+        "else if (op->missing <= 1)",
     ),
     Mutant(
         "compares_no_specs",
@@ -39,25 +39,25 @@ _OF_NEGOTIATION = (
     Mutant(
         "ignores_that_a_rank_left",
         "negotiate/negotiator.cc",
-        "while (PendingOp* op = readiness_.oldest())",
-        "while (PendingOp* op = static_cast<PendingOp*>(nullptr))",
+        "if (op->group().contains(from))",
+        "if (false)",
     ),
     Mutant(
         "lets_the_departed_speak",
         "negotiate/negotiator.cc",
-        "if (has_left(from))",
+        "if (attendance_.has_left(from))",
         "if (false)",
     ),
     Mutant(
         "waits_for_the_departed",
-        "negotiate/negotiator.cc",
-        "if (!departed_.empty()) {",
-        "if (false) {",
+        "negotiate/attendance.cc",
+        "if (std::any_of(departed_.begin(), departed_.end(), is_member))",
+        "if (false)",
     ),
     Mutant(
         "takes_a_second_submission_for_the_first",
         "negotiate/negotiator.cc",
-        "} else if (op->contributions[rank].has_value()) {",
+        "} else if (op->contributions[member].has_value()) {",
         "} else if (false) {",
     ),
     Mutant(
@@ -68,14 +68,14 @@ _OF_NEGOTIATION = (
     ),
     Mutant(
         "allows_a_root_beyond_the_last_rank",
-        "negotiate/negotiator.cc",
-        "if (op.spec->root >= size_) {",
-        "if (op.spec->root > size_) {",
+        "negotiate/fault.cc",
+        "|| op.group().contains(root)",
+        "|| root <= op.group().ranks.back() + 1",
     ),
     Mutant(
         "asks_the_wrong_submission_to_come_again",
         "negotiate/negotiator.cc",
-        "response.resubmit_token = request.contribution.token;",
+        "response.resubmit_token = token;",
         "",
     ),
     Mutant(
@@ -93,14 +93,14 @@ _OF_NEGOTIATION = (
     Mutant(
         "uses_an_evicted_number_again",
         "negotiate/response_cache.cc",
-        "by_id_.erase(oldest.id);",
-        "by_id_.erase(oldest.id);\n  next_id_ = oldest.id;",
+        "by_id_.erase(entry->id);",
+        "by_id_.erase(entry->id);\n  next_id_ = entry->id;",
     ),
     Mutant(
         "keeps_the_number_of_an_evicted_spec",
         "negotiate/response_cache.cc",
-        "by_id_.erase(oldest.id);\n  by_spec_.erase(oldest.spec.get());",
-        "by_id_.erase(oldest.id);",
+        "by_id_.erase(entry->id);\n  by_spec_.erase(entry->spec.get());",
+        "by_id_.erase(entry->id);",
     ),
     Mutant(
         "ignores_the_occurrence",
@@ -137,7 +137,7 @@ _OF_NEGOTIATION = (
     Mutant(
         "fuses_arena_tensors_of_two_operations",
         "plan/fusion.cc",
-        "if (spec.in_arena) return add_bucket(response, spec);",
+        "if (spec.in_arena) return add_bucket(position, response);",
         "",
     ),
     Mutant(
@@ -168,13 +168,13 @@ _OF_NEGOTIATION = (
         "reports_a_host_when_one_rank_is_missing",
         "negotiate/aggregator.cc",
         "if (complete(submitted)) complete_here_.push_back",
-        "if (submitted.ranks + 1 >= local_ranks().size()) complete_here_.push_back",
+        "if (submitted.ranks + 1 >= submitted.members) complete_here_.push_back",
     ),
     Mutant(
         "calls_ready_when_one_host_is_missing",
         "negotiate/aggregator.cc",
-        "if (++reported.hosts < hosts_.size()) return {};",
-        "if (++reported.hosts < hosts_.size() - 1) return {};",
+        "if (++reported.hosts < reported.with_members) return {};",
+        "if (++reported.hosts < reported.with_members - 1) return {};",
     ),
     Mutant(
         "lets_a_goodbye_overtake_what_was_said_before",
@@ -197,8 +197,132 @@ _OF_NEGOTIATION = (
     Mutant(
         "numbers_no_aggregated_run",
         "negotiate/negotiator.cc",
-        "Response& response = out.emplace_back();\n      response.index = next_index_++;",
-        "Response& response = out.emplace_back();\n      response.index = next_index_;",
+        "Response& response = out.emplace_back();\n  response.index = next_index_++;",
+        "Response& response = out.emplace_back();\n  response.index = next_index_;",
+    ),
+)
+
+
+_OF_GROUPS_AND_JOIN = (
+    Mutant(
+        "keeps_one_name_for_all_groups",
+        "negotiate/name_table.cc",
+        "try_emplace({group->id, std::string(name)})",
+        "try_emplace({kWorldGroup, std::string(name)})",
+    ),
+    Mutant(
+        "uses_the_number_of_a_removed_group_again",
+        "negotiate/group_table.cc",
+        "groups_.erase(at);",
+        "groups_.erase(at);\n  next_id_ = id;",
+    ),
+    Mutant(
+        "keeps_the_specs_of_a_removed_group",
+        "negotiate/negotiator.cc",
+        "cache_.evict_group(spec.removes);",
+        "",
+    ),
+    Mutant(
+        "removes_a_group_in_which_something_waits",
+        "negotiate/fault.cc",
+        "if (const PendingOp* other = pending.oldest_of(id))",
+        "if (const PendingOp* other = pending.oldest_of(id); false)",
+    ),
+    Mutant(
+        "adds_the_same_group_twice",
+        "negotiate/fault.cc",
+        "if (const auto same = groups.of_ranks(members))",
+        "if (const auto same = members.empty() ? groups.world() : nullptr)",
+    ),
+    Mutant(
+        "ends_what_a_departed_rank_has_no_part_in",
+        "negotiate/negotiator.cc",
+        "if (op->group().contains(from))",
+        "if (true)",
+    ),
+    Mutant(
+        "refuses_groups_without_a_departed_rank",
+        "negotiate/attendance.cc",
+        "if (std::any_of(departed_.begin(), departed_.end(), is_member))",
+        "if (!departed_.empty())",
+    ),
+    Mutant(
+        "does_not_go_on_when_a_rank_joins",
+        "negotiate/negotiator.cc",
+        "if (op != &join && attendance_.completes(*op))",
+        "if (false)",
+    ),
+    Mutant(
+        "waits_for_those_who_have_joined_before",
+        "negotiate/attendance.cc",
+        "if (!op.contributions[index] && !contains(joined_, rank))",
+        "if (!op.contributions[index])",
+    ),
+    Mutant(
+        "never_starts_again_after_a_join",
+        "negotiate/attendance.cc",
+        "joined_.clear();\n  is_full_ = true;",
+        "is_full_ = true;",
+    ),
+    Mutant(
+        "keeps_ranks_joined_when_one_leaves",
+        "negotiate/attendance.cc",
+        "departed_.push_back(rank);\n  joined_.clear();",
+        "departed_.push_back(rank);",
+    ),
+    Mutant(
+        "lets_a_joined_rank_submit",
+        "negotiate/attendance.cc",
+        "if (contains(joined_, from)) return refused",
+        "if (false) return refused",
+    ),
+    Mutant(
+        "takes_the_maximum_without_a_joined_rank",
+        "negotiate/fault.cc",
+        "return spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;",
+        "return true;",
+    ),
+    Mutant(
+        "gathers_without_a_joined_rank",
+        "negotiate/fault.cc",
+        "if (!joined.empty() && !goes_on_without(*op.spec))",
+        "if (false)",
+    ),
+    Mutant(
+        "does_not_say_who_takes_no_part",
+        "negotiate/negotiator.cc",
+        "response.joined = std::move(joined);",
+        "",
+    ),
+    Mutant(
+        "does_not_say_who_joined_last",
+        "negotiate/negotiator.cc",
+        "out.back().last_joined = from;",
+        "",
+    ),
+    Mutant(
+        "fuses_different_groups",
+        "plan/fusion.cc",
+        "if (op.group != response.group || op.joined",
+        "if (op.joined",
+    ),
+    Mutant(
+        "fuses_with_and_without_a_joined_rank",
+        "plan/fusion.cc",
+        "if (op.group != response.group || op.joined != response.joined)",
+        "if (op.group != response.group)",
+    ),
+    Mutant(
+        "does_not_say_whose_contributions_are_ready",
+        "negotiate/aggregator.cc",
+        "if (submitted.members < local_ranks().size())",
+        "if (false)",
+    ),
+    Mutant(
+        "reads_members_without_gaps",
+        "wire/messages.cc",
+        "next = rank + 1;\n  }\n}\n\nvoid read_spec",
+        "next = rank;\n  }\n}\n\nvoid read_spec",
     ),
 )
 
@@ -426,7 +550,12 @@ _OF_RING = (
 
 
 SUITES = (
-    Suite("negotiation", ("sim/*.cc",), _OF_NEGOTIATION, filter="*InEverySchedule"),
+    Suite(
+        "negotiation",
+        ("sim/*.cc",),
+        _OF_NEGOTIATION + _OF_GROUPS_AND_JOIN,
+        filter="*InEverySchedule",
+    ),
     Suite(
         "proof",
         (
