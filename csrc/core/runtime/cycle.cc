@@ -93,7 +93,7 @@ bool Cycle::tell() {
 }
 
 bool Cycle::publish() {
-  if (rank_.queue.empty() && !frames_.unsent()) return false;
+  if (rank_.queue.empty() && !frames_.unsent() && !dispatcher_.may_ask()) return false;
   if (failure_) {
     dispatcher_.finish_all(*failure_);  // it failed between a submitter's check and its push
     rank_.flags().waiters.ring();

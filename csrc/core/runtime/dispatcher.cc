@@ -80,11 +80,25 @@ BackendContext Dispatcher::backend_context(const Group& group) {
 // From submissions to requests
 
 void Dispatcher::take_submissions() {
+  const auto ask = [this](Submission& submission) {
+    ++unanswered_;
+    request(table_.insert(std::move(submission)), /*in_full=*/false);
+  };
+  for (; may_ask(); held_.pop_front()) ask(held_.front());
   rank_.queue.drain_into(drained_);
   for (Submission& submission : drained_) {
-    request(table_.insert(std::move(submission)), /*in_full=*/false);
+    if (held_.empty() && may_ask_for(submission)) {
+      ask(submission);
+    } else {
+      held_.push_back(std::move(submission));
+    }
   }
   drained_.clear();
+}
+
+bool Dispatcher::may_ask_for(const Submission& submission) const {
+  return !is_membership(submission.spec->kind) ||
+         negotiator_.in_flight(rank_.rank()) == unanswered_;
 }
 
 void Dispatcher::request(std::uint32_t token, bool in_full) {
@@ -136,6 +150,8 @@ Status Dispatcher::note_agreement(const Response& response) {
     return {};
   }
   const Contribution* own = contribution_of(response, rank_.rank());
+  if (own != nullptr) --unanswered_;
+  if (response.last_joined != kNoRank) rank_.queue.count_anew();
   Submission* submission = own != nullptr ? table_.find(own->token) : nullptr;
   if (response.changed) CIRANDA_TRY(change_groups(response, submission));
   // None: an error about something this rank has not submitted yet, or shut down meanwhile.
@@ -304,6 +320,7 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
 
 void Dispatcher::finish_all(const Error& why) {
   rank_.queue.drain_into(drained_);
+  for (Submission& submission : std::exchange(held_, {})) table_.insert(std::move(submission));
   for (Submission& submission : std::exchange(drained_, {})) table_.insert(std::move(submission));
   for (const std::uint32_t token : table_.tokens()) {
     finish(token, about(why, *table_.find(token)->spec));

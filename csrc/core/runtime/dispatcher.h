@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,8 +28,12 @@ class Dispatcher {
   Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExchange& frames,
              PeerWatch& peers);
 
-  // What waits in the queue is asked for with the next frame.
+  // What waits in the queue is asked for with the next frame. A change of membership, and what
+  // comes after it, is held until all ranks know what this rank asked for before: it may have to
+  // ask again (rule 9 of the protocol).
   void take_submissions();
+  // take_submissions() would ask for some of what is held.
+  bool may_ask() const { return !held_.empty() && may_ask_for(held_.front()); }
   // What all ranks agreed to, or disagreed about, in order. An error ends the World.
   Status handle(const std::vector<Response>& responses);
   // Lets the backends do what they can without waiting. True if that was anything.
@@ -41,7 +46,7 @@ class Dispatcher {
   // Everything that was submitted, sent or not.
   void finish_all(const Error& why);
 
-  bool empty() const { return table_.empty(); }
+  bool empty() const { return table_.empty() && held_.empty(); }
   std::vector<PendingOperation> pending() const;
   // As GroupBackends'.
   bool idle() const { return backends_.idle(); }
@@ -56,6 +61,7 @@ class Dispatcher {
   BackendContext backend_context(const Group& group);
   HostMemory host_memory();
   std::unique_ptr<RingBackend> ring();
+  bool may_ask_for(const Submission& submission) const;
   // Asks for an operation of the table; `in_full`: not by its number.
   void request(std::uint32_t token, bool in_full);
   Status note_agreement(const Response& response);
@@ -77,6 +83,8 @@ class Dispatcher {
   PeerWatch& peers_;
   TensorTable table_;
   std::vector<Submission> drained_;  // scratch
+  std::deque<Submission> held_;
+  std::size_t unanswered_ = 0;  // asked for, without a Response
   bool finished_any_ = false;
   GroupBackends backends_;
 };

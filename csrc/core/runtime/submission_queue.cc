@@ -85,6 +85,12 @@ void SubmissionQueue::release(const RequestSpec& spec) {
   names_of(spec.group).live[static_cast<std::size_t>(spec.kind)].erase(spec.name);
 }
 
+void SubmissionQueue::count_anew() {
+  const MutexLock lock(mutex_);
+  world_names_.unnamed_count.fill(0);
+  for (auto& [group, names] : other_names_) names.unnamed_count.fill(0);
+}
+
 void SubmissionQueue::forget(GroupId group) {
   const MutexLock lock(mutex_);
   other_names_.erase(group);

@@ -60,6 +60,8 @@ class SubmissionQueue {
   void close(const Error& why) EXCLUDES(mutex_);
   // The submission is finished: its name is free again.
   void release(const RequestSpec& spec) EXCLUDES(mutex_);
+  // All ranks begin to count unnamed operations anew, after a join.
+  void count_anew() EXCLUDES(mutex_);
   // The group is gone, and so are its names.
   void forget(GroupId group) EXCLUDES(mutex_);
 

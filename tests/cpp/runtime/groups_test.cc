@@ -286,6 +286,42 @@ TEST(Join, JoinedRanksAddZeros) {
   });
 }
 
+TEST(Join, UnnamedOperationsMeetAgainAfterwards) {
+  World world(3);
+  world.run([](Engine& engine) {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for (int batch = 0; batch <= (engine.rank() + epoch) % 3; ++batch) {
+        std::vector<float> tensor(5, 1.0f);
+        ASSERT_TRUE(reduce_over(engine, kWorldGroup, tensor).ok());
+      }
+      ASSERT_TRUE(engine.join().ok());
+      std::vector<float> all(5, 1.0f);
+      ASSERT_TRUE(reduce_over(engine, kWorldGroup, all).ok());
+      EXPECT_EQ(all.front(), 3.0f);
+    }
+  });
+}
+
+// With room for one known operation each is asked for by a number that may be another's by then.
+TEST(Join, ComesAfterWhatHasToBeAskedForAgain) {
+  World world(3, {.spin_ns = 0, .cache_entries = 1});
+  world.run([](Engine& engine) {
+    for (int epoch = 0; epoch < 50; ++epoch) {
+      std::vector<std::vector<float>> tensors(6, std::vector<float>(5, 1.0f));
+      std::vector<Handle> handles;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const std::size_t which = engine.rank() == 1 ? tensors.size() - 1 - i : i;
+        auto handle = allreduce(engine, tensors[which], {.name = std::to_string(which)});
+        ASSERT_TRUE(handle.ok());
+        handles.push_back(std::move(handle).value());
+      }
+      ASSERT_TRUE(engine.join().ok());
+      ASSERT_TRUE(engine.wait(handles).ok());
+      for (const auto& tensor : tensors) EXPECT_EQ(tensor.front(), 3.0f);
+    }
+  });
+}
+
 TEST(Join, BucketsAreReducedByThoseWhoAreThere) {
   World world(3);
   world.run([](Engine& engine) {
