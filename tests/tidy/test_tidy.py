@@ -101,6 +101,7 @@ PLANTS = [
     ),
     (rules.nothing_is_left_for_now, {"docs/a.md": "\nTODO" + "(now): finish"}, "docs/a.md:2"),
     (rules.every_core_file_has_a_test, {"csrc/core/base/a.cc": ""}, "no tests/cpp/base/a_test.cc"),
+    (rules.core_files_stay_short, {"csrc/core/base/a.h": "\n" * 401}, "a.h: 401 lines, at most"),
     (rules.no_file_is_dead, {"csrc/core/base/a.h": ""}, "nothing includes it"),
     (rules.no_file_is_dead, {"csrc/core/base/a.h": '#include "core/base/a.h"'}, "nothing includes"),
     (rules.no_file_is_dead, {"csrc/old/a.cc": ""}, "compiles no such place"),
@@ -133,6 +134,8 @@ PLANTS = [
 INNOCENT = {
     "pyproject.toml": PYPROJECT,
     "csrc/core/base/a.h": "// a std::mutex would throw; see /* getenv */\nint system_count(int x);",
+    "csrc/core/base/long.h": '#include "core/base/a.h"\n' + "\n" * 399,
+    "csrc/torch/long.cc": '#include "core/base/long.h"\n' + "\n" * 600,
     "csrc/core/base/a.cc": '#include "core/base/a.h"\nauto s = "a // b";  // std::thread\n',
     "csrc/core/transport/switchboard_thread.cc": '#include "core/base/a.h"\nstd::thread t(run);\n',
     "csrc/include/ciranda/core.h": "#include <vector>\n",
@@ -175,8 +178,18 @@ def test_every_rule_has_a_planted_violation() -> None:
     assert {rule for rule, _, _ in PLANTS} == set(rules.RULES)
 
 
+def test_a_core_file_that_became_short_is_no_exception(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "csrc/core/base/a.h"
+    monkeypatch.setitem(rules.LONGER_CORE_FILES, path, "it was long")
+    assert rules.core_files_stay_short(plant(tmp_path / "long", {path: "\n" * 401})) == []
+    (violation,) = rules.core_files_stay_short(plant(tmp_path / "short", {path: "\n" * 400}))
+    assert "LONGER_CORE_FILES needs it no more" in violation
+
+
 def test_sizes_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints what is worth a second look; sizes fail nothing."""
+    """Prints what is worth a second look; only a file of core may not be longer."""
     with capsys.disabled():
         for path in PROJECT.under("", CPP | {".py"}):
             lines = PROJECT.text(path).count("\n")
