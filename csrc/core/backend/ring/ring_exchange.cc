@@ -47,9 +47,9 @@ Result<bool> RingExchange::advance(RingOperation& op, RingChannel& channel) {
   bool moved = false;
   for (bool more = true; more; moved |= more) {
     const auto sent = send(op, channel);
-    if (!sent) return sent;
+    if (!sent) return sent.error();
     const auto received = receive(op, channel);
-    if (!received) return received;
+    if (!received) return received.error();
     more = sent.value() || received.value();
   }
   return moved;
@@ -119,7 +119,7 @@ Result<bool> RingExchange::receive(RingOperation& op, RingChannel& channel) {
     }
     bool complete = false;
     const auto read = read_message(op, channel, receive, complete);
-    if (!read) return read;
+    if (!read) return read.error();
     moved |= read.value();
     if (!complete || channel.sends < receive.after_sends) break;
     op.make_chunks(channel, receive.after_chunks);
