@@ -2,7 +2,7 @@
 
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -411,11 +411,18 @@ void GradientReducer::synchronize_foreign() {
   for (const auto& [number, owner] : owners) owner->synchronize_own();
 }
 
-// Collective, blocking.
+// The largest `mine` of the ranks, from 0 to kPlace. By a sum, to which ranks that have joined add
+// zeros. Collective, blocking.
 int GradientReducer::most_of_ranks(int mine, const char* what) {
-  const at::Tensor number = at::full({1}, mine, at::TensorOptions(c10::ScalarType::Int));
-  allreduce(number, number, {.name = options_.name + "/" + what, .op = ReduceOp::kMax});
-  return *number.const_data_ptr<std::int32_t>();
+  constexpr auto kNumbers = static_cast<std::int64_t>(Gradients::kPlace) + 1;
+  const at::Tensor ranks_with = at::zeros({kNumbers}, at::TensorOptions(c10::ScalarType::Int));
+  auto* const counts = ranks_with.mutable_data_ptr<std::int32_t>();
+  counts[mine] = 1;
+  allreduce(ranks_with, ranks_with,
+            {.name = options_.name + "/" + what, .op = ReduceOp::kSum, .group = options_.group});
+  std::int64_t most = kNumbers - 1;
+  while (most > 0 && counts[most] == 0) --most;
+  return static_cast<int>(most);
 }
 
 // If there is anything to reduce on any rank. Collective, blocking.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -182,7 +182,7 @@ class GradientReducer:
     """
     Reduces the gradients of an optimizer's parameters.
     """
-    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool, share_parameters: bool) -> None:
+    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool, share_parameters: bool, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], rules: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
         ...
@@ -220,19 +220,23 @@ def abort(reason: str) -> None:
     """
     Ends the job for every rank with this reason.
     """
-def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str) -> int:
+def add_process_set(ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> int:
+    """
+    By all ranks; blocking. The number of the set.
+    """
+def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
-def allgather_bytes(mine: torch.Tensor, name: str) -> list[torch.Tensor]:
+def allgather_bytes(mine: torch.Tensor, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> list[torch.Tensor]:
     """
     Every rank's bytes, by rank, as they were sent. Blocking.
     """
-def allreduce(input: torch.Tensor, output: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> None:
+def allreduce(input: torch.Tensor, output: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
     """
     Blocking, for one tensor: no handle is made.
     """
-def allreduce_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> int:
+def allreduce_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
-def alltoall_async(input: torch.Tensor, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str) -> int:
+def alltoall_async(input: torch.Tensor, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def arena_allreduce_async(tensor: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex) -> int:
     ...
@@ -242,11 +246,11 @@ def backends() -> list:
     """
     What this build and this machine have; needs no World.
     """
-def barrier_async(name: str) -> int:
+def barrier_async(name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
-def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
+def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
-def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str) -> None:
+def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
     """
     Blocking, in place; of any layout and dtype.
     """
@@ -274,6 +278,10 @@ def instruction_set() -> str:
     ...
 def is_initialized() -> bool:
     ...
+def join() -> int:
+    """
+    By all ranks; blocking. The rank that joined last.
+    """
 def local_rank() -> int:
     ...
 def local_size() -> int:
@@ -290,9 +298,13 @@ def poll(handle: typing.SupportsInt | typing.SupportsIndex) -> bool:
     ...
 def rank() -> int:
     ...
-def reducescatter_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex) -> int:
+def reducescatter_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
-def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], obstacle: str = '') -> str:
+def remove_process_set(process_set: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    By all ranks; blocking.
+    """
+def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], obstacle: str = '', process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     ...
 def shutdown() -> None:
     """

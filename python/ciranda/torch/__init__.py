@@ -76,13 +76,19 @@ from ciranda.torch.ops import (  # noqa: E402
     grouped_allreduce_async_,
     grouped_reducescatter,
     grouped_reducescatter_async,
+    join,
     poll,
     reducescatter,
     reducescatter_async,
     synchronize,
 )
 from ciranda.torch.optimizer import DistributedOptimizer  # noqa: E402
-from ciranda.torch.process_sets import ProcessSet, global_process_set  # noqa: E402
+from ciranda.torch.process_sets import (  # noqa: E402
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 
 __all__ = [
     "Average",
@@ -94,6 +100,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -129,6 +136,7 @@ __all__ = [
     "grouped_reducescatter_async",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -139,6 +147,7 @@ __all__ = [
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

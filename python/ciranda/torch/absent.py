@@ -6,17 +6,13 @@ from typing import NoReturn
 
 from ciranda.errors import UnsupportedError
 
-_SETS = "there are no process sets but the global one: every operation takes all ranks"
 _TIMELINE = "set CIRANDA_TIMELINE=FILE before init() instead"
 
 NAMES = {
     "Adasum": "gradients are averaged or summed: pass op=Average or op=Sum",
     "SyncBatchNorm": "torch.nn.GroupNorm needs no statistics of other ranks",
-    "add_process_set": _SETS,
     "elastic": "a job ends with its first lost rank: save checkpoints and start it again",
     "is_homogeneous": "compare local_size() of all ranks with allgather() instead",
-    "join": "give every rank the same number of batches, as DistributedSampler does",
-    "remove_process_set": _SETS,
     "sparse_allreduce_async": "DistributedOptimizer reduces sparse gradients by itself",
     "start_timeline": _TIMELINE,
     "stop_timeline": _TIMELINE,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ciranda import _C
 from ciranda.torch import failure_report
+from ciranda.torch.process_sets import ProcessSet, add_process_set, forget_all
 
 _registered = False
 
@@ -15,17 +16,47 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job that the launcher started; without a launcher, a world of one rank.
 
     Blocks until every rank is there (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
-    effect; after shutdown() it joins anew. `comm` and `process_sets` exist for Horovod's scripts
-    and must be left alone.
+    effect; after shutdown() it joins anew. `process_sets`: ProcessSets that are added at once, the
+    same on every rank; or "dynamic" as in Horovod, which changes nothing, as sets may always be
+    added. `comm`: a list of all ranks or an mpi4py communicator of as many, which change nothing.
     """
     global _registered
-    if comm is not None or process_sets is not None:
-        raise ValueError("init: comm and process_sets are not supported yet; call init()")
+    static = _static_sets(process_sets)
+    was_there = _C.is_initialized()
     _C.init()
+    try:
+        _check_all_ranks(comm)
+    except ValueError:
+        if not was_there:
+            shutdown()
+        raise
     if not _registered:
         atexit.register(shutdown)
         _registered = True
     failure_report.install()
+    for process_set in static if not was_there else []:
+        add_process_set(process_set)
+
+
+def _static_sets(process_sets: Any) -> list[ProcessSet]:
+    if process_sets is None or process_sets == "dynamic":
+        return []
+    if not isinstance(process_sets, list | tuple) or not all(
+        isinstance(process_set, ProcessSet) for process_set in process_sets
+    ):
+        raise ValueError('init: process_sets must be a list of ProcessSet, or "dynamic"')
+    return list(process_sets)
+
+
+def _check_all_ranks(comm: Any) -> None:
+    if comm is None:
+        return
+    count = len(comm) if isinstance(comm, list | tuple) else comm.Get_size()
+    if count != _C.size():
+        raise ValueError(
+            f"init: comm has {count} of the {_C.size()} ranks; start with all of them, and pass "
+            "those that work together as process_sets=[ProcessSet([...])]"
+        )
 
 
 def shutdown() -> None:
@@ -34,6 +65,7 @@ def shutdown() -> None:
     Other ranks that still need this one get RankLostError. Called at interpreter exit by itself.
     """
     _C.shutdown()
+    forget_all()
 
 
 def is_initialized() -> bool:

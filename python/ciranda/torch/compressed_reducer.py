@@ -14,6 +14,7 @@ import torch
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch import ops
+from ciranda.torch.process_sets import ProcessSet
 
 NamedParameters = list[tuple[str, torch.Tensor]]
 
@@ -28,7 +29,9 @@ class CompressedReducer:
         predivide_factor: float,
         backward_passes_per_step: int,
         compression: Any,
+        process_set: ProcessSet,
     ) -> None:
+        self._process_set = process_set
         self._name = name
         self._op = op
         self._predivide_factor = predivide_factor
@@ -102,8 +105,12 @@ class CompressedReducer:
         self._hook_unfrozen()
         edited = self._op != ops.Average
         fresh = not all(self._is_reduced(parameter, edited) for _, parameter in self._parameters)
-        flag = torch.tensor([fresh], dtype=torch.uint8, device="cpu")
-        if ops.allreduce(flag, name=f"{self._name}/fresh", op=ops.Max).item():
+        # Sums, to which ranks that have joined add zeros.
+        flag = torch.tensor([fresh], dtype=torch.int32, device="cpu")
+        flag = ops.allreduce(
+            flag, name=f"{self._name}/fresh", op=ops.Sum, process_set=self._process_set
+        )
+        if flag.item():
             self._reduce_now()
 
     def _reduce_now(self) -> None:
@@ -118,8 +125,10 @@ class CompressedReducer:
 
     def _reduce(self) -> None:
         grads = [parameter.grad is not None for _, parameter in self._parameters]
-        used = torch.tensor(grads, dtype=torch.uint8, device="cpu")
-        used = ops.allreduce(used, name=f"{self._name}/used", op=ops.Max)
+        used = torch.tensor(grads, dtype=torch.int32, device="cpu")
+        used = ops.allreduce(
+            used, name=f"{self._name}/used", op=ops.Sum, process_set=self._process_set
+        )
         pending = []
         for (name, parameter), used_anywhere in zip(self._parameters, used.tolist(), strict=True):
             if not used_anywhere:
@@ -136,6 +145,7 @@ class CompressedReducer:
                 op=self._op,
                 prescale_factor=1.0 / self._predivide_factor,
                 postscale_factor=self._predivide_factor,
+                process_set=self._process_set,
             )
             pending.append((gradient, handle, context))
         for gradient, handle, context in pending:

@@ -11,7 +11,7 @@ import torch
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError, MismatchError
-from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
+from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
 
 def broadcast_parameters(
@@ -139,6 +139,11 @@ def _check_pickle(allow_pickle: bool, what: str) -> None:
         )
 
 
+def _listed(ranks: list[int]) -> str:
+    whole = ranks == list(range(len(ranks)))
+    return f"0 to {len(ranks) - 1}" if whole else ", ".join(map(str, ranks))
+
+
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
@@ -156,12 +161,13 @@ def broadcast_object(
     hosts only with TLS, or in a network that is said to be trusted). What somebody on the way has
     changed is an error.
     """
-    require_global(process_set)
+    members = number_of(process_set)
     label = f"broadcast_object.{name or 'noname'}"
     _check_pickle(allow_pickle, label)
-    if not 0 <= root_rank < _C.size():
+    ranks = process_set.ranks
+    if root_rank not in ranks:
         raise InvalidArgumentError(
-            f"{label}: root_rank {root_rank} is not a rank; ranks are 0 to {_C.size() - 1}"
+            f"{label}: root_rank {root_rank} is not a rank; ranks are {_listed(ranks)}"
         )
     at_root = _C.rank() == root_rank
     problem: Exception | None = None
@@ -173,17 +179,17 @@ def broadcast_object(
             problem = error
     # Each says who it takes for the root, in four bytes.
     root = torch.frombuffer(bytearray(root_rank.to_bytes(4, "little")), dtype=torch.uint8)
-    pieces = _C.allgather_bytes(torch.cat([root, encoded]), label)
+    pieces = _C.allgather_bytes(torch.cat([root, encoded]), label, members)
     roots = [int.from_bytes(piece[:4].numpy().tobytes(), "little") for piece in pieces]
-    for rank, its_root in enumerate(roots):
+    for rank, its_root in zip(ranks, roots, strict=True):
         if its_root != roots[0]:
             raise MismatchError(
-                f"{label}: the ranks differ in root_rank: rank 0 has {roots[0]}, rank {rank} has "
-                f"{its_root}; give the same on every rank"
+                f"{label}: the ranks differ in root_rank: rank {ranks[0]} has {roots[0]}, rank "
+                f"{rank} has {its_root}; give the same on every rank"
             )
     if problem is not None:
         raise problem
-    theirs = pieces[root_rank][4:]
+    theirs = pieces[ranks.index(root_rank)][4:]
     if not theirs.numel():
         raise InvalidArgumentError(f"{label}: rank {root_rank} could not send its object")
     return obj if at_root else _decode(theirs, allow_pickle)
@@ -196,7 +202,7 @@ def allgather_object(
     allow_pickle: bool = False,
 ) -> list[Any]:
     """Every rank's `obj`, by rank. Blocking. What may be sent: see broadcast_object()."""
-    require_global(process_set)
+    members = number_of(process_set)
     label = f"allgather_object.{name or 'noname'}"
     _check_pickle(allow_pickle, label)
     problem: Exception | None = None
@@ -205,10 +211,11 @@ def allgather_object(
         encoded = _encode(obj, allow_pickle, label)
     except Exception as error:
         problem = error
-    pieces = _C.allgather_bytes(encoded, label)
+    pieces = _C.allgather_bytes(encoded, label, members)
     if problem is not None:
         raise problem
-    failed = [rank for rank, piece in enumerate(pieces) if not piece.numel()]
+    by_rank = zip(process_set.ranks, pieces, strict=True)
+    failed = [rank for rank, piece in by_rank if not piece.numel()]
     if failed:
         raise InvalidArgumentError(f"{label}: ranks {failed} could not send their objects")
     return [_decode(piece, allow_pickle) for piece in pieces]

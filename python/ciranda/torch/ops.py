@@ -30,7 +30,7 @@ import torch
 
 from ciranda import _C
 from ciranda.torch.compression import Compression
-from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
+from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
 Average: int = _C.AVERAGE
 Sum: int = _C.SUM
@@ -155,23 +155,23 @@ def allreduce_async_(
 
 
 def _allreduced(
-    name: str, op: int, pre: float, post: float, *tensors: torch.Tensor
+    name: str, op: int, pre: float, post: float, members: int, *tensors: torch.Tensor
 ) -> list[torch.Tensor]:
     outputs = [_output_for(tensor) for tensor in tensors]
     if len(outputs) == 1:  # without a handle
-        _C.allreduce(tensors[0], outputs[0], name, op, pre, post)
+        _C.allreduce(tensors[0], outputs[0], name, op, pre, post, members)
     else:
-        _C.synchronize(_C.allreduce_async(list(tensors), outputs, name, op, pre, post))
+        _C.synchronize(_C.allreduce_async(list(tensors), outputs, name, op, pre, post, members))
     return outputs
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, name: str, op: int, pre: float, post: float, *tensors: torch.Tensor
+        ctx: Any, name: str, op: int, pre: float, post: float, members: int, *tensors: torch.Tensor
     ) -> Any:
-        ctx.arguments = (op, pre, post)
-        outputs = _allreduced(name, op, pre, post, *tensors)
+        ctx.arguments = (op, pre, post, members)
+        outputs = _allreduced(name, op, pre, post, members, *tensors)
         ctx.mark_non_differentiable(*_whole_numbers(outputs))
         return tuple(outputs)
 
@@ -180,7 +180,7 @@ class _Allreduce(torch.autograd.Function):
         def again(group: list[torch.Tensor]) -> Any:
             return _Allreduce.apply("", *ctx.arguments, *group)
 
-        return None, None, None, None, *_grads_of(ctx, grads, again)
+        return None, None, None, None, None, *_grads_of(ctx, grads, again)
 
 
 def allreduce(
@@ -198,10 +198,10 @@ def allreduce(
     Differentiable: the gradient is the same allreduce of the gradient. The tensor is multiplied by
     `prescale_factor` before and by `postscale_factor` after the sum.
     """
-    require_global(process_set)
+    members = number_of(process_set)
     packed, context = compression.compress(tensor)
     reduce = _Allreduce.apply if packed.requires_grad and torch.is_grad_enabled() else _allreduced
-    arguments = (name or "", _reduce_op(average, op), prescale_factor, postscale_factor)
+    arguments = (name or "", _reduce_op(average, op), prescale_factor, postscale_factor, members)
     (output,) = reduce(*arguments, packed)
     return compression.decompress(output, context)  # type: ignore[no-any-return]
 
@@ -216,9 +216,14 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """allreduce() in place; returns `tensor`."""
-    require_global(process_set)
     _C.allreduce(
-        tensor, tensor, name or "", _reduce_op(average, op), prescale_factor, postscale_factor
+        tensor,
+        tensor,
+        name or "",
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        number_of(process_set),
     )
     return tensor
 
@@ -234,7 +239,7 @@ def grouped_allreduce_async(
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
     """Starts grouped_allreduce(); one handle for the list."""
-    require_global(process_set)
+    members = number_of(process_set)
     outputs = [_output_for(t) for t in tensors]
     handle = _C.allreduce_async(
         list(tensors),
@@ -243,6 +248,7 @@ def grouped_allreduce_async(
         _reduce_op(average, op),
         prescale_factor,
         postscale_factor,
+        members,
     )
     return _keep(handle, _finish_with)
 
@@ -258,7 +264,7 @@ def grouped_allreduce_async_(
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
     """Starts grouped_allreduce_(); one handle for the list."""
-    require_global(process_set)
+    members = number_of(process_set)
     inputs = list(tensors)
     handle = _C.allreduce_async(
         inputs,
@@ -267,6 +273,7 @@ def grouped_allreduce_async_(
         _reduce_op(average, op),
         prescale_factor,
         postscale_factor,
+        members,
     )
     return _keep(handle, _finish_with)
 
@@ -285,11 +292,11 @@ def grouped_allreduce(
 
     Differentiable; the gradients are one request too.
     """
-    require_global(process_set)
+    members = number_of(process_set)
     packed = [compression.compress(tensor) for tensor in tensors]
     inputs = [tensor for tensor, _ in packed]
     reduce = _Allreduce.apply if _wants_grad(inputs) else _allreduced
-    arguments = (name or "", _reduce_op(average, op), prescale_factor, postscale_factor)
+    arguments = (name or "", _reduce_op(average, op), prescale_factor, postscale_factor, members)
     outputs = reduce(*arguments, *inputs)
     return [
         compression.decompress(output, context)
@@ -323,8 +330,8 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts broadcast(); the result is a new tensor."""
-    require_global(process_set)
-    handle = _C.broadcast_async([tensor], [_output_for(tensor)], root_rank, name or "")
+    members = number_of(process_set)
+    handle = _C.broadcast_async([tensor], [_output_for(tensor)], root_rank, name or "", members)
     return _keep(handle, _first)
 
 
@@ -335,22 +342,25 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts broadcast_()."""
-    require_global(process_set)
-    handle = _C.broadcast_async([tensor], [tensor], root_rank, name or "")
+    members = number_of(process_set)
+    handle = _C.broadcast_async([tensor], [tensor], root_rank, name or "", members)
     return _keep(handle, _first)
 
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str) -> Any:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str, process_set: ProcessSet
+    ) -> Any:
         ctx.root_rank = root_rank
-        return synchronize(broadcast_async(tensor, root_rank, name))
+        ctx.process_set = process_set
+        return synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        averaged = allreduce(grads[0].contiguous(), op=Average)
+        averaged = allreduce(grads[0].contiguous(), op=Average, process_set=ctx.process_set)
         at_root = ctx.root_rank == _C.rank()
-        return (averaged if at_root else torch.zeros_like(averaged)), None, None
+        return (averaged if at_root else torch.zeros_like(averaged)), None, None, None
 
 
 def broadcast(
@@ -359,13 +369,12 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The root's tensor, as a new tensor on every rank.
+    """The root's tensor, as a new tensor on every rank. `root_rank` is a rank of the job.
 
     Differentiable: the root's gradient is the average over the ranks, the others' is zero.
     """
     if tensor.requires_grad and torch.is_grad_enabled():
-        require_global(process_set)
-        return _Broadcast.apply(tensor, root_rank, name)  # type: ignore[no-any-return]
+        return _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
     return synchronize(broadcast_async(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
 
 
@@ -388,20 +397,28 @@ def allgather_async(
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: str | None, *tensors: torch.Tensor) -> Any:
-        outputs = synchronize(grouped_allgather_async(tensors, name))
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
+        ctx.process_set = process_set
+        outputs = synchronize(grouped_allgather_async(tensors, name, process_set))
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.mark_non_differentiable(*_whole_numbers(outputs))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        rows = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu")))
-        begins = rows[: _C.rank()].sum(0).tolist()
-        averages = _grads_of(ctx, grads, functools.partial(grouped_allreduce, op=Average))
-        return None, *(
-            None if average is None else average[begin : begin + count]
-            for average, begin, count in zip(averages, begins, ctx.rows, strict=True)
+        members = ctx.process_set
+        own = torch.tensor([ctx.rows], device="cpu")
+        rows = synchronize(allgather_async(own, process_set=members))
+        begins = rows[: members.rank()].sum(0).tolist()
+        average_of = functools.partial(grouped_allreduce, op=Average, process_set=members)
+        averages = _grads_of(ctx, grads, average_of)
+        return (
+            None,
+            None,
+            *(
+                None if average is None else average[begin : begin + count]
+                for average, begin, count in zip(averages, begins, ctx.rows, strict=True)
+            ),
         )
 
 
@@ -422,8 +439,8 @@ def grouped_allgather_async(
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
     """Starts grouped_allgather(); one handle for the list."""
-    require_global(process_set)
-    return _keep(_C.allgather_async(list(tensors), name or ""), _finish_with)
+    handle = _C.allgather_async(list(tensors), name or "", number_of(process_set))
+    return _keep(handle, _finish_with)
 
 
 def grouped_allgather(
@@ -432,9 +449,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """allgather() of a list as one request. Differentiable."""
-    require_global(process_set)
     if _wants_grad(tensors):
-        return list(_Allgather.apply(name, *tensors))
+        return list(_Allgather.apply(name, process_set, *tensors))
     return synchronize(grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
 
 
@@ -455,8 +471,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts alltoall(); synchronize() gives (output, received_splits), with or without splits."""
-    require_global(process_set)
-    handle = _C.alltoall_async(tensor, _splits(splits), name or "")
+    handle = _C.alltoall_async(tensor, _splits(splits), name or "", number_of(process_set))
     return _keep(
         handle,
         lambda outputs, rows: (outputs[0], torch.tensor(rows, dtype=torch.int32, device="cpu")),
@@ -465,16 +480,21 @@ def alltoall_async(
 
 class _Alltoall(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str) -> Any:
-        output, received = synchronize(alltoall_async(tensor, splits, name))
+    def forward(
+        ctx: Any, tensor: torch.Tensor, splits: Any, name: str, process_set: ProcessSet
+    ) -> Any:
+        output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
         ctx.received = received
+        ctx.process_set = process_set
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        output, _ = synchronize(alltoall_async(grads[0].contiguous(), ctx.received))
-        return output, None, None
+        grad = grads[0].contiguous()
+        back = alltoall_async(grad, ctx.received, process_set=ctx.process_set)
+        output, _ = synchronize(back)
+        return output, None, None, None
 
 
 def alltoall(
@@ -489,8 +509,7 @@ def alltoall(
     (output, received_splits). Differentiable: gradients travel back.
     """
     if tensor.requires_grad and torch.is_grad_enabled():
-        require_global(process_set)
-        output, received = _Alltoall.apply(tensor, splits, name)
+        output, received = _Alltoall.apply(tensor, splits, name, process_set)
     else:
         output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
     return output if splits is None else (output, received)
@@ -522,21 +541,27 @@ def reducescatter_async(
 class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, name: str | None, op: int, pre: float, post: float, *tensors: torch.Tensor
+        ctx: Any,
+        name: str | None,
+        op: int,
+        pre: float,
+        post: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
     ) -> Any:
-        ctx.scale = pre * post * (_C.size() if op == Sum else 1)
-        handle = grouped_reducescatter_async(
-            tensors, name, op, prescale_factor=pre, postscale_factor=post
-        )
+        ctx.process_set = process_set
+        ctx.scale = pre * post * (process_set.size() if op == Sum else 1)
+        handle = grouped_reducescatter_async(tensors, name, op, process_set, pre, post)
         outputs = synchronize(handle)
         ctx.mark_non_differentiable(*_whole_numbers(outputs))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        gathered = _grads_of(ctx, grads, grouped_allgather)
+        gather = functools.partial(grouped_allgather, process_set=ctx.process_set)
+        gathered = _grads_of(ctx, grads, gather)
         scaled = (None if grad is None else grad * ctx.scale for grad in gathered)
-        return None, None, None, None, *scaled
+        return None, None, None, None, None, *scaled
 
 
 def reducescatter(
@@ -568,9 +593,9 @@ def grouped_reducescatter_async(
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
     """Starts grouped_reducescatter(); one handle for the list."""
-    require_global(process_set)
+    members = number_of(process_set)
     handle = _C.reducescatter_async(
-        list(tensors), name or "", _scatter_op(op), prescale_factor, postscale_factor
+        list(tensors), name or "", _scatter_op(op), prescale_factor, postscale_factor, members
     )
     return _keep(handle, _finish_with)
 
@@ -585,11 +610,10 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """reducescatter() of a list as one request. Differentiable."""
-    require_global(process_set)
     packed = [compression.compress(tensor) for tensor in tensors]
     inputs = [tensor for tensor, _ in packed]
     if _wants_grad(inputs):
-        arguments = (name, _scatter_op(op), prescale_factor, postscale_factor)
+        arguments = (name, _scatter_op(op), prescale_factor, postscale_factor, process_set)
         outputs = _Reducescatter.apply(*arguments, *inputs)
     else:
         handle = grouped_reducescatter_async(
@@ -603,9 +627,20 @@ def grouped_reducescatter(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until every rank has called it."""
-    require_global(process_set)
-    _C.synchronize(_C.barrier_async(""))
+    """Blocks until every rank of the set has called it, or has joined."""
+    _C.synchronize(_C.barrier_async("", number_of(process_set)))
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more data: blocks until every rank has called it.
+
+    Meanwhile this rank adds zeros to the sums and averages of the others, which count it still;
+    what has no zero (Min, Max, Product, allgather, broadcast, alltoall, reducescatter) raises on
+    the ranks that call it. Gives the rank that joined last, on every rank. `device` is Horovod's,
+    and without meaning here.
+    """
+    del device
+    return _C.join()
 
 
 # --- arena -------------------------------------------------------------------------------------

@@ -26,10 +26,11 @@ from ciranda.torch.host_step import (
     obstacle_to_sharing,
 )
 from ciranda.torch.ops import Average
-from ciranda.torch.process_sets import ProcessSet, global_process_set, require_global
+from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
 # Distinguishes the optimizers of a process; every rank makes them in the same order.
-_numbers = itertools.count()
+# By process set, as each has names of its own: its members alone make optimizers of it.
+_numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
 
 
 class _Distributed:
@@ -427,7 +428,7 @@ def DistributedOptimizer(
     all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
     rank writes into a parameter, all see.
     """
-    require_global(process_set)
+    members = number_of(process_set)
     if isinstance(optimizer, _Distributed):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
     _C.check_options(
@@ -437,7 +438,7 @@ def DistributedOptimizer(
         raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
     positions = _group_positions(groups if groups is not None else num_groups, named)
-    name = f"DistributedOptimizer.{next(_numbers)}"
+    name = f"DistributedOptimizer.{next(_numbers[members])}"
     native = native_of(compression)
     demanded = demanded_by(shard_step, share_parameters)
 
@@ -454,19 +455,21 @@ def DistributedOptimizer(
         positions,
     ]
     why_not_shared = "there is one rank"
-    if _C.size() > 1:
+    if process_set.size() > 1:
         obstacle = obstacle_to_sharing(shard_step, optimizer, named, compression, share_parameters)
-        why_not_shared = _C.require_agreement(name, str(options), named, obstacle)
+        if process_set is not global_process_set:
+            obstacle = obstacle or "its ranks are a process set"
+        why_not_shared = _C.require_agreement(name, str(options), named, obstacle, members)
         if why_not_shared and demanded:
             raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
     shared = not why_not_shared
 
     reducer: Any
-    if _C.size() == 1:
+    if process_set.size() == 1:
         reducer = _NoReducer()
     elif native is None:
         reducer = CompressedReducer(
-            name, op, gradient_predivide_factor, backward_passes_per_step, compression
+            name, op, gradient_predivide_factor, backward_passes_per_step, compression, process_set
         )
     else:
         reducer = _C.GradientReducer(
@@ -481,6 +484,7 @@ def DistributedOptimizer(
             shared,
             shard_step != "host",
             share_parameters,
+            members,
         )
 
     inner_class: Any = type(optimizer)

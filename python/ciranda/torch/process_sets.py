@@ -1,41 +1,107 @@
-"""Process sets: so far the global one, which every collective takes by default."""
+"""Process sets: ranks that run operations among themselves."""
 
 from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
 
 from ciranda import _C
 
 
 class ProcessSet:
-    """A set of ranks; only `global_process_set` can be used yet."""
+    """Ranks of the job that run operations among themselves; add_process_set() makes it usable.
+
+    `ranks`: their numbers in the job, or an mpi4py communicator of them.
+    """
 
     process_set_id: int | None = None
+    mpi_comm: Any = None
 
-    def __init__(self, ranks: list[int] | None = None) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Any = None) -> None:
+        self._ranks: list[int] | None = None
+        if ranks is None:
+            return
+        if hasattr(ranks, "Get_group"):
+            self.mpi_comm = ranks
+            ranks = ranks.allgather(_C.rank())
+        self._ranks = sorted(int(rank) for rank in ranks)
+        if not self._ranks or len(set(self._ranks)) < len(self._ranks):
+            raise ValueError(f"ProcessSet: give ranks, each once, not {self._ranks}")
 
     @property
     def ranks(self) -> list[int]:
         """The ranks of the set, ascending."""
-        return list(range(_C.size())) if self._ranks is None else self._ranks
+        return list(range(_C.size())) if self._ranks is None else list(self._ranks)
 
     def size(self) -> int:
         """Ranks of the set."""
-        return len(self.ranks)
+        return _C.size() if self._ranks is None else len(self._ranks)
 
     def rank(self) -> int:
         """This rank's number within the set."""
-        return self.ranks.index(_C.rank())
+        if self._ranks is None:
+            return _C.rank()
+        if _C.rank() not in self._ranks:
+            raise ValueError(f"rank {_C.rank()} is no member of {self}")
+        return self._ranks.index(_C.rank())
 
     def included(self) -> bool:
         """Whether this rank belongs to the set."""
-        return _C.rank() in self.ranks
+        return self._ranks is None or _C.rank() in self._ranks
+
+    def __repr__(self) -> str:
+        ranks = "all" if self._ranks is None else self._ranks
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks})"
 
 
 global_process_set = ProcessSet()
 global_process_set.process_set_id = 0
+_added: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
-def require_global(process_set: ProcessSet) -> None:
-    """Refuses any other set in one sentence."""
-    if process_set is not global_process_set:
-        raise ValueError("process sets other than global_process_set are not supported yet")
+def number_of(process_set: ProcessSet) -> int:
+    """Under which the ranks know the set; a sentence where they do not."""
+    number = process_set.process_set_id
+    if number is None:
+        raise ValueError(
+            f"{process_set} is not known to the ranks; call add_process_set() on every rank, or "
+            "pass it to init(process_sets=[...])"
+        )
+    return number
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Makes a set of ranks usable. Every rank of the job calls it, in the same order; blocking.
+
+    Raises on every rank where the ranks mean different ones or the set is there already. Unlike in
+    Horovod, sets may be added whatever init() was told. All ranks of a set must be on one host.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        raise ValueError(f"add_process_set: {process_set} has been added already")
+    process_set.process_set_id = _C.add_process_set(process_set.ranks)
+    _added.add(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forgets a set. Every rank of the job calls it, in the same order; blocking.
+
+    False for the global set and for one that was not added. Raises on every rank while an operation
+    of the set is pending.
+    """
+    if process_set is global_process_set or process_set.process_set_id is None:
+        return False
+    _C.remove_process_set(process_set.process_set_id)
+    process_set.process_set_id = None
+    _added.discard(process_set)
+    return True
+
+
+def forget_all() -> None:
+    """After shutdown(): their numbers mean nothing any more."""
+    for process_set in list(_added):
+        process_set.process_set_id = None
+    _added.clear()

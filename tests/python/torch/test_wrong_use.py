@@ -141,11 +141,11 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
         ),
         "a process set": (
             lambda: hvd.allreduce(ones, process_set=hvd.ProcessSet([0])),
-            "process sets other than global_process_set are not supported yet",
+            "is not known to the ranks; call add_process_set() on every rank",
         ),
         "init of a part": (
             lambda: hvd.init(comm=[0]),
-            "init: comm and process_sets are not supported yet; call init()",
+            "init: comm has 1 of the 2 ranks; start with all of them",
         ),
         "poll of nothing": (
             lambda: hvd.poll(99),

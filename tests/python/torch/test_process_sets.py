@@ -1,0 +1,205 @@
+"""Horovod's process sets: ranks that run operations among themselves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+from ranks import run_ranks, values_of
+from torch import nn
+
+import ciranda.torch as hvd
+from ciranda.errors import MismatchError
+
+
+def everything_over_a_set() -> dict[str, Any]:
+    """On ranks 1 and 3 of 4."""
+    hvd.init()
+    odd = hvd.add_process_set([3, 1])
+    assert odd.ranks == [1, 3] and odd.size() == 2
+    if not odd.included():
+        return {}
+    rank = hvd.rank()
+    own = torch.tensor([float(rank)])
+    wanted = torch.tensor([float(rank)], requires_grad=True)
+    (hvd.allreduce(wanted, op=hvd.Sum, process_set=odd) * rank).sum().backward()
+    gathered = torch.full((odd.rank() + 1,), float(rank), requires_grad=True)
+    (hvd.allgather(gathered, process_set=odd) * torch.arange(1.0, 4.0)).sum().backward()
+    sent, received = hvd.alltoall(torch.tensor([1.0, 2.0, 3.0]) * rank, [1, 2], process_set=odd)
+    hvd.barrier(process_set=odd)
+    return {
+        "sum": hvd.allreduce(own, op=hvd.Sum, process_set=odd).item(),
+        "average": hvd.allreduce(own, process_set=odd).item(),
+        "in place": hvd.allreduce_(own.clone(), op=hvd.Max, process_set=odd).item(),
+        "grouped": [t.item() for t in hvd.grouped_allreduce([own, own * 2], process_set=odd)],
+        "gradient of sum": wanted.grad.item(),
+        "gathered": hvd.allgather(gathered.detach(), process_set=odd).tolist(),
+        "gradient of gather": gathered.grad.tolist(),
+        "from the root": hvd.broadcast(own, root_rank=3, process_set=odd).item(),
+        "all to all": [sent.tolist(), received.tolist()],
+        "scattered": hvd.reducescatter(
+            torch.tensor([1.0, 2.0, 3.0]), op=hvd.Sum, process_set=odd
+        ).tolist(),
+        "object": hvd.broadcast_object({"rank": rank}, root_rank=3, process_set=odd),
+        "objects": hvd.allgather_object(rank, process_set=odd),
+    }
+
+
+def test_every_collective_runs_among_the_members_alone() -> None:
+    outside, one, outside_too, three = values_of(run_ranks(everything_over_a_set, 4))
+    assert outside == outside_too == {}
+    for values, rank in ((one, 1), (three, 3)):
+        assert values["sum"] == 4 and values["average"] == 2 and values["in place"] == 3
+        assert values["grouped"] == [2, 4]
+        assert values["gradient of sum"] == 4  # the sum of both gradients
+        assert values["gathered"] == [1, 3, 3]
+        assert values["gradient of gather"] == ([1] if rank == 1 else [2, 3])
+        assert values["from the root"] == 3
+        assert values["object"] == {"rank": 3} and values["objects"] == [1, 3]
+    assert one["all to all"] == [[1, 3], [1, 1]]
+    assert three["all to all"] == [[2, 3, 6, 9], [2, 2]]
+    assert one["scattered"] == [2, 4] and three["scattered"] == [6]
+
+
+def sets_of_all_kinds() -> list[Any]:
+    low, high, alone = hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 2]), hvd.ProcessSet([2])
+    hvd.init(process_sets=[low, high, alone])
+    results: dict[int, float] = {}
+
+    def work(process_set: hvd.ProcessSet) -> None:
+        for _ in range(20):
+            total = hvd.allreduce(torch.ones(9), name="same", op=hvd.Sum, process_set=process_set)
+        results[process_set.process_set_id or 0] = total[0].item()
+
+    mine = [s for s in (high, hvd.global_process_set, low, alone) if s.included()]
+    threads = [threading.Thread(target=work, args=[process_set]) for process_set in mine]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ids = [low.process_set_id, high.process_set_id, alone.process_set_id]
+    hvd.shutdown()
+    gone = [low.process_set_id, high.process_set_id, alone.process_set_id]
+    hvd.init(process_sets="dynamic")
+    again = hvd.add_process_set(low)
+    return [ids, sorted(results.items()), gone, again.process_set_id]
+
+
+def test_static_overlapping_and_single_sets_work_from_several_threads_at_once() -> None:
+    zero, one, two = values_of(run_ranks(sets_of_all_kinds, 3))
+    assert zero == [[1, 2, 3], [[0, 3], [1, 2]], [None] * 3, 1]
+    assert one == [[1, 2, 3], [[0, 3], [1, 2], [2, 2]], [None] * 3, 1]
+    assert two == [[1, 2, 3], [[0, 3], [2, 2], [3, 1]], [None] * 3, 1]
+
+
+def said(action: Any) -> str:
+    try:
+        return f"nothing, but {action()}"
+    except (ValueError, MismatchError) as error:
+        return str(error)
+
+
+def what_is_refused() -> dict[str, Any]:
+    hvd.init()
+    first = hvd.add_process_set([0, 1])
+    found = {
+        "twice": said(lambda: hvd.add_process_set(hvd.ProcessSet([0, 1]))),
+        "all": said(lambda: hvd.add_process_set(range(3))),
+        "unknown rank": said(lambda: hvd.add_process_set([0, 7])),
+        "again": said(lambda: hvd.add_process_set(first)),
+        "none": said(lambda: hvd.ProcessSet([])),
+        "another on each": said(lambda: hvd.add_process_set([hvd.rank()])),
+        "not added": said(lambda: hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([0]))),
+        "global": hvd.remove_process_set(hvd.global_process_set),
+        "never added": hvd.remove_process_set(hvd.ProcessSet([0])),
+    }
+    if hvd.rank() == 2:
+        found["outside"] = said(lambda: hvd.allreduce(torch.ones(1), process_set=first))
+    handle = None
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(torch.ones(1), name="late", process_set=first)
+    found["pending"] = said(lambda: hvd.remove_process_set(first))
+    if hvd.rank() == 1:
+        handle = hvd.allreduce_async(torch.ones(1), name="late", process_set=first)
+    if handle is not None:
+        hvd.synchronize(handle)
+    found["removed"] = hvd.remove_process_set(first)
+    found["after"] = said(lambda: hvd.allreduce(torch.ones(1), process_set=first))
+    found["goes on"] = hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+    return found
+
+
+def test_what_cannot_be_is_one_sentence_on_every_rank_and_the_job_goes_on() -> None:
+    all_found = values_of(run_ranks(what_is_refused, 3))
+    for found in all_found:
+        assert "unique" in found["twice"] and "unique" in found["all"]
+        assert "7" in found["unknown rank"]
+        assert "has been added already" in found["again"]
+        assert "give ranks, each once" in found["none"]
+        assert "rank 0 has" in found["another on each"] and "rank 2 has" in found["another on each"]
+        assert "call add_process_set() on every rank" in found["not added"]
+        assert found["global"] is found["never added"] is False
+        assert "late" in found["pending"]
+        assert found["removed"] is True
+        assert "is not known to the ranks" in found["after"]
+        assert found["goes on"] == 3
+    assert "rank 2 is no member of process set 1" in all_found[2]["outside"]
+
+
+def many_sets() -> list[int]:
+    hvd.init()
+    counts = []
+    for i in range(200):
+        process_set = hvd.add_process_set([0, 2])
+        if process_set.included():
+            hvd.allreduce(torch.ones(100), process_set=process_set)
+        hvd.remove_process_set(process_set)
+        if i in (20, 199):
+            counts.append(len(os.listdir("/proc/self/fd")))
+    return counts
+
+
+def test_removed_sets_leave_no_descriptor() -> None:
+    for before, after in values_of(run_ranks(many_sets, 3)):
+        assert after <= before
+
+
+def gan() -> list[float]:
+    """Ranks 0 and 1 train one model, ranks 2 and 3 another one."""
+    left, right = hvd.ProcessSet([0, 1]), hvd.ProcessSet([2, 3])
+    hvd.init(process_sets=[left, right])
+    mine = left if left.included() else right
+    torch.manual_seed(mine.ranks[0])
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        named_parameters=model.named_parameters(),
+        process_set=mine,
+    )
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(5):
+        batch = torch.randn(8, 6, generator=generator).chunk(2)[mine.rank()]
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+
+def alone(seed: int) -> torch.Tensor:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(8, 6, generator=generator)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_two_optimizers_over_disjoint_sets_train_as_two_processes() -> None:
+    trained = [torch.tensor(values) for values in values_of(run_ranks(gan, 4))]
+    for rank, seed in enumerate((0, 0, 2, 2)):
+        torch.testing.assert_close(trained[rank], alone(seed), rtol=1e-5, atol=1e-6)
