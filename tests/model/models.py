@@ -1,0 +1,101 @@
+"""What is checked: each model with each of its programs, and mistakes that must be found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Programs of a model (see its .pml) that have fewer states than it takes to compile them well.
+SMALL = 300_000
+
+
+@dataclass(frozen=True)
+class Program:
+    model: str
+    name: str
+    states: int  # about; decides how the checker is compiled
+    soak: bool = False
+
+
+@dataclass(frozen=True)
+class Mistake:
+    model: str
+    number: int
+    program: str  # the smallest that finds it
+    sentence: str
+
+
+PROGRAMS = (
+    Program("seat", "async", 276_000),
+    Program("seat", "leaves", 163_000),
+    Program("seat", "computes", 21_000),
+    Program("seat", "threads", 328_000),
+    Program("seat", "submitters", 82_000),
+    Program("seat", "submitter", 1_050_000),
+    Program("seat", "rounds", 419_000),
+    Program("seat", "far", 128_000),
+    Program("seat", "visitor", 20_000),
+    Program("seat", "polls", 696_000),
+    Program("seat", "poll_calls", 1_400),
+    Program("seat", "full", 8_860_000, soak=True),
+    Program("seat", "full_computes", 2_150_000),
+    Program("seat", "overlap", 91_000),
+    Program("seat", "overlap_waits", 2_620_000),
+    Program("seat", "three", 1_170_000),
+    Program("seat", "three_wait", 9_100_000, soak=True),
+    Program("seat", "shuts_down", 495_000),
+    Program("seat", "shutdown_pending", 393_000),
+    Program("seat", "shutdown_computes", 20_000),
+    Program("seat", "shutdown_threads", 828_000),
+    Program("seat", "shutdown_alone", 6_300),
+    Program("seat", "shutdown_unread", 1_100),
+    Program("seat", "shutdown_late", 1_680_000),
+    Program("seat", "shutdown_full", 2_260_000),
+    Program("seat", "failure", 53_000),
+    Program("seat", "failure_computes", 19_000),
+    Program("seat", "failure_here", 1_090_000),
+)
+
+MISTAKES = (
+    Mistake("seat", 1, "computes", "ring_all() has no fence, so it may miss who has just slept"),
+    Mistake("seat", 2, "computes", "a cycle that moved something rings no peer"),
+    Mistake("seat", 3, "far", "a completion rings no thread of the own rank"),
+    Mistake("seat", 4, "computes", "who publishes on the way out rings no peer"),
+    Mistake("seat", 5, "submitters", "who has published on the way out does not look again"),
+    Mistake("seat", 6, "computes", "no fence between the push and try_lock"),
+    Mistake("seat", 7, "computes", "no fence between the unlock and the look at the queue"),
+    Mistake("seat", 10, "computes", "no second look between the announcement and the sleep"),
+    Mistake("seat", 11, "computes", "the announcement comes after the second look"),
+    Mistake("seat", 12, "computes", "the ticket is taken after the second look"),
+    Mistake("seat", 13, "leaves", "the peers' `drivers` are read before the announcement"),
+    Mistake("seat", 14, "submitter", "the queue is not looked at before the sleep"),
+    Mistake("seat", 15, "computes", "a waiter does not call on the ranks that it is stuck on"),
+    Mistake("seat", 16, "leaves", "a driver looks for sleepers before it lowers `drivers`"),
+    Mistake("seat", 17, "leaves", "a driver leaves without a last look"),
+    Mistake("seat", 18, "leaves", "the last look overlooks a frame that was not read"),
+    Mistake("seat", 19, "rounds", "the last look overlooks an operation that runs"),
+    Mistake("seat", 20, "full", "the last look overlooks a frame that was not sent"),
+    Mistake("seat", 25, "poll_calls", "poll() calls on nobody"),
+    Mistake("seat", 26, "polls", "poll() does not look at the queue after it had the seat"),
+    Mistake("seat", 27, "visitor", "a visitor does not look at the queue after it had the seat"),
+    Mistake("seat", 30, "leaves", "the eventfd is read after the work instead of before"),
+    Mistake("seat", 31, "computes", "the background thread does not look at the queue at the end"),
+    Mistake("seat", 40, "failure", "the alarm is rung before the failure is recorded"),
+    Mistake("seat", 41, "failure", "the alarm wakes no waiter"),
+    Mistake("seat", 43, "failure_computes", "the alarm wakes no background thread"),
+    Mistake("seat", 50, "overlap", "with overlap, submit() does not wake the background thread"),
+    Mistake("seat", 51, "overlap_waits", "with overlap, a driver leaves and nobody listens"),
+    Mistake("seat", 52, "overlap_waits", "with overlap, a driver does not look after it listens"),
+    Mistake("seat", 53, "overlap", "the background thread does not look after it listens"),
+    Mistake("seat", 60, "shutdown_computes", "shutdown() calls on nobody to finish what runs"),
+    Mistake("seat", 61, "shutdown_threads", "the queue is closed after what is in it was ended"),
+    Mistake("seat", 62, "shutdown_alone", "what shutdown() ends wakes nobody of the own rank"),
+    Mistake("seat", 63, "shutdown_pending", "what comes before the own goodbye is not read"),
+    Mistake("seat", 64, "shuts_down", "the goodbye rings nobody"),
+    Mistake("seat", 65, "shutdown_unread", "shutdown() calls on nobody for room in the log"),
+    Mistake("seat", 66, "shutdown_late", "who reads no further does not ring those without room"),
+    Mistake("seat", 67, "shutdown_computes", "shutdown() does not wake the thread that it joins"),
+    Mistake("seat", 70, "full_computes", "a rank without room in the log does not listen"),
+    Mistake("seat", 71, "full_computes", "a rank without room does not try again after it listens"),
+    Mistake("seat", 72, "full_computes", "a rank without room calls on nobody"),
+    Mistake("seat", 74, "full_computes", "a rank without room does not ask itself to read"),
+)

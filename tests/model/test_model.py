@@ -1,0 +1,86 @@
+"""Can anybody sleep for ever? Models of the waits, of which spin tries every order of steps; and
+mistakes planted in them, each of which it must find."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .models import MISTAKES, PROGRAMS, SMALL, Mistake, Program
+
+HERE = Path(__file__).parent
+MEMORY_MB = 4_000
+DEPTH = 200_000
+TRAIL_LINES = 120
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("spin") is None, reason="no spin (Debian's package spin)"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc"),
+    pytest.mark.timeout(600),  # some search for 5 s, on a machine that may be busy
+    pytest.mark.slow,
+]
+
+
+def call(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def check(program: Program, folder: Path, mistake: int = 0) -> str:
+    """The trail to the first state in which somebody waits for ever, or "" if there is none."""
+    for source in HERE.glob("*.pml"):
+        shutil.copy(source, folder)
+    options = [f"-DPROGRAM={program.name}", f"-DMISTAKE={mistake}", f"{program.model}.pml"]
+    call(["spin", "-a", *options], folder)
+    # Compiling takes longer than the search, where that is short.
+    optimize = "-O0" if program.states < SMALL or mistake else "-O1"
+    flags = ["-w", optimize, "-DSAFETY", "-DNOFAIR", f"-DMEMLIM={MEMORY_MB}"]
+    call(["gcc", *flags, "-o", "pan", "pan.c"], folder)
+    searched = call(["./pan", f"-m{DEPTH}"], folder)
+    errors = re.search(r"errors: (\d+)", searched)
+    assert errors and "max search depth too small" not in searched, searched
+    if errors[1] == "0":
+        # Spin says so when it gave up: then nothing is proven.
+        assert "Search not completed" not in searched, searched
+        return ""
+    trail = call(["spin", "-t", "-p", *options], folder).splitlines()
+    return "\n".join([searched.splitlines()[0], *trail[-TRAIL_LINES:]])
+
+
+def find(model: str, name: str) -> Program:
+    return next(each for each in PROGRAMS if (each.model, each.name) == (model, name))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(each, id=f"{each.model}-{each.name}", marks=[pytest.mark.soak] * each.soak)
+        for each in PROGRAMS
+    ],
+)
+def test_nobody_waits_for_ever(program: Program, tmp_path: Path) -> None:
+    trail = check(program, tmp_path)
+    assert not trail, f"somebody waits for ever in {program.name} of {program.model}:\n{trail}"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: f"{each.model}-{each.number}")
+def test_a_planted_mistake_is_found(mistake: Mistake, tmp_path: Path) -> None:
+    trail = check(find(mistake.model, mistake.program), tmp_path, mistake.number)
+    assert trail, f"nobody waits for ever although {mistake.sentence}"
+
+
+@pytest.mark.parametrize("model", sorted({each.model for each in PROGRAMS}))
+def test_the_tables_are_whole(model: str) -> None:
+    text = (HERE / f"{model}.pml").read_text()
+    planted = {int(number) for number in re.findall(r"MISTAKE [!=]= (\d+)", text)} - {0}
+    listed = [each.number for each in MISTAKES if each.model == model]
+    assert planted == set(listed) and len(listed) == len(set(listed))
+    programs = re.findall(
+        r"^#\w+ PROGRAM == (\w+)$", (HERE / f"{model}_programs.pml").read_text(), re.M
+    )
+    assert programs == [each.name for each in PROGRAMS if each.model == model]
