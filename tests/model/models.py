@@ -53,6 +53,9 @@ PROGRAMS = (
     Program("seat", "failure", 53_000),
     Program("seat", "failure_computes", 19_000),
     Program("seat", "failure_here", 1_090_000),
+    Program("switchboard", "both", 565_000),
+    Program("switchboard", "callee_ends", 1_380_000),
+    Program("switchboard", "caller_ends", 1_250_000),
 )
 
 MISTAKES = (
@@ -98,4 +101,20 @@ MISTAKES = (
     Mistake("seat", 71, "full_computes", "a rank without room does not try again after it listens"),
     Mistake("seat", 72, "full_computes", "a rank without room calls on nobody"),
     Mistake("seat", 74, "full_computes", "a rank without room does not ask itself to read"),
+    Mistake("switchboard", 1, "both", "a connection is told of before it lies there"),
+    Mistake("switchboard", 2, "both", "a connection is not told of"),
+    Mistake("switchboard", 3, "callee_ends", "a call that failed is not told of"),
+    Mistake(
+        "switchboard", 4, "both", "the end of a call does not make the next order be looked at"
+    ),
+    Mistake("switchboard", 5, "both", "the thread does not wake for a caller"),
+    Mistake("switchboard", 6, "both", "the thread does not wake for an answer"),
+    Mistake(
+        "switchboard", 7, "both", "the eventfd is read after the looks at the end and at the orders"
+    ),
+    Mistake("switchboard", 8, "both", "the eventfd is read after the look at the end"),
+    Mistake("switchboard", 9, "callee_ends", "an order does not wake the thread"),
+    Mistake("switchboard", 10, "both", "take() reads the eventfd after it took what was there"),
+    Mistake("switchboard", 11, "both", "the thread is woken before it is told to end"),
+    Mistake("switchboard", 12, "both", "who joins the thread does not wake it"),
 )

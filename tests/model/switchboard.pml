@@ -1,0 +1,223 @@
+/* How two ranks of different hosts come to their links (csrc/core/transport/{switchboard,data_links,call,
+ * acceptor}): each has a thread that drives and a switchboard's thread. Rank 1 calls rank 0, twice (two
+ * streams); a switchboard has room for one call at a time, so that one order has to wait for the other.
+ *
+ * Checked: both threads of both ranks reach their end. -DPROGRAM, -DMISTAKE: as in seat.pml.
+ *
+ * What a mutex guards is one step: nobody waits for anything in there.
+ */
+#ifndef MISTAKE
+#define MISTAKE 0
+#endif
+#include "switchboard_programs.pml"
+
+#define LINKS 2
+#define ALL 3 /* a set of links is a mask */
+
+/* What is on the way of a call, by link. */
+mtype = { nothing, called, answered, proof, proven_by_both, hung_up, caller_gone };
+mtype wire[LINKS] = nothing;
+bit listening = 1;    /* rank 0's acceptor */
+
+bit orders_came[2];   /* an eventfd, readable */
+bit news[2];          /* the same; DataLinks::watched() */
+byte orders;          /* rank 1: Switchboard::orders_ */
+byte proven[2];       /* Switchboard::proven_ */
+bit failure[2];       /* Switchboard::failure_ */
+bit stopping[2];
+bit over[2];          /* the switchboard's thread has returned */
+bit gone[2];          /* the rank has ended, which rank 0 hears on another way; a caller is hung up on */
+
+/* --- the switchboard's thread ------------------------------------------------------------------- */
+
+/* Switchboard::deliver() */
+inline deliver(r, link) {
+#if MISTAKE == 1
+  news[r] = 1;
+  proven[r] = proven[r] | (1 << link);
+#elif MISTAKE == 2
+  proven[r] = proven[r] | (1 << link);
+#else
+  proven[r] = proven[r] | (1 << link);
+  news[r] = 1;
+#endif
+}
+
+/* Switchboard::place_calls(): one at a time (kCallsMax). */
+inline place_calls(r) {
+  atomic {
+    do
+    :: r == 1 && orders && calls == 0 ->
+      link = (orders & 1 -> 0 : 1);
+      orders = orders & ~(1 << link);
+      calls = calls | (1 << link);
+      wire[link] = (listening -> called : hung_up)
+    :: else -> break
+    od;
+    link = 0
+  }
+}
+
+/* Switchboard::serve_callers(), Acceptor::poll(): hears the first word and the proof. */
+inline serve_callers(r) {
+  do
+  :: atomic { link < LINKS && wire[link] == called -> wire[link] = answered; link++ }
+  :: atomic { link < LINKS && wire[link] == proof -> wire[link] = proven_by_both };
+    deliver(r, link);
+    link++
+  :: atomic { link < LINKS && wire[link] != called && wire[link] != proof -> link++ }
+  :: atomic { link == LINKS -> link = 0; break }
+  od
+}
+
+/* Switchboard::advance_calls(), Call::advance() */
+#define MINE(link) (calls & (1 << link))
+inline advance_calls(r) {
+  do
+  :: atomic { link < LINKS && MINE(link) && wire[link] == answered -> wire[link] = proof };
+    deliver(r, link);
+    end_call(r, link);
+    link++
+  :: atomic { link < LINKS && MINE(link) && wire[link] == hung_up -> failure[r] = 1 };
+#if MISTAKE != 3
+    news[r] = 1; /* Switchboard::fail() */
+#endif
+    end_call(r, link);
+    link++
+  :: atomic {
+      link < LINKS && !(MINE(link) && (wire[link] == answered || wire[link] == hung_up)) -> link++
+    }
+  :: atomic { link == LINKS -> link = 0; break }
+  od
+}
+
+inline end_call(r, link) {
+  calls = calls & ~(1 << link);
+#if MISTAKE != 4
+  orders_came[r] = 1 /* there is room for the next */
+#endif
+}
+
+#if MISTAKE == 5
+#define A_CALLER false
+#else
+#define A_CALLER (wire[0] == called || wire[0] == proof || wire[1] == called || wire[1] == proof)
+#endif
+#if MISTAKE == 6
+#define AN_ANSWER false
+#else
+#define AN_ANSWER ((calls & 1 && (wire[0] == answered || wire[0] == hung_up)) || \
+                   (calls & 2 && (wire[1] == answered || wire[1] == hung_up)))
+#endif
+
+/* Switchboard::run() */
+proctype switchboard(byte r) {
+  byte link, calls;
+  do
+  ::
+#if MISTAKE == 7 /* the eventfd is read after the look at what it was raised for */
+    if
+    :: stopping[r] -> break
+    :: else
+    fi;
+    place_calls(r);
+    orders_came[r] = 0;
+#elif MISTAKE == 8 /* the same, for the end alone */
+    if
+    :: stopping[r] -> break
+    :: else
+    fi;
+    orders_came[r] = 0;
+    place_calls(r);
+#else
+    orders_came[r] = 0;
+    if
+    :: stopping[r] -> break
+    :: else
+    fi;
+    place_calls(r);
+#endif
+    if
+    :: r == 0 -> serve_callers(r)
+    :: else -> advance_calls(r)
+    fi;
+    /* Switchboard::wait() */
+    (orders_came[r] || (r == 0 && A_CALLER) || (r == 1 && AN_ANSWER))
+  od;
+  atomic { /* its sockets are closed */
+    if
+    :: r == 0 -> listening = 0
+    :: else
+    fi;
+    do
+    :: link < LINKS ->
+      if
+      :: r == 0 && (wire[link] == called || wire[link] == answered || wire[link] == proof) ->
+        wire[link] = hung_up
+      :: r == 1 && (calls & (1 << link)) -> wire[link] = caller_gone
+      :: else
+      fi;
+      link++
+    :: else -> break
+    od;
+    link = 0
+  };
+  over[r] = 1
+}
+
+/* --- whoever drives ----------------------------------------------------------------------------- */
+
+proctype driver(byte r) {
+  byte links, wanted;
+  do
+  :: wanted != ALL -> /* DataLinks::find() of the next */
+    if
+    :: r == 1 -> /* Switchboard::call() */
+      orders = orders | (wanted + 1);
+#if MISTAKE != 9
+      orders_came[r] = 1
+#endif
+    :: else
+    fi;
+    wanted = (wanted << 1) | 1
+  :: wanted && links != ALL -> /* DataLinks::advance(), Switchboard::take() */
+#if MISTAKE == 10
+    links = links | proven[r];
+    news[r] = 0;
+#else
+    news[r] = 0;
+    links = links | proven[r];
+#endif
+    if
+    :: failure[r] -> break
+    :: !failure[r] && (links & wanted) != wanted -> /* epoll_wait() */
+      if
+      :: news[r]
+#if ENDS
+      :: r == 0 && gone[1] -> break /* who does not call either */
+#endif
+      fi
+    :: !failure[r] && (links & wanted) == wanted
+    fi
+  :: links == ALL -> break
+#if ENDS
+  :: r == MAY_END -> break /* an error elsewhere, or the program's end */
+#endif
+  od;
+  gone[r] = 1;
+  /* DataLinks::close_all(), ~Switchboard() */
+#if MISTAKE == 11
+  orders_came[r] = 1;
+  stopping[r] = 1;
+#elif MISTAKE == 12
+  stopping[r] = 1;
+#else
+  stopping[r] = 1;
+  orders_came[r] = 1;
+#endif
+  over[r]
+}
+
+init {
+  atomic { run switchboard(0); run switchboard(1); run driver(0); run driver(1) }
+}
