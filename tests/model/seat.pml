@@ -1,5 +1,5 @@
-/* The engine's seat: who drives a rank, who sleeps, and who wakes whom (csrc/core/runtime/engine,
- * transport/{doorbell,peer_bells,shm_log}). One host. tests/README.md, "Models", tells how to run it.
+/* The engine's seat: who drives a rank, who sleeps, and who wakes whom (csrc/core/runtime/{engine,seat,
+ * cycle,background_thread}, transport/{doorbell,peer_bells,shm_log}). One host. tests/README.md, "Models", tells how to run it.
  *
  * Checked: no reachable state in which some user thread is not through its program and nothing can
  * go on (an invalid end state of spin's). No wait has a timeout here, so a lost wake-up is such a state.
@@ -53,8 +53,8 @@ bit arrived;          /* bytes of another host, without which no operation ends 
 #endif
 
 /* --- of one process ----------------------------------------------------------------------------- */
-bit seat[RANKS];      /* Engine::seat_ is taken */
-byte wanted[RANKS];   /* Engine::seat_wanted_ */
+bit seat[RANKS];      /* Seat::mutex_ is taken */
+byte wanted[RANKS];   /* Seat::wanted_ */
 byte queue[RANKS];    /* SubmissionQueue */
 bit closed[RANKS];    /* SubmissionQueue::close() */
 bit stopping[RANKS];
@@ -65,7 +65,7 @@ bit departed[RANKS];  /* Negotiator: a goodbye was read */
 byte started[RANKS];  /* Backends: operations that were agreed */
 byte done[RANKS];     /* handles that are done, with or without an error */
 bit finished_any[RANKS];
-bit failed[RANKS];    /* Engine::failure_ */
+bit failed[RANKS];    /* Cycle::failure_ */
 bit ended[RANKS];     /* the background thread has returned */
 
 #define MIN(a, b) ((a) < (b) -> (a) : (b))
@@ -85,7 +85,7 @@ bit ended[RANKS];     /* the background thread has returned */
  * waits for this: a cycle that moves nothing changes nothing. */
 #define CAN_MOVE(r) (queue[r] || (record && !failed[r]) || (!failed[r] && (READABLE(r) || \
     (unsent[r] && ROOM) || (MAY_DO(r) & ~part[r]) || (UNFINISHED(r) & ENDS(r)))))
-/* Engine::blocked_on() */
+/* Cycle::blocked_on() */
 #if TWO_ROUNDS
 #define BLOCKED_ON(r, q) (UNFINISHED(r) & ~(part[q] & (part[q] >> 4 | ~(part[r] >> 4))))
 #define ENDS(r) (EVERY_PART(r) >> 4)
@@ -179,7 +179,7 @@ inline call_on(ranks) {
 
 /* --- a cycle, by whoever has the seat ----------------------------------------------------------- */
 
-/* Engine::publish_submissions(). The drain of the queue needs no step of its own: who pushes between
+/* Cycle::publish(). The drain of the queue needs no step of its own: who pushes between
  * it and the append finds the seat taken, as before. */
 inline publish(r) {
   d_step {
@@ -205,7 +205,8 @@ inline append(r) {
   fi
 }
 
-/* The log is full: the background thread of this rank listens, so that it appends when there is room,
+/* Cycle::ask_for_room(). The log is full: the background thread of this rank listens, so that it appends
+ * when there is room,
  * whoever drives meanwhile; and the ranks that have to make room are called, this one perhaps among them. */
 #if MISTAKE == 74
 #define NOT_SELF(q) (q != r)
@@ -237,7 +238,7 @@ inline ask_for_room(r) {
 #endif
 }
 
-/* Engine::read_log() and Negotiator::handle_frame(). One step: what is read changes this process
+/* Cycle::read_frames() and Negotiator::handle_frame(). One step: what is read changes this process
  * alone, and a reader that reads later reads at least as much. */
 inline read_log(r) {
   d_step {
@@ -312,7 +313,7 @@ inline advance(r) {
   }
 }
 
-/* Engine::fail() */
+/* Cycle::fail() */
 inline fail(r) {
 #if MISTAKE == 40 /* the alarm before the record */
   alarm(r);
@@ -345,7 +346,7 @@ inline alarm(r) {
   }
 }
 
-/* Engine::run_cycle(). `moved` tells whether something did. Up to three steps: what is published; what is
+/* Cycle::run(). `moved` tells whether something did. Up to three steps: what is published; what is
  * read and done; the bells. A cycle that finds nothing is one step: what it found missing at several
  * times was missing at the first of them (only a push comes later, and it is looked for after the
  * unlock). */
@@ -440,7 +441,7 @@ inline take_seat(r) {
 #define UNLOCK_AND_LOOK(r) atomic { seat[r] = 0; more = queue[r] != 0 }
 #endif
 
-/* After every unlock: publishes what was submitted while the seat was taken. */
+/* Seat::publish(), after every unlock: tells what was submitted while the seat was taken. */
 inline leave_loop(r) {
   do
   :: atomic { !more -> break }
@@ -505,7 +506,8 @@ inline push(r, ops) {
 #define ANNOUNCE(r) announced[r] = announced[r] | me; rung[r] = rung[r] & ~me
 #define WITHDRAW(r) announced[r] = announced[r] & ~me; rung[r] = rung[r] & ~me; looking = 0
 
-/* Engine::wait(). It spins before it sleeps; that is left out: a spin that finds something is a cycle
+/* Engine::wait(), Seat::sleep(). It spins before it sleeps; that is left out: a spin that finds
+ * something is a cycle
  * that comes later. */
 inline wait(r, ops) {
   if
@@ -567,7 +569,7 @@ inline wait(r, ops) {
   fi
 }
 
-/* Engine::blocked_on() */
+/* Cycle::blocked_on() */
 inline find_blockers(r, ranks) {
   q = 0; ranks = 0;
   do
@@ -582,7 +584,7 @@ inline find_blockers(r, ranks) {
   q = 0
 }
 
-/* The end of wait(), with the seat. A peer that announced its sleep and saw a driver counted on this
+/* Seat::leave() of a driver. A peer that announced its sleep and saw a driver counted on this
  * thread: either it sees that there is none and calls, or this look sees it sleep. */
 inline stop_driving(r) {
   moved = 0;
@@ -644,7 +646,7 @@ inline last_look(r) {
   }
 }
 
-/* Engine::poll(), again and again. A poll that would change nothing is left out. */
+/* Seat::poll(), again and again. A poll that would change nothing is left out. */
 #if MISTAKE == 25
 #define POLL_CALLS(r, q) false
 #else
@@ -837,7 +839,7 @@ proctype user(byte r; byte me; byte at) {
   od
 }
 
-/* Engine::background_loop() */
+/* BackgroundThread::loop(), Seat::run_until_idle() */
 proctype background(byte r) {
   LOCALS;
   /* epoll_wait(), and the read of the eventfd, which comes before the work: nobody needs this rank. */

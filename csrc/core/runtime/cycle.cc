@@ -100,7 +100,23 @@ bool Cycle::publish() {
     return true;
   }
   dispatcher_.take_submissions();
-  return frames_.send();
+  bool sent = frames_.send();
+  if (frames_.unsent()) sent = ask_for_room() || sent;
+  return sent;
+}
+
+// The log is full: this rank's background thread listens, so that it tells when there is room,
+// whoever drives meanwhile; and the ranks that have to make room are called. True if there was
+// some.
+bool Cycle::ask_for_room() {
+  rank_.flags().background_listens.store(1, std::memory_order_seq_cst);
+  yield_point();
+  const bool sent = frames_.send();  // what made room before that rang nobody
+  if (!frames_.unsent()) return sent;
+  std::vector<Rank> laggards;
+  frames_.lagging(laggards);
+  for (const Rank local : laggards) rank_.bells.call_on(local);
+  return sent;
 }
 
 bool Cycle::read_frames() {

@@ -75,6 +75,7 @@ class Cycle {
  private:
   bool over() const { return failure_.has_value() || retired_; }
   bool publish();
+  bool ask_for_room();
   bool read_frames();
   bool carry();
   bool advance();
