@@ -56,6 +56,10 @@ PROGRAMS = (
     Program("switchboard", "both", 565_000),
     Program("switchboard", "callee_ends", 1_380_000),
     Program("switchboard", "caller_ends", 1_250_000),
+    Program("meeting", "fine_or_one_dies", 12_000),
+    Program("meeting", "two_die", 38_000),
+    Program("meeting", "second_misfit", 7_900),
+    Program("meeting", "host_misfit", 12_000),
 )
 
 MISTAKES = (
@@ -117,4 +121,36 @@ MISTAKES = (
     Mistake("switchboard", 10, "both", "take() reads the eventfd after it took what was there"),
     Mistake("switchboard", 11, "both", "the thread is woken before it is told to end"),
     Mistake("switchboard", 12, "both", "who joins the thread does not wake it"),
+    Mistake(
+        "meeting", 1, "fine_or_one_dies", "a rank does not notice the end of its host's first rank"
+    ),
+    Mistake(
+        "meeting", 2, "fine_or_one_dies", "the first rank does not notice the end of another one"
+    ),
+    Mistake(
+        "meeting", 3, "fine_or_one_dies", "who looks for the first rank's socket looks for ever"
+    ),
+    Mistake("meeting", 4, "second_misfit", "the first rank lets in a rank that does not fit"),
+    Mistake(
+        "meeting", 5, "second_misfit", "the first rank tells nothing to a rank that does not fit"
+    ),
+    Mistake("meeting", 6, "host_misfit", "rank 0 lets in a host that does not fit"),
+    Mistake("meeting", 7, "host_misfit", "rank 0 tells nothing to a host that does not fit"),
+    Mistake("meeting", 8, "fine_or_one_dies", "rank 0 waits for ever for a host that has ended"),
+    Mistake(
+        "meeting",
+        9,
+        "fine_or_one_dies",
+        "a host does not notice that rank 0 has ended after it called",
+    ),
+    Mistake("meeting", 10, "fine_or_one_dies", "a host calls a rank 0 that has ended for ever"),
+    Mistake(
+        "meeting", 11, "fine_or_one_dies", "the first rank does not tell its host who is where"
+    ),
+    Mistake(
+        "meeting",
+        12,
+        "fine_or_one_dies",
+        "the first rank does not tell its host that the hosts have not met",
+    ),
 )
