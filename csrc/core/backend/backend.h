@@ -25,8 +25,8 @@ using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent
 
 // A FusedOp with this rank's memory: what a backend runs.
 struct Execution {
-  FusedOp op;  // its root is the index of a member
-  std::vector<Buffer> buffers = {};    // by member; empty for in_arena
+  FusedOp op;                        // its root is the index of a member
+  std::vector<Buffer> buffers = {};  // by member; empty for in_arena
   // in_arena: the bucket's memory, of each member on this host that has not joined, ascending.
   std::vector<std::byte*> arena = {};
   std::uint64_t arena_bytes = 0;
