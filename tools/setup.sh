@@ -54,7 +54,7 @@ links_sanitized() {
 # Asks for the thing itself, not for the package: it may have come in another way.
 have() {
   case $1 in
-    g++ | ccache | clang | clang-format | shellcheck | spin) command -v "$1" >/dev/null ;;
+    g++ | ccache | clang | clang-format | shellcheck | spin | tcc) command -v "$1" >/dev/null ;;
     clang-tidy) command -v run-clang-tidy >/dev/null ;;
     cmake) command -v cmake >/dev/null && at_least 3.25 "$(cmake --version | awk 'NR==1{print $3}')" ;;
     ninja-build) command -v ninja >/dev/null ;;
@@ -81,7 +81,7 @@ required=(g++ cmake ninja-build python3-venv python3-dev libssl-dev)
 optional=(ccache dataset-fashion-mnist libgloo-dev)
 for group in "$@"; do
   case $group in
-    test) required+=(libgtest-dev) optional+=(openmpi-bin iproute2 spin) ;;
+    test) required+=(libgtest-dev) optional+=(openmpi-bin iproute2 spin tcc) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
     fuzz) required+=(clang) optional+=(libclang-rt-dev) ;;
     bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;

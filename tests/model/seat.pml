@@ -1,5 +1,5 @@
-/* The engine's seat: who drives a rank, who sleeps, and who wakes whom (csrc/core/runtime/{engine,seat,
- * cycle,background_thread}, transport/{doorbell,peer_bells,shm_log}). One host. tests/README.md, "Models", tells how to run it.
+/* The engine's seat: who drives a rank, who sleeps, and who wakes whom (csrc/core/runtime/{engine,seat,cycle},
+ * transport/{doorbell,peer_bells,shm_log}). One host. tests/README.md, "Models", tells how to run it.
  *
  * Checked: no reachable state in which some user thread is not through its program and nothing can
  * go on (an invalid end state of spin's). No wait has a timeout here, so a lost wake-up is such a state.
@@ -42,8 +42,8 @@ byte rung[RANKS];     /* those of them for whom `rings` is not their ticket any 
 byte drivers[RANKS];  /* RankFlags::drivers */
 bit listens[RANKS];   /* RankFlags::background_listens */
 bit bell[RANKS];      /* the eventfd is readable */
-byte part[RANKS];     /* operations of which this rank has done what the others wait for (copied_in); in the
-                       * upper half, of which it has done what it can only after that (reduced) */
+byte part[RANKS];     /* operations of which this rank has done what the others wait for (copied_in); in
+                       * the upper half, of which it has done what it can only after that (reduced) */
 bit record;           /* the FailureRecord is written */
 #if FAR
 bit arrived;          /* bytes of another host, without which no operation ends on rank 0 */
@@ -205,9 +205,9 @@ inline append(r) {
   fi
 }
 
-/* Cycle::ask_for_room(). The log is full: the background thread of this rank listens, so that it appends
- * when there is room,
- * whoever drives meanwhile; and the ranks that have to make room are called, this one perhaps among them. */
+/* Cycle::ask_for_room(). The log is full: the background thread of this rank listens, so that it appends when there is room,
+ * whoever drives meanwhile; and the ranks that have to make room are called, this one perhaps among
+ * them. */
 #if MISTAKE == 74
 #define NOT_SELF(q) (q != r)
 #else
@@ -346,8 +346,8 @@ inline alarm(r) {
   }
 }
 
-/* Cycle::run(). `moved` tells whether something did. Up to three steps: what is published; what is
- * read and done; the bells. A cycle that finds nothing is one step: what it found missing at several
+/* Cycle::run(). `moved` tells whether something did. Up to three steps: what is published; what
+ * is read and done; the bells. A cycle that finds nothing is one step: what it found missing at several
  * times was missing at the first of them (only a push comes later, and it is looked for after the
  * unlock). */
 #define TO_PUBLISH(r) (queue[r] || unsent[r] || (record && !failed[r]))
@@ -501,13 +501,12 @@ inline push(r, ops) {
   }
 }
 
-/* Doorbell::announce(): the ticket and the announcement are one step. A ring in between finds no sleeper,
- * or wakes for nothing. */
+/* Doorbell::announce(): the ticket and the announcement are one step. A ring in between finds no
+ * sleeper, or wakes for nothing. */
 #define ANNOUNCE(r) announced[r] = announced[r] | me; rung[r] = rung[r] & ~me
 #define WITHDRAW(r) announced[r] = announced[r] & ~me; rung[r] = rung[r] & ~me; looking = 0
 
-/* Engine::wait(), Seat::sleep(). It spins before it sleeps; that is left out: a spin that finds
- * something is a cycle
+/* Engine::wait(), Seat::sleep(). It spins before it sleeps; that is left out: a spin that finds something is a cycle
  * that comes later. */
 inline wait(r, ops) {
   if
@@ -571,17 +570,19 @@ inline wait(r, ops) {
 
 /* Cycle::blocked_on() */
 inline find_blockers(r, ranks) {
-  q = 0; ranks = 0;
-  do
-  :: q < RANKS ->
-    if
-    :: q != r && BLOCKED_ON(r, q) -> ranks = ranks | (1 << q)
-    :: else
-    fi;
-    q++
-  :: else -> break
-  od;
-  q = 0
+  d_step {
+    q = 0; ranks = 0;
+    do
+    :: q < RANKS ->
+      if
+      :: q != r && BLOCKED_ON(r, q) -> ranks = ranks | (1 << q)
+      :: else
+      fi;
+      q++
+    :: else -> break
+    od;
+    q = 0
+  }
 }
 
 /* Seat::leave() of a driver. A peer that announced its sleep and saw a driver counted on this
@@ -624,7 +625,7 @@ inline stop_driving(r) {
 #endif
 #define COUNTS_ON_US(q) (announced[q] || listens[q])
 inline last_look(r) {
-  atomic {
+  d_step {
     if
 #if MISTAKE != 20
     :: unsent[r] -> bell[r] = 1 /* the background thread may have yielded its turn to this one */
@@ -789,17 +790,19 @@ inline shutdown(r) {
 }
 
 inline find_laggards(r, ranks) {
-  q = 0; ranks = 0;
-  do
-  :: q < RANKS ->
-    if
-    :: q != r && cursor[q] < cursor[r] -> ranks = ranks | (1 << q)
-    :: else
-    fi;
-    q++
-  :: else -> break
-  od;
-  q = 0
+  d_step {
+    q = 0; ranks = 0;
+    do
+    :: q < RANKS ->
+      if
+      :: q != r && cursor[q] < cursor[r] -> ranks = ranks | (1 << q)
+      :: else
+      fi;
+      q++
+    :: else -> break
+    od;
+    q = 0
+  }
 }
 
 /* --- the threads -------------------------------------------------------------------------------- */
@@ -839,7 +842,7 @@ proctype user(byte r; byte me; byte at) {
   od
 }
 
-/* BackgroundThread::loop(), Seat::run_until_idle() */
+/* BackgroundThread::loop() */
 proctype background(byte r) {
   LOCALS;
   /* epoll_wait(), and the read of the eventfd, which comes before the work: nobody needs this rank. */

@@ -192,7 +192,7 @@ inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1) }
 #define OVERLAP 1
 inline set_program() {
   SLOT(0, DO(SUBMIT, 1), DO(SUBMIT, 2), DO(WAIT, 1), DO(UNTIL, 2), END);
-  SLOT(1, DO(SUBMIT, 1), DO(UNTIL, 1), DO(SUBMIT, 2), END, END)
+  SLOT(1, DO(SUBMIT, 3), DO(UNTIL, 3), END, END, END)
 }
 inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1) }
 #endif
