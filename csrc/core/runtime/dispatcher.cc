@@ -222,13 +222,15 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
 
 // This rank has joined: it adds zeros to what the others reduce.
 Status Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
-  // In the arena of one host those who are there do it alone.
-  if (op.in_arena || !without_joined(op, *responses[op.members.front().response].spec)) return {};
+  if (!without_joined(op, *responses[op.members.front().response].spec)) return {};
   Execution execution{.op = std::move(op)};
-  std::uint64_t bytes = 0;
+  execution.op.root = kNoRank;  // only reductions go on
   for (const FusedOp::Member& member : execution.op.members) {
+    // In the arena of one host those who are there do it alone; it is counted here too.
+    if (execution.op.in_arena) break;
     const TensorSpec& tensor = responses[member.response].spec->tensors[member.tensor];
-    bytes = static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
     execution.buffers.push_back({.in_bytes = bytes, .out_bytes = bytes});
   }
   std::uint64_t all_bytes = 0;
