@@ -72,12 +72,10 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
         options.reduce_in_backward = options.reduce_in_backward || !engine_->one_host();
         return std::move(options);
       }()),
-      members_(engine_->group(options_.group)),
+      members_(members_of(options_.group, "DistributedOptimizer")),
       number_(next_number()),
       passes_(options_.backward_passes_per_step),
-      shared_step_(options_.shared_step) {
-  if (members_ == nullptr) (void)members_of(options_.group, "DistributedOptimizer");  // says so
-}
+      shared_step_(options_.shared_step) {}
 
 GradientReducer::~GradientReducer() {
   for (const Candidate& candidate : candidates_) candidate.owners->remove(this);

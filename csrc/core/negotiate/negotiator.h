@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -57,6 +58,13 @@ class Negotiator {
 
   // Ranks that sent kLeave, the first one first.
   const std::vector<Rank>& departed() const;
+  bool has_left(Rank rank) const {
+    return std::find(departed().begin(), departed().end(), rank) != departed().end();
+  }
+  // All of them.
+  bool have_left(std::span<const Rank> ranks) const {
+    return std::all_of(ranks.begin(), ranks.end(), [this](Rank rank) { return has_left(rank); });
+  }
 
  private:
   class Impl;

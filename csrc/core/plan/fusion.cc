@@ -8,10 +8,6 @@
 namespace ciranda {
 namespace {
 
-std::uint64_t payload_bytes(const TensorSpec& tensor) {
-  return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
-}
-
 // Ops under construction. `open_` holds the positions in `ops_` of those that may still grow.
 class Planner {
  public:
@@ -51,7 +47,7 @@ class Planner {
   void add_fused(std::uint32_t position, std::uint32_t tensor, const Response& response) {
     const RequestSpec& spec = *response.spec;
     const DType dtype = spec.tensors[tensor].dtype;
-    const std::uint64_t bytes = payload_bytes(spec.tensors[tensor]);
+    const std::uint64_t bytes = tensor_bytes(spec.tensors[tensor]);
     if (bytes > limits_.bytes_max) {
       start(response, dtype).members.push_back({position, tensor});
       return;

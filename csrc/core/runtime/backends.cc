@@ -88,24 +88,15 @@ void Backends::abort(const Error& why) {
 }
 
 const Error* Backends::broken() const {
-  const Error* why = nullptr;
-  each([&](const Backend& backend) { why = why != nullptr ? why : backend.broken(); });
-  return why;
+  return first_broken([this](auto fn) { each(fn); });
 }
 
 bool Backends::will_wake() const {
-  return !idle() && std::all_of(all_.begin(), all_.end(), [](const auto& backend) {
-    return backend->idle() || backend->will_wake();
-  });
+  return all_that_work_will_wake([this](auto fn) { each(fn); });
 }
 
 std::uint64_t Backends::look_again_ns() const {
-  std::uint64_t soonest = 0;
-  each([&](const Backend& backend) {
-    const std::uint64_t next = backend.look_again_ns();
-    if (next > 0) soonest = soonest > 0 ? std::min(soonest, next) : next;
-  });
-  return soonest;
+  return soonest_look_ns([this](auto fn) { each(fn); });
 }
 
 void Backends::abandon() noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -21,7 +22,35 @@ struct Operations {
   std::string gpu_refused;  // why no tensor of a GPU may be sent; empty: it may
 };
 
-// The backends of a World: shared memory always, the ring on several hosts, and each other one from
+// What several say together, of which `each` calls a function: those of a group, or of all groups.
+template <typename Each>
+const Error* first_broken(Each each) {
+  const Error* why = nullptr;
+  each([&](const auto& one) { why = why != nullptr ? why : one.broken(); });
+  return why;
+}
+template <typename Each>
+bool all_that_work_will_wake(Each each) {
+  bool works = false;
+  bool all_wake = true;
+  each([&](const auto& one) {
+    if (one.idle()) return;
+    works = true;
+    all_wake = all_wake && one.will_wake();
+  });
+  return works && all_wake;
+}
+template <typename Each>
+std::uint64_t soonest_look_ns(Each each) {  // 0: none
+  std::uint64_t soonest = 0;
+  each([&](const auto& one) {
+    const std::uint64_t next = one.look_again_ns();
+    if (next > 0) soonest = soonest > 0 ? std::min(soonest, next) : next;
+  });
+  return soonest;
+}
+
+// The backends of a group: shared memory always, the ring on several hosts, and each other one from
 // its first execution on. One thread at a time, as for a Backend.
 class Backends {
  public:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/relax_core.h"
 #include "core/base/yield_point.h"
 
 namespace ciranda {
@@ -12,14 +13,6 @@ namespace {
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Aggregator
-
-void relax_core() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -207,18 +200,11 @@ void Cycle::service_peer(int local) {
   if (!open.value()) peer_closed(local);
 }
 
-bool Cycle::departed(std::span<const Rank> ranks) const {
-  const std::vector<Rank>& gone = negotiator_.departed();
-  return std::all_of(ranks.begin(), ranks.end(), [&gone](Rank rank) {
-    return std::find(gone.begin(), gone.end(), rank) != gone.end();
-  });
-}
-
 void Cycle::peer_closed(int local) {
   peers_.forget(local);
   if (over()) return;
   take_what_arrived();  // its goodbye, if there is one, came before it closed the socket
-  if (failure_ || departed(rank_.global(local)) || frames_.leaving(local)) return;
+  if (failure_ || negotiator_.has_left(rank_.global(local)) || frames_.leaving(local)) return;
   fail(rank_.control.failed() ? rank_.control.failure() : peers_.lost(local));
 }
 
@@ -230,8 +216,8 @@ void Cycle::host_closed(int host, const Error& why) {
   if (failure_) return;
   const std::vector<Rank>& ranks = rank_.remote.hosts[static_cast<std::size_t>(host)];
   // Once rank 0 has left nothing can be agreed any more.
-  const bool nothing_follows = host == 0 && departed(ranks.front());
-  if (nothing_follows || departed(ranks)) return frames_.part_with(host);
+  const bool nothing_follows = host == 0 && negotiator_.has_left(ranks.front());
+  if (nothing_follows || negotiator_.have_left(ranks)) return frames_.part_with(host);
   if (rank_.control.failed()) return fail(rank_.control.failure());
   fail({.code = ErrorCode::kRankLost,
         .text = why.text + "; host " + std::to_string(host) + " is lost",
@@ -245,7 +231,7 @@ void Cycle::check_hosts_answer(std::uint64_t now_ns) {
     return host_closed(frames_.lost_host(), answers.error());
   }
   rank_.remote.links.each([&](const DataLink& link) {
-    if (failure_ || departed(link.peer)) return;
+    if (failure_ || negotiator_.has_left(link.peer)) return;
     const Status answers = ciranda::check_answers(link.stream.fd(), limit_ms);
     if (!answers) fail(peers_.lost_host(link, answers.error().text));
   });

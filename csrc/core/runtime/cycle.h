@@ -83,8 +83,6 @@ class Cycle {
   void take_what_arrived();
   void peer_closed(int local);
   void host_closed(int host, const Error& why);
-  bool departed(std::span<const Rank> ranks) const;
-  bool departed(Rank rank) const { return departed(std::span(&rank, 1)); }
   std::uint64_t patience_ns() const;
 
   RankContext& rank_;

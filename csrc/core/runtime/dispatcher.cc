@@ -225,16 +225,15 @@ Status Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) 
   if (!without_joined(op, *responses[op.members.front().response].spec)) return {};
   Execution execution{.op = std::move(op)};
   execution.op.root = kNoRank;  // only reductions go on
+  std::uint64_t all_bytes = 0;
   for (const FusedOp::Member& member : execution.op.members) {
     // In the arena of one host those who are there do it alone; it is counted here too.
     if (execution.op.in_arena) break;
-    const TensorSpec& tensor = responses[member.response].spec->tensors[member.tensor];
     const std::uint64_t bytes =
-        static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+        tensor_bytes(responses[member.response].spec->tensors[member.tensor]);
     execution.buffers.push_back({.in_bytes = bytes, .out_bytes = bytes});
+    all_bytes += bytes;
   }
-  std::uint64_t all_bytes = 0;
-  for (const Buffer& buffer : execution.buffers) all_bytes += buffer.in_bytes;
   const auto zeros = std::make_shared<std::vector<std::byte>>(all_bytes);
   std::byte* place = zeros->data();
   for (Buffer& buffer : execution.buffers) {

@@ -162,8 +162,7 @@ bool Engine::poll(const Handle& handle) {
 
 Status Engine::wait(std::span<const Handle> handles) {
   if (forked_.load()) return usable();
-  const auto done = [](const Handle& handle) { return handle->done(); };
-  if (!std::all_of(handles.begin(), handles.end(), done)) drive_until_done(handles);
+  if (!all_done(handles)) drive_until_done(handles);
   for (const Handle& handle : handles) {
     if (!handle->status().ok()) return handle->status();
   }

@@ -127,9 +127,7 @@ Status add_member_memory(const Response& response, std::size_t index, Rank self,
     default:
       break;
   }
-  const TensorSpec& tensor = response.spec->tensors[index];
-  const std::uint64_t bytes =
-      static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+  const std::uint64_t bytes = tensor_bytes(response.spec->tensors[index]);
   execution.buffers.push_back({.in = submission.inputs[index],
                                .out = submission.outputs[index],
                                .in_bytes = bytes,

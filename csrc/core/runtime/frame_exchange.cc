@@ -1,6 +1,5 @@
 #include "core/runtime/frame_exchange.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -119,18 +118,14 @@ const Error* FrameExchange::told_failure() const {
   return carrier_ && carrier_->told_failure() ? &*carrier_->told_failure() : nullptr;
 }
 
-bool FrameExchange::departed(std::span<const Rank> ranks) const {
-  const std::vector<Rank>& gone = negotiator_.departed();
-  return std::all_of(ranks.begin(), ranks.end(), [&gone](Rank rank) {
-    return std::find(gone.begin(), gone.end(), rank) != gone.end();
-  });
-}
-
 // Who puts a goodbye in order, or carries it there, may have left before.
 bool FrameExchange::carried_everything() const {
-  if (rank_.one_host()) return departed(rank_.rank());
-  if (carrier_) return carrier_->idle() && (carrier_->alone() || departed(rank_.local_ranks()));
-  return departed(rank_.rank()) || departed(0) || departed(rank_.global(0));
+  const auto left = [this](Rank rank) { return negotiator_.has_left(rank); };
+  if (rank_.one_host()) return left(rank_.rank());
+  if (carrier_) {
+    return carrier_->idle() && (carrier_->alone() || negotiator_.have_left(rank_.local_ranks()));
+  }
+  return left(rank_.rank()) || left(0) || left(rank_.global(0));
 }
 
 void FrameExchange::watched(std::vector<Watched>& out) const {

@@ -80,8 +80,6 @@ class FrameExchange {
 
  private:
   bool append(std::span<const std::byte> frame);
-  bool departed(std::span<const Rank> ranks) const;
-  bool departed(Rank rank) const { return departed(std::span(&rank, 1)); }
   Carrier::Deliver into_log();
 
   RankContext& rank_;

@@ -122,11 +122,11 @@ void GroupBackends::start(Execution execution) {
 }
 
 bool GroupBackends::advance() {
-  bool moved = !world_.resting() && world_.advance();
+  bool moved = world_.advance();
   bool any_removed = false;
   for (const auto& [id, other] : others_) {
     any_removed = any_removed || other->removed;
-    if (!other->backends.resting()) moved = other->backends.advance() || moved;
+    moved = other->backends.advance() || moved;
   }
   if (any_removed) drop_removed();
   return moved;
@@ -144,31 +144,16 @@ bool GroupBackends::resting() const {
   return resting;
 }
 
-// Nobody needs to look, as all that work will say so.
 bool GroupBackends::will_wake() const {
-  bool works = false;
-  bool all_wake = true;
-  each([&](const Backends& backends) {
-    if (backends.idle()) return;
-    works = true;
-    all_wake = all_wake && backends.will_wake();
-  });
-  return works && all_wake;
+  return all_that_work_will_wake([this](auto fn) { each(fn); });
 }
 
 const Error* GroupBackends::broken() const {
-  const Error* why = nullptr;
-  each([&](const Backends& backends) { why = why != nullptr ? why : backends.broken(); });
-  return why;
+  return first_broken([this](auto fn) { each(fn); });
 }
 
 std::uint64_t GroupBackends::look_again_ns() const {
-  std::uint64_t soonest = 0;
-  each([&](const Backends& backends) {
-    const std::uint64_t next = backends.look_again_ns();
-    if (next > 0) soonest = soonest > 0 ? std::min(soonest, next) : next;
-  });
-  return soonest;
+  return soonest_look_ns([this](auto fn) { each(fn); });
 }
 
 void GroupBackends::blocked_on(std::vector<Rank>& out) const {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "core/base/mutex.h"
 #include "core/negotiate/group.h"
@@ -11,7 +12,7 @@ namespace ciranda {
 // The groups that exist as far as this rank has been told, for who submits. Thread-safe.
 class GroupDirectory {
  public:
-  explicit GroupDirectory(Group world) : world_(std::make_shared<const Group>(std::move(world))) {}
+  explicit GroupDirectory(std::shared_ptr<const Group> world) : world_(std::move(world)) {}
 
   // Null where there is none of that number, or none any more.
   std::shared_ptr<const Group> find(GroupId id) const EXCLUDES(mutex_) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/base/device.h"
@@ -59,5 +61,10 @@ class Operation {
 };
 
 using Handle = std::shared_ptr<Operation>;
+
+inline bool all_done(std::span<const Handle> handles) {
+  return std::all_of(handles.begin(), handles.end(),
+                     [](const Handle& handle) { return handle->done(); });
+}
 
 }  // namespace ciranda

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "core/negotiate/group_table.h"
 #include "core/runtime/engine_options.h"
 #include "core/runtime/group_directory.h"
 #include "core/runtime/segment_table.h"
@@ -30,7 +30,7 @@ struct RankContext {
         options(std::move(how)),
         control(mesh.control.data(), mesh.size),
         bells(control, mesh),
-        groups(everybody(remote)),
+        groups(GroupTable(remote.size(), remote.hosts).world()),
         segments(mesh) {
     if (!options.timeline_path.empty()) {
       timeline = std::make_unique<Timeline>(options.timeline_path, rank());
@@ -69,14 +69,6 @@ struct RankContext {
   struct Counters {
     std::atomic<std::uint64_t> waiting_ns{0}, communicating_ns{0}, operations{0}, bytes{0};
   } counters;
-
- private:
-  static Group everybody(const RemoteMesh& remote) {
-    Group world{.ranks = std::vector<Rank>(static_cast<std::size_t>(remote.size())),
-                .hosts = remote.hosts};
-    std::iota(world.ranks.begin(), world.ranks.end(), 0);
-    return world;
-  }
 };
 
 }  // namespace ciranda

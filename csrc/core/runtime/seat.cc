@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/clock.h"
+#include "core/base/relax_core.h"
 #include "core/base/yield_point.h"
 
 namespace ciranda {
@@ -18,19 +19,6 @@ void locked_fence() {
 #if !defined(__x86_64__)
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
-}
-
-void relax_core() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-bool all_done(std::span<const Handle> handles) {
-  return std::all_of(handles.begin(), handles.end(),
-                     [](const Handle& handle) { return handle->done(); });
 }
 
 }  // namespace

@@ -150,5 +150,9 @@ std::string to_string(const TensorSpec& spec);
 
 // Elements of one tensor (1 for 0-dim, 0 if any dimension is 0). kAnyRows counts as 1.
 std::int64_t element_count(const Shape& shape);
+// Of check_limits()' tensors, so that it fits.
+inline std::uint64_t tensor_bytes(const TensorSpec& tensor) {
+  return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+}
 
 }  // namespace ciranda
