@@ -253,6 +253,8 @@ Status Dispatcher::without_joined(const FusedOp& op, const RequestSpec& spec) co
     what = "the ranks cannot share a step; pass shard_step=False to DistributedOptimizer";
   } else if (op.in_arena && !rank_.one_host()) {
     what = "gradients of several hosts cannot be reduced; give all ranks as many batches";
+  } else if (op.in_arena && op.backend == BackendId::kGloo) {
+    what = "Gloo cannot reduce gradients; leave them to our own backends";
   } else if (op.backend == BackendId::kNccl) {
     what = "tensors of GPUs cannot be reduced; give all ranks as many batches";
   } else {

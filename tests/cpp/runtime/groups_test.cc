@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/runtime/group_backends.h"
+#include "required.h"
 #include "runtime/world.h"
 
 namespace ciranda::testing {
@@ -283,6 +284,33 @@ TEST(Join, JoinedRanksAddZeros) {
     std::vector<float> all(5, 1.0f);
     ASSERT_TRUE(reduce_over(engine, kWorldGroup, all).ok());
     EXPECT_EQ(all.front(), 3.0f);
+  });
+}
+
+// Gloo knows nothing of reducing without a rank, as shared memory does.
+TEST(Join, GloosBucketsAreRefusedWithoutARank) {
+  if (const Status available = Backends::available(BackendId::kGloo); !available) {
+    CIRANDA_SKIP(available.error().text);
+  }
+  World world(2);
+  world.run([](Engine& engine) {
+    auto arena = engine.allocate_arena(4000);
+    const auto submit = [&] {
+      Submission bucket = bucket_in(arena.value(), 1000, {.name = "bucket"});
+      RequestSpec spec = *bucket.spec;
+      spec.backend = BackendId::kGloo;
+      bucket.spec = std::make_shared<const RequestSpec>(std::move(spec));
+      return engine.wait(engine.submit(std::move(bucket)).value());
+    };
+    ASSERT_TRUE(submit().ok());  // Gloo has been started
+    if (engine.rank() == 0) {
+      const Status refused = submit();
+      ASSERT_FALSE(refused.ok());
+      EXPECT_NE(refused.error().text.find("rank 1 has joined"), std::string::npos)
+          << refused.error().text;
+    }
+    ASSERT_TRUE(engine.join().ok());
+    EXPECT_TRUE(submit().ok());
   });
 }
 
