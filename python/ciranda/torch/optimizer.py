@@ -28,10 +28,6 @@ from ciranda.torch.host_step import (
 from ciranda.torch.ops import Average
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
-# Distinguishes the optimizers of a process; every rank makes them in the same order.
-# By process set, as each has names of its own: its members alone make optimizers of it.
-_numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
-
 
 class _Distributed:
     """What DistributedOptimizer adds to the user's optimizer class."""
@@ -427,8 +423,15 @@ def DistributedOptimizer(
     share_parameters: with a shared step, the ranks of a host keep one copy of the parameters for
     all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
     rank writes into a parameter, all see.
+    process_set: its ranks, which alone make this optimizer, train together; op and
+    gradient_predivide_factor count them. They do not share a step.
     """
     members = number_of(process_set)
+    if not process_set.included():
+        raise ValueError(
+            f"DistributedOptimizer: rank {_C.rank()} is no member of {process_set}; only its "
+            "members call it"
+        )
     if isinstance(optimizer, _Distributed):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
     _C.check_options(
@@ -438,7 +441,8 @@ def DistributedOptimizer(
         raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
     positions = _group_positions(groups if groups is not None else num_groups, named)
-    name = f"DistributedOptimizer.{next(_numbers[members])}"
+    # Every member makes them in the same order, and the names of a set are its own.
+    name = f"DistributedOptimizer.{process_set.optimizers_made}"
     native = native_of(compression)
     demanded = demanded_by(shard_step, share_parameters)
 
@@ -462,6 +466,8 @@ def DistributedOptimizer(
         why_not_shared = _C.require_agreement(name, str(options), named, obstacle, members)
         if why_not_shared and demanded:
             raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
+    # Not before: where others had joined, this rank alone has tried.
+    process_set.optimizers_made += 1
     shared = not why_not_shared
 
     reducer: Any

@@ -203,3 +203,25 @@ def test_two_optimizers_over_disjoint_sets_train_as_two_processes() -> None:
     trained = [torch.tensor(values) for values in values_of(run_ranks(gan, 4))]
     for rank, seed in enumerate((0, 0, 2, 2)):
         torch.testing.assert_close(trained[rank], alone(seed), rtol=1e-5, atol=1e-6)
+
+
+def another_set_of_the_same_number() -> float:
+    found = torch.zeros(1)
+    for ranks in ([0, 1], [1, 2]):
+        hvd.init()
+        process_set = hvd.add_process_set(ranks)
+        assert process_set.process_set_id == 1
+        if process_set.included():
+            model = nn.Linear(1, 1, bias=False)
+            nn.init.zeros_(model.weight)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1)
+            optimizer = hvd.DistributedOptimizer(optimizer, process_set=process_set)
+            model(torch.full((1, 1), 2.0 * process_set.rank())).sum().backward()
+            optimizer.step()
+            found += model.weight.detach().reshape(1)
+        hvd.shutdown()
+    return found.item()
+
+
+def test_optimizers_of_a_later_job_meet_whoever_had_how_many_before() -> None:
+    assert values_of(run_ranks(another_set_of_the_same_number, 3)) == [-1, -2, -1]
