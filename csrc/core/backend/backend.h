@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/device.h"
+#include "core/base/inline_vector.h"
 #include "core/base/result.h"
 #include "core/plan/fusion.h"
 
@@ -21,12 +22,14 @@ struct Buffer {
   std::uint64_t out_bytes = 0;
 };
 
+using Buffers = InlineVector<Buffer, 2>;
+
 using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent>& finished)>;
 
 // A FusedOp with this rank's memory: what a backend runs.
 struct Execution {
-  FusedOp op;                        // its root is the index of a member
-  std::vector<Buffer> buffers = {};  // by member; empty for in_arena
+  FusedOp op;            // its root is the index of a member
+  Buffers buffers = {};  // by member; empty for in_arena
   // in_arena: the bucket's memory, of each member on this host that has not joined, ascending.
   std::vector<std::byte*> arena = {};
   std::uint64_t arena_bytes = 0;
@@ -51,7 +54,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual bool supports(const FusedOp& op) const = 0;
-  virtual void start(Execution execution) = 0;
+  virtual void start(Execution&& execution) = 0;
   // Does all that can be done without waiting for another rank; true if that was anything.
   virtual bool advance() = 0;
   // Every execution is done.

@@ -52,7 +52,7 @@ class Planner {
       start(response, dtype).members.push_back({position, tensor});
       return;
     }
-    auto open = std::find_if(open_.begin(), open_.end(), [&](const Open& candidate) {
+    Open* open = std::find_if(open_.begin(), open_.end(), [&](const Open& candidate) {
       return matches(ops_[candidate.position], response, dtype);
     });
     if (open != open_.end() && bytes > limits_.bytes_max - open->bytes) {
@@ -61,7 +61,8 @@ class Planner {
     }
     if (open == open_.end()) {
       start(response, dtype);
-      open = open_.insert(open_.end(), {.position = ops_.size() - 1, .bytes = 0});
+      open_.push_back({.position = ops_.size() - 1, .bytes = 0});
+      open = open_.end() - 1;
     }
     open->bytes += bytes;
     CIRANDA_ASSERT(open->bytes <= limits_.bytes_max);
@@ -96,7 +97,7 @@ class Planner {
 
   const FusionLimits& limits_;
   std::vector<FusedOp> ops_;
-  std::vector<Open> open_;
+  InlineVector<Open, 4> open_;
 };
 
 }  // namespace

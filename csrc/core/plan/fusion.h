@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/inline_vector.h"
 #include "core/negotiate/response.h"
 
 namespace ciranda {
@@ -29,7 +30,7 @@ struct FusedOp {
     std::uint32_t tensor;    // position in that response's spec
     bool operator==(const Member&) const = default;
   };
-  std::vector<Member> members;
+  InlineVector<Member, 2> members;
   std::vector<Rank> joined;  // see Response
 };
 

@@ -55,6 +55,7 @@ struct StagedRound {
 
 class StagedSchedule {
  public:
+  StagedSchedule() = default;  // of no rounds
   // One slot holds `slot_bytes` (a multiple of 64 * ranks is not needed).
   StagedSchedule(StagedShape shape, std::uint64_t slot_bytes);
 

@@ -55,7 +55,7 @@ Backend& Backends::find(const Execution& execution) {
   return *backend;
 }
 
-void Backends::start(Execution execution) {
+void Backends::start(Execution&& execution) {
   Backend& backend = find(execution);
   if (backend.supports(execution.op)) return backend.start(std::move(execution));
   const FusedOp& op = execution.op;

@@ -64,7 +64,7 @@ class Backends {
 
   // Starts it where its op says. What that backend does not support is done at once, with
   // kUnsupported.
-  void start(Execution execution);
+  void start(Execution&& execution);
   bool advance();
   bool idle() const;
   // advance() would do nothing: all are idle, and none is to be looked at again.

@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Aggregator
+constexpr std::uint32_t kTurnsWithoutClock = 16;       // of a thread that finds nothing to do
 
 }  // namespace
 
@@ -63,17 +64,19 @@ bool Cycle::run() {
 
 bool Cycle::drive(std::span<const Handle> handles) {
   std::uint64_t idle_since_ns = 0;
-  for (;;) {
+  for (std::uint32_t idle_turns = 0;; ++idle_turns) {
     while (!handles.empty() && handles.front()->done()) handles = handles.subspan(1);
     if (handles.empty()) return true;
     if (run()) {
-      idle_since_ns = 0;
+      idle_turns = 0;
       continue;
     }
     if (rank_.options.spin_ns == 0 || dispatcher_.will_wake()) return false;
+    // A peer that is at work answers within less than it takes to read the clock, or to relax.
+    if (idle_turns % kTurnsWithoutClock != kTurnsWithoutClock - 1) continue;
     relax_core();
     const std::uint64_t now = monotonic_ns();
-    if (idle_since_ns == 0) idle_since_ns = now;
+    if (idle_turns < kTurnsWithoutClock) idle_since_ns = now;
     if (now - idle_since_ns > rank_.options.spin_ns) return false;
   }
 }
@@ -115,7 +118,7 @@ bool Cycle::ask_for_room() {
 bool Cycle::read_frames() {
   return frames_.read([this](Rank from, std::span<const std::byte> frame) {
     responses_.clear();
-    Status handled = negotiator_.handle_frame(from, frame, monotonic_ns(), responses_);
+    Status handled = negotiator_.handle_frame(from, frame, coarse_monotonic_ns(), responses_);
     if (handled.ok() && !responses_.empty()) handled = dispatcher_.handle(responses_);
     if (!handled.ok()) fail(handled.error());
     return !failure_;

@@ -14,6 +14,15 @@
 namespace ciranda {
 namespace {
 
+// What moves fewer takes less time than reading the clock, and counts as waiting.
+constexpr std::uint64_t kTimedBytesMin = 16384;
+
+std::uint64_t bytes_of(const Execution& execution) {
+  std::uint64_t bytes = execution.arena_bytes;
+  for (const Buffer& buffer : execution.buffers) bytes += buffer.in_bytes;
+  return bytes;
+}
+
 bool has_joined(const FusedOp& op, Rank rank) {
   return std::binary_search(op.joined.begin(), op.joined.end(), rank);
 }
@@ -188,7 +197,8 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
   Execution execution{.op = std::move(op)};
   execution.op.root = execution.op.group->index_of(execution.op.root);
   const FusedOp& what = execution.op;
-  std::vector<std::uint32_t> tokens;
+  Running running;
+  auto& tokens = running.tokens;
   for (const FusedOp::Member& member : what.members) {
     const Response& response = responses[member.response];
     const std::uint32_t token = contribution_of(response, rank_.rank())->token;
@@ -207,10 +217,11 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
                                                   *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
+  running.timed = bytes_of(execution) >= kTimedBytesMin;
   const Status possible = without_joined(what, *responses[what.members.front().response].spec);
-  execution.done = [this, tokens = std::move(tokens)](
+  execution.done = [this, index = keep(std::move(running))](
                        const Status& status, const std::shared_ptr<DeviceEvent>& finished) {
-    for (const std::uint32_t token : tokens) part_done(token, status, finished);
+    execution_done(index, status, finished);
   };
   if (possible) {
     backends_.start(std::move(execution));
@@ -283,6 +294,7 @@ Status Dispatcher::locate_in_arena(const Response& response, Submission& submiss
 
 bool Dispatcher::advance() {
   if (backends_.resting()) return false;
+  if (timed_running_ == 0) return backends_.advance();
   const std::uint64_t begin_ns = monotonic_ns();
   const bool moved = backends_.advance();
   if (moved) {
@@ -293,6 +305,26 @@ bool Dispatcher::advance() {
 
 // -------------------------------------------------------------------------------------------
 // The end of an operation
+
+std::size_t Dispatcher::keep(Running running) {
+  if (running.timed) ++timed_running_;
+  if (free_running_.empty()) {
+    running_.push_back(std::move(running));
+    return running_.size() - 1;
+  }
+  const std::size_t index = free_running_.back();
+  free_running_.pop_back();
+  running_[index] = std::move(running);
+  return index;
+}
+
+void Dispatcher::execution_done(std::size_t index, const Status& status,
+                                const std::shared_ptr<DeviceEvent>& finished) {
+  const Running running = std::move(running_[index]);
+  free_running_.push_back(index);
+  if (running.timed) --timed_running_;
+  for (const std::uint32_t token : running.tokens) part_done(token, status, finished);
+}
 
 void Dispatcher::part_done(std::uint32_t token, const Status& status,
                            const std::shared_ptr<DeviceEvent>& finished) {

@@ -72,6 +72,15 @@ class Dispatcher {
   // Why this cannot run while ranks have joined, alike on all ranks.
   Status without_joined(const FusedOp& op, const RequestSpec& spec) const;
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution);
+  // An execution runs: what is to be done at its end is under that index. A closure that holds only
+  // the index takes no allocation.
+  struct Running {
+    InlineVector<std::uint32_t, 2> tokens;
+    bool timed = false;  // its time is counted
+  };
+  std::size_t keep(Running running);
+  void execution_done(std::size_t index, const Status& status,
+                      const std::shared_ptr<DeviceEvent>& finished);
   void part_done(std::uint32_t token, const Status& status,
                  const std::shared_ptr<DeviceEvent>& finished);
   void finish(std::uint32_t token, const Status& status,
@@ -85,6 +94,9 @@ class Dispatcher {
   std::vector<Submission> drained_;  // scratch
   std::deque<Submission> held_;
   std::size_t unanswered_ = 0;  // asked for, without a Response
+  std::vector<Running> running_;
+  std::vector<std::size_t> free_running_;
+  int timed_running_ = 0;
   bool finished_any_ = false;
   GroupBackends backends_;
 };

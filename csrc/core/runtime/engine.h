@@ -41,7 +41,7 @@ class Engine {
 
   // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
   // handle's error.
-  Result<Handle> submit(Submission submission);
+  Result<Handle> submit(Submission&& submission);
   // Makes some progress if nobody else drives, and calls on the ranks of this host that have to act
   // for more. Thread-safe, does not block.
   bool poll(const Handle& handle);
@@ -86,7 +86,7 @@ class Engine {
 
   Status usable() const;
   Status check_group(const RequestSpec& spec) const;
-  Result<Handle> agree(Submission submission);
+  Result<Handle> agree(Submission&& submission);
   void drive_until_done(std::span<const Handle> handles);
   // Warns of what keeps this rank waiting, or, when its time is over, ends the job.
   void report_stall(std::uint64_t waited_ns, bool give_up) REQUIRES(seat_);

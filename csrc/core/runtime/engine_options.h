@@ -35,7 +35,7 @@ struct EngineOptions {
 // Where this rank's time in blocking calls went, and what was moved; since the start.
 struct EngineStats {
   std::uint64_t waiting_ns = 0;        // blocked on other ranks
-  std::uint64_t communicating_ns = 0;  // copying and reducing
+  std::uint64_t communicating_ns = 0;  // copying and reducing, of what is 16 KiB or larger
   std::uint64_t operations = 0;
   std::uint64_t bytes = 0;  // payload of finished operations on this rank
 };

@@ -113,7 +113,7 @@ void GroupBackends::drop_removed() {
   });
 }
 
-void GroupBackends::start(Execution execution) {
+void GroupBackends::start(Execution&& execution) {
   const GroupId id = execution.op.group->id;
   if (id == kWorldGroup) return world_.start(std::move(execution));
   const auto found = others_.find(id);

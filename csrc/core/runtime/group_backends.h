@@ -34,7 +34,7 @@ class GroupBackends {
   // first member there. kUnsupported where they are on several hosts. Thread-safe.
   static Result<ArenaBuffer> provide_region(RankContext& rank, const std::vector<Rank>& members);
 
-  void start(Execution execution);
+  void start(Execution&& execution);
   bool advance();
   // As Backends', of all groups.
   bool idle() const;

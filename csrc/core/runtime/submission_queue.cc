@@ -33,7 +33,26 @@ Error about(const Error& why, const RequestSpec& spec) {
   return error;
 }
 
-Status SubmissionQueue::push(Submission submission) {
+bool SubmissionQueue::Names::add(const RequestSpec& spec) {
+  auto& names = live[static_cast<std::size_t>(spec.kind)];
+  if (spare.empty()) return names.insert(spec.name).second;
+  spare.back().value() = spec.name;
+  auto added = names.insert(std::move(spare.back()));
+  if (added.inserted) {
+    spare.pop_back();
+  } else {
+    spare.back() = std::move(added.node);
+  }
+  return added.inserted;
+}
+
+void SubmissionQueue::Names::remove(const RequestSpec& spec) {
+  auto& names = live[static_cast<std::size_t>(spec.kind)];
+  const auto found = names.find(spec.name);
+  if (found != names.end()) spare.push_back(names.extract(found));
+}
+
+Status SubmissionQueue::push(Submission&& submission) {
   const RequestSpec& spec = *submission.spec;
   const auto kind = static_cast<std::size_t>(spec.kind);
   const MutexLock lock(mutex_);
@@ -49,7 +68,7 @@ Status SubmissionQueue::push(Submission submission) {
   Names& names = names_of(spec.group);
   if (is_unnamed(spec)) {
     submission.occurrence = names.unnamed_count[kind]++;
-  } else if (!names.live[kind].insert(spec.name).second) {
+  } else if (!names.add(spec)) {
     const std::string kind_name(op_kind_name(spec.kind));
     return Error{.code = ErrorCode::kDuplicateName,
                  .text = kind_name + " '" + spec.name + "': this rank has an unfinished " +
@@ -82,7 +101,7 @@ void SubmissionQueue::release(const RequestSpec& spec) {
   --in_flight_;
   if (is_unnamed(spec)) return;
   if (spec.group != kWorldGroup && !other_names_.contains(spec.group)) return;
-  names_of(spec.group).live[static_cast<std::size_t>(spec.kind)].erase(spec.name);
+  names_of(spec.group).remove(spec);
 }
 
 void SubmissionQueue::count_anew() {

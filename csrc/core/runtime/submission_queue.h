@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
+#include "core/base/inline_vector.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/runtime/handle.h"
@@ -25,6 +26,7 @@ struct Submission {
   // `spec->name` empty: unnamed; the n-th unnamed operation of a kind belongs to the n-th on every
   // other rank. allgather, alltoall: dimension 0 is kAnyRows.
   std::shared_ptr<const RequestSpec> spec;
+  bool is_checked = false;         // submit() has taken this very spec before; without rows
   std::vector<std::int64_t> rows;  // see Contribution
   std::optional<Digest> digest;    // the same
   ArenaRef arena;                  // in_arena; kAddGroup: the region of its members on this host
@@ -33,11 +35,11 @@ struct Submission {
   decltype(Execution::work) work;  // in_arena; see Execution
   DeviceWork device;               // where the tensors are memory of a device
   // By tensor of the spec; empty for in_arena and barrier.
-  std::vector<const std::byte*> inputs;
+  InlineVector<const std::byte*, 2> inputs;
   // By tensor, for allreduce and broadcast. Other kinds learn their size only from the agreement
   // and ask `allocate` for memory of tensor `index` with dimension 0 = `rows`; it may be called
   // from any thread that drives the engine.
-  std::vector<std::byte*> outputs;
+  InlineVector<std::byte*, 2> outputs;
   std::function<Result<std::byte*>(std::size_t index, std::int64_t rows)> allocate;
   Handle handle;
   std::uint32_t occurrence = 0;  // set by the queue
@@ -52,7 +54,7 @@ struct Submission {
 class SubmissionQueue {
  public:
   // kDuplicateName when an unfinished submission of the kind has this name. After close(): why.
-  Status push(Submission submission) EXCLUDES(mutex_);
+  Status push(Submission&& submission) EXCLUDES(mutex_);
   // Moves everything that waits to the end of `out`; false if there was nothing.
   bool drain_into(std::vector<Submission>& out) EXCLUDES(mutex_);
   bool empty() const { return queued_.load(std::memory_order_acquire) == 0; }
@@ -71,7 +73,10 @@ class SubmissionQueue {
   // By kind: each has names of its own.
   struct Names {
     std::array<std::unordered_set<std::string>, kOpKindCount> live;
+    std::vector<std::unordered_set<std::string>::node_type> spare;  // memory of names of before
     std::array<std::uint32_t, kOpKindCount> unnamed_count{};
+    bool add(const RequestSpec& spec);  // false: it is there already
+    void remove(const RequestSpec& spec);
   };
   Names& names_of(GroupId group) REQUIRES(mutex_) {
     return group == kWorldGroup ? world_names_ : other_names_[group];

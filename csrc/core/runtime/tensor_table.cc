@@ -4,7 +4,7 @@
 
 namespace ciranda {
 
-std::uint32_t TensorTable::insert(Submission submission) {
+std::uint32_t TensorTable::insert(Submission&& submission) {
   ++used_;
   if (free_.empty()) {
     slots_.emplace_back(std::move(submission));

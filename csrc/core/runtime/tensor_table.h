@@ -12,7 +12,7 @@ namespace ciranda {
 // Owned by whoever drives the engine.
 class TensorTable {
  public:
-  std::uint32_t insert(Submission submission);
+  std::uint32_t insert(Submission&& submission);
   // Null for a token that is not in use: it came over the wire.
   Submission* find(std::uint32_t token);
   const Submission* find(std::uint32_t token) const;

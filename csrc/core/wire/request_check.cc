@@ -28,13 +28,13 @@ bool is_half(DType dtype) {
 
 Status check_tensor(const RequestSpec& spec, std::size_t index) {
   const TensorSpec& tensor = spec.tensors[index];
-  const std::string label = "tensor " + std::to_string(index);
+  const auto label = [index] { return "tensor " + std::to_string(index); };
   if (tensor.shape.size() > kDimsMax)
     return refused(ErrorCode::kLimit, spec,
-                   beyond(label + ": number of dimensions", tensor.shape.size(), kDimsMax));
+                   beyond(label() + ": number of dimensions", tensor.shape.size(), kDimsMax));
   if (takes_rows(spec.kind) && (tensor.shape.empty() || tensor.shape[0] != kAnyRows))
     return refused(ErrorCode::kInvalidArgument, spec,
-                   label + ": its first dimension must be left open");
+                   label() + ": its first dimension must be left open");
 
   auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
@@ -42,10 +42,10 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
     if (i == 0 && dim == kAnyRows && takes_rows(spec.kind)) continue;
     if (dim < 0)
       return refused(ErrorCode::kInvalidArgument, spec,
-                     label + ": dimension " + std::to_string(i) + " is negative");
+                     label() + ": dimension " + std::to_string(i) + " is negative");
     if (dim > kTensorBytesMax)
       return refused(ErrorCode::kLimit, spec,
-                     beyond(label + ": size of dimension " + std::to_string(i),
+                     beyond(label() + ": size of dimension " + std::to_string(i),
                             static_cast<std::uint64_t>(dim), kTensorBytesMax));
     // An overflow is kept at the limit + 1; a later 0 still makes the tensor empty.
     if (__builtin_mul_overflow(bytes, dim, &bytes) || bytes > kTensorBytesMax)
@@ -53,7 +53,7 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
   }
   if (bytes > kTensorBytesMax)
     return refused(ErrorCode::kLimit, spec,
-                   label + ": its bytes exceed the limit of " + std::to_string(kTensorBytesMax));
+                   label() + ": its bytes exceed the limit of " + std::to_string(kTensorBytesMax));
   return {};
 }
 

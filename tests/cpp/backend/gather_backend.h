@@ -24,7 +24,7 @@ class GatherBackend final : public Backend {
            op.dtype == DType::kFloat32 && op.prescale == 1.0 && op.postscale == 1.0 && !op.in_arena;
   }
 
-  void start(Execution execution) override {
+  void start(Execution&& execution) override {
     std::vector<std::byte> mine;
     for (const Buffer& buffer : execution.buffers) {
       mine.insert(mine.end(), buffer.in, buffer.in + buffer.in_bytes);
@@ -55,8 +55,7 @@ class GatherBackend final : public Backend {
     std::unique_ptr<Exchange> gathered;
   };
 
-  static void add_up(const std::vector<std::vector<std::byte>>& parts,
-                     const std::vector<Buffer>& buffers) {
+  static void add_up(const std::vector<std::vector<std::byte>>& parts, const Buffers& buffers) {
     std::size_t offset = 0;
     for (const Buffer& buffer : buffers) {
       std::vector<float> sum(buffer.out_bytes / sizeof(float));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "backend/board.h"
@@ -91,8 +92,10 @@ TEST(GatherBackend, AGroupEndsWithItsLastPartThoughAnotherIsRefused) {
       auto* const more = reinterpret_cast<std::byte*>(wide.data());
       const auto at = static_cast<std::ptrdiff_t>(first == DType::kFloat32 ? 1 : 0);
       spec.tensors.insert(spec.tensors.begin() + at, {DType::kFloat64, {4}});
-      group.inputs.insert(group.inputs.begin() + at, more);
-      group.outputs.insert(group.outputs.begin() + at, more);
+      group.inputs.push_back(more);
+      group.outputs.push_back(more);
+      if (at == 0) std::reverse(group.inputs.begin(), group.inputs.end());
+      if (at == 0) std::reverse(group.outputs.begin(), group.outputs.end());
       group.spec = std::make_shared<const RequestSpec>(std::move(spec));
       auto handle = engine.submit(std::move(group));
       ASSERT_TRUE(handle.ok());

@@ -12,7 +12,7 @@ namespace {
 class OneAtATime final : public Backend {
  public:
   bool supports(const FusedOp& op) const override { return op.dtype != DType::kFloat64; }
-  void start(Execution execution) override { queue_.push_back(std::move(execution.done)); }
+  void start(Execution&& execution) override { queue_.push_back(std::move(execution.done)); }
   bool advance() override {
     ++looks_;
     if (queue_.empty()) return false;

@@ -20,7 +20,7 @@ namespace {
 // ------------------------------------------------------------------------------------------------
 // One operation, as calls of Gloo's; they block
 
-std::uint64_t bytes_of(const std::vector<Buffer>& buffers) {
+std::uint64_t bytes_of(const Buffers& buffers) {
   std::uint64_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
   return bytes;
@@ -80,7 +80,7 @@ class Run {
       std::byte* const bucket = execution_.arena[local_rank_];
       return allreduce_in_place(bucket, bucket, execution_.arena_bytes);
     }
-    const std::vector<Buffer>& buffers = execution_.buffers;
+    const Buffers& buffers = execution_.buffers;
     if (buffers.size() == 1) {
       return allreduce_in_place(buffers[0].in, buffers[0].out, buffers[0].in_bytes);
     }
@@ -102,7 +102,7 @@ class Run {
   }
 
   Status broadcast() {
-    const std::vector<Buffer>& buffers = execution_.buffers;
+    const Buffers& buffers = execution_.buffers;
     if (buffers.size() == 1) {
       return group_.broadcast(op_.root, buffers[0].in, buffers[0].out, buffers[0].in_bytes);
     }
@@ -287,7 +287,7 @@ class GlooBackend final : public Backend {
 
   bool supports(const FusedOp& op) const override { return op.kind != OpKind::kBarrier; }
 
-  void start(Execution execution) override {
+  void start(Execution&& execution) override {
     CIRANDA_ASSERT(execution.device.empty() && !execution.work);
     Operation& operation = operations_.emplace_back(std::move(execution));
     if (thread_) return thread_->push(operation);

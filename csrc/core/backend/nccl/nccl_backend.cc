@@ -73,7 +73,7 @@ NcclBackend::~NcclBackend() {
   if (!wait_for(options_.rest_ns_max, at_rest)) communicator_->abort();
 }
 
-void NcclBackend::start(Execution execution) {
+void NcclBackend::start(Execution&& execution) {
   if (const Status status = check_device(execution); !status.ok()) break_off(status.error());
   executions_.push_back({.execution = std::move(execution)});
   if (broken_ || communicator_ || exchange_) return;

@@ -41,7 +41,7 @@ class NcclBackend final : public Backend {
   bool supports(const FusedOp& op) const override {
     return op.kind != OpKind::kBarrier && !op.in_arena;
   }
-  void start(Execution execution) override;
+  void start(Execution&& execution) override;
   bool advance() override;
   bool idle() const override { return executions_.empty(); }
   void blocked_on(std::vector<Rank>&) const override {}  // NCCL has its own threads

@@ -17,9 +17,8 @@ Collective collective_of(const Execution& execution, std::uint64_t payload_bytes
 }
 
 // Bytes [begin, begin + bytes) of all buffers side by side.
-std::vector<Buffer> part_of(const std::vector<Buffer>& buffers, std::uint64_t begin,
-                            std::uint64_t bytes) {
-  std::vector<Buffer> parts;
+Buffers part_of(const Buffers& buffers, std::uint64_t begin, std::uint64_t bytes) {
+  Buffers parts;
   std::uint64_t at = 0;
   for (const Buffer& buffer : buffers) {
     const std::uint64_t from = std::clamp(begin, at, at + buffer.in_bytes) - at;
@@ -43,7 +42,7 @@ RingBackend::RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells
       flat_(flat_hosts(mesh.size())),
       exchange_(mesh.links, options.authenticates) {}
 
-void RingBackend::start(Execution execution) {
+void RingBackend::start(Execution&& execution) {
   const bool has_copies =
       execution.op.kind == OpKind::kAllreduce || execution.op.kind == OpKind::kBroadcast;
   const bool staged = has_copies && !execution.op.in_arena && mesh_.hosts.size() < flat_.size();

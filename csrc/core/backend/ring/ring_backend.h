@@ -59,7 +59,7 @@ class RingBackend final : public Backend {
               HostMemory memory, RingOptions options);
 
   bool supports(const FusedOp& op) const override { return op.kind != OpKind::kBarrier; }
-  void start(Execution execution) override;
+  void start(Execution&& execution) override;
   bool advance() override;
   bool idle() const override { return operations_.empty(); }
   void blocked_on(std::vector<Rank>& out) const override;

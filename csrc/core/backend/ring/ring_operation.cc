@@ -10,14 +10,14 @@
 namespace ciranda {
 namespace {
 
-void copy_in(const std::vector<Buffer>& buffers, std::byte* to) {
+void copy_in(const Buffers& buffers, std::byte* to) {
   for (const Buffer& buffer : buffers) {
     kernels::copy(to, buffer.in, buffer.in_bytes);
     to += buffer.in_bytes;
   }
 }
 
-void copy_out(const std::byte* from, const std::vector<Buffer>& buffers) {
+void copy_out(const std::byte* from, const Buffers& buffers) {
   for (const Buffer& buffer : buffers) {
     kernels::copy(buffer.out, from, buffer.out_bytes);
     from += buffer.out_bytes;
@@ -26,7 +26,7 @@ void copy_out(const std::byte* from, const std::vector<Buffer>& buffers) {
 
 }  // namespace
 
-std::uint64_t bytes_of(const std::vector<Buffer>& buffers) {
+std::uint64_t bytes_of(const Buffers& buffers) {
   std::uint64_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
   return bytes;
@@ -65,7 +65,7 @@ void RingOperation::copy_to_stage(std::byte* stage) const {
 
 // Members side by side, or a copy that may be scaled.
 void RingOperation::gather() {
-  const std::vector<Buffer>& buffers = execution_.buffers;
+  const Buffers& buffers = execution_.buffers;
   input_ = buffers.front().in;
   output_ = buffers.front().out;
   if (buffers.size() == 1 && execution_.op.prescale == 1.0) return;
@@ -93,7 +93,7 @@ bool RingOperation::is_through() const {
 }
 
 Done RingOperation::finish() {
-  const std::vector<Buffer>& buffers = execution_.buffers;
+  const Buffers& buffers = execution_.buffers;
   if (staged_ || buffers.size() > 1) copy_out(output_, buffers);
   return std::move(execution_.done);
 }

@@ -11,7 +11,7 @@
 namespace ciranda {
 
 // Of the inputs, side by side.
-std::uint64_t bytes_of(const std::vector<Buffer>& buffers);
+std::uint64_t bytes_of(const Buffers& buffers);
 
 // How far this rank is with one channel of an operation.
 struct RingChannel {

@@ -52,7 +52,7 @@ ShmBackend::ShmBackend(GroupRegion region, PeerBells bells, int self, std::vecto
   CIRANDA_ASSERT(ranks_ == region_.members() && self_ >= 0 && self_ < ranks_);
 }
 
-void ShmBackend::start(Execution execution) {
+void ShmBackend::start(Execution&& execution) {
   if (execution.op.in_arena) {
     Claimed& op = claimed_.emplace_back();
     op.execution = std::move(execution);
@@ -61,27 +61,29 @@ void ShmBackend::start(Execution execution) {
     CIRANDA_ASSERT(op.chunks <= kChunkMask);
     return;
   }
-  StagedShape shape{.kind = execution.op.kind,
-                    .ranks = ranks_,
-                    .root = execution.op.root,
-                    .offsets = execution.offsets};
-  std::vector<std::uint64_t> in_begin;
-  std::vector<std::uint64_t> out_begin;
+  if (spare_.empty()) spare_.emplace_back();
+  staged_.splice(staged_.end(), spare_, spare_.begin());
+  Staged& op = staged_.back();
+  op.execution = std::move(execution);
+  op.in_begin.clear();
+  op.out_begin.clear();
   std::uint64_t in_bytes = 0;
   std::uint64_t out_bytes = 0;
-  for (const Buffer& buffer : execution.buffers) {
-    in_begin.push_back(in_bytes);
-    out_begin.push_back(out_bytes);
+  for (const Buffer& buffer : op.execution.buffers) {
+    op.in_begin.push_back(in_bytes);
+    op.out_begin.push_back(out_bytes);
     in_bytes += buffer.in_bytes;
     out_bytes += buffer.out_bytes;
   }
-  shape.payload_bytes = in_bytes;
-  staged_.push_back({.execution = std::move(execution),
-                     .schedule = StagedSchedule(std::move(shape), kStagingSlotBytes),
-                     .in_begin = std::move(in_begin),
-                     .out_begin = std::move(out_begin),
-                     .first_round = rounds_started_});
-  rounds_started_ += staged_.back().schedule.rounds();
+  op.schedule = StagedSchedule({.kind = op.execution.op.kind,
+                                .ranks = ranks_,
+                                .root = op.execution.op.root,
+                                .payload_bytes = in_bytes,
+                                .offsets = std::move(op.execution.offsets)},
+                               kStagingSlotBytes);
+  op.first_round = rounds_started_;
+  op.copied_in = op.reduced = op.copied_out = 0;
+  rounds_started_ += op.schedule.rounds();
 }
 
 bool ShmBackend::advance() {
@@ -90,8 +92,8 @@ bool ShmBackend::advance() {
     Staged& op = staged_.front();
     moved |= advance_staged(op);
     if (op.copied_out < op.schedule.rounds()) break;
-    const auto done = std::move(op.execution.done);
-    staged_.pop_front();
+    const Done done = std::move(op.execution.done);
+    spare_.splice(spare_.begin(), staged_, staged_.begin());
     moved = true;
     done({}, nullptr);
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <optional>
 #include <vector>
@@ -27,7 +26,7 @@ class ShmBackend final : public Backend {
   ShmBackend(GroupRegion region, PeerBells bells, int self, std::vector<Rank> locals);
 
   bool supports(const FusedOp&) const override { return true; }
-  void start(Execution execution) override;
+  void start(Execution&& execution) override;
   bool advance() override;
   bool idle() const override { return staged_.empty() && claimed_.empty(); }
   void blocked_on(std::vector<Rank>& out) const override;
@@ -72,7 +71,8 @@ class ShmBackend final : public Backend {
   const std::vector<Rank> locals_;
   std::uint64_t rounds_started_ = 0;      // staged rounds of all operations given out so far
   std::uint64_t operations_started_ = 0;  // claimed operations
-  std::deque<Staged> staged_;
+  std::list<Staged> staged_;
+  std::list<Staged> spare_;  // done ones, whose memory is used again
   std::list<Claimed> claimed_;
   StagedRound round_;  // scratch
 };
