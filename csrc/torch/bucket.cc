@@ -390,11 +390,13 @@ std::shared_ptr<const RequestSpec> Bucket::step_spec(std::shared_ptr<const Reque
 void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work) {
   Submission submission;
   submission.spec = spec;
+  submission.is_checked = spec == checked_;
   submission.arena = arena_.ref;
   submission.arena_bytes =
       static_cast<std::size_t>(elements_) * dtype_bytes(spec->tensors[0].dtype);
   submission.work = std::move(work);
   handle_ = unwrap(engine_->submit(std::move(submission)));
+  checked_ = spec;
 }
 
 // Where in a bucket a counter lies, in bytes.

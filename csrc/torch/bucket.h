@@ -186,6 +186,7 @@ class Bucket {
   std::unique_ptr<HostStep> host_step_;
   std::shared_ptr<const RequestSpec> step_spec_;  // of the latest update rule
   std::shared_ptr<const RequestSpec> squares_spec_;
+  std::shared_ptr<const RequestSpec> checked_;  // the latest that the engine took
 };
 
 }  // namespace ciranda
