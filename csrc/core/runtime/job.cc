@@ -1,6 +1,7 @@
 // The outermost API of C++ programs: the one place of core that throws.
-#include <ciranda/ciranda.h>
+#include "core/runtime/job.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -13,6 +14,10 @@ template <typename T>
 T unwrap(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().text);
   return std::move(result).value();
+}
+
+void check(const Status& status) {
+  if (!status) throw std::runtime_error(status.error().text);
 }
 
 // Of the process: a Job may follow another one.
@@ -37,7 +42,63 @@ ReduceOp reduce_op(Job::Op op) {
   throw std::runtime_error("allreduce: op is none of Job::Op");
 }
 
+const Group& listed(const std::shared_ptr<const Group>& group) {
+  if (group != nullptr) return *group;
+  throw std::runtime_error(
+      "ProcessSet() stands for all ranks and lists none; ask global_process_set()");
+}
+
 }  // namespace
+
+// -------------------------------------------------------------------------------------------
+// Process sets
+
+ProcessSet::ProcessSet(std::shared_ptr<const Group> group, int rank)
+    : group_(std::move(group)), rank_(group_->index_of(rank)) {}
+
+std::uint32_t ProcessSet::id() const {
+  return group_ == nullptr ? kWorldGroup : group_->id;
+}
+const std::vector<int>& ProcessSet::ranks() const {
+  return listed(group_).ranks;
+}
+int ProcessSet::size() const {
+  return listed(group_).size();
+}
+int ProcessSet::rank() const {
+  static_cast<void>(listed(group_));
+  return rank_;
+}
+
+Result<ProcessSet> make_process_set(Engine& engine, std::vector<Rank> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty() || std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    std::string text;
+    for (const Rank rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "add_process_set: give ranks, each once, not [" + text + "]"};
+  }
+  auto group = engine.add_group(std::move(ranks));
+  if (!group) return group.error();
+  return ProcessSet(std::move(group).value(), engine.rank());
+}
+
+ProcessSet whole_process_set(const Engine& engine) {
+  return ProcessSet(engine.group(kWorldGroup), engine.rank());
+}
+
+Result<GroupId> number_of(const ProcessSet& process_set, const Engine& engine) {
+  const GroupId id = process_set.id();
+  if (id == kWorldGroup) return id;
+  const auto found = engine.group(id);
+  // One that was removed: the engine says so, with the operation's name.
+  if (found == nullptr || found == process_set.group()) return id;
+  return Error{.code = ErrorCode::kInvalidArgument,
+               .text = "process set " + std::to_string(id) +
+                       " is of an earlier job; call add_process_set() again on every rank"};
+}
+
+// -------------------------------------------------------------------------------------------
 
 class Job::Impl {
  public:
@@ -47,29 +108,31 @@ class Job::Impl {
   Impl& operator=(const Impl&) = delete;
 
   const Place& place() const { return world_->place(); }
+  Engine& engine() const { return *world_->engine(); }
 
   // One tensor of `count` elements at `data`, in place; none for a barrier.
-  void run(RequestSpec spec, DType dtype, void* data, std::size_t count) {
+  void run(RequestSpec spec, const ProcessSet& process_set, DType dtype, void* data,
+           std::size_t count) {
+    spec.group = unwrap(number_of(process_set, engine()));
     if (spec.name.empty()) spec.name = unnamed(spec.kind);
     Submission submission;
     if (spec.kind != OpKind::kBarrier) {
-      spec.backend = world_->engine()->operations().cpu;
+      spec.backend = engine().operations().cpu;
       spec.tensors.push_back({dtype, {static_cast<std::int64_t>(count)}});
       submission.inputs = {static_cast<const std::byte*>(data)};
       submission.outputs = {static_cast<std::byte*>(data)};
     }
     submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
-    Engine& engine = *world_->engine();
-    const Handle handle = unwrap(engine.submit(std::move(submission)));
-    const Status status = engine.wait(handle);
-    if (!status) throw std::runtime_error(status.error().text);
+    const Handle handle = unwrap(engine().submit(std::move(submission)));
+    check(engine().wait(handle));
   }
 
-  void allreduce(DType dtype, void* data, std::size_t count, Op op, const std::string& name) {
+  void allreduce(DType dtype, void* data, std::size_t count, Op op, const std::string& name,
+                 const ProcessSet& process_set) {
     RequestSpec spec;
     spec.name = name;
     spec.op = reduce_op(op);
-    run(std::move(spec), dtype, data, count);
+    run(std::move(spec), process_set, dtype, data, count);
   }
 
  private:
@@ -94,20 +157,25 @@ int Job::local_size() const {
   return impl_->place().local_size;
 }
 
-void Job::allreduce(float* data, std::size_t count, Op op, const std::string& name) {
-  impl_->allreduce(DType::kFloat32, data, count, op, name);
+void Job::allreduce(float* data, std::size_t count, Op op, const std::string& name,
+                    const ProcessSet& process_set) {
+  impl_->allreduce(DType::kFloat32, data, count, op, name, process_set);
 }
-void Job::allreduce(double* data, std::size_t count, Op op, const std::string& name) {
-  impl_->allreduce(DType::kFloat64, data, count, op, name);
+void Job::allreduce(double* data, std::size_t count, Op op, const std::string& name,
+                    const ProcessSet& process_set) {
+  impl_->allreduce(DType::kFloat64, data, count, op, name, process_set);
 }
-void Job::allreduce(std::int32_t* data, std::size_t count, Op op, const std::string& name) {
-  impl_->allreduce(DType::kInt32, data, count, op, name);
+void Job::allreduce(std::int32_t* data, std::size_t count, Op op, const std::string& name,
+                    const ProcessSet& process_set) {
+  impl_->allreduce(DType::kInt32, data, count, op, name, process_set);
 }
-void Job::allreduce(std::int64_t* data, std::size_t count, Op op, const std::string& name) {
-  impl_->allreduce(DType::kInt64, data, count, op, name);
+void Job::allreduce(std::int64_t* data, std::size_t count, Op op, const std::string& name,
+                    const ProcessSet& process_set) {
+  impl_->allreduce(DType::kInt64, data, count, op, name, process_set);
 }
 
-void Job::broadcast(void* data, std::size_t bytes, int root, const std::string& name) {
+void Job::broadcast(void* data, std::size_t bytes, int root, const std::string& name,
+                    const ProcessSet& process_set) {
   if (root < 0 || root >= size()) {
     throw std::runtime_error("broadcast: root " + std::to_string(root) +
                              " is not a rank; ranks are 0 to " + std::to_string(size() - 1));
@@ -116,13 +184,30 @@ void Job::broadcast(void* data, std::size_t bytes, int root, const std::string& 
   spec.name = name;
   spec.kind = OpKind::kBroadcast;
   spec.root = root;
-  impl_->run(std::move(spec), DType::kUInt8, data, bytes);
+  impl_->run(std::move(spec), process_set, DType::kUInt8, data, bytes);
 }
 
-void Job::barrier() {
+void Job::barrier(const ProcessSet& process_set) {
   RequestSpec spec;
   spec.kind = OpKind::kBarrier;
-  impl_->run(std::move(spec), DType::kUInt8, nullptr, 0);
+  impl_->run(std::move(spec), process_set, DType::kUInt8, nullptr, 0);
+}
+
+ProcessSet Job::add_process_set(std::vector<int> ranks) {
+  return unwrap(make_process_set(impl_->engine(), std::move(ranks)));
+}
+
+void Job::remove_process_set(const ProcessSet& process_set) {
+  Engine& engine = impl_->engine();
+  check(engine.remove_group(unwrap(number_of(process_set, engine))));
+}
+
+ProcessSet Job::global_process_set() const {
+  return whole_process_set(impl_->engine());
+}
+
+int Job::join() {
+  return unwrap(impl_->engine().join());
 }
 
 }  // namespace ciranda
