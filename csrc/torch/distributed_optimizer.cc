@@ -9,11 +9,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
+#include <map>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/mutex.h"
+#include "core/runtime/job.h"
+#include "torch/collectives.h"
 #include "torch/default_world.h"
 #include "torch/error.h"
 #include "torch/gradient_reducer.h"
@@ -24,10 +28,39 @@
 namespace ciranda {
 namespace {
 
-// Distinguishes the optimizers of a process; every rank makes them in the same order.
-std::string next_name() {
-  static std::atomic<int> number = 0;
-  return "DistributedOptimizer." + std::to_string(number++);
+// How many optimizers this process has made over each set of ranks. It distinguishes them: every
+// member makes them in the same order, and the names of a set are its own.
+class MadeOptimizers {
+ public:
+  std::string next_name(const std::shared_ptr<const Group>& members) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    std::erase_if(made_, [](const auto& row) { return row.first.expired(); });
+    return "DistributedOptimizer." + std::to_string(made_[members]);
+  }
+  void count(const std::shared_ptr<const Group>& members) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    ++made_[members];
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::weak_ptr<const Group>, int, std::owner_less<>> made_ GUARDED_BY(mutex_);
+};
+
+MadeOptimizers& made_optimizers() {
+  static MadeOptimizers made;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  return made;
+}
+
+// The ranks that train together, this one among them.
+std::shared_ptr<const Group> trainers_of(const ProcessSet& process_set) {
+  const Engine& engine = *default_world()->engine();
+  auto members = members_of(unwrap(number_of(process_set, engine)), "DistributedOptimizer");
+  if (members->contains(engine.rank())) return members;
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = c10::str("DistributedOptimizer: rank ", engine.rank(),
+                                    " is no member of process set ", members->id,
+                                    "; only its members call it")});
 }
 
 // All digits that matter, and no more.
@@ -98,11 +131,12 @@ class DistributedStep::Impl {
 
   torch::optim::Optimizer& optimizer_;
   const KnownOptimizer* const known_;  // null: the ranks cannot share its step
-  const std::string name_ = next_name();
+  const std::shared_ptr<const Group> members_;
+  const std::string name_;
   const Op op_;
   const double max_norm_;                     // 0: no clipping
   std::string why_not_shared_;                // empty: the ranks share the step
-  std::shared_ptr<GradientReducer> reducer_;  // null in a world of one rank
+  std::shared_ptr<GradientReducer> reducer_;  // null where there is one rank
   at::Tensor grad_norm_;  // on the gradients' device; undefined where nothing was clipped
 
   // Of a shared step.
@@ -121,6 +155,8 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
                             const DistributedOptions& options)
     : optimizer_(optimizer),
       known_(find_known_optimizer(type)),
+      members_(trainers_of(options.process_set)),
+      name_(made_optimizers().next_name(members_)),
       op_(options.op),
       max_norm_(options.max_grad_norm.value_or(0.0)) {
   check_options(reduce_op(op_), options.gradient_predivide_factor, options.backward_passes_per_step,
@@ -130,18 +166,21 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
     owned.insert(owned.end(), group.params().begin(), group.params().end());
   }
   const NamedParameters parameters = names_of(owned, named_parameters);
-  if (default_place().size == 1) {
+  if (members_->size() == 1) {
     why_not_shared_ = "there is one rank";
     return;
   }
-  why_not_shared_ =
-      require_agreement(name_, describe(options), parameters, obstacle(type, parameters, options));
+  why_not_shared_ = require_agreement(name_, describe(options), parameters,
+                                      obstacle(type, parameters, options), members_->id);
   if (!shared() && demanded_by(options) != nullptr) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = c10::str("DistributedOptimizer: ", demanded_by(options),
                                       " is not possible: ", why_not_shared_)});
   }
+  // Not before: where others had joined, this rank alone has tried.
+  made_optimizers().count(members_);
   reducer_ = make_gradient_reducer({.name = name_,
+                                    .group = members_->id,
                                     .op = reduce_op(op_),
                                     .predivide_factor = options.gradient_predivide_factor,
                                     .backward_passes_per_step = options.backward_passes_per_step,
@@ -170,8 +209,10 @@ std::string DistributedStep::Impl::obstacle(const std::type_info& type,
   if (known_ == nullptr) {
     unknown = c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
   }
-  return obstacle_to_sharing(demanded_by(options) != nullptr, unknown, parameters,
-                             kAutoParametersMin);
+  std::string found =
+      obstacle_to_sharing(demanded_by(options) != nullptr, unknown, parameters, kAutoParametersMin);
+  if (found.empty() && members_->id != kWorldGroup) found = "its ranks are a process set";
+  return found;
 }
 
 void DistributedStep::Impl::add_parameters(const NamedParameters& parameters) {
@@ -204,7 +245,7 @@ void DistributedStep::Impl::adopt_group() {
   for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
     added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
   }
-  require_agreement(name_, "", added, "");
+  require_agreement(name_, "", added, "", members_->id);
   add_parameters(added);
 }
 
@@ -235,7 +276,8 @@ torch::Tensor DistributedStep::Impl::inner_step(const Closure& closure, const In
     clip();
     // LBFGS's search depends on the loss, and all ranks must decide alike.
     if (reducer_ && dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
-      loss = allreduce(loss.detach(), op_, name_ + "/loss");
+      loss = loss.detach().clone();
+      allreduce(loss, loss, {.name = name_ + "/loss", .op = reduce_op(op_), .group = members_->id});
     }
     return loss;
   });

@@ -1,14 +1,24 @@
-// The functions of <ciranda/torch.h>; init() and shutdown() are in default_world.cc.
+// The functions of <ciranda/torch.h>; init() and shutdown() are in default_world.cc, join() is in
+// collectives.cc.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ciranda/torch.h>
 
+#include "core/runtime/job.h"
 #include "torch/collectives.h"
 #include "torch/default_world.h"
+#include "torch/error.h"
 #include "torch/reduce_op.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
+namespace {
+
+GroupId group_of(const ProcessSet& process_set) {
+  return unwrap(number_of(process_set, *default_world()->engine()));
+}
+
+}  // namespace
 
 int rank() {
   return default_place().rank;
@@ -29,31 +39,48 @@ int cross_size() {
   return default_place().cross_size;
 }
 
-torch::Tensor allreduce(const torch::Tensor& tensor, Op op, const std::string& name) {
+torch::Tensor allreduce(const torch::Tensor& tensor, Op op, const std::string& name,
+                        const ProcessSet& process_set) {
   check_usable(tensor, "allreduce");
   const at::NoGradGuard no_grad;
   const torch::Tensor output = at::empty_like(tensor);
-  allreduce(tensor, output, {.name = name, .op = reduce_op(op)});
+  allreduce(tensor, output, {.name = name, .op = reduce_op(op), .group = group_of(process_set)});
   return output;
 }
 
-void allreduce_(torch::Tensor tensor, Op op, const std::string& name) {
-  allreduce(tensor, tensor, {.name = name, .op = reduce_op(op)});
+void allreduce_(torch::Tensor tensor, Op op, const std::string& name,
+                const ProcessSet& process_set) {
+  allreduce(tensor, tensor, {.name = name, .op = reduce_op(op), .group = group_of(process_set)});
 }
 
-void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name) {
-  synchronize(broadcast_async({tensor}, {tensor}, root_rank, name));
+void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name,
+                const ProcessSet& process_set) {
+  synchronize(broadcast_async({tensor}, {tensor}, root_rank, name, group_of(process_set)));
 }
 
-void barrier() {
-  synchronize(barrier_async(""));
+void barrier(const ProcessSet& process_set) {
+  synchronize(barrier_async("", group_of(process_set)));
 }
 
-void broadcast_parameters(const torch::nn::Module& module, int root_rank) {
+void broadcast_parameters(const torch::nn::Module& module, int root_rank,
+                          const ProcessSet& process_set) {
   std::vector<at::Tensor> tensors = module.parameters();
   const std::vector<at::Tensor> buffers = module.buffers();
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-  if (!tensors.empty()) broadcast_tensors(tensors, root_rank, "broadcast_parameters");
+  if (tensors.empty()) return;
+  broadcast_tensors(tensors, root_rank, "broadcast_parameters", group_of(process_set));
+}
+
+ProcessSet add_process_set(std::vector<int> ranks) {
+  return unwrap(make_process_set(*default_world()->engine(), std::move(ranks)));
+}
+
+void remove_process_set(const ProcessSet& process_set) {
+  remove_group(group_of(process_set));
+}
+
+ProcessSet global_process_set() {
+  return whole_process_set(*default_world()->engine());
 }
 
 }  // namespace ciranda

@@ -11,6 +11,7 @@
 #include <string>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 // ciranda for LibTorch programs:
 //
@@ -45,6 +46,8 @@ int cross_size();
 
 // --- Collectives: every rank calls them with the same names, shapes and dtypes. Blocking. ---
 //
+// With a process set its members call them, among themselves; by itself all ranks do.
+//
 // An empty name means: the n-th unnamed operation of its kind on every rank. Tensors are dense,
 // contiguous and on the CPU or a CUDA GPU. On a GPU "blocking" means until all ranks have queued
 // the operation: what the current stream does from then on sees the result.
@@ -53,15 +56,34 @@ using Op = Job::Op;
 
 // The reduction over the ranks, as a new tensor; allreduce_() in place.
 torch::Tensor allreduce(const torch::Tensor& tensor, Op op = Op::kAverage,
-                        const std::string& name = "");
-void allreduce_(torch::Tensor tensor, Op op = Op::kAverage, const std::string& name = "");
-// In place: every rank gets the root's values.
-void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name = "");
-// Returns once every rank has called it.
-void barrier();
+                        const std::string& name = "", const ProcessSet& process_set = {});
+void allreduce_(torch::Tensor tensor, Op op = Op::kAverage, const std::string& name = "",
+                const ProcessSet& process_set = {});
+// In place: every rank gets the root's values. `root_rank` is a rank of the job.
+void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name = "",
+                const ProcessSet& process_set = {});
+// Returns once every rank has called it, or has joined.
+void barrier(const ProcessSet& process_set = {});
 
 // Every rank gets the root's parameters and buffers, in place, of any layout and dtype.
-void broadcast_parameters(const torch::nn::Module& module, int root_rank);
+void broadcast_parameters(const torch::nn::Module& module, int root_rank,
+                          const ProcessSet& process_set = {});
+
+// --- Who takes part: all ranks of the job call these in the same order. Blocking. ---
+
+// Also for sets of other ranks. A set's ranks are on one host, in any order, each once; throws on
+// every rank where the ranks mean different ones or a set of these is there already.
+ProcessSet add_process_set(std::vector<int> ranks);
+// Throws on every rank while an operation of the set is pending.
+void remove_process_set(const ProcessSet& process_set);
+// That of all ranks; no other rank need call it.
+ProcessSet global_process_set();
+
+// This rank has no more data: returns once every rank has called it, with the one that did so last.
+// Until then it counts as present, and adds zeros to the others' sums and averages, gradients too.
+// What has no zero (kMin, kMax, kProduct, broadcast, changes of process sets) throws where it is
+// called, and so does a shared step: train with ShardStep::kOff.
+int join();
 
 // --- The optimizer ---
 
@@ -97,6 +119,7 @@ class DistributedStep {
 // ones (docs/optimizer.md says what a gradient holds when). The ranks may share the step too, see
 // ShardStep. Every rank makes the same optimizers in the same order and calls the same methods;
 // making one compares parameters and options of all ranks. init() comes first, shutdown() after.
+// Of one over a process set all this is said of its members.
 //
 // Like torch's, not thread-safe.
 template <typename Optimizer>

@@ -1,5 +1,5 @@
-// What could break: <ciranda/torch.h> as a LibTorch program uses it. Every rank runs all checks, in
-// the order of main(), and prints a line for each that passed; the first that fails ends the rank.
+// What could break: <ciranda/torch.h> as a LibTorch program uses it. Every rank runs all checks of
+// a list, in its order, and prints a line for each that passed; the first that fails ends the rank.
 // test_libtorch.py builds and starts it.
 #include <ciranda/torch.h>
 #include <torch/nn.h>
@@ -18,6 +18,7 @@ namespace {
 
 using ciranda::DistributedOptimizer;
 using ciranda::DistributedOptions;
+using ciranda::ProcessSet;
 using ciranda::ShardStep;
 using torch::Tensor;
 using torch::nn::Sequential;
@@ -524,7 +525,134 @@ void conjugated_views_are_sent_as_they_look() {
   require(torch::imag(view.conj()).eq(1).all().item<bool>(), "another value in memory");
 }
 
-const std::pair<const char*, void (*)()> kChecks[] = {
+// -------------------------------------------------------------------------------------------
+// Of four ranks
+
+void a_process_set_works_among_its_members() {
+  const int rank = ciranda::rank();
+  const ProcessSet odd = ciranda::add_process_set({3, 1});
+  require(odd.ranks() == std::vector<int>{1, 3} && odd.included() == (rank % 2 == 1), "the set");
+  require(ciranda::global_process_set().rank() == rank, "the global set");
+  torch::nn::Linear layer(2, 3);
+  torch::NoGradGuard no_grad;
+  layer->weight.fill_(rank);
+  if (odd.included()) {
+    const Tensor average = ciranda::allreduce(layer->weight, ciranda::Op::kAverage, "", odd);
+    require(average.eq(2).all().item<bool>(), "average");
+    ciranda::broadcast_parameters(*layer, 3, odd);
+    require(layer->weight.eq(3).all().item<bool>(), "parameter");
+    layer->weight.fill_(rank);
+    ciranda::broadcast_(layer->weight, 1, "", odd);
+    require(layer->weight.eq(1).all().item<bool>(), "broadcast");
+    ciranda::barrier(odd);
+  } else {
+    const std::string text =
+        "rank " + std::to_string(rank) + " is no member of process set 1; only its members call it";
+    require_error(text, [&] { ciranda::allreduce_(layer->weight, {}, "", odd); });
+    require_error("DistributedOptimizer: " + text, [&] {
+      DistributedOptimizer optimizer(torch::optim::SGD(layer->parameters(), 0.1),
+                                     layer->named_parameters(), {.process_set = odd});
+    });
+  }
+  require_error("process sets must be unique", [] { ciranda::add_process_set({1, 3}); });
+  ciranda::remove_process_set(odd);
+  require_error("there is no process set 1 (any more)", [&] { ciranda::barrier(odd); });
+}
+
+// One step of plain torch on the batches of `ranks`.
+void step_alone(Sequential& model, torch::optim::Optimizer& optimizer, int step,
+                const std::vector<int>& ranks) {
+  std::vector<Tensor> batches;
+  for (const int rank : ranks) batches.push_back(batch_of(step, rank));
+  optimizer.step([&] {
+    optimizer.zero_grad();
+    const Tensor loss = model->forward(torch::cat(batches)).square().mean();
+    loss.backward();
+    return loss;
+  });
+}
+
+template <typename Optimizer>
+void sets_train_apart(const ProcessSet& mine, const std::function<Optimizer(Sequential&)>& make) {
+  Sequential model = make_model();
+  Sequential model_alone = make_model();
+  Optimizer alone = make(model_alone);
+  DistributedOptimizer optimizer(make(model), model->named_parameters(), {.process_set = mine});
+  require(optimizer.why_not_shared() != "", "a set shares its step");
+  for (int step = 0; step < 3; ++step) {
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      const Tensor loss = model->forward(batch_of(step, ciranda::rank())).square().mean();
+      loss.backward();
+      return loss;
+    });
+    step_alone(model_alone, alone, step, mine.ranks());
+  }
+  require_close(model->parameters(), model_alone->parameters(), "trained by a set");
+}
+
+// In two jobs, whose sets of the same numbers have other ranks.
+void two_sets_train_as_two_processes() {
+  ProcessSet earlier;
+  for (const std::vector<int>& first : {std::vector<int>{0, 1}, std::vector<int>{0, 2}}) {
+    ciranda::shutdown();
+    ciranda::init();
+    const ProcessSet one = ciranda::add_process_set(first);
+    const ProcessSet other = ciranda::add_process_set({3 - first[1], 3});
+    const ProcessSet mine = one.included() ? one : other;
+    if (earlier.id() != 0) {
+      require_error("is of an earlier job", [&] { ciranda::barrier(earlier); });
+    }
+    earlier = mine;
+    if (one.included())
+      sets_train_apart<torch::optim::Adam>(mine, make_adam);  // names are a set's own
+    sets_train_apart<torch::optim::Adam>(mine, make_adam);
+    sets_train_apart<torch::optim::LBFGS>(mine, [](Sequential& model) {
+      return torch::optim::LBFGS(model->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(4));
+    });
+    Sequential model = make_model();
+    require_error("shard_step='host' is not possible: its ranks are a process set", [&] {
+      DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
+                                     {.shard_step = ShardStep::kHost, .process_set = mine});
+    });
+  }
+}
+
+void ranks_with_fewer_batches_join() {
+  Sequential model = make_model();
+  Sequential model_alone = make_model();
+  const torch::optim::SGDOptions options(0.1);
+  DistributedOptimizer optimizer(torch::optim::SGD(model->parameters(), options),
+                                 model->named_parameters(), {.shard_step = ShardStep::kOff});
+  torch::optim::SGD alone(model_alone->parameters(), options);
+  const int last = ciranda::size() - 1;
+  for (int step = 0; step <= ciranda::rank(); ++step) {
+    optimizer.zero_grad();
+    backward_own(model, step);
+    optimizer.step();
+  }
+  require(ciranda::join() == last, "another rank joined last");
+  ciranda::broadcast_parameters(*model, last);
+  for (int step = 0; step <= last; ++step) {
+    alone.zero_grad();
+    for (int rank = step; rank <= last; ++rank) {
+      const Tensor loss = model_alone->forward(batch_of(step, rank)).square().mean();
+      (loss / ciranda::size()).backward();
+    }
+    alone.step();
+  }
+  require_close(model->parameters(), model_alone->parameters(), "with fewer batches");
+}
+
+using Check = std::pair<const char*, void (*)()>;
+
+const std::vector<Check> kChecksOfFourRanks = {
+    {"a_process_set_works_among_its_members", a_process_set_works_among_its_members},
+    {"two_sets_train_as_two_processes", two_sets_train_as_two_processes},
+    {"ranks_with_fewer_batches_join", ranks_with_fewer_batches_join},
+};
+
+const std::vector<Check> kChecks = {
     {"collectives_reach_every_rank", collectives_reach_every_rank},
     {"autograd_sees_what_is_written", autograd_sees_what_is_written},
     {"conjugated_views_are_sent_as_they_look", conjugated_views_are_sent_as_they_look},
@@ -555,7 +683,7 @@ int main() {
     require_error("call init() first", [] { ciranda::rank(); });
     ciranda::init();
     torch::set_num_threads(1);
-    for (const auto& [name, check] : kChecks) {
+    for (const auto& [name, check] : ciranda::size() == 4 ? kChecksOfFourRanks : kChecks) {
       current = name;
       check();
       std::printf("passed %s\n", name);

@@ -17,7 +17,10 @@ import ciranda
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples/cpp"
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
-CHECKS = re.findall(r'^    \{"(\w+)"', (HERE / "checks.cc").read_text(), re.M)
+CHECKS_OF_FOUR_RANKS, CHECKS = (
+    re.findall(r'^    \{"(\w+)"', rows, re.M)
+    for rows in (HERE / "checks.cc").read_text().split("kChecks = {")
+)
 LAUNCH = [sys.executable, "-m", "ciranda", "run", "--no-color"]
 
 
@@ -42,20 +45,38 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(HERE, tmp_path_factory.mktemp("checks")) / "checks"
 
 
+def start(program: Path, ranks: int) -> str:
+    """What they printed: one start runs all checks."""
+    done = subprocess.run([*LAUNCH, "-np", str(ranks), program], capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def require_passed(check: str, ranks: int, said: str) -> None:
+    for rank in range(ranks):
+        assert f"[{rank}] passed {check}\n" in said, "\n".join(said.splitlines()[-20:])
+
+
 @pytest.fixture(scope="module", params=[1, 2])
 def outcome(request: pytest.FixtureRequest, program: Path) -> tuple[int, str]:
-    """The number of ranks, and what they printed: one start runs all checks."""
-    command = [*LAUNCH, "-np", str(request.param), program]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return request.param, done.stdout + done.stderr
+    """The number of ranks, and what they printed."""
+    return request.param, start(program, request.param)
+
+
+@pytest.fixture(scope="module")
+def said_by_four(program: Path) -> str:
+    return start(program, 4)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("check", CHECKS)
 def test_check_passes_on_every_rank(outcome: tuple[int, str], check: str) -> None:
-    ranks, said = outcome
-    for rank in range(ranks):
-        assert f"[{rank}] passed {check}\n" in said, "\n".join(said.splitlines()[-20:])
+    require_passed(check, *outcome)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("check", CHECKS_OF_FOUR_RANKS)
+def test_check_passes_on_each_of_four_ranks(said_by_four: str, check: str) -> None:
+    require_passed(check, 4, said_by_four)
 
 
 @pytest.mark.timeout(600)
