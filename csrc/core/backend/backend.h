@@ -28,7 +28,10 @@ using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent
 
 // A FusedOp with this rank's memory: what a backend runs.
 struct Execution {
-  FusedOp op;            // its root is the index of a member
+  FusedOp op;  // its root is the index of a member
+  // Its place among all executions of the World, also those of groups that this rank is no member
+  // of: rising, and alike on all ranks.
+  std::uint64_t number = 0;
   Buffers buffers = {};  // by member; empty for in_arena
   // in_arena: the bucket's memory, of each member on this host that has not joined, ascending.
   std::vector<std::byte*> arena = {};

@@ -28,11 +28,10 @@ std::string words_of(const FusedOp& op) {
 
 }  // namespace
 
-Backends::Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring,
-                   BackendContext context, std::span<const BackendEntry> entries)
-    : context_(std::move(context)), entries_(entries), shm_(shm.get()), ring_(ring.get()) {
+Backends::Backends(std::unique_ptr<Backend> shm, RingBackend* ring, BackendContext context,
+                   std::span<const BackendEntry> entries)
+    : context_(std::move(context)), entries_(entries), shm_(shm.get()), ring_(ring) {
   all_.push_back(std::move(shm));
-  if (ring) all_.push_back(std::move(ring));
 }
 
 Status Backends::available(BackendId id, std::span<const BackendEntry> entries) {
@@ -101,10 +100,6 @@ std::uint64_t Backends::look_again_ns() const {
 
 void Backends::abandon() noexcept {
   for (auto& backend : all_) static_cast<void>(backend.release());
-}
-
-void Backends::watched(std::vector<Watched>& out) const {
-  if (ring_ != nullptr) ring_->watched(out);
 }
 
 }  // namespace ciranda

@@ -50,12 +50,12 @@ std::uint64_t soonest_look_ns(Each each) {  // 0: none
   return soonest;
 }
 
-// The backends of a group: shared memory always, the ring on several hosts, and each other one from
-// its first execution on. One thread at a time, as for a Backend.
+// The backends of a group: shared memory always, the ring of all groups on several hosts, and each
+// other one from its first execution on. One thread at a time, as for a Backend.
 class Backends {
  public:
-  // `ring` null: one host. `entries` outlive it.
-  Backends(std::unique_ptr<Backend> shm, std::unique_ptr<RingBackend> ring, BackendContext context,
+  // `ring` null: one host. It and `entries` outlive this, which only starts executions there.
+  Backends(std::unique_ptr<Backend> shm, RingBackend* ring, BackendContext context,
            std::span<const BackendEntry> entries = backend_entries());
 
   // kUnsupported with a sentence that says what to do, where this build or this machine cannot run
@@ -77,8 +77,6 @@ class Backends {
   // In a child made by fork: gives up all of them without their destructors, whose threads exist in
   // the parent only.
   void abandon() noexcept;
-  // Appends what the ring waits for.
-  void watched(std::vector<Watched>& out) const;
 
  private:
   Backend& find(const Execution& execution);

@@ -131,11 +131,11 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
   frames_.send();  // what had to be asked for again
 
   std::vector<FusedOp> ops = plan_fusion(responses, rank_.options.fusion);
-  // The plan is that of all ranks.
-  std::erase_if(ops, [this](const FusedOp& op) {
-    return !moves_data(op.kind) || !op.group->contains(rank_.rank());
-  });
+  const auto is_own = [this](const FusedOp& op) {
+    return moves_data(op.kind) && op.group->contains(rank_.rank());
+  };
   for (const FusedOp& op : ops) {
+    if (!is_own(op)) continue;
     for (std::size_t i = 0; i < op.members.size(); ++i) {
       if (i > 0 && op.members[i].response == op.members[i - 1].response) continue;
       const Contribution* own = contribution_of(responses[op.members[i].response], rank_.rank());
@@ -144,6 +144,8 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
     }
   }
   for (FusedOp& op : ops) {
+    ++planned_;  // the plan is that of all ranks
+    if (!is_own(op)) continue;
     CIRANDA_TRY(has_joined(op, rank_.rank()) ? stand_in(std::move(op), responses)
                                              : start(std::move(op), responses));
   }
@@ -194,7 +196,7 @@ Status Dispatcher::change_groups(const Response& response, Submission* submissio
 }
 
 Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
-  Execution execution{.op = std::move(op)};
+  Execution execution{.op = std::move(op), .number = planned_};
   execution.op.root = execution.op.group->index_of(execution.op.root);
   const FusedOp& what = execution.op;
   Running running;
@@ -234,7 +236,7 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
 // This rank has joined: it adds zeros to what the others reduce.
 Status Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
   if (!without_joined(op, *responses[op.members.front().response].spec)) return {};
-  Execution execution{.op = std::move(op)};
+  Execution execution{.op = std::move(op), .number = planned_};
   execution.op.root = kNoRank;  // only reductions go on
   std::uint64_t all_bytes = 0;
   for (const FusedOp::Member& member : execution.op.members) {

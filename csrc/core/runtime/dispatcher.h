@@ -94,6 +94,7 @@ class Dispatcher {
   std::vector<Submission> drained_;  // scratch
   std::deque<Submission> held_;
   std::size_t unanswered_ = 0;  // asked for, without a Response
+  std::uint64_t planned_ = 0;   // executions of all groups
   std::vector<Running> running_;
   std::vector<std::size_t> free_running_;
   int timed_running_ = 0;

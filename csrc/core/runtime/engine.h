@@ -50,7 +50,7 @@ class Engine {
   Status wait(const Handle& handle) { return wait(std::span(&handle, 1)); }
 
   // Agreed by all ranks of the World, which call these in the same order. Block; thread-safe. The
-  // ranks of a group ascend, each once, and are on one host.
+  // ranks of a group ascend, each once.
   Result<std::shared_ptr<const Group>> add_group(std::vector<Rank> ranks);
   // kInvalidArgument on all ranks while an operation of it is pending.
   Status remove_group(GroupId id);

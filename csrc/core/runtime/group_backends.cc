@@ -47,24 +47,13 @@ GroupBackends::GroupBackends(RankContext& rank, PeerWatch& peers, std::unique_pt
     : rank_(rank),
       peers_(peers),
       make_(std::move(make)),
+      ring_(std::move(ring)),
       world_(std::make_unique<ShmBackend>(rank.control.world(), rank.bells, rank.mesh.self,
                                           all_locals(rank.mesh.size)),
-             std::move(ring), make_(*rank.groups.find(kWorldGroup)), rank.options.backends) {}
+             ring_.get(), make_(*rank.groups.find(kWorldGroup)), rank.options.backends) {}
 
 Result<ArenaBuffer> GroupBackends::provide_region(RankContext& rank,
                                                   const std::vector<Rank>& members) {
-  const auto all_on = [&members](const std::vector<Rank>& host) {
-    return std::all_of(members.begin(), members.end(), [&host](Rank member) {
-      return std::binary_search(host.begin(), host.end(), member);
-    });
-  };
-  const Hosts& hosts = rank.remote.hosts;
-  if (!rank.one_host() && std::none_of(hosts.begin(), hosts.end(), all_on)) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .text =
-                     "add_process_set: the ranks of a process set must be on one host, and these "
-                     "are on several"};
-  }
   const std::vector<Rank> locals = locals_among(members, rank);
   if (locals.empty() || locals.front() != rank.mesh.self) return ArenaBuffer{};
   auto buffer = rank.segments.allocate(region_bytes(locals));
@@ -91,11 +80,13 @@ Status GroupBackends::add(const Response& response, std::shared_ptr<void> lease)
   const auto self =
       static_cast<int>(std::find(locals.begin(), locals.end(), rank_.mesh.self) - locals.begin());
   auto shm = std::make_unique<ShmBackend>(region, rank_.bells, self, std::move(locals));
+  RingBackend* const ring =
+      rank_.members_here(*group).size() < group->ranks.size() ? ring_.get() : nullptr;
   others_.emplace(
       group->id,
-      std::make_unique<Other>(Other{
-          .backends = Backends(std::move(shm), nullptr, make_(*group), rank_.options.backends),
-          .lease = std::move(lease)}));
+      std::make_unique<Other>(
+          Other{.backends = Backends(std::move(shm), ring, make_(*group), rank_.options.backends),
+                .lease = std::move(lease)}));
   return {};
 }
 
@@ -104,6 +95,7 @@ void GroupBackends::remove(GroupId id) {
   const auto found = others_.find(id);
   if (found == others_.end()) return;  // this rank is no member
   found->second->removed = true;
+  if (ring_) ring_->forget(id);
   drop_removed();
 }
 
@@ -122,7 +114,8 @@ void GroupBackends::start(Execution&& execution) {
 }
 
 bool GroupBackends::advance() {
-  bool moved = world_.advance();
+  bool moved = ring_ && ring_->advance();
+  moved = world_.advance() || moved;
   bool any_removed = false;
   for (const auto& [id, other] : others_) {
     any_removed = any_removed || other->removed;
@@ -134,14 +127,15 @@ bool GroupBackends::advance() {
 
 bool GroupBackends::idle() const {
   bool idle = true;
-  each([&](const Backends& backends) { idle = idle && backends.idle(); });
+  each([&](const auto& backends) { idle = idle && backends.idle(); });
   return idle;
 }
 
 bool GroupBackends::resting() const {
-  bool resting = true;
-  each([&](const Backends& backends) { resting = resting && backends.resting(); });
-  return resting;
+  if (ring_ && !ring_->idle()) return false;
+  return world_.resting() && std::all_of(others_.begin(), others_.end(), [](const auto& other) {
+           return other.second->backends.resting();
+         });
 }
 
 bool GroupBackends::will_wake() const {
@@ -157,15 +151,17 @@ std::uint64_t GroupBackends::look_again_ns() const {
 }
 
 void GroupBackends::blocked_on(std::vector<Rank>& out) const {
-  each([&](const Backends& backends) { backends.blocked_on(out); });
+  each([&](const auto& backends) { backends.blocked_on(out); });
 }
 
 void GroupBackends::abort(const Error& why) {
+  if (ring_) ring_->abort(why);
   world_.abort(why);
   for (const auto& [id, other] : others_) other->backends.abort(why);
 }
 
 void GroupBackends::abandon() noexcept {
+  static_cast<void>(ring_.release());
   world_.abandon();
   for (auto& [id, other] : others_) other->backends.abandon();
 }

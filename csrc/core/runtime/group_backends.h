@@ -15,7 +15,8 @@
 namespace ciranda {
 
 // Where the operations of each group run that this rank is a member of: the World's from the start,
-// another one's from its agreement until it is removed and its last operation is done.
+// another one's from its agreement until it is removed and its last operation is done. Between
+// hosts one ring runs those of all groups.
 //
 // One thread at a time, as for a Backend.
 class GroupBackends {
@@ -30,8 +31,8 @@ class GroupBackends {
   Status add(const Response& response, std::shared_ptr<void> lease);
   void remove(GroupId id);
 
-  // Memory for the group of those ranks, if this rank is the one of its host that provides it: its
-  // first member there. kUnsupported where they are on several hosts. Thread-safe.
+  // Memory for the group of those ranks on this host, if this rank is the one that provides it: its
+  // first member there. Thread-safe.
   static Result<ArenaBuffer> provide_region(RankContext& rank, const std::vector<Rank>& members);
 
   void start(Execution&& execution);
@@ -44,7 +45,10 @@ class GroupBackends {
   std::uint64_t look_again_ns() const;
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
-  void watched(std::vector<Watched>& out) const { world_.watched(out); }
+  // Appends what the ring waits for.
+  void watched(std::vector<Watched>& out) const {
+    if (ring_) ring_->watched(out);
+  }
   void abandon() noexcept;
 
  private:
@@ -55,6 +59,7 @@ class GroupBackends {
   };
   template <typename Fn>
   void each(Fn fn) const {
+    if (ring_) fn(*ring_);
     fn(world_);
     for (const auto& [id, other] : others_) fn(other->backends);
   }
@@ -63,6 +68,7 @@ class GroupBackends {
   RankContext& rank_;
   PeerWatch& peers_;
   MakeContext make_;
+  std::unique_ptr<RingBackend> ring_;  // several hosts
   Backends world_;
   std::map<GroupId, std::unique_ptr<Other>> others_;
 };

@@ -79,7 +79,7 @@ class Job {
   void barrier(const ProcessSet& process_set = {});
 
   // All ranks of the job call these in the same order, also for sets of other ranks. A set's
-  // ranks are on one host, in any order, each once; a set of the same ranks must not be there yet.
+  // ranks come in any order, each once; a set of the same ranks must not be there yet.
   ProcessSet add_process_set(std::vector<int> ranks);
   // Throws on every rank while an operation of the set is pending.
   void remove_process_set(const ProcessSet& process_set);

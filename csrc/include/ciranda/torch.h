@@ -71,7 +71,7 @@ void broadcast_parameters(const torch::nn::Module& module, int root_rank,
 
 // --- Who takes part: all ranks of the job call these in the same order. Blocking. ---
 
-// Also for sets of other ranks. A set's ranks are on one host, in any order, each once; throws on
+// Also for sets of other ranks. A set's ranks come in any order, each once; throws on
 // every rank where the ranks mean different ones or a set of these is there already.
 ProcessSet add_process_set(std::vector<int> ranks);
 // Throws on every rank while an operation of the set is pending.

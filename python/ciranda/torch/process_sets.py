@@ -76,7 +76,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Makes a set of ranks usable. Every rank of the job calls it, in the same order; blocking.
 
     Raises on every rank where the ranks mean different ones or the set is there already. Unlike in
-    Horovod, sets may be added whatever init() was told. All ranks of a set must be on one host.
+    Horovod, sets may be added whatever init() was told.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)

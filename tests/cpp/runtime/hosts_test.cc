@@ -43,9 +43,11 @@ struct ArenaFloats {
   ArenaFloats(Engine& engine, std::size_t floats)
       : buffer(engine.allocate_arena(floats * sizeof(float)).value()), count(floats) {}
   float* data() const { return reinterpret_cast<float*>(buffer.data); }
-  Status average(Engine& engine, std::optional<DType> wire_dtype = {}) const {
+  Status average(Engine& engine, std::optional<DType> wire_dtype = {},
+                 GroupId group = kWorldGroup) const {
     auto handle = engine.submit(bucket_in(
-        buffer, count, {.name = "bucket", .op = ReduceOp::kAverage, .wire_dtype = wire_dtype}));
+        buffer, count,
+        {.name = "bucket", .group = group, .op = ReduceOp::kAverage, .wire_dtype = wire_dtype}));
     return handle.ok() ? engine.wait(handle.value()) : handle.error();
   }
   ArenaBuffer buffer;
@@ -188,6 +190,73 @@ TEST_P(SeveralHosts, BroadcastGatherScatterExchange) {
     auto barrier = engine.submit(in_place<float>(OpKind::kBarrier, {}, {}));
     ASSERT_TRUE(barrier.ok());
     EXPECT_TRUE(engine.wait(barrier.value()).ok());
+  });
+}
+
+// Of each set, ranks of several hosts, or of one; sets overlap, and each rank calls in another
+// order.
+TEST_P(SeveralHosts, RunSetsOfAnyRanks) {
+  World world = make();
+  const int ranks = world.size();
+  std::vector<std::vector<Rank>> sets = {{ranks - 1}};
+  if (ranks > 2) sets.insert(sets.end(), {{0, ranks - 1}, {0, 1}});
+  if (ranks > 3) sets.insert(sets.end(), {{0, 1, ranks - 1}, {1, 2}, {1, 2, 3}});
+  world.run([&sets, ranks](Engine& engine) {
+    std::vector<GroupId> groups;
+    for (const auto& set : sets) {
+      const auto added = engine.add_group(set);
+      ASSERT_TRUE(added.ok()) << added.error().text;
+      groups.push_back(added.value()->id);
+    }
+    for (const std::size_t count : {1u, 1000u, 40'000u}) {
+      std::vector<std::vector<double>> sums(sets.size()), sent(sets.size());
+      std::vector<Handle> handles;
+      for (std::size_t i = 0; i < sets.size(); ++i) {
+        const std::size_t at = (i + static_cast<std::size_t>(engine.rank())) % sets.size();
+        if (!std::binary_search(sets[at].begin(), sets[at].end(), engine.rank())) continue;
+        sums[at].assign(count, engine.rank() + 1.0);
+        sent[at].assign(count, engine.rank() + 1.0);
+        for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast}) {
+          auto& tensor = kind == OpKind::kAllreduce ? sums[at] : sent[at];
+          auto handle = engine.submit(
+              in_place<double>(kind, {&tensor},
+                               {.name = "x",
+                                .group = groups[at],
+                                .root = kind == OpKind::kBroadcast ? sets[at].back() : kNoRank}));
+          ASSERT_TRUE(handle.ok()) << handle.error().text;
+          handles.push_back(std::move(handle).value());
+        }
+      }
+      std::vector<double> all(count, 1.0);
+      handles.push_back(allreduce(engine, all, {.name = "x"}).value());
+      ASSERT_TRUE(engine.wait(handles).ok());
+      EXPECT_EQ(all, std::vector<double>(count, ranks));
+      for (std::size_t i = 0; i < sets.size(); ++i) {
+        if (sums[i].empty()) continue;
+        const auto place = std::find(sets[i].begin(), sets[i].end(), engine.rank());
+        const auto rows = place - sets[i].begin() + 1;
+        const std::vector<double> own(static_cast<std::size_t>(rows), static_cast<double>(rows));
+        std::vector<double> gathered, expected;
+        auto gather =
+            gather_like(engine, OpKind::kAllgather, own, {rows}, gathered, {.group = groups[i]});
+        ASSERT_TRUE(engine.wait(gather.value()).ok());
+        for (std::size_t n = 1; n <= sets[i].size(); ++n) {
+          expected.insert(expected.end(), n, static_cast<double>(n));
+        }
+        EXPECT_EQ(gathered, expected);
+        const ArenaFloats bucket(engine, count);
+        std::fill_n(bucket.data(), count, static_cast<float>(rows));
+        ASSERT_TRUE(bucket.average(engine, {}, groups[i]).ok());
+        EXPECT_EQ(bucket.data()[count - 1], static_cast<float>(sets[i].size() + 1) / 2.0F);
+        const double sum = std::accumulate(sets[i].begin(), sets[i].end(), 0.0);
+        EXPECT_EQ(sums[i], std::vector<double>(count, sum + static_cast<double>(sets[i].size())));
+        EXPECT_EQ(sent[i], std::vector<double>(count, sets[i].back() + 1.0));
+      }
+    }
+    for (const GroupId group : groups) {
+      const Status removed = engine.remove_group(group);
+      EXPECT_TRUE(removed.ok()) << removed.error().text;
+    }
   });
 }
 

@@ -67,6 +67,7 @@ constexpr DType dtype_of<std::int64_t>() {
 
 struct Options {
   std::string name;  // empty: unnamed
+  GroupId group = kWorldGroup;
   ReduceOp op = ReduceOp::kSum;
   Rank root = kNoRank;
   double prescale = 1.0;
@@ -81,6 +82,7 @@ Submission in_place(OpKind kind, const std::vector<std::vector<T>*>& tensors,
                     const Options& options) {
   RequestSpec spec{.name = options.name.empty() ? unnamed(kind) : options.name,
                    .kind = kind,
+                   .group = options.group,
                    .op = options.op,
                    .root = options.root,
                    .prescale = options.prescale,
@@ -111,6 +113,7 @@ inline Submission bucket_in(const ArenaBuffer& arena, std::size_t count, const O
   submission.spec = std::make_shared<RequestSpec>(
       RequestSpec{.name = options.name,
                   .kind = OpKind::kAllreduce,
+                  .group = options.group,
                   .op = options.op,
                   .prescale = options.prescale,
                   .postscale = options.postscale,
@@ -131,6 +134,7 @@ Result<Handle> gather_like(Engine& engine, OpKind kind, const std::vector<T>& in
   RequestSpec spec{
       .name = options.name.empty() ? unnamed(kind) : options.name,
       .kind = kind,
+      .group = options.group,
       .op = options.op,
       .root = kNoRank,
       .prescale = 1.0,

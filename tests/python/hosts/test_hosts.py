@@ -143,4 +143,5 @@ def test_one_command_trains_on_two_hosts(
         text = (tmp_path / "logs" / f"rank-{rank}.log").read_text()
         result = json.loads(text.splitlines()[-1])
         assert result["off"] < 1e-6 and result["equal"]
+        assert result["of_a_set"] == (1.5 if rank in (0, 3) else None)
         assert ("2 hosts met through eth0: host 0 at " in text) == (rank == 0), text

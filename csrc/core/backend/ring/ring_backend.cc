@@ -7,6 +7,9 @@
 namespace ciranda {
 namespace {
 
+// A large one goes in so many rounds at most, each with a number of its own.
+constexpr int kRoundBits = 20;
+
 Collective collective_of(const Execution& execution, std::uint64_t payload_bytes, int ranks) {
   const FusedOp& op = execution.op;
   Collective what{.kind = op.kind, .participants = ranks, .offsets = execution.offsets};
@@ -39,36 +42,43 @@ RingBackend::RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells
       local_rank_(local_rank),
       memory_(std::move(memory)),
       options_(options),
-      flat_(flat_hosts(mesh.size())),
       exchange_(mesh.links, options.authenticates) {}
 
 void RingBackend::start(Execution&& execution) {
   const bool has_copies =
       execution.op.kind == OpKind::kAllreduce || execution.op.kind == OpKind::kBroadcast;
-  const bool staged = has_copies && !execution.op.in_arena && mesh_.hosts.size() < flat_.size();
-  if (!staged) return add(std::move(execution), /*staged=*/false);
+  const RingMembers& members = *members_of(*execution.op.group);
+  const bool staged =
+      has_copies && !execution.op.in_arena && members.hosts.size() < members.flat.size();
+  std::uint64_t number = execution.number << kRoundBits;
+  if (!staged) return add(std::move(execution), number, /*staged=*/false);
   const std::uint64_t payload_bytes = bytes_of(execution.buffers);
-  for (std::uint64_t begin = 0;; begin += options_.stage_bytes_max) {
+  for (std::uint64_t begin = 0;; begin += options_.stage_bytes_max, ++number) {
     const std::uint64_t bytes = std::min(options_.stage_bytes_max, payload_bytes - begin);
     const bool last = begin + bytes == payload_bytes;
     Execution round{.op = execution.op, .buffers = part_of(execution.buffers, begin, bytes)};
     round.done = last ? std::move(execution.done) : [](const Status&, const auto&) {};
-    add(std::move(round), /*staged=*/true);
+    add(std::move(round), number, /*staged=*/true);
     if (last) return;
   }
 }
 
-void RingBackend::add(Execution execution, bool staged) {
+const std::shared_ptr<const RingMembers>& RingBackend::members_of(const Group& group) {
+  std::shared_ptr<const RingMembers>& members = members_[group.id];
+  if (!members) members = std::make_shared<RingMembers>(group, mesh_.self, mesh_.local_ranks());
+  return members;
+}
+
+void RingBackend::add(Execution execution, std::uint64_t number, bool staged) {
+  const std::shared_ptr<const RingMembers> members = members_of(*execution.op.group);
   const bool in_arena = execution.op.in_arena;
   const std::uint64_t payload_bytes =
       in_arena ? execution.arena_bytes : bytes_of(execution.buffers);
-  HierarchicalPlan plan(collective_of(execution, payload_bytes, mesh_.size()),
-                        in_arena || staged ? mesh_.hosts : flat_, mesh_.self, options_.link,
-                        options_.grain);
-  const RingPlace place{
-      .ranks = mesh_.size(), .local_rank = local_rank_, .local_size = static_cast<int>(locals())};
+  HierarchicalPlan plan(collective_of(execution, payload_bytes, members->size()),
+                        in_arena || staged ? members->hosts : members->flat, members->self,
+                        options_.link, options_.grain);
   RingOperation& op =
-      operations_.emplace_back(std::move(execution), std::move(plan), place, ++started_, staged);
+      operations_.emplace_back(std::move(execution), std::move(plan), members, number, staged);
   exchange_.call_peers(op);
   op.take_data();
 }
@@ -92,22 +102,23 @@ bool RingBackend::advance_stage(RingOperation& op) {
   if (broken_) return true;
   std::vector<std::byte*> stages;
   int root = kNobody;
-  for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
-    const RankFlags& flags = control_.flags(local);
+  const RingMembers& members = op.members();
+  for (std::size_t place = 0; place < members.here.size(); ++place) {
+    const RankFlags& flags = control_.flags(members.locals[place]);
     if (flags.staged.load(std::memory_order_acquire) < op.number()) return moved;
     const ArenaRef ref{.segment = flags.stage_segment.load(std::memory_order_relaxed),
                        .offset = flags.stage_offset.load(std::memory_order_relaxed)};
-    auto stage = memory_.resolve(local, ref, op.private_bytes());
+    auto stage = memory_.resolve(members.locals[place], ref, op.private_bytes());
     if (!stage) return fail(stage.error());
     if (stage.value() == nullptr) return moved;
     stages.push_back(stage.value());
-    if (mesh_.local_ranks()[static_cast<std::size_t>(local)] == op.op().root) root = local;
+    if (members.here[place] == op.op().root) root = static_cast<int>(place);
   }
   op.take_stages(std::move(stages), root);
   return true;
 }
 
-// The stage is free: the operation before is through on all local ranks.
+// The stage is free: the operation before is through on all its members here.
 bool RingBackend::fill_stage(const RingOperation& op) {
   RankFlags& own = control_.flags(local_rank_);
   if (own.staged.load(std::memory_order_relaxed) == op.number()) return false;
@@ -117,7 +128,8 @@ bool RingBackend::fill_stage(const RingOperation& op) {
     stage_ = std::move(stage).value();
   }
   const FusedOp& what = op.op();
-  if (what.kind != OpKind::kBroadcast || what.root == mesh_.self) op.copy_to_stage(stage_.data);
+  if (what.kind != OpKind::kBroadcast || what.root == op.members().self)
+    op.copy_to_stage(stage_.data);
   own.stage_segment.store(stage_.ref.segment, std::memory_order_relaxed);
   own.stage_offset.store(stage_.ref.offset, std::memory_order_relaxed);
   own.staged.store(op.number(), std::memory_order_release);
@@ -140,11 +152,11 @@ bool RingBackend::advance_channels(RingOperation& op) {
   return true;
 }
 
-// The other ranks of the host read this rank's memory and write to it until their lanes are
+// The other members on the host read this rank's memory and write to it until their lanes are
 // through.
 bool RingBackend::all_crossed(const RingOperation& op) const {
   if (!op.is_shared()) return true;
-  for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
+  for (const int local : op.members().locals) {
     if (control_.flags(local).crossed.load(std::memory_order_acquire) < op.number()) return false;
   }
   return true;
@@ -160,7 +172,7 @@ void RingBackend::blocked_on(std::vector<Rank>& out) const {
   if (operations_.empty()) return;
   const RingOperation& op = operations_.front();
   if (!op.waits_for_stages() && !has_crossed(op)) return;
-  for (Rank local = 0; local < static_cast<Rank>(locals()); ++local) {
+  for (const int local : op.members().locals) {
     const RankFlags& flags = control_.flags(local);
     const auto& counter = has_crossed(op) ? flags.crossed : flags.staged;
     const bool behind = counter.load(std::memory_order_acquire) < op.number();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -50,13 +51,16 @@ struct HostMemory {
 // With a wire dtype the sums are float32 and every message is rounded as it leaves, a segment at a
 // time. So is the final value by the rank that completes it, and all ranks have the same bits.
 //
-// Operations run one after the other, on every rank in the same order; within one, each channel
-// goes as fast as its sockets let it.
+// The operations of all groups run one after the other, on every rank in the agreed order, so that
+// none waits in a ring for another; within one, each channel goes as fast as its sockets let it.
 class RingBackend final : public Backend {
  public:
   // `mesh` outlives the backend, which alone uses its data links.
   RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells, int local_rank,
               HostMemory memory, RingOptions options);
+
+  // The group is removed; its operations go on.
+  void forget(GroupId group) { members_.erase(group); }
 
   bool supports(const FusedOp& op) const override { return op.kind != OpKind::kBarrier; }
   void start(Execution&& execution) override;
@@ -70,19 +74,19 @@ class RingBackend final : public Backend {
   void watched(std::vector<Watched>& out) const;
 
  private:
-  void add(Execution execution, bool staged);
-  // The private data of all local ranks where all of them see it. True when something moved.
+  const std::shared_ptr<const RingMembers>& members_of(const Group& group);
+  void add(Execution execution, std::uint64_t number, bool staged);
+  // The private data of the members here where all of them see it. True when something moved.
   bool advance_stage(RingOperation& op);
   bool fill_stage(const RingOperation& op);
   // True when something moved; what fails sets broken_.
   bool advance_channels(RingOperation& op);
   bool take_links();
-  // The channels of the operation are through: this rank's, all local ranks'.
+  // The channels of the operation are through: this rank's, those of all members here.
   bool has_crossed(const RingOperation& op) const { return crossed_ >= op.number(); }
   bool all_crossed(const RingOperation& op) const;
   void finish_front();
   bool fail(Error why);  // true: something happened
-  std::size_t locals() const { return mesh_.local_ranks().size(); }
 
   RemoteMesh& mesh_;
   const ControlBlock control_;
@@ -90,10 +94,9 @@ class RingBackend final : public Backend {
   const int local_rank_;
   const HostMemory memory_;
   const RingOptions options_;
-  const Hosts flat_;
+  std::map<GroupId, std::shared_ptr<const RingMembers>> members_;
   HostMemory::Stage stage_;
-  std::uint64_t started_ = 0;
-  std::uint64_t crossed_ = 0;  // so many operations are through on this rank
+  std::uint64_t crossed_ = 0;  // number of the latest operation that is through on this rank
   RingExchange exchange_;
   std::deque<RingOperation> operations_;
   std::optional<Error> broken_;

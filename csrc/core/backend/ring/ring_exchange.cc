@@ -182,7 +182,8 @@ void RingExchange::call_peers(const RingOperation& op) {
 
 DataLink* RingExchange::link(const RingOperation& op, const RingChannel& channel,
                              int participant) const {
-  return links_.find(op.plan().rank(participant, channel.index), op.plan().stream(channel.index));
+  const auto index = static_cast<std::size_t>(op.plan().rank(participant, channel.index));
+  return links_.find(op.members().ranks[index], op.plan().stream(channel.index));
 }
 
 }  // namespace ciranda

@@ -32,11 +32,28 @@ std::uint64_t bytes_of(const Buffers& buffers) {
   return bytes;
 }
 
-RingOperation::RingOperation(Execution execution, HierarchicalPlan plan, const RingPlace& place,
-                             std::uint64_t number, bool staged)
+RingMembers::RingMembers(const Group& group, Rank rank, const std::vector<Rank>& local_ranks)
+    : ranks(group.ranks), flat(flat_hosts(group.size())), self(group.index_of(rank)) {
+  for (const std::vector<Rank>& host : group.hosts) {
+    if (host.empty()) continue;
+    std::vector<Rank>& indices = hosts.emplace_back();
+    for (const Rank member : host) indices.push_back(group.index_of(member));
+    if (std::find(indices.begin(), indices.end(), self) != indices.end()) here = indices;
+  }
+  for (const int index : here) {
+    const auto local = std::find(local_ranks.begin(), local_ranks.end(),
+                                 group.ranks[static_cast<std::size_t>(index)]);
+    locals.push_back(static_cast<int>(local - local_ranks.begin()));
+  }
+  place = static_cast<int>(std::find(here.begin(), here.end(), self) - here.begin());
+}
+
+RingOperation::RingOperation(Execution execution, HierarchicalPlan plan,
+                             std::shared_ptr<const RingMembers> members, std::uint64_t number,
+                             bool staged)
     : execution_(std::move(execution)),
+      members_(std::move(members)),
       plan_(std::move(plan)),
-      place_(place),
       number_(number),
       staged_(staged) {
   for (int channel = 0; channel < schedule().channels(); ++channel) {
@@ -52,7 +69,7 @@ RingOperation::RingOperation(Execution execution, HierarchicalPlan plan, const R
 void RingOperation::take_data() {
   if (op().in_arena) {
     copies_ = execution_.arena;
-    output_ = copies_[static_cast<std::size_t>(place_.local_rank)];
+    output_ = copies_[static_cast<std::size_t>(members_->place)];
     input_ = output_;
   } else if (!staged_) {
     gather();
@@ -82,7 +99,7 @@ void RingOperation::gather() {
 
 void RingOperation::take_stages(std::vector<std::byte*> stages, int root) {
   copies_ = std::move(stages);
-  output_ = copies_[static_cast<std::size_t>(place_.local_rank)];
+  output_ = copies_[static_cast<std::size_t>(members_->place)];
   input_ = root == kNobody ? output_ : copies_[static_cast<std::size_t>(root)];
 }
 
@@ -99,7 +116,7 @@ Done RingOperation::finish() {
 }
 
 void RingOperation::make_chunks(RingChannel& channel, std::uint32_t count) {
-  const auto locals = static_cast<std::size_t>(place_.local_size);
+  const auto locals = members_->here.size();
   const FusedOp& what = execution_.op;
   for (; channel.chunks < count; ++channel.chunks) {
     if (copies_.empty() || (locals == 1 && what.prescale == 1.0)) continue;
@@ -116,7 +133,7 @@ void RingOperation::make_chunks(RingChannel& channel, std::uint32_t count) {
 
 double RingOperation::postscale() const {
   const FusedOp& what = execution_.op;
-  const double ranks = what.op == ReduceOp::kAverage ? static_cast<double>(place_.ranks) : 1.0;
+  const double ranks = what.op == ReduceOp::kAverage ? static_cast<double>(members_->size()) : 1.0;
   return what.postscale / ranks;
 }
 
@@ -143,7 +160,7 @@ void RingOperation::apply(RingChannel& channel, const Step& step, const std::byt
   const bool final = receive.completes || receive.apply == Apply::kCopy;
   if (final && receive.piece.space == Space::kOutput) {
     for (std::size_t local = 0; local < copies_.size(); ++local) {
-      if (static_cast<int>(local) == place_.local_rank) continue;
+      if (static_cast<int>(local) == members_->place) continue;
       outputs[count++] = copies_[local] + receive.piece.begin;
     }
   }

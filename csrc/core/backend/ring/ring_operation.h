@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,11 +28,20 @@ struct RingChannel {
   std::vector<std::byte> scratch;
 };
 
-// This rank among all, and in its host.
-struct RingPlace {
-  int ranks = 1;
-  int local_rank = 0;
-  int local_size = 1;
+// A group as seen by this rank, which is one of its members.
+struct RingMembers {
+  // `local_ranks`: the World's ranks on this host, by local rank.
+  RingMembers(const Group& group, Rank self, const std::vector<Rank>& local_ranks);
+
+  std::vector<Rank> ranks;  // in the World, by index in the group
+  Hosts hosts;              // indices in the group, by host that has any
+  Hosts flat;               // each index a host of its own
+  std::vector<int> here;    // indices of those on this host
+  std::vector<int> locals;  // their local ranks
+  int self = 0;             // this rank's index in the group
+  int place = 0;            // and in `here`
+
+  int size() const { return static_cast<int>(ranks.size()); }
 };
 
 // One operation between hosts on this rank: its plan, where its data lies, and what its steps
@@ -39,10 +49,11 @@ struct RingPlace {
 class RingOperation {
  public:
   // `staged`: through memory that all ranks of the host see, which is told by take_stages().
-  RingOperation(Execution execution, HierarchicalPlan plan, const RingPlace& place,
-                std::uint64_t number, bool staged);
+  RingOperation(Execution execution, HierarchicalPlan plan,
+                std::shared_ptr<const RingMembers> members, std::uint64_t number, bool staged);
 
   const FusedOp& op() const { return execution_.op; }
+  const RingMembers& members() const { return *members_; }
   std::uint64_t private_bytes() const { return bytes_of(execution_.buffers); }
   const HierarchicalPlan& plan() const { return plan_; }
   const Schedule& schedule() const { return plan_.schedule(); }
@@ -56,9 +67,9 @@ class RingOperation {
   // This rank's data, for its stage.
   void copy_to_stage(std::byte* stage) const;
   bool waits_for_stages() const { return staged_ && copies_.empty(); }
-  // The stages of all local ranks, filled; that of local rank `root` is a broadcast's input.
+  // The stages of all members here, filled; that of the one at place `root` is a broadcast's input.
   void take_stages(std::vector<std::byte*> stages, int root);
-  // Other ranks of the host read this rank's memory, or write to it.
+  // Other members on the host read this rank's memory, or write to it.
   bool is_shared() const { return !copies_.empty(); }
 
   // This rank's channels are all through.
@@ -85,13 +96,13 @@ class RingOperation {
   double postscale() const;
 
   Execution execution_;
+  const std::shared_ptr<const RingMembers> members_;  // before the plan, which refers to it
   const HierarchicalPlan plan_;
-  const RingPlace place_;
   const std::uint64_t number_;
   const bool staged_;
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
-  std::vector<std::byte*> copies_;   // in arena or stage: the local ranks' outputs, by local rank
+  std::vector<std::byte*> copies_;   // in arena or stage: the outputs of the members here, by place
   std::vector<std::byte> gathered_;  // members side by side, or a scaled copy
   std::vector<RingChannel> channels_;
 };

@@ -1,6 +1,7 @@
 // One operation between two hosts, step by step: what a whole engine cannot show.
 #include "core/backend/ring/ring_backend.h"
 
+#include "core/negotiate/group_table.h"
 #include "core/transport/local_mesh.h"
 #include "transport/meeting.h"
 
@@ -24,7 +25,8 @@ class TwoHosts : public ::testing::TestWithParam<bool> {
   }
 
   void start(std::size_t rank) {
-    Execution execution;
+    Execution execution{.number = 1};
+    execution.op.group = GroupTable(2, {{0}, {1}}).world();
     execution.op.members = {{0, 0}};
     auto* data = reinterpret_cast<std::byte*>(tensors_[rank].data());
     const std::size_t bytes = tensors_[rank].size() * sizeof(float);
@@ -129,7 +131,7 @@ TEST_P(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
   ASSERT_TRUE(until([&] { return backends_[0]->broken() != nullptr; }));
   EXPECT_EQ(backends_[0]->broken()->code, ErrorCode::kMalformed);
   EXPECT_NE(backends_[0]->broken()->text.find("it sent 4000 bytes as step 0 of operation 9 "
-                                              "where 4000 bytes as step 0 of operation 1"),
+                                              "where 4000 bytes as step 0 of operation 1048576"),
             std::string::npos);
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 1.0f));
 }
@@ -142,7 +144,7 @@ TEST_P(TwoHostsInClear, APayloadThatWasChangedEndsTheJob) {
   start(0);
   std::vector<std::byte> payload(4000, std::byte{1});
   const SealedDataHeader header =
-      link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 1}, payload);
+      link(1).sealer.seal({.bytes = 4000, .step = 0, .operation = 1 << 20}, payload);
   payload[1000] ^= std::byte{1};
   send_as_rank_1(header, payload);
   ASSERT_TRUE(until([&] { return backends_[0]->broken() != nullptr; }));
