@@ -31,6 +31,7 @@ from typing import IO, Any
 
 RANKS = 2
 WORKERS = Path(__file__).with_name("workers")
+BUILD = Path(__file__).resolve().parents[1] / "build"
 # Each library's processes are started this often, and measured this often each time: memory lies
 # elsewhere after another start. Together at least five samples.
 STARTS = 2
@@ -96,13 +97,18 @@ def through_env(**more: str) -> Launcher:
     return launch
 
 
-def through_mpirun(*options: str) -> Launcher:
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *options, "-np"]
+def through_starter(starter: Sequence[str], python: str = sys.executable, **more: str) -> Launcher:
+    """`starter -np RANKS python worker`, as every MPI spells it."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
-        return [start([*command, str(ranks), sys.executable, *worker], log, one_thread_env())]
+        return [start([*starter, "-np", str(ranks), python, *worker], log, one_thread_env(**more))]
 
     return launch
+
+
+def through_mpirun(*options: str, mpirun: str = "mpirun", python: str = sys.executable) -> Launcher:
+    """Open MPI's."""
+    return through_starter([mpirun, "--allow-run-as-root", "--oversubscribe", *options], python)
 
 
 def free_port() -> int:
@@ -234,6 +240,25 @@ def missing_peer(module: str, program: str | None = None) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class OwnEnvironment:
+    """A peer with a virtual environment of its own, because two MPIs do not share one."""
+
+    name: str
+
+    def program(self, name: str) -> str:
+        return str(BUILD / "peers" / self.name / "bin" / name)
+
+    @property
+    def python(self) -> str:
+        return self.program("python")
+
+    @property
+    def missing(self) -> bool:
+        # tools/setup.sh writes it once all is installed.
+        return not (BUILD / "peers" / self.name / ".installed").exists()
+
+
 # --- samples --------------------------------------------------------------------------------------
 
 
@@ -299,6 +324,17 @@ def first_line_of(command: Sequence[str]) -> str:
     return (text.splitlines() or ["unknown"])[0]
 
 
+def mpi_version(python: str) -> str:
+    """Of the MPI that this interpreter's mpi4py loads."""
+    program = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version().split(",")[0])
+"""
+    return first_line_of([python, "-c", program])
+
+
 def cpu_model() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -313,9 +349,7 @@ def core_round_trip_ns() -> int | None:
     On virtual machines it changes by a factor of ten as the host moves the cores, and all figures
     of two ranks with it.
     """
-    built = sorted(
-        (Path(__file__).resolve().parents[1] / "build" / "bench").rglob("core_to_core_bench")
-    )
+    built = sorted((BUILD / "bench").rglob("core_to_core_bench"))
     if not built or len(os.sched_getaffinity(0)) < 2:
         return None
     command = [str(built[0]), "--benchmark_format=json", "--benchmark_min_time=0.2"]
@@ -344,7 +378,6 @@ def machine() -> Json:
         "torch": version_of("torch"),
         "ciranda": version_of("ciranda"),
         "mpi4py": version_of("mpi4py"),
-        "open_mpi": first_line_of(["mpirun", "--version"]),
         "load_average_before": round(os.getloadavg()[0], 2),
         "core_round_trip_ns_before": core_round_trip_ns(),
         "utc": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),

@@ -188,8 +188,14 @@ class Report:
         matplotlib.use("Agg")
         from matplotlib import pyplot as plt
 
+        bars = max(len(sides) for sides in panels.values())
+        panel_inches = max(2.6, 0.3 * bars)  # room for the names, which stand upright in the bars
         figure, all_axes = plt.subplots(
-            1, len(panels), figsize=(2.6 * len(panels) + 1, 4), layout="constrained", squeeze=False
+            1,
+            len(panels),
+            figsize=(panel_inches * len(panels) + 1, 4),
+            layout="constrained",
+            squeeze=False,
         )
         for axes, (case, sides) in zip(all_axes[0], panels.items(), strict=True):
             for at, (side, samples) in enumerate(sides.items()):

@@ -1,4 +1,4 @@
-"""All-reduce of a float32 array in place, called from Python: mpi4py on the system's Open MPI."""
+"""All-reduce of a float32 array in place, called from Python: mpi4py on whichever MPI it finds."""
 
 from __future__ import annotations
 
