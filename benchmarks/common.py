@@ -76,8 +76,13 @@ def ciranda_command() -> list[str]:
 def through_ciranda(
     worker: Sequence[str], log: IO[bytes], ranks: int
 ) -> list[subprocess.Popen[bytes]]:
-    command = [*ciranda_command(), "run", "-np", str(ranks), sys.executable, *worker]
-    return [start(command, log, one_thread_env())]
+    return program_through_ciranda([sys.executable, *worker], log, ranks)
+
+
+def program_through_ciranda(
+    program: Sequence[str], log: IO[bytes], ranks: int
+) -> list[subprocess.Popen[bytes]]:
+    return [start([*ciranda_command(), "run", "-np", str(ranks), *program], log, one_thread_env())]
 
 
 def through_env(**more: str) -> Launcher:
@@ -259,6 +264,11 @@ class OwnEnvironment:
         return not (BUILD / "peers" / self.name / ".installed").exists()
 
 
+def built(program: str) -> Path | None:
+    """A program of the preset `bench`; None where `make bench` did not build it."""
+    return min((BUILD / "bench").rglob(program), default=None)
+
+
 # --- samples --------------------------------------------------------------------------------------
 
 
@@ -349,10 +359,10 @@ def core_round_trip_ns() -> int | None:
     On virtual machines it changes by a factor of ten as the host moves the cores, and all figures
     of two ranks with it.
     """
-    built = sorted((BUILD / "bench").rglob("core_to_core_bench"))
-    if not built or len(os.sched_getaffinity(0)) < 2:
+    bench = built("core_to_core_bench")
+    if bench is None or len(os.sched_getaffinity(0)) < 2:
         return None
-    command = [str(built[0]), "--benchmark_format=json", "--benchmark_min_time=0.2"]
+    command = [str(bench), "--benchmark_format=json", "--benchmark_min_time=0.2"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     return round(json.loads(answer.stdout)["benchmarks"][0]["real_time"])
 

@@ -1,5 +1,5 @@
 """All-reduce of float32 over two ranks, called from Python, against c10d's Gloo and mpi4py on three
-MPIs."""
+MPIs; ours called from C++ too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from benchmarks.common import (
     Side,
     SideMaker,
     as_json,
+    built,
     missing_peer,
     mpi_version,
+    program_through_ciranda,
     running,
     through_ciranda,
     through_env,
@@ -89,6 +91,7 @@ MPIS = {
     ),
 }
 MPI_SIDES = {name: launcher for mpi in MPIS.values() for name, launcher in mpi.sides.items()}
+IN_CPP, CPP_WORKER = "ciranda, C++", "allreduce_bench"
 LOOP = "loop"
 
 
@@ -101,6 +104,8 @@ def size_name(size: int) -> str:
 def make_sides(shared: str) -> list[SideMaker]:
     make = functools.partial
     sides: list[SideMaker] = [make(Side, "ciranda", through_ciranda, "allreduce_ciranda.py")]
+    if program := built(CPP_WORKER):
+        sides.append(make(Side, IN_CPP, program_through_ciranda, str(program)))
     for name, env in C10D.items():
         sides.append(make(Side, name, through_env(**env), "allreduce_c10d.py"))
     for mpi in MPIS.values():
@@ -147,7 +152,7 @@ def best(samples: dict[str, Samples], names: dict[str, Any]) -> Samples | None:
 
 def test_allreduce(benchmark: Any) -> None:
     report = Report("allreduce", "All-reduce of float32, 2 ranks of one host, µs")
-    absent: list[str] = []
+    absent = [] if built(CPP_WORKER) else [IN_CPP]
     for name, mpi in MPIS.items():
         report.machine[name] = "absent" if mpi.missing else mpi_version(mpi.python)
         absent += mpi.sides if mpi.missing else []
