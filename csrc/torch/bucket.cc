@@ -155,6 +155,7 @@ void Bucket::lay_out() {
     spec.postscale = options_.postscale;
     if (dtype == DType::kFloat32) spec.wire_dtype = options_.wire_dtype;
   }
+  spec.arena_bytes = static_cast<std::uint64_t>(elements_) * element_bytes;
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 
   arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) * element_bytes));
@@ -392,8 +393,6 @@ void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submi
   submission.spec = spec;
   submission.is_checked = spec == checked_;
   submission.arena = arena_.ref;
-  submission.arena_bytes =
-      static_cast<std::size_t>(elements_) * dtype_bytes(spec->tensors[0].dtype);
   submission.work = std::move(work);
   handle_ = unwrap(engine_->submit(std::move(submission)));
   checked_ = spec;

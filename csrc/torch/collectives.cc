@@ -518,6 +518,7 @@ HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& op
   const std::string what = describe(OpKind::kAllreduce, options.name);
   RequestSpec spec = make_reduce_spec(OpKind::kAllreduce, options);
   spec.in_arena = true;
+  spec.arena_bytes = tensor.nbytes();
   spec.tensors.push_back(spec_of(tensor, what));
   const auto place = arena_tensors().find(data_of(tensor));
   if (!place) refuse(what, "the tensor was not made by arena_empty");
@@ -529,7 +530,6 @@ HandleId arena_allreduce_async(const at::Tensor& tensor, const ReduceOptions& op
   pending->inputs = pending->outputs = {tensor};
   Submission submission;
   submission.arena = place->ref;
-  submission.arena_bytes = tensor.nbytes();
   const HandleId handle = start(std::move(pending), what, std::move(spec), std::move(submission));
   mark_written(tensor);
   return handle;

@@ -101,6 +101,7 @@ void add_frames(const Corpus& corpus) {
   Request arena = allreduce("bucket");
   arena.spec->wire_dtype = DType::kBFloat16;
   arena.spec->in_arena = true;
+  arena.spec->arena_bytes = 1 << 20;
   arena.spec->rule = "Adam lr=0.001";
   arena.contribution.arena = {.segment = 1, .offset = 4096};
   Request on_gpu = allreduce("gpu");

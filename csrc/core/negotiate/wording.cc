@@ -49,6 +49,8 @@ const Attribute kAttributes[] = {
      [](const RequestSpec& spec) {
        return std::string(spec.in_arena ? "gradients in the arena" : "a tensor of its own");
      }},
+    {"sizes of the memory differ", "the same tensors in the same order",
+     [](const RequestSpec& spec) { return std::to_string(spec.arena_bytes) + " bytes"; }},
     {"wire dtypes differ", "the same wire dtype (compression, CIRANDA_WIRE_DTYPE)",
      [](const RequestSpec& spec) {
        return spec.wire_dtype ? "wire dtype " + std::string(dtype_name(*spec.wire_dtype))

@@ -199,6 +199,7 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
   Execution execution{.op = std::move(op), .number = planned_};
   execution.op.root = execution.op.group->index_of(execution.op.root);
   const FusedOp& what = execution.op;
+  const bool in_arena = what.in_arena;
   Running running;
   auto& tokens = running.tokens;
   for (const FusedOp::Member& member : what.members) {
@@ -211,12 +212,12 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
                            describe(*response.spec),
                    .rank = rank_.rank()};
     }
-    if (!tokens.empty() && tokens.back() == token && what.in_arena) continue;  // one bucket
+    if (!tokens.empty() && tokens.back() == token && in_arena) continue;  // one bucket
     if (submission->device.stream) execution.device.push_back(submission->device);
     const int self = what.group->index_of(rank_.rank());
-    CIRANDA_TRY(what.in_arena ? locate_in_arena(response, *submission, execution)
-                              : add_member_memory(response, member.tensor, self, what.group->size(),
-                                                  *submission, execution));
+    CIRANDA_TRY(in_arena ? locate_in_arena(response, *submission, execution)
+                         : add_member_memory(response, member.tensor, self, what.group->size(),
+                                             *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
   running.timed = bytes_of(execution) >= kTimedBytesMin;
@@ -236,16 +237,24 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
 // This rank has joined: it adds zeros to what the others reduce.
 Status Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
   if (!without_joined(op, *responses[op.members.front().response].spec)) return {};
+  const bool op_in_arena = op.in_arena;
   Execution execution{.op = std::move(op), .number = planned_};
   execution.op.root = kNoRank;  // only reductions go on
   std::uint64_t all_bytes = 0;
-  for (const FusedOp::Member& member : execution.op.members) {
-    // In the arena of one host those who are there do it alone; it is counted here too.
-    if (execution.op.in_arena) break;
-    const std::uint64_t bytes =
-        tensor_bytes(responses[member.response].spec->tensors[member.tensor]);
+  const auto add = [&](std::uint64_t bytes) {
     execution.buffers.push_back({.in_bytes = bytes, .out_bytes = bytes});
     all_bytes += bytes;
+  };
+  const FusedOp::Member& first = execution.op.members.front();
+  if (leaves_arena(execution.op)) {
+    execution.op.in_arena = false;
+    add(responses[first.response].spec->arena_bytes);
+  }
+  // In the arena of one host those who are there do it alone; it is counted here too.
+  if (!op_in_arena) {
+    for (const FusedOp::Member& member : execution.op.members) {
+      add(tensor_bytes(responses[member.response].spec->tensors[member.tensor]));
+    }
   }
   const auto zeros = std::make_shared<std::vector<std::byte>>(all_bytes);
   std::byte* place = zeros->data();
@@ -264,10 +273,6 @@ Status Dispatcher::without_joined(const FusedOp& op, const RequestSpec& spec) co
   std::string what;
   if (!spec.rule.empty()) {
     what = "the ranks cannot share a step; pass shard_step=False to DistributedOptimizer";
-  } else if (op.in_arena && !rank_.one_host()) {
-    what = "gradients of several hosts cannot be reduced; give all ranks as many batches";
-  } else if (op.in_arena && op.backend == BackendId::kGloo) {
-    what = "Gloo cannot reduce gradients; leave them to our own backends";
   } else if (op.backend == BackendId::kNccl) {
     what = "tensors of GPUs cannot be reduced; give all ranks as many batches";
   } else {
@@ -279,18 +284,34 @@ Status Dispatcher::without_joined(const FusedOp& op, const RequestSpec& spec) co
       .rank = op.joined.front()};
 }
 
+// On one host those who are there reduce in the arena alone. Elsewhere each rank has a part in it:
+// the memory of all counts as private, that of joined ones is zeros.
+bool Dispatcher::leaves_arena(const FusedOp& op) const {
+  if (!op.in_arena || op.joined.empty()) return false;
+  return op.backend == BackendId::kGloo ||
+         rank_.members_here(*op.group).size() < op.group->ranks.size();
+}
+
 Status Dispatcher::locate_in_arena(const Response& response, Submission& submission,
                                    Execution& execution) {
-  execution.arena_bytes = submission.arena_bytes;
-  execution.work = std::move(submission.work);
+  const std::uint64_t bytes = response.spec->arena_bytes;
+  const bool leaves = leaves_arena(execution.op);
   for (const Rank member : rank_.members_here(*response.group)) {
     const Contribution* contribution = contribution_of(response, member);
     if (contribution == nullptr) continue;  // it has joined
-    auto place =
-        peers_.resolve(rank_.local_of(member), contribution->arena, submission.arena_bytes);
+    if (leaves && member != rank_.rank()) continue;
+    auto place = peers_.resolve(rank_.local_of(member), contribution->arena, bytes);
     if (!place) return place.error();
-    execution.arena.push_back(place.value());
+    if (leaves) {
+      execution.op.in_arena = false;
+      execution.buffers.push_back(
+          {.in = place.value(), .out = place.value(), .in_bytes = bytes, .out_bytes = bytes});
+    } else {
+      execution.arena.push_back(place.value());
+    }
   }
+  execution.arena_bytes = leaves ? 0 : bytes;
+  execution.work = std::move(submission.work);
   return {};
 }
 

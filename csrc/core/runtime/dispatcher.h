@@ -71,6 +71,7 @@ class Dispatcher {
   Status stand_in(FusedOp op, const std::vector<Response>& responses);
   // Why this cannot run while ranks have joined, alike on all ranks.
   Status without_joined(const FusedOp& op, const RequestSpec& spec) const;
+  bool leaves_arena(const FusedOp& op) const;
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution);
   // An execution runs: what is to be done at its end is under that index. A closure that holds only
   // the index takes no allocation.

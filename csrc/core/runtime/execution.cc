@@ -136,7 +136,7 @@ Status add_member_memory(const Response& response, std::size_t index, Rank self,
 }
 
 std::uint64_t payload_bytes(const Submission& submission) {
-  if (submission.spec->in_arena) return submission.arena_bytes;
+  if (submission.spec->in_arena) return submission.spec->arena_bytes;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < submission.spec->tensors.size(); ++i) {
     std::uint64_t tensor = row_bytes(submission.spec->tensors[i]);

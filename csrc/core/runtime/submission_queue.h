@@ -31,7 +31,6 @@ struct Submission {
   std::optional<Digest> digest;    // the same
   ArenaRef arena;                  // in_arena; kAddGroup: the region of its members on this host
   std::shared_ptr<void> lease;     // kAddGroup: keeps that, where this rank provides it
-  std::uint64_t arena_bytes = 0;
   decltype(Execution::work) work;  // in_arena; see Execution
   DeviceWork device;               // where the tensors are memory of a device
   // By tensor of the spec; empty for in_arena and barrier.

@@ -61,8 +61,8 @@ Cookie cookie_of(const ChannelKeys& keys, Rank to);
 
 // Versions of what follows the handshake; its own bytes never change.
 struct Versions {
-  std::uint16_t min = 1;
-  std::uint16_t max = 1;
+  std::uint16_t min = 2;
+  std::uint16_t max = 2;
 };
 
 // What the client says first.

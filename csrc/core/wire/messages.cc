@@ -54,6 +54,7 @@ std::size_t spec_bytes(const RequestSpec& spec) {
   std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
   bytes += 5 + 8 + 8;  // kind, op, in_arena, wire_dtype, backend; two scale factors
   bytes += varint_bytes(spec.group) + varint_bytes(root_plus_one(spec));
+  if (spec.in_arena) bytes += varint_bytes(spec.arena_bytes);
   bytes += varint_bytes(spec.rule.size()) + spec.rule.size();
   bytes += varint_bytes(spec.tensors.size());
   for (const TensorSpec& tensor : spec.tensors) {
@@ -91,6 +92,7 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.f64(spec.prescale);
   out.f64(spec.postscale);
   out.u8(spec.in_arena ? 1 : 0);
+  if (spec.in_arena) out.varint(spec.arena_bytes);
   out.u8(wire_dtype_plus_one(spec));
   out.u8(static_cast<std::uint8_t>(spec.backend));
   out.varint(spec.rule.size());
@@ -164,6 +166,7 @@ void read_spec(Reader& in, RequestSpec& spec) {
   spec.prescale = in.f64("spec.prescale");
   spec.postscale = in.f64("spec.postscale");
   spec.in_arena = in.u8("spec.in_arena", 1) != 0;
+  spec.arena_bytes = spec.in_arena ? in.varint("spec.arena_bytes", kArenaBytesMax) : 0;
   spec.wire_dtype.reset();
   if (const std::uint8_t plus_one = in.u8("spec.wire_dtype", kDTypeCount); plus_one > 0)
     spec.wire_dtype = static_cast<DType>(plus_one - 1);

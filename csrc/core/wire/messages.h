@@ -42,6 +42,8 @@ struct RequestSpec {
   // The tensors already lie in the arena, each rank's at the place its Contribution names.
   // Allreduce only, all of one dtype.
   bool in_arena = false;
+  // in_arena: of each rank's memory there; the tensors and what lies between and behind them.
+  std::uint64_t arena_bytes = 0;
   // What the data are rounded to on their way between hosts: kFloat16 or kBFloat16, for sums and
   // averages of float32 tensors by allreduce. None: they travel as they are.
   std::optional<DType> wire_dtype = {};

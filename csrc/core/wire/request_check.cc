@@ -168,12 +168,24 @@ Status check_arithmetic(const RequestSpec& spec) {
 Status check_arena(const RequestSpec& spec) {
   if (!spec.in_arena && !spec.rule.empty())
     return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");
+  if (!spec.in_arena && spec.arena_bytes != 0)
+    return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors have bytes there");
   if (!spec.in_arena) return {};
   if (spec.kind != OpKind::kAllreduce)
     return refused(ErrorCode::kInvalidArgument, spec, "only allreduce runs in the arena");
+  if (spec.arena_bytes > kArenaBytesMax)
+    return refused(ErrorCode::kLimit, spec,
+                   beyond("bytes in the arena", spec.arena_bytes, kArenaBytesMax));
+  if (!spec.tensors.empty() && spec.arena_bytes % dtype_bytes(spec.tensors.front().dtype) != 0)
+    return refused(ErrorCode::kInvalidArgument, spec, "its arena memory ends within an element");
+  std::uint64_t rest = spec.arena_bytes;
   for (const TensorSpec& tensor : spec.tensors) {
     if (tensor.dtype != spec.tensors.front().dtype)
       return refused(ErrorCode::kInvalidArgument, spec, "its arena tensors differ in dtype");
+    if (tensor_bytes(tensor) > rest)
+      return refused(ErrorCode::kInvalidArgument, spec,
+                     "its arena tensors are larger than its memory there");
+    rest -= tensor_bytes(tensor);
   }
   return {};
 }

@@ -58,6 +58,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 5;  // kind, host, the number o
 inline constexpr std::size_t kSealedPayloadBytesMax = std::size_t{1} << 20;  // one sealed frame
 inline constexpr int kLanesMax = 64;  // connections of one channel between two ranks
 inline constexpr std::int64_t kTensorBytesMax = 1ll << 40;  // one rank's part of one tensor
+inline constexpr std::uint64_t kArenaBytesMax = 1ull
+                                                << 41;  // one rank's tensors of an in_arena one
 inline constexpr std::size_t kErrorTextBytesMax = 4096;
 inline constexpr std::size_t kInFlightMax = 65536;         // submissions of one rank not finished
 inline constexpr std::size_t kCacheEntriesDefault = 4096;  // known RequestSpecs

@@ -98,8 +98,14 @@ TEST(MismatchText, NamesTheMemberOfAGroupByIndex) {
 TEST(MismatchText, NamesThePlaceOfTheData) {
   RequestSpec arena = allreduce("w");
   arena.in_arena = true;
+  arena.arena_bytes = 64;
   EXPECT_NE(mismatch_of({allreduce("w"), arena}).find("rank 1 has gradients in the arena"),
             std::string::npos);
+  RequestSpec longer = arena;
+  longer.arena_bytes = 128;
+  EXPECT_EQ(mismatch_of({arena, longer}),
+            "allreduce 'w': sizes of the memory differ: rank 0 has 64 bytes, rank 1 has 128 bytes; "
+            "submit the same tensors in the same order on every rank");
 }
 
 TEST(MismatchText, NamesTheWireDtype) {
@@ -122,6 +128,7 @@ TEST(MismatchText, NamesTheBackend) {
 TEST(MismatchText, NamesTheUpdateRule) {
   RequestSpec step = allreduce("w");
   step.in_arena = true;
+  step.arena_bytes = 64;
   step.rule = "SGD lr=0.1";
   RequestSpec other = step;
   other.rule = "SGD lr=0.2";

@@ -336,11 +336,11 @@ TEST_P(AllBackends, BucketsInTheArena) {
         RequestSpec wanted = spec(OpKind::kAllreduce, "bucket");
         wanted.op = ReduceOp::kAverage;
         wanted.in_arena = true;
+        wanted.arena_bytes = count * sizeof(float);
         wanted.tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}};
         Submission submission;
         submission.spec = std::make_shared<RequestSpec>(std::move(wanted));
         submission.arena = arena.ref;
-        submission.arena_bytes = count * sizeof(float);
         ASSERT_TRUE(run(engine, std::move(submission)).ok());
         for (std::size_t i = 0; i < count; ++i) {
           ASSERT_EQ(floats[i], static_cast<float>(reduced(ReduceOp::kAverage, engine.size(), i)));

@@ -239,12 +239,14 @@ TEST_P(EngineOnRanks, ABucketOfManyTensorsIsOneOperation) {
     auto arena = engine.allocate_arena(kTensors * 16 * sizeof(float)).value();
     auto* data = reinterpret_cast<float*>(arena.data);
     std::fill_n(data, kTensors * 16, 1.0F);
-    RequestSpec spec{.name = "bucket", .kind = OpKind::kAllreduce, .in_arena = true, .tensors = {}};
+    RequestSpec spec{.name = "bucket",
+                     .in_arena = true,
+                     .arena_bytes = kTensors * 16 * sizeof(float),
+                     .tensors = {}};
     spec.tensors.assign(kTensors, {DType::kFloat32, {16}});
     Submission submission;
     submission.spec = std::make_shared<RequestSpec>(std::move(spec));
     submission.arena = arena.ref;
-    submission.arena_bytes = kTensors * 16 * sizeof(float);
     ASSERT_TRUE(engine.wait(engine.submit(std::move(submission)).value()).ok());
     EXPECT_EQ(data[0], static_cast<float>(world.size()));
     EXPECT_EQ(data[kTensors * 16 - 1], static_cast<float>(world.size()));

@@ -260,6 +260,30 @@ TEST_P(SeveralHosts, RunSetsOfAnyRanks) {
   });
 }
 
+// The ranks have 1, 2 or 3 buckets each, and join.
+TEST_P(SeveralHosts, ReduceTheArenaWithoutWhoHasJoined) {
+  World world = make();
+  for (const bool wire : {false, true}) {
+    world.run([wire](Engine& engine) {
+      const ArenaFloats bucket(engine, 5000);
+      const auto buckets_of = [](Rank rank) { return 1 + (rank + 1) % 3; };
+      for (int i = 0; i < buckets_of(engine.rank()); ++i) {
+        std::fill_n(bucket.data(), bucket.count, 1.0F);
+        const auto dtype = wire ? std::optional(DType::kBFloat16) : std::nullopt;
+        const Status averaged = bucket.average(engine, dtype);
+        ASSERT_TRUE(averaged.ok()) << averaged.error().text;
+        int there = 0;
+        for (Rank rank = 0; rank < engine.size(); ++rank) there += buckets_of(rank) > i ? 1 : 0;
+        const float expected = static_cast<float>(there) / static_cast<float>(engine.size());
+        for (const std::size_t at : {std::size_t{0}, bucket.count / 2, bucket.count - 1}) {
+          EXPECT_NEAR(bucket.data()[at], expected, wire ? 0.01F : 1e-6F);
+        }
+      }
+      ASSERT_TRUE(engine.join().ok());
+    });
+  }
+}
+
 TEST_P(SeveralHosts, ReduceTheArenaWhereItLies) {
   World world = make();
   constexpr std::size_t kCount = 50'000;

@@ -118,11 +118,11 @@ inline Submission bucket_in(const ArenaBuffer& arena, std::size_t count, const O
                   .prescale = options.prescale,
                   .postscale = options.postscale,
                   .in_arena = true,
+                  .arena_bytes = count * sizeof(float),
                   .wire_dtype = options.wire_dtype,
                   .rule = rule,
                   .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
   submission.arena = arena.ref;
-  submission.arena_bytes = count * sizeof(float);
   return submission;
 }
 

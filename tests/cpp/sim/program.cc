@@ -23,6 +23,7 @@ RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
     if (random.one_in(6)) spec.prescale = 0.5;
     if (random.one_in(6)) spec.postscale = 2.0;
     spec.in_arena = random.one_in(5);
+    if (spec.in_arena) spec.arena_bytes = 1 << 20;
   } else {
     spec.kind = static_cast<OpKind>(kind);
     if (spec.kind == OpKind::kBroadcast) spec.root = members[random.below(members.size())];

@@ -327,14 +327,14 @@ TEST_P(Flooded, LetsRanksInWhateverStrangersOfTheirAddressDo) {
 TEST(Acceptor, TellsAProvenRankThatItIsOfAnotherVersion) {
   Rank0 rank0;
   const Endpoint candidates[] = {rank0.endpoint()};
-  const Hello hello{.versions = {.min = 2, .max = 3}, .from = 2, .to = 0};
+  const Hello hello{.versions = {.min = 3, .max = 4}, .from = 2, .to = 0};
   const std::uint64_t began = monotonic_ns();
   const auto refused = connect_authenticated(rank0.keys(), hello, candidates, in_ms(10'000));
   EXPECT_LT(monotonic_ns() - began, 2'000'000'000u) << "it does not try again";
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().text,
-            "rank 0 speaks protocol 1, this rank 2 to 3; install the same ciranda on every host");
-  EXPECT_NE(rank0.reason().find("rank 2 speaks protocol 2 to 3, this rank 1 to 1; install"),
+            "rank 0 speaks protocol 2, this rank 3 to 4; install the same ciranda on every host");
+  EXPECT_NE(rank0.reason().find("rank 2 speaks protocol 3 to 4, this rank 2 to 2; install"),
             std::string::npos)
       << rank0.reason();
 }

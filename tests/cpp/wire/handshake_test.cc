@@ -108,7 +108,7 @@ TEST(Handshake, GivesBothSidesTheSameKeysAndEachOthersIdentity) {
   EXPECT_EQ(theirs.peer_incarnation, 99u);
   EXPECT_EQ(theirs.channel, Channel::kControl);
   EXPECT_EQ(theirs.lane, 5);
-  EXPECT_EQ(ours.version, 1);
+  EXPECT_EQ(ours.version, 2);
   EXPECT_EQ(said.to_server.size(), kHelloBytes + kProofBytes);
   EXPECT_EQ(said.to_client.size(), sizeof(Nonce) + kWelcomeBytes);
 }
@@ -266,12 +266,12 @@ TEST(Handshake, NamesAnotherVersionOnBothSidesOnceTheyAreProven) {
   const Status of_server = feed(server, to_server, to_client, whole);
   ASSERT_FALSE(of_server.ok());
   EXPECT_EQ(of_server.error().text,
-            "rank 2 speaks protocol 3 to 4, this rank 1 to 1; install the same ciranda on every "
+            "rank 2 speaks protocol 3 to 4, this rank 2 to 2; install the same ciranda on every "
             "host");
   const Status of_client = feed(client, to_client, to_server, whole);
   ASSERT_FALSE(of_client.ok());
   EXPECT_EQ(of_client.error().text,
-            "rank 0 speaks protocol 1, this rank 3 to 4; install the same ciranda on every host");
+            "rank 0 speaks protocol 2, this rank 3 to 4; install the same ciranda on every host");
   EXPECT_FALSE(server.session().has_value() || client.session().has_value());
 
   const ChannelKeys others = keys_of(9);

@@ -99,6 +99,7 @@ class Maker {
       if (open) tensor.shape.push_back(kAnyRows);
       for (std::uint64_t n = below(5); n > 0; --n)
         tensor.shape.push_back(static_cast<std::int64_t>(below(200)));
+      if (spec.in_arena) spec.arena_bytes += tensor_bytes(tensor) + 8 * below(3);
       spec.tensors.push_back(std::move(tensor));
     }
     const bool is_float32 = std::ranges::all_of(

@@ -115,10 +115,20 @@ TEST(Limits, RefuseABackendWhereItMeansNothing) {
     return status.ok() ? "" : status.error().text;
   };
   EXPECT_EQ(refusal({.name = "x", .backend = BackendId::kGloo, .tensors = {{}}}), "");
-  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kGloo, .tensors = {{}}}),
+  EXPECT_EQ(refusal({.name = "x",
+                     .in_arena = true,
+                     .arena_bytes = 4,
+                     .backend = BackendId::kGloo,
+                     .tensors = {{}}}),
             "");
   EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kNccl, .tensors = {{}}}),
             "allreduce 'x': the arena is no memory of a GPU");
+  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .arena_bytes = 3, .tensors = {{}}}),
+            "allreduce 'x': its arena memory ends within an element");
+  EXPECT_EQ(refusal({.name = "x", .in_arena = true, .arena_bytes = 4, .tensors = {{}, {}}}),
+            "allreduce 'x': its arena tensors are larger than its memory there");
+  EXPECT_EQ(refusal({.name = "x", .arena_bytes = 4, .tensors = {{}}}),
+            "allreduce 'x': only arena tensors have bytes there");
   EXPECT_EQ(refusal({.name = "b", .kind = OpKind::kBarrier, .backend = BackendId::kNccl}),
             "barrier 'b': it moves no data, so nccl has no part in it");
   EXPECT_EQ(refusal({.name = "x",
