@@ -15,12 +15,16 @@ from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int
+    params: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Gives every rank the root's values of a state_dict or of named parameters, in place.
 
-    Blocking; values that are no tensors are left alone.
+    Blocking; tensors of any shape and dtype; values that are no tensors are left alone.
+    `root_rank` is a rank of the job. ValueError where this rank is no member of `process_set`.
     """
+    members = number_of(process_set)
     pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -30,7 +34,7 @@ def broadcast_parameters(
             )
     tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
     if tensors:
-        _C.broadcast_tensors(tensors, root_rank, "broadcast_parameters")
+        _C.broadcast_tensors(tensors, root_rank, "broadcast_parameters", members)
 
 
 class _Placeholder:
@@ -74,13 +78,17 @@ def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: Any = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Gives every rank the root's optimizer state and hyper-parameters. Blocking.
 
     No step is run: parameters and step counts of the root stay as they are, and ranks without
     state get the root's. `model` is accepted for Horovod's scripts and not needed. Where the root's
-    state_dict() raises, every rank does.
+    state_dict() raises, every rank does. `root_rank` is a rank of the job. ValueError where this
+    rank is no member of `process_set`.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: LBFGS keeps state that cannot be broadcast")
@@ -95,7 +103,7 @@ def broadcast_optimizer_state(
         except Exception as error:
             problem = error
     said = problem and f"{type(problem).__name__}: {problem}"
-    structure, said = broadcast_object((structure, said), root_rank, name=what)
+    structure, said = broadcast_object((structure, said), root_rank, what, process_set)
     if problem is not None:
         raise problem
     if said is not None:
@@ -103,7 +111,7 @@ def broadcast_optimizer_state(
     if _C.rank() != root_rank:
         state = _put_tensors(structure, tensors)
     if tensors:
-        _C.broadcast_tensors(tensors, root_rank, f"{what}.tensors")
+        _C.broadcast_tensors(tensors, root_rank, f"{what}.tensors", number_of(process_set))
     if _C.rank() != root_rank:
         optimizer.load_state_dict(state)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import threading
 from typing import Any
 
@@ -27,6 +29,12 @@ def everything_over_a_set() -> dict[str, Any]:
     (hvd.allreduce(wanted, op=hvd.Sum, process_set=odd) * rank).sum().backward()
     gathered = torch.full((odd.rank() + 1,), float(rank), requires_grad=True)
     (hvd.allgather(gathered, process_set=odd) * torch.arange(1.0, 4.0)).sum().backward()
+    own_part = torch.tensor([float(rank)], requires_grad=True)
+    (hvd.broadcast(own_part, root_rank=3, process_set=odd) * rank).sum().backward()
+    parts = torch.ones(3, requires_grad=True)
+    (hvd.reducescatter(parts, op=hvd.Sum, process_set=odd) * rank).sum().backward()
+    rows = torch.ones(2, requires_grad=True)
+    (hvd.alltoall(rows, process_set=odd) * rank).sum().backward()
     sent, received = hvd.alltoall(torch.tensor([1.0, 2.0, 3.0]) * rank, [1, 2], process_set=odd)
     hvd.barrier(process_set=odd)
     return {
@@ -37,14 +45,33 @@ def everything_over_a_set() -> dict[str, Any]:
         "gradient of sum": wanted.grad.item(),
         "gathered": hvd.allgather(gathered.detach(), process_set=odd).tolist(),
         "gradient of gather": gathered.grad.tolist(),
+        "gradient of broadcast": own_part.grad.item(),
+        "gradient of scatter": parts.grad.tolist(),
+        "gradient of all to all": rows.grad.tolist(),
         "from the root": hvd.broadcast(own, root_rank=3, process_set=odd).item(),
         "all to all": [sent.tolist(), received.tolist()],
         "scattered": hvd.reducescatter(
             torch.tensor([1.0, 2.0, 3.0]), op=hvd.Sum, process_set=odd
         ).tolist(),
+        "start": started_over(odd),
         "object": hvd.broadcast_object({"rank": rank}, root_rank=3, process_set=odd),
         "objects": hvd.allgather_object(rank, process_set=odd),
     }
+
+
+def started_over(process_set: hvd.ProcessSet) -> list[Any]:
+    """What rank 3 gives the members: weights, state and hyper-parameters."""
+    rank = hvd.rank()
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.weight, rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5 * rank, momentum=0.9)
+    if rank == 3:
+        model(torch.full((1, 1), 4.0)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=3, process_set=process_set)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=3, process_set=process_set)
+    momentum = optimizer.state[model.weight]["momentum_buffer"]
+    return [model.weight.item(), momentum.item(), optimizer.param_groups[0]["lr"]]
 
 
 def test_every_collective_runs_among_the_members_alone() -> None:
@@ -56,11 +83,28 @@ def test_every_collective_runs_among_the_members_alone() -> None:
         assert values["gradient of sum"] == 4  # the sum of both gradients
         assert values["gathered"] == [1, 3, 3]
         assert values["gradient of gather"] == ([1] if rank == 1 else [2, 3])
+        assert values["gradient of broadcast"] == (0 if rank == 1 else 2)  # the average
+        assert values["gradient of scatter"] == [2, 2, 6]
+        assert values["gradient of all to all"] == [1, 3]
         assert values["from the root"] == 3
+        assert values["start"] == [-3, 4, 1.5]  # 3 - 1.5 * 4
         assert values["object"] == {"rank": 3} and values["objects"] == [1, 3]
     assert one["all to all"] == [[1, 3], [1, 1]]
     assert three["all to all"] == [[2, 3, 6, 9], [2, 2]]
     assert one["scattered"] == [2, 4] and three["scattered"] == [6]
+
+
+def test_whatever_horovod_runs_over_a_set_takes_one() -> None:
+    kinds = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
+    names = [*kinds, *(f"{kind}_async" for kind in kinds)]
+    names += [f"grouped_{kind}{form}" for kind in kinds[:2] + kinds[4:] for form in ("", "_async")]
+    names += ["allreduce_", "allreduce_async_", "grouped_allreduce_", "grouped_allreduce_async_"]
+    names += ["broadcast_", "broadcast_async_", "barrier", "broadcast_object", "allgather_object"]
+    names += ["broadcast_parameters", "broadcast_optimizer_state", "DistributedOptimizer"]
+    for name in names:
+        parameter = inspect.signature(getattr(hvd, name)).parameters["process_set"]
+        assert parameter.default is hvd.global_process_set, name
+    assert "process_set" not in inspect.signature(hvd.join).parameters
 
 
 def sets_of_all_kinds() -> list[Any]:
@@ -116,7 +160,23 @@ def what_is_refused() -> dict[str, Any]:
         "never added": hvd.remove_process_set(hvd.ProcessSet([0])),
     }
     if hvd.rank() == 2:
-        found["outside"] = said(lambda: hvd.allreduce(torch.ones(1), process_set=first))
+        one = torch.ones(1)
+        optimizer = torch.optim.SGD([nn.Parameter(one)], lr=1)
+        found["outside"] = [
+            said(lambda: hvd.allreduce(one, process_set=first)),
+            said(lambda: hvd.broadcast_parameters({"w": one}, 0, process_set=first)),
+            said(lambda: hvd.broadcast_optimizer_state(optimizer, 0, process_set=first)),
+            said(lambda: hvd.broadcast_object(1, 0, process_set=first)),
+            said(lambda: hvd.barrier(process_set=first)),
+            said(lambda: hvd.DistributedOptimizer(optimizer, process_set=first)),
+            said(first.rank),
+        ]
+    else:
+        found["root outside"] = [
+            said(lambda: hvd.broadcast(torch.ones(1), 2, process_set=first)),
+            said(lambda: hvd.broadcast_parameters({"w": torch.ones(1)}, 2, process_set=first)),
+            said(lambda: hvd.broadcast_object(1, 2, process_set=first)),
+        ]
     handle = None
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(1), name="late", process_set=first)
@@ -145,7 +205,13 @@ def test_what_cannot_be_is_one_sentence_on_every_rank_and_the_job_goes_on() -> N
         assert found["removed"] is True
         assert "is not known to the ranks" in found["after"]
         assert found["goes on"] == 3
-    assert "rank 2 is no member of process set 1" in all_found[2]["outside"]
+    for text in all_found[2]["outside"]:
+        assert re.search(r"rank 2 is no member of (process set 1|ProcessSet\()", text)
+    for found in all_found[:2]:
+        in_engine, parameters, objects = found["root outside"]
+        assert "its root rank 2 is no member, as ranks 0, 1 are" in in_engine
+        assert "its root rank 2 is no member, as ranks 0, 1 are" in parameters
+        assert "root_rank 2 is not a rank; ranks are 0 to 1" in objects
 
 
 def many_sets() -> list[int]:
