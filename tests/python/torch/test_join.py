@@ -49,11 +49,17 @@ def refused() -> list[str]:
             lambda: hvd.alltoall(ones, name="a"),
             lambda: hvd.reducescatter(ones, name="a"),
             lambda: hvd.allreduce(ones, op=hvd.Min, name="a"),
+            lambda: hvd.allreduce(ones, op=hvd.Max, name="a"),
+            lambda: hvd.allreduce(ones, op=hvd.Product, name="a"),
+            lambda: hvd.grouped_allgather([ones, ones], name="a"),
+            lambda: hvd.broadcast_object(1, 0),
+            lambda: hvd.broadcast_parameters({"a": ones}, 0),
+            lambda: hvd.add_process_set([0]),
         ):
             with pytest.raises(RuntimeError) as raised:
                 action()
             texts.append(str(raised.value))
-    assert hvd.join() == 0
+    assert hvd.join(device=-1) == 0  # Horovod's argument
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2
     return texts
 
@@ -61,9 +67,36 @@ def refused() -> list[str]:
 def test_what_has_no_zero_raises_where_it_is_called_and_the_job_goes_on() -> None:
     texts, nothing = values_of(run_ranks(refused, 2))
     assert nothing == []
-    assert len(texts) == 5
+    assert len(texts) == 11
     for text in texts:
         assert "rank 1 has joined" in text
+
+
+def join_beside_sets() -> list[Any]:
+    """Rank 1 joins first; rank 0 shares a set with it and one with rank 2."""
+    with_joined, without = hvd.ProcessSet([0, 1]), hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[with_joined, without])
+    found: list[Any] = []
+    if hvd.rank() == 0:
+        six = torch.tensor([6.0])
+        found.append(hvd.allreduce(six, op=hvd.Sum, process_set=with_joined).item())
+        found.append(hvd.allreduce(six, process_set=with_joined).item())
+        hvd.barrier(process_set=with_joined)
+        with pytest.raises(RuntimeError, match="rank 1 has joined"):
+            hvd.allgather(six, process_set=with_joined)
+    if hvd.rank() != 1:
+        found.append(hvd.allgather(torch.tensor([hvd.rank()]), process_set=without).tolist())
+    if hvd.rank() == 2:
+        assert hvd.synchronize(hvd.allreduce_async(torch.ones(1), op=hvd.Sum, name="x")).item() == 2
+    if hvd.rank() == 0:
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x").item() == 2
+    return [found, hvd.join()]
+
+
+def test_joined_ranks_count_in_their_sets_and_in_no_other() -> None:
+    zero, one, two = values_of(run_ranks(join_beside_sets, 3))
+    assert zero[0] == [6, 3, [0, 2]] and one[0] == [] and two[0] == [[0, 2]]
+    assert zero[1] == one[1] == two[1] != 1
 
 
 BATCHES = (3, 5)  # of rank 0 and rank 1
