@@ -16,26 +16,30 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job that the launcher started; without a launcher, a world of one rank.
 
     Blocks until every rank is there (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
-    effect; after shutdown() it joins anew. `process_sets`: ProcessSets that are added at once, the
-    same on every rank; or "dynamic" as in Horovod, which changes nothing, as sets may always be
-    added. `comm`: a list of all ranks or an mpi4py communicator of as many, which change nothing.
+    effect; after shutdown() it joins anew. Where it raises, the rank has left the job again.
+
+    `process_sets`: ProcessSets that are added at once, the same on every rank, none twice; or
+    "dynamic" as in Horovod, which changes nothing, as sets may always be added.
+
+    `comm`: a list of all ranks or an mpi4py communicator of as many, which change nothing.
     """
     global _registered
     static = _static_sets(process_sets)
     was_there = _C.is_initialized()
     _C.init()
-    try:
-        _check_all_ranks(comm)
-    except ValueError:
-        if not was_there:
-            shutdown()
-        raise
     if not _registered:
         atexit.register(shutdown)
         _registered = True
     failure_report.install()
-    for process_set in static if not was_there else []:
-        add_process_set(process_set)
+    if was_there:
+        return
+    try:
+        _check_all_ranks(comm)
+        for process_set in static:
+            add_process_set(process_set)
+    except BaseException:
+        shutdown()
+        raise
 
 
 def _static_sets(process_sets: Any) -> list[ProcessSet]:
@@ -45,6 +49,15 @@ def _static_sets(process_sets: Any) -> list[ProcessSet]:
         isinstance(process_set, ProcessSet) for process_set in process_sets
     ):
         raise ValueError('init: process_sets must be a list of ProcessSet, or "dynamic"')
+    seen: list[list[int] | None] = [None]  # of all ranks
+    for process_set in process_sets:
+        if process_set.given_ranks in seen:
+            ranks = "all ranks" if process_set.given_ranks is None else process_set.given_ranks
+            raise ValueError(
+                f"init: process_sets has a second set of {ranks}; process sets must be unique, and "
+                "global_process_set is the one of all"
+            )
+        seen.append(process_set.given_ranks)
     return list(process_sets)
 
 

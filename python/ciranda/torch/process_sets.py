@@ -31,6 +31,11 @@ class ProcessSet:
             raise ValueError(f"ProcessSet: give ranks, each once, not {self._ranks}")
 
     @property
+    def given_ranks(self) -> list[int] | None:
+        """The ranks, ascending; None for all, however many they are."""
+        return self._ranks
+
+    @property
     def ranks(self) -> list[int]:
         """The ranks of the set, ascending."""
         return list(range(_C.size())) if self._ranks is None else list(self._ranks)

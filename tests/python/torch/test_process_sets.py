@@ -291,3 +291,50 @@ def another_set_of_the_same_number() -> float:
 
 def test_optimizers_of_a_later_job_meet_whoever_had_how_many_before() -> None:
     assert values_of(run_ranks(another_set_of_the_same_number, 3)) == [-1, -2, -1]
+
+
+class Communicator:
+    """What init() and ProcessSet use of mpi4py's; starters/test_starters.py has the real one."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        self.ranks = ranks
+
+    def Get_group(self) -> None: ...
+
+    def allgather(self, rank: int) -> list[int]:
+        assert rank in self.ranks
+        return self.ranks
+
+
+def init_with_static_sets() -> list[str]:
+    first, second, whole = hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 0]), hvd.ProcessSet([0, 1, 2])
+    texts = []
+    for sets in ([first, second], [hvd.global_process_set], [first, whole], [first, [0, 1]]):
+        texts.append(said(lambda sets=sets: hvd.init(process_sets=sets)))
+        assert not hvd.is_initialized() and first.process_set_id is None
+    mine = hvd.ProcessSet([0, 1 + hvd_rank()])
+    texts.append(said(lambda: hvd.init(process_sets=[mine])))
+    assert not hvd.is_initialized()
+    hvd.init(process_sets=[first])
+    hvd.init(process_sets=[whole])  # has no effect
+    assert first.process_set_id == 1 and whole.process_set_id is None
+    assert hvd.remove_process_set(first) and hvd.add_process_set(second).process_set_id == 2
+    found = hvd.ProcessSet(Communicator([2, 0, 1]))
+    assert found.ranks == [0, 1, 2] and found.mpi_comm is not None
+    assert hvd.global_process_set.ranks == [0, 1, 2] and hvd.global_process_set.included()
+    assert hvd.global_process_set.process_set_id == 0 and hvd.global_process_set.size() == 3
+    return texts
+
+
+def hvd_rank() -> int:
+    """Before init()."""
+    return int(os.environ["CIRANDA_RANK"])
+
+
+def test_init_refuses_static_sets_that_cannot_be_and_a_later_one_works() -> None:
+    for twice, of_all, whole, no_set, different in values_of(run_ranks(init_with_static_sets, 3)):
+        assert twice.startswith("init: process_sets has a second set of [0, 1]; process sets must")
+        assert of_all.startswith("init: process_sets has a second set of all ranks; process sets")
+        assert "process sets must be unique" in whole
+        assert no_set == 'init: process_sets must be a list of ProcessSet, or "dynamic"'
+        assert "root" not in different and "rank 0 has" in different and "rank 1 has" in different

@@ -143,9 +143,9 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             lambda: hvd.allreduce(ones, process_set=hvd.ProcessSet([0])),
             "is not known to the ranks; call add_process_set() on every rank",
         ),
-        "init of a part": (
-            lambda: hvd.init(comm=[0]),
-            "init: comm has 1 of the 2 ranks; start with all of them",
+        "init with one set twice": (
+            lambda: hvd.init(process_sets=[hvd.ProcessSet([0])] * 2),
+            "init: process_sets has a second set of [0]; process sets must be unique",
         ),
         "poll of nothing": (
             lambda: hvd.poll(99),
