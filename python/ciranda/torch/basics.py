@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import operator
+import os
+import secrets
 from typing import Any
 
 from ciranda import _C
+from ciranda.errors import UnsupportedError
 from ciranda.torch import failure_report
+from ciranda.torch.functions import allgather_object
 from ciranda.torch.process_sets import ProcessSet, add_process_set, forget_all
 
 _registered = False
@@ -18,13 +23,16 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Blocks until every rank is there (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
     effect; after shutdown() it joins anew. Where it raises, the rank has left the job again.
 
+    `comm`: a list of ranks of the job, or an mpi4py communicator. The job of this process is then
+    those ranks, numbered by their place there. Every process passes one that it is in; all in it
+    pass the same. ValueError on every rank otherwise; UnsupportedError for a part of several hosts.
+
     `process_sets`: ProcessSets that are added at once, the same on every rank, none twice; or
     "dynamic" as in Horovod, which changes nothing, as sets may always be added.
-
-    `comm`: a list of all ranks or an mpi4py communicator of as many, which change nothing.
     """
     global _registered
     static = _static_sets(process_sets)
+    comm = _check_comm(comm)
     was_there = _C.is_initialized()
     _C.init()
     if not _registered:
@@ -34,7 +42,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if was_there:
         return
     try:
-        _check_all_ranks(comm)
+        if comm is not None:
+            _restrict_to(comm)
         for process_set in static:
             add_process_set(process_set)
     except BaseException:
@@ -61,15 +70,81 @@ def _static_sets(process_sets: Any) -> list[ProcessSet]:
     return list(process_sets)
 
 
-def _check_all_ranks(comm: Any) -> None:
-    if comm is None:
-        return
-    count = len(comm) if isinstance(comm, list | tuple) else comm.Get_size()
-    if count != _C.size():
+def _check_comm(comm: Any) -> Any:
+    """None for all ranks, a list of ranks, or the mpi4py communicator."""
+    if comm is None or hasattr(comm, "Get_group"):
+        return comm
+    try:
+        ranks = [operator.index(rank) for rank in comm]
+    except TypeError:
         raise ValueError(
-            f"init: comm has {count} of the {_C.size()} ranks; start with all of them, and pass "
-            "those that work together as process_sets=[ProcessSet([...])]"
+            f"init: comm must be a list of ranks or an mpi4py communicator, not {comm!r}"
+        ) from None
+    if len(set(ranks)) < len(ranks) or any(rank < 0 for rank in ranks):
+        raise ValueError(f"init: comm={ranks} must name ranks of the job, each once")
+    return ranks or None  # as in Horovod
+
+
+def _restrict_to(comm: Any) -> None:
+    """Meets again among the ranks of `comm` alone, unless it is all ranks in their order."""
+    rank, everyone = _C.rank(), list(range(_C.size()))
+    ranks = comm
+    if not isinstance(comm, list):
+        ranks = comm.allgather(rank) if comm else []  # MPI.COMM_NULL is false
+    mine = [None if ranks == everyone else ranks, secrets.token_hex(8)]
+    told = allgather_object(mine, name="init.comm")
+    lists = [everyone if its is None else its for its, _ in told]
+    if all(its is everyone for its in lists):
+        return
+    if problem := _disagreement(lists):
+        raise ValueError(
+            f"init: {problem}; give every rank a list that it is in, the same to all in it, or "
+            "start with all ranks: init(process_sets=[ProcessSet([...])])"
         )
+    if _C.cross_size() > 1:
+        raise UnsupportedError(
+            f"init: comm={ranks} is not all ranks in their order, which a job on several hosts "
+            "needs; start with all of them: init(process_sets=[ProcessSet([...])])"
+        )
+    _C.shutdown()
+    _init_at(ranks.index(rank), ranks, job_id=told[ranks[0]][1])
+    failure_report.launched_as = ranks
+
+
+def _disagreement(lists: list[list[int]]) -> str:
+    for rank, ranks in enumerate(lists):
+        if rank not in ranks:
+            return f"rank {rank} is not in its comm={ranks}"
+        for other in ranks:
+            if other >= len(lists):
+                return f"rank {rank} has comm={ranks}, but ranks are 0 to {len(lists) - 1}"
+            if lists[other] != ranks:
+                return f"rank {rank} has comm={ranks}, but rank {other} has comm={lists[other]}"
+    return ""
+
+
+def _init_at(rank: int, ranks: list[int], job_id: str) -> None:
+    """_C.init() as if a launcher had started these ranks of this host alone."""
+    own, count = str(rank), str(len(ranks))
+    place = {"RANK": own, "SIZE": count, "LOCAL_RANK": own, "LOCAL_SIZE": count}
+    place |= {"CROSS_RANK": "0", "CROSS_SIZE": "1", "JOB_ID": job_id, "JOB_DIR": ""}
+    folder = os.environ.get("CIRANDA_JOB_DIR", "")
+    if os.path.isdir(folder):  # else one of its own, after job_id
+        place["JOB_DIR"] = os.path.join(folder, str(ranks[0]))
+    timeline = os.environ.get("CIRANDA_TIMELINE") or os.environ.get("HOROVOD_TIMELINE")
+    if timeline and timeline != "DYNAMIC" and ranks[0] != 0:
+        place["TIMELINE"] = f"{timeline}.comm{ranks[0]}"
+    changed = {f"CIRANDA_{name}": value for name, value in place.items()}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        _C.init()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def shutdown() -> None:
@@ -79,6 +154,7 @@ def shutdown() -> None:
     """
     _C.shutdown()
     forget_all()
+    failure_report.launched_as = None
 
 
 def is_initialized() -> bool:

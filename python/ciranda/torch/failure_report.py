@@ -16,7 +16,12 @@ from types import TracebackType
 from ciranda import _C
 from ciranda.errors import CirandaError, RankLostError
 
+launched_as: list[int] | None = None  # by rank the launcher's number, after init(comm=...)
 _installed = False
+
+
+def _launched(rank: int) -> int:
+    return rank if launched_as is None else launched_as[rank]
 
 
 def install() -> None:
@@ -52,6 +57,8 @@ def _report(kind: type[BaseException], value: BaseException, trace: TracebackTyp
         return
     rank = _C.rank()
     pending = _C.pending()
+    for operation in pending:
+        operation["missing_ranks"] = [_launched(each) for each in operation["missing_ranks"]]
     victim_of = _lost_rank(value, rank)
     first_line = (str(value).splitlines() or [""])[0]
     message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
@@ -70,10 +77,10 @@ def _report(kind: type[BaseException], value: BaseException, trace: TracebackTyp
             },
         },
         "ciranda": {
-            "rank": rank,
+            "rank": _launched(rank),
             "pid": os.getpid(),
             "exception": kind.__name__,
-            "victim_of": victim_of,
+            "victim_of": None if victim_of is None else _launched(victim_of),
             "pending": pending,
             "in": value.tensor or None if isinstance(value, CirandaError) else None,
         },

@@ -104,6 +104,45 @@ def test_mpirun_starts_two_ranks(starters: Starters) -> None:
     assert starters.run(*mpirun, sys.executable) == two_ranks_of("mpirun")
 
 
+SPLIT = """
+import json, signal, sys
+from pathlib import Path
+
+signal.alarm(60)
+
+import torch
+from mpi4py import MPI
+import ciranda.torch as hvd
+
+world = MPI.COMM_WORLD
+comms = [world, world.Split(world.rank > 0, -world.rank)]
+comms.append(world.Create_group(world.group.Incl([0, 1])) if world.rank < 2 else MPI.COMM_NULL)
+found = []
+for comm in comms:
+    try:
+        hvd.init(comm=comm)
+        members = hvd.allgather(torch.tensor([world.rank])).tolist()
+        found.append([hvd.rank(), members])
+    except ValueError as error:
+        found.append(str(error).partition(";")[0])
+    hvd.shutdown()
+(Path(sys.argv[1]) / f"{world.rank}.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not is_open_mpi(), reason="Open MPI's mpirun is not installed (openmpi-bin)")
+def test_the_job_is_an_mpi_communicator(starters: Starters) -> None:
+    pytest.importorskip("mpi4py")
+    starters.script.write_text(SPLIT)
+    refused = "init: rank 2 is not in its comm=[]"
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3"]
+    assert starters.run(*mpirun, sys.executable) == [
+        [[0, [0, 1, 2]], [0, [0]], refused],
+        [[1, [0, 1, 2]], [1, [2, 1]], refused],
+        [[2, [0, 1, 2]], [0, [2, 1]], refused],
+    ]
+
+
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[SlurmCluster]:
     skip_where_missing()

@@ -5,9 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from ranks import run_ranks, values_of
 from torch import nn
@@ -338,3 +343,101 @@ def test_init_refuses_static_sets_that_cannot_be_and_a_later_one_works() -> None
         assert "process sets must be unique" in whole
         assert no_set == 'init: process_sets must be a list of ProcessSet, or "dynamic"'
         assert "root" not in different and "rank 0 has" in different and "rank 1 has" in different
+
+
+def places_of(comms: list[Any]) -> list[Any]:
+    """init() with a list of ranks for this one, or for a communicator of them `{"mpi": ranks}`."""
+    found = []
+    for by_rank in comms:
+        comm = by_rank[hvd_rank()]
+        comm = Communicator(comm["mpi"]) if isinstance(comm, dict) else comm
+        environment = dict(os.environ)
+        text = said(lambda comm=comm: hvd.init(comm=comm))
+        assert dict(os.environ) == environment
+        if hvd.is_initialized():
+            assert text == "nothing, but None"
+            members = hvd.allgather(torch.tensor([hvd_rank()])).tolist()
+            place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()]
+            assert place == [members.index(hvd_rank()), len(members), *place[:2], 1]
+            found.append(members)
+        else:
+            found.append(text)
+        hvd.shutdown()
+    return found
+
+
+EVERYONE = list(range(4))
+ACCEPTED = [  # what each of four processes gives
+    [EVERYONE] * 4,
+    [[]] * 4,  # all, as in Horovod
+    [{"mpi": EVERYONE}] * 4,
+    [[0, 2], [3, 1], [0, 2], [3, 1]],
+    [{"mpi": [0]}, {"mpi": [3, 2, 1]}, {"mpi": [3, 2, 1]}, {"mpi": [3, 2, 1]}],
+    [[1, 0, 3, 2]] * 4,
+]
+REFUSED = {
+    "init: rank 2 is not in its comm=[0, 1]": [[0, 1]] * 4,
+    "init: rank 0 has comm=[0, 1], but rank 1 has comm=[1, 2]": [[0, 1], [1, 2], [1, 2], [3]],
+    "init: rank 1 has comm=[1, 9], but ranks are 0 to 3": [[0], [1, 9], [2], [3]],
+    "init: rank 0 has comm=[0, 1, 2, 3], but rank 3 has comm=[3]": [*[EVERYONE] * 3, [3]],
+}
+
+
+@pytest.mark.parametrize("folder", ["of the job", "by default"])
+def test_init_of_a_part_makes_a_job_of_it(folder: str, tmp_path: Path) -> None:
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    if folder == "by default":
+        env |= {"CIRANDA_JOB_DIR": "", "CIRANDA_JOB_ID": f"{os.getpid()}"}
+    comms = [*ACCEPTED, *REFUSED.values()]
+    by_rank = values_of(run_ranks(places_of, 4, args=[comms], env=env))
+    for rank, found in enumerate(by_rank):
+        for comm, members in zip(ACCEPTED, found, strict=False):
+            mine = comm[rank]["mpi"] if isinstance(comm[rank], dict) else comm[rank]
+            assert members == (mine or EVERYONE)
+        for beginning, text in zip(REFUSED, found[len(ACCEPTED) :], strict=True):
+            assert text.startswith(f"{beginning}; give every rank a list that it is in")
+    assert list(tmp_path.iterdir()) == []
+
+
+def part_of_several_hosts() -> str:
+    with pytest.raises(RuntimeError) as caught:
+        hvd.init(comm=[1, 0])
+    assert not hvd.is_initialized()
+    hvd.init(comm=[0, 1])
+    assert hvd.size() == hvd.cross_size() == 2
+    return str(caught.value)
+
+
+def test_a_job_on_several_hosts_has_all_its_ranks(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run([sys.executable, "-m", "ciranda", "key", str(key)], check=True, text=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        rendezvous = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def host(rank: int) -> dict[str, str]:
+        place = {"LOCAL_RANK": "0", "LOCAL_SIZE": "1", "CROSS_RANK": f"{rank}", "CROSS_SIZE": "2"}
+        place |= {"KEY_FILE": str(key), "RENDEZVOUS": rendezvous, "JOB_DIR": f"{tmp_path}/{rank}"}
+        return {f"CIRANDA_{name}": value for name, value in place.items()}
+
+    for text in values_of(run_ranks(part_of_several_hosts, 2, env=host)):
+        assert text == (
+            "init: comm=[1, 0] is not all ranks in their order, which a job on several hosts "
+            "needs; start with all of them: init(process_sets=[ProcessSet([...])])"
+        )
+
+
+def fail_in_a_part() -> None:
+    hvd.init(comm=[2, 1] if hvd_rank() else [0])
+    if hvd_rank() == 2:
+        raise RuntimeError("here")
+    hvd.allreduce(torch.ones(1))
+
+
+def test_a_failure_report_has_the_launchers_numbers() -> None:
+    fine, victim, culprit = run_ranks(fail_in_a_part, 3)
+    assert [fine.exit_code, victim.exit_code, culprit.exit_code] == [0, 1, 1]
+    assert culprit.error_report["ciranda"]["rank"] == 2
+    assert culprit.error_report["ciranda"]["victim_of"] is None
+    assert victim.error_report["ciranda"]["rank"] == 1
+    assert victim.error_report["ciranda"]["victim_of"] == 2

@@ -147,6 +147,14 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             lambda: hvd.init(process_sets=[hvd.ProcessSet([0])] * 2),
             "init: process_sets has a second set of [0]; process sets must be unique",
         ),
+        "init of a rank twice": (
+            lambda: hvd.init(comm=[0, 0]),
+            "init: comm=[0, 0] must name ranks of the job, each once",
+        ),
+        "init of no ranks": (
+            lambda: hvd.init(comm=7),
+            "init: comm must be a list of ranks or an mpi4py communicator, not 7",
+        ),
         "poll of nothing": (
             lambda: hvd.poll(99),
             "poll: there is no unfinished operation with handle 99",
