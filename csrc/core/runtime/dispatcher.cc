@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/plan/fusion.h"
 #include "core/runtime/execution.h"
+#include "core/runtime/joined.h"
 #include "core/runtime/submitted_exchange.h"
 
 namespace ciranda {
@@ -21,10 +22,6 @@ std::uint64_t bytes_of(const Execution& execution) {
   std::uint64_t bytes = execution.arena_bytes;
   for (const Buffer& buffer : execution.buffers) bytes += buffer.in_bytes;
   return bytes;
-}
-
-bool has_joined(const FusedOp& op, Rank rank) {
-  return std::binary_search(op.joined.begin(), op.joined.end(), rank);
 }
 
 }  // namespace
@@ -146,8 +143,11 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
   for (FusedOp& op : ops) {
     ++planned_;  // the plan is that of all ranks
     if (!is_own(op)) continue;
-    CIRANDA_TRY(has_joined(op, rank_.rank()) ? stand_in(std::move(op), responses)
-                                             : start(std::move(op), responses));
+    if (has_joined(op, rank_.rank())) {
+      stand_in(std::move(op), responses);
+    } else {
+      CIRANDA_TRY(start(std::move(op), responses));
+    }
   }
   return {};
 }
@@ -234,69 +234,20 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
   return {};
 }
 
-// This rank has joined: it adds zeros to what the others reduce.
-Status Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
-  if (!without_joined(op, *responses[op.members.front().response].spec)) return {};
-  const bool op_in_arena = op.in_arena;
-  Execution execution{.op = std::move(op), .number = planned_};
-  execution.op.root = kNoRank;  // only reductions go on
-  std::uint64_t all_bytes = 0;
-  const auto add = [&](std::uint64_t bytes) {
-    execution.buffers.push_back({.in_bytes = bytes, .out_bytes = bytes});
-    all_bytes += bytes;
-  };
-  const FusedOp::Member& first = execution.op.members.front();
-  if (leaves_arena(execution.op)) {
-    execution.op.in_arena = false;
-    add(responses[first.response].spec->arena_bytes);
-  }
-  // In the arena of one host those who are there do it alone; it is counted here too.
-  if (!op_in_arena) {
-    for (const FusedOp::Member& member : execution.op.members) {
-      add(tensor_bytes(responses[member.response].spec->tensors[member.tensor]));
-    }
-  }
-  const auto zeros = std::make_shared<std::vector<std::byte>>(all_bytes);
-  std::byte* place = zeros->data();
-  for (Buffer& buffer : execution.buffers) {
-    buffer.in = buffer.out = place;
-    place += buffer.in_bytes;
-  }
-  execution.done = [zeros](const Status&, const std::shared_ptr<DeviceEvent>&) {};
+void Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
+  if (!without_joined(op, *responses[op.members.front().response].spec)) return;
+  const std::size_t here = rank_.members_here(*op.group).size();
+  Execution execution = of_zeros(std::move(op), responses, here);
+  execution.number = planned_;
   backends_.start(std::move(execution));
-  return {};
-}
-
-// What cannot go on without the ranks that have joined, which all of them see alike.
-Status Dispatcher::without_joined(const FusedOp& op, const RequestSpec& spec) const {
-  if (op.joined.empty()) return {};
-  std::string what;
-  if (!spec.rule.empty()) {
-    what = "the ranks cannot share a step; pass shard_step=False to DistributedOptimizer";
-  } else if (op.backend == BackendId::kNccl) {
-    what = "tensors of GPUs cannot be reduced; give all ranks as many batches";
-  } else {
-    return {};
-  }
-  return Error{
-      .code = ErrorCode::kUnsupported,
-      .text = "rank " + std::to_string(op.joined.front()) + " has joined, and without it " + what,
-      .rank = op.joined.front()};
-}
-
-// On one host those who are there reduce in the arena alone. Elsewhere each rank has a part in it:
-// the memory of all counts as private, that of joined ones is zeros.
-bool Dispatcher::leaves_arena(const FusedOp& op) const {
-  if (!op.in_arena || op.joined.empty()) return false;
-  return op.backend == BackendId::kGloo ||
-         rank_.members_here(*op.group).size() < op.group->ranks.size();
 }
 
 Status Dispatcher::locate_in_arena(const Response& response, Submission& submission,
                                    Execution& execution) {
   const std::uint64_t bytes = response.spec->arena_bytes;
-  const bool leaves = leaves_arena(execution.op);
-  for (const Rank member : rank_.members_here(*response.group)) {
+  const std::vector<Rank>& here = rank_.members_here(*response.group);
+  const bool leaves = leaves_arena(execution.op, here.size());
+  for (const Rank member : here) {
     const Contribution* contribution = contribution_of(response, member);
     if (contribution == nullptr) continue;  // it has joined
     if (leaves && member != rank_.rank()) continue;

@@ -68,10 +68,7 @@ class Dispatcher {
   Status change_groups(const Response& response, Submission* submission);
   Status start(FusedOp op, const std::vector<Response>& responses);
   // The same for a rank that has joined.
-  Status stand_in(FusedOp op, const std::vector<Response>& responses);
-  // Why this cannot run while ranks have joined, alike on all ranks.
-  Status without_joined(const FusedOp& op, const RequestSpec& spec) const;
-  bool leaves_arena(const FusedOp& op) const;
+  void stand_in(FusedOp op, const std::vector<Response>& responses);
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution);
   // An execution runs: what is to be done at its end is under that index. A closure that holds only
   // the index takes no allocation.
