@@ -73,23 +73,23 @@ Algorithm choose_algorithm(const Collective& collective, const Link& link, const
   const auto predict = [&](Algorithm algorithm) {
     return predict_ns(collective, algorithm, link, grain);
   };
-  bool eager = true;
+  bool short_wins = true;
   switch (collective.kind) {
     case OpKind::kReducescatter:
-      eager = false;
+      short_wins = false;
       break;
     case OpKind::kAllgather:
-      eager = link.latency_ns * static_cast<std::uint64_t>(collective.participants - 1) >
-              ns(moved_bytes(collective), link.bytes_per_us);
+      short_wins = link.latency_ns * static_cast<std::uint64_t>(collective.participants - 1) >
+                   ns(moved_bytes(collective), link.bytes_per_us);
       break;
     case OpKind::kAllreduce:
     case OpKind::kBroadcast:
-      eager = predict(Algorithm::kEager) <= predict(Algorithm::kRing);
+      short_wins = predict(Algorithm::kShort) <= predict(Algorithm::kRing);
       break;
     default:
       break;
   }
-  return eager ? Algorithm::kEager : Algorithm::kRing;
+  return short_wins ? Algorithm::kShort : Algorithm::kRing;
 }
 
 }  // namespace ciranda

@@ -16,19 +16,19 @@ namespace ciranda {
 // in the same way), N participants, and m = floor(log2 N):
 //
 //   allreduce       ring    2(N-1) a + 2(N-1)/N n b + (N-1)/N n g
-//                   eager   r (a + n b + n g)    with r = m for N = 2^m, else the fold: m (a + n b
+//                   short   r (a + n b + n g)    with r = m for N = 2^m, else the fold: m (a + n b
 //                           + n g) + 2 (a + n b) + n g
 //   reducescatter   ring    (N-1) a + (N-1)/N n b + (N-1)/N n g
 //   broadcast       ring    (N-1) a + n b + (N-2) s b    with s bytes a segment
-//                   eager   ceil(log2 N) (a + n b)
+//                   short   ceil(log2 N) (a + n b)
 //   allgather       ring    (N-1) a + (N-1)/N n b
-//                   eager   a + (N-1)/N n b
-//   alltoall        eager   a + (N-1)/N n b
-//   barrier         eager   ceil(log2 N) a
+//                   short   a + (N-1)/N n b
+//   alltoall        short   a + (N-1)/N n b
+//   barrier         short   ceil(log2 N) a
 //
 // where n is the payload (before b: divided by Collective::narrowing), of allgather and
 // reducescatter all parts together, of alltoall the most that one participant sends. For 2
-// participants the eager allreduce is the quicker one up to 2a/g bytes, for 4 up to 4a / (b/2 +
+// participants the short allreduce is the quicker one up to 2a/g bytes, for 4 up to 4a / (b/2 +
 // 5g/4).
 
 // The slowest connection between participants; agreed by all of them.
@@ -42,7 +42,7 @@ struct Link {
 std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const Link& link,
                          const Grain& grain = {});
 
-// The quicker one. Allgather's eager form, which never loses in the model but needs a connection
+// The quicker one. Allgather's short form, which never loses in the model but needs a connection
 // between any two, is chosen only while waiting for the ring would take longer than moving the
 // bytes.
 Algorithm choose_algorithm(const Collective& collective, const Link& link, const Grain& grain = {});

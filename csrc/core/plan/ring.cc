@@ -89,7 +89,7 @@ Extent ring_extent(const Layout& layout) {
     case OpKind::kBroadcast:
       return {.rounds = 2};
     default:
-      CIRANDA_ASSERT(false);  // alltoall and barrier are eager
+      CIRANDA_ASSERT(false);  // alltoall and barrier have the short form alone
       return {};
   }
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/base/assert.h"
-#include "core/plan/eager.h"
 #include "core/plan/ring.h"
+#include "core/plan/short_messages.h"
 
 namespace ciranda {
 namespace {
@@ -118,7 +118,7 @@ Schedule::Schedule(Collective collective, int self, Algorithm algorithm, Grain g
   if (what.kind == OpKind::kAlltoall) layout_.received = receive_offsets(what, self);
 
   if (longest == 0 && what.kind != OpKind::kBarrier) return;  // nothing to move: no steps
-  const Extent extent = ring ? ring_extent(layout_) : eager_extent(layout_);
+  const Extent extent = ring ? ring_extent(layout_) : short_extent(layout_);
   steps_ = extent.rounds * layout_.segments;
   chunks_ = extent.chunks * layout_.segments;
   scratch_bytes_ = extent.scratch_bytes;
@@ -127,7 +127,7 @@ Schedule::Schedule(Collective collective, int self, Algorithm algorithm, Grain g
 Step Schedule::step(int channel, std::uint32_t index) const {
   CIRANDA_ASSERT(channel >= 0 && channel < layout_.channels && index < steps_);
   const bool ring = algorithm_ == Algorithm::kRing;
-  return ring ? ring_step(layout_, channel, index) : eager_step(layout_, channel, index);
+  return ring ? ring_step(layout_, channel, index) : short_step(layout_, channel, index);
 }
 
 bool exchanges(const Step& step) {
@@ -141,7 +141,7 @@ bool exchanges(const Step& step) {
 Piece Schedule::chunk(int channel, std::uint32_t index) const {
   CIRANDA_ASSERT(channel >= 0 && channel < layout_.channels && index < chunks_);
   const bool ring = algorithm_ == Algorithm::kRing;
-  return ring ? ring_chunk(layout_, channel, index) : eager_chunk(layout_, channel, index);
+  return ring ? ring_chunk(layout_, channel, index) : short_chunk(layout_, channel, index);
 }
 
 namespace {
@@ -176,7 +176,7 @@ std::string words(const Receive& receive) {
 std::string to_string(const Schedule& schedule) {
   const Layout& layout = schedule.layout();
   std::string text(op_kind_name(layout.collective.kind));
-  text += schedule.algorithm() == Algorithm::kRing ? ", ring" : ", eager";
+  text += schedule.algorithm() == Algorithm::kRing ? ", ring" : ", short";
   text += ", participant " + std::to_string(layout.self) + " of " +
           std::to_string(layout.collective.participants);
   if (layout.collective.narrowing > 1) {

@@ -84,8 +84,8 @@ struct Collective {
   std::uint64_t narrowing = 1;
 };
 
-// Few half round trips, or few bytes: see eager.h and ring.h.
-enum class Algorithm : std::uint8_t { kEager, kRing };
+// Few half round trips, or few bytes: see short_messages.h and ring.h.
+enum class Algorithm : std::uint8_t { kShort, kRing };
 
 // How finely blocks are cut. A block is striped over the channels, a stripe is cut into segments,
 // so that one is reduced while the next is on its way.
@@ -103,7 +103,7 @@ struct Turn {
   std::uint32_t round_ago = 0;  // the same segment one round before, as a count: its index + 1
 };
 
-// The cut, of which ring.h and eager.h make steps.
+// The cut, of which ring.h and short_messages.h make steps.
 struct Layout {
   Collective collective;
   int self = 0;
@@ -129,7 +129,7 @@ struct Extent {
 
 class Schedule {
  public:
-  // Reducescatter has no eager form; alltoall and barrier have no other.
+  // Reducescatter has no short form; alltoall and barrier have no other.
   Schedule(Collective collective, int self, Algorithm algorithm, Grain grain = {});
 
   int channels() const { return layout_.channels; }

@@ -1,4 +1,4 @@
-#include "core/plan/eager.h"
+#include "core/plan/short_messages.h"
 
 #include <bit>
 
@@ -156,7 +156,7 @@ Step dissemination_step(const Layout& layout, const Turn& turn) {
 
 }  // namespace
 
-Extent eager_extent(const Layout& layout) {
+Extent short_extent(const Layout& layout) {
   const int n = layout.collective.participants;
   const auto rounds = [](int count) { return static_cast<std::uint32_t>(count); };
   switch (layout.collective.kind) {
@@ -176,7 +176,7 @@ Extent eager_extent(const Layout& layout) {
   return {};
 }
 
-Step eager_step(const Layout& layout, int channel, std::uint32_t index) {
+Step short_step(const Layout& layout, int channel, std::uint32_t index) {
   const Turn turn = layout.turn(index);
   switch (layout.collective.kind) {
     case OpKind::kAllreduce:
@@ -190,7 +190,7 @@ Step eager_step(const Layout& layout, int channel, std::uint32_t index) {
   }
 }
 
-Piece eager_chunk(const Layout& layout, int channel, std::uint32_t index) {
+Piece short_chunk(const Layout& layout, int channel, std::uint32_t index) {
   return at(Space::kInput, layout.segment(layout.whole(), channel, index));
 }
 

@@ -22,8 +22,8 @@ namespace ciranda {
 // What a round of recursive doubling reads to send it also overwrites with the result, so a
 // receive is applied only when the send of the same step has left.
 
-Extent eager_extent(const Layout& layout);
-Step eager_step(const Layout& layout, int channel, std::uint32_t index);
-Piece eager_chunk(const Layout& layout, int channel, std::uint32_t index);
+Extent short_extent(const Layout& layout);
+Step short_step(const Layout& layout, int channel, std::uint32_t index);
+Piece short_chunk(const Layout& layout, int channel, std::uint32_t index);
 
 }  // namespace ciranda

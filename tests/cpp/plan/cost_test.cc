@@ -118,11 +118,11 @@ Collective example(OpKind kind, int n, std::uint64_t bytes) {
 TEST(Cost, PredictsWhatTheStepsTake) {
   const Link link = {.latency_ns = 50'000, .bytes_per_us = 1'000, .reduced_bytes_per_us = 4'000};
   constexpr std::pair<OpKind, Algorithm> kPairs[] = {
-      {OpKind::kAllreduce, Algorithm::kRing},     {OpKind::kAllreduce, Algorithm::kEager},
-      {OpKind::kBroadcast, Algorithm::kRing},     {OpKind::kBroadcast, Algorithm::kEager},
-      {OpKind::kAllgather, Algorithm::kRing},     {OpKind::kAllgather, Algorithm::kEager},
-      {OpKind::kReducescatter, Algorithm::kRing}, {OpKind::kAlltoall, Algorithm::kEager},
-      {OpKind::kBarrier, Algorithm::kEager}};
+      {OpKind::kAllreduce, Algorithm::kRing},     {OpKind::kAllreduce, Algorithm::kShort},
+      {OpKind::kBroadcast, Algorithm::kRing},     {OpKind::kBroadcast, Algorithm::kShort},
+      {OpKind::kAllgather, Algorithm::kRing},     {OpKind::kAllgather, Algorithm::kShort},
+      {OpKind::kReducescatter, Algorithm::kRing}, {OpKind::kAlltoall, Algorithm::kShort},
+      {OpKind::kBarrier, Algorithm::kShort}};
   for (const int n : {1, 2, 3, 4, 6, 8, 16, 33, 64}) {
     const std::uint64_t bytes = 64 * 1000 * static_cast<std::uint64_t>(n);
     for (const auto& [kind, algorithm] : kPairs) {
@@ -148,18 +148,19 @@ TEST(Cost, ChoosesTheQuickerAlgorithm) {
   std::cout << std::fixed << std::setprecision(0);
   for (const Link& link : kLinks) {
     std::cout << static_cast<double>(link.latency_ns) / 1e3 << " us, "
-              << static_cast<double>(link.bytes_per_us) / 125 << " Gbit/s, us eager/ring\n";
+              << static_cast<double>(link.bytes_per_us) / 125 << " Gbit/s, us short/ring\n";
     for (const int n : {2, 3, 4, 8, 16, 64}) {
       std::cout << std::setw(4) << n;
       for (std::uint64_t bytes = 64; bytes <= 16 << 20; bytes *= 8) {
         const Collective allreduce = example(OpKind::kAllreduce, n, bytes);
-        const double eager = timed_ns(allreduce, Algorithm::kEager, link, {});
+        const double short_ns = timed_ns(allreduce, Algorithm::kShort, link, {});
         const double ring = timed_ns(allreduce, Algorithm::kRing, link, {});
-        const bool chose_eager = choose_algorithm(allreduce, link) == Algorithm::kEager;
-        std::cout << "  " << bytes << (chose_eager ? " E " : " R ") << eager / 1e3 << "/"
+        const bool chose_short = choose_algorithm(allreduce, link) == Algorithm::kShort;
+        std::cout << "  " << bytes << (chose_short ? " E " : " R ") << short_ns / 1e3 << "/"
                   << ring / 1e3;
         // Overlap of segments, which the formulas leave out, is worth less than that.
-        EXPECT_LE(chose_eager ? eager : ring, 1.35 * std::min(eager, ring)) << n << ", " << bytes;
+        EXPECT_LE(chose_short ? short_ns : ring, 1.35 * std::min(short_ns, ring))
+            << n << ", " << bytes;
       }
       std::cout << "\n";
     }
@@ -170,7 +171,7 @@ TEST(Cost, TheChoiceChangesOnceWithTheSize) {
   for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kAllgather}) {
     for (const int n : {3, 4, 7, 64}) {
       int changes = 0;
-      Algorithm last = Algorithm::kEager;
+      Algorithm last = Algorithm::kShort;
       for (std::uint64_t bytes = 64; bytes < 1ull << 45; bytes *= 2) {
         const Algorithm chosen = choose_algorithm(example(kind, n, bytes), {});
         changes += chosen != last ? 1 : 0;
@@ -187,7 +188,7 @@ TEST(Cost, TwoParticipantsExchangeUpToTwoLatenciesOfReducing) {
   const auto choose = [&](std::uint64_t bytes) {
     return choose_algorithm(example(OpKind::kAllreduce, 2, bytes), link);
   };
-  EXPECT_EQ(choose(479'000), Algorithm::kEager);  // 2 * 30 us * 8000 bytes/us = 480,000
+  EXPECT_EQ(choose(479'000), Algorithm::kShort);  // 2 * 30 us * 8000 bytes/us = 480,000
   EXPECT_EQ(choose(481'000), Algorithm::kRing);
 }
 

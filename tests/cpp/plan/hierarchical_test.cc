@@ -222,7 +222,7 @@ TEST(HierarchicalPlan, PrintsItsLanes) {
   EXPECT_EQ(to_string(plan), R"(2 lanes
 channel 0: lane 0, stream 0, ranks 0 2
 channel 1: lane 1, stream 0, ranks 1 3
-allreduce, eager, participant 1 of 2
+allreduce, short, participant 1 of 2
 0.0 | in[0,128) to 0, chunks>=1 | out[0,128) = from 0 + in[0,128), complete, sends>=1, chunks>=1
 1.0 | in[128,256) to 0, chunks>=1 | out[128,256) = from 0 + in[128,256), complete, sends>=1, chunks>=1
 )");

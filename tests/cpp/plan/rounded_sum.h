@@ -25,7 +25,7 @@ class RoundedSum {
     for (std::size_t i = 0; i < inputs[0].size(); ++i) {
       std::vector<float> values;
       for (const auto& input : inputs) values.push_back(input[i]);
-      const float sum = algorithm == Algorithm::kEager
+      const float sum = algorithm == Algorithm::kShort
                             ? doubled(std::move(values))
                             : chained(values, block_of(i, inputs[0].size(), inputs.size()));
       sums.push_back(rounded(sum * postscale_));

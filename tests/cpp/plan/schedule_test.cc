@@ -37,7 +37,7 @@ TEST(Schedule, GivesTheSameBitsEverywhereAndInEveryRun) {
     std::vector<Bytes> inputs;
     for (int p = 0; p < n; ++p) inputs.push_back(any_floats(floats, random));
     const Collective allreduce = {.participants = n, .payload_bytes = floats * sizeof(float)};
-    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kShort}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kProduct}) {
         const auto run = [&](std::uint32_t seed) {
           const Grain grain = {.channels = 2, .stripe_bytes_min = 64, .segment_bytes = 128};
@@ -58,7 +58,7 @@ TEST(Schedule, GivesTheSameBitsEverywhereAndInEveryRun) {
 TEST(Schedule, RoundsMessagesAsAPlainLoopDoes) {
   std::uint32_t seed = 1;
   for (const int n : {2, 3, 4, 5, 8, 13, 64}) {
-    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kShort}) {
       for (const DType wire_dtype : {DType::kFloat16, DType::kBFloat16}) {
         const std::size_t elements = n > 16 ? 1100 : 3000;
         const Collective allreduce = {
@@ -105,10 +105,10 @@ TEST(Schedule, KnowsItsExchanges) {
         EXPECT_FALSE(exchanges(schedule.step(0, i))) << n;
       }
     }
-    const Schedule eager(allreduce, 0, Algorithm::kEager, {.segment_bytes = 1 << 20});
+    const Schedule doubling(allreduce, 0, Algorithm::kShort, {.segment_bytes = 1 << 20});
     int exchanged = 0;
-    for (std::uint32_t i = 0; i < eager.steps(); ++i) {
-      exchanged += exchanges(eager.step(0, i)) ? 1 : 0;
+    for (std::uint32_t i = 0; i < doubling.steps(); ++i) {
+      exchanged += exchanges(doubling.step(0, i)) ? 1 : 0;
     }
     EXPECT_EQ(exchanged, n < 4 ? 1 : 2) << n;
   }
@@ -119,7 +119,7 @@ TEST(Schedule, RunsWithAnyNumberOfParticipants) {
     const auto seed = static_cast<std::uint32_t>(n);
     const NetworkOptions options = {.connection_bytes = 64, .seed = seed};
     const Arithmetic average = {DType::kInt32, ReduceOp::kAverage, 1.0 / n};
-    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kShort}) {
       const std::uint64_t payload = 68 * static_cast<std::uint64_t>(n);
       expect_correct({.participants = n, .payload_bytes = payload}, algorithm, {}, average,
                      options);
@@ -150,13 +150,13 @@ TEST(Schedule, ShortStripesLeaveChannelsUnused) {
 }
 
 TEST(Schedule, NothingToMoveTakesNoSteps) {
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kShort}) {
     EXPECT_EQ(Schedule({.participants = 3}, 0, algorithm).steps(), 0u);
   }
 }
 
 TEST(Schedule, ChunksComeInTheOrderInWhichStepsReadThem) {
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kEager}) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kShort}) {
     const Schedule schedule({.participants = 4, .payload_bytes = 4096}, 1, algorithm,
                             {.segment_bytes = 256});
     std::uint64_t bytes = 0;

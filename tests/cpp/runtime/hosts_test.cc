@@ -21,7 +21,7 @@ namespace {
 struct Layout {
   std::vector<int> ranks_of_hosts;
   int streams = 1;
-  std::uint64_t latency_ns = 30'000;  // large: eager, 0: ring
+  std::uint64_t latency_ns = 30'000;  // large: short messages, 0: ring
   bool tls = false;
 };
 std::string name_of(const Layout& layout) {
@@ -31,7 +31,7 @@ std::string name_of(const Layout& layout) {
   } else {
     for (const int ranks : layout.ranks_of_hosts) name += std::to_string(ranks) + "_";
   }
-  return name + std::to_string(layout.streams) + (layout.latency_ns > 0 ? "eager" : "ring") +
+  return name + std::to_string(layout.streams) + (layout.latency_ns > 0 ? "short" : "ring") +
          (layout.tls ? "_tls" : "");
 }
 void PrintTo(const Layout& layout, std::ostream* out) {
