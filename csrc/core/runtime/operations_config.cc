@@ -1,5 +1,6 @@
 #include "core/runtime/operations_config.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,24 @@ Result<bool> names_library(const Environment& env, const char* name, std::string
     return false;
   }
   return bad_value(name, text, std::string(ours) + ", mpi, ccl or ddl");
+}
+
+// The backend of that name that needs a library.
+std::optional<BackendId> library_named(std::string_view name, bool on_gpu) {
+  for (const BackendTraits& row : kBackends) {
+    if (row.id != BackendId::kNative && row.on_gpu == on_gpu && row.name == name) return row.id;
+  }
+  return std::nullopt;
+}
+
+// " or gloo"
+std::string or_libraries(bool on_gpu) {
+  std::string words;
+  for (const BackendTraits& row : kBackends) {
+    if (row.id == BackendId::kNative || row.on_gpu != on_gpu) continue;
+    words += " or " + std::string(row.name);
+  }
+  return words;
 }
 
 }  // namespace
@@ -47,9 +66,12 @@ Status read_cpu_operations(const Environment& env, Config& config) {
     return bad_value(kName, text,
                      "auto, shm or gloo: all ranks are on one host, and the ring joins hosts");
   }
-  if (name == "gloo") config.engine.operations.cpu = BackendId::kGloo;
-  if (name == "auto" || name == "shm" || name == "ring" || name == "gloo") return {};
-  return bad_value(kName, text, "auto, shm, ring or gloo");
+  if (name == "auto" || name == "shm" || name == "ring") return {};
+  if (const auto library = library_named(name, /*on_gpu=*/false)) {
+    config.engine.operations.cpu = *library;
+    return {};
+  }
+  return bad_value(kName, text, "auto, shm, ring" + or_libraries(/*on_gpu=*/false));
 }
 
 // Only NCCL knows memory of a GPU.
@@ -63,11 +85,15 @@ Status read_gpu_operations(const Environment& env, Config& config) {
   }
   if (const char* text = env.text(kName)) {
     const std::string_view name = text;
-    if (name == "auto" || name == "nccl") return {};
-    const bool cpu = name == "shm" || name == "ring" || name == "gloo";
+    if (name == "auto") return {};
+    if (const auto library = library_named(name, /*on_gpu=*/true)) {
+      config.engine.operations.gpu = *library;
+      return {};
+    }
+    const bool cpu = name == "shm" || name == "ring" || library_named(name, /*on_gpu=*/false);
     return bad_value(kName, text,
-                     cpu ? "auto or nccl: " + std::string(name) + " is for tensors of the CPU"
-                         : std::string("auto or nccl"));
+                     "auto" + or_libraries(/*on_gpu=*/true) +
+                         (cpu ? ": " + std::string(name) + " is for tensors of the CPU" : ""));
   }
   for (const char* name :
        {"HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_ALLREDUCE", "HOROVOD_GPU_ALLGATHER",

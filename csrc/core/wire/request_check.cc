@@ -58,7 +58,7 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
 }
 
 Status check_float8(const RequestSpec& spec) {
-  if (!reduces(spec.kind) || spec.backend == BackendId::kNccl) return {};
+  if (!reduces(spec.kind) || traits_of(spec.backend).reduces_float8) return {};
   for (const TensorSpec& tensor : spec.tensors) {
     if (is_float8(tensor.dtype))
       return refused(ErrorCode::kUnsupported, spec,
@@ -75,7 +75,7 @@ Status check_backend(const RequestSpec& spec) {
   if (!moves_data(spec.kind))
     return refused(ErrorCode::kInvalidArgument, spec,
                    "it moves no data, so " + name + " has no part in it");
-  if (spec.in_arena && spec.backend == BackendId::kNccl)
+  if (spec.in_arena && traits_of(spec.backend).on_gpu)
     return refused(ErrorCode::kInvalidArgument, spec, "the arena is no memory of a GPU");
   return {};
 }

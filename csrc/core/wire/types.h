@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 namespace ciranda {
@@ -29,14 +30,29 @@ inline constexpr int kReduceOpCount = 5;
 // What runs an operation. The values are on the wire: append only.
 enum class BackendId : std::uint8_t {
   kNative = 0,  // shared memory within a host, our ring between hosts
-  kGloo = 1,    // memory of the CPU
-  kNccl = 2,    // memory of NVIDIA GPUs
+  kGloo = 1,
+  kNccl = 2,
 };
-inline constexpr int kBackendCount = 3;
 
+// In what backends differ, as far as agreement is concerned.
+struct BackendTraits {
+  BackendId id = BackendId::kNative;
+  std::string_view name;        // as a value of CIRANDA_CPU_OPERATIONS or CIRANDA_GPU_OPERATIONS
+  bool on_gpu = false;          // memory of NVIDIA GPUs instead of the CPU's
+  bool reduces_float8 = false;  // the CPU does not
+};
+inline constexpr BackendTraits kBackends[] = {
+    {.id = BackendId::kNative, .name = "native"},
+    {.id = BackendId::kGloo, .name = "gloo"},
+    {.id = BackendId::kNccl, .name = "nccl", .on_gpu = true, .reduces_float8 = true},
+};
+inline constexpr int kBackendCount = std::size(kBackends);
+
+constexpr const BackendTraits& traits_of(BackendId backend) {
+  return kBackends[static_cast<std::size_t>(backend)];
+}
 constexpr std::string_view backend_name(BackendId backend) {
-  constexpr std::string_view kNames[kBackendCount] = {"native", "gloo", "nccl"};
-  return kNames[static_cast<std::size_t>(backend)];
+  return traits_of(backend).name;
 }
 
 constexpr std::string_view reduce_op_name(ReduceOp op) {
