@@ -88,9 +88,10 @@ bool rows_fit(const RequestSpec& spec, const std::vector<std::int64_t>& rows) {
 
 std::optional<Error> rows_fault(const PendingOp& op) {
   const RequestSpec& spec = *op.spec;
-  const std::size_t expected = spec.kind == OpKind::kAllgather  ? spec.tensors.size()
-                               : spec.kind == OpKind::kAlltoall ? op.group().ranks.size()
-                                                                : 0;
+  const OpKind moves_as = runs_as(spec.kind);
+  const std::size_t expected = moves_as == OpKind::kAllgather  ? spec.tensors.size()
+                               : moves_as == OpKind::kAlltoall ? op.group().ranks.size()
+                                                               : 0;
   for (std::size_t index = 0; index < op.contributions.size(); ++index) {
     if (!op.contributions[index]) continue;  // joined
     const std::vector<std::int64_t>& rows = op.contributions[index]->rows;

@@ -72,7 +72,8 @@ class Planner {
   static bool matches(const FusedOp& op, const Response& response, DType dtype) {
     const RequestSpec& spec = *response.spec;
     if (op.group != response.group || op.joined != response.joined) return false;
-    if (op.kind != spec.kind || op.op != spec.op || op.dtype != dtype || op.root != spec.root)
+    if (op.kind != runs_as(spec.kind) || op.op != spec.op || op.dtype != dtype ||
+        op.root != spec.root)
       return false;
     return op.prescale == spec.prescale && op.postscale == spec.postscale &&
            op.wire_dtype == spec.wire_dtype && op.backend == spec.backend;
@@ -81,7 +82,7 @@ class Planner {
   FusedOp& start(const Response& response, DType dtype) {
     const RequestSpec& spec = *response.spec;
     FusedOp& op = ops_.emplace_back();
-    op.kind = spec.kind;
+    op.kind = runs_as(spec.kind);
     op.group = response.group;
     op.joined = response.joined;
     op.op = spec.op;

@@ -15,7 +15,7 @@ namespace ciranda {
 // wire dtype, without the same ranks, in agreed order. The members' payloads are concatenated in
 // that order.
 struct FusedOp {
-  OpKind kind = OpKind::kAllreduce;
+  OpKind kind = OpKind::kAllreduce;  // what the requests' kind runs as
   std::shared_ptr<const Group> group;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;

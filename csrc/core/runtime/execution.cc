@@ -117,7 +117,7 @@ Status add_reducescatter(const Response& response, std::size_t index, Rank self,
 
 Status add_member_memory(const Response& response, std::size_t index, Rank self, int ranks,
                          Submission& submission, Execution& execution) {
-  switch (response.spec->kind) {
+  switch (runs_as(response.spec->kind)) {
     case OpKind::kAllgather:
       return add_allgather(response, index, self, submission, execution);
     case OpKind::kAlltoall:

@@ -35,9 +35,9 @@ struct Submission {
   DeviceWork device;               // where the tensors are memory of a device
   // By tensor of the spec; empty for in_arena and barrier.
   InlineVector<const std::byte*, 2> inputs;
-  // By tensor, for allreduce and broadcast. Other kinds learn their size only from the agreement
-  // and ask `allocate` for memory of tensor `index` with dimension 0 = `rows`; it may be called
-  // from any thread that drives the engine.
+  // By tensor, for kinds whose outputs are as large as their inputs. Others learn their size only
+  // from the agreement and ask `allocate` for memory of tensor `index` with dimension 0 = `rows`;
+  // it may be called from any thread that drives the engine.
   InlineVector<std::byte*, 2> outputs;
   std::function<Result<std::byte*>(std::size_t index, std::int64_t rows)> allocate;
   Handle handle;

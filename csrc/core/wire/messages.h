@@ -67,7 +67,7 @@ struct ArenaRef {
 // What belongs to one rank's submission and may differ between ranks and from call to call.
 struct Contribution {
   std::uint32_t token = 0;              // the submitter's own number for it, returned untouched
-  std::vector<std::int64_t> rows = {};  // allgather: rows of each tensor;
+  std::vector<std::int64_t> rows = {};  // allgather: rows of each tensor; what runs as
                                         // alltoall: rows to send to each rank (splits)
   ArenaRef arena = {};                  // in_arena requests only
   // Of this rank's bytes, where who gets them parses them: frames are sealed on their way, payload

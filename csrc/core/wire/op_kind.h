@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace ciranda {
@@ -31,7 +32,7 @@ enum class WhenJoined : std::uint8_t {
   kZeros,    // it adds zeros, to a Sum or an Average
 };
 
-// In what kinds differ, as far as agreement is concerned.
+// In what kinds differ, as far as agreement is concerned, and the one thing that backends are told.
 struct OpKindFacts {
   OpKind kind = OpKind::kAllreduce;
   std::string_view name;
@@ -44,6 +45,8 @@ struct OpKindFacts {
   // Changes who takes part instead of moving data: agreed by the World, has no name and gets no
   // cache number.
   bool is_membership = false;
+  // The kind that backends see, whose data lies in the same way: they know nothing of this one.
+  std::optional<OpKind> runs_as = {};  // none: itself
 };
 
 inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
@@ -92,6 +95,9 @@ constexpr bool reduces(OpKind kind) {
 constexpr bool is_membership(OpKind kind) {
   return facts_of(kind).is_membership;
 }
+constexpr OpKind runs_as(OpKind kind) {
+  return facts_of(kind).runs_as.value_or(kind);
+}
 
 // By value: a row out of its place does not compile.
 constexpr bool rows_are_in_their_places() {
@@ -101,5 +107,18 @@ constexpr bool rows_are_in_their_places() {
   return true;
 }
 static_assert(rows_are_in_their_places());
+
+// What a backend is told is a kind of its own, which moves the same data.
+constexpr bool backends_know_what_they_run() {
+  for (const OpKindFacts& facts : kOpKinds) {
+    const OpKindFacts& seen = facts_of(runs_as(facts.kind));
+    if (seen.runs_as || seen.takes_rows != facts.takes_rows || seen.reduces != facts.reduces ||
+        seen.fuses != facts.fuses) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(backends_know_what_they_run());
 
 }  // namespace ciranda

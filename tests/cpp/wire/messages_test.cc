@@ -79,24 +79,23 @@ class Maker {
     if (is_membership(spec.kind)) return spec;
     spec.name.assign(below(kNameBytesMax + 1), static_cast<char>('a' + below(26)));
     if (below(3) == 0) spec.group = static_cast<GroupId>(wide());
-    if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter) {
+    if (reduces(spec.kind)) {
       spec.op = static_cast<ReduceOp>(below(kReduceOpCount));
       spec.prescale = static_cast<double>(below(7)) - 3;
       spec.postscale = 1.0 / static_cast<double>(1 + below(7));
     }
-    if (spec.kind == OpKind::kBroadcast) spec.root = static_cast<Rank>(below(kRanksMax));
+    if (facts_of(spec.kind).has_root) spec.root = static_cast<Rank>(below(kRanksMax));
     spec.in_arena = spec.kind == OpKind::kAllreduce && below(2) == 0;
     if (spec.in_arena && below(2) == 0) spec.rule = std::string(below(kRuleBytesMax + 1), 'r');
     if (spec.kind == OpKind::kBarrier) return spec;
     spec.backend = static_cast<BackendId>(below(spec.in_arena ? 2 : kBackendCount));
-    const bool open = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
-    const std::uint64_t tensors = spec.kind == OpKind::kAlltoall ? 1 : 1 + below(4);
+    const bool is_one = facts_of(spec.kind).tensors == TensorCount::kOne;
+    const std::uint64_t tensors = is_one ? 1 : 1 + below(4);
     for (std::uint64_t i = 0; i < tensors; ++i) {
       TensorSpec tensor{.dtype = static_cast<DType>(below(kDTypeCount))};
-      const bool reduced = spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
-      if (reduced && is_float8(tensor.dtype)) tensor.dtype = DType::kInt8;
+      if (reduces(spec.kind) && is_float8(tensor.dtype)) tensor.dtype = DType::kInt8;
       if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
-      if (open) tensor.shape.push_back(kAnyRows);
+      if (takes_rows(spec.kind)) tensor.shape.push_back(kAnyRows);
       for (std::uint64_t n = below(5); n > 0; --n)
         tensor.shape.push_back(static_cast<std::int64_t>(below(200)));
       if (spec.in_arena) spec.arena_bytes += tensor_bytes(tensor) + 8 * below(3);
