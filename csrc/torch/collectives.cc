@@ -90,6 +90,12 @@ RequestSpec make_spec(OpKind kind, const std::string& name, GroupId group) {
   return spec;
 }
 
+RequestSpec make_rooted_spec(OpKind kind, const std::string& name, Rank root, GroupId group) {
+  RequestSpec spec = make_spec(kind, name, group);
+  spec.root = root;
+  return spec;
+}
+
 RequestSpec make_reduce_spec(OpKind kind, const ReduceOptions& options) {
   RequestSpec spec = make_spec(kind, options.name, options.group);
   spec.op = options.op;
@@ -179,8 +185,12 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
   return handle;
 }
 
-// allgather, alltoall, reducescatter: the output is made once its rows are known. The callback may
-// run on any thread that drives the engine.
+std::int64_t rows_of(const at::Tensor& tensor) {
+  return tensor.dim() > 0 ? tensor.size(0) : 0;
+}
+
+// allgather, gather, alltoall, reducescatter: the output is made once its rows are known. The
+// callback may run on any thread that drives the engine.
 HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
                         std::vector<std::int64_t> rows, const std::string& what,
                         std::optional<Digest> digest = {}, bool ours = false) {
@@ -315,9 +325,8 @@ HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor>
     refuse(what, "root_rank " + std::to_string(root) + " is not a rank; ranks are 0 to " +
                      std::to_string(size - 1));
   }
-  RequestSpec spec = make_spec(OpKind::kBroadcast, name, group);
-  spec.root = root;
-  return start_elementwise(std::move(spec), std::move(inputs), std::move(outputs), what);
+  return start_elementwise(make_rooted_spec(OpKind::kBroadcast, name, root, group),
+                           std::move(inputs), std::move(outputs), what);
 }
 
 void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const std::string& name,
@@ -344,7 +353,7 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, Rank root, const 
 
 HandleId allgather_async(std::vector<at::Tensor> inputs, const std::string& name, GroupId group) {
   std::vector<std::int64_t> rows;
-  for (const at::Tensor& input : inputs) rows.push_back(input.dim() > 0 ? input.size(0) : 0);
+  for (const at::Tensor& input : inputs) rows.push_back(rows_of(input));
   return start_resizing(make_spec(OpKind::kAllgather, name, group), std::move(inputs),
                         std::move(rows), describe(OpKind::kAllgather, name));
 }
@@ -378,7 +387,7 @@ HandleId alltoall_async(const at::Tensor& input,
                         const std::string& name, GroupId group) {
   const std::string what = describe(OpKind::kAlltoall, name);
   const int size = members_of(group, what)->size();
-  const std::int64_t rows = input.dim() > 0 ? input.size(0) : 0;
+  const std::int64_t rows = rows_of(input);
   std::vector<std::int64_t> send;
   if (splits) {
     send = *splits;
@@ -399,6 +408,18 @@ HandleId alltoall_async(const at::Tensor& input,
     send.assign(static_cast<std::size_t>(size), rows / size);
   }
   return start_resizing(make_spec(OpKind::kAlltoall, name, group), {input}, std::move(send), what);
+}
+
+HandleId gather_async(const at::Tensor& input, Rank root, const std::string& name, GroupId group) {
+  const std::string what = describe(OpKind::kGather, name);
+  const auto members = members_of(group, what);
+  std::vector<std::int64_t> send(static_cast<std::size_t>(members->size()), 0);
+  // That a root is no member is for all to be told.
+  if (members->contains(root)) {
+    send[static_cast<std::size_t>(members->index_of(root))] = rows_of(input);
+  }
+  return start_resizing(make_rooted_spec(OpKind::kGather, name, root, group), {input},
+                        std::move(send), what);
 }
 
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options) {

@@ -65,6 +65,10 @@ std::vector<at::Tensor> allgather_bytes(const at::Tensor& mine, const std::strin
 HandleId alltoall_async(const at::Tensor& input,
                         const std::optional<std::vector<std::int64_t>>& splits,
                         const std::string& name, GroupId group = kWorldGroup);
+// The root gets the concatenation along dimension 0, whose size may differ by rank, the others get
+// no rows. `root` is a rank of the World.
+HandleId gather_async(const at::Tensor& input, Rank root, const std::string& name,
+                      GroupId group = kWorldGroup);
 // Rank r gets the r-th piece of the reduction along dimension 0; the first ranks get the rest.
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
 HandleId barrier_async(const std::string& name, GroupId group = kWorldGroup);

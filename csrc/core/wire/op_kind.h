@@ -19,8 +19,9 @@ enum class OpKind : std::uint8_t {
   kAddGroup = 6,
   kRemoveGroup = 7,
   kJoin = 8,  // this rank has no more data for now
+  kGather = 9,
 };
-inline constexpr int kOpKindCount = 9;
+inline constexpr int kOpKindCount = 10;
 
 // How many tensors an operation has.
 enum class TensorCount : std::uint8_t { kNone, kOne, kMany };
@@ -75,6 +76,12 @@ inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
      .tensors = TensorCount::kNone,
      .is_membership = true},
     {.kind = OpKind::kJoin, .name = "join", .tensors = TensorCount::kNone, .is_membership = true},
+    {.kind = OpKind::kGather,
+     .name = "gather",
+     .tensors = TensorCount::kOne,
+     .has_root = true,
+     .takes_rows = true,
+     .runs_as = OpKind::kAlltoall},
 }};
 
 constexpr const OpKindFacts& facts_of(OpKind kind) {

@@ -6,11 +6,11 @@ then. Every rank calls with the same name, shape, dtype and op, in any order; a 
 MismatchError on every rank. Each kind has names of its own; without a name, the n-th unnamed call
 of a kind on every rank belong together. Tensors: dense, contiguous (or a lazily conjugated or
 negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/64, bfloat16,
-int8/32/64, uint8, and for broadcast, allgather and alltoall any dtype. Thread-safe; the GIL is
-released while blocked.
+int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather) any
+dtype. Thread-safe; the GIL is released while blocked.
 
-The blocking forms that give new tensors are differentiable. What is written in place counts as
-written for autograd too, parameters with `requires_grad` included.
+The blocking forms that give new tensors are differentiable, but for gather. What is written in
+place counts as written for autograd too, parameters with `requires_grad` included.
 
 Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
 rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
@@ -515,6 +515,33 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
+# --- gather ------------------------------------------------------------------------------------
+
+
+def gather_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts gather()."""
+    handle = _C.gather_async(tensor, root_rank, name or "", number_of(process_set))
+    return _keep(handle, _first)
+
+
+def gather(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """allgather() for one rank: the root gets the concatenation, the others a tensor of 0 rows.
+
+    Dimension 0 may differ by rank; `root_rank` is a rank of the job. Not differentiable.
+    """
+    return synchronize(gather_async(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+
+
 # --- reducescatter and barrier -----------------------------------------------------------------
 
 
@@ -635,8 +662,8 @@ def join(device: int = -1) -> int:
     """This rank has no more data: blocks until every rank has called it.
 
     Meanwhile this rank adds zeros to the sums and averages of the others, which count it still;
-    what has no zero (Min, Max, Product, allgather, broadcast, alltoall, reducescatter) raises on
-    the ranks that call it. Gives the rank that joined last, on every rank. `device` is Horovod's,
+    what has no zero (Min, Max, Product, and all but allreduce and barrier) raises on the ranks that
+    call it. Gives the rank that joined last, on every rank. `device` is Horovod's,
     and without meaning here.
     """
     del device

@@ -159,6 +159,15 @@ TEST(Fusion, LetsNothingOvertakeAKindThatDoesNotFuse) {
             (Plan{{{0, 0}}, {{1, 0}}, {{1, 1}}, {{2, 0}}}));
 }
 
+TEST(Fusion, TellsBackendsWhatAKindRunsAs) {
+  const auto seen = [](OpKind kind, std::int64_t rows) {
+    const RequestSpec spec{.kind = kind, .root = 0, .tensors = {{.shape = {rows}}}};
+    return plan_fusion(std::vector{run(spec)}, {}).at(0).kind;
+  };
+  EXPECT_EQ(seen(OpKind::kBroadcast, 3), OpKind::kBroadcast);
+  EXPECT_EQ(seen(OpKind::kGather, kAnyRows), OpKind::kAlltoall);
+}
+
 TEST(Fusion, LeavesArenaTensorsToTheirOwnRequest) {
   RequestSpec arena = *allreduce({DType::kFloat32, DType::kFloat32}).spec;
   arena.in_arena = true;

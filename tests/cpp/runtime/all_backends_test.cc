@@ -323,6 +323,33 @@ TEST_P(AllBackends, ReducescatterGivesTheFirstRanksTheRemainder) {
   });
 }
 
+// Rank r has r more rows than `least`.
+TEST_P(AllBackends, GatherUnequalRowsAtEveryRoot) {
+  World world = make();
+  world.run([](Engine& engine) {
+    for (const DType dtype : kMoved) {
+      for (Rank root = 0; root < engine.size(); ++root) {
+        for (const std::size_t least : kCounts) {
+          const auto rows_of = [&](Rank rank) { return least + static_cast<std::size_t>(rank); };
+          std::vector<int> all;
+          for (Rank rank = 0; engine.rank() == root && rank < engine.size(); ++rank) {
+            for (std::size_t i = 0; i < rows_of(rank); ++i) all.push_back(value_of(rank, i));
+          }
+          const std::size_t own = rows_of(engine.rank());
+          std::vector<std::int64_t> rows(static_cast<std::size_t>(engine.size()), 0);
+          rows[static_cast<std::size_t>(root)] = static_cast<std::int64_t>(own);
+          RequestSpec wanted = spec(OpKind::kGather, "t");
+          wanted.root = root;
+          Tensor input(dtype, own, [&](auto i) { return value_of(engine.rank(), i); });
+          Tensor output(dtype, 0);
+          ASSERT_TRUE(run(engine, resizing(wanted, input, rows, output)).ok());
+          ASSERT_EQ(output, Tensor(dtype, all.size(), [&](auto i) { return all[i]; }));
+        }
+      }
+    }
+  });
+}
+
 TEST_P(AllBackends, BucketsInTheArena) {
   World world = make();
   world.run([](Engine& engine) {
@@ -444,6 +471,25 @@ TEST_P(Ends, AMismatchIsToldEverywhereAndTheWorldGoesOn) {
     const Status status = run(engine, elementwise(spec(OpKind::kAllreduce, "t"), tensor, tensor));
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    EXPECT_TRUE(count_ranks(engine, "t").ok());
+  });
+}
+
+TEST_P(Ends, ARankWithAnotherRootIsAMismatchThatNamesBoth) {
+  World world = make();
+  world.run([](Engine& engine) {
+    const auto expect_refused = [&](const Status& status) {
+      ASSERT_FALSE(status.ok());
+      EXPECT_NE(status.error().text.find("root ranks differ: ranks 0, 2 have root rank 0, rank 1 "
+                                         "has root rank 2"),
+                std::string::npos)
+          << status.error().text;
+    };
+    Tensor tensor(DType::kFloat32, 4, [](auto) { return 1; });
+    Tensor output(DType::kFloat32, 0);
+    RequestSpec wanted = spec(OpKind::kGather, "t");
+    wanted.root = engine.rank() == 1 ? 2 : 0;
+    expect_refused(run(engine, resizing(wanted, tensor, {4, 0, 0}, output)));
     EXPECT_TRUE(count_ranks(engine, "t").ok());
   });
 }

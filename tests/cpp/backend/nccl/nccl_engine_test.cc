@@ -128,7 +128,7 @@ class NcclEngine : public ::testing::Test {
 
   static RequestSpec spec(OpKind kind, DType dtype, std::vector<std::int64_t> sizes) {
     RequestSpec spec{.name = "t", .kind = kind};
-    if (kind == OpKind::kBroadcast) spec.root = 1;
+    if (facts_of(kind).has_root) spec.root = 1;
     for (const std::int64_t size : sizes) {
       spec.tensors.push_back({.dtype = dtype, .shape = {size}});
     }
@@ -212,6 +212,17 @@ TEST_F(NcclEngine, ReducescatterHandsOutEqualAndUnequalParts) {
       });
     }
   }
+}
+
+// The root is rank 1.
+TEST_F(NcclEngine, OneRankGathers) {
+  World three = world(3);
+  expect_like_native(three, [&](int rank) {
+    const std::int64_t rows = 40 * rank;  // rank 0: none
+    return Work{.spec = spec(OpKind::kGather, DType::kFloat32, {kAnyRows}),
+                .rows = {0, rows, 0},
+                .inputs = {numbers(DType::kFloat32, static_cast<std::size_t>(rows), rank)}};
+  });
 }
 
 TEST_F(NcclEngine, Float8IsReducedByNcclAlone) {

@@ -1,0 +1,96 @@
+"""gather: the root gets everything, a mistake is told to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from backends import over_every_backend_and_size
+from ranks import run_ranks, values_of
+
+import ciranda.torch as hvd
+from ciranda.errors import MismatchError
+
+
+def same(found: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    assert found.dtype == expected.dtype and found.shape == expected.shape, (what, found, expected)
+    assert torch.equal(found, expected), (what, found, expected)
+
+
+# --- gather --------------------------------------------------------------------------------------
+
+
+def gather_at_every_root() -> None:
+    hvd.init()
+    size, rank = hvd.size(), hvd.rank()
+    for root in range(size):
+        for dtype in (torch.float32, torch.bool, torch.complex64):
+            for rest in ((), (2, 3)):
+                # Rank 0 has no rows.
+                inputs = [torch.full((2 * r, *rest), r).to(dtype) for r in range(size)]
+                what = [root, dtype, rest]
+                expected = torch.cat(inputs if rank == root else [inputs[rank][:0]])
+                same(hvd.gather(inputs[rank], root), expected, what)
+                handle = hvd.gather_async(inputs[rank], root, name=f"{what}")
+                same(hvd.synchronize(handle), expected, what)
+    assert not hvd.gather(torch.ones(2, requires_grad=True), 0).requires_grad
+
+
+@over_every_backend_and_size([1, 3])
+def test_gather_at_every_root(size: int) -> None:
+    values_of(run_ranks(gather_at_every_root, size))
+
+
+# --- process sets and mistakes -------------------------------------------------------------------
+
+
+def said(action: Callable[[], Any]) -> str:
+    try:
+        return f"nothing, but {action()}"
+    except (ValueError, MismatchError, RuntimeError) as error:
+        return str(error)
+
+
+def among_some() -> dict[str, Any]:
+    """On ranks 0 and 2 of 3."""
+    hvd.init()
+    some = hvd.add_process_set([0, 2])
+    if not some.included():
+        return {"outside": said(lambda: hvd.gather(torch.ones(1), 0, process_set=some))}
+    own = torch.tensor([float(hvd.rank())])
+    return {
+        "gathered": hvd.gather(own, 2, process_set=some).tolist(),
+        "gather": said(lambda: hvd.gather(own, 1, name="g", process_set=some)),
+    }
+
+
+def test_a_process_set_has_a_root_among_its_members() -> None:
+    zero, one, two = values_of(run_ranks(among_some, 3))
+    assert "rank 1 is no member of process set 1" in one["outside"]
+    assert zero["gathered"] == [] and two["gathered"] == [0, 2]
+    assert zero["gather"] == two["gather"]
+    assert "its root rank 1 is no member, as ranks 0, 2 are" in zero["gather"]
+
+
+def mistakes() -> dict[str, str]:
+    hvd.init()
+    rank = hvd.rank()
+    ones = torch.ones(4)
+    other = torch.ones(4, 1) if rank == 1 else ones
+    texts = {
+        "roots": said(lambda: hvd.gather(ones, rank % 2, name="x")),
+        "no rank": said(lambda: hvd.gather(ones, 7, name="x")),
+        "rows": said(lambda: hvd.gather(other, 0, name="x")),
+    }
+    # The job goes on, under the same name.
+    assert len(hvd.gather(ones, 2, name="x")) == (12 if rank == 2 else 0)
+    return texts
+
+
+def test_a_mistake_is_told_to_all_and_the_job_goes_on() -> None:
+    by_rank = values_of(run_ranks(mistakes, 3))
+    for texts in by_rank:
+        assert "root ranks differ: ranks 0, 2 have root rank 0, rank 1 has" in texts["roots"]
+        assert "gather 'x': there is no root rank 7 among 3 ranks" in texts["no rank"]
+        assert "shapes differ: ranks 0, 2 have float32 [" in texts["rows"]
