@@ -65,6 +65,8 @@ void bind_collectives(py::module_& module) {
              py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
   module.def("gather_async", &gather_async, py::arg("input"), py::arg("root"), py::arg("name"),
              py::arg("process_set") = kWorldGroup, Released());
+  module.def("scatter_async", &scatter_async, py::arg("input"), py::arg("root"), py::arg("splits"),
+             py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
   module.def(
       "reducescatter_async",
       [](std::vector<at::Tensor> inputs, const std::string& name, int op, double prescale,

@@ -27,6 +27,8 @@ struct PendingCollective {
   // Outputs that are private memory, and the user's tensor that gets the values in the end.
   std::vector<std::pair<std::size_t, at::Tensor>> targets;
   std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
+  // scatter: why its splits do not fit, in place of the error of that code and rank, which all get.
+  std::optional<Error> misfit = {};
 };
 
 // The numbers that users hold, for the default World.
@@ -189,8 +191,32 @@ std::int64_t rows_of(const at::Tensor& tensor) {
   return tensor.dim() > 0 ? tensor.size(0) : 0;
 }
 
-// allgather, gather, alltoall, reducescatter: the output is made once its rows are known. The
-// callback may run on any thread that drives the engine.
+// How many of `rows` go to each of `size` ranks; the error says why they cannot.
+Result<std::vector<std::int64_t>> rows_to_send(
+    std::int64_t rows, const std::optional<std::vector<std::int64_t>>& splits, int size) {
+  const auto refused = [](std::string why) {
+    return Error{.code = ErrorCode::kInvalidArgument, .text = std::move(why)};
+  };
+  if (!splits) {
+    if (rows % size == 0) {
+      return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
+    }
+    return refused("dimension 0 (" + std::to_string(rows) + ") does not divide evenly among " +
+                   std::to_string(size) + " ranks; pass splits");
+  }
+  const std::int64_t total = std::accumulate(splits->begin(), splits->end(), std::int64_t{0});
+  const bool negative = std::any_of(splits->begin(), splits->end(), [](auto n) { return n < 0; });
+  if (splits->size() == static_cast<std::size_t>(size) && !negative && total == rows) {
+    return *splits;
+  }
+  return refused("splits must be " + std::to_string(size) +
+                 " non-negative row counts that add up to dimension 0 (" + std::to_string(rows) +
+                 "), but there are " + std::to_string(splits->size()) + " that add up to " +
+                 std::to_string(total));
+}
+
+// allgather, gather, alltoall, scatter, reducescatter: the output is made once its rows are known.
+// The callback may run on any thread that drives the engine.
 HandleId start_resizing(RequestSpec spec, std::vector<at::Tensor> inputs,
                         std::vector<std::int64_t> rows, const std::string& what,
                         std::optional<Digest> digest = {}, bool ours = false) {
@@ -386,28 +412,10 @@ HandleId alltoall_async(const at::Tensor& input,
                         const std::optional<std::vector<std::int64_t>>& splits,
                         const std::string& name, GroupId group) {
   const std::string what = describe(OpKind::kAlltoall, name);
-  const int size = members_of(group, what)->size();
-  const std::int64_t rows = rows_of(input);
-  std::vector<std::int64_t> send;
-  if (splits) {
-    send = *splits;
-    const std::int64_t total = std::accumulate(send.begin(), send.end(), std::int64_t{0});
-    bool negative = false;
-    for (const std::int64_t count : send) negative = negative || count < 0;
-    if (send.size() != static_cast<std::size_t>(size) || negative || total != rows) {
-      refuse(what, "splits must be " + std::to_string(size) +
-                       " non-negative row counts that add up to dimension 0 (" +
-                       std::to_string(rows) + "), but there are " + std::to_string(send.size()) +
-                       " that add up to " + std::to_string(total));
-    }
-  } else {
-    if (rows % size != 0) {
-      refuse(what, "dimension 0 (" + std::to_string(rows) + ") does not divide evenly among " +
-                       std::to_string(size) + " ranks; pass splits");
-    }
-    send.assign(static_cast<std::size_t>(size), rows / size);
-  }
-  return start_resizing(make_spec(OpKind::kAlltoall, name, group), {input}, std::move(send), what);
+  auto send = rows_to_send(rows_of(input), splits, members_of(group, what)->size());
+  if (!send) refuse(what, send.error().text);
+  return start_resizing(make_spec(OpKind::kAlltoall, name, group), {input}, std::move(send).value(),
+                        what);
 }
 
 HandleId gather_async(const at::Tensor& input, Rank root, const std::string& name, GroupId group) {
@@ -420,6 +428,29 @@ HandleId gather_async(const at::Tensor& input, Rank root, const std::string& nam
   }
   return start_resizing(make_rooted_spec(OpKind::kGather, name, root, group), {input},
                         std::move(send), what);
+}
+
+HandleId scatter_async(const at::Tensor& input, Rank root,
+                       const std::optional<std::vector<std::int64_t>>& splits,
+                       const std::string& name, GroupId group) {
+  const std::string what = describe(OpKind::kScatter, name);
+  const int size = members_of(group, what)->size();
+  RequestSpec spec = make_rooted_spec(OpKind::kScatter, name, root, group);
+  if (default_world()->place().rank != root) {
+    std::vector<std::int64_t> nothing(static_cast<std::size_t>(size), 0);
+    return start_resizing(std::move(spec), {input}, std::move(nothing), what);
+  }
+  const auto send = rows_to_send(rows_of(input), splits, size);
+  // Without rows it fails on all ranks: the others do not wait for what cannot be.
+  const HandleId handle = start_resizing(std::move(spec), {input},
+                                         send ? send.value() : std::vector<std::int64_t>{}, what);
+  if (!send) {
+    Error why = send.error();
+    why.text = what + ": " + why.text;
+    why.rank = root;
+    handles().find(handle)->misfit = std::move(why);
+  }
+  return handle;
 }
 
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options) {
@@ -463,7 +494,12 @@ std::optional<CollectiveResult> synchronize(HandleId id) {
   refuse_in_forked_child();
   const auto pending = handles().take(id);
   if (pending == nullptr) return std::nullopt;
-  check(pending->world->engine()->wait(pending->handle));
+  const Status status = pending->world->engine()->wait(pending->handle);
+  if (pending->misfit && !status && status.error().code == pending->misfit->code &&
+      status.error().rank == pending->misfit->rank) {
+    throw Exception(*pending->misfit);
+  }
+  check(status);
   queue_behind(*pending->handle, pending->stream);
   if (pending->stream) {
     // Outputs that were allocated meanwhile are memory of the World's stream.

@@ -69,6 +69,12 @@ HandleId alltoall_async(const at::Tensor& input,
 // no rows. `root` is a rank of the World.
 HandleId gather_async(const at::Tensor& input, Rank root, const std::string& name,
                       GroupId group = kWorldGroup);
+// Rank r gets `splits[r]` rows of the root's input; without splits dimension 0 is divided evenly.
+// Of the others' inputs only dtype and shape of a row matter; their splits are not looked at.
+// Splits that do not fit the root's input throw from synchronize(), on all ranks.
+HandleId scatter_async(const at::Tensor& input, Rank root,
+                       const std::optional<std::vector<std::int64_t>>& splits,
+                       const std::string& name, GroupId group = kWorldGroup);
 // Rank r gets the r-th piece of the reduction along dimension 0; the first ranks get the rest.
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
 HandleId barrier_async(const std::string& name, GroupId group = kWorldGroup);

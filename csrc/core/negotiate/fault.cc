@@ -97,6 +97,11 @@ std::optional<Error> rows_fault(const PendingOp& op) {
     const std::vector<std::int64_t>& rows = op.contributions[index]->rows;
     if (rows.empty() && expected == 0) continue;
     const Rank rank = op.group().ranks[index];
+    if (rows.empty() && spec.kind == OpKind::kScatter && rank == spec.root)
+      return about(op, ErrorCode::kInvalidArgument,
+                   "the splits of its root, rank " + std::to_string(rank) +
+                       ", do not fit its tensor; the error there says more",
+                   rank);
     if (rows.size() != expected)
       return about(op, ErrorCode::kMismatch,
                    "rank " + std::to_string(rank) + " gave " + std::to_string(rows.size()) +

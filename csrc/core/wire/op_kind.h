@@ -20,8 +20,9 @@ enum class OpKind : std::uint8_t {
   kRemoveGroup = 7,
   kJoin = 8,  // this rank has no more data for now
   kGather = 9,
+  kScatter = 10,
 };
-inline constexpr int kOpKindCount = 10;
+inline constexpr int kOpKindCount = 11;
 
 // How many tensors an operation has.
 enum class TensorCount : std::uint8_t { kNone, kOne, kMany };
@@ -78,6 +79,12 @@ inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
     {.kind = OpKind::kJoin, .name = "join", .tensors = TensorCount::kNone, .is_membership = true},
     {.kind = OpKind::kGather,
      .name = "gather",
+     .tensors = TensorCount::kOne,
+     .has_root = true,
+     .takes_rows = true,
+     .runs_as = OpKind::kAlltoall},
+    {.kind = OpKind::kScatter,
+     .name = "scatter",
      .tensors = TensorCount::kOne,
      .has_root = true,
      .takes_rows = true,

@@ -82,6 +82,8 @@ from ciranda.torch.ops import (  # noqa: E402
     poll,
     reducescatter,
     reducescatter_async,
+    scatter,
+    scatter_async,
     synchronize,
 )
 from ciranda.torch.optimizer import DistributedOptimizer  # noqa: E402
@@ -153,6 +155,8 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "scatter",
+    "scatter_async",
     "shutdown",
     "size",
     "stats",

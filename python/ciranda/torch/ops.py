@@ -6,11 +6,11 @@ then. Every rank calls with the same name, shape, dtype and op, in any order; a 
 MismatchError on every rank. Each kind has names of its own; without a name, the n-th unnamed call
 of a kind on every rank belong together. Tensors: dense, contiguous (or a lazily conjugated or
 negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/64, bfloat16,
-int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather) any
-dtype. Thread-safe; the GIL is released while blocked.
+int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather, scatter)
+any dtype. Thread-safe; the GIL is released while blocked.
 
-The blocking forms that give new tensors are differentiable, but for gather. What is written in
-place counts as written for autograd too, parameters with `requires_grad` included.
+The blocking forms that give new tensors are differentiable, but for gather and scatter. What is
+written in place counts as written for autograd too, parameters with `requires_grad` included.
 
 Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
 rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
@@ -454,14 +454,14 @@ def grouped_allgather(
     return synchronize(grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
 
 
-def _splits(splits: torch.Tensor | Sequence[int] | None) -> list[int] | None:
+def _splits(what: str, splits: torch.Tensor | Sequence[int] | None) -> list[int] | None:
     if splits is None:
         return None
     counts = splits.tolist() if isinstance(splits, torch.Tensor) else splits
     try:
         return [operator.index(count) for count in counts]
     except TypeError:
-        raise ValueError(f"alltoall: splits must be whole numbers, but are {counts}") from None
+        raise ValueError(f"{what}: splits must be whole numbers, but are {counts}") from None
 
 
 def alltoall_async(
@@ -471,7 +471,8 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts alltoall(); synchronize() gives (output, received_splits), with or without splits."""
-    handle = _C.alltoall_async(tensor, _splits(splits), name or "", number_of(process_set))
+    counts = _splits("alltoall", splits)
+    handle = _C.alltoall_async(tensor, counts, name or "", number_of(process_set))
     return _keep(
         handle,
         lambda outputs, rows: (outputs[0], torch.tensor(rows, dtype=torch.int32, device="cpu")),
@@ -515,7 +516,7 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
-# --- gather ------------------------------------------------------------------------------------
+# --- gather and scatter ------------------------------------------------------------------------
 
 
 def gather_async(
@@ -540,6 +541,35 @@ def gather(
     Dimension 0 may differ by rank; `root_rank` is a rank of the job. Not differentiable.
     """
     return synchronize(gather_async(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+
+
+def scatter_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts scatter()."""
+    counts = _splits("scatter", splits)
+    handle = _C.scatter_async(tensor, root_rank, counts, name or "", number_of(process_set))
+    return _keep(handle, _first)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    root_rank: int,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """This rank's piece of the root's tensor: `splits[r]` rows for each rank r.
+
+    Without splits dimension 0 is divided evenly. The others pass a tensor too, whose dtype and
+    sizes after dimension 0 must be the root's; it may have 0 rows, and splits mean nothing there.
+    `root_rank` is a rank of the job. Splits that do not fit raise on all ranks. Not differentiable.
+    """
+    return synchronize(scatter_async(tensor, root_rank, splits, name, process_set))  # type: ignore[no-any-return]
 
 
 # --- reducescatter and barrier -----------------------------------------------------------------

@@ -32,6 +32,21 @@ TEST(Fault, RefusesAWrongNumberOfRows) {
   EXPECT_EQ(room.submit(1, spec, 0, {0, 7}).at(0).verdict, Verdict::kRun);
 }
 
+TEST(Fault, TellsAllThatTheRootsSplitsDoNotFit) {
+  Room room(2);
+  const RequestSpec spec{
+      .name = "x", .kind = OpKind::kScatter, .root = 1, .tensors = {{.shape = {kAnyRows, 2}}}};
+  room.submit(0, spec, 0, {0, 0});
+  const auto wrong = room.submit(1, spec, 0, {});
+  EXPECT_EQ(wrong.at(0).error->code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(wrong.at(0).error->rank, 1);
+  EXPECT_EQ(wrong.at(0).error->text,
+            "scatter 'x': the splits of its root, rank 1, do not fit its tensor; the error there "
+            "says more");
+  room.submit(0, spec, 0, {0, 0});
+  EXPECT_EQ(room.submit(1, spec, 0, {3, 4}).at(0).verdict, Verdict::kRun);
+}
+
 TEST(Fault, RefusesRowsWhoseBytesOverflow) {
   Room room(1);
   const RequestSpec spec{

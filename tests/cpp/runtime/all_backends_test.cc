@@ -350,6 +350,33 @@ TEST_P(AllBackends, GatherUnequalRowsAtEveryRoot) {
   });
 }
 
+// Rank r gets r rows more than `least`, all with its number.
+TEST_P(AllBackends, ScatterUnequalSplitsFromEveryRoot) {
+  World world = make();
+  world.run([](Engine& engine) {
+    for (const DType dtype : kMoved) {
+      for (Rank root = 0; root < engine.size(); ++root) {
+        for (const std::size_t least : kCounts) {
+          const auto rows_of = [&](Rank rank) { return least + static_cast<std::size_t>(rank); };
+          std::vector<std::int64_t> rows(static_cast<std::size_t>(engine.size()), 0);
+          std::vector<int> all;
+          for (Rank rank = 0; engine.rank() == root && rank < engine.size(); ++rank) {
+            rows[static_cast<std::size_t>(rank)] = static_cast<std::int64_t>(rows_of(rank));
+            all.insert(all.end(), rows_of(rank), rank);
+          }
+          RequestSpec wanted = spec(OpKind::kScatter, "t");
+          wanted.root = root;
+          Tensor input(dtype, all.size(), [&](auto i) { return all[i]; });
+          Tensor output(dtype, 0);
+          ASSERT_TRUE(run(engine, resizing(wanted, input, rows, output)).ok());
+          ASSERT_EQ(output,
+                    Tensor(dtype, rows_of(engine.rank()), [&](auto) { return engine.rank(); }));
+        }
+      }
+    }
+  });
+}
+
 TEST_P(AllBackends, BucketsInTheArena) {
   World world = make();
   world.run([](Engine& engine) {
@@ -489,6 +516,8 @@ TEST_P(Ends, ARankWithAnotherRootIsAMismatchThatNamesBoth) {
     Tensor output(DType::kFloat32, 0);
     RequestSpec wanted = spec(OpKind::kGather, "t");
     wanted.root = engine.rank() == 1 ? 2 : 0;
+    expect_refused(run(engine, resizing(wanted, tensor, {4, 0, 0}, output)));
+    wanted.kind = OpKind::kScatter;
     expect_refused(run(engine, resizing(wanted, tensor, {4, 0, 0}, output)));
     EXPECT_TRUE(count_ranks(engine, "t").ok());
   });

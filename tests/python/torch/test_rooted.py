@@ -1,4 +1,4 @@
-"""gather: the root gets everything, a mistake is told to all."""
+"""gather and scatter: the root gets or gives everything, a mistake is told to all."""
 
 from __future__ import annotations
 
@@ -42,6 +42,33 @@ def test_gather_at_every_root(size: int) -> None:
     values_of(run_ranks(gather_at_every_root, size))
 
 
+# --- scatter -------------------------------------------------------------------------------------
+
+
+def scatter_from_every_root() -> None:
+    hvd.init()
+    size, rank = hvd.size(), hvd.rank()
+    for root in range(size):
+        for dtype in (torch.float32, torch.bool, torch.complex64):
+            whole = torch.arange(size * 6).reshape(size * 2, 3).to(dtype)
+            mine = whole if rank == root else whole[:0]
+            same(hvd.scatter(mine, root), whole[rank * 2 : rank * 2 + 2], [root, dtype])
+            splits = [2 * r for r in range(size)]
+            splits[-1] += len(whole) - sum(splits)
+            expected = whole.split(splits)[rank]
+            for own in (splits, torch.tensor(splits)):
+                same(hvd.scatter(mine, root, own), expected, [root, dtype, own])
+        # What the others have in it, and say of it, does not matter.
+        mine = whole if rank == root else torch.ones(1, 3, dtype=whole.dtype)
+        handle = hvd.scatter_async(mine, root, splits if rank == root else [7], name="a")
+        same(hvd.synchronize(handle), expected, root)
+
+
+@over_every_backend_and_size([1, 3])
+def test_scatter_from_every_root(size: int) -> None:
+    values_of(run_ranks(scatter_from_every_root, size))
+
+
 # --- process sets and mistakes -------------------------------------------------------------------
 
 
@@ -59,9 +86,12 @@ def among_some() -> dict[str, Any]:
     if not some.included():
         return {"outside": said(lambda: hvd.gather(torch.ones(1), 0, process_set=some))}
     own = torch.tensor([float(hvd.rank())])
+    whole = torch.tensor([5.0, 6.0, 7.0])
     return {
         "gathered": hvd.gather(own, 2, process_set=some).tolist(),
+        "scattered": hvd.scatter(whole, 2, [1, 2], process_set=some).tolist(),
         "gather": said(lambda: hvd.gather(own, 1, name="g", process_set=some)),
+        "scatter": said(lambda: hvd.scatter(own, 1, name="s", process_set=some)),
     }
 
 
@@ -69,8 +99,10 @@ def test_a_process_set_has_a_root_among_its_members() -> None:
     zero, one, two = values_of(run_ranks(among_some, 3))
     assert "rank 1 is no member of process set 1" in one["outside"]
     assert zero["gathered"] == [] and two["gathered"] == [0, 2]
-    assert zero["gather"] == two["gather"]
-    assert "its root rank 1 is no member, as ranks 0, 2 are" in zero["gather"]
+    assert zero["scattered"] == [5] and two["scattered"] == [6, 7]
+    for kind in ("gather", "scatter"):
+        assert zero[kind] == two[kind]
+        assert "its root rank 1 is no member, as ranks 0, 2 are" in zero[kind]
 
 
 def mistakes() -> dict[str, str]:
@@ -80,17 +112,29 @@ def mistakes() -> dict[str, str]:
     other = torch.ones(4, 1) if rank == 1 else ones
     texts = {
         "roots": said(lambda: hvd.gather(ones, rank % 2, name="x")),
-        "no rank": said(lambda: hvd.gather(ones, 7, name="x")),
+        "no rank": said(lambda: hvd.scatter(ones, 7, name="x")),
         "rows": said(lambda: hvd.gather(other, 0, name="x")),
+        "pieces": said(lambda: hvd.scatter(other, 0, name="x")),
+        "uneven": said(lambda: hvd.scatter(ones, 2, name="x")),
+        "splits": said(lambda: hvd.scatter(ones, 2, [1, 2], name="x")),
+        "halves": said(lambda: hvd.scatter(ones, 2, [0.5, 0.5, 3], name="x")),
     }
     # The job goes on, under the same name.
-    assert len(hvd.gather(ones, 2, name="x")) == (12 if rank == 2 else 0)
+    assert hvd.scatter(torch.arange(3.0), 2, name="x").item() == rank
     return texts
 
 
 def test_a_mistake_is_told_to_all_and_the_job_goes_on() -> None:
     by_rank = values_of(run_ranks(mistakes, 3))
-    for texts in by_rank:
+    for rank, texts in enumerate(by_rank):
         assert "root ranks differ: ranks 0, 2 have root rank 0, rank 1 has" in texts["roots"]
-        assert "gather 'x': there is no root rank 7 among 3 ranks" in texts["no rank"]
-        assert "shapes differ: ranks 0, 2 have float32 [" in texts["rows"]
+        assert "scatter 'x': there is no root rank 7 among 3 ranks" in texts["no rank"]
+        for what in ("rows", "pieces"):
+            assert "shapes differ: ranks 0, 2 have float32 [" in texts[what]
+        if rank != 2:
+            told = "scatter 'x': the splits of its root, rank 2, do not fit its tensor"
+            assert told in texts["uneven"] and told in texts["splits"]
+    root = by_rank[2]
+    assert "dimension 0 (4) does not divide evenly among 3 ranks; pass splits" in root["uneven"]
+    assert "splits must be 3 non-negative row counts that add up to" in root["splits"]
+    assert "scatter: splits must be whole numbers, but are [0.5, 0.5, 3]" in root["halves"]

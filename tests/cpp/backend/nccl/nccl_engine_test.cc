@@ -215,13 +215,19 @@ TEST_F(NcclEngine, ReducescatterHandsOutEqualAndUnequalParts) {
 }
 
 // The root is rank 1.
-TEST_F(NcclEngine, OneRankGathers) {
+TEST_F(NcclEngine, OneRankGathersAndScatters) {
   World three = world(3);
   expect_like_native(three, [&](int rank) {
     const std::int64_t rows = 40 * rank;  // rank 0: none
     return Work{.spec = spec(OpKind::kGather, DType::kFloat32, {kAnyRows}),
                 .rows = {0, rows, 0},
                 .inputs = {numbers(DType::kFloat32, static_cast<std::size_t>(rows), rank)}};
+  });
+  expect_like_native(three, [&](int rank) {
+    const bool is_root = rank == 1;
+    return Work{.spec = spec(OpKind::kScatter, DType::kFloat32, {kAnyRows}),
+                .rows = is_root ? std::vector<std::int64_t>{5, 0, 9} : std::vector<std::int64_t>(3),
+                .inputs = {numbers(DType::kFloat32, is_root ? 14 : 0, rank)}};
   });
 }
 
