@@ -76,6 +76,15 @@ void bind_collectives(py::module_& module) {
       },
       py::arg("inputs"), py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
       py::arg("process_set") = kWorldGroup, Released());
+  module.def(
+      "reduce_async",
+      [](const at::Tensor& input, const at::Tensor& output, Rank root, const std::string& name,
+         int op, double prescale, double postscale, GroupId group) {
+        return reduce_async(input, output, root,
+                            reduce_options(name, op, prescale, postscale, group));
+      },
+      py::arg("input"), py::arg("output"), py::arg("root"), py::arg("name"), py::arg("op"),
+      py::arg("prescale"), py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released());
   module.def("barrier_async", &barrier_async, py::arg("name"), py::arg("process_set") = kWorldGroup,
              Released());
   module.def("add_process_set", &add_group, py::arg("ranks"), Released(),

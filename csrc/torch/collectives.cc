@@ -162,9 +162,11 @@ void make_private(PendingCollective& pending, std::size_t index, const std::stri
   pending.targets.emplace_back(index, std::exchange(output, std::move(memory)));
 }
 
-// allreduce and broadcast: as many outputs of the same shape, known at once.
+// allreduce, broadcast and reduce: as many outputs of the same shape, known at once. `writes`: this
+// rank's get a result.
 HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
-                           std::vector<at::Tensor> outputs, const std::string& what) {
+                           std::vector<at::Tensor> outputs, const std::string& what,
+                           bool writes = true) {
   auto pending = std::make_shared<PendingCollective>();
   pending->world = default_world();
   pending->inputs = std::move(inputs);
@@ -183,7 +185,9 @@ HandleId start_elementwise(RequestSpec spec, std::vector<at::Tensor> inputs,
     if (overlaps[i]) make_private(*pending, i, what);
   }
   const HandleId handle = start(std::move(pending), what, std::move(spec), {});
-  for (const at::Tensor& output : outputs) mark_written(output);
+  for (const at::Tensor& output : outputs) {
+    if (writes) mark_written(output);
+  }
   return handle;
 }
 
@@ -456,6 +460,16 @@ HandleId scatter_async(const at::Tensor& input, Rank root,
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options) {
   return start_resizing(make_reduce_spec(OpKind::kReducescatter, options), std::move(inputs), {},
                         describe(OpKind::kReducescatter, options.name));
+}
+
+HandleId reduce_async(const at::Tensor& input, const at::Tensor& output, Rank root,
+                      const ReduceOptions& options) {
+  RequestSpec spec = make_reduce_spec(OpKind::kReduce, options);
+  spec.root = root;
+  const bool is_root = default_world()->place().rank == root;
+  const at::Tensor own = resolved(input);
+  return start_elementwise(std::move(spec), {own}, {is_root ? output : own},
+                           describe(OpKind::kReduce, options.name), /*writes=*/is_root);
 }
 
 HandleId barrier_async(const std::string& name, GroupId group) {

@@ -77,6 +77,10 @@ HandleId scatter_async(const at::Tensor& input, Rank root,
                        const std::string& name, GroupId group = kWorldGroup);
 // Rank r gets the r-th piece of the reduction along dimension 0; the first ranks get the rest.
 HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions& options);
+// The root's `output`, which may be its input, gets the reduction; the others' results are their
+// inputs, and their outputs are not looked at.
+HandleId reduce_async(const at::Tensor& input, const at::Tensor& output, Rank root,
+                      const ReduceOptions& options);
 HandleId barrier_async(const std::string& name, GroupId group = kWorldGroup);
 
 // The group of that number; throws kInvalidArgument, beginning with `what`, where there is none

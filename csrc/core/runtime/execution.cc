@@ -113,6 +113,21 @@ Status add_reducescatter(const Response& response, std::size_t index, Rank self,
   return {};
 }
 
+// As a reducescatter whose one piece is all of the tensor.
+Status add_reduce(const Response& response, std::size_t index, Rank self, int ranks,
+                  Submission& submission, Execution& execution) {
+  const std::uint64_t bytes = tensor_bytes(response.spec->tensors[index]);
+  const Rank root = execution.op.root;
+  for (Rank rank = 0; rank <= ranks; ++rank) {
+    execution.offsets.push_back(rank <= root ? 0 : bytes);
+  }
+  execution.buffers.push_back({.in = submission.inputs[index],
+                               .out = submission.outputs[index],
+                               .in_bytes = bytes,
+                               .out_bytes = self == root ? bytes : 0});
+  return {};
+}
+
 }  // namespace
 
 Status add_member_memory(const Response& response, std::size_t index, Rank self, int ranks,
@@ -123,6 +138,9 @@ Status add_member_memory(const Response& response, std::size_t index, Rank self,
     case OpKind::kAlltoall:
       return add_alltoall(response, self, submission, execution);
     case OpKind::kReducescatter:
+      if (response.spec->kind == OpKind::kReduce) {
+        return add_reduce(response, index, self, ranks, submission, execution);
+      }
       return add_reducescatter(response, index, self, ranks, submission, execution);
     default:
       break;

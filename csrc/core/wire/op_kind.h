@@ -21,8 +21,9 @@ enum class OpKind : std::uint8_t {
   kJoin = 8,  // this rank has no more data for now
   kGather = 9,
   kScatter = 10,
+  kReduce = 11,
 };
-inline constexpr int kOpKindCount = 11;
+inline constexpr int kOpKindCount = 12;
 
 // How many tensors an operation has.
 enum class TensorCount : std::uint8_t { kNone, kOne, kMany };
@@ -89,6 +90,11 @@ inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
      .has_root = true,
      .takes_rows = true,
      .runs_as = OpKind::kAlltoall},
+    {.kind = OpKind::kReduce,
+     .name = "reduce",
+     .has_root = true,
+     .reduces = true,
+     .runs_as = OpKind::kReducescatter},
 }};
 
 constexpr const OpKindFacts& facts_of(OpKind kind) {

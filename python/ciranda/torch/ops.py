@@ -9,8 +9,9 @@ negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/
 int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather, scatter)
 any dtype. Thread-safe; the GIL is released while blocked.
 
-The blocking forms that give new tensors are differentiable, but for gather and scatter. What is
-written in place counts as written for autograd too, parameters with `requires_grad` included.
+The blocking forms that give new tensors are differentiable, but for gather, scatter and reduce.
+What is written in place counts as written for autograd too, parameters with `requires_grad`
+included.
 
 Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
 rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
@@ -570,6 +571,84 @@ def scatter(
     `root_rank` is a rank of the job. Splits that do not fit raise on all ranks. Not differentiable.
     """
     return synchronize(scatter_async(tensor, root_rank, splits, name, process_set))  # type: ignore[no-any-return]
+
+
+# --- reduce ------------------------------------------------------------------------------------
+
+
+def _reduce_async(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    op: int,
+    process_set: ProcessSet,
+    factors: tuple[float, float],
+) -> int:
+    members = number_of(process_set)
+    handle = _C.reduce_async(tensor, output, root_rank, name or "", op, *factors, members)
+    return _keep(handle, lambda _outputs, _rows: output)
+
+
+def reduce_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts reduce()."""
+    output = _output_for(tensor) if root_rank == _C.rank() else tensor.detach()
+    factors = (prescale_factor, postscale_factor)
+    return _reduce_async(tensor, output, root_rank, name, op, process_set, factors)
+
+
+def reduce_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts reduce_()."""
+    factors = (prescale_factor, postscale_factor)
+    return _reduce_async(tensor, tensor, root_rank, name, op, process_set, factors)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """allreduce() for one rank: the root gets the reduction as a new tensor.
+
+    The others get `tensor` itself, without its graph. `root_rank` is a rank of the job. Not
+    differentiable.
+    """
+    factors = (prescale_factor, postscale_factor)
+    return synchronize(reduce_async(tensor, root_rank, name, op, process_set, *factors))  # type: ignore[no-any-return]
+
+
+def reduce_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """reduce() in place on the root; the others' tensors stay as they are. Returns `tensor`."""
+    factors = (prescale_factor, postscale_factor)
+    return synchronize(reduce_async_(tensor, root_rank, name, op, process_set, *factors))  # type: ignore[no-any-return]
 
 
 # --- reducescatter and barrier -----------------------------------------------------------------

@@ -167,6 +167,7 @@ TEST(Fusion, TellsBackendsWhatAKindRunsAs) {
   EXPECT_EQ(seen(OpKind::kBroadcast, 3), OpKind::kBroadcast);
   EXPECT_EQ(seen(OpKind::kGather, kAnyRows), OpKind::kAlltoall);
   EXPECT_EQ(seen(OpKind::kScatter, kAnyRows), OpKind::kAlltoall);
+  EXPECT_EQ(seen(OpKind::kReduce, 3), OpKind::kReducescatter);
 }
 
 TEST(Fusion, LeavesArenaTensorsToTheirOwnRequest) {

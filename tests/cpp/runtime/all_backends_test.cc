@@ -377,6 +377,34 @@ TEST_P(AllBackends, ScatterUnequalSplitsFromEveryRoot) {
   });
 }
 
+TEST_P(AllBackends, ReduceGivesTheRootAllAndLeavesTheOthersAlone) {
+  World world = make();
+  world.run([](Engine& engine) {
+    for (const DType dtype : {DType::kInt32, DType::kBFloat16, DType::kFloat32}) {
+      for (Rank root = 0; root < engine.size(); ++root) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+          for (const std::size_t count : kCounts) {
+            RequestSpec wanted = spec(OpKind::kReduce, "t");
+            wanted.root = root;
+            wanted.op = op;
+            const Tensor input(dtype, count, [&](auto i) { return value_of(engine.rank(), i); });
+            const Tensor total(dtype, count, [&](auto i) { return reduced(op, engine.size(), i); });
+            const bool is_root = engine.rank() == root;
+            std::vector<Tensor> kept = {input};
+            std::vector<Tensor> output = {Tensor(dtype, count)};
+            std::vector<Tensor> in_place = {input};
+            ASSERT_TRUE(run(engine, elementwise(wanted, kept, output)).ok());
+            ASSERT_TRUE(run(engine, elementwise(wanted, in_place, in_place)).ok());
+            ASSERT_EQ(output[0], is_root ? total : Tensor(dtype, count));
+            ASSERT_EQ(in_place[0], is_root ? total : input);
+            ASSERT_EQ(kept[0], input);
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST_P(AllBackends, BucketsInTheArena) {
   World world = make();
   world.run([](Engine& engine) {
@@ -519,6 +547,9 @@ TEST_P(Ends, ARankWithAnotherRootIsAMismatchThatNamesBoth) {
     expect_refused(run(engine, resizing(wanted, tensor, {4, 0, 0}, output)));
     wanted.kind = OpKind::kScatter;
     expect_refused(run(engine, resizing(wanted, tensor, {4, 0, 0}, output)));
+    std::vector<Tensor> whole = {tensor};
+    wanted.kind = OpKind::kReduce;
+    expect_refused(run(engine, elementwise(wanted, whole, whole)));
     EXPECT_TRUE(count_ranks(engine, "t").ok());
   });
 }

@@ -1,4 +1,4 @@
-"""gather and scatter: the root gets or gives everything, a mistake is told to all."""
+"""gather, scatter and reduce: the root gets or gives everything, a mistake is told to all."""
 
 from __future__ import annotations
 
@@ -69,6 +69,64 @@ def test_scatter_from_every_root(size: int) -> None:
     values_of(run_ranks(scatter_from_every_root, size))
 
 
+# --- reduce --------------------------------------------------------------------------------------
+
+
+def reduce_at_every_root() -> None:
+    hvd.init()
+    size, rank = hvd.size(), hvd.rank()
+    for root in range(size):
+        for dtype in (torch.float32, torch.bfloat16, torch.int32):
+            for shape in ((), (3, 4), (0, 2), (1,)):
+                mine = torch.full(shape, rank + 1).to(dtype)
+                total = torch.full(shape, size * (size + 1) // 2).to(dtype)
+                expected = total if rank == root else mine
+                what = [root, dtype, shape]
+                found = hvd.reduce(mine, root, op=hvd.Sum)
+                same(found, expected, what)
+                assert rank != root or found is not mine
+                same(mine, torch.full(shape, rank + 1).to(dtype), "the input is left alone")
+                handle = hvd.reduce_async(mine, root, "m", hvd.Max)
+                most = torch.full_like(mine, size if rank == root else rank + 1)
+                same(hvd.synchronize(handle), most, what)
+                assert hvd.reduce_(mine, root, op=hvd.Sum) is mine
+                same(mine, expected, what)
+    mine = torch.full((70_001,), float(rank))  # several rounds
+    handle = hvd.reduce_async_(mine, 0, "a", prescale_factor=4.0, postscale_factor=0.5)
+    assert hvd.synchronize(handle) is mine
+    assert (mine == (size - 1.0 if rank == 0 else rank)).all()
+
+
+@over_every_backend_and_size([1, 3])
+def test_reduce_at_every_root(size: int) -> None:
+    values_of(run_ranks(reduce_at_every_root, size))
+
+
+def reduce_and_autograd() -> None:
+    hvd.init()
+    weight = torch.ones(3, requires_grad=True)
+    assert not hvd.reduce(weight, 0).requires_grad
+    lazy = torch._neg_view(torch.full((3,), -1.0 - hvd.rank()))
+    assert hvd.reduce_(lazy, 1, op=hvd.Sum) is lazy
+    assert lazy.tolist() == [3.0 if hvd.rank() == 1 else 1.0] * 3
+    square = weight * weight
+    loss = (square * square).sum()
+    hvd.reduce_(square.detach(), 1)
+    if hvd.rank() == 1:
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+        else:
+            raise AssertionError("the root's tensor was written")
+    else:
+        loss.backward()  # nothing was
+
+
+def test_only_the_root_counts_as_written() -> None:
+    values_of(run_ranks(reduce_and_autograd, 2))
+
+
 # --- process sets and mistakes -------------------------------------------------------------------
 
 
@@ -90,8 +148,10 @@ def among_some() -> dict[str, Any]:
     return {
         "gathered": hvd.gather(own, 2, process_set=some).tolist(),
         "scattered": hvd.scatter(whole, 2, [1, 2], process_set=some).tolist(),
+        "reduced": hvd.reduce(own + 1, 2, op=hvd.Sum, process_set=some).tolist(),
         "gather": said(lambda: hvd.gather(own, 1, name="g", process_set=some)),
         "scatter": said(lambda: hvd.scatter(own, 1, name="s", process_set=some)),
+        "reduce": said(lambda: hvd.reduce(own, 1, name="r", process_set=some)),
     }
 
 
@@ -100,7 +160,8 @@ def test_a_process_set_has_a_root_among_its_members() -> None:
     assert "rank 1 is no member of process set 1" in one["outside"]
     assert zero["gathered"] == [] and two["gathered"] == [0, 2]
     assert zero["scattered"] == [5] and two["scattered"] == [6, 7]
-    for kind in ("gather", "scatter"):
+    assert zero["reduced"] == [1] and two["reduced"] == [4]
+    for kind in ("gather", "scatter", "reduce"):
         assert zero[kind] == two[kind]
         assert "its root rank 1 is no member, as ranks 0, 2 are" in zero[kind]
 
@@ -112,9 +173,11 @@ def mistakes() -> dict[str, str]:
     other = torch.ones(4, 1) if rank == 1 else ones
     texts = {
         "roots": said(lambda: hvd.gather(ones, rank % 2, name="x")),
+        "roots of reduce": said(lambda: hvd.reduce(ones, rank % 2, name="x")),
         "no rank": said(lambda: hvd.scatter(ones, 7, name="x")),
         "rows": said(lambda: hvd.gather(other, 0, name="x")),
         "pieces": said(lambda: hvd.scatter(other, 0, name="x")),
+        "shapes": said(lambda: hvd.reduce(other, 0, name="x")),
         "uneven": said(lambda: hvd.scatter(ones, 2, name="x")),
         "splits": said(lambda: hvd.scatter(ones, 2, [1, 2], name="x")),
         "halves": said(lambda: hvd.scatter(ones, 2, [0.5, 0.5, 3], name="x")),
@@ -127,9 +190,10 @@ def mistakes() -> dict[str, str]:
 def test_a_mistake_is_told_to_all_and_the_job_goes_on() -> None:
     by_rank = values_of(run_ranks(mistakes, 3))
     for rank, texts in enumerate(by_rank):
-        assert "root ranks differ: ranks 0, 2 have root rank 0, rank 1 has" in texts["roots"]
+        for what in ("roots", "roots of reduce"):
+            assert "root ranks differ: ranks 0, 2 have root rank 0, rank 1 has" in texts[what]
         assert "scatter 'x': there is no root rank 7 among 3 ranks" in texts["no rank"]
-        for what in ("rows", "pieces"):
+        for what in ("rows", "pieces", "shapes"):
             assert "shapes differ: ranks 0, 2 have float32 [" in texts[what]
         if rank != 2:
             told = "scatter 'x': the splits of its root, rank 2, do not fit its tensor"

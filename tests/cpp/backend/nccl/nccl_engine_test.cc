@@ -76,7 +76,9 @@ class NcclEngine : public ::testing::Test {
     work.spec.backend = backend;
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(dtype_bytes(work.spec.tensors[0].dtype));
-    const bool fixed = work.spec.kind == OpKind::kAllreduce || work.spec.kind == OpKind::kBroadcast;
+    const OpKind kind = work.spec.kind;
+    const bool fixed =
+        kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReduce;
     Submission submission;
     for (std::size_t i = 0; i < count; ++i) {
       submission.inputs.push_back(work.in_place ? outputs[i].data() : inputs[i].data());
@@ -215,7 +217,7 @@ TEST_F(NcclEngine, ReducescatterHandsOutEqualAndUnequalParts) {
 }
 
 // The root is rank 1.
-TEST_F(NcclEngine, OneRankGathersAndScatters) {
+TEST_F(NcclEngine, OneRankGathersScattersAndReduces) {
   World three = world(3);
   expect_like_native(three, [&](int rank) {
     const std::int64_t rows = 40 * rank;  // rank 0: none
@@ -229,6 +231,15 @@ TEST_F(NcclEngine, OneRankGathersAndScatters) {
                 .rows = is_root ? std::vector<std::int64_t>{5, 0, 9} : std::vector<std::int64_t>(3),
                 .inputs = {numbers(DType::kFloat32, is_root ? 14 : 0, rank)}};
   });
+  for (const std::int64_t rows : {300, 1, 0}) {
+    for (const bool in_place : {false, true}) {
+      expect_like_native(three, [&](int rank) {
+        return Work{.spec = spec(OpKind::kReduce, DType::kFloat32, {rows}),
+                    .inputs = {numbers(DType::kFloat32, static_cast<std::size_t>(rows), rank)},
+                    .in_place = in_place};
+      });
+    }
+  }
 }
 
 TEST_F(NcclEngine, Float8IsReducedByNcclAlone) {
