@@ -64,14 +64,15 @@ void bind_optimizer(py::module_& module) {
       .def_readwrite("alpha", &UpdateRule::alpha)
       .def_readwrite("centered", &UpdateRule::centered);
 
+  const ReducerOptions defaults;
   py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(
       module, "GradientReducer", "Reduces the gradients of an optimizer's parameters.")
-      .def(py::init([](const std::string& name, int op, double predivide_factor, int passes,
+      .def(py::init([](std::string name, int op, double predivide_factor, int passes,
                        Compression compression, bool sparse_as_dense,
                        std::optional<std::int64_t> bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
                        bool reduce_in_backward, bool share_parameters, GroupId group) {
-             return make_gradient_reducer({.name = name,
+             return make_gradient_reducer({.name = std::move(name),
                                            .group = group,
                                            .op = static_cast<ReduceOp>(op),
                                            .predivide_factor = predivide_factor,
@@ -84,11 +85,15 @@ void bind_optimizer(py::module_& module) {
                                            .reduce_in_backward = reduce_in_backward,
                                            .share_parameters = share_parameters});
            }),
-           py::arg("name"), py::arg("op"), py::arg("predivide_factor"),
-           py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),
-           py::arg("bucket_bytes"), py::arg("groups"), py::arg("shared_step"),
-           py::arg("reduce_in_backward"), py::arg("share_parameters"),
-           py::arg("process_set") = kWorldGroup)
+           py::kw_only(), py::arg("name"), py::arg("op") = static_cast<int>(defaults.op),
+           py::arg("predivide_factor") = defaults.predivide_factor,
+           py::arg("backward_passes_per_step") = defaults.backward_passes_per_step,
+           py::arg("compression"), py::arg("sparse_as_dense") = defaults.sparse_as_dense,
+           py::arg("bucket_bytes") = defaults.bucket_bytes, py::arg("groups") = defaults.groups,
+           py::arg("shared_step") = defaults.shared_step,
+           py::arg("reduce_in_backward") = defaults.reduce_in_backward,
+           py::arg("share_parameters") = defaults.share_parameters,
+           py::arg("process_set") = defaults.group)
       .def("add_parameters", &GradientReducer::add_parameters, py::arg("named_parameters"),
            py::arg("rules") = std::vector<std::size_t>(), Released())
       .def("synchronize", &GradientReducer::synchronize, Released())

@@ -89,29 +89,23 @@ bool is_unknown(const at::Tensor& gradient) {
 
 }  // namespace
 
-Bucket::Bucket(std::shared_ptr<Engine> engine, Options options, std::vector<Member> members)
+Bucket::Bucket(std::shared_ptr<Engine> engine, const ReducerOptions& options, Contents contents)
     : engine_(std::move(engine)),
-      options_(std::move(options)),
-      missing_(members.size()),
-      dtype_(members.front().parameter.scalar_type()) {
-  for (Member& member : members) {
+      options_(options),
+      reduction_(std::move(contents.reduction)),
+      rule_(contents.rule),
+      missing_(contents.members.size()),
+      dtype_(contents.members.front().parameter.scalar_type()) {
+  for (Member& member : contents.members) {
     slots_.push_back({.parameter = std::move(member.parameter),
                       .accumulator = std::move(member.accumulator),
                       .name = std::move(member.name)});
   }
-  if (options_.stream) {
-    device_ = std::make_unique<DeviceGradients>(
-        engine_, options_.stream,
-        DeviceGradients::Options{.name = options_.name,
-                                 .group = options_.group,
-                                 .op = options_.op,
-                                 .prescale = options_.prescale,
-                                 .postscale = options_.postscale,
-                                 .wire_dtype = options_.wire_dtype});
+  if (contents.stream) {
+    device_ = std::make_unique<DeviceGradients>(engine_, std::move(contents.stream), reduction_);
   }
   lay_out();
   open_places(true);
-  if (options_.shared_step) share_step();
 }
 
 void Bucket::share_step() {
@@ -124,17 +118,22 @@ void Bucket::share_step() {
                      .sizes = c10::DimVector(slot.memory.sizes()),
                      .strides = c10::DimVector(slot.memory.strides())});
   }
-  host_step_ = std::make_unique<HostStep>(engine_, options_.name + "/step", dtype_, elements_,
+  host_step_ = std::make_unique<HostStep>(engine_, reduction_.name + "/step", dtype_, elements_,
                                           std::move(slots), options_.share_parameters);
 }
 
 // Fresh memory for the gradients and counters; tensors in the old one keep it alive.
 void Bucket::lay_out() {
-  const DType dtype = dtype_of(dtype_, options_.name);
+  const DType dtype = dtype_of(dtype_, reduction_.name);
   const std::size_t element_bytes = dtype_bytes(dtype);
   RequestSpec spec;
-  spec.name = options_.name;
-  spec.group = options_.group;
+  if (device_) {  // the counters alone
+    spec.name = reduction_.name + "/used";
+    spec.group = reduction_.group;
+  } else {
+    spec = reduction_;
+    if (dtype != DType::kFloat32) spec.wire_dtype.reset();
+  }
   spec.in_arena = true;
   spec.backend = engine_->operations().cpu;  // of the arena
   std::int64_t gradients = 0;
@@ -146,15 +145,7 @@ void Bucket::lay_out() {
   }
   counters_begin_ = device_ ? 0 : gradients;
   elements_ = counters_begin_ + padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
-  if (device_) {
-    spec.name += "/used";
-    spec.tensors = {{dtype, {elements_}}};
-  } else {
-    spec.op = options_.op;
-    spec.prescale = options_.prescale;
-    spec.postscale = options_.postscale;
-    if (dtype == DType::kFloat32) spec.wire_dtype = options_.wire_dtype;
-  }
+  if (device_) spec.tensors = {{dtype, {elements_}}};
   spec.arena_bytes = static_cast<std::uint64_t>(elements_) * element_bytes;
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 

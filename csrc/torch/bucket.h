@@ -14,6 +14,7 @@
 #include "torch/gradient_owners.h"
 #include "torch/gradient_place.h"
 #include "torch/host_step.h"
+#include "torch/reducer_options.h"
 #include "torch/tensor_stamp.h"
 
 namespace ciranda {
@@ -59,30 +60,22 @@ struct alignas(64) BucketSlot {
 // Not thread-safe; belongs to a GradientReducer.
 class Bucket {
  public:
-  struct Options {
-    std::string name;  // the same on every rank
-    GroupId group = kWorldGroup;
-    ReduceOp op = ReduceOp::kAverage;
-    double prescale = 1.0;
-    double postscale = 1.0;
-    std::optional<DType> wire_dtype = {};  // of float32 gradients, see RequestSpec
-    bool sparse_as_dense = false;
-    bool shared_step = false;
-    bool share_parameters = false;             // one copy for all ranks; needs shared_step
-    std::size_t rule = 0;                      // the number of the update rule of its parameters
-    std::shared_ptr<TorchStream> stream = {};  // of the parameters' GPU; null on the CPU
-  };
-  // All parameters have one dtype, are dense and on one device. With `shared_step`, on the CPU,
-  // submit_step() works.
   struct Member {
     std::string name;
     at::Tensor parameter;
     GradientAccumulator accumulator;
   };
-  Bucket(std::shared_ptr<Engine> engine, Options options, std::vector<Member> members);
+  // What tells the buckets of one reducer apart.
+  struct Contents {
+    RequestSpec reduction;                     // named; without tensors
+    std::size_t rule = 0;                      // the number of the update rule of its parameters
+    std::shared_ptr<TorchStream> stream = {};  // of the parameters' GPU; null on the CPU
+    std::vector<Member> members;               // of one dtype, dense and on one device
+  };
+  // The options outlive the bucket.
+  Bucket(std::shared_ptr<Engine> engine, const ReducerOptions& options, Contents contents);
 
   std::vector<BucketSlot>& slots() { return slots_; }
-  const std::string& name() const { return options_.name; }
 
   // Puts this rank's gradient of slot `index` into the bucket. Nothing moves if it was born there
   // or accumulated in place, else one pass. An undefined gradient counts as zeros. May be repeated
@@ -107,9 +100,12 @@ class Bucket {
   bool submitted() const { return handle_ != nullptr; }
   // Of what was submitted.
   void append_handles(std::vector<Handle>& out) const;
-  std::size_t rule() const { return options_.rule; }
+  std::size_t rule() const { return rule_; }
   // Every slot is ready: tells the other ranks. Does not block.
   void submit();
+  // From here on, on the CPU, submit_step() works.
+  void share_step();
+  void end_shared_step() { host_step_.reset(); }
   // take_missing() for the optimizer's step: backward gets no place from here on.
   // What is reduced stays so.
   void take_gradients();
@@ -123,7 +119,6 @@ class Bucket {
   void submit_objection(bool squares);
   void retire() { handle_ = nullptr; }
   HostStep* host_step() { return host_step_.get(); }
-  void end_shared_step() { host_step_.reset(); }
   // The handles are done and good: results into p.grad where any rank had a gradient, unless the
   // user has put something else there meanwhile.
   void publish();
@@ -150,7 +145,6 @@ class Bucket {
 
  private:
   void lay_out();
-  void share_step();
   void move_away();
   void put_in(BucketSlot& slot);
   void copy_in(const BucketSlot& slot);
@@ -170,7 +164,9 @@ class Bucket {
   void send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work);
 
   const std::shared_ptr<Engine> engine_;
-  const Options options_;
+  const ReducerOptions& options_;
+  const RequestSpec reduction_;
+  const std::size_t rule_;
   std::vector<BucketSlot> slots_;
   std::size_t missing_ = 0;          // slots not ready
   c10::ScalarType dtype_;            // of the gradients

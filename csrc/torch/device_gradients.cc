@@ -12,27 +12,23 @@
 namespace ciranda {
 
 DeviceGradients::DeviceGradients(std::shared_ptr<Engine> engine,
-                                 std::shared_ptr<TorchStream> stream, Options options)
-    : engine_(std::move(engine)), stream_(std::move(stream)), options_(std::move(options)) {}
+                                 std::shared_ptr<TorchStream> stream, RequestSpec reduction)
+    : engine_(std::move(engine)), stream_(std::move(stream)), reduction_(std::move(reduction)) {}
 
 at::Tensor DeviceGradients::lay_out(std::int64_t elements, c10::ScalarType dtype) {
   memory_ =
       at::zeros({elements}, at::TensorOptions().dtype(dtype).device(stream_->torch().device()));
-  const bool rounded = options_.wire_dtype && dtype == c10::ScalarType::Float;
-  sent_ = rounded
-              ? at::empty_like(memory_, memory_.options().dtype(scalar_type(*options_.wire_dtype)))
-              : memory_;
+  RequestSpec spec = reduction_;
+  const auto wire_dtype = std::exchange(spec.wire_dtype, std::nullopt);
+  const bool rounded = wire_dtype && dtype == c10::ScalarType::Float;
+  sent_ = rounded ? at::empty_like(memory_, memory_.options().dtype(scalar_type(*wire_dtype)))
+                  : memory_;
   keep_for(stream_->torch(), memory_);
   keep_for(stream_->torch(), sent_);
   written();
-  spec_ =
-      std::make_shared<const RequestSpec>(RequestSpec{.name = options_.name,
-                                                      .group = options_.group,
-                                                      .op = options_.op,
-                                                      .prescale = options_.prescale,
-                                                      .postscale = options_.postscale,
-                                                      .backend = engine_->operations().gpu,
-                                                      .tensors = {spec_of(sent_, options_.name)}});
+  spec.backend = engine_->operations().gpu;
+  spec.tensors = {spec_of(sent_, spec.name)};
+  spec_ = std::make_shared<const RequestSpec>(std::move(spec));
   return memory_;
 }
 

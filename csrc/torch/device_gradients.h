@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "core/runtime/engine.h"
@@ -19,16 +17,9 @@ namespace ciranda {
 // Not thread-safe; belongs to a Bucket. Throws Exception.
 class DeviceGradients {
  public:
-  struct Options {
-    std::string name;  // the same on every rank
-    GroupId group = kWorldGroup;
-    ReduceOp op = ReduceOp::kAverage;
-    double prescale = 1.0;
-    double postscale = 1.0;
-    std::optional<DType> wire_dtype = {};  // float32 gradients are rounded to it and summed in it
-  };
+  // `reduction`: without tensors. Float32 gradients are rounded to its wire dtype and summed in it.
   DeviceGradients(std::shared_ptr<Engine> engine, std::shared_ptr<TorchStream> stream,
-                  Options options);
+                  RequestSpec reduction);
 
   // Fresh memory, of zeros.
   at::Tensor lay_out(std::int64_t elements, c10::ScalarType dtype);
@@ -46,7 +37,7 @@ class DeviceGradients {
  private:
   const std::shared_ptr<Engine> engine_;
   const std::shared_ptr<TorchStream> stream_;
-  const Options options_;
+  const RequestSpec reduction_;
   at::Tensor memory_;
   at::Tensor sent_;                   // what travels: the memory, or a copy in the wire dtype
   std::vector<c10::Stream> writers_;  // of this step

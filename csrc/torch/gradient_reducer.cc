@@ -235,27 +235,18 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
                        .parameter = parameter,
                        .accumulator = candidates_[index].owners->hook(parameter)});
   }
-  const double size = members_->size();
-  const double factor = options_.predivide_factor;
-  Bucket::Options options{.name = options_.name + "/bucket." + std::to_string(buckets_.size()),
-                          .group = options_.group,
-                          .op = options_.op,
-                          .wire_dtype = options_.wire_dtype,
-                          .sparse_as_dense = options_.sparse_as_dense,
-                          .shared_step = shared_step_,
-                          .share_parameters = options_.share_parameters,
-                          .rule = candidates_[candidates.front()].rule};
-  if (factor != 1.0) {
-    options.op = ReduceOp::kSum;
-    options.prescale = 1.0 / factor;
-    options.postscale = factor / (options_.op == ReduceOp::kAverage ? size : 1.0);
-  }
+  Bucket::Contents contents{.reduction = reduction_of(options_, members_->size()),
+                            .rule = candidates_[candidates.front()].rule};
+  contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
   const auto& [first, parameter, accumulator] = members.front();
   if (!parameter.device().is_cpu()) {
-    options.stream =
+    contents.stream =
         default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
   }
-  buckets_.push_back(std::make_unique<Bucket>(engine_, std::move(options), std::move(members)));
+  contents.members = std::move(members);
+  auto bucket = std::make_unique<Bucket>(engine_, options_, std::move(contents));
+  if (shared_step_) bucket->share_step();
+  buckets_.push_back(std::move(bucket));
   for (std::size_t slot = 0; slot < candidates.size(); ++slot) {
     Candidate& candidate = candidates_[candidates[slot]];
     candidate.placed = true;
@@ -840,11 +831,6 @@ void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
 }
 
 // -------------------------------------------------------------------------------------------
-
-std::optional<DType> wire_dtype_of(Compression compression) {
-  if (compression == Compression::kNone) return std::nullopt;
-  return compression == Compression::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
-}
 
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {
   const auto world = default_world();

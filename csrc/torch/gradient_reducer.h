@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ciranda/distributed_options.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <atomic>
@@ -16,27 +15,9 @@
 #include "core/base/mutex.h"
 #include "torch/bucket.h"
 #include "torch/gradient_owners.h"
+#include "torch/reducer_options.h"
 
 namespace ciranda {
-
-struct ReducerOptions {
-  std::string name;                  // distinguishes two optimizers; equal on every rank
-  GroupId group = kWorldGroup;       // whose ranks train together
-  ReduceOp op = ReduceOp::kAverage;  // or kSum
-  double predivide_factor = 1.0;     // gradients are divided by it before they are summed
-  int backward_passes_per_step = 1;
-  std::optional<DType> wire_dtype = {};  // of float32 gradients, see RequestSpec
-  bool sparse_as_dense = false;
-  std::optional<std::int64_t> bucket_bytes = {};  // 4 MiB, on a GPU 25 MiB
-  // Parameters (by position) that shall be reduced together; each group becomes a bucket.
-  std::vector<std::vector<std::size_t>> groups;
-  // step() replaces the optimizer's own: the ranks of the host share its work. Without
-  // `reduce_in_backward` p.grad is this rank's own until synchronize() or step().
-  bool shared_step = false;  // the World's group alone
-  bool reduce_in_backward = true;
-  // With shared_step: the ranks of the host keep one copy of the parameters, rank 0's.
-  bool share_parameters = false;
-};
 
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -197,9 +178,6 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
   Linked linked_ GUARDED_BY(mutex_);
 };
-
-// What gradients travel as; none for kNone.
-std::optional<DType> wire_dtype_of(Compression compression);
 
 // On the default World, whose settings say whether freed memory is kept between steps, and the wire
 // dtype where the options do not.

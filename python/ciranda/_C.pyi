@@ -182,7 +182,7 @@ class GradientReducer:
     """
     Reduces the gradients of an optimizer's parameters.
     """
-    def __init__(self, name: str, op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, compression: Compression, sparse_as_dense: bool, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], shared_step: bool, reduce_in_backward: bool, share_parameters: bool, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, *, name: str, op: typing.SupportsInt | typing.SupportsIndex = 1, predivide_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex = 1, compression: Compression, sparse_as_dense: bool = False, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None = None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] = [], shared_step: bool = False, reduce_in_backward: bool = True, share_parameters: bool = False, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], rules: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
         ...

@@ -479,18 +479,18 @@ def DistributedOptimizer(
         )
     else:
         reducer = _C.GradientReducer(
-            name,
-            op,
-            gradient_predivide_factor,
-            backward_passes_per_step,
-            native,
-            sparse_as_dense or shared,
-            bucket_bytes,
-            positions,
-            shared,
-            shard_step != "host",
-            share_parameters,
-            members,
+            name=name,
+            op=op,
+            predivide_factor=gradient_predivide_factor,
+            backward_passes_per_step=backward_passes_per_step,
+            compression=native,
+            sparse_as_dense=sparse_as_dense or shared,
+            bucket_bytes=bucket_bytes,
+            groups=positions,
+            shared_step=shared,
+            reduce_in_backward=shard_step != "host",
+            share_parameters=share_parameters,
+            process_set=members,
         )
 
     inner_class: Any = type(optimizer)
