@@ -9,6 +9,105 @@ namespace ciranda {
 namespace py = pybind11;
 using Released = py::call_guard<py::gil_scoped_release>;
 
+namespace {
+
+void bind_rules(py::module_& module) {
+  py::enum_<kernels::RuleKind>(module, "RuleKind")
+      .value("sgd", kernels::RuleKind::kSgd)
+      .value("adam", kernels::RuleKind::kAdam)
+      .value("adamw", kernels::RuleKind::kAdamW)
+      .value("adagrad", kernels::RuleKind::kAdagrad)
+      .value("rmsprop", kernels::RuleKind::kRmsprop);
+
+  using kernels::UpdateRule;
+  py::class_<UpdateRule>(module, "UpdateRule",
+                         "The hyper-parameters of a step, under torch.optim's names.")
+      .def(py::init([](kernels::RuleKind kind) { return UpdateRule{.kind = kind}; }),
+           py::arg("kind"))
+      .def_readwrite("lr", &UpdateRule::lr)
+      .def_readwrite("weight_decay", &UpdateRule::weight_decay)
+      .def_readwrite("maximize", &UpdateRule::maximize)
+      .def_readwrite("momentum", &UpdateRule::momentum)
+      .def_readwrite("dampening", &UpdateRule::dampening)
+      .def_readwrite("nesterov", &UpdateRule::nesterov)
+      .def_readwrite("beta1", &UpdateRule::beta1)
+      .def_readwrite("beta2", &UpdateRule::beta2)
+      .def_readwrite("amsgrad", &UpdateRule::amsgrad)
+      .def_readwrite("eps", &UpdateRule::eps)
+      .def_readwrite("lr_decay", &UpdateRule::lr_decay)
+      .def_readwrite("initial_accumulator_value", &UpdateRule::initial_accumulator_value)
+      .def_readwrite("alpha", &UpdateRule::alpha)
+      .def_readwrite("centered", &UpdateRule::centered);
+}
+
+void bind_reducer(py::module_& module) {
+  py::class_<Reducer, std::shared_ptr<Reducer>>(
+      module, "Reducer", "Reduces the gradients of an optimizer's parameters.")
+      .def("add_parameters", &Reducer::add_parameters, py::arg("named_parameters"),
+           py::arg("rules") = std::vector<std::size_t>(), Released())
+      .def("synchronize", &Reducer::synchronize, Released())
+      .def("finish_step", &Reducer::finish_step, Released())
+      .def("settle", &Reducer::settle, Released())
+      .def("set_backward_passes_per_step", &Reducer::set_backward_passes_per_step,
+           py::arg("passes"), Released())
+      .def("set_rule", &Reducer::set_rule, py::arg("number"), py::arg("rule"), Released())
+      .def(
+          "step",
+          [](Reducer& reducer, double gradient_scale, bool reduce, double max_norm,
+             const std::string& objection) {
+            return reducer.step(gradient_scale, reduce, max_norm, objection).why_not_shared;
+          },
+          py::arg("gradient_scale"), py::arg("reduce"), py::arg("max_norm"), py::arg("objection"),
+          Released())
+      .def("end_shared_step", &Reducer::end_shared_step, Released())
+      .def("norm", &Reducer::norm, Released())
+      .def(
+          "state",
+          [](Reducer& reducer, std::size_t position) {
+            return reducer.state(position, /*copies=*/true);
+          },
+          py::arg("position"), Released())
+      .def("adopt_state", &Reducer::adopt_state, py::arg("position"), py::arg("state"), Released());
+}
+
+void bind_gradient_reducer(py::module_& module) {
+  const ReducerOptions defaults;
+  py::class_<GradientReducer, Reducer, std::shared_ptr<GradientReducer>>(
+      module, "GradientReducer", "In buckets, as backward produces them.")
+      .def(py::init([](std::string name, int op, double predivide_factor, int passes,
+                       Compression compression, bool sparse_as_dense,
+                       std::optional<std::int64_t> bucket_bytes,
+                       std::vector<std::vector<std::size_t>> groups, bool shared_step,
+                       bool reduce_in_backward, bool share_parameters, GroupId group) {
+             return make_gradient_reducer({.name = std::move(name),
+                                           .group = group,
+                                           .op = static_cast<ReduceOp>(op),
+                                           .predivide_factor = predivide_factor,
+                                           .backward_passes_per_step = passes,
+                                           .wire_dtype = wire_dtype_of(compression),
+                                           .sparse_as_dense = sparse_as_dense,
+                                           .bucket_bytes = bucket_bytes,
+                                           .groups = std::move(groups),
+                                           .shared_step = shared_step,
+                                           .reduce_in_backward = reduce_in_backward,
+                                           .share_parameters = share_parameters});
+           }),
+           py::kw_only(), py::arg("name"), py::arg("op") = static_cast<int>(defaults.op),
+           py::arg("predivide_factor") = defaults.predivide_factor,
+           py::arg("backward_passes_per_step") = defaults.backward_passes_per_step,
+           py::arg("compression"), py::arg("sparse_as_dense") = defaults.sparse_as_dense,
+           py::arg("bucket_bytes") = defaults.bucket_bytes, py::arg("groups") = defaults.groups,
+           py::arg("shared_step") = defaults.shared_step,
+           py::arg("reduce_in_backward") = defaults.reduce_in_backward,
+           py::arg("share_parameters") = defaults.share_parameters,
+           py::arg("process_set") = defaults.group)
+      .def("arena_bytes", &GradientReducer::arena_bytes, Released())
+      .def("moved_bytes", &GradientReducer::moved_bytes, Released())
+      .def("bucket_count", &GradientReducer::bucket_count, Released());
+}
+
+}  // namespace
+
 void bind_optimizer(py::module_& module) {
   module.def(
       "check_options",
@@ -37,92 +136,9 @@ void bind_optimizer(py::module_& module) {
       .value("fp16", Compression::kFloat16)
       .value("bf16", Compression::kBFloat16);
 
-  py::enum_<kernels::RuleKind>(module, "RuleKind")
-      .value("sgd", kernels::RuleKind::kSgd)
-      .value("adam", kernels::RuleKind::kAdam)
-      .value("adamw", kernels::RuleKind::kAdamW)
-      .value("adagrad", kernels::RuleKind::kAdagrad)
-      .value("rmsprop", kernels::RuleKind::kRmsprop);
-
-  using kernels::UpdateRule;
-  py::class_<UpdateRule>(module, "UpdateRule",
-                         "The hyper-parameters of a step, under torch.optim's names.")
-      .def(py::init([](kernels::RuleKind kind) { return UpdateRule{.kind = kind}; }),
-           py::arg("kind"))
-      .def_readwrite("lr", &UpdateRule::lr)
-      .def_readwrite("weight_decay", &UpdateRule::weight_decay)
-      .def_readwrite("maximize", &UpdateRule::maximize)
-      .def_readwrite("momentum", &UpdateRule::momentum)
-      .def_readwrite("dampening", &UpdateRule::dampening)
-      .def_readwrite("nesterov", &UpdateRule::nesterov)
-      .def_readwrite("beta1", &UpdateRule::beta1)
-      .def_readwrite("beta2", &UpdateRule::beta2)
-      .def_readwrite("amsgrad", &UpdateRule::amsgrad)
-      .def_readwrite("eps", &UpdateRule::eps)
-      .def_readwrite("lr_decay", &UpdateRule::lr_decay)
-      .def_readwrite("initial_accumulator_value", &UpdateRule::initial_accumulator_value)
-      .def_readwrite("alpha", &UpdateRule::alpha)
-      .def_readwrite("centered", &UpdateRule::centered);
-
-  const ReducerOptions defaults;
-  py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(
-      module, "GradientReducer", "Reduces the gradients of an optimizer's parameters.")
-      .def(py::init([](std::string name, int op, double predivide_factor, int passes,
-                       Compression compression, bool sparse_as_dense,
-                       std::optional<std::int64_t> bucket_bytes,
-                       std::vector<std::vector<std::size_t>> groups, bool shared_step,
-                       bool reduce_in_backward, bool share_parameters, GroupId group) {
-             return make_gradient_reducer({.name = std::move(name),
-                                           .group = group,
-                                           .op = static_cast<ReduceOp>(op),
-                                           .predivide_factor = predivide_factor,
-                                           .backward_passes_per_step = passes,
-                                           .wire_dtype = wire_dtype_of(compression),
-                                           .sparse_as_dense = sparse_as_dense,
-                                           .bucket_bytes = bucket_bytes,
-                                           .groups = std::move(groups),
-                                           .shared_step = shared_step,
-                                           .reduce_in_backward = reduce_in_backward,
-                                           .share_parameters = share_parameters});
-           }),
-           py::kw_only(), py::arg("name"), py::arg("op") = static_cast<int>(defaults.op),
-           py::arg("predivide_factor") = defaults.predivide_factor,
-           py::arg("backward_passes_per_step") = defaults.backward_passes_per_step,
-           py::arg("compression"), py::arg("sparse_as_dense") = defaults.sparse_as_dense,
-           py::arg("bucket_bytes") = defaults.bucket_bytes, py::arg("groups") = defaults.groups,
-           py::arg("shared_step") = defaults.shared_step,
-           py::arg("reduce_in_backward") = defaults.reduce_in_backward,
-           py::arg("share_parameters") = defaults.share_parameters,
-           py::arg("process_set") = defaults.group)
-      .def("add_parameters", &GradientReducer::add_parameters, py::arg("named_parameters"),
-           py::arg("rules") = std::vector<std::size_t>(), Released())
-      .def("synchronize", &GradientReducer::synchronize, Released())
-      .def("finish_step", &GradientReducer::finish_step, Released())
-      .def("settle", &GradientReducer::settle, Released())
-      .def("set_backward_passes_per_step", &GradientReducer::set_backward_passes_per_step,
-           py::arg("passes"), Released())
-      .def("set_rule", &GradientReducer::set_rule, py::arg("number"), py::arg("rule"), Released())
-      .def(
-          "step",
-          [](GradientReducer& reducer, double gradient_scale, bool reduce, double max_norm,
-             const std::string& objection) {
-            return reducer.step(gradient_scale, reduce, max_norm, objection).why_not_shared;
-          },
-          py::arg("gradient_scale"), py::arg("reduce"), py::arg("max_norm"), py::arg("objection"),
-          Released())
-      .def("end_shared_step", &GradientReducer::end_shared_step, Released())
-      .def("norm", &GradientReducer::norm, Released())
-      .def(
-          "state",
-          [](GradientReducer& reducer, std::size_t position) {
-            return reducer.state(position, /*copies=*/true);
-          },
-          py::arg("position"), Released())
-      .def("adopt_state", &GradientReducer::adopt_state, py::arg("position"), py::arg("state"),
-           Released())
-      .def("arena_bytes", &GradientReducer::arena_bytes, Released())
-      .def("moved_bytes", &GradientReducer::moved_bytes, Released())
-      .def("bucket_count", &GradientReducer::bucket_count, Released());
+  bind_rules(module);
+  bind_reducer(module);
+  bind_gradient_reducer(module);
 }
 
 }  // namespace ciranda

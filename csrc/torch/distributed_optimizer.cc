@@ -134,9 +134,9 @@ class DistributedStep::Impl {
   const std::shared_ptr<const Group> members_;
   const std::string name_;
   const Op op_;
-  const double max_norm_;                     // 0: no clipping
-  std::string why_not_shared_;                // empty: the ranks share the step
-  std::shared_ptr<GradientReducer> reducer_;  // null where there is one rank
+  const double max_norm_;             // 0: no clipping
+  std::string why_not_shared_;        // empty: the ranks share the step
+  std::shared_ptr<Reducer> reducer_;  // null where there is one rank
   at::Tensor grad_norm_;  // on the gradients' device; undefined where nothing was clipped
 
   // Of a shared step.

@@ -15,11 +15,10 @@
 #include "core/base/mutex.h"
 #include "torch/bucket.h"
 #include "torch/gradient_owners.h"
+#include "torch/reducer.h"
 #include "torch/reducer_options.h"
 
 namespace ciranda {
-
-using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Reduces the gradients of an optimizer's parameters: hooks (C++, no GIL; see GradientOwners) put
 // each gradient into its bucket as backward produces it and hand complete buckets to the engine.
@@ -31,55 +30,27 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 // the user replaces, or edits if the ranks average, is reduced when the optimizer steps. All ranks
 // decide that together.
 //
-// Thread-safe. Throws Exception. Autograd would turn an error inside backward() into a plain
-// RuntimeError: it is kept, and thrown by the next synchronize() or settle().
-class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
+// Autograd would turn an error inside backward() into a plain RuntimeError: it is kept, and thrown
+// by the next synchronize(), step() or settle().
+class GradientReducer : public Reducer, public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
-  ~GradientReducer();
-  GradientReducer(const GradientReducer&) = delete;
-  GradientReducer& operator=(const GradientReducer&) = delete;
+  ~GradientReducer() override;
 
-  // With shared_step: the update rule of parameters added with this number, from the next step()
-  // on.
-  void set_rule(std::size_t number, const kernels::UpdateRule& rule) EXCLUDES(mutex_);
-  // The optimizer's step on all parameters that any rank has a gradient for, blocking. Gradients
-  // are multiplied by `gradient_scale`. Without `reduce` each rank's p.grad counts as reduced
-  // already. With max_norm > 0 the gradients are clipped to that global 2-norm; norm() is what it
-  // was before.
-  //
-  // If a rank has a reason against sharing the step, in words as the rest of a sentence
-  // (`objection`, or one that is found here: a parameter that was moved), no rank shares it from
-  // here on: nothing was updated, p.grad is the reduced gradient, and each rank goes on with a step
-  // of its own once it has taken its state().
-  struct StepOutcome {
-    std::string why_not_shared = {};      // the reason, with its rank; empty if the step is done
-    std::vector<std::size_t> fresh = {};  // positions of those whose state is new
-  };
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) override
+      EXCLUDES(mutex_);
+  void set_backward_passes_per_step(int passes) override EXCLUDES(mutex_);
+  void synchronize() override EXCLUDES(mutex_);
+  void finish_step() override EXCLUDES(mutex_);
+  void settle() override EXCLUDES(mutex_);
+  void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
-                   const std::string& objection = "") EXCLUDES(mutex_);
-  double norm() EXCLUDES(mutex_);
-  // The state of the parameter at a position, see HostStep: views of the shared memory, or copies.
-  HostStep::State state(std::size_t position, bool copies) EXCLUDES(mutex_);
-  // State that comes from elsewhere, for all ranks of the host. Before the first step() too.
-  void adopt_state(std::size_t position, HostStep::State state) EXCLUDES(mutex_);
-  // After a step() that was not shared: gives the state's memory back.
-  void end_shared_step() EXCLUDES(mutex_);
+                   const std::string& objection) override EXCLUDES(mutex_);
+  double norm() override EXCLUDES(mutex_);
+  HostStep::State state(std::size_t position, bool copies) override EXCLUDES(mutex_);
+  void adopt_state(std::size_t position, HostStep::State state) override EXCLUDES(mutex_);
+  void end_shared_step() override EXCLUDES(mutex_);
 
-  // In the order of registration, on every rank the same. Frozen parameters get their place when
-  // they are unfrozen. Call once after construction, again for add_param_group.
-  // Those of one `rule` are stepped by set_rule(rule).
-  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) EXCLUDES(mutex_);
-
-  // Blocks until p.grad holds the reduced gradients of this step. Collective.
-  void synchronize() EXCLUDES(mutex_);
-  // The optimizer has stepped: passes from here on belong to a new step.
-  void finish_step() EXCLUDES(mutex_);
-  // The user throws the gradients away: a new step begins, also in the middle of one. Finishes what
-  // a backward pass that raised has begun; other ranks may still read its memory.
-  void settle() EXCLUDES(mutex_);
-
-  void set_backward_passes_per_step(int passes) EXCLUDES(mutex_);
   std::size_t arena_bytes() EXCLUDES(mutex_);
   // Bytes of gradients that were not born in the arena and had to be moved there, so far.
   std::uint64_t moved_bytes() EXCLUDES(mutex_);

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "torch/gradient_reducer.h"
+#include "core/wire/types.h"
+#include "torch/reducer.h"
 
 namespace ciranda {
 

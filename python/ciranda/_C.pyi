@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'Reducer', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -178,25 +178,17 @@ class UpdateRule:
     @weight_decay.setter
     def weight_decay(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
-class GradientReducer:
+class Reducer:
     """
     Reduces the gradients of an optimizer's parameters.
     """
-    def __init__(self, *, name: str, op: typing.SupportsInt | typing.SupportsIndex = 1, predivide_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex = 1, compression: Compression, sparse_as_dense: bool = False, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None = None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] = [], shared_step: bool = False, reduce_in_backward: bool = True, share_parameters: bool = False, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
-        ...
     def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], rules: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
         ...
     def adopt_state(self, position: typing.SupportsInt | typing.SupportsIndex, state: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
         ...
-    def arena_bytes(self) -> int:
-        ...
-    def bucket_count(self) -> int:
-        ...
     def end_shared_step(self) -> None:
         ...
     def finish_step(self) -> None:
-        ...
-    def moved_bytes(self) -> int:
         ...
     def norm(self) -> float:
         ...
@@ -211,6 +203,18 @@ class GradientReducer:
     def step(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex, reduce: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex, objection: str) -> str:
         ...
     def synchronize(self) -> None:
+        ...
+class GradientReducer(Reducer):
+    """
+    In buckets, as backward produces them.
+    """
+    def __init__(self, *, name: str, op: typing.SupportsInt | typing.SupportsIndex = 1, predivide_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex = 1, compression: Compression, sparse_as_dense: bool = False, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None = None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] = [], shared_step: bool = False, reduce_in_backward: bool = True, share_parameters: bool = False, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        ...
+    def arena_bytes(self) -> int:
+        ...
+    def bucket_count(self) -> int:
+        ...
+    def moved_bytes(self) -> int:
         ...
 def abandon(handle: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
