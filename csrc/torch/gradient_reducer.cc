@@ -1,7 +1,5 @@
 #include "torch/gradient_reducer.h"
 
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -17,6 +15,7 @@
 #include "torch/error.h"
 #include "torch/heap.h"
 #include "torch/optimizer_checks.h"
+#include "torch/sparse_gradients.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -701,7 +700,7 @@ void GradientReducer::reduce_now() {
     for (const auto& bucket : buckets_) {
       if (!bucket->foreign()) bucket->publish();
     }
-    reduce_sparse();
+    reduce_sparse(buckets_, options_, members_->size());
     for (const auto& bucket : buckets_) {
       if (!bucket->foreign()) bucket->note_reduced();
     }
@@ -748,86 +747,6 @@ void GradientReducer::throw_kept_error() {
   start_step();
   gradients_spoiled_ = false;
   std::rethrow_exception(std::exchange(kept_error_, nullptr));
-}
-
-// -------------------------------------------------------------------------------------------
-// Sparse gradients
-
-namespace {
-
-struct Rows {
-  at::Tensor indices;  // {rows, 1}
-  at::Tensor values;
-};
-
-// Which rows a gradient has and what is in them; none for an undefined one.
-Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (!gradient.defined()) {
-    std::vector<std::int64_t> shape = parameter.sizes().vec();
-    shape[0] = 0;
-    const auto options = parameter.options().requires_grad(false);
-    return {.indices = at::empty({0, 1}, options.dtype(c10::ScalarType::Long)),
-            .values = at::empty(shape, options)};
-  }
-  const bool has_rows = gradient.layout() == c10::Layout::Sparse && gradient.sparse_dim() == 1;
-  const at::Tensor sparse = (has_rows ? gradient : gradient.to_dense().to_sparse(1)).coalesce();
-  return {.indices = sparse._indices().t().contiguous(), .values = sparse._values().contiguous()};
-}
-
-}  // namespace
-
-// The slots that any rank had sparse gradients for, in one request for those of a device.
-void GradientReducer::reduce_sparse() {
-  std::vector<Slot> slots;
-  for (const auto& bucket : buckets_) {
-    for (std::size_t i = 0; i < bucket->slots().size(); ++i) {
-      const bool by_rows = bucket->slots()[i].by_rows && bucket->dense_anywhere(i);
-      if (bucket->sparse_anywhere(i) || by_rows) slots.push_back({bucket.get(), i});
-    }
-  }
-  if (slots.empty()) return;
-  while (!slots.empty()) {
-    const c10::Device device = slots.front().get().parameter.device();
-    const auto others = std::stable_partition(
-        slots.begin(), slots.end(),
-        [device](const Slot& slot) { return slot.get().parameter.device() == device; });
-    gather_rows({slots.begin(), others});
-    slots.erase(slots.begin(), others);
-  }
-  for (const auto& bucket : buckets_) bucket->move_sparse_out();
-}
-
-// Every rank gathers all ranks' rows.
-void GradientReducer::gather_rows(const std::vector<Slot>& slots) {
-  std::vector<at::Tensor> pieces;
-  for (const Slot& place : slots) {
-    const BucketSlot& slot = place.get();
-    const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in the view
-    Rows rows = rows_of(travels ? slot.parameter.grad() : at::Tensor(), slot.parameter);
-    pieces.push_back(std::move(rows.indices));
-    pieces.push_back(std::move(rows.values));
-  }
-  const HandleId handle =
-      allgather_async(std::move(pieces), options_.name + "/sparse", options_.group);
-  const std::vector<at::Tensor> gathered = ciranda::synchronize(handle)->tensors;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    BucketSlot& slot = slots[i].get();
-    at::Tensor values = gathered[2 * i + 1];
-    if (options_.op == ReduceOp::kAverage) values.div_(static_cast<double>(members_->size()));
-    const at::Tensor sum =
-        at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values, slot.parameter.sizes())
-            .coalesce();
-    at::Tensor& gradient = slot.parameter.mutable_grad();
-    if (!slots[i].bucket->dense_anywhere(slots[i].index)) {
-      gradient = sum;
-    } else if (slot.by_rows) {
-      gradient = sum.to_dense();
-    } else {
-      slot.memory.add_(sum);
-      slots[i].bucket->copy_out(slot);
-    }
-    slot.taken.renew(slot.parameter.grad());
-  }
 }
 
 // -------------------------------------------------------------------------------------------

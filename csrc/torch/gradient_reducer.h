@@ -59,11 +59,6 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
  private:
   friend class GradientOwners;
   friend class BackwardEnd;
-  struct Slot {  // of a bucket
-    Bucket* bucket = nullptr;
-    std::size_t index = 0;
-    BucketSlot& get() const { return bucket->slots()[index]; }
-  };
   // Any parameter of the optimizer. What its hook looks at lies in one line of the cache.
   struct alignas(64) Candidate {
     at::Tensor parameter;
@@ -114,8 +109,6 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void place_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
   void place_bucket(const std::vector<std::size_t>& candidates) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
-  void reduce_sparse() REQUIRES(mutex_);
-  void gather_rows(const std::vector<Slot>& slots) REQUIRES(mutex_);
   void start_step() REQUIRES(mutex_);
   void await_in_flight() REQUIRES(mutex_);
   void throw_kept_error() REQUIRES(mutex_);

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "torch/bucket.h"
+#include "torch/reducer_options.h"
+
+namespace ciranda {
+
+// Sparse gradients stay in p.grad; their rows are gathered by every rank. Of what has been
+// published, the slots that any rank had such gradients for. Collective of `ranks` ranks, blocking;
+// throws Exception.
+void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
+                   const ReducerOptions& options, int ranks);
+
+}  // namespace ciranda
