@@ -8,8 +8,9 @@
 #include <atomic>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
+#include "torch/bucket_plan.h"
 #include "torch/collectives.h"
 #include "torch/default_world.h"
 #include "torch/error.h"
@@ -119,6 +120,58 @@ void GradientReducer::follow() {
   }
 }
 
+// Every parameter that requires a gradient and has no place yet gets one.
+void GradientReducer::place_unfrozen(bool frozen_too) {
+  if (unplaced_ == 0) return;
+  std::vector<Unplaced> wanted;
+  for (std::size_t position = 0; position < candidates_.size(); ++position) {
+    const Candidate& candidate = candidates_[position];
+    if (candidate.placed) continue;
+    if (candidate.parameter.requires_grad() ||
+        (frozen_too && candidate.parameter.is_floating_point())) {
+      wanted.push_back({position, candidate.parameter, candidate.rule});
+    }
+  }
+  for (const auto& positions : plan_buckets(wanted, options_)) place_bucket(positions);
+}
+
+void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
+  std::vector<Bucket::Member> members;
+  for (const std::size_t position : positions) {
+    const std::string& name = candidates_[position].name;
+    const at::Tensor& parameter = candidates_[position].parameter;
+    const std::string what = "DistributedOptimizer: parameter '" + name + "'";
+    check_device(parameter.device(), what);
+    if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
+      throw Exception(
+          {.code = ErrorCode::kInvalidArgument, .text = what + " is not of a floating dtype"});
+    }
+    members.push_back({.name = name,
+                       .parameter = parameter,
+                       .accumulator = candidates_[position].owners->hook(parameter)});
+  }
+  Bucket::Contents contents{.reduction = reduction_of(options_, members_->size()),
+                            .rule = candidates_[positions.front()].rule};
+  contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
+  const auto& [first, parameter, accumulator] = members.front();
+  if (!parameter.device().is_cpu()) {
+    contents.stream =
+        default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
+  }
+  contents.members = std::move(members);
+  auto bucket = std::make_unique<Bucket>(engine_, options_, std::move(contents));
+  if (shared_step_) bucket->share_step();
+  buckets_.push_back(std::move(bucket));
+  for (std::size_t slot = 0; slot < positions.size(); ++slot) {
+    Candidate& candidate = candidates_[positions[slot]];
+    candidate.placed = true;
+    candidate.bucket = buckets_.back().get();
+    candidate.slot = slot;
+    candidate.bucket->set_foreign(slot, candidate.foreign);
+  }
+  unplaced_ -= positions.size();
+}
+
 void GradientReducer::set_foreign(std::size_t position, bool foreign) {
   const MutexLock lock(mutex_);
   Candidate& candidate = candidates_.at(position);
@@ -151,109 +204,6 @@ std::uint64_t GradientReducer::moved_bytes() {
 std::size_t GradientReducer::bucket_count() {
   const MutexLock lock(mutex_);
   return buckets_.size();
-}
-
-// -------------------------------------------------------------------------------------------
-// Layout
-
-namespace {
-
-// The CPU reduces what its caches hold; for a GPU's network to be busy takes more.
-constexpr std::int64_t kBucketBytes = 4 << 20;
-constexpr std::int64_t kDeviceBucketBytes = 25 << 20;
-
-// What one request may name.
-constexpr std::size_t kSlotsMax = 2048;
-static_assert(kSlotsMax <= kTensorsPerRequestMax);
-
-}  // namespace
-
-// Every parameter that requires a gradient and has no place yet gets one: in groups as the user
-// asked, else in reverse order of registration (backward's order), by device and dtype, up to
-// bucket_bytes.
-void GradientReducer::place_unfrozen(bool frozen_too) {
-  if (unplaced_ == 0) return;
-  std::map<std::size_t, std::size_t> group_of;
-  for (std::size_t g = 0; g < options_.groups.size(); ++g) {
-    for (const std::size_t index : options_.groups[g]) group_of[index] = g;
-  }
-  using Indices = std::vector<std::size_t>;  // of candidates
-  std::vector<Indices> full;
-  // Devices by number: a GPU's index differs between ranks.
-  std::vector<c10::Device> devices;
-  const auto number_of = [&devices](c10::Device device) {
-    const auto number = std::find(devices.begin(), devices.end(), device) - devices.begin();
-    if (static_cast<std::size_t>(number) == devices.size()) devices.push_back(device);
-    return number;
-  };
-  using Kind = std::tuple<std::size_t, std::ptrdiff_t, c10::ScalarType>;  // rule, device, dtype
-  std::map<std::pair<std::size_t, Kind>, Indices> grouped;
-  std::map<Kind, Indices> open;
-  std::map<Kind, std::int64_t> open_bytes;
-  for (std::size_t i = candidates_.size(); i-- > 0;) {
-    const Candidate& candidate = candidates_[i];
-    const bool wanted = candidate.parameter.requires_grad() ||
-                        (frozen_too && candidate.parameter.is_floating_point());
-    if (candidate.placed || !wanted) continue;
-    const Kind kind{candidate.rule, number_of(candidate.parameter.device()),
-                    candidate.parameter.scalar_type()};
-    if (const auto group = group_of.find(i); group != group_of.end()) {
-      Indices& members = grouped[{group->second, kind}];
-      if (members.size() == kSlotsMax) full.push_back(std::exchange(members, {}));
-      members.push_back(i);
-      continue;
-    }
-    const auto bytes = static_cast<std::int64_t>(candidate.parameter.nbytes());
-    const std::int64_t bytes_max = options_.bucket_bytes.value_or(
-        candidate.parameter.is_cpu() ? kBucketBytes : kDeviceBucketBytes);
-    const bool full_bytes = !open[kind].empty() && open_bytes[kind] + bytes > bytes_max;
-    if (full_bytes || open[kind].size() == kSlotsMax) {
-      full.push_back(std::exchange(open[kind], {}));
-      open_bytes[kind] = 0;
-    }
-    open[kind].push_back(i);
-    open_bytes[kind] += bytes;
-  }
-  for (const Indices& candidates : full) place_bucket(candidates);
-  for (const auto& [key, candidates] : grouped) place_bucket(candidates);
-  for (const auto& [kind, candidates] : open) place_bucket(candidates);
-}
-
-void GradientReducer::place_bucket(const std::vector<std::size_t>& candidates) {
-  std::vector<Bucket::Member> members;
-  for (const std::size_t index : candidates) {
-    const std::string& name = candidates_[index].name;
-    const at::Tensor& parameter = candidates_[index].parameter;
-    const std::string what = "DistributedOptimizer: parameter '" + name + "'";
-    check_device(parameter.device(), what);
-    if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
-      throw Exception(
-          {.code = ErrorCode::kInvalidArgument, .text = what + " is not of a floating dtype"});
-    }
-    members.push_back({.name = name,
-                       .parameter = parameter,
-                       .accumulator = candidates_[index].owners->hook(parameter)});
-  }
-  Bucket::Contents contents{.reduction = reduction_of(options_, members_->size()),
-                            .rule = candidates_[candidates.front()].rule};
-  contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
-  const auto& [first, parameter, accumulator] = members.front();
-  if (!parameter.device().is_cpu()) {
-    contents.stream =
-        default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
-  }
-  contents.members = std::move(members);
-  auto bucket = std::make_unique<Bucket>(engine_, options_, std::move(contents));
-  if (shared_step_) bucket->share_step();
-  buckets_.push_back(std::move(bucket));
-  for (std::size_t slot = 0; slot < candidates.size(); ++slot) {
-    Candidate& candidate = candidates_[candidates[slot]];
-    candidate.placed = true;
-    candidate.bucket = buckets_.back().get();
-    candidate.slot = slot;
-    candidate.bucket->set_foreign(slot, candidate.foreign);
-  }
-  unplaced_ -= candidates.size();
 }
 
 // -------------------------------------------------------------------------------------------

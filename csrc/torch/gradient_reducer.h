@@ -107,7 +107,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   std::string objection_now() REQUIRES(mutex_);
   bool try_step(double scale, Gradients gradients, double max_norm, bool object) REQUIRES(mutex_);
   void place_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
-  void place_bucket(const std::vector<std::size_t>& candidates) REQUIRES(mutex_);
+  void place_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
   void start_step() REQUIRES(mutex_);
   void await_in_flight() REQUIRES(mutex_);
