@@ -79,7 +79,13 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
     kPlace,   // before that: there is a gradient of a parameter that is frozen
   };
 
-  // Of GradientOwners. In a thread of autograd, without the GIL:
+  struct Attempt {        // at a shared step
+    double scale = 1.0;   // of the gradients
+    bool add_up = false;  // the ranks' gradients
+    bool object = false;  // instead: this rank wants the ranks to talk first
+  };
+
+  // Hooks and passes. Of GradientOwners, in a thread of autograd, without the GIL:
   void gradient_is_there(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
   void look_for_hooks() { look_for_hooks_.store(true); }  // in the next follow()
@@ -95,23 +101,34 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
   bool call_back_at_the_end() REQUIRES(mutex_);
-
   void follow() REQUIRES(mutex_);
+  void place_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
+  void place_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
+
+  // gradient_synchronization.cc
   void synchronize_own() EXCLUDES(mutex_);
   void synchronize_foreign() EXCLUDES(mutex_);
   int most_of_ranks(int mine, const char* what) REQUIRES(mutex_);
   void reduce_if_any_rank(Gradients mine) REQUIRES(mutex_);
   bool is_reduced(const BucketSlot& slot) const REQUIRES(mutex_);
   Gradients gradients_now() REQUIRES(mutex_);
-  void add_up_once(Bucket& bucket) REQUIRES(mutex_);
-  std::string objection_now() REQUIRES(mutex_);
-  bool try_step(double scale, Gradients gradients, double max_norm, bool object) REQUIRES(mutex_);
-  void place_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
-  void place_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
+  void add_up_once(Bucket& bucket) REQUIRES(mutex_);
   void start_step() REQUIRES(mutex_);
   void await_in_flight() REQUIRES(mutex_);
   void throw_kept_error() REQUIRES(mutex_);
+
+  // shared_step.cc
+  std::string step_or_reason(double gradient_scale, bool reduce, double max_norm,
+                             const std::string& objection) REQUIRES(mutex_);
+  std::vector<std::size_t> note_stepped() REQUIRES(mutex_);
+  bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
+      REQUIRES(mutex_);
+  void take_for_step() REQUIRES(mutex_);
+  void run_on_buckets(const Attempt& attempt, void (Bucket::*submit)(const HostStep::Step&),
+                      bool squares) REQUIRES(mutex_);
+  double clip_coefficient(double max_norm) REQUIRES(mutex_);
+  std::string objection_now() REQUIRES(mutex_);
 
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;

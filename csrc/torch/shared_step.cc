@@ -1,0 +1,211 @@
+// The optimizer's step, which the ranks of the host share.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "torch/error.h"
+#include "torch/gradient_reducer.h"
+#include "torch/optimizer_checks.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+
+void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
+  const MutexLock lock(mutex_);
+  if (rules_.size() <= number) rules_.resize(number + 1);
+  rules_[number] = {.rule = rule,
+                    .words = rule_text(rule),
+                    .words_adding_up = rule_text(rule, " of gradients that are not reduced")};
+}
+
+GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool reduce,
+                                                   double max_norm, const std::string& objection) {
+  if (reduce) synchronize_foreign();
+  const MutexLock lock(mutex_);
+  throw_kept_error();
+  follow();
+  place_unfrozen();
+  StepOutcome outcome;
+  try {
+    outcome.why_not_shared = step_or_reason(gradient_scale, reduce, max_norm, objection);
+  } catch (...) {
+    await_in_flight();
+    start_step();
+    throw;
+  }
+  if (!outcome.why_not_shared.empty()) return outcome;
+  outcome.fresh = note_stepped();
+  start_step();
+  return outcome;
+}
+
+// Why the ranks do not share the step; empty if it is done.
+std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, double max_norm,
+                                            const std::string& objection) {
+  for (bool again = false;; again = true) {
+    for (const auto& bucket : buckets_) {
+      bucket->host_step()->prepare(rules_.at(bucket->rule()).rule);
+    }
+    const Gradients gradients = reduce ? gradients_now() : Gradients::kReduced;
+    const std::string reason = objection.empty() ? objection_now() : objection;
+    const bool object = gradients >= Gradients::kReduce || !reason.empty();
+    try {
+      if (try_step(gradient_scale, gradients, max_norm, object)) return "";
+    } catch (const Exception& problem) {
+      if (problem.error().code != ErrorCode::kMismatch || again) throw;
+      await_in_flight();
+      start_step();
+      if (most_of_ranks(object || gradients != Gradients::kReduced, "objects") == 0) throw;
+    }
+    // A rank objects, and so all have come here: they did not agree, or all object.
+    std::string why = obstacle_of_a_rank(reason, options_.name + "/why", options_.group);
+    if (!why.empty() && options_.share_parameters) {
+      throw Exception({.code = ErrorCode::kInvalidArgument,
+                       .text = "DistributedOptimizer: share_parameters=True needs a shared step, "
+                               "which is not possible any more: " +
+                               why});
+    }
+    reduce_if_any_rank(gradients);
+    if (!why.empty()) return why;
+  }
+}
+
+// The step is done. Gives the positions of those whose state is new.
+std::vector<std::size_t> GradientReducer::note_stepped() {
+  std::vector<std::size_t> fresh;
+  adopts_ = false;
+  for (std::size_t position = 0; position < candidates_.size(); ++position) {
+    Candidate& candidate = candidates_[position];
+    if (!candidate.placed) {
+      adopts_ = adopts_ || candidate.state;
+      continue;
+    }
+    const bool adopted = std::exchange(candidate.state, std::nullopt).has_value();
+    bool first = false;
+    if (candidate.bucket->dense_anywhere(candidate.slot)) {
+      first = candidate.bucket->host_step()->count(candidate.slot);
+      mark_written(candidate.parameter);
+    }
+    if (first || adopted) fresh.push_back(position);
+  }
+  return fresh;
+}
+
+// False where all ranks object: nothing was done. A mismatch throws.
+bool GradientReducer::try_step(double gradient_scale, Gradients gradients, double max_norm,
+                               bool object) {
+  Attempt attempt{
+      .scale = gradient_scale, .add_up = gradients == Gradients::kAddUp, .object = object};
+  if (attempt.add_up && options_.op == ReduceOp::kAverage) {
+    attempt.scale /= static_cast<double>(members_->size());
+  }
+  if (!object) take_for_step();
+  if (max_norm > 0.0) {
+    run_on_buckets(attempt, &Bucket::submit_squares, /*squares=*/true);
+    if (object) {
+      start_step();
+      return false;
+    }
+    attempt.scale *= clip_coefficient(max_norm);
+  }
+  run_on_buckets(attempt, &Bucket::submit_step, /*squares=*/false);
+  if (object) start_step();
+  return !object;
+}
+
+void GradientReducer::take_for_step() {
+  if (adopts_) {
+    for (Candidate& candidate : candidates_) {
+      if (!candidate.placed || !candidate.state) continue;
+      candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
+    }
+  }
+  for (const auto& bucket : buckets_) bucket->take_gradients();
+}
+
+// One operation for each bucket, or this rank's objection to it. Blocking.
+void GradientReducer::run_on_buckets(const Attempt& attempt,
+                                     void (Bucket::*submit)(const HostStep::Step&), bool squares) {
+  std::vector<Handle> handles;
+  for (const auto& bucket : buckets_) {
+    const auto& [rule, words, words_adding_up] = rules_.at(bucket->rule());
+    if (attempt.object) {
+      bucket->submit_objection(squares);
+    } else {
+      (*bucket.*submit)({.rule = rule,
+                         .words = attempt.add_up ? words_adding_up : words,
+                         .gradient_scale = attempt.scale,
+                         .reduced = !attempt.add_up});
+    }
+    bucket->append_handles(handles);
+  }
+  check(engine_->wait(handles));
+}
+
+// The squares are there: the norm, and what clips it to `max_norm`.
+double GradientReducer::clip_coefficient(double max_norm) {
+  double squares = 0.0;
+  for (const auto& bucket : buckets_) {
+    squares += bucket->host_step()->sum_of_squares();
+    bucket->retire();
+  }
+  norm_ = std::sqrt(squares);
+  // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
+  const double coefficient = max_norm / (norm_ + 1e-6);
+  return coefficient > 1.0 ? 1.0 : coefficient;
+}
+
+// What stands against a shared step now, as the rest of a sentence.
+std::string GradientReducer::objection_now() {
+  if (foreign_ > 0) {
+    const auto it = std::find_if(candidates_.begin(), candidates_.end(),
+                                 [](const Candidate& candidate) { return candidate.foreign; });
+    if (it != candidates_.end()) return "another optimizer has parameter '" + it->name + "' too";
+  }
+  for (const auto& bucket : buckets_) {
+    const auto why = bucket->host_step()->obstacle(rules_.at(bucket->rule()).rule);
+    if (why) return *why;
+  }
+  return "";
+}
+
+double GradientReducer::norm() {
+  const MutexLock lock(mutex_);
+  return norm_;
+}
+
+HostStep::State GradientReducer::state(std::size_t position, bool copies) {
+  const MutexLock lock(mutex_);
+  const Candidate& candidate = candidates_.at(position);
+  HostStep::State state;
+  if (candidate.state) {
+    state = *candidate.state;
+  } else if (candidate.placed && candidate.bucket->host_step()) {
+    state = candidate.bucket->host_step()->state(candidate.slot);
+  }
+  if (copies) {
+    for (auto& [name, value] : state) value = value.clone();
+  }
+  return state;
+}
+
+void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
+  const MutexLock lock(mutex_);
+  Candidate& candidate = candidates_.at(position);
+  if (candidate.placed && candidate.bucket->host_step()->prepared()) {
+    candidate.bucket->host_step()->adopt(candidate.slot, state);
+  } else {
+    candidate.state = std::move(state);
+    adopts_ = true;
+  }
+}
+
+void GradientReducer::end_shared_step() {
+  const MutexLock lock(mutex_);
+  shared_step_ = false;
+  for (const auto& bucket : buckets_) bucket->end_shared_step();
+  for (Candidate& candidate : candidates_) candidate.state.reset();
+}
+
+}  // namespace ciranda
