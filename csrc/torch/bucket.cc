@@ -95,7 +95,8 @@ Bucket::Bucket(std::shared_ptr<Engine> engine, const ReducerOptions& options, Co
       reduction_(std::move(contents.reduction)),
       rule_(contents.rule),
       missing_(contents.members.size()),
-      dtype_(contents.members.front().parameter.scalar_type()) {
+      dtype_(contents.members.front().parameter.scalar_type()),
+      counters_(dtype_, contents.members.size()) {
   for (Member& member : contents.members) {
     slots_.push_back({.parameter = std::move(member.parameter),
                       .accumulator = std::move(member.accumulator),
@@ -124,61 +125,73 @@ void Bucket::share_step() {
 
 // Fresh memory for the gradients and counters; tensors in the old one keep it alive.
 void Bucket::lay_out() {
-  const DType dtype = dtype_of(dtype_, reduction_.name);
-  const std::size_t element_bytes = dtype_bytes(dtype);
-  RequestSpec spec;
-  if (device_) {  // the counters alone
-    spec.name = reduction_.name + "/used";
-    spec.group = reduction_.group;
-  } else {
-    spec = reduction_;
-    if (dtype != DType::kFloat32) spec.wire_dtype.reset();
-  }
-  spec.in_arena = true;
-  spec.backend = engine_->operations().cpu;  // of the arena
+  const std::size_t element_bytes = c10::elementSize(dtype_);
   std::int64_t gradients = 0;
   for (BucketSlot& slot : slots_) {
     slot.begin = gradients;
     if (!slot.by_rows) gradients += padded(slot.parameter.numel(), element_bytes);
-    spec.tensors.push_back(
-        {dtype, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
   }
-  counters_begin_ = device_ ? 0 : gradients;
-  elements_ = counters_begin_ + padded(2 * static_cast<std::int64_t>(slots_.size()), element_bytes);
-  if (device_) spec.tensors = {{dtype, {elements_}}};
-  spec.arena_bytes = static_cast<std::uint64_t>(elements_) * element_bytes;
-  spec_ = std::make_shared<const RequestSpec>(std::move(spec));
+  const std::int64_t counters_begin = device_ ? 0 : gradients;
+  elements_ = counters_begin + padded(counters_.elements(), element_bytes);
+  spec_ = std::make_shared<const RequestSpec>(arena_spec());
 
   arena_ = unwrap(engine_->allocate_arena(static_cast<std::size_t>(elements_) * element_bytes));
   std::memset(arena_.data, 0, arena_.bytes);  // it may have been another bucket's
-  memory_ = at::from_blob(
-      arena_.data, {elements_}, [lease = arena_.lease](void*) {},
-      at::TensorOptions().dtype(dtype_));
-  const at::Tensor memory = device_ ? device_->lay_out(gradients, dtype_) : memory_;
-  for (BucketSlot& slot : slots_) {
-    if (slot.by_rows) {
-      slot.memory.reset();
-      slot.data = nullptr;
-      slot.place.reset();
-      continue;
+  counters_.move_to(arena_.data, counters_begin);
+  const at::Tensor memory = device_
+                                ? device_->lay_out(gradients, dtype_)
+                                : at::from_blob(
+                                      arena_.data, {elements_}, [lease = arena_.lease](void*) {},
+                                      at::TensorOptions().dtype(dtype_));
+  for (BucketSlot& slot : slots_) give_memory(slot, memory);
+}
+
+// Of what is in the arena: the gradients and their counters, or on a GPU the counters alone.
+RequestSpec Bucket::arena_spec() const {
+  const DType dtype = dtype_of(dtype_, reduction_.name);
+  RequestSpec spec;
+  if (device_) {
+    spec.name = reduction_.name + "/used";
+    spec.group = reduction_.group;
+    spec.tensors = {{dtype, {elements_}}};
+  } else {
+    spec = reduction_;
+    if (dtype != DType::kFloat32) spec.wire_dtype.reset();
+    for (const BucketSlot& slot : slots_) {
+      spec.tensors.push_back(
+          {dtype, slot.by_rows ? std::vector<std::int64_t>{0} : slot.parameter.sizes().vec()});
     }
-    const std::vector<std::int64_t> strides = gradient_strides(slot.parameter);
-    if (device_) {  // memory of torch's own allocator, which looks for its blocks by their storage
-      slot.memory = at::empty({0}, memory.options());
-      slot.memory.set_(memory.storage(), slot.begin, slot.parameter.sizes(), strides);
-    } else {
-      slot.memory = at::from_blob(
-          data_of(memory) + static_cast<std::size_t>(slot.begin) * element_bytes,
-          slot.parameter.sizes(), strides, [memory](void*) {}, memory.options());
-    }
-    slot.data = !device_ && slot.memory.is_contiguous() ? data_of(slot.memory) : nullptr;
-    if (slot.place && slot.place->bytes() != slot.memory.nbytes()) slot.place.reset();
-    if (slot.place) {
-      slot.place->move_to(slot.memory);
-    } else if (slot.memory.nbytes() >= kPlaceBytesMin) {
-      slot.place = std::make_unique<GradientPlace>(slot.memory, slot.parameter,
-                                                   device_ ? nullptr : slot.accumulator.get());
-    }
+  }
+  spec.in_arena = true;
+  spec.arena_bytes = static_cast<std::uint64_t>(elements_) * dtype_bytes(dtype);
+  spec.backend = engine_->operations().cpu;  // of the arena
+  return spec;
+}
+
+// The slot's part of what the gradients lie in.
+void Bucket::give_memory(BucketSlot& slot, const at::Tensor& memory) {
+  if (slot.by_rows) {
+    slot.memory.reset();
+    slot.data = nullptr;
+    slot.place.reset();
+    return;
+  }
+  const std::vector<std::int64_t> strides = gradient_strides(slot.parameter);
+  if (device_) {  // memory of torch's own allocator, which looks for its blocks by their storage
+    slot.memory = at::empty({0}, memory.options());
+    slot.memory.set_(memory.storage(), slot.begin, slot.parameter.sizes(), strides);
+  } else {
+    slot.memory = at::from_blob(
+        data_of(memory) + static_cast<std::size_t>(slot.begin) * c10::elementSize(dtype_),
+        slot.parameter.sizes(), strides, [memory](void*) {}, memory.options());
+  }
+  slot.data = !device_ && slot.memory.is_contiguous() ? data_of(slot.memory) : nullptr;
+  if (slot.place && slot.place->bytes() != slot.memory.nbytes()) slot.place.reset();
+  if (slot.place) {
+    slot.place->move_to(slot.memory);
+  } else if (slot.memory.nbytes() >= kPlaceBytesMin) {
+    slot.place = std::make_unique<GradientPlace>(slot.memory, slot.parameter,
+                                                 device_ ? nullptr : slot.accumulator.get());
   }
 }
 
@@ -333,7 +346,7 @@ void Bucket::submit_step(const HostStep::Step& step) {
        [this, update = host_step_->work(step, used_anywhere())](
            std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
          update(begin, bytes, arena);
-         join_counters(begin, begin + bytes, arena);
+         counters_.join(begin, begin + bytes, arena);
        });
 }
 
@@ -359,9 +372,7 @@ void Bucket::take_gradients() {
 
 HostStep::Used Bucket::used_anywhere() const {
   return [this](std::size_t slot, std::span<std::byte* const> arena) {
-    return std::any_of(arena.begin(), arena.end(), [&](std::byte* memory) {
-      return __atomic_load_n(memory + exponent_offset(slot), __ATOMIC_RELAXED) != std::byte{0};
-    });
+    return counters_.dense_in(arena, slot);
   };
 }
 
@@ -387,30 +398,6 @@ void Bucket::send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submi
   submission.work = std::move(work);
   handle_ = unwrap(engine_->submit(std::move(submission)));
   checked_ = spec;
-}
-
-// Where in a bucket a counter lies, in bytes.
-std::size_t Bucket::counter_offset(std::size_t index) const {
-  return (static_cast<std::size_t>(counters_begin_) + index) * element_bytes();
-}
-
-// The last byte of it: that of its exponent, zero only for a zero.
-std::size_t Bucket::exponent_offset(std::size_t index) const {
-  return counter_offset(index + 1) - 1;
-}
-
-// A chunk's part of the counters: each becomes non-zero everywhere if it is so anywhere. Other
-// ranks may look at it at the same time, and find the same before and after.
-void Bucket::join_counters(std::uint64_t begin, std::uint64_t end,
-                           std::span<std::byte* const> arena) const {
-  for (std::size_t i = 2 * slots_.size(); i-- > 0;) {
-    const std::size_t at = exponent_offset(i);
-    if (at < begin) break;
-    if (at >= end) continue;
-    std::byte any{0};
-    for (std::byte* memory : arena) any |= __atomic_load_n(memory + at, __ATOMIC_RELAXED);
-    for (std::byte* memory : arena) __atomic_store_n(memory + at, any, __ATOMIC_RELAXED);
-  }
 }
 
 void Bucket::publish() {
@@ -470,52 +457,7 @@ void Bucket::open_places(bool open) {
 
 void Bucket::write_counters() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    set_counter(i, slots_[i].used && !slots_[i].sparse);
-    set_counter(slots_.size() + i, slots_[i].sparse);
-  }
-}
-
-// Counters are numbers of the bucket's dtype: only "is it zero" is asked of them, which survives
-// averaging and rounding.
-void Bucket::set_counter(std::size_t index, bool value) {
-  std::byte* place = data_of(memory_) + counter_offset(index);
-  switch (dtype_) {
-    case c10::ScalarType::Float: {
-      const float one = value ? 1.0F : 0.0F;
-      std::memcpy(place, &one, sizeof one);
-      break;
-    }
-    case c10::ScalarType::Double: {
-      const double one = value ? 1.0 : 0.0;
-      std::memcpy(place, &one, sizeof one);
-      break;
-    }
-    default: {  // the halves
-      const std::uint16_t bits = dtype_ == c10::ScalarType::Half ? 0x3c00 : 0x3f80;
-      const std::uint16_t one = value ? bits : 0;
-      std::memcpy(place, &one, sizeof one);
-    }
-  }
-}
-
-double Bucket::counter(std::size_t index) const {
-  const std::byte* place = data_of(memory_) + counter_offset(index);
-  switch (dtype_) {
-    case c10::ScalarType::Float: {
-      float value = 0;
-      std::memcpy(&value, place, sizeof value);
-      return static_cast<double>(value);
-    }
-    case c10::ScalarType::Double: {
-      double value = 0;
-      std::memcpy(&value, place, sizeof value);
-      return value;
-    }
-    default: {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, place, sizeof bits);
-      return bits == 0 ? 0.0 : 1.0;
-    }
+    counters_.write(i, slots_[i].used && !slots_[i].sparse, slots_[i].sparse);
   }
 }
 

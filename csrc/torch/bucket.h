@@ -16,6 +16,7 @@
 #include "torch/host_step.h"
 #include "torch/reducer_options.h"
 #include "torch/tensor_stamp.h"
+#include "torch/used_counters.h"
 
 namespace ciranda {
 
@@ -50,9 +51,7 @@ struct alignas(64) BucketSlot {
 // Gradients that are reduced together, one behind the other in the arena of the host. A large
 // p.grad lies there itself, so that nothing is packed or unpacked; a small one, and one whose
 // memory belongs to the user in any way, is copied in and the result copied back into it. Behind
-// the gradients lie two counters for each slot, which are reduced with them: how many ranks had a
-// dense gradient in this step, and how many a sparse one. Sparse gradients stay in p.grad and are
-// the reducer's work.
+// the gradients lie their UsedCounters. Sparse gradients stay in p.grad, see reduce_sparse().
 //
 // Gradients of parameters on a GPU lie there, see DeviceGradients. Their counters stay in the arena
 // and are reduced by themselves: what the host decides by them does not wait for the GPU.
@@ -132,8 +131,8 @@ class Bucket {
 
   // After publish(): whether any rank had a dense, a sparse gradient for the slot; the same answer
   // on every rank.
-  bool dense_anywhere(std::size_t index) const { return counter(index) > 0; }
-  bool sparse_anywhere(std::size_t index) const { return counter(slots_.size() + index) > 0; }
+  bool dense_anywhere(std::size_t index) const { return counters_.dense_anywhere(index); }
+  bool sparse_anywhere(std::size_t index) const { return counters_.sparse_anywhere(index); }
   // Takes the memory of slots whose gradient was sparse and nowhere dense out of the bucket.
   void move_sparse_out();
   // Bytes of arena memory.
@@ -145,19 +144,14 @@ class Bucket {
 
  private:
   void lay_out();
+  RequestSpec arena_spec() const;
+  void give_memory(BucketSlot& slot, const at::Tensor& memory);
   void move_away();
   void put_in(BucketSlot& slot);
   void copy_in(const BucketSlot& slot);
   static bool is_taken(const BucketSlot& slot);
   void open_places(bool open);
-  double counter(std::size_t index) const;
-  void set_counter(std::size_t index, bool value);
   void write_counters();
-  std::size_t element_bytes() const { return c10::elementSize(dtype_); }
-  std::size_t counter_offset(std::size_t index) const;
-  std::size_t exponent_offset(std::size_t index) const;
-  void join_counters(std::uint64_t begin, std::uint64_t end,
-                     std::span<std::byte* const> arena) const;
   HostStep::Used used_anywhere() const;
   std::shared_ptr<const RequestSpec> step_spec(std::shared_ptr<const RequestSpec>& latest,
                                                const char* suffix, const std::string& words) const;
@@ -168,14 +162,13 @@ class Bucket {
   const RequestSpec reduction_;
   const std::size_t rule_;
   std::vector<BucketSlot> slots_;
-  std::size_t missing_ = 0;          // slots not ready
-  c10::ScalarType dtype_;            // of the gradients
-  std::int64_t elements_ = 0;        // in the arena: gradients, padding and counters
-  std::int64_t counters_begin_ = 0;  // element at which the counters start
+  std::size_t missing_ = 0;  // slots not ready
+  c10::ScalarType dtype_;    // of the gradients
+  UsedCounters counters_;
+  std::int64_t elements_ = 0;  // in the arena: gradients, padding and counters
   std::uint64_t moved_bytes_ = 0;
   bool strays_ = false;
   ArenaBuffer arena_;
-  at::Tensor memory_;                        // the arena, as elements_ of dtype_
   std::unique_ptr<DeviceGradients> device_;  // null on the CPU
   Handle handle_;
   std::shared_ptr<const RequestSpec> spec_;
