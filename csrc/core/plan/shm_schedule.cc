@@ -13,27 +13,22 @@ std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
 }
 
-// Enough rounds that copying, reducing and draining overlap between the ranks, but none so small
-// that the flags cost more than the data.
-std::uint64_t pipelined_round_bytes(std::uint64_t payload, std::uint64_t slot_bytes) {
-  constexpr std::uint64_t kRoundsWanted = 4;
-  constexpr std::uint64_t kRoundBytesMin = 65536;
-  const std::uint64_t wanted = divide_up(payload, kRoundsWanted * kUnit) * kUnit;
-  return std::min(std::max(wanted, kRoundBytesMin), slot_bytes / kUnit * kUnit);
-}
-
 }  // namespace
 
 StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
     : shape_(std::move(shape)) {
   const auto ranks = static_cast<std::uint64_t>(shape_.ranks);
   CIRANDA_ASSERT(ranks >= 1 && slot_bytes >= kUnit * ranks);
+  // Whole slots, also where that is a single round: more of them would overlap the ranks' work, but
+  // what one core has just written comes slowly out of its first cache into another's, and slices
+  // that do not fit there have left it.
+  const std::uint64_t whole_slot = slot_bytes / kUnit * kUnit;
   std::uint64_t longest = 0;
   switch (shape_.kind) {
     case OpKind::kAllreduce:
     case OpKind::kBroadcast:
       longest = shape_.payload_bytes;
-      round_bytes_ = pipelined_round_bytes(longest, slot_bytes);
+      round_bytes_ = whole_slot;
       break;
     case OpKind::kReducescatter:
       CIRANDA_ASSERT(shape_.offsets.size() == ranks + 1);
@@ -46,7 +41,7 @@ StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
     case OpKind::kAllgather:
     case OpKind::kAlltoall:
       for (Rank r = 0; r < shape_.ranks; ++r) longest = std::max(longest, sent_bytes(r));
-      round_bytes_ = pipelined_round_bytes(longest, slot_bytes);
+      round_bytes_ = whole_slot;
       break;
     default:
       break;  // no data
