@@ -16,15 +16,22 @@ void PeerBells::ring_all() const {
   // See Doorbell::announce(): the change is published before the sleepers are looked at.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto ranks = static_cast<Rank>(doorbells_.size());
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    if (rank == self_) continue;
-    yield_point();
-    RankFlags& flags = control_.flags(rank);
-    flags.waiters.wake_sleepers();
-    if (flags.background_listens.load(std::memory_order_relaxed) != 0 &&
-        flags.background_listens.exchange(0) != 0) {
-      wake_background(rank);
-    }
+  for (Rank rank = 0; rank < ranks; ++rank) ring(rank);
+}
+
+void PeerBells::ring_those(std::span<const Rank> ranks) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as above
+  for (const Rank rank : ranks) ring(rank);
+}
+
+void PeerBells::ring(Rank rank) const {
+  if (rank == self_) return;
+  yield_point();
+  RankFlags& flags = control_.flags(rank);
+  flags.waiters.wake_sleepers();
+  if (flags.background_listens.load(std::memory_order_relaxed) != 0 &&
+      flags.background_listens.exchange(0) != 0) {
+    wake_background(rank);
   }
 }
 

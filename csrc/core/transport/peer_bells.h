@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/transport/control_block.h"
@@ -16,6 +17,8 @@ class PeerBells {
 
   // Wakes every peer's sleeping waiters, and the background threads that listen for news.
   void ring_all() const;
+  // The same for some local ranks: nobody else waits for what changed.
+  void ring_those(std::span<const Rank> ranks) const;
   // Wakes `rank`'s background thread unless one of its threads drives anyway: something waits for
   // an action of that rank.
   void call_on(Rank rank) const;
@@ -25,6 +28,7 @@ class PeerBells {
   void ring_alarm() const;
 
  private:
+  void ring(Rank rank) const;
   void wake_background(Rank rank) const;
 
   ControlBlock control_;

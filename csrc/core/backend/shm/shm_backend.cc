@@ -242,7 +242,7 @@ bool ShmBackend::all_reached(std::atomic<std::uint64_t> GroupFlags::*counter,
 
 void ShmBackend::publish(std::atomic<std::uint64_t> GroupFlags::*counter, std::uint64_t value) {
   (region_.flags(self_).*counter).store(value, std::memory_order_release);
-  bells_.ring_all();
+  bells_.ring_those(locals_);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ void ShmBackend::finish_chunk(const Claimed& op) {
     counted = chunks_counted(word, op.operation, op.chunks) + 1;
   } while (!done.compare_exchange_weak(word, (op.operation << ClaimWord::kChunkBits) | counted,
                                        std::memory_order_acq_rel));
-  if (counted == op.chunks) bells_.ring_all();
+  if (counted == op.chunks) bells_.ring_those(locals_);
 }
 
 }  // namespace ciranda
