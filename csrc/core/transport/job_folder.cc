@@ -63,11 +63,17 @@ Status check_folder(const std::string& folder) {
 JobFolder::JobFolder(std::string folder, std::string job_id)
     : folder_(std::move(folder)), job_id_(std::move(job_id)) {}
 
-JobFolder::~JobFolder() {
+void JobFolder::stop_listening() {
   if (bound_) {
     ::unlink(address_.sun_path);
     if (made_) ::rmdir(folder_.c_str());
   }
+  bound_ = false;
+  listener_.reset();
+}
+
+JobFolder::~JobFolder() {
+  stop_listening();
   // Closing would not do: a process forked meanwhile holds the same lock.
   if (claim_.valid()) ::flock(claim_.get(), LOCK_UN);
 }

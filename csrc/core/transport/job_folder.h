@@ -24,6 +24,8 @@ class JobFolder {
   // Once: listens for `callers`.
   Status listen(int callers);
   int listener() const { return listener_.get(); }
+  // Nobody can connect from here on; who comes for the next meeting waits for the next listener.
+  void stop_listening();
 
  private:
   Status claim();

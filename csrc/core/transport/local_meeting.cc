@@ -103,6 +103,9 @@ class Leader {
     mesh_.peers[0].doorbell = std::move(doorbell).value();
     mesh_.peers[0].pid = ::getpid();
     Status met = meet_everybody();
+    // Before anybody has an answer: who is through sooner than rank 0, and joins the next World at
+    // once, must not be taken in here and dropped.
+    folder_.stop_listening();
     if (met) met = different_;
     if (!met) {
       for (const LocalMesh::Peer& peer : mesh_.peers) {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -82,6 +83,25 @@ TEST_F(LocalMeetingTest, EveryRankReachesEveryOtherAndNothingIsLeftBehind) {
   }
   by_rank(0).control.data()[100] = std::byte{9};
   EXPECT_EQ(by_rank(3).control.data()[100], std::byte{9});
+}
+
+// Or it would call there for the next World, and be dropped when rank 0 is through: with so many
+// ranks, rank 0 still introduces the last ones to each other.
+TEST_F(LocalMeetingTest, WhoIsThroughFindsNoListenerAnyMore) {
+  constexpr int kRanks = 64;
+  const std::string socket = folder_ + "/local";
+  std::atomic<int> found{0};
+  std::vector<std::thread> threads;
+  for (Rank number = 0; number < kRanks; ++number) {
+    threads.emplace_back([&, number] {
+      UnixJoin join = rank(number, kRanks);
+      join.folder = folder_;
+      EXPECT_TRUE(join_unix(join).ok());
+      if (::access(socket.c_str(), F_OK) == 0) ++found;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found, 0);
 }
 
 TEST_F(LocalMeetingTest, ARankThatComesTwiceIsNamedToEveryRank) {

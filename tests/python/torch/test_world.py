@@ -115,6 +115,17 @@ def test_init_and_shutdown_twice(size: int) -> None:
     values_of(run_ranks(init_and_shutdown_twice, size))
 
 
+def worlds_without_a_pause() -> int:
+    for _ in range(60):
+        hvd.init()
+        hvd.shutdown()
+    return hvd.size() if hvd.is_initialized() else 0
+
+
+def test_worlds_follow_each_other_without_a_pause() -> None:
+    assert values_of(run_ranks(worlds_without_a_pause, 4)) == [0] * 4
+
+
 def resources() -> list[int]:
     memory = Path("/proc/self/status").read_text()
     return [
