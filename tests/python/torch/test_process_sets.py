@@ -8,7 +8,9 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -383,9 +385,16 @@ REFUSED = {
 }
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder in which a socket can be: the path of one has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="ciranda-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("folder", ["of the job", "by default"])
-def test_init_of_a_part_makes_a_job_of_it(folder: str, tmp_path: Path) -> None:
-    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+def test_init_of_a_part_makes_a_job_of_it(folder: str, short_path: Path) -> None:
+    env = {"XDG_RUNTIME_DIR": str(short_path)}
     if folder == "by default":
         env |= {"CIRANDA_JOB_DIR": "", "CIRANDA_JOB_ID": f"{os.getpid()}"}
     comms = [*ACCEPTED, *REFUSED.values()]
@@ -396,7 +405,7 @@ def test_init_of_a_part_makes_a_job_of_it(folder: str, tmp_path: Path) -> None:
             assert members == (mine or EVERYONE)
         for beginning, text in zip(REFUSED, found[len(ACCEPTED) :], strict=True):
             assert text.startswith(f"{beginning}; give every rank a list that it is in")
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 def part_of_several_hosts() -> str:
