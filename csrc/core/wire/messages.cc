@@ -1,5 +1,7 @@
 #include "core/wire/messages.h"
 
+#include <algorithm>
+
 #include "core/base/assert.h"
 #include "core/wire/codec.h"
 #include "core/wire/request_check.h"
@@ -372,9 +374,10 @@ std::string to_string(const TensorSpec& spec) {
 }
 
 std::int64_t element_count(const Shape& shape) {
+  // At once: a peer may say dimensions before it whose product has no 63 bits.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t count = 1;
   for (const std::int64_t dim : shape) {
-    if (dim == 0) return 0;
     if (dim != kAnyRows) count *= dim;
   }
   return count;

@@ -240,6 +240,7 @@ TEST(ElementCount, OfEveryKindOfShape) {
   EXPECT_EQ(element_count({}), 1);
   EXPECT_EQ(element_count({3, 4}), 12);
   EXPECT_EQ(element_count({3, 0, 4}), 0);
+  EXPECT_EQ(element_count({std::int64_t{1} << 40, std::int64_t{1} << 40, 0}), 0);
   EXPECT_EQ(element_count({kAnyRows, 4}), 4);
 }
 
