@@ -24,6 +24,13 @@ struct Buffer {
 
 using Buffers = InlineVector<Buffer, 2>;
 
+// Of the inputs, side by side.
+inline std::uint64_t bytes_of(const Buffers& buffers) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
+  return bytes;
+}
+
 using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent>& finished)>;
 
 // A FusedOp with this rank's memory: what a backend runs.

@@ -18,12 +18,6 @@ namespace {
 // What moves fewer takes less time than reading the clock, and counts as waiting.
 constexpr std::uint64_t kTimedBytesMin = 16384;
 
-std::uint64_t bytes_of(const Execution& execution) {
-  std::uint64_t bytes = execution.arena_bytes;
-  for (const Buffer& buffer : execution.buffers) bytes += buffer.in_bytes;
-  return bytes;
-}
-
 }  // namespace
 
 Dispatcher::Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExchange& frames,
@@ -220,7 +214,7 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
                                              *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
   }
-  running.timed = bytes_of(execution) >= kTimedBytesMin;
+  running.timed = execution.arena_bytes + bytes_of(execution.buffers) >= kTimedBytesMin;
   const Status possible = without_joined(what, *responses[what.members.front().response].spec);
   execution.done = [this, index = keep(std::move(running))](
                        const Status& status, const std::shared_ptr<DeviceEvent>& finished) {

@@ -20,12 +20,6 @@ namespace {
 // ------------------------------------------------------------------------------------------------
 // One operation, as calls of Gloo's; they block
 
-std::uint64_t bytes_of(const Buffers& buffers) {
-  std::uint64_t bytes = 0;
-  for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
-  return bytes;
-}
-
 // Of `count` parts that begin at `offsets` and follow one another.
 std::vector<std::uint64_t> lengths(const std::uint64_t* offsets, std::size_t count) {
   std::vector<std::uint64_t> bytes(count);

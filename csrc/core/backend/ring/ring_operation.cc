@@ -26,12 +26,6 @@ void copy_out(const std::byte* from, const Buffers& buffers) {
 
 }  // namespace
 
-std::uint64_t bytes_of(const Buffers& buffers) {
-  std::uint64_t bytes = 0;
-  for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
-  return bytes;
-}
-
 RingMembers::RingMembers(const Group& group, Rank rank, const std::vector<Rank>& local_ranks)
     : ranks(group.ranks), flat(flat_hosts(group.size())), self(group.index_of(rank)) {
   for (const std::vector<Rank>& host : group.hosts) {

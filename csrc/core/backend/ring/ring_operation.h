@@ -11,9 +11,6 @@
 
 namespace ciranda {
 
-// Of the inputs, side by side.
-std::uint64_t bytes_of(const Buffers& buffers);
-
 // How far this rank is with one channel of an operation.
 struct RingChannel {
   int index = 0;
