@@ -44,6 +44,11 @@ def is_open_mpi() -> bool:
     return "Open MPI" in version.stdout
 
 
+needs_open_mpi = pytest.mark.skipif(
+    not is_open_mpi(), reason="Open MPI's mpirun is not installed (openmpi-bin)"
+)
+
+
 class Starters:
     """Runs RANK with a command in front, and looks at what the ranks found."""
 
@@ -98,7 +103,7 @@ def test_torchrun_starts_two_ranks(starters: Starters) -> None:
     assert found == two_ranks_of("torchrun")
 
 
-@pytest.mark.skipif(not is_open_mpi(), reason="Open MPI's mpirun is not installed (openmpi-bin)")
+@needs_open_mpi
 def test_mpirun_starts_two_ranks(starters: Starters) -> None:
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     assert starters.run(*mpirun, sys.executable) == two_ranks_of("mpirun")
@@ -130,7 +135,7 @@ for comm in comms:
 """
 
 
-@pytest.mark.skipif(not is_open_mpi(), reason="Open MPI's mpirun is not installed (openmpi-bin)")
+@needs_open_mpi
 def test_the_job_is_an_mpi_communicator(starters: Starters) -> None:
     pytest.importorskip("mpi4py")
     starters.script.write_text(SPLIT)
