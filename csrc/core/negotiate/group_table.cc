@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/wire/pair.h"
 
 namespace ciranda {
 namespace {
@@ -46,6 +47,17 @@ std::shared_ptr<const Group> GroupTable::find(GroupId id) const {
   return at != groups_.end() && (*at)->id == id ? *at : nullptr;
 }
 
+std::shared_ptr<const Group> GroupTable::find_or_pair(GroupId id) {
+  if (!is_pair(id)) return find(id);
+  const Pair pair = pair_of(id);
+  if (!is_in_world(pair, world()->size())) return nullptr;
+  std::shared_ptr<const Group>& group = pairs_[id];
+  if (group == nullptr) {
+    group = make_group(id, {std::min(pair.from, pair.to), std::max(pair.from, pair.to)}, hosts_);
+  }
+  return group;
+}
+
 std::shared_ptr<const Group> GroupTable::of_ranks(const std::vector<Rank>& ranks) const {
   const auto at = std::find_if(groups_.begin(), groups_.end(),
                                [&](const auto& group) { return group->ranks == ranks; });
@@ -53,7 +65,7 @@ std::shared_ptr<const Group> GroupTable::of_ranks(const std::vector<Rank>& ranks
 }
 
 bool GroupTable::full() const {
-  return groups_.size() > kGroupsMax || next_id_ == kWorldGroup;
+  return groups_.size() > kGroupsMax || next_id_ == kFirstPair;
 }
 
 std::shared_ptr<const Group> GroupTable::add(const std::vector<Rank>& ranks) {

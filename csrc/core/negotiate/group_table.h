@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -16,8 +17,10 @@ class GroupTable {
   GroupTable(int size, Hosts hosts);
 
   const std::shared_ptr<const Group>& world() const { return groups_.front(); }
-  // nullptr if there is none. O(log groups).
+  // nullptr if there is none, or it is a pair. O(log groups).
   std::shared_ptr<const Group> find(GroupId id) const;
+  // Also of a pair (wire/pair.h), which is there from the first time on that it is asked for.
+  std::shared_ptr<const Group> find_or_pair(GroupId id);
   // The one with exactly these ranks; nullptr if there is none.
   std::shared_ptr<const Group> of_ranks(const std::vector<Rank>& ranks) const;
   // kGroupsMax exist besides the World, or the numbers are used up.
@@ -31,7 +34,8 @@ class GroupTable {
  private:
   const Hosts hosts_;
   std::vector<std::shared_ptr<const Group>> groups_;  // by number; the World is the first
-  GroupId next_id_ = kWorldGroup + 1;                 // kWorldGroup again: all were handed out
+  GroupId next_id_ = kWorldGroup + 1;                 // kFirstPair: all were handed out
+  std::map<GroupId, std::shared_ptr<const Group>> pairs_;
 };
 
 }  // namespace ciranda

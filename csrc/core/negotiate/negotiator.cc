@@ -123,7 +123,7 @@ Status Negotiator::Impl::handle_new(Rank from, Request& request, std::uint64_t t
   const auto spec = std::make_shared<const RequestSpec>(*std::move(request.spec));
   // There is one join at a time, whatever its ranks have counted.
   const std::uint32_t occurrence = spec->kind == OpKind::kJoin ? 0 : request.occurrence;
-  const std::shared_ptr<const Group> group = groups_.find(spec->group);
+  const std::shared_ptr<const Group> group = groups_.find_or_pair(spec->group);
   if (group == nullptr) {
     fail_one(from, spec, nullptr, occurrence, std::move(request.contribution),
              {.code = ErrorCode::kInvalidArgument,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/wire/pair.h"
 
 namespace ciranda {
 namespace {
@@ -173,8 +174,10 @@ std::string op_label(const RequestSpec& spec, std::uint32_t occurrence) {
   if (is_membership(spec.kind)) return text;
   text += spec.name.empty() ? std::string(" without a name") : " '" + spec.name + "'";
   if (spec.name.empty() || occurrence > 0) text += " (call " + std::to_string(occurrence) + ")";
-  if (spec.group != kWorldGroup) text += " of process set " + std::to_string(spec.group);
-  return text;
+  if (spec.group == kWorldGroup) return text;
+  if (!is_pair(spec.group)) return text + " of process set " + std::to_string(spec.group);
+  const auto [from, to] = pair_of(spec.group);
+  return text + " from rank " + std::to_string(from) + " to rank " + std::to_string(to);
 }
 
 std::string mismatch_text(const PendingOp& op) {

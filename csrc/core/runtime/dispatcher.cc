@@ -11,6 +11,7 @@
 #include "core/runtime/execution.h"
 #include "core/runtime/joined.h"
 #include "core/runtime/submitted_exchange.h"
+#include "core/wire/pair.h"
 
 namespace ciranda {
 namespace {
@@ -190,6 +191,9 @@ Status Dispatcher::change_groups(const Response& response, Submission* submissio
 }
 
 Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
+  if (is_pair(op.group->id)) {
+    CIRANDA_TRY(backends_.add_pair(responses[op.members.front().response]));
+  }
   Execution execution{.op = std::move(op), .number = planned_};
   execution.op.root = execution.op.group->index_of(execution.op.root);
   const FusedOp& what = execution.op;
@@ -340,6 +344,7 @@ std::vector<PendingOperation> Dispatcher::pending() const {
     operation.name = submission.spec->name;
     for (const StalledOp& stalled : waiting) {
       if (stalled.spec->kind == operation.kind && stalled.spec->name == operation.name &&
+          stalled.spec->group == submission.spec->group &&
           stalled.occurrence == submission.occurrence) {
         operation.missing = stalled.missing;
       }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/wire/pair.h"
 #include "core/wire/request_check.h"
 
 namespace ciranda {
@@ -94,10 +95,15 @@ Result<Handle> Engine::submit(Submission&& submission) {
       !status) {
     return about(status.error(), *submission.spec);
   }
-  CIRANDA_TRY(check_group(*submission.spec));
+  CIRANDA_TRY(rank_.groups.check_member(rank(), *submission.spec));
   if (!submission.is_checked) {
     CIRANDA_TRY(
         check_limits(*submission.spec, {.rows = submission.rows, .digest = submission.digest}));
+  }
+  if (is_pair(submission.spec->group)) {
+    const auto region = GroupBackends::provide_region_of_pair(rank_, submission.spec->group);
+    if (!region) return about(region.error(), *submission.spec);
+    submission.arena = region.value();
   }
   Handle handle = std::make_shared<Operation>();
   submission.handle = handle;
@@ -106,18 +112,6 @@ Result<Handle> Engine::submit(Submission&& submission) {
   seat_.publish();  // at once, so that the peers can begin
   if (rank_.options.overlap) rank_.bells.wake_own_background();
   return handle;
-}
-
-Status Engine::check_group(const RequestSpec& spec) const {
-  if (spec.group == kWorldGroup) return {};
-  const std::shared_ptr<const Group> group = rank_.groups.find(spec.group);
-  if (group && group->contains(rank())) return {};
-  const std::string set = "process set " + std::to_string(spec.group);
-  const Error why = {.code = ErrorCode::kInvalidArgument,
-                     .text = group ? "rank " + std::to_string(rank()) + " is no member of " + set +
-                                         "; only its members call it"
-                                   : "there is no " + set + " (any more)"};
-  return about(why, spec);
 }
 
 Result<std::shared_ptr<const Group>> Engine::add_group(std::vector<Rank> ranks) {

@@ -85,7 +85,6 @@ class Engine {
   Status start_background();
 
   Status usable() const;
-  Status check_group(const RequestSpec& spec) const;
   Result<Handle> agree(Submission&& submission);
   void drive_until_done(std::span<const Handle> handles);
   // Warns of what keeps this rank waiting, or, when its time is over, ends the job.

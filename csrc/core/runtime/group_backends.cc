@@ -9,6 +9,7 @@
 #include "core/backend/shm/shm_backend.h"
 #include "core/base/assert.h"
 #include "core/transport/group_region.h"
+#include "core/wire/pair.h"
 
 namespace ciranda {
 namespace {
@@ -64,13 +65,37 @@ Result<ArenaBuffer> GroupBackends::provide_region(RankContext& rank,
   return buffer;
 }
 
+Result<ArenaRef> GroupBackends::provide_region_of_pair(RankContext& rank, GroupId pair) {
+  const MutexLock lock(rank.pair_regions_mutex);
+  const auto [at, is_new] = rank.pair_regions.try_emplace(pair);
+  if (is_new) {
+    const auto [from, to] = pair_of(pair);
+    auto region = provide_region(rank, {std::min(from, to), std::max(from, to)});
+    if (!region) {
+      rank.pair_regions.erase(at);
+      return region.error();
+    }
+    at->second = std::move(region).value();
+  }
+  return at->second.ref;
+}
+
 Status GroupBackends::add(const Response& response, std::shared_ptr<void> lease) {
-  const std::shared_ptr<const Group>& group = response.changed;
-  if (!group->contains(rank_.rank())) return {};
+  if (!response.changed->contains(rank_.rank())) return {};
+  return add_member_of(response.changed, response, std::move(lease));
+}
+
+Status GroupBackends::add_pair(const Response& response) {
+  if (others_.contains(response.group->id)) return {};
+  return add_member_of(response.group, response, nullptr);
+}
+
+Status GroupBackends::add_member_of(const std::shared_ptr<const Group>& group,
+                                    const Response& response, std::shared_ptr<void> lease) {
   std::vector<Rank> locals = locals_among(group->ranks, rank_);
   const Rank owner = locals.front();
   const Contribution* provided = contribution_of(response, rank_.global(owner));
-  CIRANDA_ASSERT(provided != nullptr);  // all ranks contribute to it
+  CIRANDA_ASSERT(provided != nullptr);  // all members contribute to it
   const auto place = peers_.resolve(owner, provided->arena, region_bytes(locals));
   if (!place) return place.error();
   if (owner != rank_.mesh.self) lease = rank_.segments.lease(owner, provided->arena);

@@ -31,9 +31,15 @@ class GroupBackends {
   Status add(const Response& response, std::shared_ptr<void> lease);
   void remove(GroupId id);
 
+  // A pair exists from its first operation on, which is agreed.
+  Status add_pair(const Response& response);
+
   // Memory for the group of those ranks on this host, if this rank is the one that provides it: its
   // first member there. Thread-safe.
   static Result<ArenaBuffer> provide_region(RankContext& rank, const std::vector<Rank>& members);
+  // The same for a pair, kept for the World's life. Contributions of this rank to its operations
+  // name it.
+  static Result<ArenaRef> provide_region_of_pair(RankContext& rank, GroupId pair);
 
   void start(Execution&& execution);
   bool advance();
@@ -63,6 +69,9 @@ class GroupBackends {
     fn(world_);
     for (const auto& [id, other] : others_) fn(other->backends);
   }
+  // `response` has the contribution of who provides its region.
+  Status add_member_of(const std::shared_ptr<const Group>& group, const Response& response,
+                       std::shared_ptr<void> lease);
   void drop_removed();
 
   RankContext& rank_;

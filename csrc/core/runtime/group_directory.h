@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/base/result.h"
 #include "core/negotiate/group.h"
+#include "core/wire/messages.h"
 
 namespace ciranda {
 
@@ -21,6 +23,8 @@ class GroupDirectory {
     const auto found = others_.find(id);
     return found == others_.end() ? nullptr : found->second;
   }
+  // Whether rank `self` may submit that: its group exists, and has it.
+  Status check_member(Rank self, const RequestSpec& spec) const EXCLUDES(mutex_);
   void add(std::shared_ptr<const Group> group) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     const GroupId id = group->id;

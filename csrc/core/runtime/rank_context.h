@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/negotiate/group_table.h"
 #include "core/runtime/engine_options.h"
 #include "core/runtime/group_directory.h"
@@ -62,6 +64,8 @@ struct RankContext {
   const PeerBells bells;
   GroupDirectory groups;
   SegmentTable segments;
+  Mutex pair_regions_mutex;
+  std::map<GroupId, ArenaBuffer> pair_regions GUARDED_BY(pair_regions_mutex);  // that this provides
   SubmissionQueue queue;
   SocketSet sockets;                   // on which the background thread sleeps
   std::unique_ptr<Timeline> timeline;  // null: none

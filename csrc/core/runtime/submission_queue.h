@@ -29,7 +29,7 @@ struct Submission {
   bool is_checked = false;         // submit() has taken this very spec before; without rows
   std::vector<std::int64_t> rows;  // see Contribution
   std::optional<Digest> digest;    // the same
-  ArenaRef arena;                  // in_arena; kAddGroup: the region of its members on this host
+  ArenaRef arena;                  // the same
   std::shared_ptr<void> lease;     // kAddGroup: keeps that, where this rank provides it
   decltype(Execution::work) work;  // in_arena; see Execution
   DeviceWork device;               // where the tensors are memory of a device

@@ -69,7 +69,8 @@ struct Contribution {
   std::uint32_t token = 0;              // the submitter's own number for it, returned untouched
   std::vector<std::int64_t> rows = {};  // allgather: rows of each tensor; what runs as
                                         // alltoall: rows to send to each rank (splits)
-  ArenaRef arena = {};                  // in_arena requests only
+  // in_arena: where the data lies; kAddGroup, of a pair: memory for the members on this host.
+  ArenaRef arena = {};
   // Of this rank's bytes, where who gets them parses them: frames are sealed on their way, payload
   // is not. Only where there are rows.
   std::optional<Digest> digest = {};

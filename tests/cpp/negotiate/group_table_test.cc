@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/wire/pair.h"
+
 namespace ciranda {
 namespace {
 
@@ -46,6 +48,37 @@ TEST(GroupTable, GivesNoNumberTwice) {
   table.remove(first);
   EXPECT_EQ(table.find(second), nullptr);
   EXPECT_EQ(table.add({0})->id, second + 1);
+}
+
+TEST(GroupTable, HasEveryPairOfTwoRanks) {
+  GroupTable table(3, {{0, 2}, {1}});
+  const GroupId id = pair_id({.from = 2, .to = 0});
+  EXPECT_EQ(table.find(id), nullptr);
+  const auto pair = table.find_or_pair(id);
+  ASSERT_NE(pair, nullptr);
+  EXPECT_EQ(pair->id, id);
+  EXPECT_EQ(pair->ranks, (std::vector<Rank>{0, 2}));
+  EXPECT_EQ(pair->hosts, (Hosts{{0, 2}, {}}));
+  EXPECT_EQ(table.find_or_pair(id), pair);
+  EXPECT_NE(table.find_or_pair(pair_id({.from = 0, .to = 2})), pair);  // the other way
+  EXPECT_EQ(table.find_or_pair(pair_id({.from = 1, .to = 1})), nullptr);
+  EXPECT_EQ(table.find_or_pair(pair_id({.from = 0, .to = 3})), nullptr);
+  EXPECT_EQ(table.find_or_pair(kWorldGroup), table.world());
+  // It is no process set: that of the same ranks can be made, and removed.
+  EXPECT_EQ(table.of_ranks({0, 2}), nullptr);
+  table.remove(table.add({0, 2})->id);
+  EXPECT_EQ(table.find_or_pair(id), pair);
+}
+
+TEST(Pair, IsReadFromItsNumber) {
+  for (const Pair pair : {Pair{0, 1}, Pair{kRanksMax - 1, 0}, Pair{7, kRanksMax - 1}}) {
+    const GroupId id = pair_id(pair);
+    EXPECT_TRUE(is_pair(id));
+    EXPECT_EQ(pair_of(id).from, pair.from);
+    EXPECT_EQ(pair_of(id).to, pair.to);
+  }
+  EXPECT_FALSE(is_pair(kWorldGroup));
+  EXPECT_FALSE(is_in_world(pair_of(UINT32_MAX), 3));
 }
 
 TEST(GroupTableDeathTest, KeepsTheWorld) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/runtime/group_backends.h"
+#include "core/wire/pair.h"
 #include "required.h"
 #include "runtime/world.h"
 
@@ -256,6 +257,106 @@ TEST(Groups, ARankThatLeavesEndsItsGroupsAndNoOther) {
     }
     EXPECT_TRUE(reduce_over(engine, without, tensor).ok());
     EXPECT_EQ(tensor.front(), 2.0f);
+  });
+}
+
+// -------------------------------------------------------------------------------------------
+// Pairs
+
+Result<Handle> pass(Engine& engine, Pair pair, std::vector<float>& tensor,
+                    const std::string& name = "") {
+  return engine.submit(in_place<float>(OpKind::kBroadcast, {&tensor},
+                                       {.name = name, .group = pair_id(pair), .root = pair.from}));
+}
+
+// Each rank sends to all others and receives from them, at a time, and again.
+TEST(Pairs, WorkWithoutAgreementInBothDirections) {
+  World world(3);
+  world.run([](Engine& engine) {
+    for (const std::size_t count : {0u, 1u, 5u, 4097u, 700'001u}) {
+      std::vector<Handle> handles;
+      std::vector<std::vector<float>> tensors(9);
+      for (Rank from = 0; from < 3; ++from) {
+        for (Rank to = 0; to < 3; ++to) {
+          if (from == to || (from != engine.rank() && to != engine.rank())) continue;
+          auto& tensor = tensors[static_cast<std::size_t>(3 * from + to)];
+          const auto sent = static_cast<float>(10 * from + to);
+          tensor.assign(count, from == engine.rank() ? sent : -1.0F);
+          auto handle = pass(engine, {.from = from, .to = to}, tensor);
+          ASSERT_TRUE(handle.ok()) << handle.error().text;
+          handles.push_back(std::move(handle).value());
+        }
+      }
+      ASSERT_TRUE(engine.wait(handles).ok());
+      for (Rank from = 0; from < 3; ++from) {
+        if (from == engine.rank()) continue;
+        const auto sent = static_cast<float>(10 * from + engine.rank());
+        EXPECT_EQ(tensors[static_cast<std::size_t>(3 * from + engine.rank())],
+                  std::vector<float>(count, sent));
+      }
+    }
+  });
+}
+
+TEST(Pairs, KeepTheOrderOfWhatWasSent) {
+  World world(2);
+  world.run([](Engine& engine) {
+    std::vector<std::vector<float>> tensors(20, std::vector<float>(100));
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (engine.rank() == 1) tensors[i].assign(100, static_cast<float>(i));
+      handles.push_back(pass(engine, {.from = 1, .to = 0}, tensors[i]).value());
+    }
+    ASSERT_TRUE(engine.wait(handles).ok());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_EQ(tensors[i].back(), static_cast<float>(i));
+    }
+  });
+}
+
+TEST(Pairs, AreForTheirTwoRanksAlone) {
+  World world(3);
+  world.run([](Engine& engine) {
+    std::vector<float> tensor(3, 1.0F);
+    const Pair others = {.from = (engine.rank() + 1) % 3, .to = (engine.rank() + 2) % 3};
+    const auto foreign = pass(engine, others, tensor);
+    ASSERT_FALSE(foreign.ok());
+    EXPECT_NE(foreign.error().text.find("cannot send a message from rank"), std::string::npos)
+        << foreign.error().text;
+    EXPECT_FALSE(pass(engine, {.from = engine.rank(), .to = 3}, tensor).ok());
+    EXPECT_FALSE(pass(engine, {.from = engine.rank(), .to = engine.rank()}, tensor).ok());
+    EXPECT_FALSE(engine.remove_group(pair_id({.from = 0, .to = 1})).ok());
+  });
+}
+
+TEST(Pairs, ADisagreementConcernsItsTwoRanksAlone) {
+  World world(3);
+  world.run([](Engine& engine) {
+    if (engine.rank() < 2) {
+      std::vector<float> tensor(engine.rank() == 0 ? 3 : 4);
+      const Status status =
+          engine.wait(pass(engine, {.from = 0, .to = 1}, tensor, "activations").value());
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+      EXPECT_NE(status.error().text.find("'activations' from rank 0 to rank 1: shapes differ"),
+                std::string::npos)
+          << status.error().text;
+    }
+    std::vector<float> ones(5, 1.0F);
+    ASSERT_TRUE(engine.wait(allreduce(engine, ones).value()).ok());
+    EXPECT_EQ(ones.front(), 3.0F);
+  });
+}
+
+TEST(Pairs, ARankThatLeavesEndsItsMessages) {
+  World world(3);
+  world.run([](Engine& engine) {
+    if (engine.rank() == 2) return engine.shutdown();
+    std::vector<float> tensor(3, 1.0F);
+    const Pair with = {.from = 2, .to = engine.rank()};
+    EXPECT_FALSE(engine.wait(pass(engine, with, tensor).value()).ok());
+    const Pair without = {.from = 0, .to = 1};
+    EXPECT_TRUE(engine.wait(pass(engine, without, tensor).value()).ok());
   });
 }
 
