@@ -85,6 +85,10 @@ void bind_collectives(py::module_& module) {
       },
       py::arg("input"), py::arg("output"), py::arg("root"), py::arg("name"), py::arg("op"),
       py::arg("prescale"), py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released());
+  module.def("send_async", &send_async, py::arg("tensor"), py::arg("dst"), py::arg("name"),
+             Released());
+  module.def("recv_async", &recv_async, py::arg("tensor"), py::arg("src"), py::arg("name"),
+             Released());
   module.def("barrier_async", &barrier_async, py::arg("name"), py::arg("process_set") = kWorldGroup,
              Released());
   module.def("add_process_set", &add_group, py::arg("ranks"), Released(),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/runtime/submission_queue.h"
+#include "core/wire/pair.h"
 #include "torch/default_world.h"
 #include "torch/device_stream.h"
 #include "torch/error.h"
@@ -82,6 +83,13 @@ std::string describe(OpKind kind, const std::string& name) {
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw Exception({.code = ErrorCode::kInvalidArgument, .text = what + ": " + why});
+}
+
+void check_rank(const char* argument, Rank rank, const std::string& what) {
+  const int size = default_world()->place().size;
+  if (rank >= 0 && rank < size) return;
+  refuse(what, argument + (" " + std::to_string(rank)) + " is not a rank; ranks are 0 to " +
+                   std::to_string(size - 1));
 }
 
 RequestSpec make_spec(OpKind kind, const std::string& name, GroupId group) {
@@ -350,11 +358,7 @@ void allreduce(const at::Tensor& input, const at::Tensor& output, const ReduceOp
 HandleId broadcast_async(std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
                          const std::string& name, GroupId group) {
   const std::string what = describe(OpKind::kBroadcast, name);
-  const int size = default_world()->place().size;
-  if (root < 0 || root >= size) {
-    refuse(what, "root_rank " + std::to_string(root) + " is not a rank; ranks are 0 to " +
-                     std::to_string(size - 1));
-  }
+  check_rank("root_rank", root, what);
   return start_elementwise(make_rooted_spec(OpKind::kBroadcast, name, root, group),
                            std::move(inputs), std::move(outputs), what);
 }
@@ -470,6 +474,29 @@ HandleId reduce_async(const at::Tensor& input, const at::Tensor& output, Rank ro
   const at::Tensor own = resolved(input);
   return start_elementwise(std::move(spec), {own}, {is_root ? output : own},
                            describe(OpKind::kReduce, options.name), /*writes=*/is_root);
+}
+
+namespace {
+
+HandleId start_message(bool sends, const at::Tensor& tensor, Rank other, const std::string& name) {
+  const std::string what = (sends ? "send" : "recv") + (name.empty() ? "" : " '" + name + "'");
+  const Rank self = default_world()->place().rank;
+  check_rank(sends ? "dst" : "src", other, what);
+  if (other == self) refuse(what, "rank " + std::to_string(other) + " is this rank itself");
+  const Pair pair = {.from = sends ? self : other, .to = sends ? other : self};
+  const at::Tensor own = sends ? resolved(tensor) : tensor;
+  return start_elementwise(make_rooted_spec(OpKind::kSend, name, pair.from, pair_id(pair)), {own},
+                           {own}, what, /*writes=*/!sends);
+}
+
+}  // namespace
+
+HandleId send_async(const at::Tensor& input, Rank to, const std::string& name) {
+  return start_message(/*sends=*/true, input, to, name);
+}
+
+HandleId recv_async(const at::Tensor& output, Rank from, const std::string& name) {
+  return start_message(/*sends=*/false, output, from, name);
 }
 
 HandleId barrier_async(const std::string& name, GroupId group) {

@@ -81,6 +81,10 @@ HandleId reducescatter_async(std::vector<at::Tensor> inputs, const ReduceOptions
 // inputs, and their outputs are not looked at.
 HandleId reduce_async(const at::Tensor& input, const at::Tensor& output, Rank root,
                       const ReduceOptions& options);
+// A tensor to rank `to`, and in its recv_async() `output` gets it: the n-th one way, or the one of
+// that name. Both are done once it is there; dtypes and shapes must be the same.
+HandleId send_async(const at::Tensor& input, Rank to, const std::string& name);
+HandleId recv_async(const at::Tensor& output, Rank from, const std::string& name);
 HandleId barrier_async(const std::string& name, GroupId group = kWorldGroup);
 
 // The group of that number; throws kInvalidArgument, beginning with `what`, where there is none

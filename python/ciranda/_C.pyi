@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'Reducer', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'Reducer', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -304,6 +304,8 @@ def poll(handle: typing.SupportsInt | typing.SupportsIndex) -> bool:
     ...
 def rank() -> int:
     ...
+def recv_async(tensor: torch.Tensor, src: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
+    ...
 def reduce_async(input: torch.Tensor, output: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def reducescatter_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
@@ -315,6 +317,8 @@ def remove_process_set(process_set: typing.SupportsInt | typing.SupportsIndex) -
 def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], obstacle: str = '', process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     ...
 def scatter_async(input: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    ...
+def send_async(tensor: torch.Tensor, dst: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
 def shutdown() -> None:
     """

@@ -22,8 +22,9 @@ enum class OpKind : std::uint8_t {
   kGather = 9,
   kScatter = 10,
   kReduce = 11,
+  kSend = 12,  // of a pair: both ranks submit it, the root sends
 };
-inline constexpr int kOpKindCount = 12;
+inline constexpr int kOpKindCount = 13;
 
 // How many tensors an operation has.
 enum class TensorCount : std::uint8_t { kNone, kOne, kMany };
@@ -95,6 +96,12 @@ inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
      .has_root = true,
      .reduces = true,
      .runs_as = OpKind::kReducescatter},
+    {.kind = OpKind::kSend,
+     .name = "send",
+     .tensors = TensorCount::kOne,
+     .has_root = true,
+     .fuses = true,
+     .runs_as = OpKind::kBroadcast},
 }};
 
 constexpr const OpKindFacts& facts_of(OpKind kind) {

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/wire/pair.h"
+
 namespace ciranda {
 namespace {
 
@@ -153,6 +155,10 @@ Status check_root(const RequestSpec& spec) {
   if (spec.root >= kRanksMax)
     return refused(ErrorCode::kLimit, spec,
                    beyond("root rank", static_cast<std::uint64_t>(spec.root), kRanksMax - 1));
+  if (spec.kind != OpKind::kSend) return {};
+  if (!is_pair(spec.group) || pair_of(spec.group).from != spec.root)
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   "its group is not the pair of who sends and who receives it");
   return {};
 }
 

@@ -6,8 +6,8 @@ then. Every rank calls with the same name, shape, dtype and op, in any order; a 
 MismatchError on every rank. Each kind has names of its own; without a name, the n-th unnamed call
 of a kind on every rank belong together. Tensors: dense, contiguous (or a lazily conjugated or
 negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/64, bfloat16,
-int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather, scatter)
-any dtype. Thread-safe; the GIL is released while blocked.
+int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather, scatter,
+send) any dtype. Thread-safe; the GIL is released while blocked.
 
 The blocking forms that give new tensors are differentiable, but for gather, scatter and reduce.
 What is written in place counts as written for autograd too, parameters with `requires_grad`
@@ -649,6 +649,42 @@ def reduce_(
     """reduce() in place on the root; the others' tensors stay as they are. Returns `tensor`."""
     factors = (prescale_factor, postscale_factor)
     return synchronize(reduce_async_(tensor, root_rank, name, op, process_set, *factors))  # type: ignore[no-any-return]
+
+
+# --- send and recv -----------------------------------------------------------------------------
+
+
+def _nothing(_outputs: list[torch.Tensor], _rows: list[int]) -> None:
+    return None
+
+
+def send_async(tensor: torch.Tensor, dst: int, name: str | None = None) -> int:
+    """Starts send()."""
+    return _keep(_C.send_async(tensor, dst, name or ""), _nothing)
+
+
+def send(tensor: torch.Tensor, dst: int, name: str | None = None) -> None:
+    """Sends the tensor to rank `dst`; returns when it has received it.
+
+    The n-th send without a name from one rank to another is the n-th that this one receives
+    without a name; `name` takes the place of torch.distributed's tag. Nobody else takes part. Where
+    ranks send to each other at the same time, one of them must use send_async() or recv_async().
+    Not differentiable.
+    """
+    synchronize(send_async(tensor, dst, name))
+
+
+def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> int:
+    """Starts recv()."""
+    return _keep(_C.recv_async(tensor, src, name or ""), _first)
+
+
+def recv(tensor: torch.Tensor, src: int, name: str | None = None) -> torch.Tensor:
+    """Receives into `tensor`, which it returns, what rank `src` sends.
+
+    Dtype and shape must be those of the tensor that is sent: else both ranks get a MismatchError.
+    """
+    return synchronize(recv_async(tensor, src, name))  # type: ignore[no-any-return]
 
 
 # --- reducescatter and barrier -----------------------------------------------------------------

@@ -168,6 +168,7 @@ TEST(Fusion, TellsBackendsWhatAKindRunsAs) {
   EXPECT_EQ(seen(OpKind::kGather, kAnyRows), OpKind::kAlltoall);
   EXPECT_EQ(seen(OpKind::kScatter, kAnyRows), OpKind::kAlltoall);
   EXPECT_EQ(seen(OpKind::kReduce, 3), OpKind::kReducescatter);
+  EXPECT_EQ(seen(OpKind::kSend, 3), OpKind::kBroadcast);
 }
 
 TEST(Fusion, LeavesArenaTensorsToTheirOwnRequest) {

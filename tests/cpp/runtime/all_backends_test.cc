@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "core/wire/pair.h"
 #include "kernels/oracle.h"
 #include "required.h"
 #include "runtime/hosts.h"
@@ -400,6 +401,40 @@ TEST_P(AllBackends, ReduceGivesTheRootAllAndLeavesTheOthersAlone) {
             ASSERT_EQ(kept[0], input);
           }
         }
+      }
+    }
+  });
+}
+
+// Each rank sends to all others and receives from them at a time.
+TEST_P(AllBackends, MessagesBetweenAllRanks) {
+  World world = make();
+  world.run([](Engine& engine) {
+    for (const DType dtype : kMoved) {
+      for (const std::size_t count : kCounts) {
+        const auto message = [&](Pair pair) {
+          return Tensor(dtype, count,
+                        [&](std::size_t i) { return value_of(pair.from, i + pair.to); });
+        };
+        std::vector<std::pair<Pair, std::vector<Tensor>>> messages;
+        for (Rank other = 0; other < engine.size(); ++other) {
+          if (other == engine.rank()) continue;
+          const Pair out = {.from = engine.rank(), .to = other};
+          messages.emplace_back(out, std::vector{message(out)});
+          messages.emplace_back(Pair{.from = other, .to = engine.rank()},
+                                std::vector{Tensor(dtype, count)});
+        }
+        std::vector<Handle> handles;
+        for (auto& [pair, tensors] : messages) {
+          RequestSpec wanted = spec(OpKind::kSend, "t");
+          wanted.group = pair_id(pair);
+          wanted.root = pair.from;
+          auto handle = engine.submit(elementwise(wanted, tensors, tensors));
+          ASSERT_TRUE(handle.ok()) << handle.error().text;
+          handles.push_back(std::move(handle).value());
+        }
+        ASSERT_TRUE(engine.wait(handles).ok());
+        for (const auto& [pair, tensors] : messages) ASSERT_EQ(tensors[0], message(pair));
       }
     }
   });

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/wire/pair.h"
 #include "core/wire/request_check.h"
 
 namespace ciranda {
@@ -85,6 +86,8 @@ class Maker {
       spec.postscale = 1.0 / static_cast<double>(1 + below(7));
     }
     if (facts_of(spec.kind).has_root) spec.root = static_cast<Rank>(below(kRanksMax));
+    if (spec.kind == OpKind::kSend)
+      spec.group = pair_id({.from = spec.root, .to = static_cast<Rank>(below(kRanksMax))});
     spec.in_arena = spec.kind == OpKind::kAllreduce && below(2) == 0;
     if (spec.in_arena && below(2) == 0) spec.rule = std::string(below(kRuleBytesMax + 1), 'r');
     if (spec.kind == OpKind::kBarrier) return spec;

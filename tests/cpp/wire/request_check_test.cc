@@ -8,6 +8,8 @@
 #include <limits>
 #include <string>
 
+#include "core/wire/pair.h"
+
 namespace ciranda {
 namespace {
 
@@ -81,6 +83,20 @@ TEST(Limits, RefuseASpecThatContradictsItself) {
                        .root = 0,
                        .tensors = {plain}}));
   EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
+}
+
+TEST(Limits, RefuseAMessageOfOthersThanItsPair) {
+  const auto send = [](GroupId group, Rank root) {
+    return RequestSpec{
+        .name = "x", .kind = OpKind::kSend, .group = group, .root = root, .tensors = {{}}};
+  };
+  const GroupId pair = pair_id({.from = 2, .to = 0});
+  EXPECT_TRUE(check_spec(send(pair, 2)).ok());
+  for (const RequestSpec& spec : {send(pair, 0), send(pair, 1), send(kWorldGroup, 2), send(7, 2)}) {
+    const Status status = check_spec(spec);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  }
 }
 
 TEST(Limits, RefuseAChangeOfMembershipThatIsMoreThanThat) {

@@ -8,6 +8,7 @@
 #include "backend/nccl/mock_nccl.h"
 #include "core/backend/nccl/nccl_backend.h"
 #include "core/kernels/reduce.h"
+#include "core/wire/pair.h"
 #include "runtime/world.h"
 
 namespace ciranda::testing {
@@ -77,8 +78,8 @@ class NcclEngine : public ::testing::Test {
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(dtype_bytes(work.spec.tensors[0].dtype));
     const OpKind kind = work.spec.kind;
-    const bool fixed =
-        kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReduce;
+    const bool fixed = kind == OpKind::kAllreduce || kind == OpKind::kBroadcast ||
+                       kind == OpKind::kReduce || kind == OpKind::kSend;
     Submission submission;
     for (std::size_t i = 0; i < count; ++i) {
       submission.inputs.push_back(work.in_place ? outputs[i].data() : inputs[i].data());
@@ -239,6 +240,19 @@ TEST_F(NcclEngine, OneRankGathersScattersAndReduces) {
                     .in_place = in_place};
       });
     }
+  }
+}
+
+TEST_F(NcclEngine, OneRankSendsToAnother) {
+  World two = world(2);
+  for (const std::int64_t rows : {300, 1, 0}) {
+    expect_like_native(two, [&](int rank) {
+      Work work{.spec = spec(OpKind::kSend, DType::kFloat32, {rows}),
+                .inputs = {numbers(DType::kFloat32, static_cast<std::size_t>(rows), rank)},
+                .in_place = true};
+      work.spec.group = pair_id({.from = 1, .to = 0});
+      return work;
+    });
   }
 }
 
