@@ -47,6 +47,15 @@ class InlineVector {
     if (size_ == kInline + 1) std::copy_n(many_.begin(), kInline, few_.begin());
     --size_;
   }
+  void assign(const T* from, std::size_t count) {
+    resize(count);
+    std::copy_n(from, count, data());
+  }
+  // What is in it afterwards is not defined.
+  void resize(std::size_t count) {
+    size_ = count;
+    if (count > kInline) many_.resize(count);
+  }
   void clear() {
     size_ = 0;
     many_.clear();

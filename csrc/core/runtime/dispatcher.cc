@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/plan/fusion.h"
 #include "core/runtime/execution.h"
+#include "core/runtime/inline_data.h"
 #include "core/runtime/joined.h"
 #include "core/runtime/submitted_exchange.h"
 #include "core/wire/pair.h"
@@ -112,6 +113,10 @@ void Dispatcher::request(std::uint32_t token, bool in_full) {
                           .rows = submission.rows,
                           .arena = submission.arena,
                           .digest = submission.digest};
+  if (rank_.one_host() && may_travel_inline(*submission.spec)) {
+    request.contribution.inline_data.assign(submission.inputs.front(),
+                                            tensor_bytes(submission.spec->tensors.front()));
+  }
   frames_.add(std::move(request));
 }
 
@@ -217,6 +222,11 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
                          : add_member_memory(response, member.tensor, self, what.group->size(),
                                              *submission, execution));
     if (tokens.empty() || tokens.back() != token) tokens.push_back(token);
+  }
+  if (came_inline(what, responses)) {
+    reduce_inline(what, responses, execution.buffers);
+    for (const std::uint32_t token : tokens) part_done(token, {}, nullptr);
+    return {};
   }
   running.timed = execution.arena_bytes + bytes_of(execution.buffers) >= kTimedBytesMin;
   const Status possible = without_joined(what, *responses[what.members.front().response].spec);

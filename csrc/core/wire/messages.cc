@@ -16,7 +16,8 @@ constexpr std::uint8_t kHasOccurrence = 2;
 constexpr std::uint8_t kHasArena = 4;
 constexpr std::uint8_t kHasRows = 8;
 constexpr std::uint8_t kHasDigest = 16;
-constexpr std::uint8_t kFlagsMax = 31;
+constexpr std::uint8_t kHasInlineData = 32;
+constexpr std::uint8_t kFlagsMax = 63;
 
 constexpr std::size_t kRequestBytesMin = 3;    // flags, cache id, token
 constexpr std::size_t kReadyBytesMin = 3;      // cache id, occurrence, number of contributions
@@ -30,6 +31,7 @@ std::uint8_t flags_of(const Request& request) {
   if (request.contribution.arena != ArenaRef{}) flags |= kHasArena;
   if (!request.contribution.rows.empty()) flags |= kHasRows;
   if (request.contribution.digest) flags |= kHasDigest;
+  if (!request.contribution.inline_data.empty()) flags |= kHasInlineData;
   return flags;
 }
 
@@ -80,6 +82,7 @@ std::size_t contribution_bytes(const Contribution& contribution) {
   for (const std::int64_t rows : contribution.rows)
     bytes += varint_bytes(static_cast<std::uint64_t>(rows));
   if (contribution.digest) bytes += sizeof(Digest);
+  if (!contribution.inline_data.empty()) bytes += 1 + contribution.inline_data.size();
   return bytes;
 }
 
@@ -127,6 +130,11 @@ void write_request(Writer& out, const Request& request) {
   if ((flags & kHasArena) != 0) {
     out.varint(own.arena.segment);
     out.varint(own.arena.offset);
+  }
+  if ((flags & kHasInlineData) != 0) {
+    CIRANDA_ASSERT(own.inline_data.size() <= kInlineBytesMax);
+    out.u8(static_cast<std::uint8_t>(own.inline_data.size()));
+    out.bytes({own.inline_data.begin(), own.inline_data.end()});
   }
   if ((flags & kHasRows) == 0) return;
   if (own.digest) out.bytes(*own.digest);
@@ -190,6 +198,13 @@ void read_arena(Reader& in, ArenaRef& arena) {
   arena.segment = static_cast<std::uint32_t>(in.varint("request.segment", UINT32_MAX));
   arena.offset = in.varint("request.offset", UINT64_MAX);
   if (arena == ArenaRef{}) in.fail("request.offset", "is zero, which is sent by leaving it out");
+}
+
+void read_inline_data(Reader& in, InlineVector<std::byte, 16>& data) {
+  const std::size_t bytes = in.u8("request.inline_data", kInlineBytesMax);
+  if (bytes == 0) in.fail("request.inline_data", "is empty, which is sent by leaving it out");
+  data.resize(bytes);
+  in.bytes("request.inline_data", {data.data(), data.size()});
 }
 
 void read_rows(Reader& in, std::vector<std::int64_t>& rows) {
@@ -265,6 +280,8 @@ void read_request(Reader& in, Request& request) {
   own.token = static_cast<std::uint32_t>(in.varint("request.token", UINT32_MAX));
   own.arena = {};
   if ((flags & kHasArena) != 0) read_arena(in, own.arena);
+  own.inline_data.clear();
+  if ((flags & kHasInlineData) != 0) read_inline_data(in, own.inline_data);
   own.digest.reset();
   if ((flags & kHasDigest) != 0) {
     if ((flags & kHasRows) == 0) in.fail("request.flags", "have a digest and no rows");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/dtype.h"
+#include "core/base/inline_vector.h"
 #include "core/base/result.h"
 #include "core/base/secret.h"
 #include "core/wire/op_kind.h"
@@ -74,6 +75,8 @@ struct Contribution {
   // Of this rank's bytes, where who gets them parses them: frames are sealed on their way, payload
   // is not. Only where there are rows.
   std::optional<Digest> digest = {};
+  // The tensor itself, where it has few bytes; at most kInlineBytesMax. Empty: it lies elsewhere.
+  InlineVector<std::byte, 16> inline_data = {};
   bool operator==(const Contribution&) const = default;
 };
 

@@ -69,6 +69,7 @@ inline constexpr std::size_t kRuleBytesMax = 256;  // an update rule in words
 inline constexpr std::size_t kDimsMax = 16;        // torch's own practical bound is lower
 inline constexpr std::size_t kTensorsPerRequestMax = 4096;  // of one grouped operation
 inline constexpr std::size_t kRequestsPerFrameMax = 4096;
+inline constexpr std::size_t kInlineBytesMax = 64;  // of a tensor that travels in its request
 inline constexpr std::size_t kFrameBytesMax = std::size_t{256} * 1024;  // one append to the log
 inline constexpr std::size_t kFrameHeaderBytes = 5;  // kind, host, the number of requests
 inline constexpr std::size_t kSealedPayloadBytesMax = std::size_t{1} << 20;  // one sealed frame

@@ -67,6 +67,8 @@ class Maker {
         request.contribution.rows.push_back(static_cast<std::int64_t>(wide() % kTensorBytesMax));
     if (!request.contribution.rows.empty() && below(2) == 0)
       request.contribution.digest.emplace().fill(static_cast<std::byte>(wide()));
+    for (std::uint64_t n = below(2) == 0 ? below(kInlineBytesMax + 1) : 0; n > 0; --n)
+      request.contribution.inline_data.push_back(static_cast<std::byte>(wide()));
     return request;
   }
 

@@ -4,17 +4,11 @@
 #include <array>
 #include <utility>
 
+#include "core/backend/reduce_args.h"
 #include "core/base/assert.h"
-#include "core/kernels/reduce.h"
 
 namespace ciranda {
 namespace {
-
-kernels::ReduceArgs reduce_args(const FusedOp& op, int ranks) {
-  const double divisor = op.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
-  return {
-      .dtype = op.dtype, .op = op.op, .prescale = op.prescale, .postscale = op.postscale / divisor};
-}
 
 // Calls fn(member, offset within the member, offset from `begin`, bytes) for the members that
 // payload bytes [begin, begin + bytes) lie in. `starts` holds each member's first byte.

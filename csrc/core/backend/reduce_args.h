@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/kernels/reduce.h"
+#include "core/plan/fusion.h"
+
+namespace ciranda {
+
+// How the kernels reduce what the operation is, over that many ranks.
+inline kernels::ReduceArgs reduce_args(const FusedOp& op, int ranks) {
+  const double divisor = op.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
+  return {
+      .dtype = op.dtype, .op = op.op, .prescale = op.prescale, .postscale = op.postscale / divisor};
+}
+
+}  // namespace ciranda
