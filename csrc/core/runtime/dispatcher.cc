@@ -103,10 +103,17 @@ bool Dispatcher::may_ask_for(const Submission& submission) const {
          negotiator_.in_flight(rank_.rank()) == unanswered_;
 }
 
+CacheId Dispatcher::number_of(const std::shared_ptr<const RequestSpec>& spec) {
+  if (last_asked_.number == kNoCacheId || last_asked_.spec != spec) {
+    last_asked_ = {.spec = spec, .number = negotiator_.known(*spec)};
+  }
+  return last_asked_.number;
+}
+
 void Dispatcher::request(std::uint32_t token, bool in_full) {
   const Submission& submission = *table_.find(token);
   Request request;
-  request.cache_id = in_full ? kNoCacheId : negotiator_.known(*submission.spec);
+  request.cache_id = in_full ? kNoCacheId : number_of(submission.spec);
   if (request.cache_id == kNoCacheId) request.spec = *submission.spec;
   request.occurrence = submission.occurrence;
   request.contribution = {.token = token,
@@ -154,6 +161,7 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
 
 Status Dispatcher::note_agreement(const Response& response) {
   if (response.verdict == Response::Verdict::kResubmit) {
+    last_asked_ = {};  // its number may be the one that means nothing any more
     const bool own = response.resubmit_rank == rank_.rank();
     if (own && table_.find(response.resubmit_token) != nullptr) {
       request(response.resubmit_token, /*in_full=*/true);

@@ -64,6 +64,8 @@ class Dispatcher {
   bool may_ask_for(const Submission& submission) const;
   // Asks for an operation of the table; `in_full`: not by its number.
   void request(std::uint32_t token, bool in_full);
+  // As the negotiator knows it.
+  CacheId number_of(const std::shared_ptr<const RequestSpec>& spec);
   Status note_agreement(const Response& response);
   Status change_groups(const Response& response, Submission* submission);
   Status start(FusedOp op, const std::vector<Response>& responses);
@@ -91,6 +93,11 @@ class Dispatcher {
   TensorTable table_;
   std::vector<Submission> drained_;  // scratch
   std::deque<Submission> held_;
+  struct Numbered {
+    std::shared_ptr<const RequestSpec> spec;
+    CacheId number = kNoCacheId;
+  };
+  Numbered last_asked_;         // in a loop it is the same again
   std::size_t unanswered_ = 0;  // asked for, without a Response
   std::uint64_t planned_ = 0;   // executions of all groups
   std::vector<Running> running_;

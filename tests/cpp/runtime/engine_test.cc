@@ -268,6 +268,32 @@ TEST_P(EngineOnRanks, BarrierWaitsForTheLastRank) {
   });
 }
 
+// It remembers the number of what it asked for last.
+TEST(Engine, AsksAgainForASpecWhoseNumberWasEvicted) {
+  World world(2, {.spin_ns = 20'000, .cache_entries = 1});
+  world.run([](Engine& engine) {
+    const auto of_rank_1 = engine.add_group({1});
+    ASSERT_TRUE(of_rank_1.ok());
+    std::vector<float> tensor(1);
+    const auto again = in_place<float>(OpKind::kAllreduce, {&tensor}, {.name = "again"});
+    for (int i = 0; i < 100; ++i) {
+      tensor[0] = 1.0F;
+      Submission submission;
+      submission.spec = again.spec;  // the same object
+      submission.inputs = again.inputs;
+      submission.outputs = again.outputs;
+      ASSERT_TRUE(engine.wait(engine.submit(std::move(submission)).value()).ok());
+      ASSERT_EQ(tensor[0], 2.0F);
+      // Rank 1 takes its place by an operation of its own, which rank 0 does not ask for.
+      if (engine.rank() == 0 || i % 3 == 2) continue;
+      std::vector<float> other(1, 1.0F);
+      auto handle =
+          allreduce(engine, other, {.name = std::to_string(i), .group = of_rank_1.value()->id});
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+    }
+  });
+}
+
 TEST(Engine, MismatchIsTheSameErrorOnEveryRankAndTheWorldGoesOn) {
   World world(3);
   std::vector<std::string> texts(3);
