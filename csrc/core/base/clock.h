@@ -5,6 +5,8 @@
 
 namespace ciranda {
 
+inline constexpr std::uint64_t kNever = UINT64_MAX;  // as a deadline
+
 inline std::uint64_t read_clock_ns(clockid_t clock) {
   timespec now{};
   ::clock_gettime(clock, &now);

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -29,10 +28,9 @@ void BackgroundThread::stop() {
 void BackgroundThread::loop() {
   const auto own = static_cast<std::uint32_t>(rank_.mesh.self);
   const int bell = rank_.peer(rank_.mesh.self).doorbell.get();
-  std::array<std::uint32_t, 16> memory;
-  int patience_ms = 0;
+  std::uint64_t next_turn_ns = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const std::span<const std::uint32_t> called = rank_.sockets.wait(patience_ms, memory);
+    const std::span<const std::uint32_t> called = rank_.sockets.wait(next_turn_ns);
     yield_point();
     std::uint64_t rings = 0;
     [[maybe_unused]] const ssize_t drained = ::read(bell, &rings, sizeof rings);
@@ -42,7 +40,7 @@ void BackgroundThread::loop() {
       if (local != own && local != SocketSet::kArmed) cycle.service_peer(static_cast<int>(local));
     }
     cycle.check_hosts_answer(monotonic_ns());
-    patience_ms = seat_.run_until_idle();
+    next_turn_ns = seat_.run_until_idle();
   }
 }
 

@@ -147,10 +147,10 @@ bool Cycle::advance() {
   return moved;
 }
 
-int Cycle::patience_ms() const {
-  const auto backends_ms = static_cast<int>((dispatcher_.look_again_ns() + kMsInNs - 1) / kMsInNs);
-  if (rank_.one_host()) return backends_ms > 0 ? backends_ms : -1;
-  return backends_ms > 0 ? std::min(backends_ms, PeerWatch::kLookMs) : PeerWatch::kLookMs;
+std::uint64_t Cycle::next_turn_ns() const {
+  std::uint64_t in_ns = rank_.one_host() ? kNever : PeerWatch::kLookNs;
+  if (const std::uint64_t backends_ns = look_again_ns()) in_ns = std::min(in_ns, backends_ns);
+  return in_ns == kNever ? kNever : monotonic_ns() + in_ns;
 }
 
 std::vector<Rank> Cycle::blocked_on() const {

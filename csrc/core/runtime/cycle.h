@@ -55,8 +55,8 @@ class Cycle {
   bool unfinished() const { return !dispatcher_.empty(); }
   bool will_wake() const { return dispatcher_.will_wake(); }
   std::uint64_t look_again_ns() const { return dispatcher_.look_again_ns(); }
-  // How long nobody need run it although nobody calls; -1: for ever.
-  int patience_ms() const;
+  // When it is to be run although nobody calls (monotonic_ns, kNever).
+  std::uint64_t next_turn_ns() const;
   // Local ranks without whose background thread or call nothing goes on.
   std::vector<Rank> blocked_on() const;
   // Sockets whose news run() would use.

@@ -25,7 +25,7 @@ Error shut_down_error() {
 }
 
 std::uint64_t after(std::uint64_t start_ns, std::uint64_t ns) {  // 0: never
-  return ns > 0 ? start_ns + ns : UINT64_MAX;
+  return ns > 0 ? start_ns + ns : kNever;
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
 // A keep-alive a second, so that the last answer within the timeout may still be on its way.
 constexpr std::uint64_t kLastAnswerMs = 500;
 
@@ -84,7 +83,7 @@ Error PeerWatch::lost_host(const DataLink& link, const std::string& why) const {
 
 bool PeerWatch::due(std::uint64_t now_ns) {
   if (now_ns < next_look_ns_) return false;
-  next_look_ns_ = now_ns + kLookMs * kMsInNs;
+  next_look_ns_ = now_ns + kLookNs;
   return true;
 }
 

@@ -42,7 +42,7 @@ class PeerWatch {
   // Whether it is time to look if other hosts answer; several times a second.
   bool due(std::uint64_t now_ns);
   std::uint64_t answer_limit_ms() const;
-  static constexpr int kLookMs = 250;
+  static constexpr std::uint64_t kLookNs = 250'000'000;
 
  private:
   int host_of(Rank rank) const;

@@ -106,7 +106,7 @@ void Seat::sleep(std::span<const Handle> handles, std::uint64_t until_ns) {
   if (!rank_.one_host()) rank_.sockets.disarm();
 }
 
-int Seat::run_until_idle() {
+std::uint64_t Seat::run_until_idle() {
   RankFlags& flags = rank_.flags();
   std::uint64_t idle_since_ns = monotonic_ns();
   while (!wanted()) {
@@ -125,7 +125,7 @@ int Seat::run_until_idle() {
   if (cycle_.stuck()) {
     for (const Rank local : cycle_.blocked_on()) rank_.bells.call_on(local);
   }
-  return patience_ms_ = cycle_.patience_ms();
+  return next_turn_ns_ = cycle_.next_turn_ns();
 }
 
 // -------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ bool Seat::leaves_work(As as) {
     if (cycle_.unread() && rank_.first_of_several_hosts()) return true;
   }
   // It went to sleep for ever before there was something to look at again.
-  if (patience_ms_ < 0 && cycle_.patience_ms() >= 0) return true;
+  if (next_turn_ns_ == kNever && cycle_.next_turn_ns() != kNever) return true;
   return cycle_.stuck() || listen();
 }
 

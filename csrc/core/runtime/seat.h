@@ -63,8 +63,8 @@ class CIRANDA_CAPABILITY("seat") Seat {
   // A user's thread wants the seat: the background thread leaves it.
   bool wanted() const { return wanted_.load(std::memory_order_relaxed) != 0; }
   // As the background thread, before it leaves: turns until nothing moves for a while or a user's
-  // thread wants the seat. How long it may sleep then; -1: until it is called.
-  int run_until_idle() REQUIRES(this);
+  // thread wants the seat. When its sleep ends although nobody calls (monotonic_ns, kNever).
+  std::uint64_t run_until_idle() REQUIRES(this);
 
   // Where there is no other thread: before the first one starts, and in a child made by fork.
   Cycle& alone() noexcept CIRANDA_ANNOTATION(no_thread_safety_analysis) { return cycle_; }
@@ -86,8 +86,8 @@ class CIRANDA_CAPABILITY("seat") Seat {
   std::atomic<int> wanted_{0};
   std::atomic<std::uint64_t> next_call_ns_{0};  // of poll()
   Cycle cycle_ GUARDED_BY(this);
-  std::vector<Watched> watched_ GUARDED_BY(this);  // scratch
-  int patience_ms_ GUARDED_BY(this) = 0;           // of the background thread's sleep
+  std::vector<Watched> watched_ GUARDED_BY(this);    // scratch
+  std::uint64_t next_turn_ns_ GUARDED_BY(this) = 0;  // the end of the background thread's sleep
 };
 
 }  // namespace ciranda

@@ -1,9 +1,6 @@
 #include "core/transport/meeting.h"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,11 +9,10 @@
 #include "core/transport/call.h"
 #include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
+#include "core/transport/socket_set.h"
 
 namespace ciranda {
 namespace {
-
-constexpr std::uint64_t kLookMs = 50;  // between two looks at deadlines while nobody calls
 
 enum class Message : std::uint8_t { kIntroduction = 1, kRoll = 2, kRefused = 3 };
 
@@ -64,6 +60,9 @@ Error speaks_for_others(std::size_t host) {
           .text = "who introduced host " + std::to_string(host) + " is not its local rank 0"};
 }
 
+// The number of whoever calls. Who has been let in has its rank, and rank 0 does not call itself.
+constexpr std::uint32_t kCallers = 0;
+
 // Rank 0's side.
 class Leader {
  public:
@@ -84,17 +83,21 @@ class Leader {
   struct Speaker {
     ControlConnection connection;
     std::vector<Rank> ranks = {};  // that it has introduced; none: it was not heard yet
-    bool heard() const { return !ranks.empty(); }
   };
 
   Status hear_everybody() {
+    auto sockets = SocketSet::create();
+    if (!sockets) return sockets.error();
+    sockets_ = std::move(sockets).value();
+    CIRANDA_TRY(sockets_.add(acceptor_.fd(), kCallers));
     while (!roll_call_.is_complete()) {
-      auto speaking = wait_for_news();
-      if (!speaking) return speaking.error();
-      for (Speaker* speaker : speaking.value()) CIRANDA_TRY(hear(*speaker));
+      const std::uint64_t look_ns = acceptor_.next_deadline_ns().value_or(kNever);
+      for (const std::uint32_t from : sockets_.wait(std::min(look_ns, meeting_.deadline_ns))) {
+        if (from != kCallers) CIRANDA_TRY(hear(*speaker(static_cast<Rank>(from))));
+      }
       auto proven = acceptor_.poll(monotonic_ns());
       if (!proven) return proven.error();
-      for (ProvenSocket& socket : proven.value()) receive(std::move(socket));
+      for (ProvenSocket& socket : proven.value()) CIRANDA_TRY(receive(std::move(socket)));
       if (!roll_call_.is_complete() && monotonic_ns() >= meeting_.deadline_ns) {
         return nobody_came();
       }
@@ -102,33 +105,26 @@ class Leader {
     return {};
   }
 
-  // Of a caller, of speakers that have not been heard, which it gives, or that it is time to look
-  // at deadlines.
-  Result<std::vector<Speaker*>> wait_for_news() {
-    std::vector<pollfd> wanted = {{.fd = acceptor_.fd(), .events = POLLIN, .revents = 0}};
-    for (const Speaker& speaker : speakers_) {
-      wanted.push_back(
-          {.fd = speaker.heard() ? -1 : speaker.connection.fd(), .events = POLLIN, .revents = 0});
-    }
-    const int count = ::poll(wanted.data(), wanted.size(), static_cast<int>(kLookMs));
-    if (count < 0 && errno != EINTR) return Error::from_errno("poll", errno);
-    std::vector<Speaker*> speaking;
-    for (std::size_t i = 0; count > 0 && i < speakers_.size(); ++i) {
-      if (wanted[i + 1].revents != 0) speaking.push_back(&speakers_[i]);
-    }
-    return speaking;
+  std::vector<Speaker>::iterator speaker(Rank rank) {
+    return std::ranges::find(speakers_, rank,
+                             [](const Speaker& each) { return each.connection.peer(); });
   }
 
   // A rank that was started again has a newer incarnation, and takes the place of the one before,
   // which is left from an earlier try.
-  void receive(ProvenSocket socket) {
-    if (socket.session.channel != Channel::kRendezvous) return acceptor_.forget(socket.session);
-    std::erase_if(speakers_, [&](const Speaker& earlier) {
-      if (earlier.connection.peer() != socket.session.peer) return false;
-      roll_call_.strike(earlier.ranks);
-      return true;
-    });
+  Status receive(ProvenSocket socket) {
+    const Rank rank = socket.session.peer;
+    if (socket.session.channel != Channel::kRendezvous) {
+      acceptor_.forget(socket.session);
+      return {};
+    }
+    if (const auto earlier = speaker(rank); earlier != speakers_.end()) {
+      sockets_.remove(earlier->connection.fd());
+      roll_call_.strike(earlier->ranks);
+      speakers_.erase(earlier);
+    }
     speakers_.push_back({.connection = ControlConnection(std::move(socket))});
+    return sockets_.add(speakers_.back().connection.fd(), static_cast<std::uint32_t>(rank));
   }
 
   // All that a speaker says while the hosts meet is who is on its host.
@@ -140,6 +136,7 @@ class Leader {
     if (!host) return host.error();
     CIRANDA_TRY(roll_call_.enter(host.value()));
     for (const Introduction& one : host.value()) speaker.ranks.push_back(one.rank);
+    sockets_.remove(speaker.connection.fd());
     return {};
   }
 
@@ -174,9 +171,7 @@ class Leader {
   Result<MetHosts> seat_speakers(Roll roll) {
     MetHosts met{.roll = std::move(roll), .control = {}};
     for (std::size_t host = 1; host < met.roll.hosts.size(); ++host) {
-      const auto first =
-          std::ranges::find(speakers_, met.roll.hosts[host].front(),
-                            [](const Speaker& speaker) { return speaker.connection.peer(); });
+      const auto first = speaker(met.roll.hosts[host].front());
       if (first == speakers_.end()) return speaks_for_others(host);
       met.control.push_back(std::move(first->connection));
     }
@@ -196,6 +191,7 @@ class Leader {
   Acceptor& acceptor_;
   RollCall roll_call_;
   std::vector<Speaker> speakers_;
+  SocketSet sockets_;  // of who is to be heard, under its rank
 };
 
 Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int size) {

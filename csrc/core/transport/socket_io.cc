@@ -5,21 +5,27 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "core/base/clock.h"
 
 namespace ciranda {
 
+int poll_timeout_ms(std::uint64_t deadline_ns) {
+  if (deadline_ns == kNever) return -1;
+  const std::uint64_t now = monotonic_ns();
+  if (now >= deadline_ns) return 0;
+  const std::uint64_t left_ms = (deadline_ns - now - 1) / 1'000'000 + 1;
+  return static_cast<int>(std::min<std::uint64_t>(left_ms, INT_MAX));
+}
+
 Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns) {
   const auto events =
       static_cast<short>((watched.readable ? POLLIN : 0) | (watched.writable ? POLLOUT : 0));
   for (;;) {
-    const std::uint64_t now = monotonic_ns();
-    const std::uint64_t left_ms = deadline_ns > now ? (deadline_ns - now + 999'999) / 1'000'000 : 0;
     pollfd wanted{.fd = watched.socket, .events = events, .revents = 0};
-    const int ready =
-        ::poll(&wanted, 1, static_cast<int>(std::min<std::uint64_t>(left_ms, 1u << 30)));
+    const int ready = ::poll(&wanted, 1, poll_timeout_ms(deadline_ns));
     if (ready > 0) return true;
     if (ready == 0) return false;
     if (errno != EINTR) return Error::from_errno("poll", errno);

@@ -36,6 +36,10 @@ struct Watched {
   bool writable = false;
   bool operator==(const Watched&) const = default;
 };
+// How long poll() and epoll_wait() sleep until the deadline (monotonic_ns): rounded up, so that it
+// is over then; -1 where it is kNever.
+int poll_timeout_ms(std::uint64_t deadline_ns);
+
 // Waits for any of it; false at the deadline (monotonic_ns).
 Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns);
 

@@ -3,15 +3,9 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 namespace ciranda {
-namespace {
-
-constexpr std::size_t kEventsAtOnce = 16;  // the others come with the next wait()
-
-}  // namespace
 
 Result<SocketSet> SocketSet::create() {
   SocketSet set;
@@ -36,6 +30,7 @@ void SocketSet::arm(const std::vector<Watched>& sockets) {
   if (sockets == armed_) return;
   disarm();
   for (const Watched& watched : sockets) {
+    if (watched.socket < 0) continue;
     epoll_event event{};
     event.events =
         EPOLLONESHOT | (watched.readable ? EPOLLIN : 0u) | (watched.writable ? EPOLLOUT : 0u);
@@ -53,15 +48,12 @@ void SocketSet::disarm() {
   armed_.clear();
 }
 
-std::span<const std::uint32_t> SocketSet::wait(int timeout_ms, std::span<std::uint32_t> out) const {
-  std::array<epoll_event, kEventsAtOnce> events;
-  const auto at_most = static_cast<int>(std::min(events.size(), out.size()));
-  const int count = ::epoll_wait(epoll_.get(), events.data(), at_most, timeout_ms);
-  for (int i = 0; i < count; ++i) {
-    const auto index = static_cast<std::size_t>(i);
-    out[index] = events[index].data.u32;
-  }
-  return out.first(static_cast<std::size_t>(std::max(count, 0)));
+std::span<const std::uint32_t> SocketSet::wait(std::uint64_t deadline_ns) {
+  epoll_event events[kCalledAtOnce];
+  const int count = ::epoll_wait(epoll_.get(), events, kCalledAtOnce, poll_timeout_ms(deadline_ns));
+  const auto called = std::span(called_).first(static_cast<std::size_t>(std::max(count, 0)));
+  for (std::size_t i = 0; i < called.size(); ++i) called[i] = events[i].data.u32;
+  return called;
 }
 
 }  // namespace ciranda

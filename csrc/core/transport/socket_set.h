@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,21 +24,24 @@ class SocketSet {
   Status add(int descriptor, std::uint32_t number);
   void remove(int descriptor);
 
-  // Arms these and no others; each wakes the sleeper once, who then disarms them before the next
-  // arm(): what is armed already stays as it is.
+  // Arms these and no others, where they are sockets (-1: none); each wakes the sleeper once, who
+  // then disarms them before the next arm(): what is armed already stays as it is.
   void arm(const std::vector<Watched>& sockets);
   void disarm();
 
-  // Sleeps at most `timeout_ms` (-1: for ever); gives the numbers of what became readable, in the
-  // memory of `out`.
-  std::span<const std::uint32_t> wait(int timeout_ms, std::span<std::uint32_t> out) const;
+  // Sleeps until the deadline (monotonic_ns, or kNever) at the latest; gives the numbers of what
+  // there is news of, which stay until the next wait(). What found no room among them comes then.
+  std::span<const std::uint32_t> wait(std::uint64_t deadline_ns);
 
   // In a forked child. Async-signal-safe.
   void close() noexcept { epoll_.reset(); }
 
  private:
+  static constexpr int kCalledAtOnce = 16;
+
   Fd epoll_;
   std::vector<Watched> armed_;
+  std::array<std::uint32_t, kCalledAtOnce> called_ = {};  // the sleeper's
 };
 
 }  // namespace ciranda

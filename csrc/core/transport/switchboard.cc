@@ -1,6 +1,5 @@
 #include "core/transport/switchboard.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,6 +12,8 @@
 
 namespace ciranda {
 namespace {
+
+enum : std::uint32_t { kOrders, kCallers };  // whom the thread sleeps for, besides its calls
 
 Result<Fd> make_eventfd() {
   Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -30,13 +31,6 @@ void lower(const Fd& event) {
   [[maybe_unused]] const ssize_t drained = ::read(event.get(), &count, sizeof count);
 }
 
-pollfd wanted(const Watched& watched) {
-  return {.fd = watched.socket,  // -1 is passed over
-          .events = static_cast<short>((watched.readable ? POLLIN : 0) |
-                                       (watched.writable ? POLLOUT : 0)),
-          .revents = 0};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Switchboard>> Switchboard::start(
@@ -46,10 +40,15 @@ Result<std::unique_ptr<Switchboard>> Switchboard::start(
   if (!orders_came) return orders_came.error();
   auto news = make_eventfd();
   if (!news) return news.error();
+  auto sockets = SocketSet::create();
+  if (!sockets) return sockets.error();
+  CIRANDA_TRY(sockets.value().add(orders_came.value().get(), kOrders));
+  CIRANDA_TRY(sockets.value().add(acceptor.fd(), kCallers));
   std::unique_ptr<Switchboard> switchboard(
       new Switchboard(std::move(keys), std::move(acceptor), std::move(warn)));
   switchboard->orders_came_ = std::move(orders_came).value();
   switchboard->news_ = std::move(news).value();
+  switchboard->sockets_ = std::move(sockets).value();
   auto thread = start_thread("ciranda-calls", [self = switchboard.get()] { self->run(); });
   if (!thread) return thread.error();
   switchboard->thread_ = std::move(thread).value();
@@ -84,6 +83,7 @@ Result<std::vector<ProvenSocket>> Switchboard::take() {
 }
 
 void Switchboard::close_in_forked_child() noexcept {
+  sockets_.close();
   acceptor_.close_listeners();
   orders_came_.reset();
   news_.reset();
@@ -115,6 +115,7 @@ void Switchboard::serve_callers() {
   auto proven = acceptor_.poll(monotonic_ns());
   if (!proven) {
     takes_calls_ = false;
+    sockets_.remove(acceptor_.fd());
     return fail(proven.error());
   }
   for (ProvenSocket& socket : proven.value()) deliver(std::move(socket));
@@ -140,19 +141,15 @@ void Switchboard::advance_calls() {
 }
 
 void Switchboard::wait() {
-  std::vector<pollfd> all = {wanted({.socket = orders_came_.get(), .readable = true}),
-                             wanted({.socket = acceptor_.fd(), .readable = takes_calls_})};
-  std::uint64_t deadline_ns = acceptor_.next_deadline_ns().value_or(UINT64_MAX);
+  std::vector<Watched> called;
+  std::uint64_t deadline_ns = acceptor_.next_deadline_ns().value_or(kNever);
   for (const Call& call : calls_) {
-    all.push_back(wanted(call.watched()));
+    called.push_back(call.watched());
     deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
   }
-  int timeout_ms = -1;
-  if (deadline_ns != UINT64_MAX) {
-    const std::uint64_t now = monotonic_ns();
-    timeout_ms = deadline_ns > now ? static_cast<int>((deadline_ns - now) / 1'000'000 + 1) : 0;
-  }
-  ::poll(all.data(), all.size(), timeout_ms);
+  sockets_.arm(called);
+  sockets_.wait(deadline_ns);
+  sockets_.disarm();
 }
 
 void Switchboard::deliver(ProvenSocket socket) {

@@ -15,6 +15,7 @@
 #include "core/transport/acceptor.h"
 #include "core/transport/call.h"
 #include "core/transport/fd.h"
+#include "core/transport/socket_set.h"
 
 namespace ciranda {
 
@@ -75,6 +76,7 @@ class Switchboard {
   Fd news_;         // eventfd that wakes whoever waits for take()
 
   // Owned by the thread.
+  SocketSet sockets_;  // on which it sleeps
   Acceptor acceptor_;
   std::list<Call> calls_;
   bool takes_calls_ = true;

@@ -7,7 +7,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <set>
+#include <thread>
 #include <vector>
+
+#include "core/base/clock.h"
 
 namespace ciranda {
 namespace {
@@ -22,8 +27,7 @@ class SocketSetTest : public ::testing::Test {
   }
 
   std::vector<std::uint32_t> woken_by() {
-    std::array<std::uint32_t, 8> memory;
-    const auto numbers = set.wait(0, memory);
+    const auto numbers = set.wait(0);
     return {numbers.begin(), numbers.end()};
   }
   void send() { ASSERT_EQ(::write(far.get(), "x", 1), 1); }
@@ -77,9 +81,41 @@ TEST_F(SocketSetTest, OneSocketIsArmedForBothDirections) {
   EXPECT_EQ(woken_by(), Numbers{SocketSet::kArmed});
 }
 
+TEST_F(SocketSetTest, WhatIsNoSocketIsPassedOver) {
+  set.arm({{}, {.socket = near.get(), .readable = true}});
+  send();
+  EXPECT_EQ(woken_by(), Numbers{SocketSet::kArmed});
+  EXPECT_EQ(woken_by(), Numbers());
+}
+
+TEST_F(SocketSetTest, WhatFindsNoRoomInOneWaitComesWithTheNext) {
+  std::vector<Fd> events;
+  std::set<std::uint32_t> missing;
+  for (std::uint32_t number = 0; number < 40; ++number) {
+    events.emplace_back(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+    ASSERT_TRUE(set.add(events.back().get(), number).ok());
+    missing.insert(number);
+  }
+  for (int waits = 0; waits < 40 && !missing.empty(); ++waits) {
+    for (const std::uint32_t number : woken_by()) missing.erase(number);
+  }
+  EXPECT_TRUE(missing.empty());
+}
+
 TEST_F(SocketSetTest, AWaitEndsWithItsTime) {
-  std::array<std::uint32_t, 1> memory;
-  EXPECT_TRUE(set.wait(1, memory).empty());
+  const std::uint64_t deadline_ns = monotonic_ns() + 1'200'000;
+  EXPECT_TRUE(set.wait(deadline_ns).empty());
+  EXPECT_GE(monotonic_ns(), deadline_ns) << "no second wait has to follow";
+}
+
+TEST_F(SocketSetTest, AWaitWithoutATimeEndsWithACall) {
+  ASSERT_TRUE(set.add(near.get(), 7).ok());
+  std::thread caller([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    send();
+  });
+  EXPECT_EQ(set.wait(kNever).size(), 1u);
+  caller.join();
 }
 
 }  // namespace
