@@ -23,7 +23,7 @@ namespace ciranda {
 // What a user hands to the engine: a Request and this rank's memory for it. The memory stays valid
 // and untouched until the handle is done.
 struct Submission {
-  // `spec->name` empty: unnamed; the n-th unnamed operation of a kind belongs to the n-th on every
+  // Named unnamed(kind), as memberships always are: the n-th of a kind belongs to the n-th on every
   // other rank. allgather, alltoall: dimension 0 is kAnyRows.
   std::shared_ptr<const RequestSpec> spec;
   bool is_checked = false;         // submit() has taken this very spec before; without rows

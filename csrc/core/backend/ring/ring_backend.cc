@@ -47,18 +47,18 @@ RingBackend::RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells
 void RingBackend::start(Execution&& execution) {
   const bool has_copies =
       execution.op.kind == OpKind::kAllreduce || execution.op.kind == OpKind::kBroadcast;
-  const RingMembers& members = *members_of(*execution.op.group);
+  const std::shared_ptr<const RingMembers>& members = members_of(*execution.op.group);
   const bool staged =
-      has_copies && !execution.op.in_arena && members.hosts.size() < members.flat.size();
+      has_copies && !execution.op.in_arena && members->hosts.size() < members->flat.size();
   std::uint64_t number = execution.number << kRoundBits;
-  if (!staged) return add(std::move(execution), number, /*staged=*/false);
+  if (!staged) return add(std::move(execution), members, number, /*staged=*/false);
   const std::uint64_t payload_bytes = bytes_of(execution.buffers);
   for (std::uint64_t begin = 0;; begin += options_.stage_bytes_max, ++number) {
     const std::uint64_t bytes = std::min(options_.stage_bytes_max, payload_bytes - begin);
     const bool last = begin + bytes == payload_bytes;
     Execution round{.op = execution.op, .buffers = part_of(execution.buffers, begin, bytes)};
     round.done = last ? std::move(execution.done) : [](const Status&, const auto&) {};
-    add(std::move(round), number, /*staged=*/true);
+    add(std::move(round), members, number, /*staged=*/true);
     if (last) return;
   }
 }
@@ -69,8 +69,8 @@ const std::shared_ptr<const RingMembers>& RingBackend::members_of(const Group& g
   return members;
 }
 
-void RingBackend::add(Execution execution, std::uint64_t number, bool staged) {
-  const std::shared_ptr<const RingMembers> members = members_of(*execution.op.group);
+void RingBackend::add(Execution execution, const std::shared_ptr<const RingMembers>& members,
+                      std::uint64_t number, bool staged) {
   const bool in_arena = execution.op.in_arena;
   const std::uint64_t payload_bytes =
       in_arena ? execution.arena_bytes : bytes_of(execution.buffers);
@@ -133,7 +133,7 @@ bool RingBackend::fill_stage(const RingOperation& op) {
   own.stage_segment.store(stage_.ref.segment, std::memory_order_relaxed);
   own.stage_offset.store(stage_.ref.offset, std::memory_order_relaxed);
   own.staged.store(op.number(), std::memory_order_release);
-  bells_.ring_all();
+  bells_.ring_those(op.members().locals);
   return true;
 }
 
@@ -148,7 +148,7 @@ bool RingBackend::advance_channels(RingOperation& op) {
   if (!op.is_through()) return moved;
   crossed_ = op.number();
   control_.flags(local_rank_).crossed.store(crossed_, std::memory_order_release);
-  bells_.ring_all();
+  bells_.ring_those(op.members().locals);
   return true;
 }
 

@@ -75,7 +75,8 @@ class RingBackend final : public Backend {
 
  private:
   const std::shared_ptr<const RingMembers>& members_of(const Group& group);
-  void add(Execution execution, std::uint64_t number, bool staged);
+  void add(Execution execution, const std::shared_ptr<const RingMembers>& members,
+           std::uint64_t number, bool staged);
   // The private data of the members here where all of them see it. True when something moved.
   bool advance_stage(RingOperation& op);
   bool fill_stage(const RingOperation& op);

@@ -136,6 +136,35 @@ TEST_P(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 1.0f));
 }
 
+// Ranks 0 and 1 of three on a host, and one of another: rank 2 is no member.
+TEST(RingBackend, WakesOnlyMembersOfItsHost) {
+  Met meeting = met({3, 1});
+  const ControlBlock control(meeting.locals[0].control.data(), 3);
+  std::vector<std::byte> stage(1 << 16);
+  HostMemory memory{.allocate = [&](std::uint64_t bytes) -> Result<HostMemory::Stage> {
+                      return HostMemory::Stage{.ref = {}, .data = stage.data(), .bytes = bytes};
+                    },
+                    .resolve = [&](int, const ArenaRef&, std::uint64_t) -> Result<std::byte*> {
+                      return stage.data();
+                    }};
+  RingBackend backend(meeting.remotes[0], control, PeerBells(control, meeting.locals[0]), 0,
+                      std::move(memory), {});
+  GroupTable groups(4, {{0, 1, 2}, {3}});
+  std::vector<float> tensor(1000, 1.0f);
+  auto* const data = reinterpret_cast<std::byte*>(tensor.data());
+  Execution execution{.number = 1};
+  execution.op.group = groups.add({0, 1, 3});
+  execution.op.members = {{0, 0}};
+  execution.buffers = {{data, data, 4000, 4000}};
+  execution.done = [](const Status&, const auto&) {};
+  for (const Rank local : {1, 2}) control.flags(local).background_listens.store(1);
+  backend.start(std::move(execution));
+  EXPECT_TRUE(backend.advance());
+  EXPECT_EQ(control.flags(1).background_listens.load(), 0u) << "it waits for the stage";
+  EXPECT_EQ(control.flags(2).background_listens.load(), 1u);
+  backend.abort({.text = "over"});
+}
+
 // With TLS it is TLS that notices: tls_test.
 class TwoHostsInClear : public TwoHosts {};
 INSTANTIATE_TEST_SUITE_P(, TwoHostsInClear, ::testing::Values(false));
