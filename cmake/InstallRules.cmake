@@ -1,7 +1,7 @@
 # What is installed, below one relocatable root:
 #   component python       _C and _build.py: the wheel's package folder is the root
 #   component development  include/, lib/libciranda_{core,torch}.a, lib/cmake/ciranda
-#   both                   lib/libcgloo.so, see backend_gloo.cmake
+#   both                   lib/libcgloo.so, see backend/gloo/gloo.cmake
 # The wheel takes both, so C++ programs build against what pip installed.
 
 include(CMakePackageConfigHelpers)

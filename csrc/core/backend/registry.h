@@ -54,7 +54,7 @@ struct BackendEntry {
   BackendFacts (*facts)();                                   // thread-safe; loads the library
 };
 
-// All of them. A fifth backend is a BackendId, a folder, and a row here.
+// All of them, one for each of kBackends but native. CMake makes the table (cmake/Backends.cmake).
 const std::vector<BackendEntry>& backend_entries();
 
 // In the order of BackendId, native first.

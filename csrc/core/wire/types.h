@@ -27,14 +27,15 @@ inline constexpr GroupId kWorldGroup = 0;  // all ranks, always
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
 inline constexpr int kReduceOpCount = 5;
 
-// What runs an operation. The values are on the wire: append only.
+// What runs an operation; each has a row in kBackends. The values are on the wire: append only.
 enum class BackendId : std::uint8_t {
   kNative = 0,  // shared memory within a host, our ring between hosts
   kGloo = 1,
   kNccl = 2,
 };
 
-// In what backends differ, as far as agreement is concerned.
+// In what backends differ, as far as agreement is concerned. CMake reads the rows too: from here
+// the registry and the launcher have their names.
 struct BackendTraits {
   BackendId id = BackendId::kNative;
   std::string_view name;        // as a value of CIRANDA_CPU_OPERATIONS or CIRANDA_GPU_OPERATIONS
@@ -51,6 +52,14 @@ inline constexpr int kBackendCount = std::size(kBackends);
 constexpr const BackendTraits& traits_of(BackendId backend) {
   return kBackends[static_cast<std::size_t>(backend)];
 }
+static_assert(
+    [] {
+      for (std::uint8_t i = 0; i < kBackendCount; ++i) {
+        if (kBackends[i].id != BackendId{i}) return false;
+      }
+      return true;
+    }(),
+    "rows in the order of their numbers");
 constexpr std::string_view backend_name(BackendId backend) {
   return traits_of(backend).name;
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ciranda import cmake_prefix_path
+from ciranda import _build, cmake_prefix_path
 from ciranda.run import environment, horovodrun, launch_plan, local, meeting, slurm
 from ciranda.run import nodes as own_nodes
 from ciranda.run.environment import (
@@ -113,13 +113,13 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
 @click.option("--tls", is_flag=True, help="Encrypt all that goes from host to host.")
 @click.option(
     "--cpu-operations",
-    type=click.Choice(["auto", "shm", "ring", "gloo"]),
+    type=click.Choice(["auto", "shm", "ring", *_build.CPU_BACKENDS]),
     help="What runs operations on CPU tensors [auto: our own].",
 )
 @click.option("--gloo", is_flag=True, help="The same as --cpu-operations gloo.")
 @click.option(
     "--gpu-operations",
-    type=click.Choice(["auto", "nccl"]),
+    type=click.Choice(["auto", *_build.GPU_BACKENDS]),
     help="What runs operations on GPU tensors [auto: nccl].",
 )
 @click.option("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data.")

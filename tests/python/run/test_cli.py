@@ -100,6 +100,21 @@ def test_the_backends_are_a_table_of_four(launcher, option):
             assert len(last) > 3, f"{name}: no sentence says what is missing"
 
 
+def test_a_backend_can_be_chosen_exactly_if_the_build_knows_it():
+    import torch  # noqa: F401 - its libraries, before ours
+
+    from ciranda import _C
+
+    known = {row["name"] for row in _C.backends()} - {"native"}
+    choices = {
+        word
+        for option in run_command.params
+        if option.name in ("cpu_operations", "gpu_operations")
+        for word in option.type.choices
+    }
+    assert choices - {"auto", "shm", "ring"} == known
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

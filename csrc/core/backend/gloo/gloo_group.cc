@@ -22,7 +22,7 @@
 #include "core/base/mutex.h"
 #include "core/kernels/reduce.h"
 
-// CMake renames namespace gloo in this file, see cmake/backend_gloo.cmake.
+// CMake renames namespace gloo in this file, see gloo.cmake.
 namespace ciranda {
 namespace {
 

@@ -50,5 +50,5 @@ if(nccl_version GREATER_EQUAL oldest_headers AND
   list(APPEND ciranda_backend_libraries ${CMAKE_DL_LIBS})
   message(STATUS "NCCL's headers in ${CIRANDA_NCCL_INCLUDE_DIR}")
 else()
-  message(STATUS "NCCL's headers, 2.24 or newer, and CUDA's with crt were not found: no NCCL backend (see cmake/backend_nccl.cmake)")
+  message(STATUS "NCCL's headers, 2.24 or newer, and CUDA's with crt were not found: no NCCL backend (see csrc/core/backend/nccl/nccl.cmake)")
 endif()
