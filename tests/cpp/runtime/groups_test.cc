@@ -2,8 +2,10 @@
 // one, and ranks that have joined and are waited for.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <latch>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 #include "core/wire/pair.h"
 #include "required.h"
 #include "runtime/world.h"
+#include "sanitizers.h"
 
 namespace ciranda::testing {
 namespace {
@@ -221,14 +224,34 @@ TEST(Groups, AreNotRemovedWhileAnOperationIsPending) {
   });
 }
 
-std::size_t descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
+// What this process holds.
+struct Held {
+  std::size_t descriptors = 0;
+  std::size_t arena_bytes = 0;    // mapped, all segments of all ranks
+  std::size_t private_bytes = 0;  // resident
+
+  static Held now() {
+    Held held;
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    held.descriptors = static_cast<std::size_t>(std::distance(begin(all), end(all)));
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      std::size_t begin = 0, end = 0;
+      if (line.find("/memfd:ciranda") == std::string::npos) continue;
+      if (std::sscanf(line.c_str(), "%zx-%zx", &begin, &end) == 2) held.arena_bytes += end - begin;
+    }
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      std::size_t kib = 0;
+      if (std::sscanf(line.c_str(), "RssAnon: %zu kB", &kib) == 1) held.private_bytes = kib << 10;
+    }
+    return held;
+  }
+};
 
 TEST(Groups, LeaveNothingWhenTheyAreRemoved) {
   World world(3);
-  std::size_t before = 0;
+  Held before, after;
   world.run([&](Engine& engine) {
     for (int i = 0; i < 1000; ++i) {
       const GroupId group = add(engine, {0, 2});
@@ -239,10 +262,18 @@ TEST(Groups, LeaveNothingWhenTheyAreRemoved) {
       }
       ASSERT_TRUE(engine.remove_group(group).ok());
       EXPECT_EQ(engine.group(group), nullptr);
-      if (engine.rank() == 0 && i == 10) before = descriptors();
+      if (engine.rank() == 0 && i == 199) before = Held::now();
+      if (engine.rank() == 0 && i == 999) after = Held::now();
     }
   });
-  EXPECT_LE(descriptors(), before + 2);
+  EXPECT_LE(after.descriptors, before.descriptors + 2);
+  EXPECT_GT(before.arena_bytes, 0u);
+  // Whoever is slow to let go of the last one makes the next take other memory.
+  EXPECT_LE(after.arena_bytes, 2 * before.arena_bytes);
+  // A sanitizer keeps what was freed.
+  if (!kUnderAsan && !kUnderTsan) {
+    EXPECT_LT(after.private_bytes, before.private_bytes + (std::size_t{256} << 10));
+  }
 }
 
 TEST(Groups, ARankThatLeavesEndsItsGroupsAndNoOther) {
