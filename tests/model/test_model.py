@@ -42,7 +42,7 @@ def check(program: Program, folder: Path, mistake: int = 0) -> str:
     compiler = (shutil.which("tcc") or "gcc") if short else "gcc"
     flags = ["-w", "-O0" if short else "-O1", "-DSAFETY", "-DNOFAIR", f"-DMEMLIM={MEMORY_MB}"]
     call([compiler, *flags, "-o", "pan", "pan.c"], folder)
-    searched = call(["./pan", f"-m{DEPTH}", "-w20" if short else "-w24"], folder)
+    searched = call(["./pan", f"-m{DEPTH}", "-w22" if short else "-w24"], folder)
     errors = re.search(r"errors: (\d+)", searched)
     assert errors and "max search depth too small" not in searched, searched
     if errors[1] == "0":
