@@ -43,6 +43,14 @@ std::optional<Error> add_fault(const PendingOp& op, const GroupTable& groups) {
     return about(
         op, ErrorCode::kLimit,
         std::to_string(kGroupsMax) + " process sets exist, which is the limit; remove one");
+  for (std::size_t index = 0; index < op.contributions.size(); ++index) {
+    if (op.contributions[index]->arena != kNoRegion) continue;
+    const Rank rank = op.group().ranks[index];
+    return about(op, ErrorCode::kSystem,
+                 "rank " + std::to_string(rank) +
+                     " has no memory for what the set's ranks on its host share",
+                 rank);
+  }
   return std::nullopt;
 }
 

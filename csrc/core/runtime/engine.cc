@@ -118,14 +118,15 @@ Result<std::shared_ptr<const Group>> Engine::add_group(std::vector<Rank> ranks) 
   RequestSpec spec{.kind = OpKind::kAddGroup};
   Submission submission;
   auto region = GroupBackends::provide_region(rank_, ranks);
-  if (!region) return region.error();
-  submission.arena = region.value().ref;
-  submission.lease = std::move(region.value().lease);
+  submission.arena = region ? region.value().ref : kNoRegion;  // the others wait for this rank
+  if (region) submission.lease = std::move(region.value().lease);
   spec.members = std::move(ranks);
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
   const auto done = agree(std::move(submission));
-  if (!done) return done.error();
-  return done.value()->group();
+  if (done) return done.value()->group();
+  Error why = done.error();
+  if (!region && why.code == ErrorCode::kSystem) why.text += ": " + region.error().text;
+  return why;
 }
 
 Status Engine::remove_group(GroupId id) {

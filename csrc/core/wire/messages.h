@@ -64,6 +64,8 @@ struct ArenaRef {
   std::uint64_t offset = 0;   // bytes from the segment's start
   bool operator==(const ArenaRef&) const = default;
 };
+// Of a kAddGroup, from the rank that should provide a region: it has no memory for one.
+inline constexpr ArenaRef kNoRegion{.segment = UINT32_MAX};
 
 // What belongs to one rank's submission and may differ between ranks and from call to call.
 struct Contribution {

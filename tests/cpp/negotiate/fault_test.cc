@@ -82,6 +82,20 @@ TEST(Fault, NamesBothValuesWhereRanksAddDifferentGroups) {
             "submit the same ranks on every rank");
 }
 
+TEST(Fault, NamesTheRankThatHasNoMemoryForAGroup) {
+  Room room(3);
+  const RequestSpec spec{.kind = OpKind::kAddGroup, .members = {0, 2}};
+  room.handle(0, {.requests = {{.spec = spec, .contribution = {.token = 1, .arena = kNoRegion}}}});
+  room.submit(1, spec);
+  const auto responses = room.submit(2, spec);
+  EXPECT_EQ(responses.at(0).error->code, ErrorCode::kSystem);
+  EXPECT_EQ(responses[0].error->rank, 0);
+  EXPECT_EQ(responses[0].error->text,
+            "add_process_set: rank 0 has no memory for what the set's ranks on its host share");
+  EXPECT_EQ(responses[0].changed, nullptr);
+  EXPECT_EQ(room.add_group({0, 2})->id, 1u);
+}
+
 TEST(Fault, BoundsTheGroups) {
   Room room(12);
   for (std::uint32_t bits = 1; bits <= kGroupsMax; ++bits) {

@@ -1,6 +1,8 @@
 // What could break: groups that meet in one another's memory or names, what is left of a removed
 // one, and ranks that have joined and are waited for.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -274,6 +276,51 @@ TEST(Groups, LeaveNothingWhenTheyAreRemoved) {
   if (!kUnderAsan && !kUnderTsan) {
     EXPECT_LT(after.private_bytes, before.private_bytes + (std::size_t{256} << 10));
   }
+}
+
+// While it lives, this process cannot open anything.
+class NoDescriptor {
+ public:
+  NoDescriptor() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int lowest = ::dup(0);
+    ::close(lowest);
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(lowest);
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptor() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  NoDescriptor(const NoDescriptor&) = delete;
+  NoDescriptor& operator=(const NoDescriptor&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(Groups, ARankWithoutMemoryForOneIsNamedOnEveryRank) {
+  World world(3);
+  {
+    const NoDescriptor for_memory;
+    world.run([](Engine& engine) {
+      const auto group = engine.add_group({1, 2});
+      ASSERT_FALSE(group.ok());
+      EXPECT_EQ(group.error().code, ErrorCode::kSystem);
+      EXPECT_EQ(group.error().rank, 1);
+      const std::string reason = engine.rank() == 1 ? ": memfd_create: Too many open files" : "";
+      EXPECT_EQ(group.error().text,
+                "add_process_set: rank 1 has no memory for what the set's ranks on its host share" +
+                    reason);
+    });
+  }
+  world.run([](Engine& engine) {
+    const GroupId group = add(engine, {1, 2});
+    EXPECT_EQ(group, 1u) << "the first one";
+    std::vector<float> tensor(3, 1.0f);
+    if (engine.rank() != 0) {
+      ASSERT_TRUE(reduce_over(engine, group, tensor).ok());
+      EXPECT_EQ(tensor.front(), 2.0f);
+    }
+  });
 }
 
 TEST(Groups, ARankThatLeavesEndsItsGroupsAndNoOther) {
