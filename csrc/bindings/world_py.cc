@@ -13,7 +13,8 @@ namespace py = pybind11;
 using Released = py::call_guard<py::gil_scoped_release>;
 
 void bind_world(py::module_& module) {
-  module.def("init", &init, Released(), "Meets the other ranks. Blocking.");
+  module.def("init", &init_default_world, py::arg("with_comm") = false, Released(),
+             "Meets the other ranks. Blocking.");
   module.def("shutdown", &shutdown, Released(), "Says goodbye to the other ranks.");
   module.def("is_initialized", &is_initialized);
   module.def("in_forked_child", &in_forked_child);

@@ -35,13 +35,19 @@ void child_after_fork() {
 }  // namespace
 
 void init() {
+  init_default_world(/*with_comm=*/false);
+}
+
+void init_default_world(bool with_comm) {
   refuse_in_forked_child();
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
   [[maybe_unused]] static const int goodbye = std::atexit(shutdown);
   const MutexLock lock(mutex);
   if (world != nullptr) return;
-  world = unwrap(World::start(unwrap(read_process_config()), handover));
+  Config config = unwrap(read_process_config());
+  config.with_comm = with_comm;
+  world = unwrap(World::start(std::move(config), handover));
   place_at_fork = world->place();
   engine_at_fork.store(world->engine().get());
 }

@@ -11,6 +11,10 @@ namespace ciranda {
 // The one World that init() of <ciranda/torch.h> makes: the only state of the process that is not
 // owned by an object. Thread-safe.
 
+// init() of <ciranda/torch.h>. `with_comm`: Python's has a comm, which is so on every rank or on
+// none; else all ranks raise.
+void init_default_world(bool with_comm);
+
 // This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
 // for); kNotInitialized without a World.
 Place default_place();

@@ -276,7 +276,7 @@ def hosts_are_trusted() -> bool:
     """
 def in_forked_child() -> bool:
     ...
-def init() -> None:
+def init(with_comm: bool = False) -> None:
     """
     Meets the other ranks. Blocking.
     """

@@ -162,7 +162,8 @@ std::string shared_settings(const Config& config) {
        {"CIRANDA_TRUSTED_NETWORK", config.trusted_network ? "1" : "0"},
        {"CIRANDA_STREAMS", std::to_string(engine.ring.grain.channels)},
        {"CIRANDA_CACHE_CAPACITY", std::to_string(engine.cache_entries)},
-       {"CIRANDA_FUSION_THRESHOLD", std::to_string(engine.fusion.bytes_max)}});
+       {"CIRANDA_FUSION_THRESHOLD", std::to_string(engine.fusion.bytes_max)},
+       {"init(comm)", config.with_comm ? "a list or communicator" : "None"}});
 }
 
 Result<Config> read_process_config() {

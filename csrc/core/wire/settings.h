@@ -13,7 +13,7 @@ namespace ciranda {
 // What takes part in decisions that every rank makes by itself, and all must make alike. Each rank
 // tells its own when the ranks meet, in one order.
 struct Setting {
-  std::string name;  // of the environment variable
+  std::string name;  // of the environment variable, or of init()'s argument
   std::string value;
 };
 

@@ -34,7 +34,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     static = _static_sets(process_sets)
     comm = _check_comm(comm)
     was_there = _C.is_initialized()
-    _C.init()
+    _C.init(with_comm=comm is not None)
     if not _registered:
         atexit.register(shutdown)
         _registered = True

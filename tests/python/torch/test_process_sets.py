@@ -408,6 +408,21 @@ def test_init_of_a_part_makes_a_job_of_it(folder: str, short_path: Path) -> None
     assert list(short_path.iterdir()) == []
 
 
+def comm_on_rank_0_alone() -> str:
+    text = said(lambda: hvd.init(comm=None if hvd_rank() else EVERYONE[:3]))
+    assert not hvd.is_initialized()
+    return text
+
+
+def test_a_comm_that_some_do_not_give_is_one_error_on_all() -> None:
+    for text in values_of(run_ranks(comm_on_rank_0_alone, 3)):
+        assert re.fullmatch(
+            r"rank [12] has init\(comm\)=None, rank 0 has a list or communicator; set the same for "
+            "every rank",
+            text,
+        )
+
+
 def part_of_several_hosts() -> str:
     with pytest.raises(RuntimeError) as caught:
         hvd.init(comm=[1, 0])
