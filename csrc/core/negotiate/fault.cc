@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/negotiate/wording.h"
+#include "core/wire/pair.h"
 
 namespace ciranda {
 namespace {
@@ -27,6 +28,19 @@ bool goes_on_without(const RequestSpec& spec) {
   CIRANDA_UNREACHABLE();
 }
 
+// The ranks of a host share memory, which one of them provides.
+std::optional<Error> region_fault(const PendingOp& op) {
+  for (std::size_t index = 0; index < op.contributions.size(); ++index) {
+    if (op.contributions[index]->arena != kNoRegion) continue;
+    const Rank rank = op.group().ranks[index];
+    return about(
+        op, ErrorCode::kSystem,
+        "rank " + std::to_string(rank) + " has no memory for what the ranks on its host share",
+        rank);
+  }
+  return std::nullopt;
+}
+
 std::optional<Error> add_fault(const PendingOp& op, const GroupTable& groups) {
   const std::vector<Rank>& members = op.spec->members;
   const int size = groups.world()->size();
@@ -43,15 +57,7 @@ std::optional<Error> add_fault(const PendingOp& op, const GroupTable& groups) {
     return about(
         op, ErrorCode::kLimit,
         std::to_string(kGroupsMax) + " process sets exist, which is the limit; remove one");
-  for (std::size_t index = 0; index < op.contributions.size(); ++index) {
-    if (op.contributions[index]->arena != kNoRegion) continue;
-    const Rank rank = op.group().ranks[index];
-    return about(op, ErrorCode::kSystem,
-                 "rank " + std::to_string(rank) +
-                     " has no memory for what the set's ranks on its host share",
-                 rank);
-  }
-  return std::nullopt;
+  return region_fault(op);
 }
 
 std::optional<Error> remove_fault(const PendingOp& op, const GroupTable& groups,
@@ -138,6 +144,7 @@ std::optional<Error> fault_of(const PendingOp& op, const std::vector<Rank>& join
     return about(op, ErrorCode::kUnsupported, joined_text(joined), joined.front());
   if (auto fault = root_fault(op)) return fault;
   if (auto fault = rows_fault(op)) return fault;
+  if (is_pair(op.spec->group)) return region_fault(op);
   if (op.spec->kind == OpKind::kAddGroup) return add_fault(op, groups);
   if (op.spec->kind == OpKind::kRemoveGroup) return remove_fault(op, groups, pending);
   return std::nullopt;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/wire/pair.h"
 #include "negotiate/requests.h"
 
 namespace ciranda {
@@ -91,9 +92,25 @@ TEST(Fault, NamesTheRankThatHasNoMemoryForAGroup) {
   EXPECT_EQ(responses.at(0).error->code, ErrorCode::kSystem);
   EXPECT_EQ(responses[0].error->rank, 0);
   EXPECT_EQ(responses[0].error->text,
-            "add_process_set: rank 0 has no memory for what the set's ranks on its host share");
+            "add_process_set: rank 0 has no memory for what the ranks on its host share");
   EXPECT_EQ(responses[0].changed, nullptr);
   EXPECT_EQ(room.add_group({0, 2})->id, 1u);
+}
+
+TEST(Fault, NamesTheRankThatHasNoMemoryForAPair) {
+  Room room(3);
+  const RequestSpec spec{.name = "x",
+                         .kind = OpKind::kSend,
+                         .group = pair_id({.from = 2, .to = 1}),
+                         .root = 2,
+                         .tensors = {{}}};
+  room.submit(2, spec);
+  const Request request{.spec = spec, .contribution = {.token = 1, .arena = kNoRegion}};
+  const auto responses = room.handle(1, {.requests = {request}});
+  EXPECT_EQ(responses.at(0).error->code, ErrorCode::kSystem);
+  EXPECT_EQ(responses[0].error->text,
+            "send 'x' from rank 2 to rank 1: rank 1 has no memory for what the ranks on its host "
+            "share");
 }
 
 TEST(Fault, BoundsTheGroups) {

@@ -307,9 +307,9 @@ TEST(Groups, ARankWithoutMemoryForOneIsNamedOnEveryRank) {
       EXPECT_EQ(group.error().code, ErrorCode::kSystem);
       EXPECT_EQ(group.error().rank, 1);
       const std::string reason = engine.rank() == 1 ? ": memfd_create: Too many open files" : "";
-      EXPECT_EQ(group.error().text,
-                "add_process_set: rank 1 has no memory for what the set's ranks on its host share" +
-                    reason);
+      EXPECT_EQ(
+          group.error().text,
+          "add_process_set: rank 1 has no memory for what the ranks on its host share" + reason);
     });
   }
   world.run([](Engine& engine) {
@@ -435,6 +435,26 @@ TEST(Pairs, ARankThatLeavesEndsItsMessages) {
     EXPECT_FALSE(engine.wait(pass(engine, with, tensor).value()).ok());
     const Pair without = {.from = 0, .to = 1};
     EXPECT_TRUE(engine.wait(pass(engine, without, tensor).value()).ok());
+  });
+}
+
+TEST(Pairs, ARankWithoutMemoryIsNamedOnBoth) {
+  World world(2);
+  const Pair pair = {.from = 1, .to = 0};
+  {
+    const NoDescriptor for_memory;
+    world.run([pair](Engine& engine) {
+      std::vector<float> tensor(3, 1.0F);
+      const Status status = engine.wait(pass(engine, pair, tensor).value());
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kSystem);
+      EXPECT_EQ(status.error().rank, 0);
+    });
+  }
+  world.run([pair](Engine& engine) {
+    std::vector<float> tensor(3, static_cast<float>(engine.rank()));
+    EXPECT_TRUE(engine.wait(pass(engine, pair, tensor).value()).ok());
+    EXPECT_EQ(tensor.front(), 1.0F);
   });
 }
 
