@@ -1,12 +1,14 @@
 #include "torch/optimizer_checks.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "torch/collectives.h"
@@ -144,10 +146,33 @@ std::string first_obstacle(const std::vector<std::string>& by_rank, const Group&
 
 }  // namespace
 
+// By sums, to which ranks that have joined add zeros.
+std::vector<std::string> texts_of_ranks(const std::string& mine, const std::string& name,
+                                        GroupId group) {
+  const auto members = members_of(group, name);
+  const auto own = static_cast<std::size_t>(members->index_of(default_world()->engine()->rank()));
+  const at::Tensor sizes = at::zeros({members->size()}, c10::ScalarType::Long);
+  std::span<std::int64_t> size_of(sizes.mutable_data_ptr<std::int64_t>(), members->ranks.size());
+  size_of[own] = static_cast<std::int64_t>(mine.size());
+  allreduce(sizes, sizes, {.name = name + "/sizes", .op = ReduceOp::kSum, .group = group});
+  std::vector<std::string> texts(size_of.size());
+  const std::int64_t total = std::accumulate(size_of.begin(), size_of.end(), std::int64_t{0});
+  if (total == 0) return texts;
+  const at::Tensor bytes = at::zeros({total}, c10::ScalarType::Byte);
+  auto* const all = reinterpret_cast<char*>(bytes.mutable_data_ptr<std::uint8_t>());
+  std::memcpy(all + std::accumulate(size_of.begin(), size_of.begin() + own, std::int64_t{0}),
+              mine.data(), mine.size());
+  allreduce(bytes, bytes, {.name = name, .op = ReduceOp::kSum, .group = group});
+  const char* next = all;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    texts[rank].assign(next, static_cast<std::size_t>(size_of[rank]));
+    next += size_of[rank];
+  }
+  return texts;
+}
+
 std::string obstacle_of_a_rank(const std::string& mine, const std::string& name, GroupId group) {
-  std::vector<std::string> obstacles;
-  for (const auto& lines : gather_lines({mine}, name, group)) obstacles.push_back(lines.at(0));
-  return first_obstacle(obstacles, *members_of(group, name));
+  return first_obstacle(texts_of_ranks(mine, name, group), *members_of(group, name));
 }
 
 std::string require_agreement(const std::string& name, const std::string& options,

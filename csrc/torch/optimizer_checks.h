@@ -39,7 +39,12 @@ std::string require_agreement(const std::string& name, const std::string& option
                               const NamedParameters& parameters, const std::string& obstacle,
                               GroupId group = kWorldGroup);
 
-// The same for an obstacle alone, empty if no rank has one. Collective, blocking.
+// Every member's text, in their order; empty for those that have joined. Collective, blocking.
+std::vector<std::string> texts_of_ranks(const std::string& mine, const std::string& name,
+                                        GroupId group = kWorldGroup);
+
+// As require_agreement() for an obstacle alone, empty if no rank has one; ranks that have joined
+// have none. Collective, blocking.
 std::string obstacle_of_a_rank(const std::string& mine, const std::string& name,
                                GroupId group = kWorldGroup);
 
