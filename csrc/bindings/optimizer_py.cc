@@ -51,6 +51,7 @@ void bind_reducer(py::module_& module) {
       .def("set_backward_passes_per_step", &Reducer::set_backward_passes_per_step,
            py::arg("passes"), Released())
       .def("set_rule", &Reducer::set_rule, py::arg("number"), py::arg("rule"), Released())
+      .def("agree", &Reducer::agree, Released())
       .def(
           "step",
           [](Reducer& reducer, double gradient_scale, bool reduce, double max_norm,

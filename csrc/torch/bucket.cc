@@ -361,6 +361,13 @@ void Bucket::submit_objection(bool squares) {
        [](std::uint64_t, std::uint64_t, std::span<std::byte* const>) {});
 }
 
+void Bucket::count_step() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (dense_anywhere(i)) host_step_->count(i);
+  }
+  host_step_->count_for(handle_->joined());
+}
+
 void Bucket::take_gradients() {
   CIRANDA_ASSERT(host_step_ && !submitted());
   for (BucketSlot& slot : slots_) {

@@ -116,7 +116,10 @@ class Bucket {
   // Instead of one of these, where this rank wants the ranks to talk first: an operation that does
   // nothing, and that ranks which want the step disagree with.
   void submit_objection(bool squares);
+  // The step is done.
+  void count_step();
   void retire() { handle_ = nullptr; }
+  const std::byte* memory() const { return arena_.data; }  // of all gradients, on the CPU
   HostStep* host_step() { return host_step_.get(); }
   // The handles are done and good: results into p.grad where any rank had a gradient, unless the
   // user has put something else there meanwhile.

@@ -245,7 +245,8 @@ void DistributedStep::Impl::adopt_group() {
   for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
     added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
   }
-  require_agreement(name_, "", added, "", members_->id);
+  const std::string why = require_agreement(name_, "", added, why_not_shared_, members_->id);
+  if (shared() && !why.empty()) end_shared_step(why);  // while this rank had joined
   add_parameters(added);
 }
 
@@ -253,6 +254,7 @@ void DistributedStep::Impl::adopt_group() {
 // A step
 
 torch::Tensor DistributedStep::Impl::step(const Closure& closure, const InnerStep& inner) {
+  if (reducer_) reducer_->agree();
   torch::Tensor loss = shared() ? shared_step(closure, inner) : inner_step(closure, inner);
   finish_step();
   return loss;
@@ -289,13 +291,13 @@ torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure, const I
   if (closure != nullptr) loss = closure_of_a_new_step(closure);
   set_rules();
   const auto outcome = reducer_->step(1.0, /*reduce=*/true, max_norm_, objection());
+  for (const std::size_t position : outcome.fresh) show_state(position);
   if (!outcome.why_not_shared.empty()) {
     end_shared_step(outcome.why_not_shared);
     clip();
     inner(nullptr);
     return loss;
   }
-  for (const std::size_t position : outcome.fresh) show_state(position);
   show_step_counts();
   if (max_norm_ > 0.0) grad_norm_ = at::scalar_tensor(reducer_->norm(), at::kDouble);
   return loss;

@@ -98,6 +98,8 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
   const MutexLock lock(mutex_);
   follow();
   place_unfrozen();
+  // Here, where no rank has joined.
+  if (shared_step_) prepare_buckets();
 }
 
 // Sees to it that hooks and places are where autograd looks for them: a parameter that was

@@ -44,6 +44,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void finish_step() override EXCLUDES(mutex_);
   void settle() override EXCLUDES(mutex_);
   void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
+  void agree() override EXCLUDES(mutex_);
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection) override EXCLUDES(mutex_);
   double norm() override EXCLUDES(mutex_);
@@ -69,7 +70,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
     std::string name;
     std::shared_ptr<GradientOwners> owners;
     std::size_t rule = 0;
-    std::optional<HostStep::State> state = {};  // to adopt at the first step
+    std::optional<HostStep::State> state = {};  // to adopt at the first step, see waits()
   };
   // What this rank has to do before a step.
   enum class Gradients : std::uint8_t {
@@ -121,7 +122,10 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   // shared_step.cc
   std::string step_or_reason(double gradient_scale, bool reduce, double max_norm,
                              const std::string& objection) REQUIRES(mutex_);
-  std::vector<std::size_t> note_stepped() REQUIRES(mutex_);
+  void prepare_buckets() REQUIRES(mutex_);
+  void prepare_for_other_rules() REQUIRES(mutex_);
+  static bool waits(const Candidate& candidate);
+  std::vector<std::size_t> take_news() REQUIRES(mutex_);
   bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
       REQUIRES(mutex_);
   void take_for_step() REQUIRES(mutex_);
@@ -141,6 +145,9 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   bool in_pass_ GUARDED_BY(mutex_) = false;
   int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
   bool shared_step_ GUARDED_BY(mutex_);
+  std::string ended_ GUARDED_BY(mutex_);  // why the ranks do not share the step any more
+  std::optional<std::uint64_t> agreed_joins_ GUARDED_BY(mutex_);  // before the latest agree()
+  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // since then: the next shared step does
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   // The kept error speaks of gradients alone: it is none if they are thrown away.
   bool gradients_spoiled_ GUARDED_BY(mutex_) = false;

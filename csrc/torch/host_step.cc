@@ -66,7 +66,8 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::Scalar
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
       slots_(std::move(slots)),
       array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)),
-      share_parameters_(share_parameters) {
+      share_parameters_(share_parameters),
+      seen_(slots_.size()) {
   const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
   own_ = unwrap(engine_->allocate_arena(bytes));
   std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
@@ -118,20 +119,29 @@ std::byte* HostStep::place(const StepSlot& slot) const {
 
 void HostStep::prepare(const kernels::UpdateRule& rule) {
   const auto wanted = kernels::state_arrays(rule);
-  if (!prepared_) {
-    arrays_.assign(wanted.begin(), wanted.end());
-    has_step_ = rule.kind != kernels::RuleKind::kSgd;
-    if (rule.kind == kernels::RuleKind::kAdagrad) initial_ = rule.initial_accumulator_value;
-    allocate_states();
-    if (!share_parameters_) memory_ = exchange(own_, "memory");
-    if (!arrays_.empty()) states_ = exchange(states_, "state")[0];
-    prepared_ = true;
-  }
+  arrays_.assign(wanted.begin(), wanted.end());
+  has_step_ = rule.kind != kernels::RuleKind::kSgd;
+  if (rule.kind == kernels::RuleKind::kAdagrad) initial_ = rule.initial_accumulator_value;
+  allocate_states();
+  if (memory_.empty()) memory_ = exchange(own_, "memory");
+  // Also if this rank needs none: another one's rule may be another, which the step finds out.
+  states_ = exchange(states_, "state")[0];
+  prepared_ = true;
+}
+
+bool HostStep::needs_other_state(const kernels::UpdateRule& rule) const {
+  const auto wanted = kernels::state_arrays(rule);
+  return !std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end());
+}
+
+bool HostStep::begun() const {
+  if (!prepared_) return false;
+  const float* own = steps(static_cast<std::size_t>(engine_->local_rank()));
+  return std::any_of(own, own + slots_.size(), [](float step) { return step > 0.0F; });
 }
 
 std::optional<std::string> HostStep::obstacle(const kernels::UpdateRule& rule) const {
-  const auto wanted = kernels::state_arrays(rule);
-  if (!std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end())) {
+  if (needs_other_state(rule)) {
     return "momentum, amsgrad or centered changed, which needs other state";
   }
   for (const StepSlot& slot : slots_) {
@@ -162,6 +172,7 @@ void HostStep::move_in(const StepSlot& slot, bool copy) {
 }
 
 void HostStep::allocate_states() {
+  states_ = {};
   if (engine_->local_rank() != 0 || arrays_.empty()) return;
   states_ = unwrap(engine_->allocate_arena(arrays_.size() * array_bytes_));
   std::memset(states_.data, 0, states_.bytes);
@@ -236,7 +247,7 @@ void HostStep::adopt(std::size_t slot, const State& state) {
     if (name == "step") step = value.item().toFloat();
   }
   // The others' counts are theirs: one that has not left the latest step yet still adds to its own.
-  steps(static_cast<std::size_t>(engine_->local_rank()))[slot] = step;
+  steps(static_cast<std::size_t>(engine_->local_rank()))[slot] = seen_[slot] = step;
   if (step == 0.0F) return;
   for (const auto& [place_name, place] : this->state(slot)) {
     for (const auto& [name, value] : state) {
@@ -253,10 +264,24 @@ void HostStep::adopt(std::size_t slot, const State& state) {
   }
 }
 
-bool HostStep::count(std::size_t slot) {
-  float& step = steps(static_cast<std::size_t>(engine_->local_rank()))[slot];
-  step += 1.0F;
-  return step == 1.0F;
+void HostStep::count(std::size_t slot) {
+  steps(static_cast<std::size_t>(engine_->local_rank()))[slot] += 1.0F;
+}
+
+// Whoever writes writes the same, and before it joins itself; only then does the owner look.
+void HostStep::count_for(const std::vector<Rank>& joined) {
+  const float* own = steps(static_cast<std::size_t>(engine_->local_rank()));
+  for (std::size_t local = 0; local < memory_.size(); ++local) {
+    if (!std::binary_search(joined.begin(), joined.end(), engine_->local_ranks()[local])) continue;
+    std::copy_n(own, slots_.size(), steps(local));
+  }
+}
+
+HostStep::News HostStep::news(std::size_t slot) {
+  if (!prepared_) return {};
+  const float step = steps(static_cast<std::size_t>(engine_->local_rank()))[slot];
+  const float seen = std::exchange(seen_[slot], step);
+  return {.written = step != seen, .fresh = step != 0.0F && seen == 0.0F};
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -326,7 +351,10 @@ double HostStep::squares(const Step& step, std::int64_t begin, std::int64_t end,
 std::span<const std::byte* const> HostStep::gradients_at(const Step& step, std::size_t offset,
                                                          std::span<std::byte* const> arena,
                                                          Gradients& gradients) const {
-  if (step.reduced) arena = arena.subspan(static_cast<std::size_t>(engine_->local_rank()), 1);
+  if (step.reduced != nullptr) {
+    gradients[0] = step.reduced + offset;
+    return {gradients.data(), 1};
+  }
   for (std::size_t i = 0; i < arena.size(); ++i) gradients[i] = arena[i] + offset;
   return {gradients.data(), arena.size()};
 }
@@ -353,7 +381,7 @@ std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
 void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
                       std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
-  const std::size_t copies = share_parameters_ ? 1 : arena.size();
+  const std::size_t copies = share_parameters_ ? 1 : memory_.size();
   Gradients gradients;
   std::array<std::byte*, kLocalRanksMax> parameters;
   std::array<std::byte*, 3> states;

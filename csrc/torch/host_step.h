@@ -32,7 +32,8 @@ struct StepSlot {
 // time takes a chunk, sums the ranks' gradients of it, updates the state and writes the new
 // parameters into every rank's copy. Parameters lie in the arena, each rank's own or one copy for
 // all in the memory of local rank 0, where the state lies too; how many steps each parameter has
-// seen is with every rank.
+// seen is with every rank. Ranks that have joined take no part, and get the new parameters and
+// counts from the others.
 //
 // Not thread-safe; belongs to a Bucket.
 class HostStep {
@@ -50,12 +51,15 @@ class HostStep {
   // a user of the program; set by the bindings.
   static void set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& storage));
 
-  // Makes room for the state that `rule` needs. Collective and blocking the first time.
+  // Makes room for the state that `rule` needs; what was there is gone. Collective and blocking.
   void prepare(const kernels::UpdateRule& rule);
   // What stands against the next step by `rule`, as the rest of a sentence: a parameter does not
   // lie where it was put, or the rule wants other state than the first time.
   std::optional<std::string> obstacle(const kernels::UpdateRule& rule) const;
   bool prepared() const { return prepared_; }
+  bool needs_other_state(const kernels::UpdateRule& rule) const;
+  // A parameter has state, by a step or an adoption, if only of ranks that have not joined.
+  bool begun() const;
 
   // State of a slot as torch.optim names it, views of the shared memory; "step" too where torch has
   // it. Empty until the parameter has been updated, but for Adagrad, which torch gives its state at
@@ -67,12 +71,13 @@ class HostStep {
   void adopt(std::size_t slot, const State& state);
 
   // What is done with a chunk of the bucket, see Execution::work. `used(slot, arena)`: whether any
-  // rank has a gradient for it. `reduced`: each rank's gradients are the reduced ones already.
+  // rank has a gradient for it.
   struct Step {
     kernels::UpdateRule rule;
     std::string words;  // rule_text(rule)
     double gradient_scale = 1.0;
-    bool reduced = false;
+    // This rank's bucket, where it holds the reduced gradients; null: the ranks' are added up.
+    const std::byte* reduced = nullptr;
   };
   using Used = std::function<bool(std::size_t slot, std::span<std::byte* const> arena)>;
   using Work = decltype(Execution::work);
@@ -81,8 +86,16 @@ class HostStep {
   // that is done, sum_of_squares() gives it, the same on every rank until the next one.
   Work squares_work(Step step, Used used);
   double sum_of_squares() const;
-  // The step is done for a slot that was used; true if its state is new.
-  bool count(std::size_t slot);
+  // The step is done for a slot that was used.
+  void count(std::size_t slot);
+  // All of it is done, without the ranks in `joined`: their counts become this rank's.
+  void count_for(const std::vector<Rank>& joined);
+  // Of a slot, since the last call or adopt(): steps have written its parameter; its state is new.
+  struct News {
+    bool written = false;
+    bool fresh = false;
+  };
+  News news(std::size_t slot);
 
   std::size_t arena_bytes() const {
     return own_.bytes + (engine_->local_rank() == 0 ? states_.bytes : 0);
@@ -130,6 +143,7 @@ class HostStep {
   const std::size_t array_bytes_;  // of all elements
   const bool share_parameters_;
   bool prepared_ = false;
+  std::vector<float> seen_;  // of this rank's steps, by news()
   std::vector<kernels::StateArray> arrays_;
   bool has_step_ = false;               // torch keeps one for this rule
   std::optional<double> initial_ = {};  // what Adagrad's sums begin with

@@ -138,6 +138,7 @@ std::string first_obstacle(const std::vector<std::string>& by_rank, const Group&
   const auto first = std::find_if(by_rank.begin(), by_rank.end(),
                                   [](const std::string& line) { return !line.empty(); });
   if (first == by_rank.end()) return "";
+  if (first->starts_with("on rank ")) return *first;  // one that ranks have agreed on before
   const bool alike = std::all_of(by_rank.begin(), by_rank.end(),
                                  [&](const std::string& line) { return line == *first; });
   const Rank rank = members.ranks[static_cast<std::size_t>(first - by_rank.begin())];

@@ -29,8 +29,7 @@ class Reducer {
   // In the order of registration, on every rank the same; positions go on from those added before.
   // Frozen parameters get their place when they are unfrozen. Call once after construction, again
   // for add_param_group. Those of one `rule` are stepped by set_rule(rule); no rules without a
-  // shared step. Collective with share_parameters. kInvalidArgument for a dtype that is not
-  // floating.
+  // shared step. Collective with a shared step. kInvalidArgument for a dtype that is not floating.
   virtual void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) = 0;
   // From here on, also in the step that has begun.
   virtual void set_backward_passes_per_step(int passes) = 0;
@@ -49,6 +48,9 @@ class Reducer {
 
   // The update rule of parameters added with this number, from the next step() on.
   virtual void set_rule(std::size_t number, const kernels::UpdateRule& rule) = 0;
+  // Before each step, also one that the ranks do not share any more: who had joined hears of that.
+  // Collective the first time, and the first time after each join.
+  virtual void agree() = 0;
   // The optimizer's step on all parameters that any rank has a gradient for. Collective. Gradients
   // are multiplied by `gradient_scale`. Without `reduce` each rank's p.grad counts as reduced
   // already. With max_norm > 0 the gradients are clipped to that global 2-norm; norm() is what it
@@ -60,8 +62,9 @@ class Reducer {
   // of its own once it has taken its state(). With share_parameters that is kInvalidArgument.
   // Throws what synchronize() does.
   struct StepOutcome {
-    std::string why_not_shared = {};      // the reason, with its rank; empty if the step is done
-    std::vector<std::size_t> fresh = {};  // positions of those whose state is new
+    std::string why_not_shared = {};  // the reason, with its rank; empty if the step is done
+    // Positions of those whose state is new, also from steps while this rank had joined.
+    std::vector<std::size_t> fresh = {};
   };
   virtual StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                            const std::string& objection) = 0;

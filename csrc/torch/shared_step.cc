@@ -34,19 +34,65 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
     start_step();
     throw;
   }
-  if (!outcome.why_not_shared.empty()) return outcome;
-  outcome.fresh = note_stepped();
-  start_step();
+  ended_ = outcome.why_not_shared;
+  if (ended_.empty()) {
+    for (const auto& bucket : buckets_) bucket->count_step();
+    start_step();
+  }
+  outcome.fresh = take_news();
   return outcome;
+}
+
+void GradientReducer::agree() {
+  const MutexLock lock(mutex_);
+  const std::uint64_t joins = engine_->joins();
+  if (!options_.shared_step || agreed_joins_ == joins) return;
+  for (std::string& text : texts_of_ranks(ended_, options_.name + "/ended", options_.group)) {
+    if (ended_.empty()) ended_ = std::move(text);
+  }
+  agreed_joins_ = joins;
+  asks_for_state_ = true;
+}
+
+// Another rule than when the optimizer was made may need other state, as long as no rank has any:
+// of a host that had joined as a whole the ranks do not know of the others'. Collective.
+void GradientReducer::prepare_for_other_rules() {
+  enum Wish { kNone, kOtherState, kThisState };
+  Wish mine = kNone;
+  for (const auto& bucket : buckets_) {
+    const HostStep& step = *bucket->host_step();
+    if (!step.prepared()) continue;  // it may be this rank's alone yet
+    const bool other = step.needs_other_state(rules_.at(bucket->rule()).rule);
+    mine = std::max(mine, step.begun() ? kThisState : other ? kOtherState : kNone);
+  }
+  if (most_of_ranks(mine, "state") != kOtherState) return;
+  for (const auto& bucket : buckets_) {
+    HostStep& step = *bucket->host_step();
+    if (step.prepared()) step.prepare(rules_.at(bucket->rule()).rule);
+  }
+}
+
+// Those that are not. Collective.
+void GradientReducer::prepare_buckets() {
+  for (const auto& bucket : buckets_) {
+    HostStep& step = *bucket->host_step();
+    if (!step.prepared()) step.prepare(rules_.at(bucket->rule()).rule);
+  }
 }
 
 // Why the ranks do not share the step; empty if it is done.
 std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, double max_norm,
                                             const std::string& objection) {
+  if (!ended_.empty()) {  // this rank hears of it after a join
+    if (reduce) reduce_if_any_rank(gradients_now());
+    return ended_;
+  }
+  if (asks_for_state_) {
+    prepare_for_other_rules();
+    asks_for_state_ = false;
+  }
   for (bool again = false;; again = true) {
-    for (const auto& bucket : buckets_) {
-      bucket->host_step()->prepare(rules_.at(bucket->rule()).rule);
-    }
+    prepare_buckets();
     const Gradients gradients = reduce ? gradients_now() : Gradients::kReduced;
     const std::string reason = objection.empty() ? objection_now() : objection;
     const bool object = gradients >= Gradients::kReduce || !reason.empty();
@@ -71,23 +117,27 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
   }
 }
 
-// The step is done. Gives the positions of those whose state is new.
-std::vector<std::size_t> GradientReducer::note_stepped() {
+// Whether its state is to be adopted yet: once the ranks of the host have stepped, they have done
+// that, or have newer one.
+bool GradientReducer::waits(const Candidate& candidate) {
+  if (!candidate.state) return false;
+  return !candidate.placed || !candidate.bucket->host_step() ||
+         !candidate.bucket->host_step()->begun();
+}
+
+// What the steps have done since the last call. Gives the positions of those whose state is new.
+std::vector<std::size_t> GradientReducer::take_news() {
   std::vector<std::size_t> fresh;
   adopts_ = false;
   for (std::size_t position = 0; position < candidates_.size(); ++position) {
     Candidate& candidate = candidates_[position];
-    if (!candidate.placed) {
-      adopts_ = adopts_ || candidate.state;
-      continue;
-    }
-    const bool adopted = std::exchange(candidate.state, std::nullopt).has_value();
-    bool first = false;
-    if (candidate.bucket->dense_anywhere(candidate.slot)) {
-      first = candidate.bucket->host_step()->count(candidate.slot);
-      mark_written(candidate.parameter);
-    }
-    if (first || adopted) fresh.push_back(position);
+    if (waits(candidate)) adopts_ = true;
+    if (!candidate.placed || !candidate.bucket->host_step()) continue;
+    const HostStep::News news = candidate.bucket->host_step()->news(candidate.slot);
+    if (news.written) mark_written(candidate.parameter);
+    const bool adopted = candidate.state && !waits(candidate);
+    if (adopted) candidate.state.reset();
+    if (news.fresh || adopted) fresh.push_back(position);
   }
   return fresh;
 }
@@ -116,9 +166,12 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
 
 void GradientReducer::take_for_step() {
   if (adopts_) {
-    for (Candidate& candidate : candidates_) {
-      if (!candidate.placed || !candidate.state) continue;
-      candidate.bucket->host_step()->adopt(candidate.slot, *candidate.state);
+    std::vector<const Candidate*> waiting;  // all, before the first is adopted
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.placed && waits(candidate)) waiting.push_back(&candidate);
+    }
+    for (const Candidate* candidate : waiting) {
+      candidate->bucket->host_step()->adopt(candidate->slot, *candidate->state);
     }
   }
   for (const auto& bucket : buckets_) bucket->take_gradients();
@@ -136,7 +189,7 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
       (*bucket.*submit)({.rule = rule,
                          .words = attempt.add_up ? words_adding_up : words,
                          .gradient_scale = attempt.scale,
-                         .reduced = !attempt.add_up});
+                         .reduced = attempt.add_up ? nullptr : bucket->memory()});
     }
     bucket->append_handles(handles);
   }
@@ -179,7 +232,7 @@ HostStep::State GradientReducer::state(std::size_t position, bool copies) {
   const MutexLock lock(mutex_);
   const Candidate& candidate = candidates_.at(position);
   HostStep::State state;
-  if (candidate.state) {
+  if (waits(candidate)) {
     state = *candidate.state;
   } else if (candidate.placed && candidate.bucket->host_step()) {
     state = candidate.bucket->host_step()->state(candidate.slot);
@@ -193,8 +246,9 @@ HostStep::State GradientReducer::state(std::size_t position, bool copies) {
 void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
   const MutexLock lock(mutex_);
   Candidate& candidate = candidates_.at(position);
-  if (candidate.placed && candidate.bucket->host_step()->prepared()) {
+  if (candidate.placed && candidate.bucket->host_step()->begun()) {
     candidate.bucket->host_step()->adopt(candidate.slot, state);
+    candidate.state.reset();
   } else {
     candidate.state = std::move(state);
     adopts_ = true;

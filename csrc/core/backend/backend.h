@@ -43,8 +43,9 @@ struct Execution {
   // in_arena: the bucket's memory, of each member on this host that has not joined, ascending.
   std::vector<std::byte*> arena = {};
   std::uint64_t arena_bytes = 0;
-  // in_arena: what is done with bytes [begin, begin + bytes) of all ranks' buckets, instead of
-  // reducing them. Any rank runs it, for any piece of whole chunks, exactly one rank for each.
+  // Of a shared step: what is done with bytes [begin, begin + bytes) of the buckets in `arena`,
+  // instead of reducing them. Any rank that has not joined runs it, for any piece of whole chunks,
+  // exactly one rank for each.
   std::function<void(std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena)>
       work = {};
   // allgather, alltoall, reducescatter (always one member): bytes, see StagedShape::offsets.

@@ -91,6 +91,7 @@ class Planner {
     op.prescale = spec.prescale;
     op.postscale = spec.postscale;
     op.in_arena = spec.in_arena;
+    op.shares_step = !spec.rule.empty();
     op.backend = spec.backend;
     op.wire_dtype = spec.wire_dtype;
     return op;

@@ -23,6 +23,7 @@ struct FusedOp {
   double prescale = 1.0;
   double postscale = 1.0;
   bool in_arena = false;
+  bool shares_step = false;  // the spec has a rule: what is done is each host's own affair
   BackendId backend = BackendId::kNative;
   std::optional<DType> wire_dtype = {};  // see RequestSpec
   struct Member {

@@ -43,8 +43,7 @@ Status Backends::available(BackendId id, std::span<const BackendEntry> entries) 
 
 Backend& Backends::find(const Execution& execution) {
   const BackendId id = execution.op.backend;
-  // What is done with the gradients of a host is the host's own affair.
-  if (execution.work) return *shm_;
+  if (execution.op.shares_step) return *shm_;
   if (id == BackendId::kNative) return ring_ != nullptr ? *ring_ : *shm_;
   Backend*& backend = by_id_[static_cast<std::size_t>(id)];
   if (backend == nullptr) {

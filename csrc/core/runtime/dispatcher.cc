@@ -182,7 +182,10 @@ Status Dispatcher::note_agreement(const Response& response) {
   }
   if (response.verdict == Response::Verdict::kError) {
     finish(own->token, *response.error);
-  } else if (!moves_data(response.spec->kind)) {
+    return {};
+  }
+  submission->handle->set_joined(response.joined);
+  if (!moves_data(response.spec->kind)) {
     submission->handle->set_group(response.changed);
     submission->handle->set_last_joined(response.last_joined);
     finish(own->token, {});
@@ -237,7 +240,7 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
     return {};
   }
   running.timed = execution.arena_bytes + bytes_of(execution.buffers) >= kTimedBytesMin;
-  const Status possible = without_joined(what, *responses[what.members.front().response].spec);
+  const Status possible = without_joined(what);
   execution.done = [this, index = keep(std::move(running))](
                        const Status& status, const std::shared_ptr<DeviceEvent>& finished) {
     execution_done(index, status, finished);
@@ -251,7 +254,7 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
 }
 
 void Dispatcher::stand_in(FusedOp op, const std::vector<Response>& responses) {
-  if (!without_joined(op, *responses[op.members.front().response].spec)) return;
+  if (!without_joined(op)) return;
   const std::size_t here = rank_.members_here(*op.group).size();
   Execution execution = of_zeros(std::move(op), responses, here);
   execution.number = planned_;

@@ -141,6 +141,7 @@ Result<Rank> Engine::join() {
   submission.spec = std::make_shared<const RequestSpec>(RequestSpec{.kind = OpKind::kJoin});
   const auto done = agree(std::move(submission));
   if (!done) return done.error();
+  ++joins_;
   return done.value()->last_joined();
 }
 

@@ -57,6 +57,9 @@ class Engine {
   // This rank has no more data for now: until all ranks have joined it adds zeros to what the
   // others reduce. Gives the rank that joined last.
   Result<Rank> join();
+  // How many joins this rank has seen end: the same on every rank, at the same point of its
+  // program.
+  std::uint64_t joins() const { return joins_.load(); }
   // Null where there is none (any more). Thread-safe, does not block.
   std::shared_ptr<const Group> group(GroupId id) const { return rank_.groups.find(id); }
 
@@ -99,6 +102,7 @@ class Engine {
   BackgroundThread background_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> forked_{false};
+  std::atomic<std::uint64_t> joins_{0};
   Mutex shutdown_mutex_;
   bool shut_down_ GUARDED_BY(shutdown_mutex_) = false;
 };

@@ -29,6 +29,8 @@ class Operation {
   // allgather: what each rank gave as the digest of its bytes. Only once done.
   const std::vector<std::optional<Digest>>& digests() const { return digests_; }
 
+  // Members that had joined and took no part, ascending. Only once done.
+  const std::vector<Rank>& joined() const { return joined_; }
   // The group that was added. Only once done.
   const std::shared_ptr<const Group>& group() const { return group_; }
   // join: the rank that joined last. Only once done.
@@ -47,6 +49,7 @@ class Operation {
   }
   void set_rows(std::vector<std::int64_t> rows) { rows_ = std::move(rows); }
   void set_group(std::shared_ptr<const Group> group) { group_ = std::move(group); }
+  void set_joined(std::vector<Rank> joined) { joined_ = std::move(joined); }
   void set_last_joined(Rank rank) { last_joined_ = rank; }
   void set_digests(std::vector<std::optional<Digest>> digests) { digests_ = std::move(digests); }
 
@@ -56,6 +59,7 @@ class Operation {
   std::shared_ptr<DeviceEvent> finished_;       // the same
   std::vector<std::int64_t> rows_;              // written before done_
   std::vector<std::optional<Digest>> digests_;  // the same
+  std::vector<Rank> joined_;                    // the same
   std::shared_ptr<const Group> group_;          // the same
   Rank last_joined_ = kNoRank;                  // the same
 };

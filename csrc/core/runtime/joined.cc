@@ -7,24 +7,17 @@
 
 namespace ciranda {
 
-Status without_joined(const FusedOp& op, const RequestSpec& spec) {
-  if (op.joined.empty()) return {};
-  std::string what;
-  if (!spec.rule.empty()) {
-    what = "the ranks cannot share a step; pass shard_step=False to DistributedOptimizer";
-  } else if (traits_of(op.backend).on_gpu) {
-    what = "tensors of GPUs cannot be reduced; give all ranks as many batches";
-  } else {
-    return {};
-  }
-  return Error{
-      .code = ErrorCode::kUnsupported,
-      .text = "rank " + std::to_string(op.joined.front()) + " has joined, and without it " + what,
-      .rank = op.joined.front()};
+Status without_joined(const FusedOp& op) {
+  if (op.joined.empty() || !traits_of(op.backend).on_gpu) return {};
+  return Error{.code = ErrorCode::kUnsupported,
+               .text = "rank " + std::to_string(op.joined.front()) +
+                       " has joined, and without it tensors of GPUs cannot be reduced; give all "
+                       "ranks as many batches",
+               .rank = op.joined.front()};
 }
 
 bool leaves_arena(const FusedOp& op, std::size_t here) {
-  if (!op.in_arena || op.joined.empty()) return false;
+  if (!op.in_arena || op.shares_step || op.joined.empty()) return false;
   return op.backend != BackendId::kNative || here < op.group->ranks.size();
 }
 

@@ -15,10 +15,11 @@ inline bool has_joined(const FusedOp& op, Rank rank) {
 }
 
 // kUnsupported where it cannot run without them.
-Status without_joined(const FusedOp& op, const RequestSpec& spec);
+Status without_joined(const FusedOp& op);
 
-// On one host those who are there reduce in the arena alone. Elsewhere each member has a part in
-// it: the memory of all counts as private then. `here`: how many members are on this host.
+// On one host those who are there reduce in the arena alone, and so do those of each host who share
+// a step. Elsewhere each member has a part in it: the memory of all counts as private then. `here`:
+// how many members are on this host.
 bool leaves_arena(const FusedOp& op, std::size_t here);
 
 // The part of a rank that has joined: it adds zeros to what the others reduce.

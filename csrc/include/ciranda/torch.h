@@ -82,7 +82,7 @@ ProcessSet global_process_set();
 // This rank has no more data: returns once every rank has called it, with the one that did so last.
 // Until then it counts as present, and adds zeros to the others' sums and averages, gradients too.
 // What has no zero (kMin, kMax, kProduct, broadcast, changes of process sets) throws where it is
-// called, and so does a shared step: train with ShardStep::kOff.
+// called. A shared step of the others writes this rank's parameters and state too.
 int join();
 
 // --- The optimizer ---

@@ -101,6 +101,9 @@ class CompressedReducer:
             if self._passes_done >= self._passes:
                 self._reduce_now()
 
+    def agree(self) -> None:
+        pass  # the step is not shared
+
     def synchronize(self) -> None:
         self._hook_unfrozen()
         edited = self._op != ops.Average

@@ -122,6 +122,7 @@ class _Distributed:
         """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
         reducer = self._ciranda_reducer
         self._find_new_parameters()
+        reducer.agree()
         if self._ciranda_host_step is not None:
             return self._hooked_shared_step(*(() if closure is None else (closure,)))
         inner = super().step  # type: ignore[misc]
@@ -247,7 +248,9 @@ class _Distributed:
 
     def _add_parameters(self, added: NamedParameters) -> None:
         groups = self.param_groups  # type: ignore[attr-defined]
-        _C.require_agreement(self._ciranda_name, "", added)
+        why = _C.require_agreement(self._ciranda_name, "", added, self._ciranda_why_not_shared)
+        if why and self._ciranda_host_step is not None:  # since this rank had joined
+            self._end_shared_step(why)
         self._parameter_names.update({parameter: name for name, parameter in added})
         self._ciranda_parameters = [p for group in groups for p in group["params"]]
         if self._ciranda_host_step is not None:
@@ -313,7 +316,7 @@ class _NoReducer:
     def add_parameters(self, named_parameters: NamedParameters) -> None:
         pass
 
-    synchronize = finish_step = settle = lambda self: None
+    agree = synchronize = finish_step = settle = lambda self: None
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         pass

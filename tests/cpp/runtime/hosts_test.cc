@@ -50,6 +50,18 @@ struct ArenaFloats {
         {.name = "bucket", .group = group, .op = ReduceOp::kAverage, .wire_dtype = wire_dtype}));
     return handle.ok() ? engine.wait(handle.value()) : handle.error();
   }
+  // A shared step that adds 1 to the buckets of those who are there.
+  Handle add_one(Engine& engine) const {
+    Submission submission = bucket_in(buffer, count, {.name = "step"}, "add one");
+    submission.work = [](std::uint64_t begin, std::uint64_t bytes,
+                         std::span<std::byte* const> arena) {
+      for (std::byte* rank : arena) {
+        auto* piece = reinterpret_cast<float*>(rank + begin);
+        for (std::size_t i = 0; i < bytes / sizeof(float); ++i) piece[i] += 1.0F;
+      }
+    };
+    return engine.submit(std::move(submission)).value();
+  }
   ArenaBuffer buffer;
   std::size_t count;
 };
@@ -282,6 +294,37 @@ TEST_P(SeveralHosts, ReduceTheArenaWithoutWhoHasJoined) {
       ASSERT_TRUE(engine.join().ok());
     });
   }
+}
+
+// The ranks have 1, 2 or 3 steps each, and join: the others of a host do its work.
+TEST_P(SeveralHosts, ShareAStepWithoutWhoHasJoined) {
+  World world = make();
+  world.run([](Engine& engine) {
+    const ArenaFloats bucket(engine, 100'000);  // several chunks
+    const auto steps_of = [](Rank rank) { return 1 + (rank + 1) % 3; };
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      std::fill_n(bucket.data(), bucket.count, 0.0F);
+      for (int step = 0; step < steps_of(engine.rank()); ++step) {
+        std::vector<Rank> joined;
+        for (Rank rank = 0; rank < engine.size(); ++rank) {
+          if (steps_of(rank) <= step) joined.push_back(rank);
+        }
+        const Handle handle = bucket.add_one(engine);
+        const Status shared = engine.wait(handle);
+        ASSERT_TRUE(shared.ok()) << shared.error().text;
+        EXPECT_EQ(handle->joined(), joined);
+        for (std::size_t i = 0; i < bucket.count; ++i) {
+          ASSERT_EQ(bucket.data()[i], static_cast<float>(step + 1));
+        }
+        Submission barrier;
+        barrier.spec = std::make_shared<RequestSpec>(
+            RequestSpec{.name = "looked", .kind = OpKind::kBarrier, .tensors = {}});
+        ASSERT_TRUE(engine.wait(engine.submit(std::move(barrier)).value()).ok());
+      }
+      ASSERT_TRUE(engine.join().ok());
+      EXPECT_EQ(engine.joins(), static_cast<std::uint64_t>(epoch + 1));
+    }
+  });
 }
 
 TEST_P(SeveralHosts, ReduceTheArenaWhereItLies) {

@@ -21,6 +21,7 @@ RequestSpec bucket() {
 FusedOp op_of(const RequestSpec& spec, std::vector<Rank> joined) {
   FusedOp op{.kind = spec.kind, .group = kWorld, .in_arena = spec.in_arena};
   op.backend = spec.backend;
+  op.shares_step = !spec.rule.empty();
   op.members = {{0, 0}, {0, 1}};
   op.joined = std::move(joined);
   return op;
@@ -33,17 +34,30 @@ std::vector<Response> response_of(RequestSpec spec) {
   return responses;
 }
 
-TEST(Joined, RefusesASharedStepAndGpus) {
-  RequestSpec step = bucket();
-  step.rule = "SGD lr=0.1";
-  EXPECT_TRUE(without_joined(op_of(step, {}), step).ok());
-  const Status shared = without_joined(op_of(step, {1}), step);
-  ASSERT_FALSE(shared.ok());
-  EXPECT_EQ(shared.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(shared.error().text.find("rank 1 has joined"), std::string::npos);
+RequestSpec step() {
+  RequestSpec spec = bucket();
+  spec.rule = "SGD lr=0.1";
+  return spec;
+}
+
+TEST(Joined, RefusesGpus) {
   const RequestSpec on_gpu{.name = "g", .backend = BackendId::kNccl, .tensors = {{}, {}}};
-  EXPECT_FALSE(without_joined(op_of(on_gpu, {2}), on_gpu).ok());
-  EXPECT_TRUE(without_joined(op_of(bucket(), {2}), bucket()).ok());
+  EXPECT_TRUE(without_joined(op_of(on_gpu, {})).ok());
+  const Status refused = without_joined(op_of(on_gpu, {2}));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().text.find("rank 2 has joined"), std::string::npos);
+  EXPECT_TRUE(without_joined(op_of(bucket(), {2})).ok());
+  EXPECT_TRUE(without_joined(op_of(step(), {2})).ok());
+}
+
+TEST(Joined, ASharedStepStaysInTheArenaOfEachHost) {
+  for (const std::size_t here : {2u, 3u}) {
+    EXPECT_FALSE(leaves_arena(op_of(step(), {1}), here));
+    const Execution zeros = of_zeros(op_of(step(), {1}), response_of(step()), here);
+    EXPECT_TRUE(zeros.op.in_arena && zeros.buffers.empty());
+  }
+  EXPECT_TRUE(leaves_arena(op_of(bucket(), {1}), 2));
 }
 
 TEST(Joined, AddsAsManyZerosAsTheOthersAdd) {

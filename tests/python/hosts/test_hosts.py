@@ -37,6 +37,29 @@ def test_training_equals_one_process(
         assert result["off"] < 1e-6 and result["equal"]
 
 
+# One rank of each host joins early; then both of host 1 do, in one epoch before their first step.
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        ["5,3,2,5", "2,4,4,1"],
+        ["3,2,0,1", "1,2,2,1"],
+        ["2,3,0,0", "1,2,2,1"],
+    ],
+    ids=["one-of-each", "before-the-others", "a-whole-host-before-its-first-step"],
+)
+@pytest.mark.parametrize("shard_step", ["auto", "host"])
+def test_ranks_with_fewer_batches_share_their_step(
+    make_network: Callable[..., Any], start: Start, shard_step: str, epochs: list[str]
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    ranks = start(
+        network, HERE / "uneven.py", shard_step, *epochs, ranks_per_host=2, PYTHONHASHSEED="0"
+    )
+    for text in outputs(ranks):
+        result = json.loads(text.splitlines()[-1])
+        assert result["off"] < 1e-6 and all(result["equal"]) and result["why"] == ""
+
+
 @pytest.mark.parametrize(
     ("compression", "env"), [("fp16", {}), ("none", {"CIRANDA_WIRE_DTYPE": "bfloat16"})]
 )

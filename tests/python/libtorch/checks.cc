@@ -618,30 +618,60 @@ void two_sets_train_as_two_processes() {
   }
 }
 
+// A step in which rank r has joined if r < `first_there`, of one process.
+void step_without(Sequential& model, torch::optim::Optimizer& optimizer, int step,
+                  int first_there) {
+  optimizer.zero_grad();
+  for (int rank = first_there; rank < ciranda::size(); ++rank) {
+    const Tensor loss = model->forward(batch_of(step, rank)).square().mean();
+    (loss / ciranda::size()).backward();
+  }
+  optimizer.step();
+}
+
 void ranks_with_fewer_batches_join() {
-  Sequential model = make_model();
-  Sequential model_alone = make_model();
-  const torch::optim::SGDOptions options(0.1);
-  DistributedOptimizer optimizer(torch::optim::SGD(model->parameters(), options),
-                                 model->named_parameters(), {.shard_step = ShardStep::kOff});
-  torch::optim::SGD alone(model_alone->parameters(), options);
   const int last = ciranda::size() - 1;
-  for (int step = 0; step <= ciranda::rank(); ++step) {
-    optimizer.zero_grad();
-    backward_own(model, step);
-    optimizer.step();
-  }
-  require(ciranda::join() == last, "another rank joined last");
-  ciranda::broadcast_parameters(*model, last);
-  for (int step = 0; step <= last; ++step) {
-    alone.zero_grad();
-    for (int rank = step; rank <= last; ++rank) {
-      const Tensor loss = model_alone->forward(batch_of(step, rank)).square().mean();
-      (loss / ciranda::size()).backward();
+  for (const ShardStep shard_step : kShardSteps) {
+    Sequential model = make_model();
+    Sequential model_alone = make_model();
+    const torch::optim::AdamOptions options(1e-3);
+    DistributedOptimizer optimizer(torch::optim::Adam(model->parameters(), options),
+                                   model->named_parameters(), {.shard_step = shard_step});
+    torch::optim::Adam alone(model_alone->parameters(), options);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const int batches = ciranda::rank() + epoch;  // none in rank 0's first
+      for (int step = 0; step < batches; ++step) {
+        optimizer.zero_grad();
+        backward_own(model, step);
+        optimizer.step();
+      }
+      require(ciranda::join() == last, "another rank joined last");
+      for (int step = 0; step < last + epoch; ++step) {
+        step_without(model_alone, alone, step, step + 1 - epoch);
+      }
+      if (shard_step == ShardStep::kOff) {
+        ciranda::broadcast_parameters(*model, last);
+        break;  // its state is another rank's too
+      }
+      require_close(model->parameters(), model_alone->parameters(), "with fewer batches");
+      require_same_bits_on_all_ranks(model->parameters());
     }
-    alone.step();
+    require_close(model->parameters(), model_alone->parameters(), "with fewer batches");
+    if (shard_step == ShardStep::kOff) continue;
+    optimizer.zero_grad();  // a step of all, after which the state is everybody's
+    backward_own(model, 7);
+    optimizer.step();
+    step_without(model_alone, alone, 7, 0);
+    require(optimizer.why_not_shared().empty(), "the ranks share no step any more");
+    require(optimizer.state().size() == alone.state().size(), "a rank has missed state");
+    for (const Tensor& parameter : model->parameters()) {
+      const auto& state = static_cast<const torch::optim::AdamParamState&>(
+          *optimizer.state().at(parameter.unsafeGetTensorImpl()));
+      require(state.step() == 2 * last + 2, "a rank has missed steps");
+      require_same_bits_on_all_ranks({state.exp_avg(), state.exp_avg_sq()});
+    }
+    require_close(model->parameters(), model_alone->parameters(), "with fewer batches");
   }
-  require_close(model->parameters(), model_alone->parameters(), "with fewer batches");
 }
 
 using Check = std::pair<const char*, void (*)()>;

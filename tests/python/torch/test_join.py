@@ -142,34 +142,6 @@ def test_an_optimizer_goes_on_without_ranks_that_have_joined() -> None:
         torch.testing.assert_close(torch.tensor(trained), alone, rtol=1e-5, atol=1e-6)
 
 
-def share_a_step() -> str:
-    hvd.init()
-    model = nn.Linear(300, 300)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        named_parameters=model.named_parameters(),
-        shard_step="host",
-    )
-    text = ""
-    for step in range(2):
-        if hvd.rank() == 0 or step == 0:
-            optimizer.zero_grad()
-            model(torch.ones(2, 300)).sum().backward()
-            try:
-                optimizer.step()
-            except RuntimeError as error:
-                assert step == 1
-                text = str(error)
-    hvd.join()
-    return text
-
-
-def test_a_shared_step_says_that_it_needs_all_ranks() -> None:
-    text, nothing = values_of(run_ranks(share_a_step, 2))
-    assert nothing == ""
-    assert "rank 1 has joined" in text and "shard_step=False" in text
-
-
 def test_one_rank_joins_alone() -> None:
     assert values_of(run_ranks(join_alone, 1)) == [0]
 
