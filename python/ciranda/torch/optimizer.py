@@ -35,6 +35,7 @@ class _Distributed:
     _ciranda_reducer: Any
     _ciranda_name: str  # of its reductions
     _ciranda_op: int
+    _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
     _ciranda_host_step: HostStep | None  # None: each rank makes its own step
     _ciranda_why_not_shared: str  # as the rest of a sentence
@@ -142,6 +143,7 @@ class _Distributed:
                         torch.as_tensor(loss).detach(),
                         name=f"{self._ciranda_name}/loss",
                         op=self._ciranda_op,
+                        process_set=self._ciranda_process_set,
                     )
                 return loss
 
@@ -248,7 +250,13 @@ class _Distributed:
 
     def _add_parameters(self, added: NamedParameters) -> None:
         groups = self.param_groups  # type: ignore[attr-defined]
-        why = _C.require_agreement(self._ciranda_name, "", added, self._ciranda_why_not_shared)
+        why = _C.require_agreement(
+            self._ciranda_name,
+            "",
+            added,
+            self._ciranda_why_not_shared,
+            number_of(self._ciranda_process_set),
+        )
         if why and self._ciranda_host_step is not None:  # since this rank had joined
             self._end_shared_step(why)
         self._parameter_names.update({parameter: name for name, parameter in added})
@@ -509,6 +517,7 @@ def DistributedOptimizer(
     distributed._ciranda_reducer = reducer
     distributed._ciranda_name = name
     distributed._ciranda_op = op
+    distributed._ciranda_process_set = process_set
     distributed._ciranda_skip_synchronize = False
     distributed._ciranda_host_step = host_step
     distributed._ciranda_why_not_shared = why_not_shared

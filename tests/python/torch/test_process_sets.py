@@ -278,6 +278,50 @@ def test_two_optimizers_over_disjoint_sets_train_as_two_processes() -> None:
         torch.testing.assert_close(trained[rank], alone(seed), rtol=1e-5, atol=1e-6)
 
 
+def group_of_a_set() -> list[float]:
+    """Rank 2 is no member, and calls nothing."""
+    pair = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[pair])
+    if not pair.included():
+        return []
+    first, second = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], lr=1.0), process_set=pair)
+    optimizer.add_param_group({"params": [second]})
+    ((first + second) * float(hvd.rank())).sum().backward()
+    optimizer.step()
+    return [*first.tolist(), *second.tolist()]
+
+
+def test_a_group_of_parameters_is_added_by_the_members_alone() -> None:
+    assert values_of(run_ranks(group_of_a_set, 3)) == [[-0.5] * 4, [-0.5] * 4, []]
+
+
+def search_of_a_set() -> list[float]:
+    pair = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[pair])
+    if not pair.included():
+        return []
+    x = nn.Parameter(torch.zeros(2))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.LBFGS([x], line_search_fn="strong_wolfe"), process_set=pair
+    )
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (x - 2.0 * hvd.rank()).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return x.tolist()
+
+
+def test_a_search_of_a_set_looks_at_the_losses_of_its_members() -> None:
+    one, other, outside = values_of(run_ranks(search_of_a_set, 3))
+    torch.testing.assert_close(torch.tensor([one, other]), torch.ones(2, 2))
+    assert outside == []
+
+
 def another_set_of_the_same_number() -> float:
     found = torch.zeros(1)
     for ranks in ([0, 1], [1, 2]):
