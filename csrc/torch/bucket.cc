@@ -119,8 +119,9 @@ void Bucket::share_step() {
                      .sizes = c10::DimVector(slot.memory.sizes()),
                      .strides = c10::DimVector(slot.memory.strides())});
   }
-  host_step_ = std::make_unique<HostStep>(engine_, reduction_.name + "/step", dtype_, elements_,
-                                          std::move(slots), options_.share_parameters);
+  host_step_ =
+      std::make_unique<HostStep>(engine_, reduction_.name + "/step", reduction_.group, dtype_,
+                                 elements_, std::move(slots), options_.share_parameters);
 }
 
 // Fresh memory for the gradients and counters; tensors in the old one keep it alive.

@@ -209,10 +209,8 @@ std::string DistributedStep::Impl::obstacle(const std::type_info& type,
   if (known_ == nullptr) {
     unknown = c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
   }
-  std::string found =
-      obstacle_to_sharing(demanded_by(options) != nullptr, unknown, parameters, kAutoParametersMin);
-  if (found.empty() && members_->id != kWorldGroup) found = "its ranks are a process set";
-  return found;
+  return obstacle_to_sharing(demanded_by(options) != nullptr, unknown, parameters,
+                             kAutoParametersMin);
 }
 
 void DistributedStep::Impl::add_parameters(const NamedParameters& parameters) {

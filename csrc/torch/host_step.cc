@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "torch/collectives.h"
 #include "torch/error.h"
@@ -28,6 +29,17 @@ std::size_t whole_lines(std::size_t bytes) {
 const char* kind_name(kernels::RuleKind kind) {
   constexpr const char* kNames[] = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::vector<Rank> members_here(const Engine& engine, const Group& group) {
+  std::vector<Rank> here;
+  std::copy_if(engine.local_ranks().begin(), engine.local_ranks().end(), std::back_inserter(here),
+               [&](Rank rank) { return group.contains(rank); });
+  return here;
+}
+
+std::size_t position(const std::vector<Rank>& ranks, Rank rank) {
+  return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 }  // namespace
@@ -58,10 +70,14 @@ std::string rule_text(const kernels::UpdateRule& rule, const char* addition) {
   return (text + addition).substr(0, kRuleBytesMax);
 }
 
-HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
-                   std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters)
+HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, GroupId group,
+                   c10::ScalarType dtype, std::int64_t elements, std::vector<StepSlot> slots,
+                   bool share_parameters)
     : engine_(std::move(engine)),
       name_(std::move(name)),
+      group_(members_of(group, name_)),
+      here_(members_here(*engine_, *group_)),
+      self_(position(here_, engine_->rank())),
       dtype_(dtype),
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
       slots_(std::move(slots)),
@@ -136,7 +152,7 @@ bool HostStep::needs_other_state(const kernels::UpdateRule& rule) const {
 
 bool HostStep::begun() const {
   if (!prepared_) return false;
-  const float* own = steps(static_cast<std::size_t>(engine_->local_rank()));
+  const float* own = steps(self_);
   return std::any_of(own, own + slots_.size(), [](float step) { return step > 0.0F; });
 }
 
@@ -173,33 +189,34 @@ void HostStep::move_in(const StepSlot& slot, bool copy) {
 
 void HostStep::allocate_states() {
   states_ = {};
-  if (engine_->local_rank() != 0 || arrays_.empty()) return;
+  if (self_ != 0 || arrays_.empty()) return;
   states_ = unwrap(engine_->allocate_arena(arrays_.size() * array_bytes_));
   std::memset(states_.data, 0, states_.bytes);
 }
 
-// Every local rank's memory of the same use; empty buffers of those that have none. Collective.
+// Every rank's memory of the same use; empty buffers of those that have none. Collective.
 std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char* what) const {
   const std::vector<std::int64_t> row = {mine.ref.segment,
                                          static_cast<std::int64_t>(mine.ref.offset),
                                          static_cast<std::int64_t>(mine.bytes)};
-  const HandleId handle = allgather_async({at::tensor(row).reshape({1, 3})}, name_ + "/" + what);
+  const HandleId handle =
+      allgather_async({at::tensor(row).reshape({1, 3})}, name_ + "/" + what, group_->id);
   const at::Tensor rows = synchronize(handle)->tensors.at(0);
   std::vector<ArenaBuffer> all;
-  for (int local = 0; local < engine_->local_size(); ++local) {
-    const Rank rank = engine_->local_ranks()[static_cast<std::size_t>(local)];
-    const std::int64_t* values = rows.const_data_ptr<std::int64_t>() + 3 * rank;
+  for (const Rank rank : here_) {
+    const std::int64_t* values = rows.const_data_ptr<std::int64_t>() + 3 * group_->index_of(rank);
     const ArenaRef ref{.segment = static_cast<std::uint32_t>(values[0]),
                        .offset = static_cast<std::uint64_t>(values[1])};
     const auto bytes = static_cast<std::size_t>(values[2]);
-    if (local == engine_->local_rank()) {
+    if (rank == engine_->rank()) {
       all.push_back(mine);
     } else {
+      const auto local = static_cast<int>(position(engine_->local_ranks(), rank));
       all.push_back(bytes == 0 ? ArenaBuffer{} : unwrap(engine_->map_arena(local, ref, bytes)));
     }
   }
   // Until every rank holds a lease no owner may give its memory back.
-  (void)synchronize(barrier_async(name_ + "/" + what + "/mapped"));
+  (void)synchronize(barrier_async(name_ + "/" + what + "/mapped", group_->id));
   return all;
 }
 
@@ -217,8 +234,7 @@ std::byte* HostStep::state_array(std::size_t index) const {
 HostStep::State HostStep::state(std::size_t slot) const {
   State state;
   if (!prepared_) return state;
-  const auto own = static_cast<std::size_t>(engine_->local_rank());
-  float* step = steps(own) + slot;
+  float* step = steps(self_) + slot;
   if (*step == 0.0F) {
     if (!initial_) return state;
     const at::Tensor sum = at::empty_strided(slots_[slot].sizes, slots_[slot].strides,
@@ -247,7 +263,7 @@ void HostStep::adopt(std::size_t slot, const State& state) {
     if (name == "step") step = value.item().toFloat();
   }
   // The others' counts are theirs: one that has not left the latest step yet still adds to its own.
-  steps(static_cast<std::size_t>(engine_->local_rank()))[slot] = seen_[slot] = step;
+  steps(self_)[slot] = seen_[slot] = step;
   if (step == 0.0F) return;
   for (const auto& [place_name, place] : this->state(slot)) {
     for (const auto& [name, value] : state) {
@@ -265,21 +281,21 @@ void HostStep::adopt(std::size_t slot, const State& state) {
 }
 
 void HostStep::count(std::size_t slot) {
-  steps(static_cast<std::size_t>(engine_->local_rank()))[slot] += 1.0F;
+  steps(self_)[slot] += 1.0F;
 }
 
 // Whoever writes writes the same, and before it joins itself; only then does the owner look.
 void HostStep::count_for(const std::vector<Rank>& joined) {
-  const float* own = steps(static_cast<std::size_t>(engine_->local_rank()));
-  for (std::size_t local = 0; local < memory_.size(); ++local) {
-    if (!std::binary_search(joined.begin(), joined.end(), engine_->local_ranks()[local])) continue;
-    std::copy_n(own, slots_.size(), steps(local));
+  const float* own = steps(self_);
+  for (std::size_t rank = 0; rank < here_.size(); ++rank) {
+    if (!std::binary_search(joined.begin(), joined.end(), here_[rank])) continue;
+    std::copy_n(own, slots_.size(), steps(rank));
   }
 }
 
 HostStep::News HostStep::news(std::size_t slot) {
   if (!prepared_) return {};
-  const float step = steps(static_cast<std::size_t>(engine_->local_rank()))[slot];
+  const float step = steps(self_)[slot];
   const float seen = std::exchange(seen_[slot], step);
   return {.written = step != seen, .fresh = step != 0.0F && seen == 0.0F};
 }
@@ -362,7 +378,7 @@ std::span<const std::byte* const> HostStep::gradients_at(const Step& step, std::
 // Between two slots lie zeros, whose update is zero: neighbours make one run.
 std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
                                           const Used& used) const {
-  const float* done = steps(static_cast<std::size_t>(engine_->local_rank()));
+  const float* done = steps(self_);
   std::vector<Run> runs;
   std::size_t previous = slots_.size();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -389,7 +405,7 @@ void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std:
     parameters[rank] = this->parameters(rank) + offset;
   }
   if (!share_parameters_) {  // the first one is read
-    std::swap(parameters[0], parameters[static_cast<std::size_t>(engine_->local_rank())]);
+    std::swap(parameters[0], parameters[self_]);
   }
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
   kernels::update(step.rule, {.dtype = dtype_of(dtype_, name_),

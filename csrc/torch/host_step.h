@@ -28,12 +28,12 @@ struct StepSlot {
   c10::DimVector strides = {};
 };
 
-// The optimizer's step on one bucket, shared out over the ranks of the host: whichever rank has
-// time takes a chunk, sums the ranks' gradients of it, updates the state and writes the new
-// parameters into every rank's copy. Parameters lie in the arena, each rank's own or one copy for
-// all in the memory of local rank 0, where the state lies too; how many steps each parameter has
-// seen is with every rank. Ranks that have joined take no part, and get the new parameters and
-// counts from the others.
+// The optimizer's step on one bucket, shared out over the ranks of a group on this host, which are
+// called ranks here and numbered by their index among them: whichever rank has time takes a chunk,
+// sums the ranks' gradients of it, updates the state and writes the new parameters into every
+// rank's copy. Parameters lie in the arena, each rank's own or one copy for all in the memory of
+// rank 0, where the state lies too; how many steps each parameter has seen is with every rank.
+// Ranks that have joined take no part, and get the new parameters and counts from the others.
 //
 // Not thread-safe; belongs to a Bucket.
 class HostStep {
@@ -42,7 +42,7 @@ class HostStep {
   // rank. Moves the parameters into the arena, where they can move: obstacle() says if one cannot.
   // With `share_parameters` they become those of rank 0, on every rank the same memory: collective
   // and blocking.
-  HostStep(std::shared_ptr<Engine> engine, std::string name, c10::ScalarType dtype,
+  HostStep(std::shared_ptr<Engine> engine, std::string name, GroupId group, c10::ScalarType dtype,
            std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
   // Whether a parameter is dense and no other tensor looks at its memory, which would not see the
   // steps.
@@ -88,7 +88,7 @@ class HostStep {
   double sum_of_squares() const;
   // The step is done for a slot that was used.
   void count(std::size_t slot);
-  // All of it is done, without the ranks in `joined`: their counts become this rank's.
+  // All of it is done, without the ranks of the World in `joined`: their counts become this rank's.
   void count_for(const std::vector<Rank>& joined);
   // Of a slot, since the last call or adopt(): steps have written its parameter; its state is new.
   struct News {
@@ -97,9 +97,7 @@ class HostStep {
   };
   News news(std::size_t slot);
 
-  std::size_t arena_bytes() const {
-    return own_.bytes + (engine_->local_rank() == 0 ? states_.bytes : 0);
-  }
+  std::size_t arena_bytes() const { return own_.bytes + (self_ == 0 ? states_.bytes : 0); }
 
  private:
   struct Run {  // neighbours that are at the same step
@@ -125,7 +123,7 @@ class HostStep {
   double& chunk_squares(std::uint64_t begin) const;
   std::size_t squares_offset() const;
   std::size_t parameters_offset() const;
-  bool owns_parameters() const { return !share_parameters_ || engine_->local_rank() == 0; }
+  bool owns_parameters() const { return !share_parameters_ || self_ == 0; }
   std::byte* parameters(std::size_t rank) const;
   std::byte* place(const StepSlot& slot) const;
   bool in_place(const StepSlot& slot) const;
@@ -137,6 +135,9 @@ class HostStep {
 
   const std::shared_ptr<Engine> engine_;
   const std::string name_;
+  const std::shared_ptr<const Group> group_;
+  const std::vector<Rank> here_;  // of the World, ascending
+  const std::size_t self_;        // this rank's index among them
   const c10::ScalarType dtype_;
   const std::size_t element_bytes_;
   const std::vector<StepSlot> slots_;

@@ -31,7 +31,7 @@ struct ReducerOptions {
   std::vector<std::vector<std::size_t>> groups = {};
   // step() replaces the optimizer's own: the ranks of the host share its work. Without
   // `reduce_in_backward` p.grad is this rank's own until synchronize() or step().
-  bool shared_step = false;  // the World's group alone
+  bool shared_step = false;
   bool reduce_in_backward = true;
   // With shared_step: the ranks of the host keep one copy of the parameters, rank 0's.
   bool share_parameters = false;

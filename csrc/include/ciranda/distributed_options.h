@@ -35,7 +35,7 @@ struct DistributedOptions {
   // With a shared step: the ranks of a host keep one copy of the parameters, rank 0's, for models
   // whose copies do not fit. What one rank writes into a parameter, all see.
   bool share_parameters = false;
-  // Whose ranks train together; they alone make the optimizer, and do not share its step.
+  // Whose ranks train together; they alone make the optimizer.
   ProcessSet process_set = {};
 };
 

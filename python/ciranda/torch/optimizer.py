@@ -435,7 +435,7 @@ def DistributedOptimizer(
     all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
     rank writes into a parameter, all see.
     process_set: its ranks, which alone make this optimizer, train together; op and
-    gradient_predivide_factor count them. They do not share a step.
+    gradient_predivide_factor count them.
     """
     members = number_of(process_set)
     if not process_set.included():
@@ -472,8 +472,6 @@ def DistributedOptimizer(
     why_not_shared = "there is one rank"
     if process_set.size() > 1:
         obstacle = obstacle_to_sharing(shard_step, optimizer, named, compression, share_parameters)
-        if process_set is not global_process_set:
-            obstacle = obstacle or "its ranks are a process set"
         why_not_shared = _C.require_agreement(name, str(options), named, obstacle, members)
         if why_not_shared and demanded:
             raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")

@@ -60,6 +60,17 @@ def test_ranks_with_fewer_batches_share_their_step(
         assert result["off"] < 1e-6 and all(result["equal"]) and result["why"] == ""
 
 
+def test_a_process_set_on_two_hosts_shares_its_step(
+    make_network: Callable[..., Any], start: Start
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    texts = outputs(start(network, HERE / "sets.py", ranks_per_host=2))
+    assert texts.pop(2) == ""  # no member
+    for text in texts:
+        off, why = json.loads(text.splitlines()[-1])
+        assert off < 1e-6 and why == ""
+
+
 @pytest.mark.parametrize(
     ("compression", "env"), [("fp16", {}), ("none", {"CIRANDA_WIRE_DTYPE": "bfloat16"})]
 )

@@ -278,6 +278,95 @@ def test_two_optimizers_over_disjoint_sets_train_as_two_processes() -> None:
         torch.testing.assert_close(trained[rank], alone(seed), rtol=1e-5, atol=1e-6)
 
 
+def step_of_sets(sets: list[list[int]], options: dict[str, Any], batches: list[int]) -> list[Any]:
+    """Each rank trains a model in each of its sets, one after the other, so many batches in each of
+    two epochs. Gives for each set the parameters, and why its step is not shared."""
+    process_sets = [hvd.ProcessSet(ranks) for ranks in sets]
+    hvd.init(process_sets=process_sets)
+    trained: list[Any] = [None] * len(sets)
+    models = {}
+    for number, process_set in enumerate(process_sets):
+        if process_set.included():
+            models[number] = model = model_of_set(number)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.Adam(model.parameters(), lr=0.01),
+                model.named_parameters(),
+                process_set=process_set,
+                max_grad_norm=0.5,
+                **options,
+            )
+            trained[number] = optimizer
+    for epoch in range(2):
+        for step in range(batches[hvd.rank()]):
+            for number, model in models.items():
+                trained[number].zero_grad()
+                batch_loss(model, epoch, step, hvd.rank()).backward()
+                trained[number].step()
+        hvd.join()
+    return [
+        None
+        if number not in models
+        else [
+            torch.cat([p.detach().flatten() for p in models[number].parameters()]).tolist(),
+            trained[number].why_not_shared(),
+            sum(len(entry) for entry in trained[number].state_dict()["state"].values()),
+        ]
+        for number in range(len(sets))
+    ]
+
+
+def model_of_set(number: int) -> nn.Sequential:
+    torch.manual_seed(number)
+    return nn.Sequential(nn.Linear(6, 90), nn.Tanh(), nn.Linear(90, 1)).double()
+
+
+def batch_loss(model: nn.Module, epoch: int, step: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * epoch + 10 * step + rank)
+    return model(torch.randn(4, 6, generator=generator).double()).square().mean()
+
+
+def trained_alone(number: int, ranks: list[int], batches: list[int]) -> list[float]:
+    model = model_of_set(number)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for step in range(max(batches[rank] for rank in ranks)):
+            optimizer.zero_grad()
+            for rank in ranks:
+                if step < batches[rank]:
+                    (batch_loss(model, epoch, step, rank) / len(ranks)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("sets", "batches"),
+    [
+        ([[0, 1], [2, 3]], [3, 3, 3, 3]),
+        ([[0, 2], [1, 3]], [3, 2, 0, 4]),  # with ranks that join
+        ([[0, 1, 2], [1, 3]], [2, 2, 2, 2]),  # rank 1 is in both
+    ],
+    ids=["apart", "with-joined-ranks", "overlapping"],
+)
+@pytest.mark.parametrize(
+    "options", [{"shard_step": "host"}, {"share_parameters": True}], ids=["host", "one-copy"]
+)
+def test_the_ranks_of_a_set_share_a_step(
+    sets: list[list[int]], batches: list[int], options: dict[str, Any]
+) -> None:
+    by_rank = values_of(run_ranks(step_of_sets, 4, args=(sets, options, batches)))
+    for number, ranks in enumerate(sets):
+        expected = torch.tensor(trained_alone(number, ranks, batches))
+        for rank in range(4):
+            assert (by_rank[rank][number] is None) == (rank not in ranks)
+            if rank not in ranks:
+                continue
+            parameters, why, entries = by_rank[rank][number]
+            torch.testing.assert_close(torch.tensor(parameters), expected, rtol=1e-6, atol=1e-9)
+            assert parameters == by_rank[ranks[0]][number][0]
+            assert why == "" and entries == 12
+
+
 def group_of_a_set() -> list[float]:
     """Rank 2 is no member, and calls nothing."""
     pair = hvd.ProcessSet([0, 1])
