@@ -1,8 +1,11 @@
+#include <ciranda/torch.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
-#include "torch/collectives.h"
+#include "torch/arena_tensors.h"
+#include "torch/default_world.h"
 #include "torch/error.h"
+#include "torch/handles.h"
 
 namespace ciranda {
 
@@ -11,17 +14,13 @@ using Released = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
-ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale,
-                             GroupId group) {
+ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale) {
   if (op < 0 || op >= kReduceOpCount) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = "op is none of Average, Sum, Min, Max, Product"});
   }
-  return {.name = name,
-          .op = static_cast<ReduceOp>(op),
-          .prescale = prescale,
-          .postscale = postscale,
-          .group = group};
+  return {
+      .name = name, .op = static_cast<ReduceOp>(op), .prescale = prescale, .postscale = postscale};
 }
 
 }  // namespace
@@ -33,12 +32,14 @@ void bind_collectives(py::module_& module) {
   module.attr("MAX") = static_cast<int>(ReduceOp::kMax);
   module.attr("PRODUCT") = static_cast<int>(ReduceOp::kProduct);
 
+  // The number of a handle; `process_set`: whose ranks take part, and count.
   module.def(
       "allreduce_async",
       [](std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, const std::string& name,
          int op, double prescale, double postscale, GroupId group) {
-        return allreduce_async(std::move(inputs), std::move(outputs),
-                               reduce_options(name, op, prescale, postscale, group));
+        return hold(allreduce_async(*default_communicator(group, "allreduce"), std::move(inputs),
+                                    std::move(outputs),
+                                    reduce_options(name, op, prescale, postscale)));
       },
       py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"), py::arg("prescale"),
       py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released());
@@ -46,33 +47,74 @@ void bind_collectives(py::module_& module) {
       "allreduce",
       [](const at::Tensor& input, const at::Tensor& output, const std::string& name, int op,
          double prescale, double postscale, GroupId group) {
-        allreduce(input, output, reduce_options(name, op, prescale, postscale, group));
+        return allreduce(*default_communicator(group, "allreduce"), input, output,
+                         reduce_options(name, op, prescale, postscale));
       },
       py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"), py::arg("prescale"),
       py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released(),
       "Blocking, for one tensor: no handle is made.");
-  module.def("broadcast_async", &broadcast_async, py::arg("inputs"), py::arg("outputs"),
-             py::arg("root"), py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
-  module.def("broadcast_tensors", &broadcast_tensors, py::arg("tensors"), py::arg("root"),
-             py::arg("name"), py::arg("process_set") = kWorldGroup, Released(),
-             "Blocking, in place; of any layout and dtype.");
-  module.def("allgather_async", &allgather_async, py::arg("inputs"), py::arg("name"),
-             py::arg("process_set") = kWorldGroup, Released());
-  module.def("allgather_bytes", &allgather_bytes, py::arg("mine"), py::arg("name"),
-             py::arg("process_set") = kWorldGroup, Released(),
-             "Every rank's bytes, by rank, as they were sent. Blocking.");
-  module.def("alltoall_async", &alltoall_async, py::arg("input"), py::arg("splits"),
-             py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
-  module.def("gather_async", &gather_async, py::arg("input"), py::arg("root"), py::arg("name"),
-             py::arg("process_set") = kWorldGroup, Released());
-  module.def("scatter_async", &scatter_async, py::arg("input"), py::arg("root"), py::arg("splits"),
-             py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
+  module.def(
+      "broadcast_async",
+      [](std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
+         const std::string& name, GroupId group) {
+        return hold(broadcast_async(*default_communicator(group, "broadcast"), std::move(inputs),
+                                    std::move(outputs), root, name));
+      },
+      py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("name"),
+      py::arg("process_set") = kWorldGroup, Released());
+  module.def(
+      "broadcast_tensors",
+      [](const std::vector<at::Tensor>& tensors, Rank root, const std::string& name,
+         GroupId group) {
+        return broadcast_tensors(*default_communicator(group, "broadcast"), tensors, root, name);
+      },
+      py::arg("tensors"), py::arg("root"), py::arg("name"), py::arg("process_set") = kWorldGroup,
+      Released(), "Blocking, in place; of any layout and dtype.");
+  module.def(
+      "allgather_async",
+      [](std::vector<at::Tensor> inputs, const std::string& name, GroupId group) {
+        return hold(
+            allgather_async(*default_communicator(group, "allgather"), std::move(inputs), name));
+      },
+      py::arg("inputs"), py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
+  module.def(
+      "allgather_bytes",
+      [](const at::Tensor& mine, const std::string& name, GroupId group) {
+        return allgather_bytes(*default_communicator(group, "allgather"), mine, name);
+      },
+      py::arg("mine"), py::arg("name"), py::arg("process_set") = kWorldGroup, Released(),
+      "Every rank's bytes, by rank, as they were sent. Blocking.");
+  module.def(
+      "alltoall_async",
+      [](const at::Tensor& input, const std::optional<std::vector<std::int64_t>>& splits,
+         const std::string& name, GroupId group) {
+        return hold(alltoall_async(*default_communicator(group, "alltoall"), input, splits, name));
+      },
+      py::arg("input"), py::arg("splits"), py::arg("name"), py::arg("process_set") = kWorldGroup,
+      Released());
+  module.def(
+      "gather_async",
+      [](const at::Tensor& input, Rank root, const std::string& name, GroupId group) {
+        return hold(gather_async(*default_communicator(group, "gather"), input, root, name));
+      },
+      py::arg("input"), py::arg("root"), py::arg("name"), py::arg("process_set") = kWorldGroup,
+      Released());
+  module.def(
+      "scatter_async",
+      [](const at::Tensor& input, Rank root, const std::optional<std::vector<std::int64_t>>& splits,
+         const std::string& name, GroupId group) {
+        return hold(
+            scatter_async(*default_communicator(group, "scatter"), input, root, splits, name));
+      },
+      py::arg("input"), py::arg("root"), py::arg("splits"), py::arg("name"),
+      py::arg("process_set") = kWorldGroup, Released());
   module.def(
       "reducescatter_async",
       [](std::vector<at::Tensor> inputs, const std::string& name, int op, double prescale,
          double postscale, GroupId group) {
-        return reducescatter_async(std::move(inputs),
-                                   reduce_options(name, op, prescale, postscale, group));
+        return hold(reducescatter_async(*default_communicator(group, "reducescatter"),
+                                        std::move(inputs),
+                                        reduce_options(name, op, prescale, postscale)));
       },
       py::arg("inputs"), py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
       py::arg("process_set") = kWorldGroup, Released());
@@ -80,17 +122,29 @@ void bind_collectives(py::module_& module) {
       "reduce_async",
       [](const at::Tensor& input, const at::Tensor& output, Rank root, const std::string& name,
          int op, double prescale, double postscale, GroupId group) {
-        return reduce_async(input, output, root,
-                            reduce_options(name, op, prescale, postscale, group));
+        return hold(reduce_async(*default_communicator(group, "reduce"), input, output, root,
+                                 reduce_options(name, op, prescale, postscale)));
       },
       py::arg("input"), py::arg("output"), py::arg("root"), py::arg("name"), py::arg("op"),
       py::arg("prescale"), py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released());
-  module.def("send_async", &send_async, py::arg("tensor"), py::arg("dst"), py::arg("name"),
-             Released());
-  module.def("recv_async", &recv_async, py::arg("tensor"), py::arg("src"), py::arg("name"),
-             Released());
-  module.def("barrier_async", &barrier_async, py::arg("name"), py::arg("process_set") = kWorldGroup,
-             Released());
+  module.def(
+      "send_async",
+      [](const at::Tensor& tensor, Rank dst, const std::string& name) {
+        return hold(send_async(*default_communicator(), tensor, dst, name));
+      },
+      py::arg("tensor"), py::arg("dst"), py::arg("name"), Released());
+  module.def(
+      "recv_async",
+      [](const at::Tensor& tensor, Rank src, const std::string& name) {
+        return hold(recv_async(*default_communicator(), tensor, src, name));
+      },
+      py::arg("tensor"), py::arg("src"), py::arg("name"), Released());
+  module.def(
+      "barrier_async",
+      [](const std::string& name, GroupId group) {
+        return hold(barrier_async(*default_communicator(group, "barrier"), name));
+      },
+      py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
   module.def("add_process_set", &add_group, py::arg("ranks"), Released(),
              "By all ranks; blocking. The number of the set.");
   module.def("remove_process_set", &remove_group, py::arg("process_set"), Released(),
@@ -112,13 +166,14 @@ void bind_collectives(py::module_& module) {
   module.def(
       "arena_empty",
       [](const std::vector<std::int64_t>& shape, const at::Tensor& like) {
-        return arena_empty(shape, like.scalar_type());
+        return arena_empty(default_communicator()->engine, shape, like.scalar_type());
       },
       py::arg("shape"), py::arg("like"), Released());
   module.def(
       "arena_allreduce_async",
       [](const at::Tensor& tensor, const std::string& name, int op) {
-        return arena_allreduce_async(tensor, reduce_options(name, op, 1.0, 1.0, kWorldGroup));
+        return hold(arena_allreduce_async(*default_communicator(), tensor,
+                                          reduce_options(name, op, 1.0, 1.0)));
       },
       py::arg("tensor"), py::arg("name"), py::arg("op"), Released());
 }

@@ -1,6 +1,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
+#include "torch/default_world.h"
 #include "torch/gradient_reducer.h"
 #include "torch/optimizer_checks.h"
 
@@ -123,9 +124,15 @@ void bind_optimizer(py::module_& module) {
   module.attr("AUTO_PARAMETERS_MIN") = kAutoParametersMin;
   module.def("obstacle_to_sharing", &obstacle_to_sharing, py::arg("demanded"), py::arg("obstacle"),
              py::arg("parameters"), py::arg("auto_parameters_min"));
-  module.def("require_agreement", &require_agreement, py::arg("name"), py::arg("options"),
-             py::arg("parameters"), py::arg("obstacle") = "", py::arg("process_set") = kWorldGroup,
-             Released());
+  module.def(
+      "require_agreement",
+      [](const std::string& name, const std::string& options, const NamedParameters& parameters,
+         const std::string& obstacle, GroupId group) {
+        return require_agreement(*default_communicator(group, name), name, options, parameters,
+                                 obstacle);
+      },
+      py::arg("name"), py::arg("options"), py::arg("parameters"), py::arg("obstacle") = "",
+      py::arg("process_set") = kWorldGroup, Released());
   // Read without the GIL: a program that takes hold of a storage meanwhile does so too late anyway.
   HostStep::set_kept_by_python([](const c10::StorageImpl& storage) {
     PyObject* object = storage.pyobj_slot()->load_pyobj();

@@ -16,12 +16,13 @@ namespace ciranda {
 namespace {
 
 // The process has one default World; everything else belongs to an object.
-Mutex mutex;                                            // NOLINT: see above
-std::shared_ptr<World> world GUARDED_BY(mutex);         // NOLINT
-Handover handover GUARDED_BY(mutex);                    // NOLINT
-std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
-std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
-std::atomic<bool> forked{false};                        // NOLINT
+Mutex mutex;                                                  // NOLINT: see above
+std::shared_ptr<World> world GUARDED_BY(mutex);               // NOLINT
+std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
+Handover handover GUARDED_BY(mutex);                          // NOLINT
+std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);        // NOLINT: of its GPU
+std::atomic<Engine*> engine_at_fork{nullptr};                 // NOLINT: read in the fork handler
+std::atomic<bool> forked{false};                              // NOLINT
 Place place_at_fork;  // NOLINT: read in the child, where no lock may be
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
@@ -50,6 +51,8 @@ void init_default_world(bool with_comm) {
   world = unwrap(World::start(std::move(config), handover));
   place_at_fork = world->place();
   engine_at_fork.store(world->engine().get());
+  whole = std::make_shared<const Communicator>(
+      Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
 }
 
 void shutdown() {
@@ -59,6 +62,7 @@ void shutdown() {
   world->engine()->shutdown();
   engine_at_fork.store(nullptr);
   stream.reset();
+  whole.reset();
   world.reset();
 }
 
@@ -72,14 +76,53 @@ Place default_place() {
   return forked.load() ? place_at_fork : default_world()->place();
 }
 
+namespace {
+
+// Of the World, while there is one.
+template <typename T>
+T of_world(const T& what) REQUIRES(mutex) {
+  if (what != nullptr) return what;
+  throw Exception({.code = ErrorCode::kNotInitialized,
+                   .text = "ciranda has not been initialized; call init() first"});
+}
+
+}  // namespace
+
 std::shared_ptr<World> default_world() {
   refuse_in_forked_child();
   const MutexLock lock(mutex);
-  if (world == nullptr) {
-    throw Exception({.code = ErrorCode::kNotInitialized,
-                     .text = "ciranda has not been initialized; call init() first"});
+  return of_world(world);
+}
+
+std::shared_ptr<const Communicator> default_communicator() {
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  return of_world(whole);
+}
+
+std::shared_ptr<const Communicator> default_communicator(GroupId group, std::string_view what) {
+  auto all = default_communicator();
+  if (group == kWorldGroup) return all;
+  auto members = all->engine->group(group);
+  if (members == nullptr) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = std::string(what) + ": there is no process set " +
+                             std::to_string(group) + " (any more)"});
   }
-  return world;
+  return std::make_shared<const Communicator>(
+      Communicator{all->engine, std::move(members), all->stream_of});
+}
+
+GroupId add_group(std::vector<Rank> ranks) {
+  return unwrap(default_world()->engine()->add_group(std::move(ranks)))->id;
+}
+
+void remove_group(GroupId group) {
+  check(default_world()->engine()->remove_group(group));
+}
+
+Rank join() {
+  return unwrap(default_world()->engine()->join());
 }
 
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {

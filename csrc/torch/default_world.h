@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/runtime/world.h"
-#include "torch/device_stream.h"
+#include "torch/collective.h"
 
 namespace ciranda {
 
@@ -21,6 +21,16 @@ Place default_place();
 
 // The World; kNotInitialized without one, kForked in a child made by fork.
 std::shared_ptr<World> default_world();
+
+// Of all its ranks, and of those of a group; throws as default_world() does, and kInvalidArgument,
+// beginning with `what`, where there is no such group (any more).
+std::shared_ptr<const Communicator> default_communicator();
+std::shared_ptr<const Communicator> default_communicator(GroupId group, std::string_view what);
+
+// Changes of who takes part in it; by all ranks in the same order, blocking. See Engine. join() is
+// in <ciranda/torch.h>.
+GroupId add_group(std::vector<Rank> ranks);
+void remove_group(GroupId group);
 
 // The World's own stream of its GPU, which is the first one that is asked for. Throws
 // kInvalidArgument for any other device, and kUnsupported where this build or this machine cannot

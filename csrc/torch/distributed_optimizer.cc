@@ -53,13 +53,13 @@ MadeOptimizers& made_optimizers() {
 }
 
 // The ranks that train together, this one among them.
-std::shared_ptr<const Group> trainers_of(const ProcessSet& process_set) {
+std::shared_ptr<const Communicator> trainers_of(const ProcessSet& process_set) {
   const Engine& engine = *default_world()->engine();
-  auto members = members_of(unwrap(number_of(process_set, engine)), "DistributedOptimizer");
-  if (members->contains(engine.rank())) return members;
+  auto among = default_communicator(unwrap(number_of(process_set, engine)), "DistributedOptimizer");
+  if (among->group->contains(engine.rank())) return among;
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = c10::str("DistributedOptimizer: rank ", engine.rank(),
-                                    " is no member of process set ", members->id,
+                                    " is no member of process set ", among->group->id,
                                     "; only its members call it")});
 }
 
@@ -131,7 +131,7 @@ class DistributedStep::Impl {
 
   torch::optim::Optimizer& optimizer_;
   const KnownOptimizer* const known_;  // null: the ranks cannot share its step
-  const std::shared_ptr<const Group> members_;
+  const std::shared_ptr<const Communicator> among_;
   const std::string name_;
   const Op op_;
   const double max_norm_;             // 0: no clipping
@@ -155,8 +155,8 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
                             const DistributedOptions& options)
     : optimizer_(optimizer),
       known_(find_known_optimizer(type)),
-      members_(trainers_of(options.process_set)),
-      name_(made_optimizers().next_name(members_)),
+      among_(trainers_of(options.process_set)),
+      name_(made_optimizers().next_name(among_->group)),
       op_(options.op),
       max_norm_(options.max_grad_norm.value_or(0.0)) {
   check_options(reduce_op(op_), options.gradient_predivide_factor, options.backward_passes_per_step,
@@ -166,21 +166,21 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
     owned.insert(owned.end(), group.params().begin(), group.params().end());
   }
   const NamedParameters parameters = names_of(owned, named_parameters);
-  if (members_->size() == 1) {
+  if (among_->group->size() == 1) {
     why_not_shared_ = "there is one rank";
     return;
   }
-  why_not_shared_ = require_agreement(name_, describe(options), parameters,
-                                      obstacle(type, parameters, options), members_->id);
+  why_not_shared_ = require_agreement(*among_, name_, describe(options), parameters,
+                                      obstacle(type, parameters, options));
   if (!shared() && demanded_by(options) != nullptr) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = c10::str("DistributedOptimizer: ", demanded_by(options),
                                       " is not possible: ", why_not_shared_)});
   }
   // Not before: where others had joined, this rank alone has tried.
-  made_optimizers().count(members_);
+  made_optimizers().count(among_->group);
   reducer_ = make_gradient_reducer({.name = name_,
-                                    .group = members_->id,
+                                    .group = among_->group->id,
                                     .op = reduce_op(op_),
                                     .predivide_factor = options.gradient_predivide_factor,
                                     .backward_passes_per_step = options.backward_passes_per_step,
@@ -243,7 +243,7 @@ void DistributedStep::Impl::adopt_group() {
   for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
     added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
   }
-  const std::string why = require_agreement(name_, "", added, why_not_shared_, members_->id);
+  const std::string why = require_agreement(*among_, name_, "", added, why_not_shared_);
   if (shared() && !why.empty()) end_shared_step(why);  // while this rank had joined
   add_parameters(added);
 }
@@ -277,7 +277,7 @@ torch::Tensor DistributedStep::Impl::inner_step(const Closure& closure, const In
     // LBFGS's search depends on the loss, and all ranks must decide alike.
     if (reducer_ && dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
       loss = loss.detach().clone();
-      allreduce(loss, loss, {.name = name_ + "/loss", .op = reduce_op(op_), .group = members_->id});
+      allreduce(*among_, loss, loss, {.name = name_ + "/loss", .op = reduce_op(op_)});
     }
     return loss;
   });

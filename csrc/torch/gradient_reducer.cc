@@ -68,7 +68,7 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
         options.reduce_in_backward = options.reduce_in_backward || !engine_->one_host();
         return std::move(options);
       }()),
-      members_(members_of(options_.group, "DistributedOptimizer")),
+      among_(default_communicator(options_.group, "DistributedOptimizer")),
       number_(next_number()),
       passes_(options_.backward_passes_per_step),
       shared_step_(options_.shared_step) {}
@@ -148,7 +148,7 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
                        .parameter = parameter,
                        .accumulator = candidates_[position].owners->hook(parameter)});
   }
-  Bucket::Contents contents{.reduction = reduction_of(options_, members_->size()),
+  Bucket::Contents contents{.reduction = reduction_of(options_, among_->group->size()),
                             .rule = candidates_[positions.front()].rule};
   contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
   const auto& [first, parameter, accumulator] = members.front();

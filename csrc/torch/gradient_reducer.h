@@ -136,7 +136,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
 
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
-  const std::shared_ptr<const Group> members_;
+  const std::shared_ptr<const Communicator> among_;
   const std::uint64_t number_;  // of the reducers of this process, in the order of their making
 
   Mutex mutex_;

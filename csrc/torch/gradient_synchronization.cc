@@ -48,8 +48,8 @@ int GradientReducer::most_of_ranks(int mine, const char* what) {
   const at::Tensor ranks_with = at::zeros({kNumbers}, at::TensorOptions(c10::ScalarType::Int));
   auto* const counts = ranks_with.mutable_data_ptr<std::int32_t>();
   counts[mine] = 1;
-  allreduce(ranks_with, ranks_with,
-            {.name = options_.name + "/" + what, .op = ReduceOp::kSum, .group = options_.group});
+  allreduce(*among_, ranks_with, ranks_with,
+            {.name = options_.name + "/" + what, .op = ReduceOp::kSum});
   std::int64_t most = kNumbers - 1;
   while (most > 0 && counts[most] == 0) --most;
   return static_cast<int>(most);
@@ -163,7 +163,7 @@ void GradientReducer::reduce_now() {
     for (const auto& bucket : buckets_) {
       if (!bucket->foreign()) bucket->publish();
     }
-    reduce_sparse(buckets_, options_, members_->size());
+    reduce_sparse(buckets_, options_, *among_);
     for (const auto& bucket : buckets_) {
       if (!bucket->foreign()) bucket->note_reduced();
     }
@@ -187,7 +187,7 @@ void GradientReducer::add_up_once(Bucket& bucket) {
   bucket.take_missing();
   for (const std::size_t i : summed) {
     if (!bucket.slots()[i].by_rows)
-      bucket.slots()[i].memory.div_(static_cast<double>(members_->size()));
+      bucket.slots()[i].memory.div_(static_cast<double>(among_->group->size()));
   }
 }
 

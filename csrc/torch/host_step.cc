@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "torch/collectives.h"
+#include "torch/default_world.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 
@@ -75,8 +76,8 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, GroupId gro
                    bool share_parameters)
     : engine_(std::move(engine)),
       name_(std::move(name)),
-      group_(members_of(group, name_)),
-      here_(members_here(*engine_, *group_)),
+      among_(default_communicator(group, name_)),
+      here_(members_here(*engine_, *among_->group)),
       self_(position(here_, engine_->rank())),
       dtype_(dtype),
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
@@ -199,12 +200,12 @@ std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char*
   const std::vector<std::int64_t> row = {mine.ref.segment,
                                          static_cast<std::int64_t>(mine.ref.offset),
                                          static_cast<std::int64_t>(mine.bytes)};
-  const HandleId handle =
-      allgather_async({at::tensor(row).reshape({1, 3})}, name_ + "/" + what, group_->id);
-  const at::Tensor rows = synchronize(handle)->tensors.at(0);
+  const at::Tensor own = at::tensor(row).reshape({1, 3});
+  const at::Tensor rows = allgather_async(*among_, {own}, name_ + "/" + what)->wait().tensors.at(0);
   std::vector<ArenaBuffer> all;
   for (const Rank rank : here_) {
-    const std::int64_t* values = rows.const_data_ptr<std::int64_t>() + 3 * group_->index_of(rank);
+    const std::int64_t* values =
+        rows.const_data_ptr<std::int64_t>() + 3 * among_->group->index_of(rank);
     const ArenaRef ref{.segment = static_cast<std::uint32_t>(values[0]),
                        .offset = static_cast<std::uint64_t>(values[1])};
     const auto bytes = static_cast<std::size_t>(values[2]);
@@ -216,7 +217,7 @@ std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char*
     }
   }
   // Until every rank holds a lease no owner may give its memory back.
-  (void)synchronize(barrier_async(name_ + "/" + what + "/mapped", group_->id));
+  (void)barrier_async(*among_, name_ + "/" + what + "/mapped")->wait();
   return all;
 }
 

@@ -15,6 +15,7 @@
 
 #include "core/kernels/update_rule.h"
 #include "core/runtime/engine.h"
+#include "torch/collective.h"
 
 namespace ciranda {
 
@@ -135,7 +136,7 @@ class HostStep {
 
   const std::shared_ptr<Engine> engine_;
   const std::string name_;
-  const std::shared_ptr<const Group> group_;
+  const std::shared_ptr<const Communicator> among_;
   const std::vector<Rank> here_;  // of the World, ascending
   const std::size_t self_;        // this rank's index among them
   const c10::ScalarType dtype_;

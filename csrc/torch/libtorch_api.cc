@@ -1,5 +1,5 @@
-// The functions of <ciranda/torch.h>; init() and shutdown() are in default_world.cc, join() is in
-// collectives.cc.
+// The functions of <ciranda/torch.h>; init(), shutdown() and join() are in
+// default_world.cc.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ciranda/torch.h>
@@ -16,6 +16,10 @@ namespace {
 
 GroupId group_of(const ProcessSet& process_set) {
   return unwrap(number_of(process_set, *default_world()->engine()));
+}
+
+std::shared_ptr<const Communicator> among(const ProcessSet& process_set, const char* what) {
+  return default_communicator(group_of(process_set), what);
 }
 
 }  // namespace
@@ -44,22 +48,22 @@ torch::Tensor allreduce(const torch::Tensor& tensor, Op op, const std::string& n
   check_usable(tensor, "allreduce");
   const at::NoGradGuard no_grad;
   const torch::Tensor output = at::empty_like(tensor);
-  allreduce(tensor, output, {.name = name, .op = reduce_op(op), .group = group_of(process_set)});
+  allreduce(*among(process_set, "allreduce"), tensor, output, {.name = name, .op = reduce_op(op)});
   return output;
 }
 
 void allreduce_(torch::Tensor tensor, Op op, const std::string& name,
                 const ProcessSet& process_set) {
-  allreduce(tensor, tensor, {.name = name, .op = reduce_op(op), .group = group_of(process_set)});
+  allreduce(*among(process_set, "allreduce"), tensor, tensor, {.name = name, .op = reduce_op(op)});
 }
 
 void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name,
                 const ProcessSet& process_set) {
-  synchronize(broadcast_async({tensor}, {tensor}, root_rank, name, group_of(process_set)));
+  broadcast_async(*among(process_set, "broadcast"), {tensor}, {tensor}, root_rank, name)->wait();
 }
 
 void barrier(const ProcessSet& process_set) {
-  synchronize(barrier_async("", group_of(process_set)));
+  barrier_async(*among(process_set, "barrier"), "")->wait();
 }
 
 void broadcast_parameters(const torch::nn::Module& module, int root_rank,
@@ -68,7 +72,8 @@ void broadcast_parameters(const torch::nn::Module& module, int root_rank,
   const std::vector<at::Tensor> buffers = module.buffers();
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   if (tensors.empty()) return;
-  broadcast_tensors(tensors, root_rank, "broadcast_parameters", group_of(process_set));
+  broadcast_tensors(*among(process_set, "broadcast_parameters"), tensors, root_rank,
+                    "broadcast_parameters");
 }
 
 ProcessSet add_process_set(std::vector<int> ranks) {

@@ -54,15 +54,16 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
 }
 
 // Every member's lines, in their order.
-std::vector<std::vector<std::string>> gather_lines(const std::vector<std::string>& mine,
-                                                   const std::string& name, GroupId group) {
+std::vector<std::vector<std::string>> gather_lines(const Communicator& among,
+                                                   const std::vector<std::string>& mine,
+                                                   const std::string& name) {
   std::string text;
   for (const std::string& line : mine) text += line + '\n';
   const auto bytes = static_cast<std::int64_t>(text.size());
   const at::Tensor sent = at::empty({bytes}, c10::ScalarType::Byte);
   std::memcpy(sent.mutable_data_ptr(), text.data(), text.size());
   std::vector<std::vector<std::string>> all;
-  for (const at::Tensor& received : allgather_bytes(sent, name, group)) {
+  for (const at::Tensor& received : allgather_bytes(among, sent, name)) {
     std::istringstream theirs(std::string(
         reinterpret_cast<const char*>(received.const_data_ptr<std::uint8_t>()), received.nbytes()));
     all.emplace_back();
@@ -148,14 +149,14 @@ std::string first_obstacle(const std::vector<std::string>& by_rank, const Group&
 }  // namespace
 
 // By sums, to which ranks that have joined add zeros.
-std::vector<std::string> texts_of_ranks(const std::string& mine, const std::string& name,
-                                        GroupId group) {
-  const auto members = members_of(group, name);
-  const auto own = static_cast<std::size_t>(members->index_of(default_world()->engine()->rank()));
-  const at::Tensor sizes = at::zeros({members->size()}, c10::ScalarType::Long);
-  std::span<std::int64_t> size_of(sizes.mutable_data_ptr<std::int64_t>(), members->ranks.size());
+std::vector<std::string> texts_of_ranks(const Communicator& among, const std::string& mine,
+                                        const std::string& name) {
+  const auto own = static_cast<std::size_t>(among.group->index_of(among.engine->rank()));
+  const at::Tensor sizes = at::zeros({among.group->size()}, c10::ScalarType::Long);
+  std::span<std::int64_t> size_of(sizes.mutable_data_ptr<std::int64_t>(),
+                                  among.group->ranks.size());
   size_of[own] = static_cast<std::int64_t>(mine.size());
-  allreduce(sizes, sizes, {.name = name + "/sizes", .op = ReduceOp::kSum, .group = group});
+  allreduce(among, sizes, sizes, {.name = name + "/sizes", .op = ReduceOp::kSum});
   std::vector<std::string> texts(size_of.size());
   const std::int64_t total = std::accumulate(size_of.begin(), size_of.end(), std::int64_t{0});
   if (total == 0) return texts;
@@ -163,7 +164,7 @@ std::vector<std::string> texts_of_ranks(const std::string& mine, const std::stri
   auto* const all = reinterpret_cast<char*>(bytes.mutable_data_ptr<std::uint8_t>());
   std::memcpy(all + std::accumulate(size_of.begin(), size_of.begin() + own, std::int64_t{0}),
               mine.data(), mine.size());
-  allreduce(bytes, bytes, {.name = name, .op = ReduceOp::kSum, .group = group});
+  allreduce(among, bytes, bytes, {.name = name, .op = ReduceOp::kSum});
   const char* next = all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     texts[rank].assign(next, static_cast<std::size_t>(size_of[rank]));
@@ -172,18 +173,18 @@ std::vector<std::string> texts_of_ranks(const std::string& mine, const std::stri
   return texts;
 }
 
-std::string obstacle_of_a_rank(const std::string& mine, const std::string& name, GroupId group) {
-  return first_obstacle(texts_of_ranks(mine, name, group), *members_of(group, name));
+std::string obstacle_of_a_rank(const Communicator& among, const std::string& mine,
+                               const std::string& name) {
+  return first_obstacle(texts_of_ranks(among, mine, name), *among.group);
 }
 
-std::string require_agreement(const std::string& name, const std::string& options,
-                              const NamedParameters& parameters, const std::string& obstacle,
-                              GroupId group) {
-  const auto members = members_of(group, name);
-  if (members->size() == 1) return obstacle;
+std::string require_agreement(const Communicator& among, const std::string& name,
+                              const std::string& options, const NamedParameters& parameters,
+                              const std::string& obstacle) {
+  if (among.group->size() == 1) return obstacle;
   std::vector<std::string> mine = {obstacle, "the options " + options};
   for (const auto& [label, parameter] : parameters) mine.push_back(describe(label, parameter));
-  std::vector<std::vector<std::string>> all = gather_lines(mine, name + "/agree", group);
+  std::vector<std::vector<std::string>> all = gather_lines(among, mine, name + "/agree");
   std::vector<std::string> obstacles;
   for (auto& theirs : all) {
     obstacles.push_back(theirs.at(0));
@@ -198,13 +199,13 @@ std::string require_agreement(const std::string& name, const std::string& option
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (at(rank) == at(0)) continue;
       const std::string where = row == 0 ? "the options" : "parameter " + std::to_string(row - 1);
-      refuse("the ranks differ in " + where + ": rank " + std::to_string(members->ranks[0]) +
-                 " has " + at(0) + ", rank " + std::to_string(members->ranks[rank]) + " has " +
+      refuse("the ranks differ in " + where + ": rank " + std::to_string(among.group->ranks[0]) +
+                 " has " + at(0) + ", rank " + std::to_string(among.group->ranks[rank]) + " has " +
                  at(rank) + "; make the same model and optimizer on every rank",
              ErrorCode::kMismatch);
     }
   }
-  return first_obstacle(obstacles, *members);
+  return first_obstacle(obstacles, *among.group);
 }
 
 }  // namespace ciranda

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/wire/types.h"
+#include "torch/collective.h"
 #include "torch/reducer.h"
 
 namespace ciranda {
@@ -35,17 +36,17 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
 // Collective, blocking: kMismatch on every rank, here and not as a hang later, if the ranks'
 // options or parameters differ. `name` is the optimizer's. Gives the obstacle of the first rank
 // that has one, with its rank if not all have the same.
-std::string require_agreement(const std::string& name, const std::string& options,
-                              const NamedParameters& parameters, const std::string& obstacle,
-                              GroupId group = kWorldGroup);
+std::string require_agreement(const Communicator& among, const std::string& name,
+                              const std::string& options, const NamedParameters& parameters,
+                              const std::string& obstacle);
 
 // Every member's text, in their order; empty for those that have joined. Collective, blocking.
-std::vector<std::string> texts_of_ranks(const std::string& mine, const std::string& name,
-                                        GroupId group = kWorldGroup);
+std::vector<std::string> texts_of_ranks(const Communicator& among, const std::string& mine,
+                                        const std::string& name);
 
 // As require_agreement() for an obstacle alone, empty if no rank has one; ranks that have joined
 // have none. Collective, blocking.
-std::string obstacle_of_a_rank(const std::string& mine, const std::string& name,
-                               GroupId group = kWorldGroup);
+std::string obstacle_of_a_rank(const Communicator& among, const std::string& mine,
+                               const std::string& name);
 
 }  // namespace ciranda

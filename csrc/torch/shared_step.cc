@@ -47,7 +47,7 @@ void GradientReducer::agree() {
   const MutexLock lock(mutex_);
   const std::uint64_t joins = engine_->joins();
   if (!options_.shared_step || agreed_joins_ == joins) return;
-  for (std::string& text : texts_of_ranks(ended_, options_.name + "/ended", options_.group)) {
+  for (std::string& text : texts_of_ranks(*among_, ended_, options_.name + "/ended")) {
     if (ended_.empty()) ended_ = std::move(text);
   }
   agreed_joins_ = joins;
@@ -105,7 +105,7 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
       if (most_of_ranks(object || gradients != Gradients::kReduced, "objects") == 0) throw;
     }
     // A rank objects, and so all have come here: they did not agree, or all object.
-    std::string why = obstacle_of_a_rank(reason, options_.name + "/why", options_.group);
+    std::string why = obstacle_of_a_rank(*among_, reason, options_.name + "/why");
     if (!why.empty() && options_.share_parameters) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
                        .text = "DistributedOptimizer: share_parameters=True needs a shared step, "
@@ -148,7 +148,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
   Attempt attempt{
       .scale = gradient_scale, .add_up = gradients == Gradients::kAddUp, .object = object};
   if (attempt.add_up && options_.op == ReduceOp::kAverage) {
-    attempt.scale /= static_cast<double>(members_->size());
+    attempt.scale /= static_cast<double>(among_->group->size());
   }
   if (!object) take_for_step();
   if (max_norm > 0.0) {

@@ -37,7 +37,8 @@ Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
 }
 
 // Every rank gathers all ranks' rows.
-void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options, int ranks) {
+void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
+                 const Communicator& among) {
   std::vector<at::Tensor> pieces;
   for (const Slot& place : slots) {
     const BucketSlot& slot = place.get();
@@ -46,13 +47,12 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options, 
     pieces.push_back(std::move(rows.indices));
     pieces.push_back(std::move(rows.values));
   }
-  const HandleId handle =
-      allgather_async(std::move(pieces), options.name + "/sparse", options.group);
-  const std::vector<at::Tensor> gathered = synchronize(handle)->tensors;
+  const std::vector<at::Tensor> gathered =
+      allgather_async(among, std::move(pieces), options.name + "/sparse")->wait().tensors;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     BucketSlot& slot = slots[i].get();
     at::Tensor values = gathered[2 * i + 1];
-    if (options.op == ReduceOp::kAverage) values.div_(static_cast<double>(ranks));
+    if (options.op == ReduceOp::kAverage) values.div_(static_cast<double>(among.group->size()));
     const at::Tensor sum =
         at::_sparse_coo_tensor_unsafe(gathered[2 * i].t(), values, slot.parameter.sizes())
             .coalesce();
@@ -73,7 +73,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options, 
 
 // In one request for those of a device.
 void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
-                   const ReducerOptions& options, int ranks) {
+                   const ReducerOptions& options, const Communicator& among) {
   std::vector<Slot> slots;
   for (const auto& bucket : buckets) {
     for (std::size_t i = 0; i < bucket->slots().size(); ++i) {
@@ -87,7 +87,7 @@ void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
     const auto others = std::stable_partition(
         slots.begin(), slots.end(),
         [device](const Slot& slot) { return slot.get().parameter.device() == device; });
-    gather_rows({slots.begin(), others}, options, ranks);
+    gather_rows({slots.begin(), others}, options, among);
     slots.erase(slots.begin(), others);
   }
   for (const auto& bucket : buckets) bucket->move_sparse_out();

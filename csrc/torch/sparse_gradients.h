@@ -4,14 +4,15 @@
 #include <vector>
 
 #include "torch/bucket.h"
+#include "torch/collective.h"
 #include "torch/reducer_options.h"
 
 namespace ciranda {
 
 // Sparse gradients stay in p.grad; their rows are gathered by every rank. Of what has been
-// published, the slots that any rank had such gradients for. Collective of `ranks` ranks, blocking;
-// throws Exception.
+// published, the slots that any rank had such gradients for. Collective, blocking; throws
+// Exception.
 void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
-                   const ReducerOptions& options, int ranks);
+                   const ReducerOptions& options, const Communicator& among);
 
 }  // namespace ciranda

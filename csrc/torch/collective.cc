@@ -1,0 +1,187 @@
+#include "torch/collective.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/runtime/submission_queue.h"
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+
+bool TensorCollective::poll() const {
+  if (!engine->poll(handle)) return false;
+  const auto& finished = handle->finished();
+  return finished == nullptr || unwrap(finished->passed());
+}
+
+CollectiveResult TensorCollective::wait() {
+  const Status status = engine->wait(handle);
+  if (misfit && !status && status.error().code == misfit->code &&
+      status.error().rank == misfit->rank) {
+    throw Exception(*misfit);
+  }
+  check(status);
+  queue_behind(*handle, stream);
+  if (stream) {
+    // Outputs that were allocated meanwhile are memory of the communicator's stream.
+    const c10::Stream current = current_stream(stream->torch().device());
+    for (const at::Tensor& output : outputs) keep_for(current, output);
+  }
+  for (const auto& [index, target] : targets) {
+    assign(target, outputs[index]);
+    outputs[index] = target;
+  }
+  return {.tensors = std::move(outputs), .received_rows = handle->rows()};
+}
+
+std::string describe(OpKind kind, const std::string& name) {
+  const std::string text(op_kind_name(kind));
+  return name.empty() ? text : text + " '" + name + "'";
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+  throw Exception({.code = ErrorCode::kInvalidArgument, .text = what + ": " + why});
+}
+
+RequestSpec make_spec(const Communicator& among, OpKind kind, const std::string& name) {
+  RequestSpec spec;
+  spec.kind = kind;
+  spec.group = among.group->id;
+  spec.name = name.empty() ? unnamed(kind) : name;
+  return spec;
+}
+
+RequestSpec make_rooted_spec(const Communicator& among, OpKind kind, const std::string& name,
+                             Rank root) {
+  RequestSpec spec = make_spec(among, kind, name);
+  spec.root = root;
+  return spec;
+}
+
+std::shared_ptr<TorchStream> place(const Communicator& among, c10::Device device,
+                                   const std::string& what, RequestSpec& spec,
+                                   Submission& submission) {
+  spec.backend = backend_of(device, among.engine->operations());
+  if (device.is_cpu()) return nullptr;
+  auto stream = among.stream_of(device, what);
+  submission.device = {.stream = stream, .ready = record(current_stream(device))};
+  return stream;
+}
+
+void queue_behind(const Operation& operation, const std::shared_ptr<TorchStream>& stream) {
+  if (operation.finished()) wait(current_stream(stream->torch().device()), *operation.finished());
+}
+
+Started start(const Communicator& among, Started collective, const std::string& what,
+              RequestSpec spec, Submission submission, bool ours) {
+  collective->engine = among.engine;
+  if (!collective->inputs.empty() && !ours) {
+    collective->stream = place(among, device_of(collective->inputs, what), what, spec, submission);
+  }
+  const auto reach = [&](const at::Tensor& tensor) {
+    if (collective->stream) keep_for(collective->stream->torch(), tensor);
+    return data_of(tensor);
+  };
+  if (!spec.in_arena) {
+    for (const at::Tensor& input : collective->inputs) submission.inputs.push_back(reach(input));
+    for (const at::Tensor& output : collective->outputs) {
+      if (output.defined()) submission.outputs.push_back(reach(output));
+    }
+  }
+  submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
+  collective->handle = unwrap(among.engine->submit(std::move(submission)));
+  return collective;
+}
+
+void check_same(const at::Tensor& input, const at::Tensor& output, const std::string& what) {
+  check_usable(output, what);
+  if (output.sizes() != input.sizes() || output.dtype() != input.dtype() ||
+      output.device() != input.device()) {
+    refuse(what, "the output has another shape, dtype or device than the input");
+  }
+}
+
+namespace {
+
+// The engine reads while it writes, and knows nothing of lazy views: what it cannot write where it
+// is gets memory of its own, so that the result is as if all inputs had been read before.
+void make_private(const Communicator& among, TensorCollective& collective, std::size_t index,
+                  const std::string& what) {
+  at::Tensor& output = collective.outputs[index];
+  if (!output.is_cpu())
+    (void)among.stream_of(output.device(), what);  // or it has no memory to give
+  at::Tensor memory = at::empty(output.sizes(), output.options().requires_grad(false));
+  collective.targets.emplace_back(index, std::exchange(output, std::move(memory)));
+}
+
+}  // namespace
+
+Started start_elementwise(const Communicator& among, RequestSpec spec,
+                          std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+                          const std::string& what, bool writes) {
+  auto collective = std::make_shared<TensorCollective>();
+  collective->inputs = std::move(inputs);
+  collective->outputs = outputs;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    at::Tensor& input = collective->inputs[i];
+    input = resolved(input);
+    if (is_lazy(outputs[i])) make_private(among, *collective, i, what);
+    spec.tensors.push_back(reduces(spec.kind) ? spec_of(input, what) : moved_spec_of(input, what));
+    check_same(input, collective->outputs[i], what);
+  }
+  if (outputs.empty()) refuse(what, "the list of tensors is empty");
+  const std::vector<bool> overlaps = overlapping_outputs(collective->inputs, collective->outputs);
+  if (outputs.size() > 1) (void)device_of(collective->inputs, what);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (overlaps[i]) make_private(among, *collective, i, what);
+  }
+  start(among, collective, what, std::move(spec), {});
+  for (const at::Tensor& output : outputs) {
+    if (writes) mark_written(output);
+  }
+  return collective;
+}
+
+Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<at::Tensor> inputs,
+                       std::vector<std::int64_t> rows, const std::string& what,
+                       std::optional<Digest> digest, bool ours) {
+  auto collective = std::make_shared<TensorCollective>();
+  Submission submission;
+  submission.digest = digest;
+  const bool reduces_them = reduces(spec.kind);
+  for (at::Tensor& input : inputs) {
+    input = resolved(input);
+    if (input.defined() && input.dim() == 0) {
+      refuse(what, "a 0-dim tensor has no rows; pass tensor.unsqueeze(0)");
+    }
+    TensorSpec tensor = reduces_them ? spec_of(input, what) : moved_spec_of(input, what);
+    if (!reduces_them) tensor.shape[0] = kAnyRows;
+    spec.tensors.push_back(std::move(tensor));
+  }
+  if (inputs.empty()) refuse(what, "the list of tensors is empty");
+  submission.rows = std::move(rows);
+  collective->inputs = std::move(inputs);
+  collective->outputs.resize(collective->inputs.size());
+  submission.allocate = [raw = collective.get()](std::size_t index,
+                                                 std::int64_t count) -> Result<std::byte*> {
+    try {
+      // It becomes memory of the stream that writes it.
+      const c10::OptionalStreamGuard guard(raw->stream ? std::optional(raw->stream->torch())
+                                                       : std::nullopt);
+      std::vector<std::int64_t> shape = raw->inputs[index].sizes().vec();
+      shape[0] = count;
+      raw->outputs[index] = at::empty(shape, raw->inputs[index].options().requires_grad(false));
+      return data_of(raw->outputs[index]);
+    } catch (const std::exception& problem) {
+      return Error{.code = ErrorCode::kSystem,
+                   .text = std::string("cannot allocate the output: ") + problem.what()};
+    }
+  };
+  return start(among, std::move(collective), what, std::move(spec), std::move(submission), ours);
+}
+
+}  // namespace ciranda

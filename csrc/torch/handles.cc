@@ -1,0 +1,87 @@
+#include "torch/handles.h"
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "torch/default_world.h"
+#include "torch/error.h"
+
+namespace ciranda {
+namespace {
+
+// The numbers that users hold, for the default World.
+class HandleTable {
+ public:
+  HandleId insert(std::shared_ptr<TensorCollective> collective) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    drop_finished();
+    const HandleId id = next_++;
+    collectives_.emplace(id, std::move(collective));
+    return id;
+  }
+  std::shared_ptr<TensorCollective> find(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const auto found = collectives_.find(id);
+    return found == collectives_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<TensorCollective> take(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    auto node = collectives_.extract(id);
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+  void abandon(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (auto node = collectives_.extract(id)) abandoned_.push_back(std::move(node.mapped()));
+    drop_finished();
+  }
+
+ private:
+  void drop_finished() REQUIRES(mutex_) {
+    std::erase_if(abandoned_, [](const auto& collective) { return collective->handle->done(); });
+  }
+
+  Mutex mutex_;
+  HandleId next_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<HandleId, std::shared_ptr<TensorCollective>> collectives_ GUARDED_BY(mutex_);
+  // Nobody has their numbers any more; the engine uses their tensors until they are done.
+  std::vector<std::shared_ptr<TensorCollective>> abandoned_ GUARDED_BY(mutex_);
+};
+
+HandleTable& handles() {
+  // For good: what it holds of a GPU cannot be freed once CUDA has unloaded.
+  static auto* const table = new HandleTable;
+  return *table;
+}
+
+}  // namespace
+
+HandleId hold(Started collective) {
+  return handles().insert(std::move(collective));
+}
+
+bool poll(HandleId id) {
+  refuse_in_forked_child();
+  const Started collective = handles().find(id);
+  if (collective == nullptr) {
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = "poll: there is no unfinished operation with handle " + std::to_string(id)});
+  }
+  return collective->poll();
+}
+
+std::optional<CollectiveResult> synchronize(HandleId id) {
+  refuse_in_forked_child();
+  const Started collective = handles().take(id);
+  if (collective == nullptr) return std::nullopt;
+  return collective->wait();
+}
+
+void abandon(HandleId id) {
+  if (!in_forked_child()) handles().abandon(id);
+}
+
+}  // namespace ciranda
