@@ -27,7 +27,7 @@ std::uint64_t moved_bytes(const Collective& collective) {
 
 }  // namespace
 
-std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const Link& link,
+std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const LinkSpeed& link,
                          const Grain& grain) {
   const auto n = static_cast<std::uint64_t>(collective.participants);
   if (n == 1) return 0;
@@ -69,7 +69,8 @@ std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, cons
   return 0;
 }
 
-Algorithm choose_algorithm(const Collective& collective, const Link& link, const Grain& grain) {
+Algorithm choose_algorithm(const Collective& collective, const LinkSpeed& link,
+                           const Grain& grain) {
   const auto predict = [&](Algorithm algorithm) {
     return predict_ns(collective, algorithm, link, grain);
   };

@@ -32,19 +32,20 @@ namespace ciranda {
 // 5g/4).
 
 // The slowest connection between participants; agreed by all of them.
-struct Link {
+struct LinkSpeed {
   std::uint64_t latency_ns = 30'000;  // one way, from one program to the other: TCP in one building
   std::uint64_t bytes_per_us = 1'250;          // 10 Gbit/s
   std::uint64_t reduced_bytes_per_us = 8'000;  // one core, from the caches
 };
 
 // Nanoseconds. Rates are at least 1.
-std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const Link& link,
+std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const LinkSpeed& link,
                          const Grain& grain = {});
 
 // The quicker one. Allgather's short form, which never loses in the model but needs a connection
 // between any two, is chosen only while waiting for the ring would take longer than moving the
 // bytes.
-Algorithm choose_algorithm(const Collective& collective, const Link& link, const Grain& grain = {});
+Algorithm choose_algorithm(const Collective& collective, const LinkSpeed& link,
+                           const Grain& grain = {});
 
 }  // namespace ciranda

@@ -53,7 +53,8 @@ Collective among_hosts(const Collective& among_ranks, const Hosts& hosts) {
   return between;
 }
 
-Schedule plan(const Collective& collective, int self, const Link& link, Grain grain, int lanes) {
+Schedule plan(const Collective& collective, int self, const LinkSpeed& link, Grain grain,
+              int lanes) {
   grain.channels *= lanes;
   return {collective, self, choose_algorithm(collective, link, grain), grain};
 }
@@ -67,7 +68,7 @@ Hosts flat_hosts(int ranks) {
 }
 
 HierarchicalPlan::HierarchicalPlan(const Collective& among_ranks, const Hosts& hosts, Rank self,
-                                   const Link& link, Grain grain)
+                                   const LinkSpeed& link, Grain grain)
     : hosts_(hosts),
       self_(self),
       flat_(runs_flat(among_ranks.kind, hosts)),

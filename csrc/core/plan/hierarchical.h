@@ -45,8 +45,8 @@ class HierarchicalPlan {
  public:
   // `among_ranks` counts ranks as participants. `grain.channels` is for a lane. `hosts` stays
   // valid as long as the plan.
-  HierarchicalPlan(const Collective& among_ranks, const Hosts& hosts, Rank self, const Link& link,
-                   Grain grain = {});
+  HierarchicalPlan(const Collective& among_ranks, const Hosts& hosts, Rank self,
+                   const LinkSpeed& link, Grain grain = {});
 
   // Between hosts, for the host of `self`; flat: between ranks, for `self`.
   const Schedule& schedule() const { return schedule_; }

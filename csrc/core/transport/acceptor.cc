@@ -137,7 +137,7 @@ bool Acceptor::gets_turn(std::uint64_t now_ns) {
 // A place is free, or may be taken from who has it: the cookie goes before, and a turn is kept.
 bool Acceptor::has_place(bool showed_cookie, std::uint64_t now_ns) {
   if (strangers_.size() < kStrangersMax) return true;
-  const Place other = least_welcome();
+  const Entry other = least_welcome();
   const bool had_its_turn = other->turn_over_ns <= now_ns;
   return showed_cookie ? had_its_turn || !other->showed_cookie
                        : had_its_turn && !other->showed_cookie;
@@ -157,9 +157,9 @@ void Acceptor::lower_guard(std::uint64_t now_ns) {
 }
 
 // Whose place is given to a caller with the cookie.
-Acceptor::Place Acceptor::least_welcome() {
+Acceptor::Entry Acceptor::least_welcome() {
   const auto showed_none = [](const Stranger& each) { return !each.showed_cookie; };
-  const Place oldest_without = std::ranges::find_if(strangers_, showed_none);
+  const Entry oldest_without = std::ranges::find_if(strangers_, showed_none);
   return oldest_without != strangers_.end() ? oldest_without : strangers_.begin();
 }
 
@@ -270,7 +270,7 @@ void Acceptor::refuse(Stream stream, const SocketAddress& from, const std::strin
   turn_away(stream.release());
 }
 
-void Acceptor::drop(Place stranger, const std::string& why) {
+void Acceptor::drop(Entry stranger, const std::string& why) {
   // Closing is not enough: a forked child may hold the socket too.
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->stream.fd(), nullptr);
   refuse(std::move(stranger->stream), stranger->from, why);

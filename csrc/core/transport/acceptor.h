@@ -76,7 +76,7 @@ class Acceptor {
     bool showed_cookie = false;                     // the right one
     std::optional<ServerHandshake> handshake = {};  // once the cookie was heard, right or wrong
   };
-  using Place = std::list<Stranger>::iterator;
+  using Entry = std::list<Stranger>::iterator;
 
   Acceptor(const ChannelKeys& keys, const ServerHandshake::Side& side, std::uint64_t proof_ms)
       : keys_(&keys),
@@ -90,7 +90,7 @@ class Acceptor {
   bool gets_turn(std::uint64_t now_ns);
   void raise_guard(std::uint64_t now_ns);
   void lower_guard(std::uint64_t now_ns);
-  Place least_welcome();
+  Entry least_welcome();
   bool has_place(bool showed_cookie, std::uint64_t now_ns);
   void pause(bool paused);
   bool take_call_with_spare(int listener, std::uint64_t now_ns);
@@ -99,7 +99,7 @@ class Acceptor {
   Result<std::optional<ProvenSocket>> hear(Stranger& stranger);
   Status answer(Stranger& stranger, std::span<const std::byte> reply);
   void refuse(Stream stream, const SocketAddress& from, const std::string& why);
-  void drop(Place stranger, const std::string& why);
+  void drop(Entry stranger, const std::string& why);
   void expire(std::uint64_t now_ns);
 
   const ChannelKeys* keys_;

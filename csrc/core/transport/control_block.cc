@@ -10,16 +10,16 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;  // each part starts on a page
 
-struct Layout {
+struct BlockParts {
   std::size_t failure, flags, log, world, end;
 };
 
-Layout layout(int ranks) {
+BlockParts parts(int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   const auto align = [](std::size_t offset) {
     return (offset + kAlignment - 1) / kAlignment * kAlignment;
   };
-  Layout at{};
+  BlockParts at{};
   at.flags = align(at.failure + sizeof(FailureRecord));
   at.log = align(at.flags + n * sizeof(RankFlags));
   at.world = align(at.log + ShmLog::memory_bytes(ranks));
@@ -30,12 +30,12 @@ Layout layout(int ranks) {
 }  // namespace
 
 std::size_t ControlBlock::memory_bytes(int ranks) {
-  return layout(ranks).end;
+  return parts(ranks).end;
 }
 
 ControlBlock::ControlBlock(std::byte* memory, int ranks) : ranks_(ranks), memory_(memory) {
   CIRANDA_ASSERT(ranks >= 1 && ranks <= kLocalRanksMax);
-  const Layout at = layout(ranks);
+  const BlockParts at = parts(ranks);
   failure_ = reinterpret_cast<FailureRecord*>(memory + at.failure);
   flags_ = reinterpret_cast<RankFlags*>(memory + at.flags);
   log_offset_ = at.log;

@@ -22,7 +22,7 @@ constexpr std::uint32_t kProtocol = 2;        // of this file and of ControlBloc
 constexpr std::size_t kPacketBytesMax = 2048;
 
 // Client to leader, with the client's doorbell.
-struct Hello {
+struct LocalHello {
   std::uint32_t magic = kMagic;
   std::uint32_t protocol = kProtocol;
   std::int32_t rank = 0;
@@ -30,7 +30,7 @@ struct Hello {
   char job_id[64] = {};
   char settings[kSettingsBytesMax + 1] = {};
 };
-static_assert(sizeof(Hello) <= kPacketBytesMax);
+static_assert(sizeof(LocalHello) <= kPacketBytesMax);
 
 // Leader to client. kControl carries the control memory, kPeer a socket and a doorbell of
 // `peer`; kRefused ends the attempt with a text.
@@ -142,7 +142,7 @@ class Leader {
     auto readable = wait_readable(socket.get(), deadline_ns_);
     if (!readable) return readable.error();
     if (!readable.value()) return nobody_came();
-    Hello hello;
+    LocalHello hello;
     auto packet = receive_packet(socket.get(), std::as_writable_bytes(std::span(&hello, 1)));
     if (!packet || packet.value().what != Received::kPacket ||
         packet.value().bytes != sizeof hello || hello.magic != kMagic ||
@@ -164,7 +164,7 @@ class Leader {
     return true;
   }
 
-  Status check_hello(const Hello& hello, pid_t pid, std::size_t fds) const {
+  Status check_hello(const LocalHello& hello, pid_t pid, std::size_t fds) const {
     const std::string who =
         "rank " + std::to_string(hello.rank) + " (pid " + std::to_string(pid) + ")";
     if (hello.protocol != kProtocol) {
@@ -282,7 +282,7 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
   own.doorbell = std::move(doorbell).value();
   own.pid = ::getpid();
 
-  Hello hello{.rank = join.rank, .size = join.size};
+  LocalHello hello{.rank = join.rank, .size = join.size};
   set_text(hello.job_id, join.job_id);
   set_text(hello.settings, join.settings);
   const int fds[] = {own.doorbell.get()};
@@ -325,7 +325,7 @@ Result<LocalMesh> join_unix(const UnixJoin& join) {
                    " is outside the limits (at most " + std::to_string(kLocalRanksMax) +
                    " ranks on a host)");
   }
-  if (join.job_id.size() >= sizeof(Hello::job_id)) return invalid("the job id is too long");
+  if (join.job_id.size() >= sizeof(LocalHello::job_id)) return invalid("the job id is too long");
   if (join.size == 1) {
     auto alone = make_loopback(1);
     if (!alone) return alone.error();

@@ -19,7 +19,7 @@ namespace {
 // When the last participant is done, in ns, if every channel has the whole link.
 class Timing {
  public:
-  Timing(std::vector<Schedule> schedules, const Link& link)
+  Timing(std::vector<Schedule> schedules, const LinkSpeed& link)
       : schedules_(std::move(schedules)), link_(link), sides_(schedules_.size()) {}
 
   double run() {
@@ -89,12 +89,13 @@ class Timing {
   }
 
   const std::vector<Schedule> schedules_;
-  const Link link_;
+  const LinkSpeed link_;
   std::vector<Side> sides_;
   std::map<std::pair<std::size_t, std::size_t>, std::deque<double>> arrivals_;
 };
 
-double timed_ns(const Collective& collective, Algorithm algorithm, const Link& link, Grain grain) {
+double timed_ns(const Collective& collective, Algorithm algorithm, const LinkSpeed& link,
+                Grain grain) {
   return Timing(schedules_of(collective, algorithm, grain), link).run();
 }
 
@@ -116,7 +117,8 @@ Collective example(OpKind kind, int n, std::uint64_t bytes) {
 // The formulas leave out that segments overlap, and that without a power of two some participants
 // start early; otherwise they are exact.
 TEST(Cost, PredictsWhatTheStepsTake) {
-  const Link link = {.latency_ns = 50'000, .bytes_per_us = 1'000, .reduced_bytes_per_us = 4'000};
+  const LinkSpeed link = {
+      .latency_ns = 50'000, .bytes_per_us = 1'000, .reduced_bytes_per_us = 4'000};
   constexpr std::pair<OpKind, Algorithm> kPairs[] = {
       {OpKind::kAllreduce, Algorithm::kRing},     {OpKind::kAllreduce, Algorithm::kShort},
       {OpKind::kBroadcast, Algorithm::kRing},     {OpKind::kBroadcast, Algorithm::kShort},
@@ -141,12 +143,12 @@ TEST(Cost, PredictsWhatTheStepsTake) {
 
 // Prints what the default threshold was chosen from: us by participants and bytes.
 TEST(Cost, ChoosesTheQuickerAlgorithm) {
-  constexpr Link kLinks[] = {{.latency_ns = 30'000, .bytes_per_us = 1'250},
-                             {.latency_ns = 100'000, .bytes_per_us = 125},
-                             {.latency_ns = 10'000, .bytes_per_us = 12'500},
-                             {.latency_ns = 30'000'000, .bytes_per_us = 3}};
+  constexpr LinkSpeed kLinks[] = {{.latency_ns = 30'000, .bytes_per_us = 1'250},
+                                  {.latency_ns = 100'000, .bytes_per_us = 125},
+                                  {.latency_ns = 10'000, .bytes_per_us = 12'500},
+                                  {.latency_ns = 30'000'000, .bytes_per_us = 3}};
   std::cout << std::fixed << std::setprecision(0);
-  for (const Link& link : kLinks) {
+  for (const LinkSpeed& link : kLinks) {
     std::cout << static_cast<double>(link.latency_ns) / 1e3 << " us, "
               << static_cast<double>(link.bytes_per_us) / 125 << " Gbit/s, us short/ring\n";
     for (const int n : {2, 3, 4, 8, 16, 64}) {
@@ -184,7 +186,8 @@ TEST(Cost, TheChoiceChangesOnceWithTheSize) {
 }
 
 TEST(Cost, TwoParticipantsExchangeUpToTwoLatenciesOfReducing) {
-  const Link link = {.latency_ns = 30'000, .bytes_per_us = 1'250, .reduced_bytes_per_us = 8'000};
+  const LinkSpeed link = {
+      .latency_ns = 30'000, .bytes_per_us = 1'250, .reduced_bytes_per_us = 8'000};
   const auto choose = [&](std::uint64_t bytes) {
     return choose_algorithm(example(OpKind::kAllreduce, 2, bytes), link);
   };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Grain kFine = {.channels = 2, .stripe_bytes_min = 128, .segment_bytes = 256};
 // Quick to answer and slow to move: even small payloads make a ring.
-constexpr Link kRingLink = {.latency_ns = 1, .bytes_per_us = 1, .reduced_bytes_per_us = 1};
+constexpr LinkSpeed kRingLink = {.latency_ns = 1, .bytes_per_us = 1, .reduced_bytes_per_us = 1};
 
 Hosts hosts_of(const std::vector<int>& sizes, bool round_robin = false) {
   Hosts hosts(sizes.size());
@@ -41,7 +41,7 @@ int rank_count(const Hosts& hosts) {
 
 // One participant's schedule each; a host's is the one of any of its ranks.
 std::vector<Schedule> schedules_between(const Collective& collective, const Hosts& hosts,
-                                        const Link& link) {
+                                        const LinkSpeed& link) {
   std::map<int, Schedule> by_participant;
   for (Rank rank = 0; rank < rank_count(hosts); ++rank) {
     const HierarchicalPlan plan(collective, hosts, rank, link, kFine);
@@ -79,7 +79,7 @@ Bytes inside_before(const Collective& collective, const std::vector<Rank>& ranks
 }
 
 // A whole job: inside the hosts, between them, and what each rank then finds.
-void expect_correct_job(const Collective& collective, const Hosts& hosts, const Link& link,
+void expect_correct_job(const Collective& collective, const Hosts& hosts, const LinkSpeed& link,
                         DType dtype, std::uint32_t seed) {
   const int size = rank_count(hosts);
   const double prescale = 2.0;
@@ -124,7 +124,7 @@ TEST(HierarchicalPlan, AnyHostsGetWhatADirectComputationGives) {
     for (int& size : sizes) size = 1 + static_cast<int>(random() % 4);
     const Hosts hosts = hosts_of(sizes, seed % 3 == 0);
     const DType dtype = seed % 2 == 0 ? DType::kFloat32 : DType::kInt64;
-    const Link link = seed % 4 == 0 ? Link{} : kRingLink;
+    const LinkSpeed link = seed % 4 == 0 ? LinkSpeed{} : kRingLink;
     for (const OpKind kind : {OpKind::kAllreduce, OpKind::kReducescatter, OpKind::kBroadcast,
                               OpKind::kAllgather, OpKind::kAlltoall}) {
       Collective collective = {.kind = kind, .participants = rank_count(hosts)};

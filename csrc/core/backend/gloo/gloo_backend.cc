@@ -28,9 +28,9 @@ std::vector<std::uint64_t> lengths(const std::uint64_t* offsets, std::size_t cou
 }
 
 // Several members side by side.
-class Stage {
+class StagingMemory {
  public:
-  explicit Stage(std::uint64_t bytes)
+  explicit StagingMemory(std::uint64_t bytes)
       : memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)), bytes_(bytes) {}
   std::byte* data() const { return memory_.get(); }
   std::uint64_t size() const { return bytes_; }
@@ -78,7 +78,7 @@ class Run {
     if (buffers.size() == 1) {
       return allreduce_in_place(buffers[0].in, buffers[0].out, buffers[0].in_bytes);
     }
-    const Stage stage(bytes_of(buffers));
+    const StagingMemory stage(bytes_of(buffers));
     copy_in(stage, op_.prescale);
     CIRANDA_TRY(group_.allreduce(op_.dtype, op_.op, stage.data(), stage.data(), stage.size()));
     copy_out(stage, postscale());
@@ -100,7 +100,7 @@ class Run {
     if (buffers.size() == 1) {
       return group_.broadcast(op_.root, buffers[0].in, buffers[0].out, buffers[0].in_bytes);
     }
-    const Stage stage(bytes_of(buffers));
+    const StagingMemory stage(bytes_of(buffers));
     copy_in(stage, 1.0);
     CIRANDA_TRY(group_.broadcast(op_.root, stage.data(), stage.data(), stage.size()));
     copy_out(stage, 1.0);
@@ -127,7 +127,7 @@ class Run {
   Status reducescatter() {
     const Buffer& buffer = execution_.buffers[0];
     const std::uint64_t bytes = buffer.out_bytes;
-    const Stage parts(ranks_ * bytes);
+    const StagingMemory parts(ranks_ * bytes);
     CIRANDA_TRY(group_.alltoall(buffer.in, lengths(execution_.offsets.data(), ranks_), parts.data(),
                                 std::vector<std::uint64_t>(ranks_, bytes)));
     copy_scaled(parts.data(), parts.data(), ranks_ * bytes, op_.prescale);
@@ -158,7 +158,7 @@ class Run {
     }
   }
 
-  void copy_in(const Stage& stage, double factor) const {
+  void copy_in(const StagingMemory& stage, double factor) const {
     std::byte* to = stage.data();
     for (const Buffer& buffer : execution_.buffers) {
       copy_scaled(to, buffer.in, buffer.in_bytes, factor);
@@ -166,7 +166,7 @@ class Run {
     }
   }
 
-  void copy_out(const Stage& stage, double factor) const {
+  void copy_out(const StagingMemory& stage, double factor) const {
     const std::byte* from = stage.data();
     for (const Buffer& buffer : execution_.buffers) {
       copy_scaled(buffer.out, from, buffer.out_bytes, factor);
@@ -185,8 +185,8 @@ class Run {
 // ------------------------------------------------------------------------------------------------
 // The thread
 
-struct Operation {
-  explicit Operation(Execution what) : execution(std::move(what)) {}
+struct Queued {
+  explicit Queued(Execution what) : execution(std::move(what)) {}
   Execution execution;
   Status status = {};              // the thread's, until it is done
   std::atomic<bool> done = false;  // it touches the memory no more
@@ -204,7 +204,7 @@ class GlooThread {
   ~GlooThread() { stop(); }
 
   // The operation stays where it is until it is done, or the thread is stopped.
-  void push(Operation& operation) EXCLUDES(mutex_) {
+  void push(Queued& operation) EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
       queue_.push_back(&operation);
@@ -228,7 +228,7 @@ class GlooThread {
   void loop() {
     ::pthread_setname_np(::pthread_self(), "ciranda-gloo");
     Status usable = group_.connect(addresses_);
-    while (Operation* const operation = next()) {
+    while (Queued* const operation = next()) {
       if (usable) usable = Run(group_, context_, operation->execution).collective();
       operation->status = usable;
       operation->done.store(true, std::memory_order_release);
@@ -237,14 +237,14 @@ class GlooThread {
   }
 
   // Blocks until there is one; null: stop.
-  Operation* next() EXCLUDES(mutex_) {
+  Queued* next() EXCLUDES(mutex_) {
     for (;;) {
       const std::uint32_t ticket = news_.load(std::memory_order_acquire);
       {
         const MutexLock lock(mutex_);
         if (stopped_) return nullptr;
         if (!queue_.empty()) {
-          Operation* const first = queue_.front();
+          Queued* const first = queue_.front();
           queue_.pop_front();
           return first;
         }
@@ -264,7 +264,7 @@ class GlooThread {
   const std::vector<std::vector<std::byte>> addresses_;
 
   Mutex mutex_;
-  std::deque<Operation*> queue_ GUARDED_BY(mutex_);
+  std::deque<Queued*> queue_ GUARDED_BY(mutex_);
   bool stopped_ GUARDED_BY(mutex_) = false;
   std::atomic<std::uint32_t> news_ = 0;  // where the thread sleeps
   std::thread thread_;
@@ -283,7 +283,7 @@ class GlooBackend final : public Backend {
 
   void start(Execution&& execution) override {
     CIRANDA_ASSERT(execution.device.empty() && !execution.work);
-    Operation& operation = operations_.emplace_back(std::move(execution));
+    Queued& operation = operations_.emplace_back(std::move(execution));
     if (thread_) return thread_->push(operation);
     if (!group_ && !broken_) listen();
   }
@@ -310,7 +310,7 @@ class GlooBackend final : public Backend {
 
   void abort(const Error& why) override {
     if (thread_) thread_->stop();
-    for (Operation& operation : std::exchange(operations_, {})) {
+    for (Queued& operation : std::exchange(operations_, {})) {
       operation.execution.done(why, nullptr);
     }
   }
@@ -339,12 +339,12 @@ class GlooBackend final : public Backend {
       return;
     }
     thread_.emplace(*group_, context_, std::move(addresses).value());
-    for (Operation& operation : operations_) thread_->push(operation);
+    for (Queued& operation : operations_) thread_->push(operation);
   }
 
   // What went wrong for one ends all: the ranks' connections are in the middle of it.
   void finish_front() {
-    Operation& operation = operations_.front();
+    Queued& operation = operations_.front();
     if (!operation.status) {
       broken_ = operation.status.error();
       return;
@@ -357,7 +357,7 @@ class GlooBackend final : public Backend {
   const BackendContext context_;
   std::unique_ptr<GlooGroup> group_;
   std::unique_ptr<Exchange> exchange_;
-  std::deque<Operation> operations_;
+  std::deque<Queued> operations_;
   std::optional<GlooThread> thread_;
   std::optional<Error> broken_;
 };

@@ -19,7 +19,7 @@
 namespace ciranda {
 
 struct RingOptions {
-  Link link = {};
+  LinkSpeed link = {};
   Grain grain = {};
   bool authenticates = true;  // payload; not where TLS does it or the network is trusted
   // Of an allreduce or a broadcast of private memory, staged at a time; a multiple of 64. As much
