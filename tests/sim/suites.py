@@ -320,9 +320,9 @@ _OF_GROUPS_AND_JOIN = (
     ),
     Mutant(
         "reads_members_without_gaps",
-        "wire/messages.cc",
-        "next = rank + 1;\n  }\n}\n\nvoid read_spec",
-        "next = rank;\n  }\n}\n\nvoid read_spec",
+        "wire/spec_codec.cc",
+        "next = rank + 1;\n  }\n}\n\n}  // namespace",
+        "next = rank;\n  }\n}\n\n}  // namespace",
     ),
 )
 

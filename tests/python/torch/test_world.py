@@ -187,7 +187,7 @@ def dropped_handles() -> list[bool]:
     handle = hvd.allreduce_async(tensors[1], name="b")
     del tensors
     for _ in range(2):  # with the first all before it are done; the second looks for them
-        hvd.synchronize(hvd.allreduce_async(torch.ones(1), name="c"))
+        hvd.synchronize(hvd.allreduce_async(torch.ones(1000), name="c"))
     gone = [reference() is None for reference in kept]
     hvd.synchronize(handle)
     return [*gone, kept[1]() is None]
