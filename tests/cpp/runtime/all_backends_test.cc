@@ -413,8 +413,9 @@ TEST_P(AllBackends, MessagesBetweenAllRanks) {
     for (const DType dtype : kMoved) {
       for (const std::size_t count : kCounts) {
         const auto message = [&](Pair pair) {
-          return Tensor(dtype, count,
-                        [&](std::size_t i) { return value_of(pair.from, i + pair.to); });
+          return Tensor(dtype, count, [&](std::size_t i) {
+            return value_of(pair.from, i + static_cast<std::size_t>(pair.to));
+          });
         };
         std::vector<std::pair<Pair, std::vector<Tensor>>> messages;
         for (Rank other = 0; other < engine.size(); ++other) {
