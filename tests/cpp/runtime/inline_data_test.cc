@@ -67,6 +67,17 @@ TEST(InlineData, IsUsedWhereAllOfEveryRankIsThere) {
   EXPECT_FALSE(came(partly));
 }
 
+// Ranks of one host are fewer; what more ranks send as if they were on one is not looked at.
+TEST(InlineData, IsNotUsedBeyondTheRanksOfAHost) {
+  const auto came = [](int ranks) {
+    Agreed agreed(std::vector<std::size_t>(static_cast<std::size_t>(ranks), 8));
+    agreed.op.group = GroupTable(ranks, {}).world();
+    return came_inline(agreed.op, agreed.responses);
+  };
+  EXPECT_TRUE(came(kLocalRanksMax));
+  EXPECT_FALSE(came(kLocalRanksMax + 1));
+}
+
 TEST(InlineData, IsReducedRequestByRequest) {
   Agreed agreed({8, 8});
   agreed.op.op = ReduceOp::kAverage;
