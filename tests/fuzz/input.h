@@ -44,8 +44,8 @@ class Input {
 };
 
 // Made once: deriving keys would be most of the work.
-inline const ChannelKeys& keys() {
-  static const ChannelKeys kKeys = test::keys_of();
+inline const ConnectionKeys& keys() {
+  static const ConnectionKeys kKeys = test::keys_of();
   return kKeys;
 }
 

@@ -16,7 +16,7 @@ namespace ciranda {
 namespace {
 
 constexpr int kStreamsMax = 8;  // each costs descriptors and memory at every peer
-static_assert(kStreamsMax <= kLanesMax);
+static_assert(kStreamsMax <= kPairStreamsMax);
 
 // A folder name that all ranks of a job derive alike and no other job of this user does.
 std::string default_job_folder(const Environment& env, const Starter& starter,

@@ -30,7 +30,7 @@ Fd accept_call(int listener, SocketAddress& from) {
 
 }  // namespace
 
-Result<Acceptor> Acceptor::create(std::vector<Fd> listeners, const ChannelKeys& keys,
+Result<Acceptor> Acceptor::create(std::vector<Fd> listeners, const ConnectionKeys& keys,
                                   const ServerHandshake::Side& side, std::uint64_t proof_ms) {
   CIRANDA_ASSERT(!listeners.empty());
   Acceptor acceptor(keys, side, proof_ms);
@@ -56,7 +56,7 @@ std::optional<std::uint64_t> Acceptor::next_deadline_ns() const {
 }
 
 Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
-  if (!keys_->of(Channel::kControl).intact()) {
+  if (!keys_->of(Purpose::kControl).intact()) {
     return Error{.code = ErrorCode::kForked, .text = "a forked child takes no calls of the job"};
   }
   std::vector<ProvenSocket> proven;

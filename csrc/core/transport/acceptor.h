@@ -38,7 +38,7 @@ class Acceptor {
   static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
 
   // `listeners` are listening, non-blocking sockets, one for each family.
-  static Result<Acceptor> create(std::vector<Fd> listeners, const ChannelKeys& keys,
+  static Result<Acceptor> create(std::vector<Fd> listeners, const ConnectionKeys& keys,
                                  const ServerHandshake::Side& side,
                                  std::uint64_t proof_ms = kProofMs);
 
@@ -49,12 +49,12 @@ class Acceptor {
   std::optional<std::uint64_t> next_deadline_ns() const;
 
   // Takes calls, hears and answers them as far as that goes without waiting. Gives the connections
-  // that were proven; one of a rank, channel and lane that had one already replaces it.
+  // that were proven; one of a rank, purpose and stream that had one already replaces it.
   Result<std::vector<ProvenSocket>> poll(std::uint64_t now_ns);
 
   // The connection of that rank has ended, so it may call again.
   void forget(const Session& session) {
-    roster_.forget(session.peer, session.channel, session.lane);
+    roster_.forget(session.peer, session.purpose, session.stream);
   }
 
   // In a forked child, for whom the parent goes on to take calls. Async-signal-safe.
@@ -78,7 +78,7 @@ class Acceptor {
   };
   using Entry = std::list<Stranger>::iterator;
 
-  Acceptor(const ChannelKeys& keys, const ServerHandshake::Side& side, std::uint64_t proof_ms)
+  Acceptor(const ConnectionKeys& keys, const ServerHandshake::Side& side, std::uint64_t proof_ms)
       : keys_(&keys),
         side_(side),
         cookie_(cookie_of(keys, side.self)),
@@ -102,7 +102,7 @@ class Acceptor {
   void drop(Entry stranger, const std::string& why);
   void expire(std::uint64_t now_ns);
 
-  const ChannelKeys* keys_;
+  const ConnectionKeys* keys_;
   ServerHandshake::Side side_;
   Cookie cookie_;
   std::uint64_t proof_ns_;

@@ -23,7 +23,7 @@ constexpr std::uint64_t kLongestPauseMs = 250;
 constexpr std::uint64_t kWelcomeMs = 10'000;
 
 // In clear, or through TLS where the job wants it.
-Result<Stream> begin_stream(const SocketAddress& address, const ChannelKeys& keys) {
+Result<Stream> begin_stream(const SocketAddress& address, const ConnectionKeys& keys) {
   auto socket = begin_connect(address);
   if (!socket) return socket.error();
   if (keys.tls == nullptr) return Stream(std::move(socket).value());
@@ -34,7 +34,7 @@ Result<Stream> begin_stream(const SocketAddress& address, const ChannelKeys& key
 
 }  // namespace
 
-Call::Call(const ChannelKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+Call::Call(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
            std::uint64_t deadline_ns)
     : keys_(keys),
       hello_(hello),
@@ -189,7 +189,7 @@ Error Call::unreachable() const {
   return {.code = ErrorCode::kTimeout, .text = std::move(text), .rank = hello_.to};
 }
 
-Result<ProvenSocket> connect_authenticated(const ChannelKeys& keys, const Hello& hello,
+Result<ProvenSocket> connect_authenticated(const ConnectionKeys& keys, const Hello& hello,
                                            std::span<const Endpoint> candidates,
                                            std::uint64_t deadline_ns) {
   Call call(keys, hello, {candidates.begin(), candidates.end()}, deadline_ns);

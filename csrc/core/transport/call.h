@@ -23,7 +23,7 @@ namespace ciranda {
 // argument (monotonic_ns). Not thread-safe. `keys` must outlive it.
 class Call {
  public:
-  Call(const ChannelKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+  Call(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
        std::uint64_t deadline_ns);
 
   Rank to() const { return hello_.to; }
@@ -57,7 +57,7 @@ class Call {
   void give_up(const Error& why);
   Error unreachable() const;
 
-  const ChannelKeys& keys_;
+  const ConnectionKeys& keys_;
   const Hello hello_;
   const Cookie cookie_;
   const std::vector<Endpoint> candidates_;
@@ -71,7 +71,7 @@ class Call {
 };
 
 // The same, waited for. Blocks.
-Result<ProvenSocket> connect_authenticated(const ChannelKeys& keys, const Hello& hello,
+Result<ProvenSocket> connect_authenticated(const ConnectionKeys& keys, const Hello& hello,
                                            std::span<const Endpoint> candidates,
                                            std::uint64_t deadline_ns);
 

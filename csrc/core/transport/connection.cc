@@ -15,7 +15,7 @@ ControlConnection::ControlConnection(ProvenSocket socket)
       address_(std::move(socket.address)),
       sealer_(std::move(socket.session.send_key)),
       opener_(std::move(socket.session.receive_key)) {
-  CIRANDA_ASSERT(socket.session.channel != Channel::kData);
+  CIRANDA_ASSERT(socket.session.purpose != Purpose::kData);
 }
 
 Error ControlConnection::about_peer(Error error) const {

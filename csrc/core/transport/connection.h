@@ -25,8 +25,8 @@ struct ProvenSocket {
 // How long one attempt may take, from the first byte to the proof; a listener allows as much.
 inline constexpr std::uint64_t kProofMs = 2'000;
 
-// Sealed frames over a proven control channel. Never blocks. After an Error the connection is of no
-// use any more. Not thread-safe.
+// Sealed frames over a proven control connection. Never blocks. After an Error the connection is of
+// no use any more. Not thread-safe.
 class ControlConnection {
  public:
   explicit ControlConnection(ProvenSocket socket);

@@ -8,16 +8,16 @@ namespace ciranda {
 DataLinks::DataLinks(Directory directory, std::unique_ptr<Switchboard> switchboard)
     : directory_(std::move(directory)),
       switchboard_(std::move(switchboard)),
-      seats_(directory_.ranks.size() * static_cast<std::size_t>(directory_.streams)) {}
+      slots_(directory_.ranks.size() * static_cast<std::size_t>(directory_.streams)) {}
 
-DataLinks::Seat* DataLinks::seat(Rank peer, int stream) {
+DataLinks::Slot* DataLinks::slot(Rank peer, int stream) {
   if (stream >= directory_.streams) return nullptr;
-  return &seats_[static_cast<std::size_t>(peer) * static_cast<std::size_t>(directory_.streams) +
+  return &slots_[static_cast<std::size_t>(peer) * static_cast<std::size_t>(directory_.streams) +
                  static_cast<std::size_t>(stream)];
 }
 
 DataLink* DataLinks::find(Rank peer, int stream) {
-  Seat* const found = seat(peer, stream);
+  Slot* const found = slot(peer, stream);
   CIRANDA_ASSERT(found != nullptr && peer != directory_.self.from);
   if (found->link || found->wanted || !switchboard_) return found->link.get();
   found->wanted = true;
@@ -25,7 +25,7 @@ DataLink* DataLinks::find(Rank peer, int stream) {
   if (peer < directory_.self.from) {
     Hello hello = directory_.self;
     hello.to = peer;
-    hello.lane = static_cast<std::uint16_t>(stream);
+    hello.stream = static_cast<std::uint16_t>(stream);
     switchboard_->call(hello, directory_.ranks[static_cast<std::size_t>(peer)],
                        monotonic_ns() + directory_.timeout_ms * 1'000'000);
   }
@@ -39,8 +39,8 @@ Result<bool> DataLinks::advance() {
   bool any = false;
   for (ProvenSocket& socket : proven.value()) {
     const Session& session = socket.session;
-    Seat* const place = session.channel == Channel::kData && session.peer != directory_.self.from
-                            ? seat(session.peer, session.lane)
+    Slot* const place = session.purpose == Purpose::kData && session.peer != directory_.self.from
+                            ? slot(session.peer, session.stream)
                             : nullptr;
     if (place == nullptr || place->link) continue;  // what it is for, only its caller knows
     if (place->wanted) --missing_;
@@ -58,12 +58,12 @@ void DataLinks::watched(std::vector<Watched>& out) const {
 void DataLinks::close_all() {
   switchboard_.reset();
   missing_ = 0;
-  for (Seat& each : seats_) each.link.reset();
+  for (Slot& each : slots_) each.link.reset();
 }
 
 void DataLinks::close_in_forked_child() noexcept {
   if (Switchboard* const of_parent = switchboard_.release()) of_parent->close_in_forked_child();
-  for (Seat& each : seats_) {
+  for (Slot& each : slots_) {
     if (each.link) each.link->stream.close();
   }
 }

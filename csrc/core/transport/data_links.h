@@ -38,7 +38,7 @@ struct DataLink {
 class DataLinks {
  public:
   struct Directory {
-    Hello self;                                // of this rank's calls; without receiver and lane
+    Hello self;                                // of this rank's calls; without receiver and stream
     std::vector<std::vector<Endpoint>> ranks;  // where each one can be called
     int streams = 1;                           // links of a pair
     std::uint64_t timeout_ms = 30'000;         // of a call
@@ -52,8 +52,8 @@ class DataLinks {
   // Calls fn(const DataLink&) for each link that is there.
   template <typename Fn>
   void each(Fn fn) const {
-    for (const Seat& seat : seats_) {
-      if (seat.link) fn(*seat.link);
+    for (const Slot& slot : slots_) {
+      if (slot.link) fn(*slot.link);
     }
   }
 
@@ -68,15 +68,15 @@ class DataLinks {
   void close_in_forked_child() noexcept;
 
  private:
-  struct Seat {
+  struct Slot {
     std::unique_ptr<DataLink> link;
     bool wanted = false;
   };
-  Seat* seat(Rank peer, int stream);
+  Slot* slot(Rank peer, int stream);
 
   Directory directory_;
   std::unique_ptr<Switchboard> switchboard_;
-  std::vector<Seat> seats_;  // by rank, then by stream; never resized: a forked child reads it
+  std::vector<Slot> slots_;  // by rank, then by stream; never resized: a forked child reads it
   int missing_ = 0;          // wanted and not there
 };
 

@@ -179,10 +179,10 @@ class Leader {
     if (hello.rank <= 0 || hello.rank >= join_.size || fds != 1) {
       return invalid(who + " is not one of ranks 1 to " + std::to_string(join_.size - 1));
     }
-    const LocalMesh::Peer& seat = mesh_.peers[static_cast<std::size_t>(hello.rank)];
-    if (seat.socket.valid()) {
+    const LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(hello.rank)];
+    if (peer.socket.valid()) {
       return invalid("expected " + std::to_string(join_.size) + " ranks, but rank " +
-                     std::to_string(hello.rank) + " came twice (pid " + std::to_string(seat.pid) +
+                     std::to_string(hello.rank) + " came twice (pid " + std::to_string(peer.pid) +
                      " and pid " + std::to_string(pid) + ")");
     }
     return {};

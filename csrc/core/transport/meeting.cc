@@ -114,7 +114,7 @@ class Leader {
   // which is left from an earlier try.
   Status receive(ProvenSocket socket) {
     const Rank rank = socket.session.peer;
-    if (socket.session.channel != Channel::kRendezvous) {
+    if (socket.session.purpose != Purpose::kRendezvous) {
       acceptor_.forget(socket.session);
       return {};
     }
@@ -233,9 +233,9 @@ Result<MetHosts> lead_meeting(const Meeting& meeting, Acceptor& acceptor,
   return Leader(meeting, acceptor, self.size).run(host);
 }
 
-Result<MetHosts> follow_meeting(const Meeting& meeting, const ChannelKeys& keys, Hello self,
+Result<MetHosts> follow_meeting(const Meeting& meeting, const ConnectionKeys& keys, Hello self,
                                 std::vector<Introduction> host) {
-  self.channel = Channel::kRendezvous;
+  self.purpose = Purpose::kRendezvous;
   self.to = 0;
   const Endpoint candidates[] = {meeting.rendezvous};
   auto socket = connect_authenticated(keys, self, candidates, meeting.deadline_ns);

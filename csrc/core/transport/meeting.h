@@ -33,7 +33,7 @@ Result<MetHosts> lead_meeting(const Meeting& meeting, Acceptor& acceptor,
                               std::vector<Introduction> host);
 
 // The first rank of another host, for the ranks of `host`. `self` may lack what it calls and whom.
-Result<MetHosts> follow_meeting(const Meeting& meeting, const ChannelKeys& keys, Hello self,
+Result<MetHosts> follow_meeting(const Meeting& meeting, const ConnectionKeys& keys, Hello self,
                                 std::vector<Introduction> host);
 
 }  // namespace ciranda

@@ -39,19 +39,20 @@ Status check_place(const Introduction& self) {
                        ", but rank 0 must be local rank 0 of host 0"};
 }
 
-Result<std::unique_ptr<ChannelKeys>> derive_keys(const RemoteJoin& join, const Secret& key) {
-  auto keys = ChannelKeys::derive(key, number_of(join.job_id, key), join.epoch);
+Result<std::unique_ptr<ConnectionKeys>> derive_keys(const RemoteJoin& join, const Secret& key) {
+  auto keys = ConnectionKeys::derive(key, number_of(join.job_id, key), join.epoch);
   if (!keys) return keys.error();
   if (join.tls) {
     auto tls = Tls::create(key, keys.value().job);
     if (!tls) return tls.error();
     keys.value().tls = std::move(tls).value();
   }
-  return std::make_unique<ChannelKeys>(std::move(keys).value());
+  return std::make_unique<ConnectionKeys>(std::move(keys).value());
 }
 
 // Listens, and enters the addresses into the introduction.
-Result<Acceptor> open_acceptor(RemoteJoin& join, const ChannelKeys& keys, Incarnation incarnation) {
+Result<Acceptor> open_acceptor(RemoteJoin& join, const ConnectionKeys& keys,
+                               Incarnation incarnation) {
   const Rank self = join.self.rank;
   auto listeners = self == 0
                        ? listen_at_rendezvous(join.rendezvous, std::move(join.listener), join.nic)
@@ -66,7 +67,7 @@ Result<Acceptor> open_acceptor(RemoteJoin& join, const ChannelKeys& keys, Incarn
 // The first rank of a host: gathers its ranks, meets the other hosts, and tells its ranks.
 Result<MetHosts> speak_for_host(const Meeting& meeting, const LocalMesh& local,
                                 const Introduction& introduction, const Hello& self,
-                                const ChannelKeys& keys, Acceptor& acceptor) {
+                                const ConnectionKeys& keys, Acceptor& acceptor) {
   const auto meet = [&]() -> Result<MetHosts> {
     auto host = gather_host(local, introduction, meeting.deadline_ns);
     if (!host) return host.error();
@@ -109,13 +110,13 @@ std::string chosen_addresses(const Roll& roll, const std::string& own) {
 }
 
 Result<DataLinks> open_links(RemoteJoin& join, const Hello& self, const Roll& roll,
-                             std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor) {
+                             std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor) {
   const auto streams = static_cast<std::size_t>(join.streams);
   const auto shortage = raise_descriptor_limit(roll.ranks.size() * streams + kOtherDescriptors);
   if (shortage && join.warn) join.warn(*shortage);
   DataLinks::Directory directory{
       .self = self, .streams = join.streams, .timeout_ms = join.timeout_ms};
-  directory.self.channel = Channel::kData;
+  directory.self.purpose = Purpose::kData;
   for (const Introduction& one : roll.ranks) {
     std::vector<Endpoint>& endpoints = directory.ranks.emplace_back();
     for (const auto& address : one.addresses) endpoints.push_back({address.host, address.port});

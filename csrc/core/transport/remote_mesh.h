@@ -48,10 +48,10 @@ struct RemoteJoin {
   Fd listener = {};      // rank 0: there already, opened by the starter
   std::string nic = {};  // see choose_addresses
   PortRange ports = {};
-  std::vector<std::string> addresses = {};            // instead of this machine's own
-  int streams = 1;                                    // connections of a pair, at most kLanesMax
-  bool tls = false;                                   // the same for all ranks
-  std::uint64_t timeout_ms = 30'000;                  // to meet; later, of each call
+  std::vector<std::string> addresses = {};  // instead of this machine's own
+  int streams = 1;                          // connections of a pair, at most kPairStreamsMax
+  bool tls = false;                         // the same for all ranks
+  std::uint64_t timeout_ms = 30'000;        // to meet; later, of each call
   std::function<void(const std::string&)> warn = {};  // of strangers; called from any thread
   std::function<void(const std::string&)> tell = {};  // rank 0, once: which addresses were chosen
 };

@@ -3,11 +3,11 @@
 namespace ciranda {
 
 Result<Roster::Admission> Roster::admit(const Hello& client, const std::string& from) {
-  const auto [seat, is_first] =
-      seats_.try_emplace({client.from, client.channel, client.lane},
-                         Guest{.incarnation = client.incarnation, .from = from});
+  const auto [found, is_first] =
+      guests_.try_emplace({client.from, client.purpose, client.stream},
+                          Guest{.incarnation = client.incarnation, .from = from});
   if (is_first) return Admission::kFirst;
-  Guest& guest = seat->second;
+  Guest& guest = found->second;
   if (client.incarnation > guest.incarnation) {
     guest = {.incarnation = client.incarnation, .from = from};
     return Admission::kReplacesEarlier;
@@ -21,8 +21,8 @@ Result<Roster::Admission> Roster::admit(const Hello& client, const std::string& 
                .rank = client.from};
 }
 
-void Roster::forget(Rank peer, Channel channel, std::uint16_t lane) {
-  seats_.erase({peer, channel, lane});
+void Roster::forget(Rank peer, Purpose purpose, std::uint16_t stream) {
+  guests_.erase({peer, purpose, stream});
 }
 
 }  // namespace ciranda

@@ -9,7 +9,7 @@
 
 namespace ciranda {
 
-// Who is connected to this rank in one epoch: one connection for each peer, channel and lane. It
+// Who is connected to this rank in one epoch: one connection for each peer, purpose and stream. It
 // knows no sockets. Not thread-safe: its acceptor's thread owns it.
 class Roster {
  public:
@@ -21,15 +21,15 @@ class Roster {
   Result<Admission> admit(const Hello& client, const std::string& from);
 
   // Its connection is closed: it may come again.
-  void forget(Rank peer, Channel channel, std::uint16_t lane);
+  void forget(Rank peer, Purpose purpose, std::uint16_t stream);
 
  private:
-  using Seat = std::tuple<Rank, Channel, std::uint16_t>;
+  using Key = std::tuple<Rank, Purpose, std::uint16_t>;
   struct Guest {
     Incarnation incarnation = 0;
     std::string from;
   };
-  std::map<Seat, Guest> seats_;  // at most ranks x channels x lanes
+  std::map<Key, Guest> guests_;  // at most ranks x purposes x streams
 };
 
 }  // namespace ciranda

@@ -34,7 +34,7 @@ void lower(const Fd& event) {
 }  // namespace
 
 Result<std::unique_ptr<Switchboard>> Switchboard::start(
-    std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor,
+    std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
     std::function<void(const std::string&)> warn) {
   auto orders_came = make_eventfd();
   if (!orders_came) return orders_came.error();
@@ -55,7 +55,7 @@ Result<std::unique_ptr<Switchboard>> Switchboard::start(
   return switchboard;
 }
 
-Switchboard::Switchboard(std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor,
+Switchboard::Switchboard(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
                          std::function<void(const std::string&)> warn)
     : keys_(std::move(keys)), warn_(std::move(warn)), acceptor_(std::move(acceptor)) {}
 

@@ -31,7 +31,7 @@ class Switchboard {
   // `keys` are those of the acceptor. `warn` gets one sentence about strangers now and then, in the
   // switchboard's thread.
   static Result<std::unique_ptr<Switchboard>> start(
-      std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor,
+      std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
       std::function<void(const std::string&)> warn = {});
   // Joins the thread. Whoever is not proven yet is hung up on.
   ~Switchboard();
@@ -58,7 +58,7 @@ class Switchboard {
     std::uint64_t deadline_ns = 0;
   };
 
-  Switchboard(std::unique_ptr<const ChannelKeys> keys, Acceptor acceptor,
+  Switchboard(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
               std::function<void(const std::string&)> warn);
 
   void run();
@@ -70,7 +70,7 @@ class Switchboard {
   void fail(const Error& why) EXCLUDES(mutex_);
 
   // Constant after construction.
-  const std::unique_ptr<const ChannelKeys> keys_;
+  const std::unique_ptr<const ConnectionKeys> keys_;
   const std::function<void(const std::string&)> warn_;
   Fd orders_came_;  // eventfd that wakes the thread
   Fd news_;         // eventfd that wakes whoever waits for take()

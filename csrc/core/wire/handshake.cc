@@ -54,9 +54,9 @@ std::array<std::byte, kHelloBytes> encoded(const Hello& hello) {
   writer.bytes(kMagic);
   writer.u16(hello.versions.min);
   writer.u16(hello.versions.max);
-  writer.u8(static_cast<std::uint8_t>(hello.channel));
+  writer.u8(static_cast<std::uint8_t>(hello.purpose));
   writer.u8(0);
-  writer.u16(hello.lane);
+  writer.u16(hello.stream);
   writer.bytes(hello.job);
   writer.u32(static_cast<std::uint32_t>(hello.from));
   writer.u32(static_cast<std::uint32_t>(hello.to));
@@ -81,10 +81,10 @@ Result<Hello> decoded(std::span<const std::byte> bytes) {
   reader.text("magic", kMagic.size());  // was looked at when it came
   Hello hello;
   hello.versions = {.min = reader.u16("version_min"), .max = reader.u16("version_max")};
-  hello.channel = static_cast<Channel>(reader.u8("channel", kChannelCount - 1));
+  hello.purpose = static_cast<Purpose>(reader.u8("purpose", kPurposeCount - 1));
   reader.zeros("reserved", 1);
-  hello.lane = reader.u16("lane");
-  if (hello.lane >= kLanesMax) reader.fail("lane", "is out of range");
+  hello.stream = reader.u16("stream");
+  if (hello.stream >= kPairStreamsMax) reader.fail("stream", "is out of range");
   reader.bytes("job", hello.job);
   hello.from = read_rank(reader, "from");
   hello.to = read_rank(reader, "to");
@@ -132,8 +132,8 @@ Error not_ours(std::span<const std::byte> bytes) {
           .text = "the caller's first bytes are not ciranda's" + looks};
 }
 
-Status usable(const ChannelKeys& keys) {
-  if (keys.of(Channel::kControl).intact()) return {};
+Status usable(const ConnectionKeys& keys) {
+  if (keys.of(Purpose::kControl).intact()) return {};
   return Error{.code = ErrorCode::kForked,
                .text = "a forked child holds no key of the job; only the rank itself connects"};
 }
@@ -161,49 +161,50 @@ Result<SessionKeys> session_keys(const Secret& key, const Nonce& client, const N
   return SessionKeys{std::move(to_server).value(), std::move(to_client).value()};
 }
 
-std::vector<std::byte> info_of(Channel channel, Epoch epoch) {
+std::vector<std::byte> info_of(Purpose purpose, Epoch epoch) {
   std::vector<std::byte> info;
   Writer writer(info);
   writer.text("ciranda channel ");
-  writer.text(channel_name(channel));
+  writer.text(purpose_name(purpose));
   writer.u64(epoch);
   return info;
 }
 
 }  // namespace
 
-std::string_view channel_name(Channel channel) {
-  constexpr std::string_view kNames[kChannelCount] = {"control", "data", "rendezvous"};
-  return kNames[static_cast<std::size_t>(channel)];
+std::string_view purpose_name(Purpose purpose) {
+  constexpr std::string_view kNames[kPurposeCount] = {"control", "data", "rendezvous"};
+  return kNames[static_cast<std::size_t>(purpose)];
 }
 
-Result<ChannelKeys> ChannelKeys::derive(const Secret& job_key, const JobId& job, Epoch epoch) {
-  const auto key_of = [&](Channel channel) { return job_key.derive(job, info_of(channel, epoch)); };
-  auto control = key_of(Channel::kControl);
+Result<ConnectionKeys> ConnectionKeys::derive(const Secret& job_key, const JobId& job,
+                                              Epoch epoch) {
+  const auto key_of = [&](Purpose purpose) { return job_key.derive(job, info_of(purpose, epoch)); };
+  auto control = key_of(Purpose::kControl);
   if (!control) return control.error();
-  auto data = key_of(Channel::kData);
+  auto data = key_of(Purpose::kData);
   if (!data) return data.error();
-  auto rendezvous = key_of(Channel::kRendezvous);
+  auto rendezvous = key_of(Purpose::kRendezvous);
   if (!rendezvous) return rendezvous.error();
-  return ChannelKeys{
+  return ConnectionKeys{
       .job = job,
       .epoch = epoch,
       .keys = {std::move(control).value(), std::move(data).value(), std::move(rendezvous).value()}};
 }
 
-Status ChannelKeys::narrow_to(const Secret& job_key, const MeetingId& meeting) {
-  std::vector<std::byte> info = info_of(Channel::kData, epoch);
+Status ConnectionKeys::narrow_to(const Secret& job_key, const MeetingId& meeting) {
+  std::vector<std::byte> info = info_of(Purpose::kData, epoch);
   info.insert(info.end(), meeting.begin(), meeting.end());
   auto data = job_key.derive(job, info);
   if (!data) return data.error();
-  keys[static_cast<std::size_t>(Channel::kData)] = std::move(data).value();
+  keys[static_cast<std::size_t>(Purpose::kData)] = std::move(data).value();
   return {};
 }
 
-Cookie cookie_of(const ChannelKeys& keys, Rank to) {
+Cookie cookie_of(const ConnectionKeys& keys, Rank to) {
   std::vector<std::byte> whose;
   Writer(whose).u32(static_cast<std::uint32_t>(to));
-  const MacTag tag = hmac_sha256(keys.of(Channel::kControl), {bytes_of(kCookieLabel), whose});
+  const MacTag tag = hmac_sha256(keys.of(Purpose::kControl), {bytes_of(kCookieLabel), whose});
   Cookie cookie;
   std::ranges::copy(std::span(tag).first<cookie.size()>(), cookie.begin());
   return cookie;
@@ -226,7 +227,7 @@ void Intake::take(std::span<const std::byte> bytes) {
   have_ += bytes.size();
 }
 
-ServerHandshake::ServerHandshake(const ChannelKeys& keys, const Side& side, const Nonce& nonce)
+ServerHandshake::ServerHandshake(const ConnectionKeys& keys, const Side& side, const Nonce& nonce)
     : keys_(keys), side_(side), nonce_(nonce) {
   input_.expect(kHelloBytes);
 }
@@ -282,7 +283,7 @@ Status ServerHandshake::judge(const Hello& hello) const {
 
 Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   CIRANDA_TRY(usable(keys_));
-  const Secret& key = keys_.of(hello_->channel);
+  const Secret& key = keys_.of(hello_->purpose);
   const MacTag client = client_proof(key, hello_bytes_, nonce_);
   if (!equal_in_constant_time(client, input_.bytes())) {
     return refusal("a caller that says it is " + rank_name(hello_->from) +
@@ -311,18 +312,18 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   }
   session_.emplace(Session{.peer = hello_->from,
                            .peer_incarnation = hello_->incarnation,
-                           .channel = hello_->channel,
-                           .lane = hello_->lane,
+                           .purpose = hello_->purpose,
+                           .stream = hello_->stream,
                            .version = version,
                            .send_key = std::move(session.value().to_client),
                            .receive_key = std::move(session.value().to_server)});
   return {};
 }
 
-ClientHandshake::ClientHandshake(const ChannelKeys& keys, const Hello& hello)
+ClientHandshake::ClientHandshake(const ConnectionKeys& keys, const Hello& hello)
     : keys_(keys), hello_(hello) {
   CIRANDA_ASSERT(hello.from != hello.to && hello.from >= 0 && hello.to >= 0);
-  CIRANDA_ASSERT(hello.lane < kLanesMax);
+  CIRANDA_ASSERT(hello.stream < kPairStreamsMax);
   hello_.job = keys.job;
   hello_.epoch = keys.epoch;
   hello_bytes_ = encoded(hello_);
@@ -344,7 +345,7 @@ Status ClientHandshake::receive(std::span<const std::byte> bytes, std::vector<st
   CIRANDA_TRY(usable(keys_));
   server_nonce_.emplace();
   std::ranges::copy(input_.bytes(), server_nonce_->begin());
-  proof_ = client_proof(keys_.of(hello_.channel), hello_bytes_, *server_nonce_);
+  proof_ = client_proof(keys_.of(hello_.purpose), hello_bytes_, *server_nonce_);
   Writer(out).bytes(proof_);
   input_.expect(kWelcomeBytes);
   return {};
@@ -353,7 +354,7 @@ Status ClientHandshake::receive(std::span<const std::byte> bytes, std::vector<st
 Status ClientHandshake::take_welcome() {
   const std::span<const std::byte> welcome = input_.bytes().first(kWelcomeBytes - kProofBytes);
   const std::span<const std::byte> proof = input_.bytes().subspan(welcome.size());
-  const Secret& key = keys_.of(hello_.channel);
+  const Secret& key = keys_.of(hello_.purpose);
   if (!equal_in_constant_time(server_proof(key, hello_bytes_, *server_nonce_, proof_, welcome),
                               proof)) {
     return refusal("who answers for " + rank_name(hello_.to) + " does not hold this job's key",
@@ -374,8 +375,8 @@ Status ClientHandshake::take_welcome() {
   if (!session) return session.error();
   session_.emplace(Session{.peer = hello_.to,
                            .peer_incarnation = incarnation,
-                           .channel = hello_.channel,
-                           .lane = hello_.lane,
+                           .purpose = hello_.purpose,
+                           .stream = hello_.stream,
                            .version = static_cast<std::uint16_t>(version),
                            .send_key = std::move(session.value().to_server),
                            .receive_key = std::move(session.value().to_client)});

@@ -34,21 +34,21 @@ using Nonce = std::array<std::byte, 32>;
 using MeetingId = std::array<std::byte, 16>;  // random, of one meeting of all ranks
 
 // What a connection is for. The values are on the wire: append only.
-enum class Channel : std::uint8_t { kControl = 0, kData = 1, kRendezvous = 2 };
-inline constexpr int kChannelCount = 3;
-std::string_view channel_name(Channel channel);
+enum class Purpose : std::uint8_t { kControl = 0, kData = 1, kRendezvous = 2 };
+inline constexpr int kPurposeCount = 3;
+std::string_view purpose_name(Purpose purpose);
 
 // The keys of one epoch of one job.
-struct ChannelKeys {
-  static Result<ChannelKeys> derive(const Secret& job_key, const JobId& job, Epoch epoch);
+struct ConnectionKeys {
+  static Result<ConnectionKeys> derive(const Secret& job_key, const JobId& job, Epoch epoch);
   // For data, a key of this meeting alone: whoever is left from an earlier one of the same job and
   // epoch, with the same key, proves nothing to those who met now, nor they to it.
   Status narrow_to(const Secret& job_key, const MeetingId& meeting);
-  const Secret& of(Channel channel) const { return keys[static_cast<std::size_t>(channel)]; }
+  const Secret& of(Purpose purpose) const { return keys[static_cast<std::size_t>(purpose)]; }
 
   JobId job;
   Epoch epoch;
-  std::array<Secret, kChannelCount> keys;
+  std::array<Secret, kPurposeCount> keys;
   std::unique_ptr<const Tls> tls = {};  // connections go through it, where there is one
 };
 
@@ -57,7 +57,7 @@ struct ChannelKeys {
 // first while strangers flood a rank.
 using Cookie = std::array<std::byte, 16>;
 // Asserts that the keys are intact, as they are where they were derived.
-Cookie cookie_of(const ChannelKeys& keys, Rank to);
+Cookie cookie_of(const ConnectionKeys& keys, Rank to);
 
 // Versions of what follows the handshake; its own bytes never change.
 struct Versions {
@@ -68,8 +68,8 @@ struct Versions {
 // What the client says first.
 struct Hello {
   Versions versions = {};
-  Channel channel = Channel::kControl;
-  std::uint16_t lane = 0;  // numbers the connections of one channel between two ranks
+  Purpose purpose = Purpose::kControl;
+  std::uint16_t stream = 0;  // numbers the connections of one purpose between two ranks
   JobId job = {};
   Rank from = kNoRank;
   Rank to = kNoRank;
@@ -85,8 +85,8 @@ Status check_not_another_protocol(std::span<const std::byte> bytes);
 struct Session {
   Rank peer = kNoRank;
   Incarnation peer_incarnation = 0;
-  Channel channel = Channel::kControl;
-  std::uint16_t lane = 0;
+  Purpose purpose = Purpose::kControl;
+  std::uint16_t stream = 0;
   std::uint16_t version = 0;  // the newest that both speak
   Secret send_key;
   Secret receive_key;
@@ -120,7 +120,7 @@ class ServerHandshake {
     Versions versions = {};
   };
   // `nonce` is random and used for this one connection.
-  ServerHandshake(const ChannelKeys& keys, const Side& side, const Nonce& nonce);
+  ServerHandshake(const ConnectionKeys& keys, const Side& side, const Nonce& nonce);
 
   // How many bytes to read at most; 0 once the handshake is over.
   std::size_t wanted() const { return input_.missing(); }
@@ -139,7 +139,7 @@ class ServerHandshake {
   Status take_proof(std::vector<std::byte>& out);
   Status judge(const Hello& hello) const;
 
-  const ChannelKeys& keys_;
+  const ConnectionKeys& keys_;
   const Side side_;
   const Nonce nonce_;
   Intake input_;
@@ -152,7 +152,7 @@ class ServerHandshake {
 class ClientHandshake {
  public:
   // `hello.job` and `hello.epoch` are set from the keys; `hello.nonce` is random and used once.
-  ClientHandshake(const ChannelKeys& keys, const Hello& hello);
+  ClientHandshake(const ConnectionKeys& keys, const Hello& hello);
 
   // What to send first.
   std::span<const std::byte> hello() const { return hello_bytes_; }
@@ -167,7 +167,7 @@ class ClientHandshake {
  private:
   Status take_welcome();
 
-  const ChannelKeys& keys_;
+  const ConnectionKeys& keys_;
   Hello hello_;
   std::array<std::byte, kHelloBytes> hello_bytes_ = {};
   std::optional<Nonce> server_nonce_;

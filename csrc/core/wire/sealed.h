@@ -19,7 +19,7 @@ namespace ciranda {
 inline constexpr std::size_t kSealBytes = 16;          // the first half of an HMAC-SHA256
 inline constexpr std::size_t kSealedHeaderBytes = 13;  // payload bytes, type, counter
 
-// Control channels carry sealed frames.
+// Control connections carry sealed frames.
 class FrameSealer {
  public:
   explicit FrameSealer(Secret key) : key_(std::move(key)) {}
@@ -58,7 +58,7 @@ class FrameOpener {
   std::optional<Error> broken_;
 };
 
-// Data channels carry a sealed header and then the bytes it announces, whose tag is in it.
+// Data connections carry a sealed header and then the bytes it announces, whose tag is in it.
 struct DataHeader {
   std::uint32_t bytes = 0;      // that follow
   std::uint32_t step = 0;       // of the operation's schedule

@@ -82,7 +82,7 @@ inline constexpr std::size_t kInlineBytesMax = 64;  // of a tensor that travels 
 inline constexpr std::size_t kFrameBytesMax = std::size_t{256} * 1024;  // one append to the log
 inline constexpr std::size_t kFrameHeaderBytes = 5;  // kind, host, the number of requests
 inline constexpr std::size_t kSealedPayloadBytesMax = std::size_t{1} << 20;  // one sealed frame
-inline constexpr int kLanesMax = 64;  // connections of one channel between two ranks
+inline constexpr int kPairStreamsMax = 64;  // connections of one purpose between two ranks
 inline constexpr std::int64_t kTensorBytesMax = 1ll << 40;  // one rank's part of one tensor
 inline constexpr std::uint64_t kArenaBytesMax = 1ull
                                                 << 41;  // one rank's tensors of an in_arena one

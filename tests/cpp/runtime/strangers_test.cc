@@ -75,7 +75,7 @@ class Strangers {
       : where_(resolve(where).value().front()), endpoint_(std::move(where)), recorded_(recorded) {
     JobId job;
     std::memcpy(job.data(), recorded.hello.data() + sizeof(Cookie) + 16, job.size());
-    others_.emplace(std::move(ChannelKeys::derive(test_key(std::byte{9}), job, 0)).value());
+    others_.emplace(std::move(ConnectionKeys::derive(test_key(std::byte{9}), job, 0)).value());
   }
 
   void call(int which) {
@@ -119,7 +119,7 @@ class Strangers {
     (void)send_some(socket.get(), bytes);
   }
   void prove_with_another_key() {
-    Call call(*others_, {.channel = Channel::kData, .from = 1, .to = 0}, {endpoint_}, in_ms(20));
+    Call call(*others_, {.purpose = Purpose::kData, .from = 1, .to = 0}, {endpoint_}, in_ms(20));
     for (const std::uint64_t end = in_ms(5); monotonic_ns() < end;) {
       if (!call.advance(monotonic_ns())) break;
       (void)wait_for(call.watched(), in_ms(1));
@@ -129,7 +129,7 @@ class Strangers {
   const SocketAddress where_;
   const Endpoint endpoint_;
   const Recorded recorded_;
-  std::optional<ChannelKeys> others_;
+  std::optional<ConnectionKeys> others_;
   std::mt19937 random_{1};
   std::vector<Fd> held_;
 };

@@ -41,11 +41,11 @@ class Rank0 {
   ~Rank0() { stop(); }
 
   Endpoint endpoint() const { return endpoint_; }
-  const ChannelKeys& keys() const { return keys_; }
+  const ConnectionKeys& keys() const { return keys_; }
 
   // A client's side of a connection.
   Result<ProvenSocket> call(Rank from, std::uint64_t timeout_ms = 5'000,
-                            const ChannelKeys* keys = nullptr, Incarnation incarnation = 1) {
+                            const ConnectionKeys* keys = nullptr, Incarnation incarnation = 1) {
     const Hello hello{.from = from, .to = 0, .incarnation = incarnation};
     const Endpoint candidates[] = {endpoint_};
     return connect_authenticated(keys == nullptr ? keys_ : *keys, hello, candidates,
@@ -109,7 +109,7 @@ class Rank0 {
     }
   }
 
-  const ChannelKeys keys_;
+  const ConnectionKeys keys_;
   Endpoint endpoint_;
   Acceptor acceptor_;
   std::atomic<bool> stop_ = false;

@@ -137,7 +137,7 @@ TEST(Acceptor, RefusesAConversationThatIsRepeated) {
 
 TEST(Acceptor, SaysWhyARankOfAnotherJobEpochOrKeyIsTurnedAway) {
   struct Case {
-    ChannelKeys keys;
+    ConnectionKeys keys;
     std::string reason;
     std::string told = "it hung up";
   };
@@ -158,8 +158,8 @@ TEST(Acceptor, SaysWhyARankOfAnotherJobEpochOrKeyIsTurnedAway) {
 }
 
 TEST(Acceptor, BothSidesSayThatOneOfThemWantsTls) {
-  const ChannelKeys clear = keys_of();
-  const ChannelKeys tls = tls_keys_of();
+  const ConnectionKeys clear = keys_of();
+  const ConnectionKeys tls = tls_keys_of();
   for (const bool rank0_wants_it : {false, true}) {
     Rank0 rank0({.tls = rank0_wants_it});
     const auto refused = rank0.call(2, 300, rank0_wants_it ? &clear : &tls);
@@ -368,7 +368,7 @@ TEST(Acceptor, TakesCallsOverIpv6AndOverBothFamiliesAtOnce) {
   Rank0 rank0({.host = "::1"});
   EXPECT_TRUE(rank0.call(2).ok());
 
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   std::vector<Fd> listeners;
   std::vector<Endpoint> endpoints;
   for (const char* host : {"127.0.0.1", "::1"}) {

@@ -20,7 +20,7 @@ TEST(Call, WaitsForAPeerThatListensLater) {
     auto reserved = listen_tcp("127.0.0.1").value();
     later = local_address(reserved.get()).value().endpoint();
   }
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   std::thread server([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
     std::vector<Fd> listeners;
@@ -56,7 +56,7 @@ TEST(Call, PassesOverAddressesOfOtherMachines) {
 // The server is convinced and this call is its only one, though its answer takes longer than a
 // proof.
 TEST(Call, DoesNotCallAnewWhileTheLastAnswerIsOnItsWay) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   auto listener = listen_tcp("127.0.0.1").value();
   const Endpoint candidates[] = {local_address(listener.get()).value().endpoint()};
   std::thread server([&] {
@@ -92,7 +92,7 @@ TEST(Call, SaysInTimeWhatWasWrongWithEachCandidate) {
     nobody = local_address(reserved.get()).value().endpoint();
   }
   const Endpoint candidates[] = {nobody, local_address(silent.get()).value().endpoint()};
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   const Hello hello{.from = 2, .to = 0};
   const std::uint64_t began = monotonic_ns();
   const auto proven = connect_authenticated(keys, hello, candidates, in_ms(200));
@@ -119,7 +119,7 @@ TEST(Call, ReportsWhoCannotProveThatItIsThePeer) {
     (void)wait_readable(caller.get(), in_ms(1'000));
     (void)receive_some(caller.get(), buffer);
   });
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   const Hello hello{.from = 2, .to = 0};
   const auto proven = connect_authenticated(keys, hello, candidates, in_ms(100));
   answers.join();
@@ -131,7 +131,7 @@ TEST(Call, ReportsWhoCannotProveThatItIsThePeer) {
 
 TEST(Call, NeverBlocks) {
   auto silent = listen_tcp("127.0.0.1").value();
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   Call call(keys, {.from = 2, .to = 0}, {local_address(silent.get()).value().endpoint()},
             in_ms(10'000));
   const std::uint64_t began = monotonic_ns();

@@ -6,8 +6,8 @@
 namespace ciranda {
 namespace {
 
-Hello rank_two(Incarnation incarnation, std::uint16_t lane = 0) {
-  return {.lane = lane, .from = 2, .to = 0, .incarnation = incarnation};
+Hello rank_two(Incarnation incarnation, std::uint16_t stream = 0) {
+  return {.stream = stream, .from = 2, .to = 0, .incarnation = incarnation};
 }
 
 TEST(Roster, NamesBothPlacesOfARankThatComesTwice) {
@@ -35,7 +35,7 @@ TEST(Roster, LetsANewerIncarnationReplaceAnOlderOneAndNotTheOtherWayRound) {
 TEST(Roster, KeepsChannelsAndLanesApart) {
   Roster roster;
   Hello data = rank_two(5);
-  data.channel = Channel::kData;
+  data.purpose = Purpose::kData;
   EXPECT_EQ(roster.admit(rank_two(5), "a").value(), Roster::Admission::kFirst);
   EXPECT_EQ(roster.admit(rank_two(5, 1), "a").value(), Roster::Admission::kFirst);
   EXPECT_EQ(roster.admit(data, "a").value(), Roster::Admission::kFirst);
@@ -44,7 +44,7 @@ TEST(Roster, KeepsChannelsAndLanesApart) {
 TEST(Roster, LetsARankComeAgainOnceItsConnectionIsForgotten) {
   Roster roster;
   ASSERT_TRUE(roster.admit(rank_two(5), "a").ok());
-  roster.forget(2, Channel::kControl, 0);
+  roster.forget(2, Purpose::kControl, 0);
   EXPECT_EQ(roster.admit(rank_two(5), "a").value(), Roster::Admission::kFirst);
 }
 

@@ -22,7 +22,7 @@ using test::keys_of;
 // One rank of a job of 8.
 struct Subscriber {
   explicit Subscriber(Rank which) : rank(which) {
-    auto keys = std::make_unique<const ChannelKeys>(keys_of());
+    auto keys = std::make_unique<const ConnectionKeys>(keys_of());
     std::vector<Fd> listeners;
     listeners.push_back(listen_tcp("127.0.0.1").value());
     endpoint = local_address(listeners[0].get()).value().endpoint();
@@ -30,12 +30,12 @@ struct Subscriber {
         Acceptor::create(std::move(listeners), *keys, {.self = rank, .incarnation = 1, .ranks = 8});
     switchboard = Switchboard::start(std::move(keys), std::move(acceptor).value()).value();
   }
-  void call(const Subscriber& other, int lane = 0, std::uint64_t timeout_ms = 10'000) {
-    call(other.rank, other.endpoint, lane, timeout_ms);
+  void call(const Subscriber& other, int stream = 0, std::uint64_t timeout_ms = 10'000) {
+    call(other.rank, other.endpoint, stream, timeout_ms);
   }
-  void call(Rank to, const Endpoint& where, int lane, std::uint64_t timeout_ms) {
-    switchboard->call({.channel = Channel::kData,
-                       .lane = static_cast<std::uint16_t>(lane),
+  void call(Rank to, const Endpoint& where, int stream, std::uint64_t timeout_ms) {
+    switchboard->call({.purpose = Purpose::kData,
+                       .stream = static_cast<std::uint16_t>(stream),
                        .from = rank,
                        .to = to,
                        .incarnation = 1},
@@ -80,10 +80,10 @@ TEST(Switchboard, ConnectsAllWhileNobodyDrives) {
 TEST(Switchboard, PlacesMoreCallsThanItHoldsAtATime) {
   Subscriber zero(0);
   Subscriber one(1);
-  static_assert(kLanesMax > Switchboard::kCallsMax);
-  for (int lane = 0; lane < kLanesMax; ++lane) one.call(zero, lane);
-  one.take(kLanesMax);
-  zero.take(kLanesMax);
+  static_assert(kPairStreamsMax > Switchboard::kCallsMax);
+  for (int stream = 0; stream < kPairStreamsMax; ++stream) one.call(zero, stream);
+  one.take(kPairStreamsMax);
+  zero.take(kPairStreamsMax);
 }
 
 TEST(Switchboard, NamesARankThatNeverAnswersAndWhere) {
@@ -103,8 +103,8 @@ TEST(Switchboard, NamesARankThatNeverAnswersAndWhere) {
 TEST(Switchboard, EndsAtOnceWithCallsInTheMaking) {
   auto silent = listen_tcp("127.0.0.1").value();
   std::optional<Subscriber> one(1);
-  for (int lane = 0; lane < 40; ++lane) {
-    one->call(0, local_address(silent.get()).value().endpoint(), lane, 60'000);
+  for (int stream = 0; stream < 40; ++stream) {
+    one->call(0, local_address(silent.get()).value().endpoint(), stream, 60'000);
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const std::uint64_t began = monotonic_ns();

@@ -20,8 +20,8 @@ using test::nonce_of;
 using Bytes = std::vector<std::byte>;
 
 constexpr ServerHandshake::Side kServer{.self = 0, .incarnation = 77, .ranks = 4};
-const Hello kHello{.channel = Channel::kControl,
-                   .lane = 5,
+const Hello kHello{.purpose = Purpose::kControl,
+                   .stream = 5,
                    .from = 2,
                    .to = 0,
                    .incarnation = 99,
@@ -75,7 +75,7 @@ Talk talk(ClientHandshake& client, ServerHandshake& server) {
 }
 
 // What the server writes into its log about `hello`, which is all that it was sent.
-std::string refusal_of(std::span<const std::byte> hello, const ChannelKeys& keys,
+std::string refusal_of(std::span<const std::byte> hello, const ConnectionKeys& keys,
                        const ServerHandshake::Side& side = kServer) {
   ServerHandshake server(keys, side, nonce_of(20));
   Bytes bytes = copy_of(hello);
@@ -87,12 +87,12 @@ std::string refusal_of(std::span<const std::byte> hello, const ChannelKeys& keys
   return status.ok() ? "no refusal" : status.error().text;
 }
 
-std::string refusal_of(const Hello& hello, const ChannelKeys& keys) {
+std::string refusal_of(const Hello& hello, const ConnectionKeys& keys) {
   return refusal_of(ClientHandshake(keys, hello).hello(), keys_of());
 }
 
 TEST(Handshake, GivesBothSidesTheSameKeysAndEachOthersIdentity) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   ClientHandshake client(keys, kHello);
   ServerHandshake server(keys, kServer, nonce_of(20));
   const Talk said = talk(client, server);
@@ -106,15 +106,15 @@ TEST(Handshake, GivesBothSidesTheSameKeysAndEachOthersIdentity) {
   EXPECT_EQ(ours.peer_incarnation, 77u);
   EXPECT_EQ(theirs.peer, 2);
   EXPECT_EQ(theirs.peer_incarnation, 99u);
-  EXPECT_EQ(theirs.channel, Channel::kControl);
-  EXPECT_EQ(theirs.lane, 5);
+  EXPECT_EQ(theirs.purpose, Purpose::kControl);
+  EXPECT_EQ(theirs.stream, 5);
   EXPECT_EQ(ours.version, 2);
   EXPECT_EQ(said.to_server.size(), kHelloBytes + kProofBytes);
   EXPECT_EQ(said.to_client.size(), sizeof(Nonce) + kWelcomeBytes);
 }
 
 TEST(Handshake, WorksInPiecesOfAnySize) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const std::size_t largest = seed == 0 ? 1 : 1 + random() % 60;
@@ -126,7 +126,7 @@ TEST(Handshake, WorksInPiecesOfAnySize) {
 }
 
 TEST(Handshake, GivesNewKeysToEveryConnection) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   std::set<Bytes> seen;
   for (int i = 0; i < 8; ++i) {
     Hello hello = kHello;
@@ -144,9 +144,9 @@ TEST(Handshake, HasAKeyForEachJobEpochAndChannel) {
   std::set<Bytes> seen;
   for (const int job : {1, 2}) {
     for (const Epoch epoch : {0u, 1u, 256u}) {
-      const ChannelKeys keys = keys_of(1, job, epoch);
-      for (const Channel channel : {Channel::kControl, Channel::kData, Channel::kRendezvous}) {
-        seen.insert(copy_of(keys.of(channel).bytes()));
+      const ConnectionKeys keys = keys_of(1, job, epoch);
+      for (const Purpose purpose : {Purpose::kControl, Purpose::kData, Purpose::kRendezvous}) {
+        seen.insert(copy_of(keys.of(purpose).bytes()));
       }
     }
   }
@@ -154,7 +154,7 @@ TEST(Handshake, HasAKeyForEachJobEpochAndChannel) {
 }
 
 TEST(Handshake, TellsAStrangerNothingButRandomBytes) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   ServerHandshake server(keys, kServer, nonce_of(20));
   Bytes bytes = copy_of(ClientHandshake(keys, kHello).hello());
   Bytes out;
@@ -172,8 +172,8 @@ TEST(Handshake, TellsAStrangerNothingButRandomBytes) {
 }
 
 TEST(Handshake, RefusesAnotherKeyOnBothSides) {
-  const ChannelKeys keys = keys_of(1);
-  const ChannelKeys other = keys_of(9);
+  const ConnectionKeys keys = keys_of(1);
+  const ConnectionKeys other = keys_of(9);
   ClientHandshake client(other, kHello);
   ServerHandshake server(keys, kServer, nonce_of(20));
   EXPECT_FALSE(talk(client, server).server.ok());
@@ -190,7 +190,7 @@ TEST(Handshake, RefusesAnotherKeyOnBothSides) {
 }
 
 TEST(Handshake, RefusesWhatWasOverheard) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   ClientHandshake client(keys, kHello);
   ServerHandshake server(keys, kServer, nonce_of(20));
   Talk said = talk(client, server);
@@ -208,7 +208,7 @@ TEST(Handshake, RefusesWhatWasOverheard) {
 }
 
 TEST(Handshake, RefusesItsOwnBytesSentBack) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   const Hello own{.from = 0, .to = 2, .incarnation = 77, .nonce = nonce_of(1)};
   EXPECT_EQ(refusal_of(own, keys),
             "a caller that says it is rank 0 looks for rank 2, this is rank 0; two addresses are "
@@ -225,7 +225,7 @@ TEST(Handshake, RefusesItsOwnBytesSentBack) {
 }
 
 TEST(Handshake, NoticesEveryBitThatIsChangedOnTheWay) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   for (std::size_t bit = 0; bit < 8 * (kHelloBytes + kProofBytes); ++bit) {
     ClientHandshake client(keys, kHello);
     ServerHandshake server(keys, kServer, nonce_of(20));
@@ -254,7 +254,7 @@ TEST(Handshake, NoticesEveryBitThatIsChangedOnTheWay) {
 }
 
 TEST(Handshake, NamesAnotherVersionOnBothSidesOnceTheyAreProven) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   Hello hello = kHello;
   hello.versions = {.min = 3, .max = 4};
   ClientHandshake client(keys, hello);
@@ -274,14 +274,14 @@ TEST(Handshake, NamesAnotherVersionOnBothSidesOnceTheyAreProven) {
             "rank 0 speaks protocol 2, this rank 3 to 4; install the same ciranda on every host");
   EXPECT_FALSE(server.session().has_value() || client.session().has_value());
 
-  const ChannelKeys others = keys_of(9);
+  const ConnectionKeys others = keys_of(9);
   ClientHandshake stranger(others, hello);
   ServerHandshake again(keys, kServer, nonce_of(20));
   EXPECT_EQ(talk(stranger, again).to_client.size(), sizeof(Nonce)) << "it learns nothing";
 }
 
 TEST(Handshake, ChoosesTheNewestVersionThatBothSpeak) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   Hello hello = kHello;
   hello.versions = {.min = 2, .max = 6};
   ServerHandshake::Side side = kServer;
@@ -331,7 +331,7 @@ TEST(Handshake, ACookieIsOfOneKeyJobEpochAndRank) {
                               cookie_of(keys_of(1, 2, 9), 0), cookie_of(keys_of(), 1)}) {
     EXPECT_NE(cookie, other);
   }
-  ChannelKeys narrowed = keys_of();
+  ConnectionKeys narrowed = keys_of();
   ASSERT_TRUE(narrowed.narrow_to(test::secret_of(1), MeetingId{}).ok());
   EXPECT_EQ(cookie, cookie_of(narrowed, 0)) << "ranks that did not meet yet show it too";
 }
@@ -358,9 +358,9 @@ TEST(Handshake, RefusesAMalformedHelloWithFieldAndOffset) {
     return refusal_of(bytes, keys_of());
   };
   const std::string malformed = "the caller's hello is malformed: ";
-  EXPECT_EQ(changed(12, kChannelCount), malformed + "channel at byte 12 is out of range");
+  EXPECT_EQ(changed(12, kPurposeCount), malformed + "purpose at byte 12 is out of range");
   EXPECT_EQ(changed(13, 1), malformed + "reserved at byte 13 is not zero");
-  EXPECT_EQ(changed(14, kLanesMax), malformed + "lane at byte 16 is out of range");
+  EXPECT_EQ(changed(14, kPairStreamsMax), malformed + "stream at byte 16 is out of range");
   EXPECT_EQ(changed(35, 0x80), malformed + "from at byte 36 is out of range");
   EXPECT_EQ(changed(127, 1), malformed + "padding at byte 88 is not zero");
 }

@@ -20,13 +20,13 @@ inline JobId job_of(int fill) {
   return job;
 }
 
-inline ChannelKeys keys_of(int key = 1, int job = 2, Epoch epoch = 3) {
-  return ChannelKeys::derive(secret_of(key), job_of(job), epoch).value();
+inline ConnectionKeys keys_of(int key = 1, int job = 2, Epoch epoch = 3) {
+  return ConnectionKeys::derive(secret_of(key), job_of(job), epoch).value();
 }
 
 // The same for connections through TLS.
-inline ChannelKeys tls_keys_of(int key = 1, int job = 2, Epoch epoch = 3) {
-  ChannelKeys keys = keys_of(key, job, epoch);
+inline ConnectionKeys tls_keys_of(int key = 1, int job = 2, Epoch epoch = 3) {
+  ConnectionKeys keys = keys_of(key, job, epoch);
   keys.tls = Tls::create(secret_of(key), keys.job).value();
   return keys;
 }

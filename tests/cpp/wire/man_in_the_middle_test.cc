@@ -75,8 +75,8 @@ class Way {
 template <typename Handshake>
 class Side {
  public:
-  Side(Handshake handshake, Channel channel, std::string name)
-      : handshake_(std::move(handshake)), channel_(channel), name_(std::move(name)) {}
+  Side(Handshake handshake, Purpose purpose, std::string name)
+      : handshake_(std::move(handshake)), purpose_(purpose), name_(std::move(name)) {}
 
   // What it says next, after it has heard `bytes`.
   Bytes hear(const Bytes& bytes) {
@@ -102,7 +102,7 @@ class Side {
     auto& session = handshake_.session();
     if (!session) return;
     peer_ = session->peer;
-    if (channel_ == Channel::kControl) {
+    if (purpose_ == Purpose::kControl) {
       FrameSealer sealer(std::move(session->send_key));
       for (const std::string& text : says()) sealer.seal(1, std::as_bytes(std::span(text)), out);
       frames_.emplace(std::move(session->receive_key));
@@ -146,7 +146,7 @@ class Side {
   }
 
   Handshake handshake_;
-  const Channel channel_;
+  const Purpose purpose_;
   const std::string name_;
   Bytes input_;
   bool broken_ = false;
@@ -168,18 +168,18 @@ bool is_beginning(const std::vector<std::string>& heard, const std::vector<std::
   return heard.size() <= said.size() && std::equal(heard.begin(), heard.end(), said.begin());
 }
 
-Talk talk(Channel channel, What what, bool to_server, std::size_t at) {
-  const ChannelKeys keys = test::keys_of();
+Talk talk(Purpose purpose, What what, bool to_server, std::size_t at) {
+  const ConnectionKeys keys = test::keys_of();
   const Hello hello{
-      .channel = channel, .from = 2, .to = 0, .incarnation = 9, .nonce = test::nonce_of(10)};
+      .purpose = purpose, .from = 2, .to = 0, .incarnation = 9, .nonce = test::nonce_of(10)};
   ClientHandshake handshake(keys, hello);
   const Bytes first(handshake.hello().begin(), handshake.hello().end());
-  Side client(std::move(handshake), channel, "client");
+  Side client(std::move(handshake), purpose, "client");
   Side server(ServerHandshake(keys, {.self = 0, .incarnation = 7, .ranks = 4}, test::nonce_of(20)),
-              channel, "server");
+              purpose, "server");
   const std::size_t message_bytes =
       client.says().front().size() +
-      (channel == Channel::kControl ? kSealedHeaderBytes + kSealBytes : kDataHeaderBytes);
+      (purpose == Purpose::kControl ? kSealedHeaderBytes + kSealBytes : kDataHeaderBytes);
   Way there(to_server ? what : What::kNothing, at, message_bytes);
   Way back(to_server ? What::kNothing : what, at, message_bytes);
   for (Bytes said = first; !said.empty();) {
@@ -197,10 +197,10 @@ Talk talk(Channel channel, What what, bool to_server, std::size_t at) {
           .complete = client.heard() == server.says() && server.heard() == client.says()};
 }
 
-class ManInTheMiddle : public ::testing::TestWithParam<Channel> {};
-INSTANTIATE_TEST_SUITE_P(, ManInTheMiddle, ::testing::Values(Channel::kControl, Channel::kData),
-                         [](const auto& channel) {
-                           return std::string(channel_name(channel.param));
+class ManInTheMiddle : public ::testing::TestWithParam<Purpose> {};
+INSTANTIATE_TEST_SUITE_P(, ManInTheMiddle, ::testing::Values(Purpose::kControl, Purpose::kData),
+                         [](const auto& purpose) {
+                           return std::string(purpose_name(purpose.param));
                          });
 
 TEST_P(ManInTheMiddle, WhoOnlyListensIsNotNoticed) {

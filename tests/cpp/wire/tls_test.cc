@@ -188,7 +188,7 @@ TEST(Tls, KeysAreRenewedBeforeTheyWearOut) {
 }
 
 TEST(Tls, ARankWithoutTlsIsToldAndUnderstands) {
-  const ChannelKeys keys = keys_of();
+  const ConnectionKeys keys = keys_of();
   const auto server = tls_of()->server().value();
   ClientHandshake client(keys, {.from = 1, .to = 0});
   std::span<const std::byte> hello = client.hello();
