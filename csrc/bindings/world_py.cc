@@ -37,7 +37,7 @@ void bind_world(py::module_& module) {
       "Whose environment variables told this rank's place.");
   module.def(
       "cpu_operations",
-      [] { return std::string(backend_name(default_world()->engine()->operations().cpu)); },
+      [] { return std::string(backend_name(default_world()->engine()->backend_choice().cpu)); },
       "The backend that runs operations on tensors of the CPU.");
   module.def(
       "backends",

@@ -165,7 +165,7 @@ RequestSpec Bucket::arena_spec() const {
   }
   spec.in_arena = true;
   spec.arena_bytes = static_cast<std::uint64_t>(elements_) * dtype_bytes(dtype);
-  spec.backend = engine_->operations().cpu;  // of the arena
+  spec.backend = engine_->backend_choice().cpu;  // of the arena
   return spec;
 }
 

@@ -65,7 +65,7 @@ RequestSpec make_rooted_spec(const Communicator& among, OpKind kind, const std::
 std::shared_ptr<TorchStream> place(const Communicator& among, c10::Device device,
                                    const std::string& what, RequestSpec& spec,
                                    Submission& submission) {
-  spec.backend = backend_of(device, among.engine->operations());
+  spec.backend = backend_of(device, among.engine->backend_choice());
   if (device.is_cpu()) return nullptr;
   auto stream = among.stream_of(device, what);
   submission.device = {.stream = stream, .ready = record(current_stream(device))};

@@ -113,7 +113,7 @@ void allreduce(const Communicator& among, const at::Tensor& input, const at::Ten
   thread_local LastReduction last;
   Engine& engine = *among.engine;
   Submission submission;
-  submission.spec = last.find(input, output, options, among.group->id, engine.operations().cpu);
+  submission.spec = last.find(input, output, options, among.group->id, engine.backend_choice().cpu);
   submission.is_checked = submission.spec != nullptr;
   std::shared_ptr<TorchStream> stream;
   if (!submission.is_checked) {

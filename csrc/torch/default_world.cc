@@ -126,7 +126,7 @@ Rank join() {
 }
 
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {
-  const Operations operations = default_world()->engine()->operations();
+  const BackendChoice choice = default_world()->engine()->backend_choice();
   check_device(device, what);
   const MutexLock lock(mutex);
   const auto refuse = [&](ErrorCode code, const std::string& why) {
@@ -135,10 +135,10 @@ std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view
          .text = std::string(what) + ": the tensor is on " + device.str() + ", but " + why});
   };
   if (stream == nullptr) {
-    if (!operations.gpu_refused.empty()) {
-      refuse(ErrorCode::kInvalidArgument, operations.gpu_refused);
+    if (!choice.gpu_refused.empty()) {
+      refuse(ErrorCode::kInvalidArgument, choice.gpu_refused);
     }
-    const Status usable = Backends::available(operations.gpu);
+    const Status usable = Backends::available(choice.gpu);
     if (!usable) refuse(usable.error().code, usable.error().text);
     stream = unwrap(TorchStream::make(device));
   }

@@ -26,7 +26,7 @@ at::Tensor DeviceGradients::lay_out(std::int64_t elements, c10::ScalarType dtype
   keep_for(stream_->torch(), memory_);
   keep_for(stream_->torch(), sent_);
   written();
-  spec.backend = engine_->operations().gpu;
+  spec.backend = engine_->backend_choice().gpu;
   spec.tensors = {spec_of(sent_, spec.name)};
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
   return memory_;

@@ -324,7 +324,7 @@ void GradientReducer::graph_task_ended() noexcept {
 
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {
   const auto world = default_world();
-  if (options.wire_dtype && world->engine()->operations().cpu != BackendId::kNative) {
+  if (options.wire_dtype && world->engine()->backend_choice().cpu != BackendId::kNative) {
     throw Exception({.code = ErrorCode::kUnsupported,
                      .text =
                          "DistributedOptimizer: compression happens in ciranda's own ring, and "

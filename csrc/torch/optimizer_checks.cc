@@ -124,7 +124,7 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
     if (const auto why = obstacle_of(parameter)) obstacle = "parameter '" + name + "' " + *why;
   }
   if (demanded || obstacle) return obstacle.value_or("");
-  if (default_world()->engine()->operations().cpu != BackendId::kNative) {
+  if (default_world()->engine()->backend_choice().cpu != BackendId::kNative) {
     return "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would";
   }
   if (count < auto_parameters_min) {

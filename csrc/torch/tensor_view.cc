@@ -172,8 +172,8 @@ std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
   return overlaps;
 }
 
-BackendId backend_of(c10::Device device, const Operations& operations) {
-  return device.is_cpu() ? operations.cpu : operations.gpu;
+BackendId backend_of(c10::Device device, const BackendChoice& choice) {
+  return device.is_cpu() ? choice.cpu : choice.gpu;
 }
 
 std::byte* data_of(const at::Tensor& tensor) {

@@ -48,7 +48,7 @@ std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
                                       const std::vector<at::Tensor>& outputs);
 
 // What runs operations on memory of the device.
-BackendId backend_of(c10::Device device, const Operations& operations);
+BackendId backend_of(c10::Device device, const BackendChoice& choice);
 
 // The tensor's memory.
 std::byte* data_of(const at::Tensor& tensor);

@@ -16,7 +16,7 @@
 namespace ciranda {
 
 // Which backend runs operations on each kind of memory.
-struct Operations {
+struct BackendChoice {
   BackendId cpu = BackendId::kNative;
   BackendId gpu = BackendId::kNccl;
   std::string gpu_refused;  // why no tensor of a GPU may be sent; empty: it may

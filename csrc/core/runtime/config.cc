@@ -155,9 +155,9 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
 std::string shared_settings(const Config& config) {
   const EngineOptions& engine = config.engine;
   return to_text(
-      {{"CIRANDA_CPU_OPERATIONS", engine.operations.cpu == BackendId::kNative
+      {{"CIRANDA_CPU_OPERATIONS", engine.backend_choice.cpu == BackendId::kNative
                                       ? "auto"
-                                      : std::string(backend_name(engine.operations.cpu))},
+                                      : std::string(backend_name(engine.backend_choice.cpu))},
        {"CIRANDA_WIRE_DTYPE", std::string(dtype_name(config.wire_dtype.value_or(DType::kFloat32)))},
        {"CIRANDA_TRUSTED_NETWORK", config.trusted_network ? "1" : "0"},
        {"CIRANDA_STREAMS", std::to_string(engine.ring.grain.channels)},

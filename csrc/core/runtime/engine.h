@@ -37,7 +37,7 @@ class Engine {
   int local_size() const { return rank_.mesh.size; }
   bool one_host() const { return rank_.one_host(); }
   // What whoever makes a RequestSpec takes its backend from.
-  const Operations& operations() const { return rank_.options.operations; }
+  const BackendChoice& backend_choice() const { return rank_.options.backend_choice; }
 
   // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
   // handle's error.

@@ -24,7 +24,7 @@ struct EngineOptions {
   std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
   std::size_t cache_entries = kCacheEntriesDefault;
   FusionLimits fusion;
-  Operations operations;
+  BackendChoice backend_choice;
   RingOptions ring;                                            // between hosts
   std::span<const BackendEntry> backends = backend_entries();  // those that need a library
   std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel

@@ -117,7 +117,7 @@ class Job::Impl {
     if (spec.name.empty()) spec.name = unnamed(spec.kind);
     Submission submission;
     if (spec.kind != OpKind::kBarrier) {
-      spec.backend = engine().operations().cpu;
+      spec.backend = engine().backend_choice().cpu;
       spec.tensors.push_back({dtype, {static_cast<std::int64_t>(count)}});
       submission.inputs = {static_cast<const std::byte*>(data)};
       submission.outputs = {static_cast<std::byte*>(data)};

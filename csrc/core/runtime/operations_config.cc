@@ -52,7 +52,7 @@ Status read_cpu_operations(const Environment& env, Config& config) {
     if (config.starter == "horovodrun") return {};  // it sets its variable by itself
     const auto gloo = names_library(env, "HOROVOD_CPU_OPERATIONS", "gloo", config);
     if (!gloo) return gloo.error();
-    if (gloo.value()) config.engine.operations.cpu = BackendId::kGloo;
+    if (gloo.value()) config.engine.backend_choice.cpu = BackendId::kGloo;
     return {};
   }
   const std::string_view name = text;
@@ -68,7 +68,7 @@ Status read_cpu_operations(const Environment& env, Config& config) {
   }
   if (name == "auto" || name == "shm" || name == "ring") return {};
   if (const auto library = library_named(name, /*on_gpu=*/false)) {
-    config.engine.operations.cpu = *library;
+    config.engine.backend_choice.cpu = *library;
     return {};
   }
   return bad_value(kName, text, "auto, shm, ring" + or_libraries(/*on_gpu=*/false));
@@ -79,7 +79,7 @@ Status read_gpu_operations(const Environment& env, Config& config) {
   constexpr const char* kName = "CIRANDA_GPU_OPERATIONS";
   constexpr const char* kBlocking = "NCCL_COMM_BLOCKING";  // wins over what the backend asks for
   if (const char* text = env.text(kBlocking); text != nullptr && std::string_view(text) != "0") {
-    config.engine.operations.gpu_refused =
+    config.engine.backend_choice.gpu_refused =
         bad_value(kBlocking, text, "0 or unset: a call of NCCL that blocks could not be ended")
             .text;
   }
@@ -87,7 +87,7 @@ Status read_gpu_operations(const Environment& env, Config& config) {
     const std::string_view name = text;
     if (name == "auto") return {};
     if (const auto library = library_named(name, /*on_gpu=*/true)) {
-      config.engine.operations.gpu = *library;
+      config.engine.backend_choice.gpu = *library;
       return {};
     }
     const bool cpu = name == "shm" || name == "ring" || library_named(name, /*on_gpu=*/false);
@@ -110,12 +110,12 @@ Status check_libraries(const Environment& env, Config& config) {
   config.trusted_network = trusted == 1;
   config.engine.ring.authenticates = !config.remote.tls && !config.trusted_network;
   if (config.remote.tls && trusted == 0) {
-    config.engine.operations.gpu_refused =
+    config.engine.backend_choice.gpu_refused =
         "--tls or CIRANDA_TLS asks for encryption between hosts, and NCCL encrypts nothing; leave "
         "that out, keep the tensors on the CPU, or say by --trusted-network or "
         "CIRANDA_TRUSTED_NETWORK=1 that NCCL's part of the network needs none";
   }
-  if (config.engine.operations.cpu != BackendId::kGloo) return {};
+  if (config.engine.backend_choice.cpu != BackendId::kGloo) return {};
   if (config.wire_dtype) {
     return bad_value("CIRANDA_WIRE_DTYPE", env.text("CIRANDA_WIRE_DTYPE"),
                      "float32 with Gloo: only ciranda's own ring rounds what it sends");

@@ -69,7 +69,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
 
 Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   const Place& place = config.place;
-  const BackendId chosen = config.engine.operations.cpu;
+  const BackendId chosen = config.engine.backend_choice.cpu;
   if (Status available = Backends::available(chosen, config.engine.backends); !available) {
     Error error = available.error();
     error.text = "CIRANDA_CPU_OPERATIONS (or Horovod's name for it) asks for " +

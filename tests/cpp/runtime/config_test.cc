@@ -254,8 +254,8 @@ TEST(Config, OperationsAreOurOwnUnlessTheUserWantsGloo) {
   const auto cpu_of = [](int hosts, const std::string& name, const std::string& value) {
     const auto config = read(ranks_on(hosts, name, value));
     EXPECT_TRUE(config.ok()) << config.error().text;
-    EXPECT_EQ(config.value().engine.operations.gpu, BackendId::kNccl);
-    return config.value().engine.operations.cpu;
+    EXPECT_EQ(config.value().engine.backend_choice.gpu, BackendId::kNccl);
+    return config.value().engine.backend_choice.cpu;
   };
   constexpr const char* kName = "CIRANDA_CPU_OPERATIONS";
   for (const int hosts : {1, 2}) {
@@ -305,10 +305,10 @@ TEST(Config, HorovodsOtherLibrariesAreWarnedOfAndHorovodrunsOwnChoiceIsNone) {
 
   const auto started =
       read({{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "2"}, {"HOROVOD_CPU_OPERATIONS", "gloo"}});
-  EXPECT_EQ(started.value().engine.operations.cpu, BackendId::kNative);
+  EXPECT_EQ(started.value().engine.backend_choice.cpu, BackendId::kNative);
   auto both = ranks_on(1, "HOROVOD_CPU_OPERATIONS", "gloo");
   both["CIRANDA_CPU_OPERATIONS"] = "auto";
-  EXPECT_EQ(read(both).value().engine.operations.cpu, BackendId::kNative);
+  EXPECT_EQ(read(both).value().engine.backend_choice.cpu, BackendId::kNative);
 }
 
 TEST(Config, GlooWarnsUnlessItsNetworkIsTrusted) {
@@ -340,7 +340,7 @@ TEST(Config, NcclIsRefusedWhereTlsIsAskedUnlessItsNetworkIsTrusted) {
     variables["CIRANDA_TRUSTED_NETWORK"] = trusted;
     const auto config = read(variables);
     EXPECT_TRUE(config.ok()) << config.error().text;  // tensors of the CPU may be sent
-    return config.value().engine.operations.gpu_refused;
+    return config.value().engine.backend_choice.gpu_refused;
   };
   EXPECT_TRUE(refused(2, "1", "0").starts_with("--tls or CIRANDA_TLS asks for encryption"));
   EXPECT_EQ(refused(2, "1", "1"), "");
@@ -363,7 +363,7 @@ TEST(Config, ANcclThatBlocksIsRefused) {
   const auto refused = [](const char* blocking) {
     const auto config = read(ranks_on(1, "NCCL_COMM_BLOCKING", blocking));
     EXPECT_TRUE(config.ok()) << config.error().text;  // tensors of the CPU may be sent
-    return config.value().engine.operations.gpu_refused;
+    return config.value().engine.backend_choice.gpu_refused;
   };
   EXPECT_TRUE(refused("1").starts_with(
       "the environment variable NCCL_COMM_BLOCKING is '1'; it should be 0 or unset"))

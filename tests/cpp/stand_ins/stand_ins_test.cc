@@ -29,7 +29,7 @@ TEST(StandIns, SayWhatToInstall) {
 
 TEST(StandIns, AWorldThatAsksForGlooDoesNotStart) {
   Config config;
-  config.engine.operations.cpu = BackendId::kGloo;
+  config.engine.backend_choice.cpu = BackendId::kGloo;
   Handover handover;
   const auto world = World::start(std::move(config), handover);
   ASSERT_FALSE(world.ok());
