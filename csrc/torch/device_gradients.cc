@@ -10,17 +10,31 @@
 #include "torch/tensor_view.h"
 
 namespace ciranda {
+namespace {
+
+RequestSpec used_spec(const RequestSpec& reduction) {
+  return {.name = reduction.name + "/used", .group = reduction.group};
+}
+
+}  // namespace
 
 DeviceGradients::DeviceGradients(std::shared_ptr<Engine> engine,
-                                 std::shared_ptr<TorchStream> stream, RequestSpec reduction)
-    : engine_(std::move(engine)), stream_(std::move(stream)), reduction_(std::move(reduction)) {}
+                                 std::shared_ptr<TorchStream> stream, RequestSpec reduction,
+                                 c10::ScalarType dtype, std::size_t slots)
+    : engine_(std::move(engine)),
+      stream_(std::move(stream)),
+      reduction_(std::move(reduction)),
+      dtype_(dtype),
+      used_(engine_, used_spec(reduction_), dtype, slots) {}
 
-at::Tensor DeviceGradients::lay_out(std::int64_t elements, c10::ScalarType dtype) {
+at::Tensor DeviceGradients::lay_out(std::int64_t elements,
+                                    const std::vector<std::vector<std::int64_t>>& /*shapes*/) {
+  (void)used_.lay_out(0, {});
   memory_ =
-      at::zeros({elements}, at::TensorOptions().dtype(dtype).device(stream_->torch().device()));
+      at::zeros({elements}, at::TensorOptions().dtype(dtype_).device(stream_->torch().device()));
   RequestSpec spec = reduction_;
   const auto wire_dtype = std::exchange(spec.wire_dtype, std::nullopt);
-  const bool rounded = wire_dtype && dtype == c10::ScalarType::Float;
+  const bool rounded = wire_dtype && dtype_ == c10::ScalarType::Float;
   sent_ = rounded ? at::empty_like(memory_, memory_.options().dtype(scalar_type(*wire_dtype)))
                   : memory_;
   keep_for(stream_->torch(), memory_);
@@ -41,6 +55,7 @@ void DeviceGradients::written() {
 
 void DeviceGradients::submit() {
   CIRANDA_ASSERT(handle_ == nullptr);
+  used_.submit();
   const c10::Stream current = current_stream(memory_.device());
   for (const c10::Stream& writer : std::exchange(writers_, {})) {
     if (writer != current) wait(current, *record(writer));
@@ -54,12 +69,23 @@ void DeviceGradients::submit() {
   handle_ = unwrap(engine_->submit(std::move(submission)));
 }
 
+void DeviceGradients::append_handles(std::vector<Handle>& out) const {
+  used_.append_handles(out);
+  if (handle_) out.push_back(handle_);
+}
+
 void DeviceGradients::publish() {
-  retire();
+  queue_behind_handle();
   if (!sent_.is_same(memory_)) memory_.copy_(sent_);
 }
 
 void DeviceGradients::retire() {
+  queue_behind_handle();
+  used_.retire();
+}
+
+// What the current stream does from here on comes after the operation, which is done.
+void DeviceGradients::queue_behind_handle() {
   if (handle_ && handle_->finished()) {
     wait(current_stream(memory_.device()), *handle_->finished());
   }

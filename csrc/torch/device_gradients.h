@@ -7,37 +7,40 @@
 #include <vector>
 
 #include "core/runtime/engine.h"
+#include "torch/arena_gradients.h"
 #include "torch/device_stream.h"
 
 namespace ciranda {
 
-// The gradients of a bucket where its parameters are on a GPU: one tensor there, and its allreduce.
-// The host never waits for the GPU.
-//
-// Not thread-safe; belongs to a Bucket. Throws Exception.
-class DeviceGradients {
+// Gradients on a GPU: one tensor there, and its allreduce. The host never waits for the GPU. Their
+// counters are in the arena and are reduced by themselves: what the host decides by them does not
+// wait for the GPU either.
+class DeviceGradients final : public BucketMemory {
  public:
-  // `reduction`: without tensors. Float32 gradients are rounded to its wire dtype and summed in it.
+  // `reduction`: without tensors. Of `slots` gradients of `dtype`; float32 ones are rounded to its
+  // wire dtype and summed in it.
   DeviceGradients(std::shared_ptr<Engine> engine, std::shared_ptr<TorchStream> stream,
-                  RequestSpec reduction);
+                  RequestSpec reduction, c10::ScalarType dtype, std::size_t slots);
 
-  // Fresh memory, of zeros.
-  at::Tensor lay_out(std::int64_t elements, c10::ScalarType dtype);
-  // The current stream has been told to write into it.
-  void written();
-  // Tells the other ranks that all is written. Does not block.
-  void submit();
-  // Of the latest submit(); null after retire().
-  const Handle& handle() const { return handle_; }
-  // The handle is done: what the current stream does from here on sees the reduced gradients.
-  void publish();
-  // The handle, if there is one, is done: the current stream may write into the memory again.
-  void retire();
+  at::Tensor lay_out(std::int64_t elements,
+                     const std::vector<std::vector<std::int64_t>>& shapes) override;
+  void written() override;
+  UsedCounters& counters() override { return used_.counters(); }
+  void submit() override;
+  bool submitted() const override { return used_.submitted(); }
+  void append_handles(std::vector<Handle>& out) const override;
+  void publish() override;
+  void retire() override;
+  std::size_t arena_bytes() const override { return used_.arena_bytes(); }
 
  private:
+  void queue_behind_handle();
+
   const std::shared_ptr<Engine> engine_;
   const std::shared_ptr<TorchStream> stream_;
   const RequestSpec reduction_;
+  const c10::ScalarType dtype_;
+  ArenaGradients used_;  // the counters
   at::Tensor memory_;
   at::Tensor sent_;                   // what travels: the memory, or a copy in the wire dtype
   std::vector<c10::Stream> writers_;  // of this step

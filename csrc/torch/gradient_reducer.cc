@@ -106,14 +106,15 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
 // converted has another accumulator.
 void GradientReducer::follow() {
   bool needed = look_for_hooks_.exchange(false);
-  for (const auto& bucket : buckets_) needed = bucket->had_strays() || needed;
+  for (const auto& bucket : buckets_) needed = bucket->gradients().had_strays() || needed;
   if (!needed) return;
   for (Candidate& candidate : candidates_) {
     if (candidate.foreign) continue;
-    const bool known = !candidate.placed || candidate.bucket->knows_accumulator(candidate.slot);
+    GradientBuffer* const gradients = candidate.placed ? &candidate.bucket->gradients() : nullptr;
+    const bool known = gradients == nullptr || gradients->knows_accumulator(candidate.slot);
     if (known && candidate.owners->settled()) continue;
     const auto accumulator = candidate.owners->hook(candidate.parameter);
-    if (accumulator && candidate.placed) candidate.bucket->follow(candidate.slot, accumulator);
+    if (accumulator && gradients != nullptr) gradients->follow(candidate.slot, accumulator);
     if (!candidate.owners->settled()) look_for_hooks_ = true;
   }
 }
@@ -134,7 +135,7 @@ void GradientReducer::place_unfrozen(bool frozen_too) {
 }
 
 void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
-  std::vector<Bucket::Member> members;
+  std::vector<GradientBuffer::Member> members;
   for (const std::size_t position : positions) {
     const std::string& name = candidates_[position].name;
     const at::Tensor& parameter = candidates_[position].parameter;
@@ -149,17 +150,22 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
                        .accumulator = candidates_[position].owners->hook(parameter)});
   }
   Bucket::Contents contents{.reduction = reduction_of(options_, among_->group->size()),
-                            .rule = candidates_[positions.front()].rule};
+                            .rule = candidates_[positions.front()].rule,
+                            .shared_step = shared_step_};
   contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
   const auto& [first, parameter, accumulator] = members.front();
   if (!parameter.device().is_cpu()) {
+    if (shared_step_) {
+      throw Exception({.code = ErrorCode::kInvalidArgument,
+                       .text = "DistributedOptimizer: parameter '" + first +
+                               "' was moved to a GPU after the optimizer had been made; move the "
+                               "model before that"});
+    }
     contents.stream =
         default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
   }
   contents.members = std::move(members);
-  auto bucket = std::make_unique<Bucket>(engine_, options_, std::move(contents));
-  if (shared_step_) bucket->share_step();
-  buckets_.push_back(std::move(bucket));
+  buckets_.push_back(std::make_unique<Bucket>(among_, options_, std::move(contents)));
   for (std::size_t slot = 0; slot < positions.size(); ++slot) {
     Candidate& candidate = candidates_[positions[slot]];
     candidate.placed = true;
@@ -201,7 +207,7 @@ std::size_t GradientReducer::arena_bytes() {
 std::uint64_t GradientReducer::moved_bytes() {
   const MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const auto& bucket : buckets_) bytes += bucket->moved_bytes();
+  for (const auto& bucket : buckets_) bytes += bucket->gradients().moved_bytes();
   return bytes;
 }
 
@@ -270,7 +276,7 @@ void GradientReducer::link(const std::shared_ptr<GradientReducer>& other) {
 
 void GradientReducer::take_gradient(const Candidate& candidate) {
   Bucket& bucket = *candidate.bucket;
-  BucketSlot& slot = bucket.slots()[candidate.slot];
+  GradientSlot& slot = bucket.slots()[candidate.slot];
   if (options_.op != ReduceOp::kAverage && slot.reduced &&
       slot.reduced->same_object(candidate.parameter.grad())) {
     // To average once more is exact: every rank holds the same average. To sum is not. No harm if
@@ -291,8 +297,8 @@ void GradientReducer::take_gradient(const Candidate& candidate) {
   }
   slot.reduced.reset();
   if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
-  bucket.take_gradient(candidate.slot);
-  if (bucket.complete() && options_.reduce_in_backward) bucket.submit();
+  bucket.gradients().take_gradient(candidate.slot);
+  if (bucket.gradients().complete() && options_.reduce_in_backward) bucket.submit();
 }
 
 // A graph task that raises does not call back: each one that runs a hook is told to. False if it
@@ -312,8 +318,9 @@ void GradientReducer::graph_task_ended() noexcept {
     // A reentrant checkpoint runs its segment's backward pass within a node of the user's, and more
     // segments may follow: the pass ends with the outermost, with the last gradient, or in step().
     const bool nested = static_cast<bool>(torch::autograd::get_current_node());
-    const bool complete = std::all_of(buckets_.begin(), buckets_.end(),
-                                      [](const auto& bucket) { return bucket->complete(); });
+    const bool complete = std::all_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
+      return bucket->gradients().complete();
+    });
     if (nested && !complete) return;
     if (!std::exchange(in_pass_, false) || kept_error_) return;
     if (++passes_done_ >= passes_ && options_.reduce_in_backward) reduce_now();

@@ -111,7 +111,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void synchronize_foreign() EXCLUDES(mutex_);
   int most_of_ranks(int mine, const char* what) REQUIRES(mutex_);
   void reduce_if_any_rank(Gradients mine) REQUIRES(mutex_);
-  bool is_reduced(const BucketSlot& slot) const REQUIRES(mutex_);
+  bool is_reduced(const GradientSlot& slot) const REQUIRES(mutex_);
   Gradients gradients_now() REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
   void add_up_once(Bucket& bucket) REQUIRES(mutex_);
@@ -129,7 +129,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
       REQUIRES(mutex_);
   void take_for_step() REQUIRES(mutex_);
-  void run_on_buckets(const Attempt& attempt, void (Bucket::*submit)(const HostStep::Step&),
+  void run_on_buckets(const Attempt& attempt, void (BucketStep::*submit)(HostStep::Update),
                       bool squares) REQUIRES(mutex_);
   double clip_coefficient(double max_norm) REQUIRES(mutex_);
   std::string objection_now() REQUIRES(mutex_);

@@ -65,7 +65,7 @@ void GradientReducer::reduce_if_any_rank(Gradients mine) {
 
 // Averages that were edited may differ between ranks, and are averaged again, which is exact where
 // they do not. Sums that were edited are taken for what they were.
-bool GradientReducer::is_reduced(const BucketSlot& slot) const {
+bool GradientReducer::is_reduced(const GradientSlot& slot) const {
   const at::Tensor& gradient = slot.parameter.grad();
   if (!slot.reduced) return false;
   return options_.op == ReduceOp::kAverage ? slot.reduced->same(gradient)
@@ -77,7 +77,7 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
   bool any_edited = false;
   bool any_new = false;
   for (const auto& bucket : buckets_) {
-    for (const BucketSlot& slot : bucket->slots()) {
+    for (const GradientSlot& slot : bucket->slots()) {
       if (slot.foreign) continue;
       const at::Tensor& gradient = slot.parameter.grad();
       if (is_reduced(slot)) {
@@ -140,10 +140,10 @@ void GradientReducer::settle() {
   // Any gradient taken, not any bucket submitted: what a pass has begun is the same on all ranks,
   // which buckets it has completed is not.
   const bool begun = std::any_of(buckets_.begin(), buckets_.end(),
-                                 [](const auto& bucket) { return bucket->begun(); });
+                                 [](const auto& bucket) { return bucket->gradients().begun(); });
   if (begun && options_.reduce_in_backward) reduce_now();
   start_step();
-  for (const auto& bucket : buckets_) bucket->forget_gradients();
+  for (const auto& bucket : buckets_) bucket->gradients().forget_gradients();
 }
 
 // Leaves the reducer ready for a new step, also when it throws.
@@ -152,7 +152,7 @@ void GradientReducer::reduce_now() {
     place_unfrozen();
     std::vector<Handle> handles;
     for (const auto& bucket : buckets_) {
-      if (bucket->foreign()) continue;
+      if (bucket->gradients().foreign()) continue;
       if (!bucket->submitted()) {
         add_up_once(*bucket);
         bucket->submit();
@@ -161,11 +161,11 @@ void GradientReducer::reduce_now() {
     }
     check(engine_->wait(handles));
     for (const auto& bucket : buckets_) {
-      if (!bucket->foreign()) bucket->publish();
+      if (!bucket->gradients().foreign()) bucket->publish();
     }
     reduce_sparse(buckets_, options_, *among_);
     for (const auto& bucket : buckets_) {
-      if (!bucket->foreign()) bucket->note_reduced();
+      if (!bucket->gradients().foreign()) bucket->gradients().note_reduced();
     }
   } catch (...) {
     await_in_flight();
@@ -180,11 +180,11 @@ void GradientReducer::add_up_once(Bucket& bucket) {
   std::vector<std::size_t> summed;
   if (options_.op != ReduceOp::kAverage) {
     for (std::size_t i = 0; i < bucket.slots().size(); ++i) {
-      const BucketSlot& slot = bucket.slots()[i];
+      const GradientSlot& slot = bucket.slots()[i];
       if (!slot.foreign && slot.parameter.grad().defined() && is_reduced(slot)) summed.push_back(i);
     }
   }
-  bucket.take_missing();
+  bucket.gradients().take_missing();
   for (const std::size_t i : summed) {
     if (!bucket.slots()[i].by_rows)
       bucket.slots()[i].memory.div_(static_cast<double>(among_->group->size()));

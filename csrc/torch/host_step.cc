@@ -10,10 +10,8 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 
 #include "torch/collectives.h"
-#include "torch/default_world.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 
@@ -30,13 +28,6 @@ std::size_t whole_lines(std::size_t bytes) {
 const char* kind_name(kernels::RuleKind kind) {
   constexpr const char* kNames[] = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"};
   return kNames[static_cast<std::size_t>(kind)];
-}
-
-std::vector<Rank> members_here(const Engine& engine, const Group& group) {
-  std::vector<Rank> here;
-  std::copy_if(engine.local_ranks().begin(), engine.local_ranks().end(), std::back_inserter(here),
-               [&](Rank rank) { return group.contains(rank); });
-  return here;
 }
 
 std::size_t position(const std::vector<Rank>& ranks, Rank rank) {
@@ -71,14 +62,13 @@ std::string rule_text(const kernels::UpdateRule& rule, const char* addition) {
   return (text + addition).substr(0, kRuleBytesMax);
 }
 
-HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, GroupId group,
+HostStep::HostStep(std::shared_ptr<const Communicator> among, std::string name,
                    c10::ScalarType dtype, std::int64_t elements, std::vector<StepSlot> slots,
                    bool share_parameters)
-    : engine_(std::move(engine)),
+    : among_(std::move(among)),
       name_(std::move(name)),
-      among_(default_communicator(group, name_)),
-      here_(members_here(*engine_, *among_->group)),
-      self_(position(here_, engine_->rank())),
+      here_(among_->engine->members_here(*among_->group)),
+      self_(position(here_, among_->engine->rank())),
       dtype_(dtype),
       element_bytes_(dtype_bytes(dtype_of(dtype, name_))),
       slots_(std::move(slots)),
@@ -86,7 +76,7 @@ HostStep::HostStep(std::shared_ptr<Engine> engine, std::string name, GroupId gro
       share_parameters_(share_parameters),
       seen_(slots_.size()) {
   const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
-  own_ = unwrap(engine_->allocate_arena(bytes));
+  own_ = unwrap(among_->engine->allocate_arena(bytes));
   std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
   if (owns_parameters()) {
     for (const StepSlot& slot : slots_) move_in(slot, /*copy=*/true);
@@ -191,7 +181,7 @@ void HostStep::move_in(const StepSlot& slot, bool copy) {
 void HostStep::allocate_states() {
   states_ = {};
   if (self_ != 0 || arrays_.empty()) return;
-  states_ = unwrap(engine_->allocate_arena(arrays_.size() * array_bytes_));
+  states_ = unwrap(among_->engine->allocate_arena(arrays_.size() * array_bytes_));
   std::memset(states_.data, 0, states_.bytes);
 }
 
@@ -209,11 +199,12 @@ std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char*
     const ArenaRef ref{.segment = static_cast<std::uint32_t>(values[0]),
                        .offset = static_cast<std::uint64_t>(values[1])};
     const auto bytes = static_cast<std::size_t>(values[2]);
-    if (rank == engine_->rank()) {
+    if (rank == among_->engine->rank()) {
       all.push_back(mine);
     } else {
-      const auto local = static_cast<int>(position(engine_->local_ranks(), rank));
-      all.push_back(bytes == 0 ? ArenaBuffer{} : unwrap(engine_->map_arena(local, ref, bytes)));
+      const auto local = static_cast<int>(position(among_->engine->local_ranks(), rank));
+      all.push_back(bytes == 0 ? ArenaBuffer{}
+                               : unwrap(among_->engine->map_arena(local, ref, bytes)));
     }
   }
   // Until every rank holds a lease no owner may give its memory back.
@@ -304,19 +295,19 @@ HostStep::News HostStep::news(std::size_t slot) {
 // ------------------------------------------------------------------------------------------------
 // The step
 
-HostStep::Work HostStep::work(Step step, Used used) {
+HostStep::Work HostStep::work(Update update, Used used) {
   return on_runs(std::move(used),
-                 [this, step = std::move(step)](
+                 [this, update = std::move(update)](
                      const Run& run, std::int64_t begin, std::int64_t end,
-                     std::span<std::byte* const> arena) { update(step, run, begin, end, arena); });
+                     std::span<std::byte* const> arena) { apply(update, run, begin, end, arena); });
 }
 
-HostStep::Work HostStep::squares_work(Step step, Used used) {
+HostStep::Work HostStep::squares_work(Update update, Used used) {
   auto sum = std::make_shared<double>();
-  auto add_up = on_runs(std::move(used), [this, step = std::move(step), sum](
+  auto add_up = on_runs(std::move(used), [this, update = std::move(update), sum](
                                              const Run&, std::int64_t begin, std::int64_t end,
                                              std::span<std::byte* const> arena) {
-    *sum += squares(step, begin, end, arena);
+    *sum += squares(update, begin, end, arena);
   });
   return [this, sum, add_up = std::move(add_up)](std::uint64_t begin, std::uint64_t bytes,
                                                  std::span<std::byte* const> arena) mutable {
@@ -356,20 +347,20 @@ double HostStep::sum_of_squares() const {
   return sum;
 }
 
-double HostStep::squares(const Step& step, std::int64_t begin, std::int64_t end,
+double HostStep::squares(const Update& update, std::int64_t begin, std::int64_t end,
                          std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   Gradients gradients;
   return kernels::sum_of_squares(dtype_of(dtype_, name_),
-                                 gradients_at(step, offset, arena, gradients), step.gradient_scale,
-                                 static_cast<std::size_t>(end - begin));
+                                 gradients_at(update, offset, arena, gradients),
+                                 update.gradient_scale, static_cast<std::size_t>(end - begin));
 }
 
-std::span<const std::byte* const> HostStep::gradients_at(const Step& step, std::size_t offset,
+std::span<const std::byte* const> HostStep::gradients_at(const Update& update, std::size_t offset,
                                                          std::span<std::byte* const> arena,
                                                          Gradients& gradients) const {
-  if (step.reduced != nullptr) {
-    gradients[0] = step.reduced + offset;
+  if (update.reduced != nullptr) {
+    gradients[0] = update.reduced + offset;
     return {gradients.data(), 1};
   }
   for (std::size_t i = 0; i < arena.size(); ++i) gradients[i] = arena[i] + offset;
@@ -395,8 +386,8 @@ std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
   return runs;
 }
 
-void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
-                      std::span<std::byte* const> arena) const {
+void HostStep::apply(const Update& update, const Run& run, std::int64_t begin, std::int64_t end,
+                     std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   const std::size_t copies = share_parameters_ ? 1 : memory_.size();
   Gradients gradients;
@@ -409,15 +400,15 @@ void HostStep::update(const Step& step, const Run& run, std::int64_t begin, std:
     std::swap(parameters[0], parameters[self_]);
   }
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
-  kernels::update(step.rule, {.dtype = dtype_of(dtype_, name_),
-                              .step = run.step,
-                              .gradient_scale = step.gradient_scale,
-                              .fresh_state = run.step == 1,
-                              .gradients = gradients_at(step, offset, arena, gradients),
-                              .parameters = {parameters.data(), copies},
-                              .states = {states.data(), arrays_.size()},
-                              .gradient_outputs = {},
-                              .count = static_cast<std::size_t>(end - begin)});
+  kernels::update(update.rule, {.dtype = dtype_of(dtype_, name_),
+                                .step = run.step,
+                                .gradient_scale = update.gradient_scale,
+                                .fresh_state = run.step == 1,
+                                .gradients = gradients_at(update, offset, arena, gradients),
+                                .parameters = {parameters.data(), copies},
+                                .states = {states.data(), arrays_.size()},
+                                .gradient_outputs = {},
+                                .count = static_cast<std::size_t>(end - begin)});
 }
 
 }  // namespace ciranda

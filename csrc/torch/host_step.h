@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/kernels/update_rule.h"
-#include "core/runtime/engine.h"
 #include "torch/collective.h"
 
 namespace ciranda {
@@ -43,7 +42,7 @@ class HostStep {
   // rank. Moves the parameters into the arena, where they can move: obstacle() says if one cannot.
   // With `share_parameters` they become those of rank 0, on every rank the same memory: collective
   // and blocking.
-  HostStep(std::shared_ptr<Engine> engine, std::string name, GroupId group, c10::ScalarType dtype,
+  HostStep(std::shared_ptr<const Communicator> among, std::string name, c10::ScalarType dtype,
            std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
   // Whether a parameter is dense and no other tensor looks at its memory, which would not see the
   // steps.
@@ -73,7 +72,7 @@ class HostStep {
 
   // What is done with a chunk of the bucket, see Execution::work. `used(slot, arena)`: whether any
   // rank has a gradient for it.
-  struct Step {
+  struct Update {
     kernels::UpdateRule rule;
     std::string words;  // rule_text(rule)
     double gradient_scale = 1.0;
@@ -82,10 +81,10 @@ class HostStep {
   };
   using Used = std::function<bool(std::size_t slot, std::span<std::byte* const> arena)>;
   using Work = decltype(Execution::work);
-  Work work(Step step, Used used);
+  Work work(Update update, Used used);
   // Instead of an update: the squares of the gradients that the update would see, added up. Once
   // that is done, sum_of_squares() gives it, the same on every rank until the next one.
-  Work squares_work(Step step, Used used);
+  Work squares_work(Update update, Used used);
   double sum_of_squares() const;
   // The step is done for a slot that was used.
   void count(std::size_t slot);
@@ -111,15 +110,15 @@ class HostStep {
   template <typename Fn>
   Work on_runs(Used used, Fn fn);
   std::vector<Run> runs(std::span<std::byte* const> arena, const Used& used) const;
-  void update(const Step& step, const Run& run, std::int64_t begin, std::int64_t end,
-              std::span<std::byte* const> arena) const;
+  void apply(const Update& update, const Run& run, std::int64_t begin, std::int64_t end,
+             std::span<std::byte* const> arena) const;
   // The gradients from byte `offset` of the bucket on, into `gradients`: every rank's, or the
   // reduced one.
   using Gradients = std::array<const std::byte*, kLocalRanksMax>;
-  std::span<const std::byte* const> gradients_at(const Step& step, std::size_t offset,
+  std::span<const std::byte* const> gradients_at(const Update& update, std::size_t offset,
                                                  std::span<std::byte* const> arena,
                                                  Gradients& gradients) const;
-  double squares(const Step& step, std::int64_t begin, std::int64_t end,
+  double squares(const Update& update, std::int64_t begin, std::int64_t end,
                  std::span<std::byte* const> arena) const;
   double& chunk_squares(std::uint64_t begin) const;
   std::size_t squares_offset() const;
@@ -134,11 +133,10 @@ class HostStep {
   float* steps(std::size_t rank) const;
   std::byte* state_array(std::size_t index) const;
 
-  const std::shared_ptr<Engine> engine_;
-  const std::string name_;
   const std::shared_ptr<const Communicator> among_;
-  const std::vector<Rank> here_;  // of the World, ascending
-  const std::size_t self_;        // this rank's index among them
+  const std::string name_;
+  const std::vector<Rank>& here_;  // of the World, ascending
+  const std::size_t self_;         // this rank's index among them
   const c10::ScalarType dtype_;
   const std::size_t element_bytes_;
   const std::vector<StepSlot> slots_;

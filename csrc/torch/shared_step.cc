@@ -36,7 +36,7 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
   }
   ended_ = outcome.why_not_shared;
   if (ended_.empty()) {
-    for (const auto& bucket : buckets_) bucket->count_step();
+    for (const auto& bucket : buckets_) bucket->step()->count();
     start_step();
   }
   outcome.fresh = take_news();
@@ -60,14 +60,14 @@ void GradientReducer::prepare_for_other_rules() {
   enum Wish { kNone, kOtherState, kThisState };
   Wish mine = kNone;
   for (const auto& bucket : buckets_) {
-    const HostStep& step = *bucket->host_step();
+    const HostStep& step = bucket->step()->host();
     if (!step.prepared()) continue;  // it may be this rank's alone yet
     const bool other = step.needs_other_state(rules_.at(bucket->rule()).rule);
     mine = std::max(mine, step.begun() ? kThisState : other ? kOtherState : kNone);
   }
   if (most_of_ranks(mine, "state") != kOtherState) return;
   for (const auto& bucket : buckets_) {
-    HostStep& step = *bucket->host_step();
+    HostStep& step = bucket->step()->host();
     if (step.prepared()) step.prepare(rules_.at(bucket->rule()).rule);
   }
 }
@@ -75,7 +75,7 @@ void GradientReducer::prepare_for_other_rules() {
 // Those that are not. Collective.
 void GradientReducer::prepare_buckets() {
   for (const auto& bucket : buckets_) {
-    HostStep& step = *bucket->host_step();
+    HostStep& step = bucket->step()->host();
     if (!step.prepared()) step.prepare(rules_.at(bucket->rule()).rule);
   }
 }
@@ -121,8 +121,8 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
 // that, or have newer one.
 bool GradientReducer::waits(const Candidate& candidate) {
   if (!candidate.state) return false;
-  return !candidate.placed || !candidate.bucket->host_step() ||
-         !candidate.bucket->host_step()->begun();
+  BucketStep* const step = candidate.placed ? candidate.bucket->step() : nullptr;
+  return step == nullptr || !step->host().begun();
 }
 
 // What the steps have done since the last call. Gives the positions of those whose state is new.
@@ -132,8 +132,8 @@ std::vector<std::size_t> GradientReducer::take_news() {
   for (std::size_t position = 0; position < candidates_.size(); ++position) {
     Candidate& candidate = candidates_[position];
     if (waits(candidate)) adopts_ = true;
-    if (!candidate.placed || !candidate.bucket->host_step()) continue;
-    const HostStep::News news = candidate.bucket->host_step()->news(candidate.slot);
+    if (!candidate.placed || candidate.bucket->step() == nullptr) continue;
+    const HostStep::News news = candidate.bucket->step()->host().news(candidate.slot);
     if (news.written) mark_written(candidate.parameter);
     const bool adopted = candidate.state && !waits(candidate);
     if (adopted) candidate.state.reset();
@@ -152,14 +152,14 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
   }
   if (!object) take_for_step();
   if (max_norm > 0.0) {
-    run_on_buckets(attempt, &Bucket::submit_squares, /*squares=*/true);
+    run_on_buckets(attempt, &BucketStep::submit_squares, /*squares=*/true);
     if (object) {
       start_step();
       return false;
     }
     attempt.scale *= clip_coefficient(max_norm);
   }
-  run_on_buckets(attempt, &Bucket::submit_step, /*squares=*/false);
+  run_on_buckets(attempt, &BucketStep::submit, /*squares=*/false);
   if (object) start_step();
   return !object;
 }
@@ -171,25 +171,25 @@ void GradientReducer::take_for_step() {
       if (candidate.placed && waits(candidate)) waiting.push_back(&candidate);
     }
     for (const Candidate* candidate : waiting) {
-      candidate->bucket->host_step()->adopt(candidate->slot, *candidate->state);
+      candidate->bucket->step()->host().adopt(candidate->slot, *candidate->state);
     }
   }
-  for (const auto& bucket : buckets_) bucket->take_gradients();
+  for (const auto& bucket : buckets_) bucket->take_for_step();
 }
 
 // One operation for each bucket, or this rank's objection to it. Blocking.
 void GradientReducer::run_on_buckets(const Attempt& attempt,
-                                     void (Bucket::*submit)(const HostStep::Step&), bool squares) {
+                                     void (BucketStep::*submit)(HostStep::Update), bool squares) {
   std::vector<Handle> handles;
   for (const auto& bucket : buckets_) {
     const auto& [rule, words, words_adding_up] = rules_.at(bucket->rule());
     if (attempt.object) {
-      bucket->submit_objection(squares);
+      bucket->step()->submit_objection(squares);
     } else {
-      (*bucket.*submit)({.rule = rule,
-                         .words = attempt.add_up ? words_adding_up : words,
-                         .gradient_scale = attempt.scale,
-                         .reduced = attempt.add_up ? nullptr : bucket->memory()});
+      (bucket->step()->*submit)({.rule = rule,
+                                 .words = attempt.add_up ? words_adding_up : words,
+                                 .gradient_scale = attempt.scale,
+                                 .reduced = attempt.add_up ? nullptr : bucket->memory()});
     }
     bucket->append_handles(handles);
   }
@@ -200,7 +200,7 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
 double GradientReducer::clip_coefficient(double max_norm) {
   double squares = 0.0;
   for (const auto& bucket : buckets_) {
-    squares += bucket->host_step()->sum_of_squares();
+    squares += bucket->step()->host().sum_of_squares();
     bucket->retire();
   }
   norm_ = std::sqrt(squares);
@@ -217,7 +217,7 @@ std::string GradientReducer::objection_now() {
     if (it != candidates_.end()) return "another optimizer has parameter '" + it->name + "' too";
   }
   for (const auto& bucket : buckets_) {
-    const auto why = bucket->host_step()->obstacle(rules_.at(bucket->rule()).rule);
+    const auto why = bucket->step()->host().obstacle(rules_.at(bucket->rule()).rule);
     if (why) return *why;
   }
   return "";
@@ -234,8 +234,8 @@ HostStep::State GradientReducer::state(std::size_t position, bool copies) {
   HostStep::State state;
   if (waits(candidate)) {
     state = *candidate.state;
-  } else if (candidate.placed && candidate.bucket->host_step()) {
-    state = candidate.bucket->host_step()->state(candidate.slot);
+  } else if (candidate.placed && candidate.bucket->step() != nullptr) {
+    state = candidate.bucket->step()->host().state(candidate.slot);
   }
   if (copies) {
     for (auto& [name, value] : state) value = value.clone();
@@ -246,8 +246,8 @@ HostStep::State GradientReducer::state(std::size_t position, bool copies) {
 void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
   const MutexLock lock(mutex_);
   Candidate& candidate = candidates_.at(position);
-  if (candidate.placed && candidate.bucket->host_step()->begun()) {
-    candidate.bucket->host_step()->adopt(candidate.slot, state);
+  if (candidate.placed && candidate.bucket->step()->host().begun()) {
+    candidate.bucket->step()->host().adopt(candidate.slot, state);
     candidate.state.reset();
   } else {
     candidate.state = std::move(state);

@@ -14,7 +14,7 @@ namespace {
 struct Slot {  // of a bucket
   Bucket* bucket = nullptr;
   std::size_t index = 0;
-  BucketSlot& get() const { return bucket->slots()[index]; }
+  GradientSlot& get() const { return bucket->slots()[index]; }
 };
 
 struct Rows {
@@ -41,7 +41,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
                  const Communicator& among) {
   std::vector<at::Tensor> pieces;
   for (const Slot& place : slots) {
-    const BucketSlot& slot = place.get();
+    const GradientSlot& slot = place.get();
     const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in the view
     Rows rows = rows_of(travels ? slot.parameter.grad() : at::Tensor(), slot.parameter);
     pieces.push_back(std::move(rows.indices));
@@ -50,7 +50,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
   const std::vector<at::Tensor> gathered =
       allgather_async(among, std::move(pieces), options.name + "/sparse")->wait().tensors;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    BucketSlot& slot = slots[i].get();
+    GradientSlot& slot = slots[i].get();
     at::Tensor values = gathered[2 * i + 1];
     if (options.op == ReduceOp::kAverage) values.div_(static_cast<double>(among.group->size()));
     const at::Tensor sum =
@@ -63,7 +63,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
       gradient = sum.to_dense();
     } else {
       slot.memory.add_(sum);
-      slots[i].bucket->copy_out(slot);
+      slots[i].bucket->gradients().copy_out(slot);
     }
     slot.taken.renew(slot.parameter.grad());
   }

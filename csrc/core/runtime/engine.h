@@ -33,6 +33,9 @@ class Engine {
   int size() const { return rank_.size(); }
   // The ranks of this host, by local rank.
   const std::vector<Rank>& local_ranks() const { return rank_.local_ranks(); }
+  const std::vector<Rank>& members_here(const Group& group) const {
+    return rank_.members_here(group);
+  }
   int local_rank() const { return rank_.mesh.self; }
   int local_size() const { return rank_.mesh.size; }
   bool one_host() const { return rank_.one_host(); }
