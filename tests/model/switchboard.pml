@@ -180,7 +180,7 @@ proctype driver(byte r) {
     :: else
     fi;
     wanted = (wanted << 1) | 1
-  :: wanted && links != ALL -> /* DataLinks::advance(), Switchboard::take() */
+  :: wanted & ~links -> /* a link is missing: DataLinks::advance(), Switchboard::take() */
 #if MISTAKE == 10
     links = links | proven[r];
     news[r] = 0;
