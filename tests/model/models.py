@@ -23,6 +23,7 @@ class Mistake:
     number: int
     program: str  # the smallest that finds it
     sentence: str
+    endless: bool = False  # nobody sleeps for ever, but somebody goes round for ever
 
 
 PROGRAMS = (
@@ -106,6 +107,14 @@ MISTAKES = (
     Mistake("seat", 71, "full_computes", "a rank without room does not try again after it listens"),
     Mistake("seat", 72, "full_computes", "a rank without room calls on nobody"),
     Mistake("seat", 74, "full_computes", "a rank without room does not ask itself to read"),
+    Mistake("seat", 80, "computes", "a waiter that nothing moves for does not sleep", True),
+    Mistake("seat", 81, "three_wait", "a cycle that moved nothing rings the peers", True),
+    Mistake("seat", 82, "threads", "what has finished wakes the own rank after each cycle", True),
+    Mistake("seat", 83, "computes", "the background thread rings itself while it has work", True),
+    Mistake("seat", 84, "failure", "a failed rank ends what is queued and leaves it there", True),
+    Mistake("seat", 85, "failure_computes", "a failed rank rings the alarm in each cycle", True),
+    Mistake("seat", 86, "leaves", "the background thread rings itself when it yields", True),
+    Mistake("seat", 87, "full_computes", "a rank without room asks those that have read all", True),
     Mistake("switchboard", 1, "both", "a connection is told of before it lies there"),
     Mistake("switchboard", 2, "both", "a connection is not told of"),
     Mistake("switchboard", 3, "callee_ends", "a call that failed is not told of"),
@@ -122,6 +131,10 @@ MISTAKES = (
     Mistake("switchboard", 10, "both", "take() reads the eventfd after it took what was there"),
     Mistake("switchboard", 11, "both", "the thread is woken before it is told to end"),
     Mistake("switchboard", 12, "both", "who joins the thread does not wake it"),
+    Mistake("switchboard", 13, "both", "a driver that misses no link looks for news", True),
+    Mistake("switchboard", 14, "both", "the thread does not read its eventfd", True),
+    Mistake("switchboard", 15, "both", "take() does not read the eventfd", True),
+    Mistake("switchboard", 16, "callee_ends", "a call that failed is placed again", True),
     Mistake(
         "meeting", 1, "fine_or_one_dies", "a rank does not notice the end of its host's first rank"
     ),

@@ -3,6 +3,7 @@
  *
  * Checked: no reachable state in which some user thread is not through its program and nothing can
  * go on (an invalid end state of spin's). No wait has a timeout here, so a lost wake-up is such a state.
+ * And no run comes back to a state that it has been in: then every run ends, and so does every wait.
  *
  * Every step of a process is one access to what others see, or several of which a comment says why
  * they may be one. Promela is sequentially consistent: a fence that is left out is modelled as the
@@ -187,7 +188,10 @@ inline publish(r) {
     :: failed[r] ->
       if
       :: queue[r] -> /* it failed between a submitter's check and its push */
-        done[r] = done[r] | queue[r]; queue[r] = 0; wake(r); moved = 1
+        done[r] = done[r] | queue[r]; wake(r); moved = 1
+#if MISTAKE != 84
+        ; queue[r] = 0
+#endif
       :: else
       fi
     :: else ->
@@ -213,6 +217,11 @@ inline append(r) {
 #else
 #define NOT_SELF(q) (true)
 #endif
+#if MISTAKE == 87
+#define NOT_READ(q) (true)
+#else
+#define NOT_READ(q) (cursor[q] < tail)
+#endif
 #define REFUSED(r) (unsent[r] && !failed[r])
 inline ask_for_room(r) {
 #if MISTAKE != 70
@@ -227,7 +236,7 @@ inline ask_for_room(r) {
     do
     :: q < RANKS ->
       if
-      :: unsent[r] && cursor[q] < tail && drivers[q] == 0 && NOT_SELF(q) -> bell[q] = 1
+      :: unsent[r] && NOT_READ(q) && drivers[q] == 0 && NOT_SELF(q) -> bell[q] = 1
       :: else
       fi;
       q++
@@ -350,7 +359,17 @@ inline alarm(r) {
  * is read and done; the bells. A cycle that finds nothing is one step: what it found missing at several
  * times was missing at the first of them (only a push comes later, and it is looked for after the
  * unlock). */
-#define TO_PUBLISH(r) (queue[r] || unsent[r] || (record && !failed[r]))
+#if MISTAKE == 81
+#define TO_RING(r) (!failed[r])
+#else
+#define TO_RING(r) (moved && !failed[r])
+#endif
+#if MISTAKE == 85
+#define TO_FAIL(r) record
+#else
+#define TO_FAIL(r) (record && !failed[r])
+#endif
+#define TO_PUBLISH(r) (queue[r] || unsent[r] || TO_FAIL(r))
 inline run_cycle(r) {
   do
   :: atomic {
@@ -359,7 +378,7 @@ inline run_cycle(r) {
       LOAD_SLEEPERS_EARLY(r)
 #if FAILURES
       if
-      :: record && !failed[r] -> fail(r); moved = 1
+      :: TO_FAIL(r) -> fail(r); moved = 1
       :: else
       fi;
 #endif
@@ -395,7 +414,7 @@ inline run_cycle(r) {
 #endif
       fi;
       if
-      :: (moved && !failed[r]) || finished_any[r] -> step = 2
+      :: TO_RING(r) || finished_any[r] -> step = 2
       :: else -> step = 0; break
       fi
     }
@@ -403,7 +422,7 @@ inline run_cycle(r) {
       step == 2 ->
 #if MISTAKE != 2
       if
-      :: moved && !failed[r] -> ring_all(r)
+      :: TO_RING(r) -> ring_all(r)
       :: else
       fi;
 #endif
@@ -413,7 +432,10 @@ inline run_cycle(r) {
       :: else
       fi;
 #endif
-      finished_any[r] = 0; step = 0;
+#if MISTAKE != 82
+      finished_any[r] = 0;
+#endif
+      step = 0;
       break
     }
   od
@@ -504,6 +526,11 @@ inline push(r, ops) {
 /* Doorbell::announce(): the ticket and the announcement are one step. A ring in between finds no
  * sleeper, or wakes for nothing. */
 #define ANNOUNCE(r) announced[r] = announced[r] | me; rung[r] = rung[r] & ~me
+#if MISTAKE == 80
+#define RUNG(r) true
+#else
+#define RUNG(r) (rung[r] & me)
+#endif
 #define WITHDRAW(r) announced[r] = announced[r] & ~me; rung[r] = rung[r] & ~me; looking = 0
 
 /* Engine::wait(), Seat::sleep(). It spins before it sleeps; that is left out: a spin that finds something is a cycle
@@ -557,8 +584,8 @@ inline wait(r, ops) {
 #else
           call_on(blockers);
 #endif
-          atomic { rung[r] & me -> WITHDRAW(r) } /* Doorbell::sleep() */
-        :: atomic { !more && !moved && blockers == 0 && (rung[r] & me) -> WITHDRAW(r) } /* the same */
+          atomic { RUNG(r) -> WITHDRAW(r) } /* Doorbell::sleep() */
+        :: atomic { !more && !moved && blockers == 0 && RUNG(r) -> WITHDRAW(r) } /* the same */
         fi;
         take_seat(r)
       fi
@@ -864,7 +891,11 @@ end_idle:
 #endif
     lock(r);
     do
+#if MISTAKE == 86
+    :: atomic { wanted[r] -> bell[r] = 1; break }
+#else
     :: atomic { wanted[r] -> break }
+#endif
     :: atomic {
         !wanted[r] ->
 #if OVERLAP
@@ -895,6 +926,13 @@ end_idle:
     moved = 0;
 #if MISTAKE == 30
     bell[r] = 0;
+#elif MISTAKE == 83
+    atomic {
+      if
+      :: UNFINISHED(r) -> bell[r] = 1
+      :: else
+      fi
+    };
 #endif
 #if MISTAKE == 31
     seat[r] = 0

@@ -78,8 +78,14 @@ inline advance_calls(r) {
     deliver(r, link);
     end_call(r, link);
     link++
+#if MISTAKE == 16
+  :: atomic {
+      link < LINKS && MINE(link) && wire[link] == hung_up -> orders = orders | (1 << link)
+    };
+#else
   :: atomic { link < LINKS && MINE(link) && wire[link] == hung_up -> failure[r] = 1 };
-#if MISTAKE != 3
+#endif
+#if MISTAKE != 3 && MISTAKE != 16
     news[r] = 1; /* Switchboard::fail() */
 #endif
     end_call(r, link);
@@ -130,7 +136,9 @@ proctype switchboard(byte r) {
     orders_came[r] = 0;
     place_calls(r);
 #else
+#if MISTAKE != 14
     orders_came[r] = 0;
+#endif
     if
     :: stopping[r] -> break
     :: else
@@ -167,6 +175,12 @@ proctype switchboard(byte r) {
 
 /* --- whoever drives ----------------------------------------------------------------------------- */
 
+#if MISTAKE == 13
+#define LINKS_MISSING (wanted && links != ALL)
+#else
+#define LINKS_MISSING (wanted & ~links)
+#endif
+
 proctype driver(byte r) {
   byte links, wanted;
   do
@@ -180,12 +194,14 @@ proctype driver(byte r) {
     :: else
     fi;
     wanted = (wanted << 1) | 1
-  :: wanted & ~links -> /* a link is missing: DataLinks::advance(), Switchboard::take() */
+  :: LINKS_MISSING -> /* DataLinks::advance(), Switchboard::take() */
 #if MISTAKE == 10
     links = links | proven[r];
     news[r] = 0;
 #else
+#if MISTAKE != 15
     news[r] = 0;
+#endif
     links = links | proven[r];
 #endif
     if
