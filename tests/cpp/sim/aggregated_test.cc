@@ -29,6 +29,7 @@ struct Seen {
   std::uint64_t runs = 0;
   std::uint64_t aggregated = 0;     // runs for which no Request left its host
   std::uint64_t held_too_long = 0;  // jobs with little patience
+  std::uint64_t rooted = 0;         // runs of gather, scatter and reduce
   std::uint64_t resubmits = 0;
   std::uint64_t mismatches = 0;
   std::uint64_t left = 0;
@@ -42,6 +43,7 @@ using Key = std::tuple<OpKind, GroupId, std::string, std::uint32_t>;  // the las
 struct Task {
   RequestSpec spec;
   std::uint32_t occurrence = 0;
+  std::size_t rows = 0;  // how many counts each rank gives
 
   Key key() const { return {spec.kind, spec.group, spec.name, occurrence}; }
 };
@@ -210,7 +212,8 @@ class AggregatedJob {
     unnamed_ = 0;
   }
 
-  std::vector<Task> tasks_of(std::size_t names, GroupId group, std::int64_t step) {
+  std::vector<Task> tasks_of(std::size_t names, GroupId group, const std::vector<Rank>& ranks,
+                             std::int64_t step) {
     std::vector<Task> tasks;
     for (std::size_t i = 0; i < names; ++i) {
       tasks.push_back({.spec = {.name = "g" + std::to_string(i), .tensors = {{.shape = {4}}}}});
@@ -220,9 +223,23 @@ class AggregatedJob {
     // Of other kinds under names that an allreduce has.
     if (random_.one_in(4)) tasks.push_back({.spec = {.name = "g0", .kind = OpKind::kBarrier}});
     if (random_.one_in(4)) {
+      tasks.push_back({.spec = {.name = "g0",
+                                .kind = OpKind::kAllgather,
+                                .tensors = {{.shape = {kAnyRows, 2}}}},
+                       .rows = 1});
+    }
+    const Rank root = random_.one_in(2) ? ranks.front() : ranks.back();
+    if (random_.one_in(4)) {
       tasks.push_back(
           {.spec = {
-               .name = "g0", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows, 2}}}}});
+               .name = "g0", .kind = OpKind::kReduce, .root = root, .tensors = {{.shape = {4}}}}});
+    }
+    if (random_.one_in(6)) {
+      tasks.push_back({.spec = {.name = "g0",
+                                .kind = random_.one_in(2) ? OpKind::kGather : OpKind::kScatter,
+                                .root = root,
+                                .tensors = {{.shape = {kAnyRows, 2}}}},
+                       .rows = ranks.size()});
     }
     if (random_.one_in(6)) {  // a new shape under an old name
       for (TensorSpec& tensor : tasks[0].spec.tensors) tensor.shape = {5 + step};
@@ -232,15 +249,22 @@ class AggregatedJob {
   }
 
   void write_step(std::size_t names, std::int64_t step) {
-    const std::vector<Task> tasks = tasks_of(names, kWorldGroup, step);
+    std::vector<Rank> world;
+    for (const Member& member : members_) world.push_back(member.rank);
+    const std::vector<Task> tasks = tasks_of(names, kWorldGroup, world, step);
     std::map<GroupId, std::vector<Task>> of_groups;
-    for (const auto& [id, ranks] : groups_) of_groups[id] = tasks_of(names, id, step);
+    for (const auto& [id, ranks] : groups_) of_groups[id] = tasks_of(names, id, ranks, step);
     const bool mismatch = random_.one_in(8);
     const Rank odd = static_cast<Rank>(random_.below(members_.size()));
     const bool omits = random_.one_in(15);
     for (Member& member : members_) {
       std::vector<Task> own = tasks;
-      if (mismatch && member.rank == odd) own[0].spec.tensors[0].shape = {99};
+      if (mismatch && member.rank == odd) {
+        own[0].spec.tensors[0].shape = {99};
+        for (Task& task : own) {
+          if (task.spec.root != kNoRank) task.spec.root ^= 1;
+        }
+      }
       if (omits && member.rank == odd) own.erase(own.begin());
       for (const auto& [id, ranks] : groups_) {
         if (std::find(ranks.begin(), ranks.end(), member.rank) == ranks.end()) continue;
@@ -311,7 +335,7 @@ class AggregatedJob {
     Request request{.occurrence = item.task.occurrence, .contribution = {.token = token}};
     if (!item.in_full) request.cache_id = member.negotiator->known(item.task.spec);
     if (request.cache_id == kNoCacheId) request.spec = item.task.spec;
-    if (item.task.spec.kind == OpKind::kAllgather) request.contribution.rows = {member.rank + 1};
+    request.contribution.rows.assign(item.task.rows, member.rank + 1);
     return request;
   }
 
@@ -406,6 +430,7 @@ class AggregatedJob {
       order_.push_back(text);
       seen_.runs += response.error ? 0 : 1;
       seen_.aggregated += !response.error && aggregated ? 1 : 0;
+      seen_.rooted += !response.error && facts_of(response.spec->kind).runs_as ? 1 : 0;
       const bool in_group = response.spec->group != kWorldGroup;
       seen_.aggregated_in_groups += !response.error && aggregated && in_group ? 1 : 0;
       seen_.without_joined += response.joined.empty() ? 0 : 1;
@@ -488,6 +513,7 @@ TEST(AggregatedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
   EXPECT_GT(seen.runs, 5 * kSchedules);
   EXPECT_GT(seen.aggregated, kSchedules);
   EXPECT_GT(seen.held_too_long, kSchedules / 10);
+  EXPECT_GT(seen.rooted, kSchedules / 2);
   EXPECT_GT(seen.resubmits, kSchedules / 10);
   EXPECT_GT(seen.mismatches, kSchedules / 10);
   EXPECT_GT(seen.left, kSchedules / 10);
@@ -496,10 +522,10 @@ TEST(AggregatedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
   EXPECT_GT(seen.joins, kSchedules / 20);
   if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr) {
     std::printf(
-        "runs %lu aggregated %lu impatient %lu resubmits %lu mismatches %lu left %lu "
-        "in groups %lu without joined %lu joins %lu\n",
-        seen.runs, seen.aggregated, seen.held_too_long, seen.resubmits, seen.mismatches, seen.left,
-        seen.aggregated_in_groups, seen.without_joined, seen.joins);
+        "runs %lu aggregated %lu impatient %lu rooted %lu resubmits %lu mismatches %lu "
+        "left %lu in groups %lu without joined %lu joins %lu\n",
+        seen.runs, seen.aggregated, seen.held_too_long, seen.rooted, seen.resubmits,
+        seen.mismatches, seen.left, seen.aggregated_in_groups, seen.without_joined, seen.joins);
   }
 }
 

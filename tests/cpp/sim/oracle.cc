@@ -20,6 +20,23 @@ bool changes_membership(const RequestSpec& spec) {
          spec.kind == OpKind::kJoin;
 }
 
+bool has_root(const RequestSpec& spec) {
+  return spec.kind == OpKind::kBroadcast || spec.kind == OpKind::kGather ||
+         spec.kind == OpKind::kScatter || spec.kind == OpKind::kReduce;
+}
+
+bool gives_rows_to_each_rank(const RequestSpec& spec) {
+  return spec.kind == OpKind::kAlltoall || spec.kind == OpKind::kGather ||
+         spec.kind == OpKind::kScatter;
+}
+
+double bytes_of_a_row(const TensorSpec& tensor) {
+  auto bytes = static_cast<double>(dtype_bytes(tensor.dtype));
+  for (std::size_t i = 1; i < tensor.shape.size(); ++i)
+    bytes *= static_cast<double>(tensor.shape[i]);
+  return bytes;
+}
+
 bool adds_up_without_a_rank(const RequestSpec& spec) {
   if (spec.kind == OpKind::kBarrier) return true;
   return spec.kind == OpKind::kAllreduce &&
@@ -180,8 +197,8 @@ std::optional<std::pair<ErrorCode, Rank>> Oracle::fault(const Op& op) const {
   if (!joined.empty() && !adds_up_without_a_rank(spec))
     return std::pair(ErrorCode::kUnsupported, joined.front());
   const std::pair invalid(ErrorCode::kInvalidArgument, kNoRank);
-  if (spec.kind == OpKind::kBroadcast && !is_one_of(members(spec), spec.root)) return invalid;
-  if (const auto rank = wrong_rows(op)) return std::pair(ErrorCode::kMismatch, *rank);
+  if (has_root(spec) && !is_one_of(members(spec), spec.root)) return invalid;
+  if (const auto wrong = wrong_rows(op)) return wrong;
   if (spec.kind == OpKind::kAddGroup) {
     if (spec.members.back() >= size_) return invalid;
     for (const auto& [id, ranks] : groups_)
@@ -207,12 +224,22 @@ void Oracle::change_groups(Expected& run) {
   }
 }
 
-std::optional<Rank> Oracle::wrong_rows(const Op& op) const {
+std::optional<std::pair<ErrorCode, Rank>> Oracle::wrong_rows(const Op& op) const {
+  const RequestSpec& spec = op.spec;
   std::size_t expected = 0;
-  if (op.spec.kind == OpKind::kAllgather) expected = op.spec.tensors.size();
-  if (op.spec.kind == OpKind::kAlltoall) expected = members(op.spec).size();
-  for (const auto& [rank, contribution] : op.contributions)
-    if (contribution.rows.size() != expected) return rank;
+  if (spec.kind == OpKind::kAllgather) expected = spec.tensors.size();
+  if (gives_rows_to_each_rank(spec)) expected = members(spec).size();
+  for (const auto& [rank, contribution] : op.contributions) {
+    const auto& rows = contribution.rows;
+    if (spec.kind == OpKind::kScatter && rank == spec.root && rows.empty())
+      return std::pair(ErrorCode::kInvalidArgument, rank);
+    if (rows.size() != expected) return std::pair(ErrorCode::kMismatch, rank);
+    double bytes = 0;  // far below 2^53, so it is exact
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      bytes += static_cast<double>(rows[i]) *
+               bytes_of_a_row(spec.tensors[spec.kind == OpKind::kAllgather ? i : 0]);
+    if (bytes > static_cast<double>(kTensorBytesMax)) return std::pair(ErrorCode::kLimit, rank);
+  }
   return std::nullopt;
 }
 
@@ -286,6 +313,8 @@ std::string Oracle::difference(const Expected& expected, const Response& respons
   if (!response.error || response.error->code != expected.code) return "error code";
   if (response.error->rank != expected.rank) return "rank at fault";
   if (response.error->tensor != expected.spec.name) return "tensor of the error";
+  const std::string kind(op_kind_name(expected.spec.kind));
+  if (!response.error->text.starts_with(kind)) return "kind in the error text";
   if (response.error->text.find(expected.spec.name) == std::string::npos) return "error text";
   return "";
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/negotiate/response.h"
@@ -70,7 +71,7 @@ class Oracle {
   void change_groups(Expected& run);
   Expected error(const RequestSpec& spec, std::uint32_t occurrence, ErrorCode code, Rank rank);
   std::vector<Rank> joined_without(const Op& op) const;
-  std::optional<Rank> wrong_rows(const Op& op) const;
+  std::optional<std::pair<ErrorCode, Rank>> wrong_rows(const Op& op) const;
   const std::vector<Rank>& members(const RequestSpec& spec) const { return groups_.at(spec.group); }
   Rank first_departed(const std::vector<Rank>& members) const;
   void renew(const RequestSpec& spec);

@@ -14,16 +14,23 @@ bool may_fuse(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
 }
 
+// What backends are told.
+OpKind seen_as(OpKind kind) {
+  if (kind == OpKind::kGather || kind == OpKind::kScatter) return OpKind::kAlltoall;
+  return kind == OpKind::kReduce ? OpKind::kReducescatter : kind;
+}
+
 std::uint64_t bytes_of(const TensorSpec& tensor) {
   return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
 }
 
 bool alike(const FusedOp& op, const Response& response) {
   const RequestSpec& spec = *response.spec;
-  return op.group == response.group && op.joined == response.joined && op.kind == spec.kind &&
-         op.op == spec.op && op.root == spec.root && op.prescale == spec.prescale &&
-         op.postscale == spec.postscale && op.in_arena == spec.in_arena &&
-         op.wire_dtype == spec.wire_dtype && op.backend == spec.backend;
+  return op.group == response.group && op.joined == response.joined &&
+         op.kind == seen_as(spec.kind) && op.op == spec.op && op.root == spec.root &&
+         op.prescale == spec.prescale && op.postscale == spec.postscale &&
+         op.in_arena == spec.in_arena && op.wire_dtype == spec.wire_dtype &&
+         op.backend == spec.backend;
 }
 
 // How many ops of kinds that do not fuse were agreed before this response.

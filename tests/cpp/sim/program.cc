@@ -1,10 +1,19 @@
 #include "sim/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
 namespace ciranda::sim {
+namespace {
+
+// That ranks submit under a name.
+constexpr OpKind kKinds[] = {OpKind::kAllreduce, OpKind::kBroadcast,     OpKind::kAllgather,
+                             OpKind::kAlltoall,  OpKind::kReducescatter, OpKind::kBarrier,
+                             OpKind::kGather,    OpKind::kScatter,       OpKind::kReduce};
+
+}  // namespace
 
 std::vector<Rank> make_members(int size, SimRandom& random) {
   std::vector<Rank> members;
@@ -17,23 +26,24 @@ std::vector<Rank> make_members(int size, SimRandom& random) {
 RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
                       const Trouble& trouble, SimRandom& random) {
   RequestSpec spec{.name = name};
-  const auto kind = random.below(12);
-  if (kind >= 6 || name.empty()) {
+  if (!name.empty() && random.one_in(2)) spec.kind = kKinds[random.below(std::size(kKinds))];
+  if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduce) {
     spec.op = static_cast<ReduceOp>(random.below(random.one_in(8) ? kReduceOpCount : 2));
     if (random.one_in(6)) spec.prescale = 0.5;
     if (random.one_in(6)) spec.postscale = 2.0;
-    spec.in_arena = random.one_in(5);
-    if (spec.in_arena) spec.arena_bytes = 1 << 20;
-  } else {
-    spec.kind = static_cast<OpKind>(kind);
-    if (spec.kind == OpKind::kBroadcast) spec.root = members[random.below(members.size())];
   }
-  if (spec.kind == OpKind::kBroadcast && trouble.mismatches && random.one_in(4))
-    spec.root = members.back() + 1;
+  if (spec.kind == OpKind::kAllreduce && random.one_in(5)) {
+    spec.in_arena = true;
+    spec.arena_bytes = 1 << 20;
+  }
+  if (facts_of(spec.kind).has_root) {
+    const bool is_wrong = trouble.mismatches && random.one_in(4);
+    spec.root = is_wrong ? members.back() + 1 : members[random.below(members.size())];
+  }
   if (spec.kind == OpKind::kBarrier) return spec;
-  const bool open_rows = spec.kind == OpKind::kAllgather || spec.kind == OpKind::kAlltoall;
-  const std::size_t tensors =
-      spec.kind != OpKind::kAlltoall && random.one_in(4) ? 1 + random.below(4) : 1;
+  const bool open_rows = takes_rows(spec.kind);
+  const bool is_one = facts_of(spec.kind).tensors == TensorCount::kOne;
+  const std::size_t tensors = !is_one && random.one_in(4) ? 1 + random.below(4) : 1;
   for (std::size_t i = 0; i < tensors; ++i) {
     TensorSpec tensor{.dtype = random.one_in(3) ? DType::kFloat16 : DType::kFloat32};
     for (std::uint64_t dims = random.below(3); dims > 0; --dims)

@@ -116,6 +116,7 @@ class Client {
   // Nothing that was sent may have to be sent again.
   bool all_sent_is_counted() const;
   void enqueue(const ProgramOp& op);
+  std::size_t count_rows(const ProgramOp& op);
   bool in_flight(const RequestSpec& spec, std::uint32_t occurrence) const;
   void send(const Frame& frame);
   void handle_response(const Response& response);
@@ -152,7 +153,11 @@ void Client::plan_order() {
       if (world_.trouble_.mismatches && random.one_in(8)) {
         const std::string name = op.spec.name;
         if (op.spec.kind == OpKind::kAddGroup) op.spec.members = make_members(world_.size_, random);
-        if (!changes) op.spec = make_spec(name, {0, 1}, world_.trouble_, random);
+        if (op.spec.root != kNoRank && random.one_in(2)) {
+          op.spec.root ^= 1;  // another one
+        } else if (!changes) {
+          op.spec = make_spec(name, {0, 1}, world_.trouble_, random);
+        }
       }
       mine_.push_back(op);
       if (changes) since = mine_.size();
@@ -243,16 +248,25 @@ void Client::enqueue(const ProgramOp& op) {
   if (op.spec.in_arena)
     own.arena = {.segment = static_cast<std::uint32_t>(random.below(3)),
                  .offset = random.below(1u << 30)};
-  std::size_t rows = 0;
-  if (op.spec.kind == OpKind::kAllgather) rows = op.spec.tensors.size();
-  if (op.spec.kind == OpKind::kAlltoall)
-    rows = op.set == ProgramOp::kNoSet ? static_cast<std::size_t>(world_.size_)
-                                       : world_.sets_.at(op.set).size();
-  if (world_.trouble_.mismatches && random.one_in(16)) ++rows;
-  for (std::size_t i = 0; i < rows; ++i)
+  for (std::size_t i = 0, count = count_rows(op); i < count; ++i)
     own.rows.push_back(static_cast<std::int64_t>(random.below(1000)));
+  if (world_.trouble_.mismatches && !own.rows.empty() && random.one_in(16))
+    own.rows.back() = kTensorBytesMax;  // too many, but for rows without bytes
   queue_.push_back(own.token);
   outstanding_.emplace(own.token, std::move(submission));
+}
+
+// How many row counts this rank gives; now and then a wrong number of them.
+std::size_t Client::count_rows(const ProgramOp& op) {
+  SimRandom& random = world_.random_;
+  std::size_t count = 0;
+  if (op.spec.kind == OpKind::kAllgather) count = op.spec.tensors.size();
+  if (runs_as(op.spec.kind) == OpKind::kAlltoall)
+    count = op.set == ProgramOp::kNoSet ? static_cast<std::size_t>(world_.size_)
+                                        : world_.sets_.at(op.set).size();
+  if (!world_.trouble_.mismatches) return count;
+  if (op.spec.kind == OpKind::kScatter && random.one_in(3)) return 0;
+  return random.one_in(16) ? count + 1 : count;
 }
 
 bool Client::send_frame() {
@@ -459,6 +473,7 @@ void Client::handle_response(const Response& response) {
       require(response.group->contains(rank), "I18: a rank outside of the group takes part");
     if (rank_ == 0) {
       ++coverage.runs;
+      coverage.rooted += facts_of(response.spec->kind).runs_as ? 1 : 0;
       coverage.in_groups += response.group->id == kWorldGroup ? 0 : 1;
       coverage.without_joined += response.joined.empty() ? 0 : 1;
       coverage.added += response.spec->kind == OpKind::kAddGroup ? 1 : 0;
@@ -468,6 +483,9 @@ void Client::handle_response(const Response& response) {
   } else if (rank_ == 0) {
     const ErrorCode code = response.error->code;
     coverage.mismatches += code == ErrorCode::kMismatch ? 1 : 0;
+    coverage.without_splits +=
+        response.error->text.find("splits of its root") != std::string::npos ? 1 : 0;
+    coverage.too_many_rows += code == ErrorCode::kLimit ? 1 : 0;
     coverage.left += code == ErrorCode::kRankLeft ? 1 : 0;
     coverage.refused_joined += code == ErrorCode::kUnsupported ? 1 : 0;
     coverage.kept_groups += response.spec->kind == OpKind::kRemoveGroup ? 1 : 0;

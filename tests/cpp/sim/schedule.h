@@ -13,7 +13,10 @@ struct Coverage {
   std::uint64_t runs = 0;
   std::uint64_t resubmits = 0;
   std::uint64_t cached_requests = 0;
+  std::uint64_t rooted = 0;  // runs of gather, scatter and reduce
   std::uint64_t mismatches = 0;
+  std::uint64_t without_splits = 0;  // errors because the root of a scatter gave no rows
+  std::uint64_t too_many_rows = 0;
   std::uint64_t duplicates = 0;  // a name submitted while it was not free
   std::uint64_t left = 0;        // errors because a rank had left
   std::uint64_t fused = 0;       // fused ops of more than one member
