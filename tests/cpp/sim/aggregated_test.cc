@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/negotiate/aggregator.h"
+#include "core/wire/pair.h"
 #include "sim/network.h"
 #include "sim/seeds.h"
 
@@ -34,6 +35,7 @@ struct Seen {
   std::uint64_t mismatches = 0;
   std::uint64_t left = 0;
   std::uint64_t aggregated_in_groups = 0;
+  std::uint64_t aggregated_messages = 0;
   std::uint64_t without_joined = 0;  // runs without a rank that has joined
   std::uint64_t joins = 0;           // of all ranks
 };
@@ -165,6 +167,7 @@ class AggregatedJob {
   // Steps that repeat the same names, with now and then something else: groups come and go, and
   // some ranks have less data than others and join.
   void write_program() {
+    if (random_.one_in(3)) draw_messages();
     const std::size_t steps = 2 + random_.below(6);
     const std::size_t names = 1 + random_.below(5);
     const bool with_groups = random_.one_in(3);
@@ -248,6 +251,43 @@ class AggregatedJob {
     return tasks;
   }
 
+  static Task message(const std::string& name, Pair pair) {
+    return {.spec = {.name = name,
+                     .kind = OpKind::kSend,
+                     .group = pair_id(pair),
+                     .root = pair.from,
+                     .tensors = {{.shape = {3}}}}};
+  }
+
+  Pair random_pair() {
+    const std::uint64_t from = random_.below(members_.size());
+    const std::uint64_t to = (from + 1 + random_.below(members_.size() - 1)) % members_.size();
+    return {.from = static_cast<Rank>(from), .to = static_cast<Rank>(to)};
+  }
+
+  // Up to three that are sent again and again, also both ways between two ranks.
+  void draw_messages() {
+    Pair pair = random_pair();
+    for (std::uint64_t i = 0, count = 1 + random_.below(3); i < count; ++i) {
+      messages_.push_back(message(random_.one_in(3) ? "" : "g" + std::to_string(i), pair));
+      if (random_.one_in(2)) std::swap(pair.from, pair.to);
+      if (random_.one_in(4)) pair = random_pair();
+    }
+  }
+
+  // Now and then both ranks send.
+  void add_messages() {
+    for (Task sent : messages_) {
+      if (random_.one_in(4)) continue;
+      if (sent.spec.name.empty()) sent.occurrence = unnamed_++;
+      const auto [from, to] = pair_of(sent.spec.group);
+      Task received = random_.one_in(60) ? message(sent.spec.name, {.from = to, .to = from}) : sent;
+      received.occurrence = sent.occurrence;
+      members_[static_cast<std::size_t>(from)].steps.back().push_back(sent);
+      members_[static_cast<std::size_t>(to)].steps.back().push_back(received);
+    }
+  }
+
   void write_step(std::size_t names, std::int64_t step) {
     std::vector<Rank> world;
     for (const Member& member : members_) world.push_back(member.rank);
@@ -270,8 +310,16 @@ class AggregatedJob {
         if (std::find(ranks.begin(), ranks.end(), member.rank) == ranks.end()) continue;
         own.insert(own.end(), of_groups[id].begin(), of_groups[id].end());
       }
-      if (random_.one_in(2)) shuffle(own);
       member.steps.push_back(std::move(own));
+    }
+    add_messages();
+    for (Member& member : members_) {
+      std::vector<Task>& own = member.steps.back();
+      for (Task& task : own) {
+        const bool is_message = task.spec.kind == OpKind::kSend;
+        if (is_message && mismatch && member.rank == odd) task.spec.tensors[0].shape = {98};
+      }
+      if (random_.one_in(2)) shuffle(own);
     }
   }
 
@@ -336,6 +384,9 @@ class AggregatedJob {
     if (!item.in_full) request.cache_id = member.negotiator->known(item.task.spec);
     if (request.cache_id == kNoCacheId) request.spec = item.task.spec;
     request.contribution.rows.assign(item.task.rows, member.rank + 1);
+    if (item.task.spec.kind == OpKind::kSend)
+      request.contribution.arena = {.segment = static_cast<std::uint32_t>(member.rank),
+                                    .offset = token};
     return request;
   }
 
@@ -428,10 +479,12 @@ class AggregatedJob {
     if (response.index != member.responses++) complain("responses are not in their order");
     if (response.index == order_.size()) {
       order_.push_back(text);
+      const bool in_pair = is_pair(response.spec->group);
       seen_.runs += response.error ? 0 : 1;
       seen_.aggregated += !response.error && aggregated ? 1 : 0;
-      seen_.rooted += !response.error && facts_of(response.spec->kind).runs_as ? 1 : 0;
-      const bool in_group = response.spec->group != kWorldGroup;
+      seen_.rooted += !response.error && facts_of(response.spec->kind).runs_as && !in_pair ? 1 : 0;
+      seen_.aggregated_messages += !response.error && aggregated && in_pair ? 1 : 0;
+      const bool in_group = response.spec->group != kWorldGroup && !in_pair;
       seen_.aggregated_in_groups += !response.error && aggregated && in_group ? 1 : 0;
       seen_.without_joined += response.joined.empty() ? 0 : 1;
       seen_.joins += response.last_joined != kNoRank ? 1 : 0;
@@ -461,6 +514,7 @@ class AggregatedJob {
     if (found->second.task.key() != key) {
       return complain("the answer is for another operation");
     }
+    if (*own != request(member, own->token).contribution) complain("a contribution was changed");
     member.outstanding.erase(found);
   }
 
@@ -494,6 +548,7 @@ class AggregatedJob {
   Hosts hosts_of_;
   std::vector<Member> members_;
   std::vector<Host> hosts_;
+  std::vector<Task> messages_;
   std::map<GroupId, std::vector<Rank>> groups_;  // that exist at this place of the program
   GroupId next_group_ = 1;
   std::uint32_t unnamed_ = 0;
@@ -518,14 +573,16 @@ TEST(AggregatedNegotiationSimulation, DecidesAlikeOnEveryHostInEverySchedule) {
   EXPECT_GT(seen.mismatches, kSchedules / 10);
   EXPECT_GT(seen.left, kSchedules / 10);
   EXPECT_GT(seen.aggregated_in_groups, kSchedules / 4);
+  EXPECT_GT(seen.aggregated_messages, kSchedules / 8);
   EXPECT_GT(seen.without_joined, kSchedules / 10);
   EXPECT_GT(seen.joins, kSchedules / 20);
   if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr) {
     std::printf(
         "runs %lu aggregated %lu impatient %lu rooted %lu resubmits %lu mismatches %lu "
-        "left %lu in groups %lu without joined %lu joins %lu\n",
+        "left %lu in groups %lu messages %lu without joined %lu joins %lu\n",
         seen.runs, seen.aggregated, seen.held_too_long, seen.rooted, seen.resubmits,
-        seen.mismatches, seen.left, seen.aggregated_in_groups, seen.without_joined, seen.joins);
+        seen.mismatches, seen.left, seen.aggregated_in_groups, seen.aggregated_messages,
+        seen.without_joined, seen.joins);
   }
 }
 

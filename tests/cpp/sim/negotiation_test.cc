@@ -36,9 +36,12 @@ TEST(NegotiationSimulation, KeepsItsInvariantsInEverySchedule) {
   EXPECT_GT(seen.resubmits, kSchedules / 10);
   EXPECT_GT(seen.cached_requests, kSchedules);
   EXPECT_GT(seen.rooted, kSchedules / 4);
+  EXPECT_GT(seen.messages, kSchedules / 4);
+  EXPECT_GT(seen.crossed, kSchedules / 200);
   EXPECT_GT(seen.mismatches, kSchedules / 10);
   EXPECT_GT(seen.without_splits, kSchedules / 200);
   EXPECT_GT(seen.too_many_rows, kSchedules / 200);
+  EXPECT_GT(seen.without_memory, kSchedules / 200);
   EXPECT_GT(seen.duplicates, kSchedules / 100);
   EXPECT_GT(seen.left, kSchedules / 10);
   EXPECT_GT(seen.fused, kSchedules / 10);
@@ -55,15 +58,16 @@ TEST(NegotiationSimulation, KeepsItsInvariantsInEverySchedule) {
   EXPECT_GT(seen.strangers, kSchedules / 40);
   if (std::getenv("CIRANDA_SIM_VERBOSE") != nullptr)
     std::printf(
-        "frames %lu runs %lu resubmits %lu cached %lu rooted %lu mismatches %lu "
-        "without_splits %lu too_many_rows %lu duplicates %lu "
+        "frames %lu runs %lu resubmits %lu cached %lu rooted %lu messages %lu crossed %lu "
+        "mismatches %lu without_splits %lu too_many_rows %lu without_memory %lu duplicates %lu "
         "left %lu fused %lu lost %lu malformed %lu pauses %lu added %lu "
         "removed %lu kept %lu in_groups %lu joins %lu without_joined %lu refused_joined %lu "
         "strangers %lu\n",
-        seen.frames, seen.runs, seen.resubmits, seen.cached_requests, seen.rooted, seen.mismatches,
-        seen.without_splits, seen.too_many_rows, seen.duplicates, seen.left, seen.fused, seen.lost,
-        seen.malformed, seen.pauses, seen.added, seen.removed, seen.kept_groups, seen.in_groups,
-        seen.joins, seen.without_joined, seen.refused_joined, seen.strangers);
+        seen.frames, seen.runs, seen.resubmits, seen.cached_requests, seen.rooted, seen.messages,
+        seen.crossed, seen.mismatches, seen.without_splits, seen.too_many_rows, seen.without_memory,
+        seen.duplicates, seen.left, seen.fused, seen.lost, seen.malformed, seen.pauses, seen.added,
+        seen.removed, seen.kept_groups, seen.in_groups, seen.joins, seen.without_joined,
+        seen.refused_joined, seen.strangers);
 }
 
 TEST(NegotiationSimulation, TakesTheSameCourseForTheSameSeed) {

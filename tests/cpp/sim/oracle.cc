@@ -37,6 +37,11 @@ double bytes_of_a_row(const TensorSpec& tensor) {
   return bytes;
 }
 
+// For messages from a to b.
+GroupId pair_number(Rank a, Rank b) {
+  return (1u << 31) + 4096u * static_cast<GroupId>(a) + static_cast<GroupId>(b);
+}
+
 bool adds_up_without_a_rank(const RequestSpec& spec) {
   if (spec.kind == OpKind::kBarrier) return true;
   return spec.kind == OpKind::kAllreduce &&
@@ -47,6 +52,9 @@ bool adds_up_without_a_rank(const RequestSpec& spec) {
 
 Oracle::Oracle(int size, std::size_t cache_entries) : size_(size), cache_entries_(cache_entries) {
   for (Rank rank = 0; rank < size; ++rank) groups_[kWorldGroup].push_back(rank);
+  for (Rank a = 0; a < size; ++a)
+    for (Rank b = 0; b < size; ++b)
+      if (a != b) pairs_[pair_number(a, b)] = {std::min(a, b), std::max(a, b)};
 }
 
 std::optional<std::vector<Expected>> Oracle::handle(Rank from, const Frame& frame) {
@@ -105,7 +113,7 @@ bool Oracle::submit(Rank from, const RequestSpec& spec, std::uint32_t counted,
     out.back().contributions[from] = contribution;
     return true;
   };
-  if (!groups_.contains(spec.group) || !is_one_of(members(spec), from))
+  if (!has_group(spec) || !is_one_of(members(spec), from))
     return answer(ErrorCode::kInvalidArgument, from);
   if (const Rank departed = first_departed(members(spec)); departed != kNoRank)
     return answer(ErrorCode::kRankLeft, departed);
@@ -204,6 +212,8 @@ std::optional<std::pair<ErrorCode, Rank>> Oracle::fault(const Op& op) const {
     for (const auto& [id, ranks] : groups_)
       if (ranks == spec.members) return invalid;
   }
+  if (const Rank rank = without_memory(op); rank != kNoRank)
+    return std::pair(ErrorCode::kSystem, rank);
   if (spec.kind == OpKind::kRemoveGroup) {
     if (!groups_.contains(spec.removes)) return invalid;
     for (const Op& other : pending_)
@@ -243,13 +253,21 @@ std::optional<std::pair<ErrorCode, Rank>> Oracle::wrong_rows(const Op& op) const
   return std::nullopt;
 }
 
+// The first that has none for what the members on its host share.
+Rank Oracle::without_memory(const Op& op) {
+  if (op.spec.kind != OpKind::kAddGroup && op.spec.kind != OpKind::kSend) return kNoRank;
+  for (const auto& [rank, contribution] : op.contributions)
+    if (contribution.arena.segment == UINT32_MAX) return rank;
+  return kNoRank;
+}
+
 Expected Oracle::error(const RequestSpec& spec, std::uint32_t occurrence, ErrorCode code,
                        Rank rank) {
   Expected expected;
   expected.verdict = Response::Verdict::kError;
   expected.index = next_index_++;
   expected.spec = spec;
-  if (groups_.contains(spec.group)) expected.members = members(spec);
+  if (has_group(spec)) expected.members = members(spec);
   expected.occurrence = occurrence;
   expected.code = code;
   expected.rank = rank;
@@ -316,6 +334,12 @@ std::string Oracle::difference(const Expected& expected, const Response& respons
   const std::string kind(op_kind_name(expected.spec.kind));
   if (!response.error->text.starts_with(kind)) return "kind in the error text";
   if (response.error->text.find(expected.spec.name) == std::string::npos) return "error text";
+  if (expected.spec.kind == OpKind::kSend) {
+    const GroupId pair = expected.spec.group - pair_number(0, 0);
+    const std::string ends =
+        " from rank " + std::to_string(pair / 4096) + " to rank " + std::to_string(pair % 4096);
+    if (response.error->text.find(ends) == std::string::npos) return "ranks of the message";
+  }
   return "";
 }
 

@@ -72,7 +72,13 @@ class Oracle {
   Expected error(const RequestSpec& spec, std::uint32_t occurrence, ErrorCode code, Rank rank);
   std::vector<Rank> joined_without(const Op& op) const;
   std::optional<std::pair<ErrorCode, Rank>> wrong_rows(const Op& op) const;
-  const std::vector<Rank>& members(const RequestSpec& spec) const { return groups_.at(spec.group); }
+  bool has_group(const RequestSpec& spec) const {
+    return groups_.contains(spec.group) || pairs_.contains(spec.group);
+  }
+  const std::vector<Rank>& members(const RequestSpec& spec) const {
+    return (pairs_.contains(spec.group) ? pairs_ : groups_).at(spec.group);
+  }
+  static Rank without_memory(const Op& op);
   Rank first_departed(const std::vector<Rank>& members) const;
   void renew(const RequestSpec& spec);
 
@@ -84,6 +90,7 @@ class Oracle {
   std::deque<std::pair<CacheId, RequestSpec>> cache_;  // longest not used first
   std::vector<Op> pending_;                            // oldest first
   std::map<GroupId, std::vector<Rank>> groups_;        // that exist
+  std::map<GroupId, std::vector<Rank>> pairs_;         // which always do
   std::set<Rank> joined_;
   std::vector<Rank> departed_;  // the first one first
 };

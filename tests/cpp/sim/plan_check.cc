@@ -11,12 +11,13 @@ namespace ciranda::sim {
 namespace {
 
 bool may_fuse(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
+  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kSend;
 }
 
 // What backends are told.
 OpKind seen_as(OpKind kind) {
   if (kind == OpKind::kGather || kind == OpKind::kScatter) return OpKind::kAlltoall;
+  if (kind == OpKind::kSend) return OpKind::kBroadcast;
   return kind == OpKind::kReduce ? OpKind::kReducescatter : kind;
 }
 

@@ -62,6 +62,13 @@ RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
   return spec;
 }
 
+RequestSpec make_message(const std::string& name, Pair pair, SimRandom& random) {
+  RequestSpec spec{.name = name, .kind = OpKind::kSend, .group = pair_id(pair), .root = pair.from};
+  if (random.one_in(6)) spec.backend = BackendId::kNccl;
+  spec.tensors.push_back({.shape = {static_cast<std::int64_t>(random.below(12))}});
+  return spec;
+}
+
 namespace {
 
 // Steps that repeat the same names, in the World and in groups that come and go.
@@ -78,9 +85,12 @@ class Writer {
   Program write() {
     const bool with_groups = random_.one_in(3);
     const bool with_joins = random_.one_in(4);
+    for (auto count = random_.one_in(3) ? 1 + random_.below(2) : 0; count > 0; --count)
+      pairs_.push_back(random_pair());
     for (std::size_t step = 0, steps = 1 + random_.below(5); step < steps; ++step) {
       if (with_groups && random_.one_in(2)) change_groups();
       write_step();
+      if (!pairs_.empty()) add_messages(program_.steps.back());
       if (with_joins && random_.one_in(2)) join();
     }
     return std::move(program_);
@@ -92,12 +102,22 @@ class Writer {
     bool exists = true;
   };
 
+  Pair random_pair() {
+    const auto size = static_cast<std::uint64_t>(size_);
+    const std::uint64_t from = random_.below(size);
+    const std::uint64_t to = (from + 1 + random_.below(size - 1)) % size;
+    return {.from = static_cast<Rank>(from), .to = static_cast<Rank>(to)};
+  }
+
   void write_alone(const ProgramOp& op) { program_.steps.push_back({op}); }
 
   void change_groups() {
     const int set = static_cast<int>(random_.below(sets_.size() + 1));
     const auto index = static_cast<std::size_t>(set);
-    if (index == sets_.size()) {
+    if (!pairs_.empty() && random_.one_in(4)) {  // which fails
+      write_alone({.spec = {.kind = OpKind::kRemoveGroup, .removes = pair_id(pairs_.front())},
+                   .occurrence = unnamed_[{ProgramOp::kNoSet, OpKind::kRemoveGroup}]++});
+    } else if (index == sets_.size()) {
       sets_.push_back({make_members(size_, random_)});
       write_alone({.spec = {.kind = OpKind::kAddGroup, .members = sets_.back().members},
                    .occurrence = unnamed_[{ProgramOp::kNoSet, OpKind::kAddGroup}]++,
@@ -125,6 +145,20 @@ class Writer {
       const auto set = random_.below(sets_.size());
       if (sets_[set].exists)
         step.push_back(op_at(place, static_cast<int>(set), sets_[set].members));
+    }
+  }
+
+  // Up to three at once in each pair, either way, under names of collectives or without one.
+  void add_messages(std::vector<ProgramOp>& step) {
+    for (std::uint64_t tag = 0, count = random_.below(4); tag < count; ++tag) {
+      Pair pair = pairs_[random_.below(pairs_.size())];
+      if (random_.one_in(3)) std::swap(pair.from, pair.to);
+      const std::string name = random_.one_in(3) ? "" : "grad." + std::to_string(tag);
+      auto [spec, is_new] = messages_.try_emplace({pair_id(pair), name});
+      if (is_new || random_.one_in(8)) spec->second = make_message(name, pair, random_);
+      ProgramOp op{.spec = spec->second};
+      if (name.empty()) op.occurrence = unnamed_[{op.spec.group, OpKind::kSend}]++;
+      step.push_back(std::move(op));
     }
   }
 
@@ -160,7 +194,10 @@ class Writer {
   Program program_;
   std::vector<Set> sets_;
   std::map<std::pair<int, std::size_t>, RequestSpec> current_;  // by group and place in the step
-  std::map<std::pair<int, OpKind>, std::uint32_t> unnamed_;
+  std::vector<Pair> pairs_;                                     // that send messages
+  std::map<std::pair<GroupId, std::string>, RequestSpec> messages_;
+  // By place in sets_, kNoSet or the number of a pair.
+  std::map<std::pair<std::int64_t, OpKind>, std::uint32_t> unnamed_;
 };
 
 }  // namespace

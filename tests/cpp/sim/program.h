@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/wire/messages.h"
+#include "core/wire/pair.h"
 #include "sim/network.h"
 
 namespace ciranda::sim {
@@ -47,6 +48,9 @@ Program make_program(int size, const Trouble& trouble, SimRandom& random);
 // A random operation of that name and group; nearly always one that could run.
 RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
                       const Trouble& trouble, SimRandom& random);
+
+// A random message between the two.
+RequestSpec make_message(const std::string& name, Pair pair, SimRandom& random);
 
 // A random group of some ranks.
 std::vector<Rank> make_members(int size, SimRandom& random);

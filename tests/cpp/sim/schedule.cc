@@ -10,6 +10,7 @@
 #include "core/negotiate/negotiator.h"
 #include "core/plan/fusion.h"
 #include "core/wire/messages.h"
+#include "core/wire/pair.h"
 #include "sim/network.h"
 #include "sim/oracle.h"
 #include "sim/plan_check.h"
@@ -110,7 +111,9 @@ class Client {
 
  private:
   void plan_order();
+  RequestSpec mistake(RequestSpec spec) const;
   void run_out_of_data(std::size_t since);
+  bool is_member(GroupId group) const;
   bool submit_next();
   bool submit_as_a_stranger();
   // Nothing that was sent may have to be sent again.
@@ -148,26 +151,51 @@ void Client::plan_order() {
       for (std::size_t i = step.size(); i > 1; --i) std::swap(step[i - 1], step[random.below(i)]);
     if (step.front().spec.kind == OpKind::kJoin && random.one_in(2)) run_out_of_data(since);
     for (ProgramOp& op : step) {
+      if (op.spec.kind == OpKind::kSend && !is_member(op.spec.group)) continue;
       const bool changes = is_membership(op.spec.kind);
       if (!changes && world_.trouble_.skips && random.one_in(12)) continue;
-      if (world_.trouble_.mismatches && random.one_in(8)) {
-        const std::string name = op.spec.name;
-        if (op.spec.kind == OpKind::kAddGroup) op.spec.members = make_members(world_.size_, random);
-        if (op.spec.root != kNoRank && random.one_in(2)) {
-          op.spec.root ^= 1;  // another one
-        } else if (!changes) {
-          op.spec = make_spec(name, {0, 1}, world_.trouble_, random);
-        }
-      }
+      if (world_.trouble_.mismatches && random.one_in(8)) op.spec = mistake(op.spec);
       mine_.push_back(op);
       if (changes) since = mine_.size();
     }
   }
 }
 
+// What this rank takes the operation for.
+RequestSpec Client::mistake(RequestSpec spec) const {
+  SimRandom& random = world_.random_;
+  if (spec.kind == OpKind::kSend) {
+    Pair pair = pair_of(spec.group);
+    if (!random.one_in(3)) return make_message(spec.name, pair, random);
+    std::swap(pair.from, pair.to);
+    spec.group = pair_id(pair);
+    spec.root = pair.from;
+    return spec;
+  }
+  if (spec.kind == OpKind::kAddGroup) spec.members = make_members(world_.size_, random);
+  if (is_membership(spec.kind)) return spec;
+  if (spec.root == kNoRank || random.one_in(2))
+    return make_spec(spec.name, {0, 1}, world_.trouble_, random);
+  spec.root ^= 1;  // another one
+  return spec;
+}
+
 // This rank joins earlier than others.
 void Client::run_out_of_data(std::size_t since) {
   mine_.resize(since + world_.random_.below(mine_.size() - since + 1));
+}
+
+// As far as this rank knows.
+bool Client::is_member(GroupId group) const {
+  if (group == kWorldGroup) return true;
+  if (is_pair(group)) {
+    const Pair pair = pair_of(group);
+    return is_in_world(pair, world_.size_) && (pair.from == rank_ || pair.to == rank_);
+  }
+  return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
+    const auto& members = world_.sets_.at(set.first);
+    return set.second == group && std::count(members.begin(), members.end(), rank_) > 0;
+  });
 }
 
 bool Client::in_flight(const RequestSpec& spec, std::uint32_t occurrence) const {
@@ -218,14 +246,16 @@ bool Client::submit_next() {
 // What the engine refuses: the rank is no member of the group, the group is none, or it has joined.
 bool Client::submit_as_a_stranger() {
   const std::string name = "stranger." + std::to_string(next_token_);
-  ProgramOp op{.spec = make_spec(name, {rank_}, world_.trouble_, world_.random_)};
-  op.spec.group = static_cast<GroupId>(world_.random_.below(4));
-  if (op.spec.group == kWorldGroup && !joining_) return false;
-  for (const auto& [set, id] : sets_) {
-    const auto& members = world_.sets_.at(set);
-    const bool is_member = std::count(members.begin(), members.end(), rank_) > 0;
-    if (op.spec.group == id && is_member && !joining_) return false;
+  SimRandom& random = world_.random_;
+  ProgramOp op{.spec = make_spec(name, {rank_}, world_.trouble_, random)};
+  op.spec.group = static_cast<GroupId>(random.below(4));
+  if (random.one_in(3)) {  // also to itself, or to a rank that there is not
+    const auto end = static_cast<std::uint64_t>(world_.size_) + 1;
+    const auto from = static_cast<Rank>(random.below(end));
+    op.spec =
+        make_message(name, {.from = from, .to = static_cast<Rank>(random.below(end))}, random);
   }
+  if (is_member(op.spec.group) && !joining_) return false;
   --strangers_left_;
   ++world_.coverage_.strangers;
   enqueue(op);
@@ -245,9 +275,11 @@ void Client::enqueue(const ProgramOp& op) {
   Submission submission{.spec = op.spec, .occurrence = op.occurrence, .set = op.set};
   Contribution& own = submission.contribution;
   own.token = next_token_++ * 0x10001u + static_cast<std::uint32_t>(rank_);
-  if (op.spec.in_arena)
+  const bool provides = op.spec.kind == OpKind::kAddGroup || op.spec.kind == OpKind::kSend;
+  if (op.spec.in_arena || provides)
     own.arena = {.segment = static_cast<std::uint32_t>(random.below(3)),
                  .offset = random.below(1u << 30)};
+  if (provides && world_.trouble_.mismatches && random.one_in(8)) own.arena = kNoRegion;
   for (std::size_t i = 0, count = count_rows(op); i < count; ++i)
     own.rows.push_back(static_cast<std::int64_t>(random.below(1000)));
   if (world_.trouble_.mismatches && !own.rows.empty() && random.one_in(16))
@@ -473,8 +505,10 @@ void Client::handle_response(const Response& response) {
       require(response.group->contains(rank), "I18: a rank outside of the group takes part");
     if (rank_ == 0) {
       ++coverage.runs;
-      coverage.rooted += facts_of(response.spec->kind).runs_as ? 1 : 0;
-      coverage.in_groups += response.group->id == kWorldGroup ? 0 : 1;
+      const bool in_pair = is_pair(response.group->id);
+      coverage.rooted += facts_of(response.spec->kind).runs_as && !in_pair ? 1 : 0;
+      coverage.messages += in_pair ? 1 : 0;
+      coverage.in_groups += response.group->id == kWorldGroup || in_pair ? 0 : 1;
       coverage.without_joined += response.joined.empty() ? 0 : 1;
       coverage.added += response.spec->kind == OpKind::kAddGroup ? 1 : 0;
       coverage.removed += response.spec->kind == OpKind::kRemoveGroup ? 1 : 0;
@@ -485,6 +519,7 @@ void Client::handle_response(const Response& response) {
     coverage.mismatches += code == ErrorCode::kMismatch ? 1 : 0;
     coverage.without_splits +=
         response.error->text.find("splits of its root") != std::string::npos ? 1 : 0;
+    coverage.without_memory += code == ErrorCode::kSystem ? 1 : 0;
     coverage.too_many_rows += code == ErrorCode::kLimit ? 1 : 0;
     coverage.left += code == ErrorCode::kRankLeft ? 1 : 0;
     coverage.refused_joined += code == ErrorCode::kUnsupported ? 1 : 0;
@@ -558,6 +593,21 @@ Schedule::Schedule(std::uint64_t seed, Coverage& coverage)
     clients_.push_back(std::make_unique<Client>(*this, rank));
 }
 
+// Whether two ranks wait for each other with a message of one name, because both send or receive.
+bool some_crossed(const std::vector<Oracle::Waiting>& waiting) {
+  const auto turned = [](const RequestSpec& spec) {
+    const Pair pair = pair_of(spec.group);
+    return pair_id({.from = pair.to, .to = pair.from});
+  };
+  return std::ranges::any_of(waiting, [&](const Oracle::Waiting& one) {
+    if (one.spec.kind != OpKind::kSend) return false;
+    return std::ranges::any_of(waiting, [&](const Oracle::Waiting& other) {
+      return other.spec.group == turned(one.spec) && other.spec.name == one.spec.name &&
+             other.occurrence == one.occurrence && other.missing != one.missing;
+    });
+  });
+}
+
 void Schedule::run() {
   ++coverage_.schedules;
   std::vector<SimDelivery> deliveries;
@@ -584,6 +634,7 @@ void Schedule::run() {
       while (client->send_frame()) moved = true;
     }
     if (!moved) {
+      coverage_.crossed += some_crossed(oracle_.waiting()) ? 1 : 0;
       std::vector<Client*> stuck;
       for (const auto& client : clients_)
         if (client->can_act()) stuck.push_back(client.get());
