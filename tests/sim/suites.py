@@ -327,6 +327,97 @@ _OF_GROUPS_AND_JOIN = (
 )
 
 
+_OF_ROOTS_AND_MESSAGES = (
+    Mutant(
+        "asks_a_gather_for_no_rows",
+        "negotiate/fault.cc",
+        ": moves_as == OpKind::kAlltoall",
+        ": spec.kind == OpKind::kAlltoall",
+    ),
+    Mutant(
+        "scatters_rows_beyond_the_limit",
+        "negotiate/fault.cc",
+        "if (takes_rows(spec.kind) && !rows_fit(spec, rows))",
+        "if (spec.kind == OpKind::kAllgather && !rows_fit(spec, rows))",
+    ),
+    Mutant(
+        "blames_any_rank_for_the_splits_of_a_scatter",
+        "negotiate/fault.cc",
+        "spec.kind == OpKind::kScatter && rank == spec.root)",
+        "spec.kind == OpKind::kScatter)",
+    ),
+    Mutant(
+        "reduces_to_a_root_that_is_no_member",
+        "negotiate/fault.cc",
+        "if (!facts_of(op.spec->kind).has_root || ",
+        "if (op.spec->kind != OpKind::kBroadcast || ",
+    ),
+    Mutant(
+        "tells_backends_of_a_gather",
+        "plan/fusion.cc",
+        "FusedOp& op = ops_.emplace_back();\n    op.kind = runs_as(spec.kind);",
+        "FusedOp& op = ops_.emplace_back();\n    op.kind = spec.kind;",
+    ),
+    Mutant(
+        "fuses_no_messages",
+        "plan/fusion.cc",
+        "if (op.kind != runs_as(spec.kind) ||",
+        "if (op.kind != spec.kind ||",
+    ),
+    Mutant(
+        "sends_without_memory",
+        "negotiate/fault.cc",
+        "if (is_pair(op.spec->group)) return region_fault(op);",
+        "",
+    ),
+    Mutant(
+        "names_who_receives_before_who_sends",
+        "negotiate/wording.cc",
+        "const auto [from, to] = pair_of(spec.group);",
+        "const auto [to, from] = pair_of(spec.group);",
+    ),
+    Mutant(
+        "has_pairs_of_ranks_that_there_are_not",
+        "negotiate/group_table.cc",
+        "if (!is_in_world(pair, world()->size())) return nullptr;",
+        "",
+    ),
+    Mutant(
+        "has_only_pairs_whose_lower_rank_sends",
+        "negotiate/group_table.cc",
+        "{std::min(pair.from, pair.to), std::max(pair.from, pair.to)}",
+        "{pair.from, pair.to}",
+    ),
+    Mutant(
+        "takes_a_pair_for_a_process_set",
+        "negotiate/group_table.cc",
+        "return at != groups_.end() ? *at : nullptr;\n}\n\nbool",
+        "if (at != groups_.end()) return *at;\n"
+        "  for (const auto& [id, pair] : pairs_)\n"
+        "    if (pair->ranks == ranks) return pair;\n"
+        "  return nullptr;\n}\n\nbool",
+    ),
+    Mutant(
+        "lets_a_pair_be_removed",
+        "negotiate/fault.cc",
+        "if (groups.find(id) == nullptr)",
+        "if (!is_pair(id) && groups.find(id) == nullptr)",
+    ),
+    Mutant(
+        "loses_what_a_ready_rank_provides",
+        "wire/messages.cc",
+        'part.arena.offset = in.varint("ready.offset", UINT64_MAX);',
+        'in.varint("ready.offset", UINT64_MAX);',
+    ),
+    Mutant(
+        "fuses_different_roots",
+        "plan/fusion.cc",
+        " ||\n        op.root != spec.root)",
+        ")",
+    ),
+)
+
+
 _OF_PROOF = (
     Mutant(
         "believes_any_client",
@@ -553,7 +644,7 @@ SUITES = (
     Suite(
         "negotiation",
         ("sim/n*.cc", "sim/[!n]*.cc"),  # negotiation_test, which finds most of them, runs first
-        _OF_NEGOTIATION + _OF_GROUPS_AND_JOIN,
+        _OF_NEGOTIATION + _OF_GROUPS_AND_JOIN + _OF_ROOTS_AND_MESSAGES,
         filter="*InEverySchedule",
     ),
     Suite(
