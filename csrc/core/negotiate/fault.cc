@@ -17,6 +17,7 @@ Error about(const PendingOp& op, ErrorCode code, const std::string& text, Rank r
 }
 
 bool goes_on_without(const RequestSpec& spec) {
+  if (is_pair(spec.group)) return false;  // what is left of it is one rank
   switch (facts_of(spec.kind).when_joined) {
     case WhenJoined::kRefused:
       return false;

@@ -136,6 +136,15 @@ TEST(Fault, NamesWhatKeepsAGroupFromGoing) {
   EXPECT_EQ(room.submit(1, spec).at(0).verdict, Verdict::kRun);
 }
 
+TEST(Fault, LetsNothingOfAPairGoOnWithoutOneOfThem) {
+  Room room(2);
+  room.join(0);
+  const GroupId pair = pair_id({.from = 0, .to = 1});
+  const auto responses = room.submit(1, {.kind = OpKind::kBarrier, .group = pair});
+  EXPECT_EQ(responses.at(0).error->code, ErrorCode::kUnsupported);
+  EXPECT_EQ(responses[0].error->rank, 0);
+}
+
 TEST(Fault, FailsForAllWhatNeedsARankThatHasJoined) {
   Room room(3);
   room.join(0);
