@@ -11,21 +11,22 @@ Bucket::Bucket(const std::shared_ptr<const Communicator>& among, const ReducerOp
     : rule_(contents.rule) {
   const c10::ScalarType dtype = contents.members.front().parameter.scalar_type();
   const std::size_t slots = contents.members.size();
+  ArenaGradients* in_arena = nullptr;
   if (contents.stream) {
     memory_ = std::make_unique<DeviceGradients>(among->engine, std::move(contents.stream),
                                                 std::move(contents.reduction), dtype, slots);
   } else {
     auto arena = std::make_unique<ArenaGradients>(among->engine, std::move(contents.reduction),
                                                   dtype, slots);
-    arena_ = arena.get();
+    in_arena = arena.get();
     memory_ = std::move(arena);
   }
   gradients_ = std::make_unique<GradientBuffer>(std::move(contents.members),
                                                 options.sparse_as_dense, *memory_);
   if (contents.shared_step) {
-    CIRANDA_ASSERT(arena_ != nullptr);
-    step_ =
-        std::make_unique<BucketStep>(among, *arena_, gradients_->slots(), options.share_parameters);
+    CIRANDA_ASSERT(in_arena != nullptr);
+    step_ = std::make_unique<BucketStep>(among, *in_arena, gradients_->slots(),
+                                         options.share_parameters);
   }
 }
 

@@ -52,7 +52,6 @@ class Bucket {
   void end_shared_step() { step_.reset(); }
   // What is missing, for the step: backward gets no place from here on. What is reduced stays so.
   void take_for_step();
-  const std::byte* memory() const { return arena_->data(); }  // with step(): of all gradients
 
   // After publish(): whether any rank had a dense, a sparse gradient for the slot; the same answer
   // on every rank.
@@ -67,7 +66,6 @@ class Bucket {
 
   const std::size_t rule_;
   std::unique_ptr<BucketMemory> memory_;
-  ArenaGradients* arena_ = nullptr;  // the memory, on the CPU
   std::unique_ptr<GradientBuffer> gradients_;
   std::unique_ptr<BucketStep> step_;
 };

@@ -20,6 +20,7 @@ class BucketStep {
              const std::vector<GradientSlot>& slots, bool share_parameters);
 
   HostStep& host() { return host_; }
+  const std::byte* gradients() const { return memory_.data(); }  // of all slots
 
   // The step, or the squares of the gradients only; the handle of one is let go of before the other
   // is submitted. host() is prepared for the rule. Do not block.

@@ -186,10 +186,11 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
     if (attempt.object) {
       bucket->step()->submit_objection(squares);
     } else {
-      (bucket->step()->*submit)({.rule = rule,
-                                 .words = attempt.add_up ? words_adding_up : words,
-                                 .gradient_scale = attempt.scale,
-                                 .reduced = attempt.add_up ? nullptr : bucket->memory()});
+      (bucket->step()->*submit)(
+          {.rule = rule,
+           .words = attempt.add_up ? words_adding_up : words,
+           .gradient_scale = attempt.scale,
+           .reduced = attempt.add_up ? nullptr : bucket->step()->gradients()});
     }
     bucket->append_handles(handles);
   }
