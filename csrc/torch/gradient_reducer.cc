@@ -155,14 +155,14 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
   contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
   const auto& [first, parameter, accumulator] = members.front();
   if (!parameter.device().is_cpu()) {
+    const std::string what = "DistributedOptimizer: parameter '" + first + "'";
     if (shared_step_) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
-                       .text = "DistributedOptimizer: parameter '" + first +
-                               "' was moved to a GPU after the optimizer had been made; move the "
-                               "model before that"});
+                       .text = what + " is on " + parameter.device().str() +
+                               ", and ranks share the step of the CPU's only; make the optimizer "
+                               "once every parameter is where it shall be"});
     }
-    contents.stream =
-        default_stream(parameter.device(), "DistributedOptimizer: parameter '" + first + "'");
+    contents.stream = default_stream(parameter.device(), what);
   }
   contents.members = std::move(members);
   buckets_.push_back(std::make_unique<Bucket>(among_, options_, std::move(contents)));
