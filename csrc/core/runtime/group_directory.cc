@@ -12,18 +12,18 @@ Status GroupDirectory::check_member(Rank self, const RequestSpec& spec) const {
   const auto refused = [&](std::string why) {
     return about({.code = ErrorCode::kInvalidArgument, .text = std::move(why)}, spec);
   };
-  const std::string own = "rank " + std::to_string(self);
+  const auto own = [self] { return "rank " + std::to_string(self); };
   if (is_pair(spec.group)) {
     const Pair pair = pair_of(spec.group);
     const bool takes_part = pair.from == self || pair.to == self;
     if (takes_part && is_in_world(pair, world_->size())) return {};
-    return refused(own + " cannot send a message from rank " + std::to_string(pair.from) +
+    return refused(own() + " cannot send a message from rank " + std::to_string(pair.from) +
                    " to rank " + std::to_string(pair.to) + ", nor receive it");
   }
   const std::shared_ptr<const Group> group = find(spec.group);
   if (group && group->contains(self)) return {};
   const std::string set = "process set " + std::to_string(spec.group);
-  return refused(group ? own + " is no member of " + set + "; only its members call it"
+  return refused(group ? own() + " is no member of " + set + "; only its members call it"
                        : "there is no " + set + " (any more)");
 }
 
