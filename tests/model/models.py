@@ -85,7 +85,7 @@ MISTAKES = (
     Mistake("seat", 20, "full", "the last look overlooks a frame that was not sent"),
     Mistake("seat", 25, "poll_calls", "poll() calls on nobody"),
     Mistake("seat", 26, "polls", "poll() does not look at the queue after it had the seat"),
-    Mistake("seat", 27, "visitor", "a visitor does not look at the queue after it had the seat"),
+    Mistake("seat", 27, "visitor", "a visitor keeps the turn that was the background thread's"),
     Mistake("seat", 30, "leaves", "the eventfd is read after the work instead of before"),
     Mistake("seat", 31, "computes", "the background thread does not look at the queue at the end"),
     Mistake("seat", 40, "failure", "the alarm is rung before the failure is recorded"),

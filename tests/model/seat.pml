@@ -707,14 +707,14 @@ inline poll(r, ops) {
   od
 }
 
-/* Engine::pending(), map_arena(): takes the seat, looks something up. */
+/* Engine::pending(), map_arena(): takes the seat, looks something up. The background thread may have
+ * given its turn up for it. */
 inline visit(r) {
-  lock(r);
-#if MISTAKE == 27
-  seat[r] = 0
-#else
-  LEAVE_SEAT(r)
+  take_seat(r);
+#if MISTAKE != 27
+  bell[r] = 1;
 #endif
+  LEAVE_SEAT(r)
 }
 
 /* Engine::abort() */

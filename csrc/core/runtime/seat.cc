@@ -158,7 +158,8 @@ bool Seat::peer_sleeps() const {
 
 // Whether there is something that the background thread has to do, as this thread does not.
 bool Seat::leaves_work(As as) {
-  if (as == As::kVisitor || as == As::kBackground) return false;
+  if (as == As::kBackground) return false;
+  if (as == As::kVisitor) return true;  // it may have taken the background thread's turn
   // A peer announces its sleep before it looks at `drivers`: one that counted on this thread is
   // seen here, and so is, after it, what it told before.
   if (as == As::kDriver && (cycle_.unread() || !cycle_.idle())) {
