@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kStreamsMax = 8;  // each costs descriptors and memory at every peer
 static_assert(kStreamsMax <= kPairStreamsMax);
+// Where ranks outnumber cores: about what two switches between threads take. A peer that runs has
+// answered by then; one that does not gets the core.
+constexpr std::int64_t kSpinOnSharedCoresUs = 3;
 
 // A folder name that all ranks of a job derive alike and no other job of this user does.
 std::string default_job_folder(const Environment& env, const Starter& starter,
@@ -95,7 +98,8 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   }
   engine.overlap = mode == "on" || (mode == "auto" && free_cores);
 
-  std::int64_t spin_us = oversubscribed ? 0 : static_cast<std::int64_t>(engine.spin_ns / 1000);
+  std::int64_t spin_us =
+      oversubscribed ? kSpinOnSharedCoresUs : static_cast<std::int64_t>(engine.spin_ns / 1000);
   CIRANDA_TRY(env.integer("CIRANDA_SPIN_MICROSECONDS", 0, 1'000'000, spin_us));
   engine.spin_ns = static_cast<std::uint64_t>(spin_us) * 1000;
 

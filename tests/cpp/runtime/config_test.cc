@@ -220,12 +220,12 @@ TEST(Config, SeveralHostsNeedARendezvousAndAKey) {
   EXPECT_FALSE(read(started).ok());
 }
 
-TEST(Config, OverlapNeedsFreeCoresAndSpinningNeedsEnough) {
+TEST(Config, OverlapNeedsFreeCoresAndLongSpinningNeedsEnough) {
   const std::map<std::string, std::string> two = {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}};
   EXPECT_FALSE(read(two, 2).value().engine.overlap);
   EXPECT_TRUE(read(two, 3).value().engine.overlap);
-  EXPECT_GT(read(two, 2).value().engine.spin_ns, 0u);
-  EXPECT_EQ(read(two, 1).value().engine.spin_ns, 0u);
+  EXPECT_EQ(read(two, 2).value().engine.spin_ns, 100'000u);
+  EXPECT_EQ(read(two, 1).value().engine.spin_ns, 3'000u);
 }
 
 TEST(Config, JobsOfOneUserMeetInDifferentFolders) {
