@@ -26,6 +26,13 @@
 #define CELLS 15 /* of the log's ring; 15: never full */
 #endif
 #define LISTENERS (OVERLAP || CELLS < 15)
+#ifndef SLOW_WRITERS
+#define SLOW_WRITERS 0 /* a frame's place is taken in one step, and the frame written in another */
+#endif
+#ifndef OUTSIDE
+#define OUTSIDE(r) 0 /* operations of process sets that this rank is no member of */
+#endif
+#define INSIDE(r) (7 & ~(OUTSIDE(r)))
 
 /* A set of operations is a mask of bits 1, 2, 4; a set of ranks or threads as well. A frame holds its
  * writer in the upper half, the requests for operations in the lower; bit 8 is the goodbye (kLeave). */
@@ -37,6 +44,10 @@
 /* --- shared memory ------------------------------------------------------------------------------ */
 byte log[FRAMES];     /* from what the slowest rank has not read: where it lies decides nothing */
 byte tail;            /* cells handed out to writers */
+#if SLOW_WRITERS
+byte place[RANKS];    /* one more than where the frame lies that this rank writes; 0: none */
+byte writes[RANKS];   /* what will be in it */
+#endif
 byte cursor[RANKS];   /* what a rank has read (ShmLog::readers_) */
 byte announced[RANKS];/* Doorbell::sleepers of `waiters`, as a set of threads */
 byte rung[RANKS];     /* those of them for whom `rings` is not their ticket any more */
@@ -72,15 +83,23 @@ bit ended[RANKS];     /* the background thread has returned */
 #define MIN(a, b) ((a) < (b) -> (a) : (b))
 #if RANKS == 2
 #define SLOWEST MIN(cursor[0], cursor[1])
-#define EVERYONE_ASKED(r) (asked[(r) * 2] & asked[(r) * 2 + 1])
-#define EVERY_PART(r) (part[0] & part[1] & ARRIVED(r))
+#define EVERYONE_ASKED(r) ((asked[(r) * 2] | OUTSIDE(0)) & (asked[(r) * 2 + 1] | OUTSIDE(1)) & \
+    INSIDE(r))
+#define EVERY_PART(r) ((part[0] | OUTSIDE(0)) & (part[1] | OUTSIDE(1)) & ARRIVED(r))
 #else
 #define SLOWEST MIN(MIN(cursor[0], cursor[1]), cursor[2])
-#define EVERYONE_ASKED(r) (asked[(r) * 3] & asked[(r) * 3 + 1] & asked[(r) * 3 + 2])
-#define EVERY_PART(r) (part[0] & part[1] & part[2] & ARRIVED(r))
+#define EVERYONE_ASKED(r) ((asked[(r) * 3] | OUTSIDE(0)) & (asked[(r) * 3 + 1] | OUTSIDE(1)) & \
+    (asked[(r) * 3 + 2] | OUTSIDE(2)) & INSIDE(r))
+#define EVERY_PART(r) ((part[0] | OUTSIDE(0)) & (part[1] | OUTSIDE(1)) & (part[2] | OUTSIDE(2)) & \
+    ARRIVED(r))
 #endif
 #define ROOM (tail < CELLS + SLOWEST)
-#define READABLE(r) (cursor[r] < tail) /* ShmLog::readable() */
+#define UNREAD(r) (cursor[r] < tail) /* ShmLog::unread() */
+#if SLOW_WRITERS
+#define READABLE(r) (UNREAD(r) && log[cursor[r]] != 0) /* ShmLog::readable() */
+#else
+#define READABLE(r) UNREAD(r)
+#endif
 #define UNFINISHED(r) (started[r] & ~done[r])
 /* A cycle would move something. Where the engine looks again and again without sleeping, the model
  * waits for this: a cycle that moves nothing changes nothing. */
@@ -92,7 +111,7 @@ bit ended[RANKS];     /* the background thread has returned */
 #define ENDS(r) (EVERY_PART(r) >> 4)
 #define MAY_DO(r) (started[r] | ((started[r] & EVERY_PART(r)) << 4))
 #else
-#define BLOCKED_ON(r, q) (UNFINISHED(r) & ~part[q])
+#define BLOCKED_ON(r, q) (UNFINISHED(r) & ~(part[q] | OUTSIDE(q)))
 #define ENDS(r) EVERY_PART(r)
 #define MAY_DO(r) (started[r])
 #endif
@@ -103,10 +122,17 @@ bit ended[RANKS];     /* the background thread has returned */
  * announces itself in between is woken for nothing, and that only helps. */
 inline wake(rank) { rung[rank] = rung[rank] | announced[rank] }
 
-/* PeerBells::ring_all(). One step for all peers: a load that comes later finds more sleepers, or
+/* Cycle::ring(): whom the news concern, and who listens. One step for all peers: a load that comes later finds more sleepers, or
  * fewer that have woken by themselves, and these look again. `early` is what a load before the
  * publication found. */
-inline ring_all(r) {
+#define EVERYTHING 7
+#if MISTAKE == 88 /* the ranks of the operations alone */
+#define HEARS(q) (listens[q] && (news & INSIDE(q)))
+#else
+#define HEARS(q) listens[q]
+#endif
+inline ring_all(r) { news = EVERYTHING; ring(r) }
+inline ring(r) {
   d_step {
 #if MISTAKE == 1
     q = 0;
@@ -120,10 +146,13 @@ inline ring_all(r) {
     :: q < RANKS ->
       if
       :: q != r ->
-        wake(q);
+        if
+        :: news & INSIDE(q) -> wake(q)
+        :: else
+        fi;
 #if LISTENERS
         if
-        :: listens[q] -> listens[q] = 0; bell[q] = 1
+        :: HEARS(q) -> listens[q] = 0; bell[q] = 1
         :: else
         fi
 #endif
@@ -133,11 +162,11 @@ inline ring_all(r) {
     :: else -> break
     od;
 #endif
-    q = 0
+    q = 0; news = 0
   }
 }
 
-/* Without the fence in ring_all() its loads may come before the publication. */
+/* Without the fence in ring() its loads may come before the publication. */
 #if MISTAKE == 1
 inline load_sleepers_early(r) {
   d_step {
@@ -195,8 +224,15 @@ inline publish(r) {
       :: else
       fi
     :: else ->
+#if CELLS < 15
+      late = unsent[r] != 0;
+#endif
       unsent[r] = unsent[r] | queue[r]; table[r] = table[r] | queue[r]; queue[r] = 0;
       append(r)
+#if CELLS < 15
+      ;
+      late = 0
+#endif
     fi
   }
 }
@@ -204,10 +240,37 @@ inline publish(r) {
 /* ShmLog::try_append() */
 inline append(r) {
   if
-  :: unsent[r] && ROOM -> log[tail] = FRAME(r, unsent[r]); tail++; unsent[r] = 0; moved = 1
+  :: unsent[r] && ROOM ->
+#if SLOW_WRITERS
+    place[r] = tail + 1; writes[r] = FRAME(r, unsent[r]);
+#else
+    log[tail] = FRAME(r, unsent[r]);
+#endif
+    tail++; moved = 1;
+#if CELLS < 15 && MISTAKE != 75
+    if /* who sleeps here has looked for whom it is stuck on while that was in no order */
+    :: late -> wake(r)
+    :: else
+    fi;
+#endif
+#if MISTAKE != 22
+    news = news | unsent[r];
+#endif
+    unsent[r] = 0
   :: else
   fi
 }
+#if SLOW_WRITERS
+#define FINISH_FRAME(r) \
+  atomic { \
+    if \
+    :: place[r] -> log[place[r] - 1] = writes[r]; place[r] = 0; writes[r] = 0 \
+    :: else \
+    fi \
+  }
+#else
+#define FINISH_FRAME(r) skip
+#endif
 
 /* Cycle::ask_for_room(). The log is full: the background thread of this rank listens, so that it appends when there is room,
  * whoever drives meanwhile; and the ranks that have to make room are called, this one perhaps among
@@ -228,13 +291,19 @@ inline ask_for_room(r) {
   listens[r] = 1;
 #endif
 #if MISTAKE != 71
-  d_step { append(r) };
+  d_step { late = 1; append(r); late = 0 };
 #endif
 #if MISTAKE != 72
   d_step {
     q = 0;
     do
     :: q < RANKS ->
+#if MISTAKE != 73
+      if
+      :: unsent[r] && q != r && NOT_READ(q) -> wake(q)
+      :: else
+      fi;
+#endif
       if
       :: unsent[r] && NOT_READ(q) && drivers[q] == 0 && NOT_SELF(q) -> bell[q] = 1
       :: else
@@ -295,6 +364,12 @@ inline forget_what_all_have_read() {
     q = 0;
     do
     :: q < RANKS ->
+#if SLOW_WRITERS
+      if
+      :: place[q] -> place[q]--
+      :: else
+      fi;
+#endif
       if
       :: cursor[q] != RETIRED -> cursor[q]--
       :: else
@@ -307,11 +382,15 @@ inline forget_what_all_have_read() {
 }
 
 /* Backends::advance(). One step: after its own part the rank moves, so it comes back to look at the
- * others' parts behind the fence of ring_all(). */
+ * others' parts behind the fence of ring(). */
 inline advance(r) {
   d_step {
     if
-    :: MAY_DO(r) & ~part[r] -> part[r] = part[r] | MAY_DO(r); moved = 1
+    :: MAY_DO(r) & ~part[r] ->
+#if MISTAKE != 23
+      news = news | (MAY_DO(r) & ~part[r]) | ((MAY_DO(r) & ~part[r]) >> 4);
+#endif
+      part[r] = part[r] | MAY_DO(r); moved = 1
     :: else
     fi;
     if
@@ -361,8 +440,10 @@ inline alarm(r) {
  * unlock). */
 #if MISTAKE == 81
 #define TO_RING(r) (!failed[r])
+#define RING(r) ring_all(r)
 #else
 #define TO_RING(r) (moved && !failed[r])
+#define RING(r) ring(r)
 #endif
 #if MISTAKE == 85
 #define TO_FAIL(r) record
@@ -383,8 +464,10 @@ inline run_cycle(r) {
       fi;
 #endif
       publish(r)
-    }
+    };
+    FINISH_FRAME(r)
 #if CELLS < 15
+    ;
     if
     :: REFUSED(r) -> ask_for_room(r)
     :: !REFUSED(r)
@@ -422,7 +505,7 @@ inline run_cycle(r) {
       step == 2 ->
 #if MISTAKE != 2
       if
-      :: TO_RING(r) -> ring_all(r)
+      :: TO_RING(r) -> RING(r)
       :: else
       fi;
 #endif
@@ -468,6 +551,7 @@ inline leave_loop(r) {
   do
   :: atomic { !more -> break }
   :: atomic { more && seat[r] == 0 -> seat[r] = 1; LOAD_SLEEPERS_EARLY(r) publish(r) };
+    FINISH_FRAME(r);
 #if CELLS < 15
     if
     :: REFUSED(r) -> ask_for_room(r)
@@ -477,7 +561,7 @@ inline leave_loop(r) {
 #if MISTAKE != 4
     atomic {
       if
-      :: moved && !failed[r] -> ring_all(r)
+      :: moved && !failed[r] -> ring(r)
       :: else
       fi;
       moved = 0
@@ -531,7 +615,20 @@ inline push(r, ops) {
 #else
 #define RUNG(r) (rung[r] & me)
 #endif
+#if SLOW_WRITERS
+/* With a frame that is still written, who sleeps looks again and again, here once there is something. */
+#if MISTAKE == 24
+#define GLIMPSE(r) skip
+#else
+#define GLIMPSE(r) glimpse = UNREAD(r)
+#endif
+#define WOKEN(r) (RUNG(r) || (glimpse && CAN_MOVE(r)))
+#define WITHDRAW(r) announced[r] = announced[r] & ~me; rung[r] = rung[r] & ~me; looking = 0; glimpse = 0
+#else
+#define GLIMPSE(r) skip
+#define WOKEN(r) RUNG(r)
 #define WITHDRAW(r) announced[r] = announced[r] & ~me; rung[r] = rung[r] & ~me; looking = 0
+#endif
 
 /* Engine::wait(), Seat::sleep(). It spins before it sleeps; that is left out: a spin that finds something is a cycle
  * that comes later. */
@@ -568,9 +665,9 @@ inline wait(r, ops) {
         rung[r] = rung[r] & ~me;
 #endif
 #if MISTAKE == 14 /* the queue is not looked at */
-        atomic { find_blockers(r, blockers); seat[r] = 0 };
+        atomic { find_blockers(r, blockers); GLIMPSE(r); seat[r] = 0 };
 #else
-        atomic { find_blockers(r, blockers); seat[r] = 0; more = queue[r] != 0 };
+        atomic { find_blockers(r, blockers); GLIMPSE(r); seat[r] = 0; more = queue[r] != 0 };
 #endif
         if
         :: atomic { more -> more = 0; moved = 0; blockers = 0; WITHDRAW(r) }
@@ -584,8 +681,8 @@ inline wait(r, ops) {
 #else
           call_on(blockers);
 #endif
-          atomic { RUNG(r) -> WITHDRAW(r) } /* Doorbell::sleep() */
-        :: atomic { !more && !moved && blockers == 0 && RUNG(r) -> WITHDRAW(r) } /* the same */
+          atomic { WOKEN(r) -> WITHDRAW(r) } /* Doorbell::sleep() */
+        :: atomic { !more && !moved && blockers == 0 && WOKEN(r) -> WITHDRAW(r) } /* the same */
         fi;
         take_seat(r)
       fi
@@ -835,9 +932,13 @@ inline find_laggards(r, ranks) {
 /* --- the threads -------------------------------------------------------------------------------- */
 
 #if MISTAKE == 1
-#define LOCALS byte q, step; bit moved, more, lost; byte early[RANKS]
+#define LOCALS byte q, step, news; bit moved, more, lost; byte early[RANKS]
+#elif SLOW_WRITERS
+#define LOCALS byte q, step, news; bit moved, more, lost, glimpse
+#elif CELLS < 15
+#define LOCALS byte q, step, news; bit moved, more, lost, late
 #else
-#define LOCALS byte q, step; bit moved, more, lost
+#define LOCALS byte q, step, news; bit moved, more, lost
 #endif
 
 #define NEXT(kind) atomic { KIND(at) == kind -> ops = ARGUMENT(at); at++ }

@@ -47,6 +47,10 @@ hidden byte program[40]; /* never changes, so it is no part of a state */
 #define failure 26
 #define failure_computes 27
 #define failure_here 28
+#define set 29
+#define set_full 30
+#define set_hides 31
+#define set_overlap 32
 
 /* What is submitted at once is waited for in another order. */
 #if PROGRAM == async
@@ -342,4 +346,55 @@ inline set_program() {
   SLOT(2, DO(ABORT, 0), END, END, END, END)
 }
 inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1); THREAD(1, 1, 2) }
+#endif
+
+/* Operation 1 is that of a process set, of ranks 0 and 1. Rank 2 waits for operation 2, of all. */
+#if PROGRAM == set
+#define RANKS 3
+#define OUTSIDE(r) ((r) == 2 -> 1 : 0)
+inline set_program() {
+  SLOT(0, DO(SUBMIT, 1), DO(WAIT, 1), DO(SUBMIT, 2), END, END);
+  SLOT(1, DO(SUBMIT, 3), END, END, END, END);
+  SLOT(2, DO(SUBMIT, 2), DO(WAIT, 2), END, END, END)
+}
+inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1); THREAD(2, 0, 2) }
+#endif
+
+/* Operation 1 is that of a process set of rank 0 alone. The log has room for one frame, and rank 1
+ * hears nothing of the set's. */
+#if PROGRAM == set_full
+#define CELLS 1
+#define OUTSIDE(r) ((r) == 1 -> 1 : 0)
+inline set_program() {
+  SLOT(0, DO(SUBMIT, 1), DO(WAIT, 1), DO(SUBMIT, 2), END, END);
+  SLOT(1, DO(SUBMIT, 2), DO(WAIT, 2), END, END, END)
+}
+inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1) }
+#endif
+
+/* Sets of ranks 0 and 1, and of 0 and 2: what rank 1 writes may hide what rank 0 has written. */
+#if PROGRAM == set_hides
+#define RANKS 3
+#define SLOW_WRITERS 1
+#define OUTSIDE(r) ((r) == 2 -> 1 : ((r) == 1 -> 2 : 0))
+inline set_program() {
+  SLOT(0, DO(SUBMIT, 2), END, END, END, END);
+  SLOT(1, DO(SUBMIT, 1), END, END, END, END);
+  SLOT(2, DO(SUBMIT, 2), DO(WAIT, 2), END, END, END)
+}
+inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1); THREAD(2, 0, 2) }
+#endif
+
+/* The same with overlap: nobody waits. */
+#if PROGRAM == set_overlap
+#define RANKS 3
+#define OVERLAP 1
+#define SLOW_WRITERS 1
+#define OUTSIDE(r) ((r) == 2 -> 1 : ((r) == 1 -> 2 : 0))
+inline set_program() {
+  SLOT(0, DO(SUBMIT, 2), END, END, END, END);
+  SLOT(1, DO(SUBMIT, 1), END, END, END, END);
+  SLOT(2, DO(SUBMIT, 2), DO(UNTIL, 2), END, END, END)
+}
+inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1); THREAD(2, 0, 2) }
 #endif

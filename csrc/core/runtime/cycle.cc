@@ -6,6 +6,7 @@
 #include "core/base/clock.h"
 #include "core/base/relax_core.h"
 #include "core/base/yield_point.h"
+#include "core/wire/pair.h"
 
 namespace ciranda {
 namespace {
@@ -56,7 +57,7 @@ bool Cycle::run() {
   }
   moved = advance() || moved;
   yield_point();
-  if (moved) rank_.bells.ring_all();
+  if (moved) ring();
   yield_point();
   if (dispatcher_.take_finished()) rank_.flags().waiters.ring();
   return moved;
@@ -84,8 +85,26 @@ bool Cycle::drive(std::span<const Handle> handles) {
 bool Cycle::tell() {
   if (!publish()) return false;
   carry();
-  rank_.bells.ring_all();
+  ring();
   return true;
+}
+
+// Frames concern the ranks of their group, of which the other ranks hear with the next one for
+// them. What the backends change they ring for themselves.
+void Cycle::ring() {
+  const std::optional<GroupId> told = frames_.take_told();
+  if (!rank_.one_host() || told == kWorldGroup) return rank_.bells.ring_all();
+  rank_.bells.ring_members(told ? members_of(*told) : std::span<const Rank>());
+}
+
+std::span<const Rank> Cycle::members_of(GroupId id) {
+  if (is_pair(id)) {
+    const Pair pair = pair_of(id);
+    pair_ = {pair.from, pair.to};
+    return pair_;
+  }
+  if (!last_told_ || last_told_->id != id) last_told_ = rank_.groups.find(id);
+  return last_told_ ? rank_.members_here(*last_told_) : rank_.local_ranks();  // removed meanwhile
 }
 
 bool Cycle::publish() {
@@ -96,21 +115,30 @@ bool Cycle::publish() {
     return true;
   }
   dispatcher_.take_submissions();
-  bool sent = frames_.send();
+  bool sent = send();
   if (frames_.unsent()) sent = ask_for_room() || sent;
   return sent;
 }
 
+bool Cycle::send() {
+  const bool late = frames_.unsent();
+  const bool sent = frames_.send();
+  // Who sleeps on this rank has asked itself on whom it is stuck while that was in no order.
+  if (late && sent) rank_.flags().waiters.ring();
+  return sent;
+}
+
 // The log is full: this rank's background thread listens, so that it tells when there is room,
-// whoever drives meanwhile; and the ranks that have to make room are called. True if there was
+// whoever drives meanwhile; and the ranks that have to make room are woken. True if there was
 // some.
 bool Cycle::ask_for_room() {
   rank_.flags().background_listens.store(1, std::memory_order_seq_cst);
   yield_point();
-  const bool sent = frames_.send();  // what made room before that rang nobody
+  const bool sent = send();  // what made room before that rang nobody
   if (!frames_.unsent()) return sent;
   std::vector<Rank> laggards;
   frames_.lagging(laggards);
+  rank_.bells.ring_those(laggards);  // they may sleep, as the frames did not concern them
   for (const Rank local : laggards) rank_.bells.call_on(local);
   return sent;
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,7 +26,7 @@ class Cycle {
   explicit Cycle(RankContext& rank);
   Status start() { return peers_.start(); }
 
-  // One turn. True when something moved; then the peers' bells were rung.
+  // One turn. True when something moved; then the bells of those whom it concerns were rung.
   bool run();
   // Turns until all handles are done (true), or nothing has moved for the spin time (false).
   bool drive(std::span<const Handle> handles);
@@ -49,7 +51,8 @@ class Cycle {
   }
 
   // What may be left to do, for who gives up the seat.
-  bool unread() const { return frames_.unread(); }
+  bool readable() const { return frames_.readable(); }
+  bool unread() const { return !over() && frames_.unread(); }
   bool stuck() const { return !over() && frames_.stuck(); }
   bool idle() const { return dispatcher_.idle(); }  // no operation runs
   bool unfinished() const { return !dispatcher_.empty(); }
@@ -75,7 +78,10 @@ class Cycle {
  private:
   bool over() const { return failure_.has_value() || retired_; }
   bool publish();
+  bool send();
   bool ask_for_room();
+  void ring();
+  std::span<const Rank> members_of(GroupId id);
   bool read_frames();
   bool carry();
   bool advance();
@@ -90,7 +96,9 @@ class Cycle {
   FrameExchange frames_;
   PeerWatch peers_;
   Dispatcher dispatcher_;
-  std::vector<Response> responses_;  // scratch
+  std::vector<Response> responses_;         // scratch
+  std::array<Rank, 2> pair_{};              // scratch
+  std::shared_ptr<const Group> last_told_;  // in a loop it is the same again
   std::optional<Error> failure_;
   std::vector<PendingOperation> pending_at_failure_;
   bool said_goodbye_ = false;

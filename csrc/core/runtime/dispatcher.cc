@@ -124,7 +124,7 @@ void Dispatcher::request(std::uint32_t token, bool in_full) {
     request.contribution.inline_data.assign(submission.inputs.front(),
                                             tensor_bytes(submission.spec->tensors.front()));
   }
-  frames_.add(std::move(request));
+  frames_.add(std::move(request), submission.spec->group);
 }
 
 // -------------------------------------------------------------------------------------------

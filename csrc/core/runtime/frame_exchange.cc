@@ -6,6 +6,13 @@
 #include "core/base/clock.h"
 
 namespace ciranda {
+namespace {
+
+void add_to(std::optional<GroupId>& all, GroupId group) {
+  all = !all || *all == group ? group : kWorldGroup;
+}
+
+}  // namespace
 
 FrameExchange::FrameExchange(RankContext& rank, const Negotiator& negotiator,
                              std::uint64_t patience_ns)
@@ -19,12 +26,13 @@ FrameExchange::FrameExchange(RankContext& rank, const Negotiator& negotiator,
   }
 }
 
-void FrameExchange::add(Request request) {
+void FrameExchange::add(Request request, GroupId group) {
   const std::size_t bytes = encoded_bytes(request);
   if (!frame_.requests.empty() && (frame_bytes_ + bytes > kFrameBytesMax / 2 ||
                                    frame_.requests.size() >= kRequestsPerFrameMax)) {
     send();
   }
+  add_to(frame_group_, group);
   frame_bytes_ += bytes;
   frame_.requests.push_back(std::move(request));
 }
@@ -33,6 +41,7 @@ bool FrameExchange::send() {
   bool sent = false;
   while (!unsent_.empty() && append(unsent_.front())) {
     unsent_.pop_front();
+    add_to(told_, kWorldGroup);
     sent = true;
   }
   if (frame_.requests.empty()) return sent;
@@ -40,7 +49,11 @@ bool FrameExchange::send() {
   encode(frame_, encoded_);
   frame_.requests.clear();
   frame_bytes_ = 0;
-  if (unsent_.empty() && append(encoded_)) return true;
+  const GroupId group = *std::exchange(frame_group_, std::nullopt);
+  if (unsent_.empty() && append(encoded_)) {
+    add_to(told_, group);
+    return true;
+  }
   unsent_.push_back(encoded_);
   return sent;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/negotiate/negotiator.h"
@@ -25,10 +26,12 @@ class FrameExchange {
   // Both outlive it.
   FrameExchange(RankContext& rank, const Negotiator& negotiator, std::uint64_t patience_ns);
 
-  // Goes out with the next send(); at once where the frame is full.
-  void add(Request request);
+  // Goes out with the next send(); at once where the frame is full. `group`: that of the request.
+  void add(Request request, GroupId group);
   // Appends what the log has room for, in order. True if that was anything.
   bool send();
+  // Of what group the frames are that were appended since the last call; of several: the World.
+  std::optional<GroupId> take_told() { return std::exchange(told_, std::nullopt); }
   // The last frame of this rank, after all others. False: no room yet.
   bool say_goodbye();
 
@@ -36,7 +39,9 @@ class FrameExchange {
   // True if there was any, also one that is still on its way to other hosts.
   using Handle = std::function<bool(Rank from, std::span<const std::byte> frame)>;
   bool read(const Handle& handle);
-  bool unread() const { return log_.readable(); }
+  // As ShmLog's.
+  bool readable() const { return log_.readable(); }
+  bool unread() const { return log_.unread(); }
   // This rank reads no further.
   void retire() { log_.retire(); }
 
@@ -88,6 +93,8 @@ class FrameExchange {
   std::unique_ptr<Carrier> carrier_;  // the first rank of one of several hosts
   std::vector<bool> leaving_;         // by local rank
   Frame frame_;
+  std::optional<GroupId> frame_group_;  // of what is in it; of several: the World
+  std::optional<GroupId> told_;
   std::size_t frame_bytes_ = 0;
   std::deque<std::vector<std::byte>> unsent_;  // frames the full log refused
   std::vector<std::byte> encoded_;             // scratch

@@ -13,6 +13,8 @@ constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kCallPauseNs = kMsInNs;  // between two calls of poll() on a peer
+// While a peer writes a frame. Those behind it may be for this rank, and their writers have rung.
+constexpr std::uint64_t kGlimpseNs = kMsInNs / 10;
 
 // Between a locked instruction and a load, which must not change places. On x86 they never do.
 void locked_fence() {
@@ -88,6 +90,7 @@ void Seat::sleep(std::span<const Handle> handles, std::uint64_t until_ns) {
   const bool news = cycle_.run();  // what came before the announcement rang nobody
   const std::vector<Rank> blockers = cycle_.blocked_on();
   const std::uint64_t look_again_ns = cycle_.look_again_ns();
+  const bool unread = cycle_.unread();
   arm();
   unlock();
   yield_point();
@@ -99,6 +102,7 @@ void Seat::sleep(std::span<const Handle> handles, std::uint64_t until_ns) {
     const std::uint64_t now = monotonic_ns();
     std::uint64_t sleep_ns = std::min(until_ns > now ? until_ns - now : 1, kForEverNs);
     if (look_again_ns > 0) sleep_ns = std::min(sleep_ns, look_again_ns);
+    if (unread) sleep_ns = std::min(sleep_ns, kGlimpseNs);
     yield_point();
     bell.sleep(ticket, sleep_ns);
   }
@@ -162,11 +166,11 @@ bool Seat::leaves_work(As as) {
   if (as == As::kVisitor) return true;  // it may have taken the background thread's turn
   // A peer announces its sleep before it looks at `drivers`: one that counted on this thread is
   // seen here, and so is, after it, what it told before.
-  if (as == As::kDriver && (cycle_.unread() || !cycle_.idle())) {
+  if (as == As::kDriver && (cycle_.readable() || !cycle_.idle())) {
     // Who wakes may have found this thread at work, and have woken nobody else. The first rank of a
     // host carries what others have appended.
     if (cycle_.will_wake() || peer_sleeps()) return true;
-    if (cycle_.unread() && rank_.first_of_several_hosts()) return true;
+    if (cycle_.readable() && rank_.first_of_several_hosts()) return true;
   }
   // It went to sleep for ever before there was something to look at again.
   if (next_turn_ns_ == kNever && cycle_.next_turn_ns() != kNever) return true;

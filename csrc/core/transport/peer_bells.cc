@@ -24,11 +24,26 @@ void PeerBells::ring_those(std::span<const Rank> ranks) const {
   for (const Rank rank : ranks) ring(rank);
 }
 
+void PeerBells::ring_members(std::span<const Rank> members) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as above
+  for (const Rank rank : members) {
+    yield_point();
+    if (rank != self_) control_.flags(rank).waiters.wake_sleepers();
+  }
+  const auto ranks = static_cast<Rank>(doorbells_.size());
+  for (Rank rank = 0; rank < ranks; ++rank) wake_listener(rank);
+}
+
 void PeerBells::ring(Rank rank) const {
   if (rank == self_) return;
   yield_point();
+  control_.flags(rank).waiters.wake_sleepers();
+  wake_listener(rank);
+}
+
+void PeerBells::wake_listener(Rank rank) const {
+  if (rank == self_) return;
   RankFlags& flags = control_.flags(rank);
-  flags.waiters.wake_sleepers();
   if (flags.background_listens.load(std::memory_order_relaxed) != 0 &&
       flags.background_listens.exchange(0) != 0) {
     wake_background(rank);

@@ -19,6 +19,9 @@ class PeerBells {
   void ring_all() const;
   // The same for some local ranks: nobody else waits for what changed.
   void ring_those(std::span<const Rank> ranks) const;
+  // The same for `members`, of whose group the news are, and for every background thread that
+  // listens, perhaps for room.
+  void ring_members(std::span<const Rank> members) const;
   // Wakes `rank`'s background thread unless one of its threads drives anyway: something waits for
   // an action of that rank.
   void call_on(Rank rank) const;
@@ -29,6 +32,7 @@ class PeerBells {
 
  private:
   void ring(Rank rank) const;
+  void wake_listener(Rank rank) const;
   void wake_background(Rank rank) const;
 
   ControlBlock control_;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/base/assert.h"
+#include "core/base/yield_point.h"
 
 namespace ciranda {
 
@@ -44,6 +45,7 @@ bool ShmLog::try_append(std::span<const std::byte> frame, Rank from, bool ordere
     }
   } while (!tail_->value.compare_exchange_weak(first, first + cells, std::memory_order_relaxed));
 
+  yield_point();
   const FrameHeader header{.bytes = static_cast<std::uint32_t>(frame.size()),
                            .from = static_cast<std::uint32_t>(from) & 0x7fffffffu,
                            .ordered = ordered ? 1u : 0u};

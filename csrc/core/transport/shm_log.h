@@ -47,6 +47,8 @@ class ShmLog {
   std::optional<Entry> next();
   // Whether the next frame has begun to appear.
   bool readable() const { return cell(read_).stamp.load(std::memory_order_acquire) == read_ + 1; }
+  // Whether there is a next frame, be it one that is still written: it hides those behind it.
+  bool unread() const { return tail_->value.load(std::memory_order_acquire) != read_; }
 
   // This rank reads no further: writers need not wait for it any more.
   void retire();

@@ -62,6 +62,31 @@ TEST(Groups, ReduceAmongTheirMembersAlone) {
   });
 }
 
+// More operations than the log has room for: who is outside reads them, though not one by one.
+TEST(Groups, LeaveWhoWaitsOutsideAsleep) {
+  constexpr int kOperations = 9'000;
+  World world(3, {.spin_ns = 0});
+  world.run([](Engine& engine) {
+    const GroupId group = add(engine, {0, 1});
+    const auto switches = [] {
+      rusage usage{};
+      ::getrusage(RUSAGE_THREAD, &usage);
+      return usage.ru_nvcsw;
+    };
+    const auto before = switches();
+    std::vector<float> tensor(1, 1.0f);
+    for (int i = 0; i < kOperations && engine.rank() < 2; ++i) {
+      tensor[0] = 1.0f;
+      ASSERT_TRUE(reduce_over(engine, group, tensor, {.name = "often"}).ok());
+      ASSERT_EQ(tensor[0], 2.0f);
+    }
+    ASSERT_TRUE(reduce_over(engine, kWorldGroup, tensor).ok());
+    EXPECT_EQ(tensor[0], 5.0f);
+    if (engine.rank() < 2) return;
+    EXPECT_LT(switches() - before, 100);
+  });
+}
+
 TEST(Groups, HaveNamesOfTheirOwnAndOverlap) {
   World world(3);
   world.run([](Engine& engine) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -38,19 +39,25 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SeatUnderStress,
                                   (shape.overlap ? "overlap" : "");
                          });
 
-// Submits ahead, polls, waits for an old one or for the newest, as it comes.
-void run_program(Engine& engine, int thread, std::mt19937 random) {
+// Submits ahead, polls, waits for an old one or for the newest, as it comes; some of it in `set`,
+// which leaves the last rank out.
+void run_program(Engine& engine, int thread, GroupId set, std::mt19937 random) {
   struct Running {
     std::vector<float> tensor;
+    float sum = 0;
     Handle handle;
   };
-  std::vector<Running> running(kOperations);
-  int oldest = 0;
+  std::vector<Running> running;
+  running.reserve(kOperations);
+  std::size_t oldest = 0;
   for (int i = 0; i < kOperations; ++i) {
-    Running& mine = running[static_cast<std::size_t>(i)];
+    const GroupId group = i % 3 == 1 ? set : kWorldGroup;
+    if (group != kWorldGroup && engine.rank() == engine.size() - 1) continue;
+    Running& mine = running.emplace_back();
     mine.tensor.assign(i % 7 == 0 ? 70'000 : 5, 1.0f);
+    mine.sum = static_cast<float>(engine.size() - (group != kWorldGroup ? 1 : 0));
     const std::string name = std::to_string(thread) + "." + std::to_string(i);
-    auto handle = allreduce(engine, mine.tensor, {.name = name});
+    auto handle = allreduce(engine, mine.tensor, {.name = name, .group = group});
     ASSERT_TRUE(handle.ok()) << handle.error().text;
     mine.handle = std::move(handle).value();
     switch (random() % 4) {
@@ -58,7 +65,7 @@ void run_program(Engine& engine, int thread, std::mt19937 random) {
         ASSERT_TRUE(engine.wait(mine.handle).ok());
         break;
       case 1:
-        ASSERT_TRUE(engine.wait(running[static_cast<std::size_t>(oldest++)].handle).ok());
+        ASSERT_TRUE(engine.wait(running[oldest++].handle).ok());
         break;
       case 2:
         engine.poll(mine.handle);
@@ -69,8 +76,8 @@ void run_program(Engine& engine, int thread, std::mt19937 random) {
   }
   for (const Running& each : running) {
     ASSERT_TRUE(engine.wait(each.handle).ok());
-    EXPECT_EQ(each.tensor.front(), static_cast<float>(engine.size()));
-    EXPECT_EQ(each.tensor.back(), static_cast<float>(engine.size()));
+    EXPECT_EQ(each.tensor.front(), each.sum);
+    EXPECT_EQ(each.tensor.back(), each.sum);
   }
 }
 
@@ -82,6 +89,9 @@ TEST_P(SeatUnderStress, WhatAllRanksSubmitEnds) {
     // Hardly any time to look for news: who waits sleeps.
     World world(ranks, {.overlap = overlap, .spin_ns = seed % 2 == 0 ? 0u : 2'000u});
     world.run([&, threads = threads](Engine& engine) {
+      std::vector<Rank> members(static_cast<std::size_t>(engine.size() - 1));
+      std::iota(members.begin(), members.end(), 0);
+      const GroupId set = members.empty() ? kWorldGroup : engine.add_group(members).value()->id;
       std::atomic<bool> over = false;
       std::thread visitor([&] {
         while (!over) static_cast<void>(engine.pending());
@@ -91,7 +101,7 @@ TEST_P(SeatUnderStress, WhatAllRanksSubmitEnds) {
         users.emplace_back([&, thread] {
           // The same choices on no two ranks.
           const auto mix = static_cast<unsigned>(seed * 100 + engine.rank() * 10 + thread);
-          run_program(engine, thread, std::mt19937(mix));
+          run_program(engine, thread, set, std::mt19937(mix));
         });
       }
       for (std::thread& user : users) user.join();

@@ -42,6 +42,20 @@ TEST(ShmLog, GivesFramesOfAnySizeBack) {
   EXPECT_FALSE(logs.logs[0].next().has_value());
 }
 
+TEST(ShmLog, AFrameIsUnreadFromWhenItsPlaceIsTaken) {
+  Logs logs(2);
+  EXPECT_FALSE(logs.logs[1].unread());
+  ASSERT_TRUE(logs.logs[0].try_append(frame_of(0, 1, 8)));
+  EXPECT_TRUE(logs.logs[1].unread() && logs.logs[1].readable());
+  ASSERT_TRUE(logs.logs[1].next().has_value());
+  EXPECT_FALSE(logs.logs[1].unread());
+  // A writer has taken a place, and then another: what the second has written is hidden.
+  ++*reinterpret_cast<std::uint64_t*>(logs.memory.data());
+  ASSERT_TRUE(logs.logs[0].try_append(frame_of(0, 2, 8)));
+  EXPECT_TRUE(logs.logs[1].unread());
+  EXPECT_FALSE(logs.logs[1].readable() || logs.logs[1].next().has_value());
+}
+
 TEST(ShmLog, RefusesToOverwriteWhatTheSlowestReaderHasNotRead) {
   Logs logs(2);
   const std::vector<std::byte> frame(10'000, std::byte{1});
