@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
 #include "core/base/mutex.h"
@@ -19,10 +20,12 @@ namespace {
 Mutex mutex;                                                  // NOLINT: see above
 std::shared_ptr<World> world GUARDED_BY(mutex);               // NOLINT
 std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
-Handover handover GUARDED_BY(mutex);                          // NOLINT
-std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);        // NOLINT: of its GPU
-std::atomic<Engine*> engine_at_fork{nullptr};                 // NOLINT: read in the fork handler
-std::atomic<bool> forked{false};                              // NOLINT
+std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
+    GUARDED_BY(mutex);
+Handover handover GUARDED_BY(mutex);                    // NOLINT
+std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
+std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
+std::atomic<bool> forked{false};                        // NOLINT
 Place place_at_fork;  // NOLINT: read in the child, where no lock may be
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
@@ -62,6 +65,7 @@ void shutdown() {
   world->engine()->shutdown();
   engine_at_fork.store(nullptr);
   stream.reset();
+  parts.clear();
   whole.reset();
   world.reset();
 }
@@ -80,7 +84,7 @@ namespace {
 
 // Of the World, while there is one.
 template <typename T>
-T of_world(const T& what) REQUIRES(mutex) {
+const T& of_world(const T& what) REQUIRES(mutex) {
   if (what != nullptr) return what;
   throw Exception({.code = ErrorCode::kNotInitialized,
                    .text = "ciranda has not been initialized; call init() first"});
@@ -101,16 +105,19 @@ std::shared_ptr<const Communicator> default_communicator() {
 }
 
 std::shared_ptr<const Communicator> default_communicator(GroupId group, std::string_view what) {
-  auto all = default_communicator();
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  const auto& all = of_world(whole);
   if (group == kWorldGroup) return all;
+  if (const auto known = parts.find(group); known != parts.end()) return known->second;
   auto members = all->engine->group(group);
   if (members == nullptr) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = std::string(what) + ": there is no process set " +
                              std::to_string(group) + " (any more)"});
   }
-  return std::make_shared<const Communicator>(
-      Communicator{all->engine, std::move(members), all->stream_of});
+  return parts[group] = std::make_shared<const Communicator>(
+             Communicator{all->engine, std::move(members), all->stream_of});
 }
 
 GroupId add_group(std::vector<Rank> ranks) {
@@ -119,6 +126,8 @@ GroupId add_group(std::vector<Rank> ranks) {
 
 void remove_group(GroupId group) {
   check(default_world()->engine()->remove_group(group));
+  const MutexLock lock(mutex);
+  parts.erase(group);
 }
 
 Rank join() {

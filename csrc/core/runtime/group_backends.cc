@@ -125,9 +125,8 @@ void GroupBackends::remove(GroupId id) {
 }
 
 void GroupBackends::drop_removed() {
-  std::erase_if(others_, [](const auto& other) {
-    return other.second->removed && other.second->backends.resting();
-  });
+  std::erase_if(others_,
+                [](const auto& other) { return other.second->removed && !other.second->works; });
 }
 
 void GroupBackends::start(Execution&& execution) {
@@ -135,17 +134,21 @@ void GroupBackends::start(Execution&& execution) {
   if (id == kWorldGroup) return world_.start(std::move(execution));
   const auto found = others_.find(id);
   CIRANDA_ASSERT(found != others_.end());  // I19: agreed, and this rank is a member
-  found->second->backends.start(std::move(execution));
+  Other& other = *found->second;
+  if (!std::exchange(other.works, true)) working_.push_back(&other);
+  other.backends.start(std::move(execution));
 }
 
 bool GroupBackends::advance() {
   bool moved = ring_ && ring_->advance();
   moved = world_.advance() || moved;
+  for (Other* other : working_) moved = other->backends.advance() || moved;
   bool any_removed = false;
-  for (const auto& [id, other] : others_) {
-    any_removed = any_removed || other->removed;
-    moved = other->backends.advance() || moved;
-  }
+  std::erase_if(working_, [&](Other* other) {
+    other->works = !other->backends.resting() || other->backends.broken() != nullptr;
+    any_removed = any_removed || (!other->works && other->removed);
+    return !other->works;
+  });
   if (any_removed) drop_removed();
   return moved;
 }
@@ -158,9 +161,8 @@ bool GroupBackends::idle() const {
 
 bool GroupBackends::resting() const {
   if (ring_ && !ring_->idle()) return false;
-  return world_.resting() && std::all_of(others_.begin(), others_.end(), [](const auto& other) {
-           return other.second->backends.resting();
-         });
+  return world_.resting() && std::all_of(working_.begin(), working_.end(),
+                                         [](const Other* it) { return it->backends.resting(); });
 }
 
 bool GroupBackends::will_wake() const {

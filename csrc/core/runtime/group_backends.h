@@ -62,12 +62,14 @@ class GroupBackends {
     Backends backends;
     std::shared_ptr<void> lease;  // of its region
     bool removed = false;
+    bool works = false;  // it is among working_
   };
+  // Those of which something may be said in a turn: a World may have many groups.
   template <typename Fn>
   void each(Fn fn) const {
     if (ring_) fn(*ring_);
     fn(world_);
-    for (const auto& [id, other] : others_) fn(other->backends);
+    for (const Other* other : working_) fn(other->backends);
   }
   // `response` has the contribution of who provides its region.
   Status add_member_of(const std::shared_ptr<const Group>& group, const Response& response,
@@ -80,6 +82,7 @@ class GroupBackends {
   std::unique_ptr<RingBackend> ring_;  // several hosts
   Backends world_;
   std::map<GroupId, std::unique_ptr<Other>> others_;
+  std::vector<Other*> working_;  // the others that do not rest, or are broken
 };
 
 }  // namespace ciranda

@@ -20,11 +20,16 @@ Status GroupDirectory::check_member(Rank self, const RequestSpec& spec) const {
     return refused(own() + " cannot send a message from rank " + std::to_string(pair.from) +
                    " to rank " + std::to_string(pair.to) + ", nor receive it");
   }
-  const std::shared_ptr<const Group> group = find(spec.group);
-  if (group && group->contains(self)) return {};
+  bool exists = false;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = others_.find(spec.group);
+    exists = found != others_.end();
+    if (exists && found->second->contains(self)) return {};
+  }
   const std::string set = "process set " + std::to_string(spec.group);
-  return refused(group ? own() + " is no member of " + set + "; only its members call it"
-                       : "there is no " + set + " (any more)");
+  return refused(exists ? own() + " is no member of " + set + "; only its members call it"
+                        : "there is no " + set + " (any more)");
 }
 
 }  // namespace ciranda

@@ -100,8 +100,9 @@ void SubmissionQueue::release(const RequestSpec& spec) {
   const MutexLock lock(mutex_);
   --in_flight_;
   if (is_unnamed(spec)) return;
-  if (spec.group != kWorldGroup && !other_names_.contains(spec.group)) return;
-  names_of(spec.group).remove(spec);
+  if (spec.group == kWorldGroup) return world_names_.remove(spec);
+  const auto found = other_names_.find(spec.group);
+  if (found != other_names_.end()) found->second.remove(spec);
 }
 
 void SubmissionQueue::count_anew() {
