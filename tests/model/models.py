@@ -59,6 +59,7 @@ PROGRAMS = (
     Program("seat", "set_full", 2_190_000),
     Program("seat", "set_hides", 131_000),
     Program("seat", "set_overlap", 14_300_000, soak=True),
+    Program("seat", "full_twice", 4_250_000, soak=True),
     Program("switchboard", "both", 505_000),
     Program("switchboard", "callee_ends", 1_300_000),
     Program("switchboard", "caller_ends", 1_160_000),

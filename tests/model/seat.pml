@@ -122,9 +122,9 @@ bit ended[RANKS];     /* the background thread has returned */
  * announces itself in between is woken for nothing, and that only helps. */
 inline wake(rank) { rung[rank] = rung[rank] | announced[rank] }
 
-/* Cycle::ring(): whom the news concern, and who listens. One step for all peers: a load that comes later finds more sleepers, or
- * fewer that have woken by themselves, and these look again. `early` is what a load before the
- * publication found. */
+/* Cycle::ring(): whom the news concern, and who listens. One step for all peers: a load that comes
+ * later finds more sleepers, or fewer that have woken by themselves, and these look again. `early` is
+ * what a load before the publication found. */
 #define EVERYTHING 7
 #if MISTAKE == 88 /* the ranks of the operations alone */
 #define HEARS(q) (listens[q] && (news & INSIDE(q)))
@@ -237,7 +237,7 @@ inline publish(r) {
   }
 }
 
-/* ShmLog::try_append() */
+/* FrameExchange::send(), ShmLog::try_append() */
 inline append(r) {
   if
   :: unsent[r] && ROOM ->
@@ -331,6 +331,13 @@ inline read_log(r) {
         :: EVERYONE_ASKED(r) & done[r] & ~started[r] -> lost = 1
         :: else
         fi;
+#if CELLS < 15
+        if /* Dispatcher::handle() sends, too */
+        :: EVERYONE_ASKED(r) & ~started[r] ->
+          late = unsent[r] != 0; append(r); late = 0
+        :: else
+        fi;
+#endif
         started[r] = started[r] | EVERYONE_ASKED(r)
       fi;
       if

@@ -51,6 +51,7 @@ hidden byte program[40]; /* never changes, so it is no part of a state */
 #define set_full 30
 #define set_hides 31
 #define set_overlap 32
+#define full_twice 33
 
 /* What is submitted at once is waited for in another order. */
 #if PROGRAM == async
@@ -397,4 +398,14 @@ inline set_program() {
   SLOT(2, DO(SUBMIT, 2), DO(UNTIL, 2), END, END, END)
 }
 inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1); THREAD(2, 0, 2) }
+#endif
+
+/* The log has room for two frames: what was refused may go out while another is handled. */
+#if PROGRAM == full_twice
+#define CELLS 2
+inline set_program() {
+  SLOT(0, DO(SUBMIT, 2), DO(SUBMIT, 1), DO(WAIT, 1), END, END);
+  SLOT(1, DO(SUBMIT, 1), DO(SUBMIT, 2), END, END, END)
+}
+inline run_users() { THREAD(0, 0, 0); THREAD(1, 0, 1) }
 #endif

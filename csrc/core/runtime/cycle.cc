@@ -115,16 +115,8 @@ bool Cycle::publish() {
     return true;
   }
   dispatcher_.take_submissions();
-  bool sent = send();
+  bool sent = frames_.send();
   if (frames_.unsent()) sent = ask_for_room() || sent;
-  return sent;
-}
-
-bool Cycle::send() {
-  const bool late = frames_.unsent();
-  const bool sent = frames_.send();
-  // Who sleeps on this rank has asked itself on whom it is stuck while that was in no order.
-  if (late && sent) rank_.flags().waiters.ring();
   return sent;
 }
 
@@ -134,13 +126,17 @@ bool Cycle::send() {
 bool Cycle::ask_for_room() {
   rank_.flags().background_listens.store(1, std::memory_order_seq_cst);
   yield_point();
-  const bool sent = send();  // what made room before that rang nobody
-  if (!frames_.unsent()) return sent;
+  const bool sent = frames_.send();  // what made room before that rang nobody
+  if (frames_.unsent()) wake_laggards();
+  return sent;
+}
+
+// They may sleep in a call, where the frames did not concern them, or compute.
+void Cycle::wake_laggards() {
   std::vector<Rank> laggards;
   frames_.lagging(laggards);
-  rank_.bells.ring_those(laggards);  // they may sleep, as the frames did not concern them
+  rank_.bells.ring_those(laggards);
   for (const Rank local : laggards) rank_.bells.call_on(local);
-  return sent;
 }
 
 bool Cycle::read_frames() {
@@ -295,9 +291,7 @@ bool Cycle::say_goodbye() {
   carry();
   if (said_goodbye_ && frames_.carried_everything()) return true;
   rank_.bells.ring_all();
-  std::vector<Rank> laggards;
-  frames_.lagging(laggards);
-  for (const Rank local : laggards) rank_.bells.call_on(local);
+  wake_laggards();
   return false;
 }
 

@@ -78,8 +78,8 @@ class Cycle {
  private:
   bool over() const { return failure_.has_value() || retired_; }
   bool publish();
-  bool send();
   bool ask_for_room();
+  void wake_laggards();
   void ring();
   std::span<const Rank> members_of(GroupId id);
   bool read_frames();

@@ -44,6 +44,8 @@ bool FrameExchange::send() {
     add_to(told_, kWorldGroup);
     sent = true;
   }
+  // Who sleeps on this rank has asked itself on whom it is stuck while that was in no order.
+  if (sent) rank_.flags().waiters.ring();
   if (frame_.requests.empty()) return sent;
   encoded_.clear();
   encode(frame_, encoded_);

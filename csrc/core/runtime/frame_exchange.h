@@ -28,7 +28,8 @@ class FrameExchange {
 
   // Goes out with the next send(); at once where the frame is full. `group`: that of the request.
   void add(Request request, GroupId group);
-  // Appends what the log has room for, in order. True if that was anything.
+  // Appends what the log has room for, in order. True if that was anything. Of what had found no
+  // room before, the sleepers of this rank are told.
   bool send();
   // Of what group the frames are that were appended since the last call; of several: the World.
   std::optional<GroupId> take_told() { return std::exchange(told_, std::nullopt); }
