@@ -298,14 +298,14 @@ HostStep::News HostStep::news(std::size_t slot) {
 HostStep::Work HostStep::work(Update update, Used used) {
   return on_runs(std::move(used),
                  [this, update = std::move(update)](
-                     const Run& run, std::int64_t begin, std::int64_t end,
+                     const StepRun& run, std::int64_t begin, std::int64_t end,
                      std::span<std::byte* const> arena) { apply(update, run, begin, end, arena); });
 }
 
 HostStep::Work HostStep::squares_work(Update update, Used used) {
   auto sum = std::make_shared<double>();
   auto add_up = on_runs(std::move(used), [this, update = std::move(update), sum](
-                                             const Run&, std::int64_t begin, std::int64_t end,
+                                             const StepRun&, std::int64_t begin, std::int64_t end,
                                              std::span<std::byte* const> arena) {
     *sum += squares(update, begin, end, arena);
   });
@@ -320,18 +320,18 @@ HostStep::Work HostStep::squares_work(Update update, Used used) {
 template <typename Fn>
 HostStep::Work HostStep::on_runs(Used used, Fn fn) {
   // Runs in whatever thread drives, one at a time.
-  return
-      [this, used = std::move(used), fn = std::move(fn), runs = std::vector<Run>(), known = false](
-          std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
-        if (!std::exchange(known, true)) runs = this->runs(arena, used);
-        const auto first = static_cast<std::int64_t>(begin / element_bytes_);
-        const auto last = static_cast<std::int64_t>((begin + bytes) / element_bytes_);
-        for (const Run& run : runs) {
-          const std::int64_t from = std::max(first, run.begin);
-          const std::int64_t to = std::min(last, run.end);
-          if (from < to) fn(run, from, to, arena);
-        }
-      };
+  return [this, used = std::move(used), fn = std::move(fn), runs = std::vector<StepRun>(),
+          known = false](std::uint64_t begin, std::uint64_t bytes,
+                         std::span<std::byte* const> arena) mutable {
+    if (!std::exchange(known, true)) runs = this->runs(arena, used);
+    const auto first = static_cast<std::int64_t>(begin / element_bytes_);
+    const auto last = static_cast<std::int64_t>((begin + bytes) / element_bytes_);
+    for (const StepRun& run : runs) {
+      const std::int64_t from = std::max(first, run.begin);
+      const std::int64_t to = std::min(last, run.end);
+      if (from < to) fn(run, from, to, arena);
+    }
+  };
 }
 
 // One place for each page of the bucket: chunks are larger, whatever they are.
@@ -367,26 +367,14 @@ std::span<const std::byte* const> HostStep::gradients_at(const Update& update, s
   return {gradients.data(), arena.size()};
 }
 
-// Between two slots lie zeros, whose update is zero: neighbours make one run.
-std::vector<HostStep::Run> HostStep::runs(std::span<std::byte* const> arena,
-                                          const Used& used) const {
+std::vector<StepRun> HostStep::runs(std::span<std::byte* const> arena, const Used& used) const {
   const float* done = steps(self_);
-  std::vector<Run> runs;
-  std::size_t previous = slots_.size();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!used(i, arena)) continue;
-    const std::int64_t step = static_cast<std::int64_t>(done[i]) + 1;
-    if (previous + 1 == i && runs.back().step == step) {
-      runs.back().end = slots_[i].end;
-    } else {
-      runs.push_back({.begin = slots_[i].begin, .end = slots_[i].end, .step = step});
-    }
-    previous = i;
-  }
-  return runs;
+  return step_runs(
+      slots_, [&](std::size_t slot) { return used(slot, arena); },
+      [&](std::size_t slot) { return done[slot]; });
 }
 
-void HostStep::apply(const Update& update, const Run& run, std::int64_t begin, std::int64_t end,
+void HostStep::apply(const Update& update, const StepRun& run, std::int64_t begin, std::int64_t end,
                      std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   const std::size_t copies = share_parameters_ ? 1 : memory_.size();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/kernels/update_rule.h"
+#include "core/plan/step_runs.h"
 #include "torch/collective.h"
 
 namespace ciranda {
@@ -100,17 +101,11 @@ class HostStep {
   std::size_t arena_bytes() const { return own_.bytes + (self_ == 0 ? states_.bytes : 0); }
 
  private:
-  struct Run {  // neighbours that are at the same step
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-    std::int64_t step = 0;  // the number of the one that comes
-  };
-
   // Calls fn(run, first element, last + 1, arena) for the parts of a chunk that have gradients.
   template <typename Fn>
   Work on_runs(Used used, Fn fn);
-  std::vector<Run> runs(std::span<std::byte* const> arena, const Used& used) const;
-  void apply(const Update& update, const Run& run, std::int64_t begin, std::int64_t end,
+  std::vector<StepRun> runs(std::span<std::byte* const> arena, const Used& used) const;
+  void apply(const Update& update, const StepRun& run, std::int64_t begin, std::int64_t end,
              std::span<std::byte* const> arena) const;
   // The gradients from byte `offset` of the bucket on, into `gradients`: every rank's, or the
   // reduced one.
