@@ -1,0 +1,325 @@
+#include "core/ps/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "core/wire/codec.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::size_t kAverageNameBytesMax = kNameBytesMax;
+constexpr std::size_t kRuleBytes = 1 + 10 * 8 + 1;
+constexpr std::size_t kStatsBinsMax = 64;
+
+void write_text(Writer& out, std::string_view text, std::size_t max) {
+  text = text.substr(0, max);
+  out.varint(text.size());
+  out.text(text);
+}
+std::string read_text(Reader& in, const char* field, std::size_t max) {
+  const std::size_t size = in.count(field, max, 1);
+  return std::string(in.text(field, size));
+}
+
+// The values of a rule in one order.
+template <typename Rule, typename Fn>
+void each_value(Rule& rule, Fn fn) {
+  fn(rule.lr);
+  fn(rule.weight_decay);
+  fn(rule.momentum);
+  fn(rule.dampening);
+  fn(rule.beta1);
+  fn(rule.beta2);
+  fn(rule.eps);
+  fn(rule.lr_decay);
+  fn(rule.initial_accumulator_value);
+  fn(rule.alpha);
+}
+template <typename Rule, typename Fn>
+void each_flag(Rule& rule, Fn fn) {
+  fn(rule.maximize, 1);
+  fn(rule.nesterov, 2);
+  fn(rule.amsgrad, 4);
+  fn(rule.centered, 8);
+}
+
+void write_rule(Writer& out, const kernels::UpdateRule& rule) {
+  out.u8(static_cast<std::uint8_t>(rule.kind));
+  each_value(rule, [&](double value) { out.f64(value); });
+  int flags = 0;
+  each_flag(rule, [&](bool flag, int bit) { flags |= flag ? bit : 0; });
+  out.u8(static_cast<std::uint8_t>(flags));
+}
+kernels::UpdateRule read_rule(Reader& in) {
+  kernels::UpdateRule rule;
+  rule.kind = static_cast<kernels::RuleKind>(
+      in.u8("rule.kind", static_cast<std::uint8_t>(kernels::RuleKind::kRmsprop)));
+  each_value(rule, [&](double& value) { value = in.f64("rule.value"); });
+  const int flags = in.u8("rule.flags", 15);
+  each_flag(rule, [&](bool& flag, int bit) { flag = (flags & bit) != 0; });
+  return rule;
+}
+
+void write_bits(Writer& out, const std::vector<bool>& bits) {
+  out.varint(bits.size());
+  for (std::size_t i = 0; i < bits.size(); i += 8) {
+    int byte = 0;
+    for (std::size_t bit = 0; bit < 8 && i + bit < bits.size(); ++bit) {
+      byte |= bits[i + bit] ? 1 << bit : 0;
+    }
+    out.u8(static_cast<std::uint8_t>(byte));
+  }
+}
+std::vector<bool> read_bits(Reader& in, const char* field) {
+  const auto size = static_cast<std::size_t>(in.varint(field, kSlotsMax));
+  if ((size + 7) / 8 > in.remaining())
+    return in.fail(field, "is more than the bytes that follow"), std::vector<bool>();
+  std::vector<bool> bits(size);
+  for (std::size_t i = 0; i < size; i += 8) {
+    const std::size_t left = std::min<std::size_t>(8, size - i);
+    const int byte = in.u8(field, static_cast<std::uint8_t>((1 << left) - 1));
+    for (std::size_t bit = 0; bit < left; ++bit) bits[i + bit] = (byte >> bit & 1) != 0;
+  }
+  return bits;
+}
+
+void write_counts(Writer& out, const std::vector<std::uint64_t>& counts) {
+  out.varint(std::min(counts.size(), kStatsBinsMax));
+  for (std::size_t i = 0; i < std::min(counts.size(), kStatsBinsMax); ++i) out.varint(counts[i]);
+}
+std::vector<std::uint64_t> read_counts(Reader& in, const char* field) {
+  std::vector<std::uint64_t> counts(in.count(field, kStatsBinsMax, 1));
+  for (std::uint64_t& count : counts) count = in.varint(field, UINT64_MAX);
+  return counts;
+}
+
+// --- Each message's fields, out and in ---
+
+void write(Writer& out, const Enter& message) {
+  out.u32(message.version);
+  write_text(out, message.job_id, kJobIdBytesMax);
+  out.varint(static_cast<std::uint64_t>(message.worker));
+  out.varint(message.life);
+  out.varint(static_cast<std::uint64_t>(message.workers));
+  out.varint(static_cast<std::uint64_t>(message.servers));
+  out.varint(static_cast<std::uint64_t>(message.server));
+}
+void read(Reader& in, Enter& message) {
+  message.version = in.u32("enter.version");
+  message.job_id = read_text(in, "enter.job_id", kJobIdBytesMax);
+  message.worker = static_cast<Worker>(in.varint("enter.worker", kRanksMax - 1));
+  message.life = in.varint("enter.life", UINT64_MAX);
+  message.workers = static_cast<std::int32_t>(in.varint("enter.workers", kRanksMax));
+  message.servers = static_cast<std::int32_t>(in.varint("enter.servers", kServersMax));
+  message.server = static_cast<std::int32_t>(in.varint("enter.server", kServersMax - 1));
+}
+
+void write(Writer& out, const Declare& message) {
+  out.varint(message.model_bytes);
+}
+void read(Reader& in, Declare& message) {
+  message.model_bytes = in.varint("declare.model_bytes", kModelBytesMax);
+}
+
+void write(Writer& out, const Push& message) {
+  out.varint(static_cast<std::uint64_t>(message.worker));
+  out.varint(message.seq);
+  out.varint(message.base);
+  out.f64(message.scale);
+  out.varint(message.rules.size());
+  for (const kernels::UpdateRule& rule : message.rules) write_rule(out, rule);
+  write_bits(out, message.used);
+}
+void read(Reader& in, Push& message) {
+  message.worker = static_cast<Worker>(in.varint("push.worker", kRanksMax - 1));
+  message.seq = in.varint("push.seq", UINT64_MAX);
+  message.base = in.varint("push.base", UINT64_MAX);
+  message.scale = in.f64("push.scale");
+  message.rules.resize(in.count("push.rules", kTablesMax, kRuleBytes));
+  for (kernels::UpdateRule& rule : message.rules) rule = read_rule(in);
+  message.used = read_bits(in, "push.used");
+}
+
+void write(Writer& out, const FetchState& message) {
+  out.varint(message.table);
+  out.varint(message.array);
+}
+void read(Reader& in, FetchState& message) {
+  message.table = static_cast<std::uint32_t>(in.varint("fetch.table", kTablesMax - 1));
+  message.array = static_cast<std::uint32_t>(in.varint("fetch.array", 2));
+}
+
+void write(Writer& out, const Average& message) {
+  write_text(out, message.name, kAverageNameBytesMax);
+  out.f64(message.value);
+}
+void read(Reader& in, Average& message) {
+  message.name = read_text(in, "average.name", kAverageNameBytesMax);
+  message.value = in.f64("average.value");
+}
+
+void write(Writer& out, const Welcome& message) {
+  out.varint(message.decided);
+}
+void read(Reader& in, Welcome& message) {
+  message.decided = in.varint("welcome.decided", UINT64_MAX);
+}
+
+void write(Writer& out, const Refused& message) {
+  out.u8(static_cast<std::uint8_t>(message.code));
+  write_text(out, message.text, kErrorTextBytesMax);
+}
+void read(Reader& in, Refused& message) {
+  message.code = static_cast<ErrorCode>(
+      in.u8("refused.code", static_cast<std::uint8_t>(ErrorCode::kUnsupported)));
+  message.text = read_text(in, "refused.text", kErrorTextBytesMax);
+}
+
+void write(Writer& out, const Ready& message) {
+  out.varint(message.version);
+}
+void read(Reader& in, Ready& message) {
+  message.version = in.varint("ready.version", UINT64_MAX);
+}
+
+void write(Writer& out, const Ack& message) {
+  out.varint(static_cast<std::uint64_t>(message.worker));
+  out.varint(message.seq);
+  out.u8(static_cast<std::uint8_t>(message.outcome));
+  out.varint(message.version);
+}
+void read(Reader& in, Ack& message) {
+  message.worker = static_cast<Worker>(in.varint("ack.worker", kRanksMax - 1));
+  message.seq = in.varint("ack.seq", UINT64_MAX);
+  message.outcome = static_cast<Outcome>(in.u8("ack.outcome", kOutcomeCount - 1));
+  message.version = in.varint("ack.version", UINT64_MAX);
+}
+
+void write(Writer& out, const Averaged& message) {
+  out.f64(message.mean);
+  out.varint(message.workers);
+}
+void read(Reader& in, Averaged& message) {
+  message.mean = in.f64("averaged.mean");
+  message.workers = static_cast<std::uint32_t>(in.varint("averaged.workers", kRanksMax));
+}
+
+void write(Writer& out, const Stats& message) {
+  for (const std::uint64_t value :
+       {message.version, message.held_bytes, message.busy_ns, message.oldest_ns,
+        message.gradient_bytes, message.parameter_bytes}) {
+    out.varint(value);
+  }
+  write_counts(out, message.outcomes);
+  write_counts(out, message.staleness);
+}
+void read(Reader& in, Stats& message) {
+  for (std::uint64_t* value :
+       {&message.version, &message.held_bytes, &message.busy_ns, &message.oldest_ns,
+        &message.gradient_bytes, &message.parameter_bytes}) {
+    *value = in.varint("stats.value", UINT64_MAX);
+  }
+  message.outcomes = read_counts(in, "stats.outcomes");
+  message.staleness = read_counts(in, "stats.staleness");
+}
+
+// Messages without fields.
+template <typename T>
+requires std::is_empty_v<T>
+void write(Writer&, const T&) {}
+template <typename T>
+requires std::is_empty_v<T>
+void read(Reader&, T&) {}
+
+template <std::size_t kIndex = 0>
+Message message_of(Reader& in, std::size_t index) {
+  if constexpr (kIndex + 1 < std::variant_size_v<Message>) {
+    if (index != kIndex) return message_of<kIndex + 1>(in, index);
+  }
+  std::variant_alternative_t<kIndex, Message> message;
+  read(in, message);
+  return message;
+}
+
+void write_mode(Writer& out, const Mode& mode) {
+  out.u8(static_cast<std::uint8_t>(mode.kind));
+  out.u8(static_cast<std::uint8_t>(mode.policy));
+  out.varint(mode.max_staleness);
+  out.varint(mode.staleness);
+  out.varint(mode.backup_workers);
+}
+Mode read_mode(Reader& in) {
+  Mode mode;
+  mode.kind = static_cast<ModeKind>(in.u8("mode.kind", kModeKindCount - 1));
+  mode.policy = static_cast<StalePolicy>(in.u8("mode.policy", kStalePolicyCount - 1));
+  mode.max_staleness = in.varint("mode.max_staleness", UINT64_MAX);
+  mode.staleness = in.varint("mode.staleness", UINT64_MAX);
+  mode.backup_workers = static_cast<std::uint32_t>(in.varint("mode.backup_workers", kRanksMax));
+  return mode;
+}
+
+void read_slot(Reader& in, Slot& slot) {
+  slot.name = read_text(in, "slot.name", kNameBytesMax);
+  slot.shape.resize(in.count("slot.dimensions", kDimsMax, 1));
+  for (std::int64_t& size : slot.shape) {
+    size =
+        static_cast<std::int64_t>(in.varint("slot.size", static_cast<std::uint64_t>(kElementsMax)));
+  }
+}
+
+}  // namespace
+
+void encode(const Message& message, std::vector<std::byte>& out) {
+  Writer writer(out);
+  writer.u8(static_cast<std::uint8_t>(message.index()));
+  std::visit([&](const auto& one) { write(writer, one); }, message);
+}
+
+Result<Message> decode_message(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  const std::size_t index = in.u8("message", std::variant_size_v<Message> - 1);
+  if (!in.ok()) return in.error();
+  Message message = message_of(in, index);
+  if (in.ok() && in.remaining() > 0) in.fail("message", "goes on after its end");
+  if (!in.ok()) return in.error();
+  return message;
+}
+
+void encode(const Model& model, std::vector<std::byte>& out) {
+  Writer writer(out);
+  write_mode(writer, model.mode);
+  writer.varint(model.tables.size());
+  for (const Table& table : model.tables) {
+    writer.u8(static_cast<std::uint8_t>(table.dtype));
+    write_rule(writer, table.rule);
+    writer.varint(table.slots.size());
+    for (const Slot& slot : table.slots) {
+      write_text(writer, slot.name, kNameBytesMax);
+      writer.varint(slot.shape.size());
+      for (const std::int64_t size : slot.shape) writer.varint(static_cast<std::uint64_t>(size));
+    }
+  }
+}
+
+Result<Model> decode_model(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  Model model;
+  model.mode = read_mode(in);
+  model.tables.resize(in.count("model.tables", kTablesMax, 2 + kRuleBytes));
+  for (Table& table : model.tables) {
+    table.dtype = static_cast<DType>(in.u8("table.dtype", kDTypeCount - 1));
+    table.rule = read_rule(in);
+    table.slots.resize(in.count("table.slots", kSlotsMax, 2));
+    for (Slot& slot : table.slots) read_slot(in, slot);
+  }
+  if (in.ok() && in.remaining() > 0) in.fail("model", "goes on after its end");
+  if (!in.ok()) return in.error();
+  CIRANDA_TRY(check(model));
+  return model;
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/shard.h"
+
+namespace ciranda::ps {
+
+// What workers and servers tell each other, a packet each; docs/protocol.md gives the bytes. On one
+// host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
+// clock.
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::size_t kPacketBytesMax = 160 * 1024;  // below what a socket takes at once
+inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
+inline constexpr std::size_t kJobIdBytesMax = 256;
+inline constexpr int kServersMax = 64;
+
+// --- From a worker ---
+
+// The first packet of a connection.
+struct Enter {
+  std::uint32_t version = kProtocolVersion;
+  std::string job_id;
+  Worker worker = 0;
+  Life life = 1;
+  std::int32_t workers = 1;  // as it was told
+  std::int32_t servers = 1;
+  std::int32_t server = 0;  // whom it believes to talk to
+  bool operator==(const Enter&) const = default;
+};
+
+// What it trains, see encode(Model), and where its gradients and parameters lie: two memfds, in
+// this order, come with it. Answered once worker 0's parameters are there.
+struct Declare {
+  std::uint64_t model_bytes = 0;
+  bool operator==(const Declare&) const = default;
+};
+
+// Push: see shard.h. Answered with an Ack.
+
+// Writes the newest parameters into its memory.
+struct Pull {
+  bool operator==(const Pull&) const = default;
+};
+
+// Writes a table's state array of that number into its gradients.
+struct FetchState {
+  std::uint32_t table = 0;
+  std::uint32_t array = 0;
+  bool operator==(const FetchState&) const = default;
+};
+// Writes the slots' numbers of steps (int64) into its memory.
+struct FetchSteps {
+  bool operator==(const FetchSteps&) const = default;
+};
+
+// The mean of the latest values that workers have given under this name; waits for nobody.
+struct Average {
+  std::string name;
+  double value = 0.0;
+  bool operator==(const Average&) const = default;
+};
+
+struct AskStats {
+  bool operator==(const AskStats&) const = default;
+};
+
+// It is alive. Not answered.
+struct Beat {
+  bool operator==(const Beat&) const = default;
+};
+// It has done its work, and counts no more. Not answered.
+struct Leave {
+  bool operator==(const Leave&) const = default;
+};
+
+// --- From a server ---
+
+struct Welcome {
+  std::uint64_t decided = 0;  // the seq of its latest push that was
+  bool operator==(const Welcome&) const = default;
+};
+// To Enter or Declare; the server closes the connection.
+struct Refused {
+  ErrorCode code = ErrorCode::kInvalidArgument;
+  std::string text;
+  bool operator==(const Refused&) const = default;
+};
+// To Declare, Pull: the parameters of that version are in the worker's memory.
+struct Ready {
+  std::uint64_t version = 0;
+  bool operator==(const Ready&) const = default;
+};
+// Ack: see shard.h.
+// To FetchState, FetchSteps.
+struct Fetched {
+  bool operator==(const Fetched&) const = default;
+};
+struct Averaged {
+  double mean = 0.0;
+  std::uint32_t workers = 0;  // that have given a value
+  bool operator==(const Averaged&) const = default;
+};
+struct Stats {
+  std::uint64_t version = 0;
+  std::uint64_t held_bytes = 0;
+  std::uint64_t busy_ns = 0;             // spent on pushes
+  std::uint64_t oldest_ns = 0;           // the longest that a push has waited for its turn
+  std::vector<std::uint64_t> outcomes;   // by Outcome
+  std::vector<std::uint64_t> staleness;  // see ShardCounters
+  std::uint64_t gradient_bytes = 0;
+  std::uint64_t parameter_bytes = 0;
+  bool operator==(const Stats&) const = default;
+};
+
+using Message = std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats,
+                             Beat, Leave, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats>;
+
+// Appends the message's bytes to `out`. Texts are cut at their limits.
+void encode(const Message& message, std::vector<std::byte>& out);
+// Of anything; allocates only what the bytes can hold. kMalformed names field and offset.
+Result<Message> decode_message(std::span<const std::byte> bytes);
+
+// check() has accepted it.
+void encode(const Model& model, std::vector<std::byte>& out);
+// What check() refuses is an error of its own, not kMalformed.
+Result<Model> decode_model(std::span<const std::byte> bytes);
+
+}  // namespace ciranda::ps

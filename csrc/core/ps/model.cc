@@ -1,0 +1,160 @@
+#include "core/ps/model.h"
+
+#include <set>
+#include <string_view>
+
+namespace ciranda::ps {
+namespace {
+
+Error refused(std::string why) {
+  return {.code = ErrorCode::kInvalidArgument, .text = std::move(why)};
+}
+
+std::string words_of(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t size : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(size);
+  }
+  return text + "]";
+}
+
+// Elements of a shape; -1: it is none, or has too many.
+std::int64_t bounded_elements(const Shape& shape) {
+  if (shape.size() > kDimsMax) return -1;
+  bool empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) return -1;
+    empty = empty || size == 0;
+  }
+  std::int64_t elements = empty ? 0 : 1;
+  for (const std::int64_t size : shape) {
+    if (!empty && elements > kElementsMax / size) return -1;
+    elements *= size;
+  }
+  return elements;
+}
+
+std::string_view name_of(kernels::RuleKind kind) {
+  constexpr std::string_view kNames[] = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string words_of(const Mode& mode) {
+  switch (mode.kind) {
+    case ModeKind::kAsync: {
+      constexpr std::string_view kPolicies[] = {"apply", "scale", "drop"};
+      std::string text = "Async(policy=";
+      text += kPolicies[static_cast<std::size_t>(mode.policy)];
+      if (mode.max_staleness != kUnboundedStaleness) {
+        text += ", max_staleness=" + std::to_string(mode.max_staleness);
+      }
+      return text + ")";
+    }
+    case ModeKind::kSsp:
+      return "SSP(" + std::to_string(mode.staleness) + ")";
+    case ModeKind::kSync:
+      return "Sync(backup_workers=" + std::to_string(mode.backup_workers) + ")";
+  }
+  return "";
+}
+
+std::string words_of(const kernels::UpdateRule& rule) {
+  std::string text(name_of(rule.kind));
+  const std::size_t states = kernels::state_arrays(rule).size();
+  for (std::size_t i = 0; i < states; ++i) {
+    text += i == 0 ? " with " : " and ";
+    text += kernels::torch_name(kernels::state_arrays(rule)[i]);
+  }
+  return text;
+}
+
+std::string difference(const Table& ours, const Table& other) {
+  if (ours.dtype != other.dtype) {
+    return "parameters of " + std::string(dtype_name(other.dtype)) + " instead of " +
+           std::string(dtype_name(ours.dtype));
+  }
+  if (!same_state(ours.rule, other.rule)) {
+    return "the optimizer is " + words_of(other.rule) + " instead of " + words_of(ours.rule);
+  }
+  if (ours.slots.size() != other.slots.size()) {
+    return std::to_string(other.slots.size()) + " parameters instead of " +
+           std::to_string(ours.slots.size());
+  }
+  for (std::size_t i = 0; i < ours.slots.size(); ++i) {
+    const Slot& mine = ours.slots[i];
+    const Slot& theirs = other.slots[i];
+    if (mine.name != theirs.name) {
+      return "parameter '" + theirs.name + "' instead of '" + mine.name + "'";
+    }
+    if (mine.shape != theirs.shape) {
+      return "parameter '" + mine.name + "' is " + words_of(theirs.shape) + " instead of " +
+             words_of(mine.shape);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::size_t slot_count(const Model& model) {
+  std::size_t count = 0;
+  for (const Table& table : model.tables) count += table.slots.size();
+  return count;
+}
+
+Status check(const Model& model) {
+  if (model.tables.empty() || model.tables.size() > kTablesMax) {
+    return refused("parameters of " + std::to_string(model.tables.size()) +
+                   " kinds of dtype and update rule; servers hold 1 to " +
+                   std::to_string(kTablesMax));
+  }
+  if (slot_count(model) > kSlotsMax) {
+    return refused("more than " + std::to_string(kSlotsMax) + " parameters");
+  }
+  std::set<std::string_view> names;
+  std::int64_t elements = 0;
+  for (const Table& table : model.tables) {
+    if (!is_floating(table.dtype)) {
+      return refused("servers cannot update parameters of " + std::string(dtype_name(table.dtype)));
+    }
+    for (const Slot& slot : table.slots) {
+      if (slot.name.size() > kNameBytesMax) {
+        return refused("parameter '" + slot.name.substr(0, 40) + "…' has a name of more than " +
+                       std::to_string(kNameBytesMax) + " bytes");
+      }
+      if (!names.insert(slot.name).second) {
+        return refused("parameter '" + slot.name + "' is there twice");
+      }
+      const std::int64_t own = bounded_elements(slot.shape);
+      if (own < 0 || elements > kElementsMax - own) {
+        return refused("parameter '" + slot.name + "' is too large for servers");
+      }
+      elements += own;
+    }
+  }
+  if (elements == 0) return refused("the parameters have no elements");
+  return {};
+}
+
+bool same_state(const kernels::UpdateRule& rule, const kernels::UpdateRule& declared) {
+  const auto own = kernels::state_arrays(rule);
+  const auto other = kernels::state_arrays(declared);
+  return rule.kind == declared.kind && own.data() == other.data() && own.size() == other.size();
+}
+
+std::string difference(const Model& ours, const Model& other) {
+  if (ours.mode != other.mode) {
+    return "the mode is " + words_of(other.mode) + " instead of " + words_of(ours.mode);
+  }
+  if (ours.tables.size() != other.tables.size()) {
+    return "parameters of " + std::to_string(other.tables.size()) +
+           " kinds of dtype and update rule instead of " + std::to_string(ours.tables.size());
+  }
+  for (std::size_t i = 0; i < ours.tables.size(); ++i) {
+    if (std::string text = difference(ours.tables[i], other.tables[i]); !text.empty()) return text;
+  }
+  return {};
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,361 @@
+#include "core/ps/shard.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "core/base/assert.h"
+#include "core/kernels/update_rule.h"
+#include "core/wire/types.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::size_t kLineBytes = 64;
+
+std::size_t states_max(const Model& model) {
+  std::size_t most = 0;
+  for (const Table& table : model.tables) {
+    most = std::max(most, kernels::state_arrays(table.rule).size());
+  }
+  return most;
+}
+
+std::byte* on_a_line(void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return reinterpret_cast<std::byte*>((address + kLineBytes - 1) / kLineBytes * kLineBytes);
+}
+
+Error refused(Worker worker, const std::string& why) {
+  return {.code = ErrorCode::kInvalidArgument,
+          .text = "a push of worker " + std::to_string(worker) + " " + why};
+}
+
+}  // namespace
+
+Shard::Array::Array(std::uint64_t bytes)
+    : memory(static_cast<std::byte*>(std::calloc(bytes + kLineBytes, 1)), std::free) {
+  if (!memory) throw std::bad_alloc();
+  data = on_a_line(memory.get());
+}
+
+Shard::Shard(Model model, int servers, int server, int workers)
+    : model_(std::move(model)),
+      layout_(model_, servers),
+      server_(server),
+      members_(static_cast<std::size_t>(workers)),
+      steps_(slot_count(model_)),
+      parameters_(layout_.share_bytes(server)) {
+  CIRANDA_ASSERT(workers <= kLocalRanksMax);
+  std::size_t slots = 0;
+  for (const Table& table : model_.tables) {
+    first_slot_.push_back(slots);
+    slots += table.slots.size();
+  }
+  for (std::size_t i = states_max(model_); i > 0; --i) {
+    states_.emplace_back(layout_.share_bytes(server));
+  }
+}
+
+std::uint64_t Shard::held_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    const std::uint64_t arrays = 1 + kernels::state_arrays(model_.tables[piece.table].rule).size();
+    bytes +=
+        arrays * static_cast<std::uint64_t>(piece.end - piece.begin) * element_bytes(piece.table);
+  }
+  return bytes;
+}
+
+// -------------------------------------------------------------------------------------------
+// Who is here
+
+void Shard::enter(Worker worker, std::byte* memory) {
+  Member& member = at(worker);
+  const bool back = member.presence != Presence::kExpected;
+  member.presence = Presence::kGone;
+  const std::uint64_t clock = slowest_clock();
+  member.presence = Presence::kHere;
+  member.memory = memory;
+  if (back && clock != UINT64_MAX) member.clock = clock;
+  member.parked.reset();
+  member.held.reset();
+}
+
+void Shard::give(Worker worker) {
+  CIRANDA_ASSERT(!given_);
+  given_ = true;
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    const std::size_t bytes = element_bytes(piece.table);
+    std::memcpy(parameters_.data + piece.at,
+                at(worker).memory + layout_.parameters_at(piece.table) +
+                    static_cast<std::size_t>(piece.begin) * bytes,
+                static_cast<std::size_t>(piece.end - piece.begin) * bytes);
+  }
+}
+
+std::uint64_t Shard::pull(Worker worker) {
+  copy_parameters(worker);
+  return version_;
+}
+
+void Shard::leave(Worker worker, std::vector<Ack>& acks) {
+  Member& member = at(worker);
+  member.presence = Presence::kGone;
+  member.memory = nullptr;
+  member.parked.reset();
+  member.held.reset();
+  finish_round(acks);
+  release(acks);
+}
+
+std::uint64_t Shard::slowest_clock() const {
+  std::uint64_t slowest = UINT64_MAX;
+  for (const Member& member : members_) {
+    if (member.presence != Presence::kGone) slowest = std::min(slowest, member.clock);
+  }
+  return slowest;
+}
+
+// -------------------------------------------------------------------------------------------
+// Pushes
+
+Status Shard::check(const Push& push) const {
+  if (push.worker < 0 || static_cast<std::size_t>(push.worker) >= members_.size()) {
+    return refused(push.worker, "came, and there is no such worker");
+  }
+  const Member& member = at(push.worker);
+  if (member.presence != Presence::kHere || !given_) return refused(push.worker, "came too early");
+  if (push.seq > member.decided + 1 || push.seq == 0) {
+    return refused(push.worker, "has the number " + std::to_string(push.seq) + " after " +
+                                    std::to_string(member.decided));
+  }
+  if (push.used.size() != steps_.size() || push.rules.size() != model_.tables.size()) {
+    return refused(push.worker, "speaks of another number of parameters");
+  }
+  for (std::size_t t = 0; t < push.rules.size(); ++t) {
+    if (!same_state(push.rules[t], model_.tables[t].rule)) {
+      return refused(push.worker, "brings a rule that needs other state");
+    }
+  }
+  if (model_.mode.kind == ModeKind::kSync && push.scale != 1.0) {
+    return refused(push.worker, "is scaled, which rounds cannot be");
+  }
+  return {};
+}
+
+void Shard::push(Push push, std::vector<Ack>& acks) {
+  Member& member = at(push.worker);
+  if (push.seq <= member.decided) {
+    count(Outcome::kDuplicate);
+    if (member.held && member.held->seq == push.seq) return;  // it is answered in time
+    copy_parameters(push.worker);
+    acks.push_back({push.worker, push.seq, Outcome::kDuplicate, version_});
+  } else if (model_.mode.kind == ModeKind::kSync) {
+    push_in_round(std::move(push), acks);
+  } else {
+    push_alone(std::move(push), acks);
+  }
+}
+
+void Shard::push_alone(Push push, std::vector<Ack>& acks) {
+  const Mode& mode = model_.mode;
+  const Worker worker = push.worker;
+  Member& member = at(worker);
+  member.decided = push.seq;
+  ++member.clock;
+  const std::uint64_t staleness = version_ - std::min(push.base, version_);
+  count_staleness(staleness);
+  Ack ack{.worker = worker, .seq = push.seq, .outcome = Outcome::kApplied, .version = 0};
+  const bool goes_on = may_go_on(member);
+  if (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
+      staleness > mode.max_staleness) {
+    ack.outcome = Outcome::kStale;
+    copy_parameters(worker);
+  } else {
+    const bool weakened = mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kScale;
+    const double by = weakened ? static_cast<double>(std::max<std::uint64_t>(staleness, 1)) : 1.0;
+    const Push* const one = &push;
+    apply({&one, 1}, push.scale / by, {&worker, goes_on ? 1u : 0u});
+    ++version_;
+  }
+  count(ack.outcome);
+  ack.version = version_;
+  if (goes_on) {
+    acks.push_back(ack);
+  } else {
+    member.held = ack;
+  }
+  release(acks);
+}
+
+// kSsp: those that are here have pushed so many as this worker, less the staleness.
+bool Shard::may_go_on(const Member& member) const {
+  if (model_.mode.kind != ModeKind::kSsp) return true;
+  const std::uint64_t slowest = slowest_clock();
+  return member.clock <= slowest || member.clock - slowest <= model_.mode.staleness;
+}
+
+void Shard::release(std::vector<Ack>& acks) {
+  for (Member& member : members_) {
+    if (!member.held || !may_go_on(member)) continue;
+    Ack ack = *std::exchange(member.held, std::nullopt);
+    copy_parameters(ack.worker);
+    ack.version = version_;
+    acks.push_back(ack);
+  }
+}
+
+void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
+  Member& member = at(push.worker);
+  count_staleness(version_ - std::min(push.base, version_));
+  if (push.base < version_) {
+    member.decided = push.seq;
+    count(Outcome::kLate);
+    copy_parameters(push.worker);
+    acks.push_back({push.worker, push.seq, Outcome::kLate, version_});
+    return;
+  }
+  member.parked = std::move(push);
+  finish_round(acks);
+}
+
+void Shard::finish_round(std::vector<Ack>& acks) {
+  if (model_.mode.kind != ModeKind::kSync) return;
+  std::vector<const Push*> pushes;
+  std::vector<Worker> workers;
+  std::size_t present = 0;
+  for (const Member& member : members_) {
+    if (member.presence != Presence::kGone) ++present;
+    if (!member.parked) continue;
+    pushes.push_back(&*member.parked);
+    workers.push_back(member.parked->worker);
+  }
+  const std::size_t spared = std::min<std::size_t>(model_.mode.backup_workers, present);
+  if (pushes.empty() || pushes.size() < present - spared) return;
+  apply(pushes, 1.0 / static_cast<double>(pushes.size()), workers);
+  ++version_;
+  for (const Worker worker : workers) {
+    Member& member = at(worker);
+    member.decided = member.parked->seq;
+    member.parked.reset();
+    count(Outcome::kApplied);
+    acks.push_back({worker, member.decided, Outcome::kApplied, version_});
+  }
+}
+
+void Shard::count_staleness(std::uint64_t staleness) {
+  const std::size_t bin = staleness < 4 ? static_cast<std::size_t>(staleness)
+                                        : static_cast<std::size_t>(std::bit_width(staleness)) + 1;
+  ++counters_.staleness[std::min(bin, counters_.staleness.size() - 1)];
+}
+
+// -------------------------------------------------------------------------------------------
+// Memory
+
+void Shard::apply(std::span<const Push* const> pushes, double scale,
+                  std::span<const Worker> targets) {
+  Used used(steps_.size());
+  for (const Push* push : pushes) {
+    for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || push->used[i];
+  }
+  std::vector<StepRun> runs;
+  std::size_t table = model_.tables.size();  // whose runs these are
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    if (table != piece.table) {
+      table = piece.table;
+      const std::size_t first = first_slot_[table];
+      runs = step_runs(
+          layout_.slots(table), [&](std::size_t i) { return used[first + i]; },
+          [&](std::size_t i) { return steps_[first + i]; });
+    }
+    apply_to_piece(piece, pushes, scale, targets, runs);
+  }
+  for (std::size_t i = 0; i < used.size(); ++i) steps_[i] += used[i] ? 1 : 0;
+}
+
+// The parameters between the runs are copied: the workers have not seen what became of them since.
+void Shard::apply_to_piece(const Layout::Piece& piece, std::span<const Push* const> pushes,
+                           double scale, std::span<const Worker> targets,
+                           std::span<const StepRun> runs) {
+  const std::size_t bytes = element_bytes(piece.table);
+  const kernels::UpdateRule& rule = pushes.front()->rules[piece.table];
+  const std::size_t state_count = kernels::state_arrays(rule).size();
+  std::array<const std::byte*, kLocalRanksMax> gradients;
+  std::array<std::byte*, kLocalRanksMax + 1> parameters;
+  std::array<std::byte*, 3> states;
+  std::int64_t next = piece.begin;
+  for (const StepRun& run : runs) {
+    const std::int64_t begin = std::max(run.begin, piece.begin);
+    const std::int64_t end = std::min(run.end, piece.end);
+    if (begin >= end) continue;
+    copy_range(piece, next, begin, targets);
+    next = end;
+    const std::uint64_t in_table = static_cast<std::uint64_t>(begin) * bytes;
+    const std::uint64_t own = piece.at + static_cast<std::uint64_t>(begin - piece.begin) * bytes;
+    for (std::size_t i = 0; i < pushes.size(); ++i) {
+      gradients[i] = at(pushes[i]->worker).memory + layout_.gradients_at(piece.table) + in_table;
+    }
+    parameters[0] = parameters_.data + own;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      parameters[1 + i] = at(targets[i]).memory + layout_.parameters_at(piece.table) + in_table;
+    }
+    for (std::size_t i = 0; i < state_count; ++i) states[i] = states_[i].data + own;
+    const auto elements = static_cast<std::size_t>(end - begin);
+    kernels::update(rule, {.dtype = model_.tables[piece.table].dtype,
+                           .step = run.step,
+                           .gradient_scale = scale,
+                           .fresh_state = run.step == 1,
+                           .gradients = {gradients.data(), pushes.size()},
+                           .parameters = {parameters.data(), 1 + targets.size()},
+                           .states = {states.data(), state_count},
+                           .gradient_outputs = {},
+                           .count = elements});
+    counters_.gradient_bytes += pushes.size() * elements * bytes;
+    counters_.parameter_bytes += targets.size() * elements * bytes;
+  }
+  copy_range(piece, next, piece.end, targets);
+}
+
+void Shard::copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
+                       std::span<const Worker> targets) {
+  if (begin >= end) return;
+  const std::size_t bytes = element_bytes(piece.table);
+  const std::size_t size = static_cast<std::size_t>(end - begin) * bytes;
+  const std::byte* from =
+      parameters_.data + piece.at + static_cast<std::size_t>(begin - piece.begin) * bytes;
+  for (const Worker worker : targets) {
+    std::memcpy(at(worker).memory + layout_.parameters_at(piece.table) +
+                    static_cast<std::size_t>(begin) * bytes,
+                from, size);
+    counters_.parameter_bytes += size;
+  }
+}
+
+void Shard::copy_parameters(Worker worker) {
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    copy_range(piece, piece.begin, piece.end, {&worker, 1});
+  }
+}
+
+void Shard::copy_state(Worker worker, std::size_t table, std::size_t array) const {
+  const std::size_t bytes = element_bytes(table);
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    if (piece.table != table) continue;
+    std::memcpy(at(worker).memory + layout_.gradients_at(table) +
+                    static_cast<std::size_t>(piece.begin) * bytes,
+                states_[array].data + piece.at,
+                static_cast<std::size_t>(piece.end - piece.begin) * bytes);
+  }
+}
+
+void Shard::copy_steps(Worker worker) const {
+  std::memcpy(at(worker).memory + layout_.steps_at(), steps_.data(),
+              steps_.size() * sizeof(std::int64_t));
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/plan/step_runs.h"
+#include "core/ps/layout.h"
+#include "core/ps/model.h"
+
+namespace ciranda::ps {
+
+// A worker's gradients, for all servers the same.
+struct Push {
+  Worker worker = 0;
+  std::uint64_t seq = 0;   // one more than that of its push before; the first is 1
+  std::uint64_t base = 0;  // the server's version that they were made from
+  double scale = 1.0;      // they are to be multiplied by that
+  std::vector<kernels::UpdateRule> rules = {};  // by table
+  std::vector<bool> used = {};                  // by slot, of all tables: it has a gradient
+  bool operator==(const Push&) const = default;
+};
+
+enum class Outcome : std::uint8_t {
+  kApplied,
+  kDuplicate,  // it was decided before
+  kStale,      // made from parameters too old: not applied
+  kLate,       // its round went on without it: not applied
+};
+inline constexpr int kOutcomeCount = 4;
+
+// The answer to a push. The worker's parameters are those of `version` by then.
+struct Ack {
+  Worker worker = 0;
+  std::uint64_t seq = 0;
+  Outcome outcome = Outcome::kApplied;
+  std::uint64_t version = 0;  // pushes applied; with kSync rounds
+  bool operator==(const Ack&) const = default;
+};
+
+struct ShardCounters {
+  std::array<std::uint64_t, kOutcomeCount> outcomes{};
+  // Pushes by their staleness: 0, 1, 2, 3, 4 to 7, 8 to 15, …; the last is all above.
+  std::array<std::uint64_t, 16> staleness{};
+  std::uint64_t gradient_bytes = 0;   // read
+  std::uint64_t parameter_bytes = 0;  // written to workers
+};
+
+// What one server holds: its pieces of the parameters and of the optimizer's state. It decides
+// about each push once, applies it whole or not at all, in its worker's order, and answers it when
+// the mode lets the worker go on. Memory of a worker that is here is mapped here, and is read and
+// written in the calls that say so, and then only.
+//
+// Not thread-safe. Never blocks.
+class Shard {
+ public:
+  // `model`: check() has accepted it. `workers`: that the job was started with; each counts until
+  // it has left, also before it comes.
+  Shard(Model model, int servers, int server, int workers);
+
+  const Model& model() const { return model_; }
+  const Layout& layout() const { return layout_; }
+
+  // Worker's memory, layout().memory_bytes() long, from here on; of a new life, or of one that was
+  // silent and comes back: what an earlier life has pushed and nobody has answered is forgotten. At
+  // the clock of the slowest that is here, so that it keeps nobody.
+  void enter(Worker worker, std::byte* memory);
+  // Its parameters are the first ones of all. Once.
+  void give(Worker worker);
+  bool given() const { return given_; }
+  // What it would get with an answer, now.
+  std::uint64_t pull(Worker worker);
+  // The seq of its latest push that was decided.
+  std::uint64_t decided(Worker worker) const { return at(worker).decided; }
+
+  // Why it cannot be, as a sentence: the worker is not here, a rule of another state, a number of
+  // slots or a seq that does not follow.
+  Status check(const Push& push) const;
+  // What check() has accepted. Answers, also those of others' pushes that this one was missing for,
+  // are appended to `acks`.
+  void push(Push push, std::vector<Ack>& acks);
+  // It does not count any more: it is gone, or says nothing. Nothing of its memory is touched from
+  // here on.
+  void leave(Worker worker, std::vector<Ack>& acks);
+
+  // Of a table's state the array of that number (kernels::state_arrays), in the places of the
+  // worker's gradients; those that this server holds.
+  void copy_state(Worker worker, std::size_t table, std::size_t array) const;
+  // The slots' numbers of steps into the place for them.
+  void copy_steps(Worker worker) const;
+
+  std::uint64_t version() const { return version_; }
+  const ShardCounters& counters() const { return counters_; }
+  // Bytes of parameters and state.
+  std::uint64_t held_bytes() const;
+
+ private:
+  enum class Presence : std::uint8_t { kExpected, kHere, kGone };
+  struct Member {
+    Presence presence = Presence::kExpected;
+    std::byte* memory = nullptr;
+    std::uint64_t decided = 0;
+    std::uint64_t clock = 0;     // pushes, or what counts for it
+    std::optional<Push> parked;  // kSync: until its round is full
+    std::optional<Ack> held;     // kSsp: until the others are near
+  };
+  using Used = std::vector<bool>;
+
+  Member& at(Worker worker) { return members_[static_cast<std::size_t>(worker)]; }
+  const Member& at(Worker worker) const { return members_[static_cast<std::size_t>(worker)]; }
+  void push_alone(Push push, std::vector<Ack>& acks);
+  void push_in_round(Push push, std::vector<Ack>& acks);
+  void finish_round(std::vector<Ack>& acks);
+  void release(std::vector<Ack>& acks);
+  std::uint64_t slowest_clock() const;
+  bool may_go_on(const Member& member) const;
+  // `pushes` in the order of their workers, scaled; the new parameters also into `targets`.
+  void apply(std::span<const Push* const> pushes, double scale, std::span<const Worker> targets);
+  void apply_to_piece(const Layout::Piece& piece, std::span<const Push* const> pushes, double scale,
+                      std::span<const Worker> targets, std::span<const StepRun> runs);
+  void copy_parameters(Worker worker);
+  void copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
+                  std::span<const Worker> targets);
+  void count(Outcome outcome) { ++counters_.outcomes[static_cast<std::size_t>(outcome)]; }
+  void count_staleness(std::uint64_t staleness);
+  std::size_t element_bytes(std::size_t table) const {
+    return dtype_bytes(model_.tables[table].dtype);
+  }
+
+  const Model model_;
+  const Layout layout_;
+  const int server_;
+  std::vector<std::size_t> first_slot_;  // by table, among all slots
+  std::vector<Member> members_;
+  bool given_ = false;
+  std::uint64_t version_ = 0;
+  std::vector<std::int64_t> steps_;
+  // Of share_bytes() zeros, on a line of the cache; pages that nobody has touched take no memory.
+  struct Array {
+    explicit Array(std::uint64_t bytes);
+    std::unique_ptr<std::byte, void (*)(void*)> memory;
+    std::byte* data;
+  };
+  Array parameters_;
+  std::vector<Array> states_;  // as many as the rule with most of them has
+  ShardCounters counters_;
+};
+
+}  // namespace ciranda::ps

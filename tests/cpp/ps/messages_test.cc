@@ -1,0 +1,117 @@
+// What could break: a message that comes back otherwise, or bytes of a stranger that are believed.
+#include "core/ps/messages.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "ps/models.h"
+
+namespace ciranda::ps {
+namespace {
+
+using testing::model_of;
+
+std::vector<Message> one_of_each() {
+  kernels::UpdateRule adam{.kind = kernels::RuleKind::kAdam, .lr = 0.25, .maximize = true};
+  adam.amsgrad = true;
+  return {
+      Enter{.job_id = "job", .worker = 3, .life = 2, .workers = 4, .servers = 2, .server = 1},
+      Declare{.model_bytes = 12'345},
+      Push{.worker = 3,
+           .seq = 1ull << 40,
+           .base = 7,
+           .scale = 0.5,
+           .rules = {adam, {}},
+           .used = {true, false, true, true, true, true, true, true, false, true}},
+      Pull{},
+      FetchState{.table = 5, .array = 2},
+      FetchSteps{},
+      Average{.name = "loss", .value = -0.75},
+      AskStats{},
+      Beat{},
+      Leave{},
+      Welcome{.decided = 17},
+      Refused{.code = ErrorCode::kMismatch, .text = "no"},
+      Ready{.version = 300},
+      Ack{.worker = 1, .seq = 2, .outcome = Outcome::kLate, .version = UINT64_MAX},
+      Fetched{},
+      Averaged{.mean = 0.5, .workers = 4},
+      Stats{.version = 1,
+            .held_bytes = 2,
+            .busy_ns = 3,
+            .oldest_ns = 4,
+            .outcomes = {5, 6, 7, 8},
+            .staleness = std::vector<std::uint64_t>(16, 9),
+            .gradient_bytes = 10,
+            .parameter_bytes = 11},
+  };
+}
+
+std::vector<std::byte> bytes_of(const auto& what) {
+  std::vector<std::byte> bytes;
+  encode(what, bytes);
+  return bytes;
+}
+
+TEST(PsMessages, ComeBackAsTheyWere) {
+  const std::vector<Message> messages = one_of_each();
+  ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    ASSERT_EQ(messages[i].index(), i);
+    const std::vector<std::byte> bytes = bytes_of(messages[i]);
+    const auto decoded = decode_message(bytes);
+    ASSERT_TRUE(decoded.ok()) << i << ": " << decoded.error().text;
+    EXPECT_TRUE(decoded.value() == messages[i]) << i;
+  }
+}
+
+TEST(PsMessages, CutOrLongerTheyAreNone) {
+  for (const Message& message : one_of_each()) {
+    std::vector<std::byte> bytes = bytes_of(message);
+    for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+      EXPECT_FALSE(decode_message(std::span(bytes).first(cut)).ok())
+          << message.index() << " cut at " << cut;
+    }
+    bytes.push_back(std::byte{0});
+    EXPECT_FALSE(decode_message(bytes).ok()) << message.index();
+  }
+}
+
+TEST(PsMessages, ThePushOfTheLargestModelFitsAPacket) {
+  const Push push{.worker = kRanksMax - 1,
+                  .seq = UINT64_MAX,
+                  .base = UINT64_MAX,
+                  .rules = std::vector<kernels::UpdateRule>(kTablesMax),
+                  .used = std::vector<bool>(kSlotsMax, true)};
+  EXPECT_LE(bytes_of(Message(push)).size(), kPacketBytesMax);
+}
+
+TEST(PsMessages, BitsBehindTheLastSlotAreRefused) {
+  std::vector<std::byte> bytes = bytes_of(Message(Push{.used = {true, true, true}}));
+  ASSERT_TRUE(decode_message(bytes).ok());
+  bytes.back() = std::byte{0x0f};
+  EXPECT_FALSE(decode_message(bytes).ok());
+}
+
+TEST(PsMessages, AModelComesBackAndIsChecked) {
+  Model model = model_of({{3, 0, 5}, {1 << 20}}, {.kind = ModeKind::kSync, .backup_workers = 2});
+  model.tables[1].dtype = DType::kBFloat16;
+  model.tables[0].slots[0].shape = {};
+  model.tables[0].rule = {.kind = kernels::RuleKind::kRmsprop, .momentum = 0.5, .centered = true};
+  std::vector<std::byte> bytes = bytes_of(model);
+  const auto decoded = decode_model(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.error().text;
+  EXPECT_EQ(decoded.value(), model);
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_FALSE(decode_model(std::span(bytes).first(cut)).ok()) << cut;
+  }
+  model.tables[0].slots[1].name = model.tables[0].slots[0].name;
+  const auto refused = decode_model(bytes_of(model));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ciranda::ps
