@@ -120,9 +120,11 @@ void read(Reader& in, Enter& message) {
 
 void write(Writer& out, const Declare& message) {
   out.varint(message.model_bytes);
+  out.varint(message.decided);
 }
 void read(Reader& in, Declare& message) {
   message.model_bytes = in.varint("declare.model_bytes", kModelBytesMax);
+  message.decided = in.varint("declare.decided", UINT64_MAX);
 }
 
 void write(Writer& out, const Push& message) {

@@ -40,6 +40,7 @@ struct Enter {
 // this order, come with it. Answered once worker 0's parameters are there.
 struct Declare {
   std::uint64_t model_bytes = 0;
+  std::uint64_t decided = 0;  // the seq of the latest push of its earlier lives, by any server
   bool operator==(const Declare&) const = default;
 };
 

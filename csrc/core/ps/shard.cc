@@ -74,16 +74,20 @@ std::uint64_t Shard::held_bytes() const {
 // -------------------------------------------------------------------------------------------
 // Who is here
 
-void Shard::enter(Worker worker, std::byte* memory) {
+void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
   Member& member = at(worker);
-  const bool back = member.presence != Presence::kExpected;
-  member.presence = Presence::kGone;
-  const std::uint64_t clock = slowest_clock();
+  if (member.presence != Presence::kExpected) return_to_clock(member);
   member.presence = Presence::kHere;
   member.memory = memory;
-  if (back && clock != UINT64_MAX) member.clock = clock;
+  member.decided = std::max(member.decided, decided);
   member.parked.reset();
   member.held.reset();
+}
+
+void Shard::return_to_clock(Member& member) {
+  member.presence = Presence::kGone;
+  const std::uint64_t slowest = slowest_clock();
+  if (slowest != UINT64_MAX) member.clock = std::max(member.clock, slowest);
 }
 
 void Shard::give(Worker worker) {
@@ -113,10 +117,21 @@ void Shard::leave(Worker worker, std::vector<Ack>& acks) {
   release(acks);
 }
 
+void Shard::fall_silent(Worker worker, std::vector<Ack>& acks) {
+  at(worker).presence = Presence::kSilent;
+  finish_round(acks);
+  release(acks);
+}
+
+void Shard::hear(Worker worker) {
+  return_to_clock(at(worker));
+  at(worker).presence = Presence::kHere;
+}
+
 std::uint64_t Shard::slowest_clock() const {
   std::uint64_t slowest = UINT64_MAX;
   for (const Member& member : members_) {
-    if (member.presence != Presence::kGone) slowest = std::min(slowest, member.clock);
+    if (member.counts()) slowest = std::min(slowest, member.clock);
   }
   return slowest;
 }
@@ -129,7 +144,7 @@ Status Shard::check(const Push& push) const {
     return refused(push.worker, "came, and there is no such worker");
   }
   const Member& member = at(push.worker);
-  if (member.presence != Presence::kHere || !given_) return refused(push.worker, "came too early");
+  if (member.memory == nullptr || !given_) return refused(push.worker, "came too early");
   if (push.seq > member.decided + 1 || push.seq == 0) {
     return refused(push.worker, "has the number " + std::to_string(push.seq) + " after " +
                                     std::to_string(member.decided));
@@ -224,19 +239,21 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
   finish_round(acks);
 }
 
+// Of those that count all but the backups; who is silent and has pushed is in.
 void Shard::finish_round(std::vector<Ack>& acks) {
   if (model_.mode.kind != ModeKind::kSync) return;
   std::vector<const Push*> pushes;
   std::vector<Worker> workers;
-  std::size_t present = 0;
+  std::size_t missing = 0;
   for (const Member& member : members_) {
-    if (member.presence != Presence::kGone) ++present;
-    if (!member.parked) continue;
+    if (!member.parked) {
+      missing += member.counts() ? 1 : 0;
+      continue;
+    }
     pushes.push_back(&*member.parked);
     workers.push_back(member.parked->worker);
   }
-  const std::size_t spared = std::min<std::size_t>(model_.mode.backup_workers, present);
-  if (pushes.empty() || pushes.size() < present - spared) return;
+  if (pushes.empty() || missing > model_.mode.backup_workers) return;
   apply(pushes, 1.0 / static_cast<double>(pushes.size()), workers);
   ++version_;
   for (const Worker worker : workers) {

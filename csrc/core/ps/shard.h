@@ -65,10 +65,11 @@ class Shard {
   const Model& model() const { return model_; }
   const Layout& layout() const { return layout_; }
 
-  // Worker's memory, layout().memory_bytes() long, from here on; of a new life, or of one that was
-  // silent and comes back: what an earlier life has pushed and nobody has answered is forgotten. At
-  // the clock of the slowest that is here, so that it keeps nobody.
-  void enter(Worker worker, std::byte* memory);
+  // A new life of the worker, whose memory, layout().memory_bytes() long, is this from here on.
+  // What an earlier life has pushed and nobody has answered is forgotten; `decided`: of its pushes,
+  // by any server. One that comes back is at the clock of the slowest that counts, so that it keeps
+  // nobody.
+  void enter(Worker worker, std::byte* memory, std::uint64_t decided = 0);
   // Its parameters are the first ones of all. Once.
   void give(Worker worker);
   bool given() const { return given_; }
@@ -83,9 +84,13 @@ class Shard {
   // What check() has accepted. Answers, also those of others' pushes that this one was missing for,
   // are appended to `acks`.
   void push(Push push, std::vector<Ack>& acks);
-  // It does not count any more: it is gone, or says nothing. Nothing of its memory is touched from
-  // here on.
+  // It is gone, and does not count any more. Its memory is not touched from here on, and what it
+  // has pushed and nobody has answered is forgotten.
   void leave(Worker worker, std::vector<Ack>& acks);
+  // It is here but says nothing: nobody waits for it until it is heard again. What it has pushed
+  // stays, and is answered.
+  void fall_silent(Worker worker, std::vector<Ack>& acks);
+  void hear(Worker worker);
 
   // Of a table's state the array of that number (kernels::state_arrays), in the places of the
   // worker's gradients; those that this server holds.
@@ -99,9 +104,10 @@ class Shard {
   std::uint64_t held_bytes() const;
 
  private:
-  enum class Presence : std::uint8_t { kExpected, kHere, kGone };
+  enum class Presence : std::uint8_t { kExpected, kHere, kSilent, kGone };
   struct Member {
     Presence presence = Presence::kExpected;
+    bool counts() const { return presence == Presence::kExpected || presence == Presence::kHere; }
     std::byte* memory = nullptr;
     std::uint64_t decided = 0;
     std::uint64_t clock = 0;     // pushes, or what counts for it
@@ -117,6 +123,7 @@ class Shard {
   void finish_round(std::vector<Ack>& acks);
   void release(std::vector<Ack>& acks);
   std::uint64_t slowest_clock() const;
+  void return_to_clock(Member& member);
   bool may_go_on(const Member& member) const;
   // `pushes` in the order of their workers, scaled; the new parameters also into `targets`.
   void apply(std::span<const Push* const> pushes, double scale, std::span<const Worker> targets);

@@ -60,8 +60,8 @@ Status check_folder(const std::string& folder) {
 
 }  // namespace
 
-JobFolder::JobFolder(std::string folder, std::string job_id)
-    : folder_(std::move(folder)), job_id_(std::move(job_id)) {}
+JobFolder::JobFolder(std::string folder, std::string job_id, std::string who)
+    : folder_(std::move(folder)), job_id_(std::move(job_id)), who_(std::move(who)) {}
 
 void JobFolder::stop_listening() {
   if (bound_) {
@@ -106,8 +106,8 @@ Status JobFolder::claim() {
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
     claim_ = std::move(folder);
   } else if (errno == EWOULDBLOCK) {
-    return invalid("another process is already rank 0 in the job folder " + folder_ +
-                   "; this one is rank 0 of job '" + job_id_ +
+    return invalid("another process is already " + who_ + " in the job folder " + folder_ +
+                   "; this one is " + who_ + " of job '" + job_id_ +
                    "' too: start every rank once, or give this job a folder of its own "
                    "(CIRANDA_JOB_DIR)");
   }  // else: a file system without locks; a second rank 0 goes unnoticed there
@@ -115,7 +115,7 @@ Status JobFolder::claim() {
 }
 
 Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
-                                 std::uint64_t timeout_ms) {
+                                 std::uint64_t timeout_ms, const std::string& who) {
   auto address = socket_address(folder);
   if (!address) return address.error();
   for (;;) {
@@ -130,7 +130,7 @@ Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadli
     }
     if (monotonic_ns() >= deadline_ns) {
       return Error{.code = ErrorCode::kTimeout,
-                   .text = "rank 0 did not show up at " + std::string(address.value().sun_path) +
+                   .text = who + " did not show up at " + std::string(address.value().sun_path) +
                            " within " + std::to_string(timeout_ms / 1000) + " s",
                    .rank = 0};
     }

@@ -12,11 +12,12 @@ namespace ciranda {
 
 // The folder where the ranks of one job and host meet, from rank 0's side: it must be private (mode
 // 0700, same user) and is created when missing. Only one rank 0 at a time listens there; at its end
-// the socket is gone, and so is a folder that it made: nothing is left behind.
+// the socket is gone, and so is a folder that it made: nothing is left behind. A parameter server
+// listens in a folder of its own.
 class JobFolder {
  public:
-  // `job_id` is for a sentence to a second rank 0.
-  JobFolder(std::string folder, std::string job_id);
+  // `job_id` and `who` listens are for sentences.
+  JobFolder(std::string folder, std::string job_id, std::string who = "rank 0");
   ~JobFolder();
   JobFolder(const JobFolder&) = delete;
   JobFolder& operator=(const JobFolder&) = delete;
@@ -32,6 +33,7 @@ class JobFolder {
 
   const std::string folder_;
   const std::string job_id_;
+  const std::string who_;
   sockaddr_un address_{};
   bool made_ = false;
   bool bound_ = false;
@@ -39,9 +41,9 @@ class JobFolder {
   Fd listener_;
 };
 
-// The other ranks' side: waits until rank 0 listens in `folder`. `timeout_ms` is for the sentence
+// The other ranks' side: waits until `who` listens in `folder`. `timeout_ms` is for the sentence
 // of kTimeout, at the deadline (monotonic_ns).
 Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
-                                 std::uint64_t timeout_ms);
+                                 std::uint64_t timeout_ms, const std::string& who = "rank 0");
 
 }  // namespace ciranda

@@ -18,7 +18,7 @@ std::vector<Message> one_of_each() {
   adam.amsgrad = true;
   return {
       Enter{.job_id = "job", .worker = 3, .life = 2, .workers = 4, .servers = 2, .server = 1},
-      Declare{.model_bytes = 12'345},
+      Declare{.model_bytes = 12'345, .decided = 9},
       Push{.worker = 3,
            .seq = 1ull << 40,
            .base = 7,

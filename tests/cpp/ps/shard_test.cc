@@ -49,6 +49,17 @@ class Job {
     }
   }
 
+  void fall_silent(Worker worker) {
+    for (std::size_t server = 0; server < shards_.size(); ++server) {
+      std::vector<Ack> acks;
+      shards_[server]->fall_silent(worker, acks);
+      keep(server, acks);
+    }
+  }
+  void hear(Worker worker) {
+    for (auto& shard : shards_) shard->hear(worker);
+  }
+
   // Its gradients are all `value`; to all servers.
   void push(Worker worker, float value, double scale = 1.0, std::vector<bool> used = {}) {
     fill(worker, value);
@@ -315,6 +326,42 @@ TEST(Shard, ARoundDoesNotCountWhoIsGone) {
   job.leave(2);
   EXPECT_EQ(job.answer(0), Outcome::kApplied);
   EXPECT_EQ(job.parameter(0), -3.0f);
+}
+
+TEST(Shard, WhoIsSilentDoesNotCountButIsAnswered) {
+  Job job(model_of(kSizes, kSync), 2, 3);
+  job.enter_all();
+  job.push(2, 3.0f);
+  job.fall_silent(2);
+  job.push(0, 1.0f);
+  EXPECT_EQ(job.answer(0), std::nullopt);
+  job.push(1, 2.0f);
+  for (Worker worker = 0; worker < 3; ++worker) {
+    EXPECT_EQ(job.answer(worker), Outcome::kApplied);
+    EXPECT_EQ(job.parameter(worker), -2.0f);
+  }
+  job.push(0, 1.0f);
+  job.push(1, 1.0f);
+  EXPECT_EQ(job.answer(0), Outcome::kApplied);
+  EXPECT_EQ(job.answer(1), Outcome::kApplied);
+  job.hear(2);
+  job.push(2, 100.0f);
+  EXPECT_EQ(job.answer(2), Outcome::kLate);
+  EXPECT_EQ(job.parameter(2), -3.0f);
+
+  Job ssp(model_of(kSizes, {.kind = ModeKind::kSsp}), 2, 2);
+  ssp.enter_all();
+  ssp.fall_silent(1);
+  for (int i = 0; i < 3; ++i) {
+    ssp.push(0, 1.0f);
+    EXPECT_EQ(ssp.answer(0), Outcome::kApplied);
+  }
+  ssp.hear(1);  // at worker 0's clock
+  ssp.push(1, 1.0f);
+  EXPECT_EQ(ssp.answer(1), std::nullopt);
+  ssp.push(0, 1.0f);
+  EXPECT_EQ(ssp.answer(1), Outcome::kApplied);
+  EXPECT_EQ(ssp.answer(0), Outcome::kApplied);
 }
 
 TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/ps/layout.h"
+#include "core/ps/messages.h"
+#include "core/transport/fd.h"
+#include "core/transport/memory_segment.h"
+
+namespace ciranda::ps {
+
+struct ClientOptions {
+  std::string folder;  // the job's
+  std::string job_id;
+  Worker worker = 0;
+  Life life = 1;  // of this worker: how often it has been started
+  int workers = 1;
+  int servers = 1;
+  std::uint64_t timeout_ms = 30'000;      // for the servers to show up
+  std::uint64_t beat_ns = 2'000'000'000;  // how often it tells the servers that it lives
+};
+
+// A worker's side: its connections to all servers, and the memory that they read gradients from and
+// write parameters to.
+//
+// Thread-safe: calls wait for each other. A call that is answered blocks until all servers have. An
+// error is kRankLost where a server is gone, after which every call gives it, or what a server has
+// refused.
+class Client {
+ public:
+  // Blocking.
+  static Result<std::unique_ptr<Client>> connect(ClientOptions options);
+  // Leaves: nobody waits for this worker any more.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  Worker worker() const { return options_.worker; }
+  int workers() const { return options_.workers; }
+  int servers() const { return options_.servers; }
+
+  // Once. `fill` writes this worker's parameters into its memory; by then they are those of all
+  // (worker 0's, or what has become of them), where it returns.
+  using Fill = std::function<void(const Layout& layout, std::byte* memory)>;
+  Status declare(const Model& model, const Fill& fill) EXCLUDES(mutex_);
+  bool declared() const { return layout_.has_value(); }
+  // Once declared: see Layout. The servers read the gradients and write the parameters between a
+  // push and its answer only; the other calls that write say so.
+  std::byte* memory() const { return memory_.data(); }
+  const Layout& layout() const { return *layout_; }
+
+  // The gradients go to all servers. `scale`, `rules`, `used`: see Push. Does not block for long.
+  Status push(double scale, std::vector<kernels::UpdateRule> rules, std::vector<bool> used)
+      EXCLUDES(mutex_);
+  // For the answers to the latest push: what the least of the servers did with it. kApplied where
+  // there is none.
+  Result<Outcome> answer() EXCLUDES(mutex_);
+  // Writes the newest parameters.
+  Status pull() EXCLUDES(mutex_);
+  // Writes a state array into the gradients, and the slots' numbers of steps into their place.
+  Status fetch_state(std::size_t table, std::size_t array) EXCLUDES(mutex_);
+  Status fetch_steps() EXCLUDES(mutex_);
+  // The mean of the latest values of all workers that have given one under that name.
+  Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
+  Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
+
+  // In a child made by fork: closes the connections, so that the servers notice the parent's end.
+  // Async-signal-safe.
+  void close_in_forked_child() noexcept;
+
+ private:
+  explicit Client(ClientOptions options) : options_(std::move(options)) {}
+  Status enter(int server) REQUIRES(mutex_);
+  Status tell_all(const Message& message, std::span<const int> fds = {}) REQUIRES(mutex_);
+  Status tell(int server, const Message& message, std::span<const int> fds) REQUIRES(mutex_);
+  // The next message of that server, which has to be a T.
+  template <typename T>
+  Result<T> hear(int server) REQUIRES(mutex_);
+  Result<Message> next_message(int server) REQUIRES(mutex_);
+  template <typename T>
+  Status ask_all(const Message& question) REQUIRES(mutex_);
+  Status hear_answers() REQUIRES(mutex_);
+  Error lost(int server) REQUIRES(mutex_);
+  void beat();
+
+  const ClientOptions options_;
+  std::vector<Fd> sockets_;  // by server; none is closed while the thread runs
+  MemorySegment memory_;
+  std::optional<Layout> layout_;
+
+  Mutex mutex_;
+  std::optional<Error> failure_ GUARDED_BY(mutex_);
+  std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> bases_ GUARDED_BY(mutex_);  // by server
+  bool unanswered_ GUARDED_BY(mutex_) = false;
+  Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
+  std::vector<std::byte> packet_ GUARDED_BY(mutex_);        // scratch
+  std::vector<std::byte> encoded_ GUARDED_BY(mutex_);       // scratch
+
+  Fd stop_;  // an eventfd that ends the thread
+  std::thread beats_;
+};
+
+}  // namespace ciranda::ps
