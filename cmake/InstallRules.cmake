@@ -1,7 +1,7 @@
 # What is installed, below one relocatable root:
 #   component python       _C and _build.py: the wheel's package folder is the root
 #   component development  include/, lib/libciranda_{core,torch}.a, lib/cmake/ciranda
-#   both                   lib/libcgloo.so, see backend/gloo/gloo.cmake
+#   both                   bin/ciranda-ps; lib/libcgloo.so, see backend/gloo/gloo.cmake
 # The wheel takes both, so C++ programs build against what pip installed.
 
 include(CMakePackageConfigHelpers)
@@ -24,6 +24,10 @@ if(CIRANDA_BUILD_TORCH)
   install(FILES "${PROJECT_BINARY_DIR}/cirandaTorch.cmake" cmake/LibTorch.cmake
           DESTINATION ${ciranda_cmake_dir} COMPONENT development)
 endif()
+
+foreach(component python development)
+  install(TARGETS ciranda-ps RUNTIME DESTINATION bin COMPONENT ${component})
+endforeach()
 
 if(CIRANDA_WITH_gloo)
   foreach(component python development)

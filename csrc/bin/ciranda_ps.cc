@@ -1,0 +1,78 @@
+// A parameter server of a job: `ciranda run --ps N` starts N of them. Where it is and who else there is
+// stands in its environment; nothing is read from the command line.
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "core/ps/messages.h"
+#include "core/runtime/environment.h"
+#include "core/service/server.h"
+
+namespace ciranda::ps {
+namespace {
+
+Server* running = nullptr;  // NOLINT: for the signal handler
+
+void stop_running(int) {
+  running->stop();
+}
+
+Result<ServerOptions> read_options() {
+  const Getenv getenv = [](const char* name) { return std::getenv(name); };
+  const Environment env(getenv);
+  ServerOptions options;
+  for (const auto& [name, text] : {std::pair{"CIRANDA_JOB_DIR", &options.folder},
+                                   std::pair{"CIRANDA_JOB_ID", &options.job_id}}) {
+    const char* value = env.text(name);
+    if (value == nullptr) {
+      return Error{.code = ErrorCode::kInvalidArgument,
+                   .text = std::string(name) + " is not set; start servers by ciranda run --ps N"};
+    }
+    *text = value;
+  }
+  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVERS", 1, kServersMax, options.servers));
+  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVER", 0, options.servers - 1, options.server));
+  CIRANDA_TRY(env.integer("CIRANDA_SIZE", 1, kLocalRanksMax, options.workers));
+  return options;
+}
+
+// One line, of what there was to do.
+void say_the_end(const ServerOptions& options, const Stats& stats) {
+  std::uint64_t pushes = 0;
+  for (const std::uint64_t count : stats.outcomes) pushes += count;
+  std::printf("server %d of %d: %llu pushes, %.1f MB of parameters and state, %.1f s at work\n",
+              options.server, options.servers, static_cast<unsigned long long>(pushes),
+              static_cast<double>(stats.held_bytes) / 1e6,
+              static_cast<double>(stats.busy_ns) / 1e9);
+}
+
+int fail(const Error& why) {
+  std::fprintf(stderr, "ciranda-ps: %s\n", why.text.c_str());
+  return 1;
+}
+
+int run() {
+  auto options = read_options();
+  if (!options) return fail(options.error());
+  auto server = Server::start(options.value());
+  if (!server) return fail(server.error());
+  running = server.value().get();
+  std::signal(SIGTERM, stop_running);
+  std::signal(SIGINT, stop_running);
+  const Status ended = running->run();
+  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  if (!ended) return fail(ended.error());
+  say_the_end(options.value(), running->stats());
+  return 0;
+}
+
+}  // namespace
+}  // namespace ciranda::ps
+
+int main() {
+  return ciranda::ps::run();
+}
