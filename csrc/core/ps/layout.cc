@@ -53,7 +53,6 @@ Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_
     half_bytes_ += rounded_up(bytes, kPageBytes);
     tables_.push_back(std::move(table));
   }
-  steps_bytes_ = rounded_up(slot_count(model) * sizeof(std::int64_t), kPageBytes);
 }
 
 }  // namespace ciranda::ps

@@ -28,12 +28,10 @@ class Layout {
   std::span<const Place> slots(std::size_t table) const { return tables_[table].slots; }
   std::int64_t elements(std::size_t table) const { return tables_[table].elements; }
 
-  // A worker's memory: the gradients of all tables, the parameters, and room for the number of
-  // steps (int64) of each slot; in bytes from its start, each on a page.
+  // A worker's memory: the gradients of all tables, then the parameters, in bytes from its start.
   std::uint64_t gradients_at(std::size_t table) const { return tables_[table].at; }
   std::uint64_t parameters_at(std::size_t table) const { return half_bytes_ + tables_[table].at; }
-  std::uint64_t steps_at() const { return 2 * half_bytes_; }
-  std::uint64_t memory_bytes() const { return 2 * half_bytes_ + steps_bytes_; }
+  std::uint64_t memory_bytes() const { return 2 * half_bytes_; }
 
   // A server's part of a table: neighbouring chunks are one. `at`: where it lies in each of the
   // server's own arrays, in bytes.
@@ -62,7 +60,6 @@ class Layout {
   std::vector<TablePlace> tables_;
   std::vector<Share> shares_;
   std::uint64_t half_bytes_ = 0;
-  std::uint64_t steps_bytes_ = 0;
 };
 
 }  // namespace ciranda::ps

@@ -51,13 +51,13 @@ struct Pull {
   bool operator==(const Pull&) const = default;
 };
 
-// Writes a table's state array of that number into its gradients.
+// Writes a table's state array of that number into a memfd that comes with it, of the table's size.
 struct FetchState {
   std::uint32_t table = 0;
   std::uint32_t array = 0;
   bool operator==(const FetchState&) const = default;
 };
-// Writes the slots' numbers of steps (int64) into its memory.
+// Writes the slots' numbers of steps (int64) into a memfd that comes with it.
 struct FetchSteps {
   bool operator==(const FetchSteps&) const = default;
 };

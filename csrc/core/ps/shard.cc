@@ -359,20 +359,14 @@ void Shard::copy_parameters(Worker worker) {
   }
 }
 
-void Shard::copy_state(Worker worker, std::size_t table, std::size_t array) const {
+void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
   const std::size_t bytes = element_bytes(table);
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     if (piece.table != table) continue;
-    std::memcpy(at(worker).memory + layout_.gradients_at(table) +
-                    static_cast<std::size_t>(piece.begin) * bytes,
+    std::memcpy(into + static_cast<std::size_t>(piece.begin) * bytes,
                 states_[array].data + piece.at,
                 static_cast<std::size_t>(piece.end - piece.begin) * bytes);
   }
-}
-
-void Shard::copy_steps(Worker worker) const {
-  std::memcpy(at(worker).memory + layout_.steps_at(), steps_.data(),
-              steps_.size() * sizeof(std::int64_t));
 }
 
 }  // namespace ciranda::ps

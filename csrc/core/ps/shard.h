@@ -92,11 +92,11 @@ class Shard {
   void fall_silent(Worker worker, std::vector<Ack>& acks);
   void hear(Worker worker);
 
-  // Of a table's state the array of that number (kernels::state_arrays), in the places of the
-  // worker's gradients; those that this server holds.
-  void copy_state(Worker worker, std::size_t table, std::size_t array) const;
-  // The slots' numbers of steps into the place for them.
-  void copy_steps(Worker worker) const;
+  // Of a table's state the array of that number (kernels::state_arrays) into memory of the table's
+  // size, those elements that this server holds.
+  void copy_state(std::size_t table, std::size_t array, std::byte* into) const;
+  // By slot, of all tables: steps that it has made.
+  std::span<const std::int64_t> steps() const { return steps_; }
 
   std::uint64_t version() const { return version_; }
   const ShardCounters& counters() const { return counters_; }

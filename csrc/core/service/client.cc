@@ -107,15 +107,18 @@ Result<T> Client::hear(int server) {
                .text = words_of(server) + " answered something else than it was asked"};
 }
 
-template <typename T>
-Status Client::ask_all(const Message& question) {
+// From the first `servers` of them.
+Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, int servers) {
   CIRANDA_TRY(hear_answers());
-  CIRANDA_TRY(tell_all(question));
-  for (int server = 0; server < options_.servers; ++server) {
-    auto heard = hear<T>(server);
-    if (!heard) return heard.error();
+  auto memory = MemorySegment::create(bytes);
+  if (!memory) return memory.error();
+  const int fds[] = {memory.value().fd.get()};
+  for (int server = 0; server < servers; ++server) CIRANDA_TRY(tell(server, question, fds));
+  for (int server = 0; server < servers; ++server) {
+    const auto fetched = hear<Fetched>(server);
+    if (!fetched) return fetched.error();
   }
-  return {};
+  return std::move(memory.value().segment);
 }
 
 // What it has told last may say why it is gone.
@@ -193,6 +196,7 @@ Status Client::declare(const Model& model, const Fill& fill) {
     bases_[static_cast<std::size_t>(server)] = ready.value().version;
   }
   memory_ = std::move(memory.value().segment);
+  model_ = model;
   layout_ = std::move(layout);
   return {};
 }
@@ -249,19 +253,17 @@ Status Client::pull() {
   return {};
 }
 
-Status Client::fetch_state(std::size_t table, std::size_t array) {
+Result<MemorySegment> Client::fetch_state(std::size_t table, std::size_t array) {
   const MutexLock lock(mutex_);
-  return ask_all<Fetched>(FetchState{.table = static_cast<std::uint32_t>(table),
-                                     .array = static_cast<std::uint32_t>(array)});
+  const auto elements = static_cast<std::size_t>(layout_->elements(table));
+  return fetch(FetchState{.table = static_cast<std::uint32_t>(table),
+                          .array = static_cast<std::uint32_t>(array)},
+               elements * dtype_bytes(model_.tables[table].dtype), options_.servers);
 }
 
-Status Client::fetch_steps() {
+Result<MemorySegment> Client::fetch_steps() {
   const MutexLock lock(mutex_);
-  CIRANDA_TRY(hear_answers());
-  if (failure_) return *failure_;
-  CIRANDA_TRY(tell(0, FetchSteps{}, {}));
-  const auto fetched = hear<Fetched>(0);
-  return fetched ? Status() : Status(fetched.error());
+  return fetch(FetchSteps{}, slot_count(model_) * sizeof(std::int64_t), 1);
 }
 
 Result<double> Client::average(const std::string& name, double value) {

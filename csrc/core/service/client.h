@@ -66,9 +66,9 @@ class Client {
   Result<Outcome> answer() EXCLUDES(mutex_);
   // Writes the newest parameters.
   Status pull() EXCLUDES(mutex_);
-  // Writes a state array into the gradients, and the slots' numbers of steps into their place.
-  Status fetch_state(std::size_t table, std::size_t array) EXCLUDES(mutex_);
-  Status fetch_steps() EXCLUDES(mutex_);
+  // A state array (kernels::state_arrays) of a table, whole; the slots' numbers of steps (int64).
+  Result<MemorySegment> fetch_state(std::size_t table, std::size_t array) EXCLUDES(mutex_);
+  Result<MemorySegment> fetch_steps() EXCLUDES(mutex_);
   // The mean of the latest values of all workers that have given one under that name.
   Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
   Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
@@ -86,8 +86,8 @@ class Client {
   template <typename T>
   Result<T> hear(int server) REQUIRES(mutex_);
   Result<Message> next_message(int server) REQUIRES(mutex_);
-  template <typename T>
-  Status ask_all(const Message& question) REQUIRES(mutex_);
+  Result<MemorySegment> fetch(const Message& question, std::size_t bytes, int servers)
+      REQUIRES(mutex_);
   Status hear_answers() REQUIRES(mutex_);
   Error lost(int server) REQUIRES(mutex_);
   void beat();
@@ -95,7 +95,8 @@ class Client {
   const ClientOptions options_;
   std::vector<Fd> sockets_;  // by server; none is closed while the thread runs
   MemorySegment memory_;
-  std::optional<Layout> layout_;
+  Model model_;
+  std::optional<Layout> layout_;  // once declared
 
   Mutex mutex_;
   std::optional<Error> failure_ GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -176,14 +177,27 @@ Status Server::take(Connection& connection, Bytes packet, std::vector<Fd> fds) {
         wanted->array >= kernels::state_arrays(tables[wanted->table].rule).size()) {
       return refused(ErrorCode::kMalformed, "there is no such state");
     }
-    shard_->copy_state(connection.worker, wanted->table, wanted->array);
-    return answer(connection, Fetched{});
+    const auto elements = static_cast<std::size_t>(shard_->layout().elements(wanted->table));
+    return fetch(connection, elements * dtype_bytes(tables[wanted->table].dtype), std::move(fds),
+                 [&](std::byte* into) { shard_->copy_state(wanted->table, wanted->array, into); });
   }
   if (std::holds_alternative<FetchSteps>(message)) {
-    shard_->copy_steps(connection.worker);
-    return answer(connection, Fetched{});
+    const std::span<const std::int64_t> steps = shard_->steps();
+    return fetch(connection, steps.size_bytes(), std::move(fds),
+                 [&](std::byte* into) { std::memcpy(into, steps.data(), steps.size_bytes()); });
   }
   return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
+}
+
+template <typename Fn>
+Status Server::fetch(Connection& connection, std::size_t bytes, std::vector<Fd> fds, Fn fill) {
+  if (fds.size() != 1) {
+    return refused(ErrorCode::kMalformed, words_of(connection.worker) + " sent no memory");
+  }
+  auto memory = MemorySegment::open(std::move(fds[0]), whole_pages(bytes));
+  if (!memory) return memory.error();
+  fill(memory.value().data());
+  return answer(connection, Fetched{});
 }
 
 Status Server::answer(Connection& connection, const Message& message) {

@@ -76,6 +76,8 @@ class Server {
   Status enter(Connection& connection, const Enter& message);
   Status declare(Connection& connection, const Declare& message, std::vector<Fd> fds);
   Status push(Connection& connection, Push message);
+  template <typename Fn>
+  Status fetch(Connection& connection, std::size_t bytes, std::vector<Fd> fds, Fn fill);
   Status answer(Connection& connection, const Message& message);
   void send(int socket, const Message& message);
   void send_acks(const std::vector<Ack>& acks);

@@ -288,12 +288,13 @@ TEST_F(Service, StateComesBackFromAllServers) {
   ASSERT_TRUE(declare(*client, model, 0.0f).ok());
   ASSERT_TRUE(push(*client, model, 4.0f).ok());
   ASSERT_TRUE(push(*client, model, 2.0f).ok());
-  ASSERT_TRUE(client->fetch_state(0, 0).ok());
-  EXPECT_EQ(floats(*client, client->layout().gradients_at(0))[30'000], 4.0f);
-  ASSERT_TRUE(client->fetch_steps().ok());
-  const auto* steps =
-      reinterpret_cast<const std::int64_t*>(client->memory() + client->layout().steps_at());
-  EXPECT_EQ(std::vector<std::int64_t>(steps, steps + 4), std::vector<std::int64_t>(4, 2));
+  const auto state = client->fetch_state(0, 0);
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(reinterpret_cast<const float*>(state.value().data())[30'000], 4.0f);
+  const auto steps = client->fetch_steps();
+  ASSERT_TRUE(steps.ok());
+  const auto* counts = reinterpret_cast<const std::int64_t*>(steps.value().data());
+  EXPECT_EQ(std::vector<std::int64_t>(counts, counts + 4), std::vector<std::int64_t>(4, 2));
 }
 
 // Whatever comes first, the server says why it hangs up, and serves the others.
