@@ -1,5 +1,5 @@
-// A parameter server of a job: `ciranda run --ps N` starts N of them. Where it is and who else there is
-// stands in its environment; nothing is read from the command line.
+// A parameter server of a job: `ciranda run --ps N` starts N of them. Where it is and who else
+// there is stands in its environment; nothing is read from the command line.
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -20,12 +20,17 @@ void stop_running(int) {
   running->stop();
 }
 
-Result<ServerOptions> read_options() {
+struct Options {
+  std::string folder;
+  DeskOptions desk;
+};
+
+Result<Options> read_options() {
   const Getenv getenv = [](const char* name) { return std::getenv(name); };
   const Environment env(getenv);
-  ServerOptions options;
+  Options options;
   for (const auto& [name, text] : {std::pair{"CIRANDA_JOB_DIR", &options.folder},
-                                   std::pair{"CIRANDA_JOB_ID", &options.job_id}}) {
+                                   std::pair{"CIRANDA_JOB_ID", &options.desk.job_id}}) {
     const char* value = env.text(name);
     if (value == nullptr) {
       return Error{.code = ErrorCode::kInvalidArgument,
@@ -33,14 +38,14 @@ Result<ServerOptions> read_options() {
     }
     *text = value;
   }
-  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVERS", 1, kServersMax, options.servers));
-  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVER", 0, options.servers - 1, options.server));
-  CIRANDA_TRY(env.integer("CIRANDA_SIZE", 1, kLocalRanksMax, options.workers));
+  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVERS", 1, kServersMax, options.desk.servers));
+  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVER", 0, options.desk.servers - 1, options.desk.server));
+  CIRANDA_TRY(env.integer("CIRANDA_SIZE", 1, kLocalRanksMax, options.desk.workers));
   return options;
 }
 
 // One line, of what there was to do.
-void say_the_end(const ServerOptions& options, const Stats& stats) {
+void say_the_end(const DeskOptions& options, const Stats& stats) {
   std::uint64_t pushes = 0;
   for (const std::uint64_t count : stats.outcomes) pushes += count;
   std::printf("server %d of %d: %llu pushes, %.1f MB of parameters and state, %.1f s at work\n",
@@ -57,7 +62,7 @@ int fail(const Error& why) {
 int run() {
   auto options = read_options();
   if (!options) return fail(options.error());
-  auto server = Server::start(options.value());
+  auto server = Server::start(options.value().folder, options.value().desk);
   if (!server) return fail(server.error());
   running = server.value().get();
   std::signal(SIGTERM, stop_running);
@@ -66,7 +71,7 @@ int run() {
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   if (!ended) return fail(ended.error());
-  say_the_end(options.value(), running->stats());
+  say_the_end(options.value().desk, running->stats());
   return 0;
 }
 

@@ -39,12 +39,11 @@ class Service : public ::testing::Test {
     servers_count_ = servers;
     workers_ = workers;
     for (int server = 0; server < servers; ++server) {
-      auto started = Server::start({.folder = folder_,
-                                    .job_id = "job",
-                                    .server = server,
-                                    .servers = servers,
-                                    .workers = workers,
-                                    .lease_ns = lease_ns});
+      auto started = Server::start(folder_, {.job_id = "job",
+                                             .server = server,
+                                             .servers = servers,
+                                             .workers = workers,
+                                             .lease_ns = lease_ns});
       ASSERT_TRUE(started.ok()) << started.error().text;
       servers_.push_back(std::move(started).value());
       threads_.emplace_back([server = servers_.back().get()] {

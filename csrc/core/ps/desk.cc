@@ -1,0 +1,296 @@
+#include "core/ps/desk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::size_t kAveragesMax = 1024;  // names
+
+Error refused(ErrorCode code, std::string why) {
+  return {.code = code, .text = std::move(why)};
+}
+
+std::string words_of(Worker worker) {
+  return "worker " + std::to_string(worker);
+}
+
+}  // namespace
+
+Desk::Desk(DeskOptions options)
+    : options_(std::move(options)), members_(static_cast<std::size_t>(options_.workers)) {}
+
+// -------------------------------------------------------------------------------------------
+// Messages
+
+void Desk::open(Caller caller, std::uint64_t now_ns) {
+  connections_[caller] = {.heard_ns = now_ns};
+}
+
+void Desk::close(Caller caller, Answers& answers) {
+  if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
+}
+
+void Desk::refuse(Caller caller, const Error& why, Answers& answers) {
+  answers.push_back({caller, Refused{.code = why.code, .text = why.text}, /*hangs_up=*/true});
+  close(caller, answers);
+}
+
+void Desk::take(Caller caller, Message message, const Attached& attached, std::uint64_t now_ns,
+                Answers& answers) {
+  const auto found = connections_.find(caller);
+  if (found == connections_.end()) return;  // hung up on
+  Connection& connection = found->second;
+  connection.heard_ns = now_ns;
+  if (std::exchange(connection.silent, false)) shard_->hear(connection.worker);
+  const Status handled = handle(caller, std::move(message), attached, answers);
+  if (!handled) refuse(caller, handled.error(), answers);
+}
+
+Status Desk::handle(Caller caller, Message message, const Attached& attached, Answers& answers) {
+  if (const auto* first = std::get_if<Enter>(&message)) return enter(caller, *first, answers);
+  const Connection& connection = of(caller);
+  if (connection.worker < 0) {
+    return refused(ErrorCode::kMalformed, "the first packet of a connection has to be Enter");
+  }
+  if (std::holds_alternative<Beat>(message)) return {};
+  if (std::holds_alternative<Leave>(message))
+    return depart(caller, /*left=*/true, answers), Status();
+  if (std::holds_alternative<AskStats>(message)) {
+    answers.push_back({caller, stats()});
+    return {};
+  }
+  if (const auto* value = std::get_if<Average>(&message)) return average(caller, *value, answers);
+  if (const auto* what = std::get_if<Declare>(&message)) {
+    return declare(caller, *what, attached, answers);
+  }
+  if (connection.memory == nullptr || connection.waits) {
+    return refused(ErrorCode::kMalformed,
+                   words_of(connection.worker) + " has not declared its parameters");
+  }
+  if (auto* gradients = std::get_if<Push>(&message)) {
+    return push(caller, std::move(*gradients), answers);
+  }
+  if (std::holds_alternative<Pull>(message)) {
+    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker)}});
+    return {};
+  }
+  if (const auto* wanted = std::get_if<FetchState>(&message)) {
+    return fetch_state(caller, *wanted, attached, answers);
+  }
+  if (std::holds_alternative<FetchSteps>(message)) return fetch_steps(caller, attached, answers);
+  return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
+}
+
+void Desk::tell(const std::vector<Ack>& acks, Answers& answers) const {
+  for (const Ack& ack : acks) {
+    const Caller caller = members_[static_cast<std::size_t>(ack.worker)].caller;
+    if (caller >= 0) answers.push_back({caller, ack});
+  }
+}
+
+Status Desk::push(Caller caller, Push message, Answers& answers) {
+  if (message.worker != of(caller).worker) {
+    return refused(ErrorCode::kMalformed, words_of(of(caller).worker) + " pushes for another");
+  }
+  CIRANDA_TRY(shard_->check(message));
+  std::vector<Ack> acks;
+  shard_->push(std::move(message), acks);
+  tell(acks, answers);
+  return {};
+}
+
+Status Desk::average(Caller caller, const Average& message, Answers& answers) {
+  if (!averages_.contains(message.name) && averages_.size() >= kAveragesMax) {
+    return refused(ErrorCode::kLimit,
+                   "averages of more than " + std::to_string(kAveragesMax) + " names");
+  }
+  auto& latest = averages_[message.name];
+  latest[of(caller).worker] = message.value;
+  double sum = 0.0;
+  for (const auto& [worker, value] : latest) sum += value;
+  answers.push_back({caller, Averaged{.mean = sum / static_cast<double>(latest.size()),
+                                      .workers = static_cast<std::uint32_t>(latest.size())}});
+  return {};
+}
+
+Status Desk::fetch_state(Caller caller, const FetchState& message, const Attached& attached,
+                         Answers& answers) {
+  const auto& tables = shard_->model().tables;
+  if (message.table >= tables.size() ||
+      message.array >= kernels::state_arrays(tables[message.table].rule).size()) {
+    return refused(ErrorCode::kMalformed, "there is no such state");
+  }
+  const auto elements = static_cast<std::uint64_t>(shard_->layout().elements(message.table));
+  const auto memory = attached.memory(elements * dtype_bytes(tables[message.table].dtype));
+  if (!memory) return memory.error();
+  shard_->copy_state(message.table, message.array, memory.value());
+  answers.push_back({caller, Fetched{}});
+  return {};
+}
+
+Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answers) {
+  const auto steps = shard_->steps();
+  const auto memory = attached.memory(steps.size_bytes());
+  if (!memory) return memory.error();
+  std::memcpy(memory.value(), steps.data(), steps.size_bytes());
+  answers.push_back({caller, Fetched{}});
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
+// Who is here
+
+Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
+  const auto mismatch = [](const std::string& why) { return refused(ErrorCode::kMismatch, why); };
+  const std::string self = words_of(message.worker);
+  const std::string server = "server " + std::to_string(options_.server);
+  if (of(caller).worker >= 0) return refused(ErrorCode::kMalformed, self + " enters twice");
+  if (message.version != kProtocolVersion) {
+    return mismatch(self + " speaks version " + std::to_string(message.version) +
+                    " of the servers' protocol, " + server + " version " +
+                    std::to_string(kProtocolVersion) + "; install the same ciranda for both");
+  }
+  if (message.job_id != options_.job_id) {
+    return mismatch(self + " is of job '" + message.job_id + "', " + server + " of job '" +
+                    options_.job_id + "'");
+  }
+  if (message.server != options_.server || message.servers != options_.servers ||
+      message.workers != options_.workers) {
+    return mismatch(self + " was told of " + std::to_string(message.workers) + " workers and " +
+                    std::to_string(message.servers) + " servers, " + server + " of " +
+                    std::to_string(options_.workers) + " and " + std::to_string(options_.servers));
+  }
+  if (message.worker >= options_.workers) {
+    return mismatch("there is no " + self + ", only 0 to " + std::to_string(options_.workers - 1));
+  }
+  const Member& known = member(message.worker);
+  if (message.life <= known.life) {
+    return refused(ErrorCode::kInvalidArgument,
+                   self + (message.life == known.life
+                               ? " is there already; give each process a number of its own"
+                               : " has been started anew since this process was"));
+  }
+  if (const Caller before = known.caller; before >= 0) {
+    refuse(before, refused(ErrorCode::kInvalidArgument, self + " has been started anew"), answers);
+  }
+  member(message.worker) = {.life = message.life, .caller = caller, .left = false};
+  of(caller).worker = message.worker;
+  answers.push_back({caller, Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0}});
+  return {};
+}
+
+Status Desk::declare(Caller caller, const Declare& message, const Attached& attached,
+                     Answers& answers) {
+  const Worker worker = of(caller).worker;
+  if (of(caller).memory != nullptr) {
+    return refused(
+        ErrorCode::kInvalidArgument,
+        words_of(worker) + " has declared its parameters already; servers hold those of one model");
+  }
+  const auto letter = attached.letter(message.model_bytes);
+  if (!letter) return letter.error();
+  auto model = decode_model(letter.value());
+  if (!model) return model.error();
+  if (shard_) {
+    const std::string why = difference(shard_->model(), model.value());
+    if (!why.empty()) {
+      return refused(ErrorCode::kMismatch,
+                     words_of(worker) + " trains something else than those before it: " + why);
+    }
+  }
+  std::unique_ptr<Shard> first;
+  if (!shard_) {
+    first = std::make_unique<Shard>(std::move(model).value(), options_.servers, options_.server,
+                                    options_.workers);
+  }
+  const auto memory = attached.memory((shard_ ? *shard_ : *first).layout().memory_bytes());
+  if (!memory) return memory.error();
+  if (first) {
+    shard_ = std::move(first);
+    std::vector<Ack> none;
+    for (std::size_t each = 0; each < members_.size(); ++each) {
+      if (members_[each].left) shard_->leave(static_cast<Worker>(each), none);
+    }
+  }
+  of(caller).memory = memory.value();
+  of(caller).waits = true;
+  shard_->enter(worker, memory.value(), message.decided);
+  give_if_there(answers);
+  return {};
+}
+
+// The first parameters are those of the lowest worker that has not left.
+void Desk::give_if_there(Answers& answers) {
+  if (!shard_) return;
+  if (!shard_->given()) {
+    const auto giver = std::find_if(members_.begin(), members_.end(),
+                                    [](const Member& each) { return !each.left; });
+    if (giver == members_.end() || giver->caller < 0 || !of(giver->caller).waits) return;
+    shard_->give(static_cast<Worker>(giver - members_.begin()));
+  }
+  for (auto& [caller, connection] : connections_) {
+    if (!std::exchange(connection.waits, false)) continue;
+    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker)}});
+  }
+}
+
+void Desk::depart(Caller caller, bool left, Answers& answers) {
+  const Worker worker = of(caller).worker;
+  connections_.erase(caller);
+  if (worker < 0) return;
+  member(worker).caller = -1;
+  member(worker).left = left;
+  if (!shard_) return;
+  std::vector<Ack> acks;
+  shard_->leave(worker, acks);
+  tell(acks, answers);
+  if (left) give_if_there(answers);
+}
+
+bool Desk::all_have_left() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Member& each) { return each.left; });
+}
+
+// -------------------------------------------------------------------------------------------
+// Leases
+
+std::uint64_t Desk::next_lease_ns() const {
+  std::uint64_t next = UINT64_MAX;
+  for (const auto& [caller, connection] : connections_) {
+    if (connection.memory == nullptr || connection.silent) continue;
+    next = std::min(next, connection.heard_ns + options_.lease_ns);
+  }
+  return next;
+}
+
+void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
+  std::vector<Ack> acks;
+  for (auto& [caller, connection] : connections_) {
+    if (connection.memory == nullptr || connection.silent ||
+        now_ns < connection.heard_ns + options_.lease_ns) {
+      continue;
+    }
+    connection.silent = true;
+    shard_->fall_silent(connection.worker, acks);
+  }
+  tell(acks, answers);
+}
+
+Stats Desk::stats() const {
+  Stats stats;
+  if (!shard_) return stats;
+  const ShardCounters& counters = shard_->counters();
+  stats.version = shard_->version();
+  stats.held_bytes = shard_->held_bytes();
+  stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());
+  stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
+  stats.gradient_bytes = counters.gradient_bytes;
+  stats.parameter_bytes = counters.parameter_bytes;
+  return stats;
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/messages.h"
+#include "core/ps/shard.h"
+
+namespace ciranda::ps {
+
+struct DeskOptions {
+  std::string job_id;
+  int server = 0;
+  int servers = 1;
+  int workers = 1;
+  // A worker that has said nothing for so long does not keep the others waiting.
+  std::uint64_t lease_ns = 10'000'000'000;
+};
+
+// What a server decides: who may enter, whose parameters are the first, whose lease is over, and
+// what it answers to whom. Whose message cannot be is refused with a sentence and hung up on, and
+// the others notice nothing. Time and connections are told, so that a simulation can do so.
+//
+// Not thread-safe. Never blocks.
+class Desk {
+ public:
+  explicit Desk(DeskOptions options);
+
+  using Caller = int;  // the number of a connection, as long as it is open
+  struct Answer {
+    Caller to = -1;
+    Message message;
+    bool hangs_up = false;  // afterwards; it is closed() by then
+  };
+  using Answers = std::vector<Answer>;
+
+  // What has come with a message.
+  struct Attached {
+    std::function<Result<std::vector<std::byte>>(std::uint64_t bytes)> letter;  // a copy
+    // Mapped as long as the connection is open, but for what is fetched, which is only written to.
+    std::function<Result<std::byte*>(std::uint64_t bytes)> memory;
+  };
+
+  void open(Caller caller, std::uint64_t now_ns);
+  // It has hung up, or is gone.
+  void close(Caller caller, Answers& answers);
+  void take(Caller caller, Message message, const Attached& attached, std::uint64_t now_ns,
+            Answers& answers);
+  // Hangs up on who says what is no message.
+  void refuse(Caller caller, const Error& why, Answers& answers);
+
+  // When a lease ends next (monotonic_ns, kNever), and what follows when it has.
+  std::uint64_t next_lease_ns() const;
+  void end_leases(std::uint64_t now_ns, Answers& answers);
+
+  bool all_have_left() const;
+  const Shard* shard() const { return shard_.get(); }  // null before the first declaration
+  Stats stats() const;
+
+ private:
+  struct Connection {
+    Worker worker = -1;  // none: it has not entered
+    std::uint64_t heard_ns = 0;
+    std::byte* memory = nullptr;  // once it has declared
+    bool waits = false;           // it has declared, and the first parameters are not there
+    bool silent = false;          // its lease is over
+  };
+  struct Member {
+    Life life = 0;
+    Caller caller = -1;  // none: it is not here
+    bool left = false;   // in order
+  };
+
+  Status handle(Caller caller, Message message, const Attached& attached, Answers& answers);
+  Status enter(Caller caller, const Enter& message, Answers& answers);
+  Status declare(Caller caller, const Declare& message, const Attached& attached, Answers& answers);
+  Status push(Caller caller, Push message, Answers& answers);
+  Status average(Caller caller, const Average& message, Answers& answers);
+  Status fetch_state(Caller caller, const FetchState& message, const Attached& attached,
+                     Answers& answers);
+  Status fetch_steps(Caller caller, const Attached& attached, Answers& answers);
+  void depart(Caller caller, bool left, Answers& answers);
+  void give_if_there(Answers& answers);
+  void tell(const std::vector<Ack>& acks, Answers& answers) const;
+  Connection& of(Caller caller) { return connections_.at(caller); }
+  Member& member(Worker worker) { return members_[static_cast<std::size_t>(worker)]; }
+
+  const DeskOptions options_;
+  std::map<Caller, Connection> connections_;
+  std::vector<Member> members_;
+  std::unique_ptr<Shard> shard_;
+  std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
+};
+
+}  // namespace ciranda::ps
