@@ -29,13 +29,19 @@ void Desk::open(Caller caller, std::uint64_t now_ns) {
   connections_[caller] = {.heard_ns = now_ns};
 }
 
-void Desk::close(Caller caller, Answers& answers) {
+void Desk::close(Caller caller, std::uint64_t now_ns, Answers& answers) {
+  now_ns_ = now_ns;
   if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
 }
 
-void Desk::refuse(Caller caller, const Error& why, Answers& answers) {
+void Desk::refuse(Caller caller, const Error& why, std::uint64_t now_ns, Answers& answers) {
+  now_ns_ = now_ns;
+  hang_up(caller, why, answers);
+}
+
+void Desk::hang_up(Caller caller, const Error& why, Answers& answers) {
   answers.push_back({caller, Refused{.code = why.code, .text = why.text}, /*hangs_up=*/true});
-  close(caller, answers);
+  if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
 }
 
 void Desk::take(Caller caller, Message message, const Attached& attached, std::uint64_t now_ns,
@@ -43,10 +49,11 @@ void Desk::take(Caller caller, Message message, const Attached& attached, std::u
   const auto found = connections_.find(caller);
   if (found == connections_.end()) return;  // hung up on
   Connection& connection = found->second;
+  now_ns_ = now_ns;
   connection.heard_ns = now_ns;
   if (std::exchange(connection.silent, false)) shard_->hear(connection.worker);
   const Status handled = handle(caller, std::move(message), attached, answers);
-  if (!handled) refuse(caller, handled.error(), answers);
+  if (!handled) hang_up(caller, handled.error(), answers);
 }
 
 Status Desk::handle(Caller caller, Message message, const Attached& attached, Answers& answers) {
@@ -74,6 +81,7 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
     return push(caller, std::move(*gradients), answers);
   }
   if (std::holds_alternative<Pull>(message)) {
+    ++pulls_;
     answers.push_back({caller, Ready{.version = shard_->pull(connection.worker)}});
     return {};
   }
@@ -84,10 +92,14 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
 }
 
-void Desk::tell(const std::vector<Ack>& acks, Answers& answers) const {
-  for (const Ack& ack : acks) {
-    const Caller caller = members_[static_cast<std::size_t>(ack.worker)].caller;
-    if (caller >= 0) answers.push_back({caller, ack});
+void Desk::tell(std::vector<Ack> acks, Answers& answers) {
+  for (Ack& ack : acks) {
+    Member& worker = member(ack.worker);
+    if (worker.caller < 0) continue;
+    ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
+    ++worker.stats.pushes;
+    worker.stats.held_ns += ack.held_ns;
+    answers.push_back({worker.caller, ack});
   }
 }
 
@@ -96,9 +108,10 @@ Status Desk::push(Caller caller, Push message, Answers& answers) {
     return refused(ErrorCode::kMalformed, words_of(of(caller).worker) + " pushes for another");
   }
   CIRANDA_TRY(shard_->check(message));
+  member(message.worker).pushed_ns = now_ns_;
   std::vector<Ack> acks;
   shard_->push(std::move(message), acks);
-  tell(acks, answers);
+  tell(std::move(acks), answers);
   return {};
 }
 
@@ -174,9 +187,12 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
                                : " has been started anew since this process was"));
   }
   if (const Caller before = known.caller; before >= 0) {
-    refuse(before, refused(ErrorCode::kInvalidArgument, self + " has been started anew"), answers);
+    hang_up(before, refused(ErrorCode::kInvalidArgument, self + " has been started anew"), answers);
   }
-  member(message.worker) = {.life = message.life, .caller = caller, .left = false};
+  Member& self_now = member(message.worker);
+  self_now.life = message.life;
+  self_now.caller = caller;
+  self_now.left = false;
   of(caller).worker = message.worker;
   answers.push_back({caller, Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0}});
   return {};
@@ -246,7 +262,7 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   if (!shard_) return;
   std::vector<Ack> acks;
   shard_->leave(worker, acks);
-  tell(acks, answers);
+  tell(std::move(acks), answers);
   if (left) give_if_there(answers);
 }
 
@@ -268,6 +284,7 @@ std::uint64_t Desk::next_lease_ns() const {
 }
 
 void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
+  now_ns_ = now_ns;
   std::vector<Ack> acks;
   for (auto& [caller, connection] : connections_) {
     if (connection.memory == nullptr || connection.silent ||
@@ -277,7 +294,7 @@ void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
     connection.silent = true;
     shard_->fall_silent(connection.worker, acks);
   }
-  tell(acks, answers);
+  tell(std::move(acks), answers);
 }
 
 Stats Desk::stats() const {
@@ -290,6 +307,11 @@ Stats Desk::stats() const {
   stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
   stats.gradient_bytes = counters.gradient_bytes;
   stats.parameter_bytes = counters.parameter_bytes;
+  stats.pulls = pulls_;
+  for (const Member& each : members_) {
+    stats.workers.push_back(each.stats);
+    stats.workers.back().here = each.caller >= 0;
+  }
   return stats;
 }
 

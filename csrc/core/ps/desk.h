@@ -49,11 +49,11 @@ class Desk {
 
   void open(Caller caller, std::uint64_t now_ns);
   // It has hung up, or is gone.
-  void close(Caller caller, Answers& answers);
+  void close(Caller caller, std::uint64_t now_ns, Answers& answers);
   void take(Caller caller, Message message, const Attached& attached, std::uint64_t now_ns,
             Answers& answers);
   // Hangs up on who says what is no message.
-  void refuse(Caller caller, const Error& why, Answers& answers);
+  void refuse(Caller caller, const Error& why, std::uint64_t now_ns, Answers& answers);
 
   // When a lease ends next (monotonic_ns, kNever), and what follows when it has.
   std::uint64_t next_lease_ns() const;
@@ -75,6 +75,8 @@ class Desk {
     Life life = 0;
     Caller caller = -1;  // none: it is not here
     bool left = false;   // in order
+    std::uint64_t pushed_ns = 0;
+    WorkerStats stats = {};
   };
 
   Status handle(Caller caller, Message message, const Attached& attached, Answers& answers);
@@ -87,13 +89,16 @@ class Desk {
   Status fetch_steps(Caller caller, const Attached& attached, Answers& answers);
   void depart(Caller caller, bool left, Answers& answers);
   void give_if_there(Answers& answers);
-  void tell(const std::vector<Ack>& acks, Answers& answers) const;
+  void hang_up(Caller caller, const Error& why, Answers& answers);
+  void tell(std::vector<Ack> acks, Answers& answers);
   Connection& of(Caller caller) { return connections_.at(caller); }
   Member& member(Worker worker) { return members_[static_cast<std::size_t>(worker)]; }
 
   const DeskOptions options_;
   std::map<Caller, Connection> connections_;
   std::vector<Member> members_;
+  std::uint64_t now_ns_ = 0;  // as it was told last
+  std::uint64_t pulls_ = 0;
   std::unique_ptr<Shard> shard_;
   std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
 };

@@ -193,12 +193,14 @@ void write(Writer& out, const Ack& message) {
   out.varint(message.seq);
   out.u8(static_cast<std::uint8_t>(message.outcome));
   out.varint(message.version);
+  out.varint(message.held_ns);
 }
 void read(Reader& in, Ack& message) {
   message.worker = static_cast<Worker>(in.varint("ack.worker", kRanksMax - 1));
   message.seq = in.varint("ack.seq", UINT64_MAX);
   message.outcome = static_cast<Outcome>(in.u8("ack.outcome", kOutcomeCount - 1));
   message.version = in.varint("ack.version", UINT64_MAX);
+  message.held_ns = in.varint("ack.held_ns", UINT64_MAX);
 }
 
 void write(Writer& out, const Averaged& message) {
@@ -213,20 +215,32 @@ void read(Reader& in, Averaged& message) {
 void write(Writer& out, const Stats& message) {
   for (const std::uint64_t value :
        {message.version, message.held_bytes, message.busy_ns, message.oldest_ns,
-        message.gradient_bytes, message.parameter_bytes}) {
+        message.gradient_bytes, message.parameter_bytes, message.pulls}) {
     out.varint(value);
   }
   write_counts(out, message.outcomes);
   write_counts(out, message.staleness);
+  out.varint(message.workers.size());
+  for (const WorkerStats& worker : message.workers) {
+    out.u8(worker.here ? 1 : 0);
+    out.varint(worker.pushes);
+    out.varint(worker.held_ns);
+  }
 }
 void read(Reader& in, Stats& message) {
   for (std::uint64_t* value :
        {&message.version, &message.held_bytes, &message.busy_ns, &message.oldest_ns,
-        &message.gradient_bytes, &message.parameter_bytes}) {
+        &message.gradient_bytes, &message.parameter_bytes, &message.pulls}) {
     *value = in.varint("stats.value", UINT64_MAX);
   }
   message.outcomes = read_counts(in, "stats.outcomes");
   message.staleness = read_counts(in, "stats.staleness");
+  message.workers.resize(in.count("stats.workers", kLocalRanksMax, 3));
+  for (WorkerStats& worker : message.workers) {
+    worker.here = in.u8("stats.here", 1) != 0;
+    worker.pushes = in.varint("stats.pushes", UINT64_MAX);
+    worker.held_ns = in.varint("stats.held_ns", UINT64_MAX);
+  }
 }
 
 // Messages without fields.

@@ -109,6 +109,12 @@ struct Averaged {
   std::uint32_t workers = 0;  // that have given a value
   bool operator==(const Averaged&) const = default;
 };
+struct WorkerStats {
+  bool here = false;
+  std::uint64_t pushes = 0;   // answered
+  std::uint64_t held_ns = 0;  // that its answers were held back for other workers
+  bool operator==(const WorkerStats&) const = default;
+};
 struct Stats {
   std::uint64_t version = 0;
   std::uint64_t held_bytes = 0;
@@ -116,8 +122,10 @@ struct Stats {
   std::uint64_t oldest_ns = 0;           // the longest that a push has waited for its turn
   std::vector<std::uint64_t> outcomes;   // by Outcome
   std::vector<std::uint64_t> staleness;  // see ShardCounters
-  std::uint64_t gradient_bytes = 0;
+  std::uint64_t gradient_bytes = 0;      // read, and written to workers
   std::uint64_t parameter_bytes = 0;
+  std::uint64_t pulls = 0;
+  std::vector<WorkerStats> workers;  // by number
   bool operator==(const Stats&) const = default;
 };
 

@@ -39,6 +39,7 @@ struct Ack {
   std::uint64_t seq = 0;
   Outcome outcome = Outcome::kApplied;
   std::uint64_t version = 0;  // pushes applied; with kSync rounds
+  std::uint64_t held_ns = 0;  // that it was held back for other workers; told by the desk
   bool operator==(const Ack&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -25,12 +26,17 @@ std::string words_of(int server) {
 
 }  // namespace
 
+Client::Client(ClientOptions options) : options_(std::move(options)) {
+  if (options_.timeline_path.empty()) return;
+  timeline_ = std::make_unique<Timeline>(options_.timeline_path, options_.worker);
+}
+
 Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   std::unique_ptr<Client> client(new Client(std::move(options)));
   const ClientOptions& own = client->options_;
   const MutexLock lock(client->mutex_);
   client->packet_.resize(kPacketBytesMax);
-  client->bases_.resize(static_cast<std::size_t>(own.servers));
+  client->versions_.resize(static_cast<std::size_t>(own.servers));
   client->stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
   if (!client->stop_.valid()) return Error::from_errno("eventfd", errno);
   const std::uint64_t deadline_ns = monotonic_ns() + own.timeout_ms * kMsInNs;
@@ -48,19 +54,28 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
 }
 
 Client::~Client() {
+  leave();
+}
+
+void Client::leave() {
   if (beats_.joinable()) {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
     beats_.join();
   }
   const MutexLock lock(mutex_);
-  if (!failure_) static_cast<void>(tell_all(Leave{}));
+  if (failure_) return;
+  static_cast<void>(tell_all(Leave{}));
+  failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
+  if (!timeline_) return;
+  if (const Status written = timeline_->write(); !written) {
+    std::fprintf(stderr, "ciranda: %s\n", written.error().text.c_str());
+  }
 }
 
 void Client::close_in_forked_child() noexcept {
   for (Fd& socket : sockets_) socket.reset();
   stop_.reset();
-  static_cast<void>(beats_.native_handle());
 }
 
 // -------------------------------------------------------------------------------------------
@@ -193,7 +208,7 @@ Status Client::declare(const Model& model, const Fill& fill) {
   for (int server = 0; server < options_.servers; ++server) {
     const auto ready = hear<Ready>(server);
     if (!ready) return ready.error();
-    bases_[static_cast<std::size_t>(server)] = ready.value().version;
+    versions_[static_cast<std::size_t>(server)] = ready.value().version;
   }
   memory_ = std::move(memory.value().segment);
   model_ = model;
@@ -201,7 +216,13 @@ Status Client::declare(const Model& model, const Fill& fill) {
   return {};
 }
 
-Status Client::push(double scale, std::vector<kernels::UpdateRule> rules, std::vector<bool> used) {
+std::vector<std::uint64_t> Client::versions() const {
+  const MutexLock lock(mutex_);
+  return versions_;
+}
+
+Status Client::push(std::span<const std::uint64_t> versions, double scale,
+                    std::vector<kernels::UpdateRule> rules, std::vector<bool> used) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
   Message message = Push{.worker = options_.worker,
@@ -212,11 +233,16 @@ Status Client::push(double scale, std::vector<kernels::UpdateRule> rules, std::v
                          .used = std::move(used)};
   if (failure_) return *failure_;
   for (int server = 0; server < options_.servers; ++server) {
-    std::get<Push>(message).base = bases_[static_cast<std::size_t>(server)];
+    std::get<Push>(message).base = versions[static_cast<std::size_t>(server)];
     CIRANDA_TRY(tell(server, message, {}));
   }
   ++seq_;
   unanswered_ = true;
+  pushed_ns_ = monotonic_ns();
+  for (std::size_t table = 0; table < model_.tables.size(); ++table) {
+    stats_.pushed_bytes += static_cast<std::uint64_t>(layout_->elements(table)) *
+                           dtype_bytes(model_.tables[table].dtype);
+  }
   return {};
 }
 
@@ -224,14 +250,22 @@ Status Client::hear_answers() {
   if (failure_) return *failure_;
   if (!unanswered_) return {};
   Outcome outcome = Outcome::kApplied;
+  std::uint64_t held_ns = 0;
+  const std::uint64_t begin_ns = monotonic_ns();
   for (int server = 0; server < options_.servers; ++server) {
     const auto ack = hear<Ack>(server);
     if (!ack) return ack.error();
     outcome = std::max(outcome, ack.value().outcome);
-    bases_[static_cast<std::size_t>(server)] = ack.value().version;
+    held_ns = std::max(held_ns, ack.value().held_ns);
+    versions_[static_cast<std::size_t>(server)] = ack.value().version;
   }
   unanswered_ = false;
   outcome_ = outcome;
+  const std::uint64_t end_ns = monotonic_ns();
+  ++stats_.outcomes[static_cast<std::size_t>(outcome)];
+  stats_.waiting_ns += end_ns - begin_ns;
+  stats_.held_ns += std::min(held_ns, end_ns - begin_ns);
+  if (timeline_) timeline_->record("PUSH", "parameters", pushed_ns_, end_ns);
   return {};
 }
 
@@ -244,12 +278,15 @@ Result<Outcome> Client::answer() {
 Status Client::pull() {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
+  const std::uint64_t begin_ns = monotonic_ns();
   CIRANDA_TRY(tell_all(Pull{}));
   for (int server = 0; server < options_.servers; ++server) {
     const auto ready = hear<Ready>(server);
     if (!ready) return ready.error();
-    bases_[static_cast<std::size_t>(server)] = ready.value().version;
+    versions_[static_cast<std::size_t>(server)] = ready.value().version;
   }
+  ++stats_.pulls;
+  if (timeline_) timeline_->record("PULL", "parameters", begin_ns, monotonic_ns());
   return {};
 }
 
@@ -273,6 +310,11 @@ Result<double> Client::average(const std::string& name, double value) {
   const auto averaged = hear<Averaged>(0);
   if (!averaged) return averaged.error();
   return averaged.value().mean;
+}
+
+ClientStats Client::own_stats() const {
+  const MutexLock lock(mutex_);
+  return stats_;
 }
 
 Result<std::vector<Stats>> Client::stats() {

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "core/base/result.h"
 #include "core/ps/layout.h"
 #include "core/ps/messages.h"
+#include "core/runtime/timeline.h"
 #include "core/transport/fd.h"
 #include "core/transport/memory_segment.h"
 
@@ -27,6 +29,16 @@ struct ClientOptions {
   int servers = 1;
   std::uint64_t timeout_ms = 30'000;      // for the servers to show up
   std::uint64_t beat_ns = 2'000'000'000;  // how often it tells the servers that it lives
+  std::string timeline_path;              // empty: none
+};
+
+// Of one worker, since it has connected.
+struct ClientStats {
+  std::array<std::uint64_t, kOutcomeCount> outcomes{};  // of its pushes
+  std::uint64_t pulls = 0;
+  std::uint64_t pushed_bytes = 0;  // gradients, by size
+  std::uint64_t waiting_ns = 0;    // for answers to pushes
+  std::uint64_t held_ns = 0;       // of that, while the answer was held back for other workers
 };
 
 // A worker's side: its connections to all servers, and the memory that they read gradients from and
@@ -39,14 +51,15 @@ class Client {
  public:
   // Blocking.
   static Result<std::unique_ptr<Client>> connect(ClientOptions options);
-  // Leaves: nobody waits for this worker any more.
-  ~Client();
+  ~Client();  // leaves
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
   Worker worker() const { return options_.worker; }
   int workers() const { return options_.workers; }
   int servers() const { return options_.servers; }
+  // Nobody waits for this worker any more. Calls fail from here on; the memory stays.
+  void leave() EXCLUDES(mutex_);
 
   // Once. `fill` writes this worker's parameters into its memory; by then they are those of all
   // (worker 0's, or what has become of them), where it returns.
@@ -56,11 +69,15 @@ class Client {
   // Once declared: see Layout. The servers read the gradients and write the parameters between a
   // push and its answer only; the other calls that write say so.
   std::byte* memory() const { return memory_.data(); }
+  const MemorySegment& segment() const { return memory_; }  // whose copies keep it mapped
   const Layout& layout() const { return *layout_; }
+  // Which parameters lie in the memory, by server.
+  std::vector<std::uint64_t> versions() const EXCLUDES(mutex_);
 
-  // The gradients go to all servers. `scale`, `rules`, `used`: see Push. Does not block for long.
-  Status push(double scale, std::vector<kernels::UpdateRule> rules, std::vector<bool> used)
-      EXCLUDES(mutex_);
+  // The gradients go to all servers; they were made from parameters of `versions`. `scale`,
+  // `rules`, `used`: see Push. Does not block for long.
+  Status push(std::span<const std::uint64_t> versions, double scale,
+              std::vector<kernels::UpdateRule> rules, std::vector<bool> used) EXCLUDES(mutex_);
   // For the answers to the latest push: what the least of the servers did with it. kApplied where
   // there is none.
   Result<Outcome> answer() EXCLUDES(mutex_);
@@ -72,13 +89,14 @@ class Client {
   // The mean of the latest values of all workers that have given one under that name.
   Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
   Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
+  ClientStats own_stats() const EXCLUDES(mutex_);
 
   // In a child made by fork: closes the connections, so that the servers notice the parent's end.
   // Async-signal-safe.
   void close_in_forked_child() noexcept;
 
  private:
-  explicit Client(ClientOptions options) : options_(std::move(options)) {}
+  explicit Client(ClientOptions options);
   Status enter(int server) REQUIRES(mutex_);
   Status tell_all(const Message& message, std::span<const int> fds = {}) REQUIRES(mutex_);
   Status tell(int server, const Message& message, std::span<const int> fds) REQUIRES(mutex_);
@@ -98,16 +116,19 @@ class Client {
   Model model_;
   std::optional<Layout> layout_;  // once declared
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::optional<Error> failure_ GUARDED_BY(mutex_);
   std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint64_t> bases_ GUARDED_BY(mutex_);  // by server
+  std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
   bool unanswered_ GUARDED_BY(mutex_) = false;
+  std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest
+  ClientStats stats_ GUARDED_BY(mutex_);
   Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
   std::vector<std::byte> packet_ GUARDED_BY(mutex_);        // scratch
   std::vector<std::byte> encoded_ GUARDED_BY(mutex_);       // scratch
 
-  Fd stop_;  // an eventfd that ends the thread
+  std::unique_ptr<Timeline> timeline_;  // null: none
+  Fd stop_;                             // an eventfd that ends the thread
   std::thread beats_;
 };
 

@@ -114,7 +114,7 @@ void Server::read_from(int socket) {
   auto packet = receive_packet(socket, packet_);
   if (packet && packet.value().what == Received::kNothing) return;
   if (!packet || packet.value().what == Received::kClosed) {
-    desk_.close(socket, answers_);
+    desk_.close(socket, turn_ns_, answers_);
     connections_.erase(socket);
     return carry_out();
   }
@@ -124,7 +124,7 @@ void Server::read_from(int socket) {
   if (message) {
     take(socket, std::move(message).value(), std::move(packet.value().fds));
   } else {
-    desk_.refuse(socket, message.error(), answers_);
+    desk_.refuse(socket, message.error(), turn_ns_, answers_);
   }
   carry_out();
   busy_ns_ += monotonic_ns() - begin_ns;
