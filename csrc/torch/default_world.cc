@@ -11,20 +11,26 @@
 #include "core/base/mutex.h"
 #include "core/runtime/backends.h"
 #include "torch/error.h"
+#include "torch/heap.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
 namespace {
 
-// The process has one default World; everything else belongs to an object.
+// The process has one default World, or one connection to its servers; everything else belongs to
+// an object.
 Mutex mutex;                                                  // NOLINT: see above
 std::shared_ptr<World> world GUARDED_BY(mutex);               // NOLINT
+std::shared_ptr<ps::Client> client GUARDED_BY(mutex);         // NOLINT
+std::uint64_t connections GUARDED_BY(mutex) = 0;              // NOLINT: to servers, so far
+Place own_place GUARDED_BY(mutex);                            // NOLINT: of this rank
 std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
 std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
     GUARDED_BY(mutex);
 Handover handover GUARDED_BY(mutex);                    // NOLINT
 std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
 std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
+std::atomic<ps::Client*> client_at_fork{nullptr};       // NOLINT
 std::atomic<bool> forked{false};                        // NOLINT
 Place place_at_fork;  // NOLINT: read in the child, where no lock may be
 
@@ -33,7 +39,28 @@ void child_after_fork() {
   if (Engine* engine = engine_at_fork.load()) {
     forked.store(true);
     engine->after_fork_in_child();
+  } else if (ps::Client* of_servers = client_at_fork.load()) {
+    forked.store(true);
+    of_servers->close_in_forked_child();
   }
+}
+
+std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mutex) {
+  if (config.with_comm) {
+    throw Exception({.code = ErrorCode::kUnsupported,
+                     .text = "init: comm has no meaning in a job with parameter servers (--ps), "
+                             "whose ranks do not meet; leave it out"});
+  }
+  if (config.keep_heap) keep_heap_between_steps();
+  // Each connection is a life of its own: see Desk.
+  return unwrap(ps::Client::connect({.folder = config.job_folder,
+                                     .job_id = config.job_id,
+                                     .worker = config.place.rank,
+                                     .life = config.life << 32 | ++connections,
+                                     .workers = config.place.size,
+                                     .servers = config.servers,
+                                     .timeout_ms = config.start_timeout_ms,
+                                     .timeline_path = config.engine.timeline_path}));
 }
 
 }  // namespace
@@ -48,11 +75,17 @@ void init_default_world(bool with_comm) {
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
   [[maybe_unused]] static const int goodbye = std::atexit(shutdown);
   const MutexLock lock(mutex);
-  if (world != nullptr) return;
+  if (world != nullptr || client != nullptr) return;
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
+  if (config.servers > 0) {
+    client = connect_to_servers(config);
+    own_place = place_at_fork = config.place;
+    client_at_fork.store(client.get());
+    return;
+  }
   world = unwrap(World::start(std::move(config), handover));
-  place_at_fork = world->place();
+  own_place = place_at_fork = world->place();
   engine_at_fork.store(world->engine().get());
   whole = std::make_shared<const Communicator>(
       Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
@@ -61,6 +94,11 @@ void init_default_world(bool with_comm) {
 void shutdown() {
   if (forked.load()) return;
   const MutexLock lock(mutex);
+  if (client != nullptr) {
+    client_at_fork.store(nullptr);
+    client->leave();
+    client.reset();
+  }
   if (world == nullptr) return;
   world->engine()->shutdown();
   engine_at_fork.store(nullptr);
@@ -73,24 +111,43 @@ void shutdown() {
 bool is_initialized() {
   if (forked.load()) return false;
   const MutexLock lock(mutex);
-  return world != nullptr;
-}
-
-Place default_place() {
-  return forked.load() ? place_at_fork : default_world()->place();
+  return world != nullptr || client != nullptr;
 }
 
 namespace {
 
-// Of the World, while there is one.
-template <typename T>
-const T& of_world(const T& what) REQUIRES(mutex) {
-  if (what != nullptr) return what;
+void refuse_before_init() REQUIRES(mutex) {
+  if (world != nullptr || client != nullptr) return;
   throw Exception({.code = ErrorCode::kNotInitialized,
                    .text = "ciranda has not been initialized; call init() first"});
 }
 
+// Of the World, while there is one.
+template <typename T>
+const T& of_world(const T& what) REQUIRES(mutex) {
+  refuse_before_init();
+  if (what != nullptr) return what;
+  throw Exception({.code = ErrorCode::kUnsupported,
+                   .text = "the ranks of a job with parameter servers (--ps) do not meet, so there "
+                           "are no collectives; ps.average() gives the mean of a number that waits "
+                           "for nobody"});
+}
+
 }  // namespace
+
+Place default_place() {
+  if (forked.load()) return place_at_fork;
+  const MutexLock lock(mutex);
+  refuse_before_init();
+  return own_place;
+}
+
+std::shared_ptr<ps::Client> default_client() {
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  refuse_before_init();
+  return client;
+}
 
 std::shared_ptr<World> default_world() {
   refuse_in_forked_child();

@@ -4,23 +4,28 @@
 #include <string_view>
 
 #include "core/runtime/world.h"
+#include "core/service/client.h"
 #include "torch/collective.h"
 
 namespace ciranda {
 
-// The one World that init() of <ciranda/torch.h> makes: the only state of the process that is not
-// owned by an object. Thread-safe.
+// What init() of <ciranda/torch.h> makes: one World, or, in a job with parameter servers, the
+// connection to them. The only state of the process that is not owned by an object. Thread-safe.
 
 // init() of <ciranda/torch.h>. `with_comm`: Python's has a comm, which is so on every rank or on
 // none; else all ranks raise.
 void init_default_world(bool with_comm);
 
 // This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
-// for); kNotInitialized without a World.
+// for); kNotInitialized before init().
 Place default_place();
 
-// The World; kNotInitialized without one, kForked in a child made by fork.
+// The World; kNotInitialized before init(), kForked in a child made by fork, kUnsupported in a job
+// with parameter servers, whose ranks do not meet.
 std::shared_ptr<World> default_world();
+
+// The connection to the job's parameter servers; null in a World. Throws as default_world() does.
+std::shared_ptr<ps::Client> default_client();
 
 // Of all its ranks, and of those of a group; throws as default_world() does, and kInvalidArgument,
 // beginning with `what`, where there is no such group (any more).

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/ps/messages.h"
 #include "core/runtime/operations_config.h"
 #include "core/wire/settings.h"
 
@@ -84,6 +85,16 @@ void read_timeline(const Environment& env, Config& config) {
   if (config.place.rank != 0) path += "." + std::to_string(config.place.rank);
 }
 
+Status read_servers(const Environment& env, Config& config) {
+  std::int64_t life = 1;
+  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVERS", 0, ps::kServersMax, config.servers));
+  CIRANDA_TRY(env.integer("CIRANDA_LIFE", 1, std::int64_t{1} << 30, life));
+  config.life = static_cast<std::uint64_t>(life);
+  if (config.servers == 0 || config.place.cross_size == 1) return {};
+  return Error{.code = ErrorCode::kUnsupported,
+               .text = "parameter servers (CIRANDA_PS_SERVERS) serve the ranks of one host so far"};
+}
+
 Status read_engine_options(const Environment& env, int cores, Config& config) {
   EngineOptions& engine = config.engine;
   int threads = 1;
@@ -147,6 +158,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   std::int64_t peer_seconds = static_cast<std::int64_t>(config.engine.peer_timeout_ms / 1000);
   CIRANDA_TRY(env.integer("CIRANDA_PEER_TIMEOUT", 1, 100, peer_seconds));
   config.engine.peer_timeout_ms = static_cast<std::uint64_t>(peer_seconds) * 1000;
+  CIRANDA_TRY(read_servers(env, config));
   CIRANDA_TRY(read_keep_heap(env, config));
   CIRANDA_TRY(read_wire_dtype(env, config));
   CIRANDA_TRY(read_engine_options(env, cores, config));
