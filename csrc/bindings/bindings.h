@@ -9,5 +9,6 @@ void bind_errors(pybind11::module_& module);
 void bind_world(pybind11::module_& module);
 void bind_collectives(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
+void bind_servers(pybind11::module_& module);  // after bind_optimizer()
 
 }  // namespace ciranda

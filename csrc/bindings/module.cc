@@ -8,4 +8,5 @@ PYBIND11_MODULE(_C, module) {
   ciranda::bind_world(module);
   ciranda::bind_collectives(module);
   ciranda::bind_optimizer(module);
+  ciranda::bind_servers(module);
 }

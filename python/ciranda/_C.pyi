@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'PRODUCT', 'Reducer', 'RuleKind', 'SUM', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -218,6 +218,126 @@ class GradientReducer(Reducer):
         ...
     def moved_bytes(self) -> int:
         ...
+class ModeKind:
+    """
+    Members:
+    
+      async_
+    
+      ssp
+    
+      sync
+    """
+    __members__: typing.ClassVar[dict[str, ModeKind]]
+    async_: typing.ClassVar[ModeKind]
+    ssp: typing.ClassVar[ModeKind]
+    sync: typing.ClassVar[ModeKind]
+    @typing.overload
+    def __eq__(self, other: ModeKind) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    @typing.overload
+    def __ne__(self, other: ModeKind) -> bool:
+        ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
+class StalePolicy:
+    """
+    Members:
+    
+      apply
+    
+      scale
+    
+      drop
+    """
+    __members__: typing.ClassVar[dict[str, StalePolicy]]
+    apply: typing.ClassVar[StalePolicy]
+    drop: typing.ClassVar[StalePolicy]
+    scale: typing.ClassVar[StalePolicy]
+    @typing.overload
+    def __eq__(self, other: StalePolicy) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    @typing.overload
+    def __ne__(self, other: StalePolicy) -> bool:
+        ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
+class ServerMode:
+    """
+    How a push takes effect, and who waits for whom.
+    """
+    def __init__(self, kind: ModeKind, *, policy: StalePolicy = ..., max_staleness: typing.SupportsInt | typing.SupportsIndex | None = None, staleness: typing.SupportsInt | typing.SupportsIndex = 0, backup_workers: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        ...
+class PsReducer(Reducer):
+    """
+    To the servers, which step.
+    """
+    def __init__(self, *, mode: ServerMode, ahead: bool, force: bool) -> None:
+        ...
+class PsDifferences:
+    """
+    Of a step that the worker makes, to the servers.
+    """
+    def __init__(self, *, mode: ServerMode) -> None:
+        ...
+    def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+        ...
+    def begin(self) -> None:
+        ...
+    def push(self) -> None:
+        ...
 def abandon(handle: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Frees what the operation holds, once it is done; nobody will synchronize it.
@@ -304,6 +424,10 @@ def pending() -> list:
     """
 def poll(handle: typing.SupportsInt | typing.SupportsIndex) -> bool:
     ...
+def pull_newest(root_rank: typing.SupportsInt | typing.SupportsIndex, all_ranks: bool, what: str) -> None:
+    """
+    What broadcasting parameters means with servers.
+    """
 def rank() -> int:
     ...
 def recv_async(tensor: torch.Tensor, src: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
@@ -321,6 +445,14 @@ def require_agreement(name: str, options: str, parameters: collections.abc.Seque
 def scatter_async(input: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def send_async(tensor: torch.Tensor, dst: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
+    ...
+def server_average(name: str, value: typing.SupportsFloat | typing.SupportsIndex) -> float:
+    ...
+def server_count() -> int:
+    """
+    0 in a World, and before init().
+    """
+def server_stats() -> dict:
     ...
 def shutdown() -> None:
     """

@@ -1,0 +1,231 @@
+#include "torch/ps_reducer.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <utility>
+
+#include "core/kernels/reduce.h"
+#include "torch/error.h"
+#include "torch/tensor_view.h"
+
+namespace ciranda {
+
+PsReducer::PsReducer(std::shared_ptr<ps::Client> client, Options options)
+    : client_(std::move(client)),
+      options_(options),
+      parameters_(client_, options.mode, options.ahead) {
+  check_mode(options.mode, client_->workers());
+}
+
+void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
+  const MutexLock lock(mutex_);
+  refuse_second_model(*client_);
+  if (!options_.force) check_momentum(options_.mode, client_->workers(), rules_);
+  parameters_.declare(std::move(parameters), rules, rules_);
+  for (const ServedParameters::Slot& slot : parameters_.slots()) make_gradient(slot);
+  fetched_.resize(parameters_.tables());
+}
+
+void PsReducer::make_gradient(const ServedParameters::Slot& slot) {
+  gradients_.push_back({.served = parameters_.gradient_memory(slot)});
+  const at::Tensor& parameter = slot.parameter;
+  if (options_.ahead || !parameter.is_cpu() || !parameter.is_contiguous() || parameter.numel() == 0)
+    return;
+  Gradient& gradient = gradients_.back();
+  gradient.memory = std::make_unique<Memory>(gradient.served);
+  std::vector<GradientBuffer::Member> members{{.name = slot.name, .parameter = parameter}};
+  if (parameter.requires_grad()) {
+    members[0].accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  }
+  gradient.buffer = std::make_unique<GradientBuffer>(std::move(members), /*sparse_as_dense=*/true,
+                                                     *gradient.memory);
+}
+
+at::Tensor PsReducer::Memory::lay_out(std::int64_t elements,
+                                      const std::vector<std::vector<std::int64_t>>&) {
+  if (!std::exchange(laid_out_, true)) {
+    // Lines of the cache are the slot's to their end.
+    return at::from_blob(
+        served_.mutable_data_ptr(), {elements}, [kept = served_](void*) {}, served_.options());
+  }
+  own_ = at::zeros({elements}, served_.options());
+  return own_;
+}
+
+void PsReducer::Memory::serve() {
+  if (own_.defined()) kernels::copy(data_of(served_), data_of(own_), served_.nbytes());
+}
+
+void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
+  const MutexLock lock(mutex_);
+  if (rules_.size() <= number) rules_.resize(number + 1);
+  rules_[number] = rule;
+}
+
+Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_norm,
+                                     const std::string& objection) {
+  const MutexLock lock(mutex_);
+  if (!objection.empty()) {
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = "DistributedOptimizer: the servers cannot make the step, because " + objection});
+  }
+  parameters_.refuse_changes();
+  const std::vector<std::uint64_t> made_from(parameters_.shown().begin(),
+                                             parameters_.shown().end());
+  if (unanswered_) await_answer();
+  std::vector<bool> used = take_gradients();
+  double scale = gradient_scale;
+  if (max_norm > 0.0) {
+    norm_ = norm_of(used, scale);
+    // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
+    const double coefficient = max_norm / (norm_ + 1e-6);
+    scale *= coefficient > 1.0 ? 1.0 : coefficient;
+  }
+  if (options_.mode.kind == ps::ModeKind::kSync && scale != 1.0) {
+    scale_gradients(used, std::exchange(scale, 1.0));
+  }
+  std::vector<kernels::UpdateRule> rules;
+  for (std::size_t table = 0; table < parameters_.tables(); ++table) {
+    rules.push_back(rules_.at(parameters_.group_of_table(table)));
+  }
+  for (auto& arrays : fetched_) arrays.clear();
+  fetched_steps_.reset();
+  check(client_->push(made_from, scale, std::move(rules), std::move(used)));
+  unanswered_ = true;
+  if (!options_.ahead) await_answer();
+  return {};
+}
+
+void PsReducer::await_answer() {
+  unwrap(client_->answer());
+  unanswered_ = false;
+  parameters_.show();
+  for (Gradient& gradient : gradients_) {
+    if (gradient.buffer) gradient.buffer->reset();
+  }
+}
+
+// Of all slots, which have one. Until the answer nothing is born in their memory.
+std::vector<bool> PsReducer::take_gradients() {
+  const std::vector<ServedParameters::Slot>& slots = parameters_.slots();
+  std::vector<bool> used(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Gradient& gradient = gradients_[i];
+    const at::Tensor& parameter = slots[i].parameter;
+    if (gradient.buffer) {
+      GradientBuffer& buffer = *gradient.buffer;
+      buffer.take_missing();
+      buffer.open_places(false);
+      if (buffer.had_strays() && !buffer.knows_accumulator(0)) {
+        buffer.follow(0, torch::autograd::impl::grad_accumulator(parameter));
+      }
+      gradient.memory->serve();
+      used[slots[i].position] = buffer.slots()[0].used;
+    } else if (parameter.grad().defined()) {
+      assign(gradient.served, parameter.grad().layout() == c10::Layout::Strided
+                                  ? parameter.grad()
+                                  : parameter.grad().to_dense());
+      used[slots[i].position] = true;
+    }
+  }
+  return used;
+}
+
+double PsReducer::norm_of(const std::vector<bool>& used, double scale) const {
+  double squares = 0.0;
+  const auto& slots = parameters_.slots();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!used[slots[i].position]) continue;
+    const at::Tensor& gradient = gradients_[i].served;
+    const std::byte* const data = data_of(gradient);
+    squares += kernels::sum_of_squares(dtype_of(gradient.scalar_type(), slots[i].name), {&data, 1},
+                                       scale, static_cast<std::size_t>(gradient.numel()));
+  }
+  return std::sqrt(squares);
+}
+
+// In a round each worker scales its own.
+void PsReducer::scale_gradients(const std::vector<bool>& used, double scale) {
+  const auto& slots = parameters_.slots();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!used[slots[i].position]) continue;
+    at::Tensor gradient = gradients_[i].served;
+    gradient.mul_(scale);
+    const at::Tensor& users = slots[i].parameter.grad();
+    if (users.has_storage() && users.const_data_ptr() == gradient.const_data_ptr())
+      mark_written(users);
+  }
+}
+
+double PsReducer::norm() {
+  const MutexLock lock(mutex_);
+  return norm_;
+}
+
+void PsReducer::pull() {
+  const MutexLock lock(mutex_);
+  parameters_.refuse_changes();
+  if (unanswered_) await_answer();
+  check(client_->pull());
+  parameters_.show();
+}
+
+// -------------------------------------------------------------------------------------------
+// State
+
+const MemorySegment& PsReducer::state_array(std::size_t table, std::size_t array) {
+  auto& arrays = fetched_[table];
+  if (arrays.size() <= array) arrays.resize(array + 1);
+  if (!arrays[array]) arrays[array] = unwrap(client_->fetch_state(table, array));
+  return *arrays[array];
+}
+
+HostStep::State PsReducer::state(std::size_t position, bool) {
+  const MutexLock lock(mutex_);
+  if (unanswered_) await_answer();
+  const ServedParameters::Slot& slot = parameters_.slots().at(position);
+  if (!fetched_steps_) fetched_steps_ = unwrap(client_->fetch_steps());
+  const std::int64_t step =
+      reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
+  const kernels::UpdateRule& rule = rules_[slot.group];
+  const bool adagrad = rule.kind == kernels::RuleKind::kAdagrad;
+  if (step == 0 && !adagrad) return {};
+  HostStep::State state;
+  if (rule.kind != kernels::RuleKind::kSgd) {
+    state.emplace_back("step", at::scalar_tensor(static_cast<double>(step)));
+  }
+  const auto arrays = kernels::state_arrays(rule);
+  const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
+  for (std::size_t array = 0; array < arrays.size(); ++array) {
+    const at::Tensor lies = slot.value;
+    std::byte* const data = state_array(slot.table, array).data() +
+                            static_cast<std::size_t>(begin) * lies.element_size();
+    at::Tensor value = at::from_blob(data, lies.sizes(), lies.options()).clone();
+    if (step == 0) value.fill_(rule.initial_accumulator_value);
+    state.emplace_back(std::string(kernels::torch_name(arrays[array])), std::move(value));
+  }
+  return state;
+}
+
+void PsReducer::adopt_state(std::size_t, HostStep::State state) {
+  if (state.empty()) return;
+  // Torch's Adagrad has state before its first step.
+  const auto& [name, value] = state.front();
+  if (name == "step" && value.item().toDouble() == 0.0) return;
+  throw Exception({.code = ErrorCode::kUnsupported,
+                   .text = "DistributedOptimizer: parameter servers begin with fresh state of the "
+                           "optimizer so far; make the optimizer anew, or train with the ring"});
+}
+
+std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options) {
+  auto reducer = std::make_shared<PsReducer>(servers("DistributedOptimizer"), options);
+  set_puller(reducer);
+  return reducer;
+}
+
+}  // namespace ciranda

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "torch/gradient_buffer.h"
+#include "torch/reducer.h"
+#include "torch/served_parameters.h"
+#include "torch/servers.h"
+
+namespace ciranda {
+
+// Pushes an optimizer's gradients to the parameter servers, which make its step: a shared step
+// whose state the servers hold. Nothing is reduced here: p.grad stays this worker's.
+//
+// A gradient is born in the memory that the servers read, where it can be (see GradientPlace), and
+// is copied there by step() otherwise. As a Reducer it is collective in step() alone, and there as
+// far as the mode says.
+class PsReducer final : public Reducer, public Puller {
+ public:
+  struct Options {
+    ps::Mode mode;
+    // step() returns before the servers have answered, and waits for their answer to the step
+    // before instead.
+    bool ahead = false;
+    bool force = false;  // see check_momentum()
+  };
+  PsReducer(std::shared_ptr<ps::Client> client, Options options);
+
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) override
+      EXCLUDES(mutex_);
+  void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
+  // kInvalidArgument for an objection, or where a parameter is not what the latest step has left.
+  StepOutcome step(double gradient_scale, bool reduce, double max_norm,
+                   const std::string& objection) override EXCLUDES(mutex_);
+  double norm() override EXCLUDES(mutex_);
+  // Copies of what the servers hold; those of one table are fetched together.
+  HostStep::State state(std::size_t position, bool copies) override EXCLUDES(mutex_);
+  // kUnsupported, but for no state.
+  void adopt_state(std::size_t position, HostStep::State state) override EXCLUDES(mutex_);
+
+  void pull() override EXCLUDES(mutex_);
+
+  void set_backward_passes_per_step(int) override {}
+  void synchronize() override {}
+  void finish_step() override {}
+  void settle() override {}
+  void agree() override {}
+  void end_shared_step() override {}
+
+ private:
+  // Where a gradient is born, or is copied to. Where the program keeps the tensor in it, the next
+  // one is born elsewhere, and copied when it is pushed.
+  class Memory final : public GradientMemory {
+   public:
+    explicit Memory(at::Tensor served) : served_(std::move(served)) {}
+    at::Tensor lay_out(std::int64_t elements,
+                       const std::vector<std::vector<std::int64_t>>& shapes) override;
+    void written() override {}
+    void serve();  // it lies where the servers read it from here on
+
+   private:
+    const at::Tensor served_;
+    at::Tensor own_;  // undefined: it is served_
+    bool laid_out_ = false;
+  };
+  struct Gradient {
+    std::unique_ptr<Memory> memory;  // null: copied as torch copies
+    std::unique_ptr<GradientBuffer> buffer;
+    at::Tensor served;  // where the servers read it
+  };
+
+  void make_gradient(const ServedParameters::Slot& slot) REQUIRES(mutex_);
+  std::vector<bool> take_gradients() REQUIRES(mutex_);
+  double norm_of(const std::vector<bool>& used, double scale) const REQUIRES(mutex_);
+  void scale_gradients(const std::vector<bool>& used, double scale) REQUIRES(mutex_);
+  void await_answer() REQUIRES(mutex_);
+  const MemorySegment& state_array(std::size_t table, std::size_t array) REQUIRES(mutex_);
+
+  const std::shared_ptr<ps::Client> client_;
+  const Options options_;
+  Mutex mutex_;
+  ServedParameters parameters_ GUARDED_BY(mutex_);
+  std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by group
+  std::vector<Gradient> gradients_ GUARDED_BY(mutex_);         // by parameter
+  bool unanswered_ GUARDED_BY(mutex_) = false;
+  double norm_ GUARDED_BY(mutex_) = 0.0;
+  // What was fetched since the latest step: by table and array, and the numbers of steps.
+  std::vector<std::vector<std::optional<MemorySegment>>> fetched_ GUARDED_BY(mutex_);
+  std::optional<MemorySegment> fetched_steps_ GUARDED_BY(mutex_);
+};
+
+// Of this process. kInvalidArgument where the job has no servers, or for what a mode cannot be.
+std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options);
+
+}  // namespace ciranda

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/kernels/update_rule.h"
+#include "core/service/client.h"
+#include "torch/reducer.h"
+#include "torch/tensor_stamp.h"
+
+namespace ciranda {
+
+// A model's parameters in a job with parameter servers. They lie in the memory that the servers
+// write to, where a parameter is contiguous, on the CPU, and no other tensor looks at its memory;
+// others are copied from there after each answer.
+//
+// What the servers write replaces what the program has written: a parameter that was written to,
+// moved or converted since the latest answer is refused, by its version, which `.data` hides.
+//
+// Not thread-safe. Throws Exception.
+class ServedParameters {
+ public:
+  // `apart`: the servers write while the program trains, so no parameter lies in their memory.
+  ServedParameters(std::shared_ptr<ps::Client> client, ps::Mode mode, bool apart);
+
+  // Once. `rules`: of the parameters' groups; group_of[i] is that of parameter i. The parameters
+  // are those of all workers by then: the first worker's, or what has become of them. Blocking.
+  void declare(NamedParameters parameters, std::span<const std::size_t> group_of,
+               std::span<const kernels::UpdateRule> rules);
+
+  struct Slot {
+    std::string name;
+    at::Tensor parameter;
+    std::size_t group = 0;
+    std::size_t table = 0;     // in the layout, and the number there
+    std::size_t number = 0;    // among the table's slots
+    std::size_t position = 0;  // among all slots, as Push::used counts
+    at::Tensor value = {};     // in the memory that the servers write to; contiguous
+    bool moved = false;        // the parameter itself lies there
+    TensorStamp latest = {};   // the parameter as the latest answer has left it
+  };
+  const std::vector<Slot>& slots() const { return slots_; }  // by parameter
+  std::size_t tables() const { return group_of_table_.size(); }
+  // The group whose rule updates a table.
+  std::size_t group_of_table(std::size_t table) const { return group_of_table_[table]; }
+  // Where the gradient of a slot shall lie when it is pushed: contiguous, on lines of its own.
+  at::Tensor gradient_memory(const Slot& slot) const;
+  // The versions of the parameters that the program sees, by server.
+  std::span<const std::uint64_t> shown() const { return shown_; }
+
+  // What the program must not have done since show(), as a sentence in an Exception.
+  void refuse_changes() const;
+  // After an answer: the program sees what the servers have written.
+  void show();
+
+ private:
+  at::Tensor view(const Slot& slot, std::uint64_t table_at) const;
+  void fill(const ps::Layout& layout, std::byte* memory);
+
+  const std::shared_ptr<ps::Client> client_;
+  const ps::Mode mode_;
+  const bool apart_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> group_of_table_;
+  std::vector<std::uint64_t> shown_;
+};
+
+// kUnsupported where the servers have a model already.
+void refuse_second_model(const ps::Client& client);
+
+}  // namespace ciranda
