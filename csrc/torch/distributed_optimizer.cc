@@ -12,18 +12,19 @@
 #include <charconv>
 #include <map>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "core/base/mutex.h"
 #include "core/runtime/job.h"
 #include "torch/collectives.h"
 #include "torch/default_world.h"
+#include "torch/distributed_step.h"
 #include "torch/error.h"
 #include "torch/gradient_reducer.h"
 #include "torch/known_optimizers.h"
 #include "torch/optimizer_checks.h"
 #include "torch/reduce_op.h"
+#include "torch/servers.h"
 
 namespace ciranda {
 namespace {
@@ -91,31 +92,37 @@ const char* demanded_by(const DistributedOptions& options) {
   return options.share_parameters ? "share_parameters=true" : nullptr;
 }
 
-}  // namespace
-
-class DistributedStep::Impl {
+// The ranks of a World train together.
+class RankStep final : public DistributedStep::Impl {
  public:
-  Impl(torch::optim::Optimizer& optimizer, const std::type_info& type,
-       const NamedParameters& named_parameters, const DistributedOptions& options);
+  using Closure = DistributedStep::Closure;
+  using InnerStep = DistributedStep::InnerStep;
 
-  void synchronize() {
+  RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
+           const NamedParameters& named_parameters, const DistributedOptions& options);
+
+  void synchronize() override {
     if (reducer_) reducer_->synchronize();
   }
-  void forget_gradients() {
+  void forget_gradients() override {
     if (reducer_) reducer_->settle();
   }
-  torch::Tensor step(const Closure& closure, const InnerStep& inner);
-  void adopt_group();
-  void adopt_state(std::size_t first);
+  torch::Tensor step(const Closure& closure, const InnerStep& inner) override;
+  void adopt_group() override;
+  void adopt_state() override { adopt_state(0); }
+  void save(const std::function<void()>& inner) override { inner(); }
 
-  double grad_norm() const { return grad_norm_.defined() ? grad_norm_.item<double>() : 0.0; }
-  const std::string& why_not_shared() const { return why_not_shared_; }
+  double grad_norm() const override {
+    return grad_norm_.defined() ? grad_norm_.item<double>() : 0.0;
+  }
+  const std::string& why_not_shared() const override { return why_not_shared_; }
 
  private:
   bool shared() const { return why_not_shared_.empty(); }
   std::string obstacle(const std::type_info& type, const NamedParameters& parameters,
                        const DistributedOptions& options) const;
   void add_parameters(const NamedParameters& parameters);
+  void adopt_state(std::size_t first);
   torch::Tensor inner_step(const Closure& closure, const InnerStep& inner);
   torch::Tensor shared_step(const Closure& closure, const InnerStep& inner);
   std::string objection() const;
@@ -150,9 +157,8 @@ class DistributedStep::Impl {
   std::vector<at::Tensor> grouped_;  // the parameters of all groups
 };
 
-DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_info& type,
-                            const NamedParameters& named_parameters,
-                            const DistributedOptions& options)
+RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
+                   const NamedParameters& named_parameters, const DistributedOptions& options)
     : optimizer_(optimizer),
       known_(find_known_optimizer(type)),
       among_(trainers_of(options.process_set)),
@@ -161,11 +167,7 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
       max_norm_(options.max_grad_norm.value_or(0.0)) {
   check_options(reduce_op(op_), options.gradient_predivide_factor, options.backward_passes_per_step,
                 options.bucket_bytes, options.max_grad_norm);
-  std::vector<at::Tensor> owned;
-  for (const auto& group : optimizer_.param_groups()) {
-    owned.insert(owned.end(), group.params().begin(), group.params().end());
-  }
-  const NamedParameters parameters = names_of(owned, named_parameters);
+  const NamedParameters parameters = names_of(parameters_of(optimizer_), named_parameters);
   if (among_->group->size() == 1) {
     why_not_shared_ = "there is one rank";
     return;
@@ -194,9 +196,8 @@ DistributedStep::Impl::Impl(torch::optim::Optimizer& optimizer, const std::type_
 }
 
 // What this rank has against sharing the step, as the rest of a sentence.
-std::string DistributedStep::Impl::obstacle(const std::type_info& type,
-                                            const NamedParameters& parameters,
-                                            const DistributedOptions& options) const {
+std::string RankStep::obstacle(const std::type_info& type, const NamedParameters& parameters,
+                               const DistributedOptions& options) const {
   if (options.shard_step == ShardStep::kOff) {
     if (options.share_parameters) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -213,30 +214,17 @@ std::string DistributedStep::Impl::obstacle(const std::type_info& type,
                              kAutoParametersMin);
 }
 
-void DistributedStep::Impl::add_parameters(const NamedParameters& parameters) {
+void RankStep::add_parameters(const NamedParameters& parameters) {
   if (!shared()) return reducer_->add_parameters(parameters, {});
-  std::unordered_map<const void*, std::size_t> group_of;
-  for (std::size_t group = 0; group < optimizer_.param_groups().size(); ++group) {
-    for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
-      group_of.emplace(parameter.unsafeGetTensorImpl(), group);
-    }
-  }
-  std::vector<std::size_t> rules;
   const std::size_t first = shown_.size();
-  for (const auto& [name, parameter] : parameters) {
-    rules.push_back(group_of.at(parameter.unsafeGetTensorImpl()));
-    shown_.push_back({.parameter = parameter});
-  }
-  grouped_.clear();
-  for (const auto& group : optimizer_.param_groups()) {
-    grouped_.insert(grouped_.end(), group.params().begin(), group.params().end());
-  }
+  for (const auto& [name, parameter] : parameters) shown_.push_back({.parameter = parameter});
+  grouped_ = parameters_of(optimizer_);
   set_rules();
-  reducer_->add_parameters(parameters, std::move(rules));
+  reducer_->add_parameters(parameters, groups_of(optimizer_, parameters));
   adopt_state(first);
 }
 
-void DistributedStep::Impl::adopt_group() {
+void RankStep::adopt_group() {
   if (!reducer_) return;
   const std::size_t group = optimizer_.param_groups().size() - 1;
   NamedParameters added;
@@ -251,20 +239,20 @@ void DistributedStep::Impl::adopt_group() {
 // -------------------------------------------------------------------------------------------
 // A step
 
-torch::Tensor DistributedStep::Impl::step(const Closure& closure, const InnerStep& inner) {
+torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
   if (reducer_) reducer_->agree();
   torch::Tensor loss = shared() ? shared_step(closure, inner) : inner_step(closure, inner);
   finish_step();
   return loss;
 }
 
-torch::Tensor DistributedStep::Impl::closure_of_a_new_step(const Closure& closure) {
+torch::Tensor RankStep::closure_of_a_new_step(const Closure& closure) {
   finish_step();  // it computes new gradients
   const at::AutoGradMode enabled(true);
   return closure();
 }
 
-torch::Tensor DistributedStep::Impl::inner_step(const Closure& closure, const InnerStep& inner) {
+torch::Tensor RankStep::inner_step(const Closure& closure, const InnerStep& inner) {
   if (closure == nullptr) {
     synchronize();
     clip();
@@ -283,7 +271,7 @@ torch::Tensor DistributedStep::Impl::inner_step(const Closure& closure, const In
   });
 }
 
-torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure, const InnerStep& inner) {
+torch::Tensor RankStep::shared_step(const Closure& closure, const InnerStep& inner) {
   const at::NoGradGuard no_grad;
   torch::Tensor loss;
   if (closure != nullptr) loss = closure_of_a_new_step(closure);
@@ -302,7 +290,7 @@ torch::Tensor DistributedStep::Impl::shared_step(const Closure& closure, const I
 }
 
 // What the user has done since to what the ranks share, as the rest of a sentence.
-std::string DistributedStep::Impl::objection() const {
+std::string RankStep::objection() const {
   std::size_t parameters = 0;
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -324,7 +312,7 @@ std::string DistributedStep::Impl::objection() const {
 }
 
 // Each rank goes on with a state of its own, where the user has not put another one.
-void DistributedStep::Impl::end_shared_step(const std::string& why) {
+void RankStep::end_shared_step(const std::string& why) {
   why_not_shared_ = why;
   for (std::size_t position = 0; position < shown_.size(); ++position) {
     const Shown& shown = shown_[position];
@@ -335,7 +323,7 @@ void DistributedStep::Impl::end_shared_step(const std::string& why) {
   reducer_->end_shared_step();
 }
 
-void DistributedStep::Impl::clip() {
+void RankStep::clip() {
   if (max_norm_ == 0.0) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
@@ -351,7 +339,7 @@ void DistributedStep::Impl::clip() {
   at::_foreach_mul_(gradients, (max_norm_ / (grad_norm_ + 1e-6)).clamp_max(1.0));
 }
 
-void DistributedStep::Impl::set_rules() {
+void RankStep::set_rules() {
   const auto& groups = optimizer_.param_groups();
   for (std::size_t number = 0; number < groups.size(); ++number) {
     const kernels::UpdateRule rule = known_->rule(groups[number].options());
@@ -365,7 +353,7 @@ void DistributedStep::Impl::set_rules() {
 // -------------------------------------------------------------------------------------------
 // State of a shared step
 
-void DistributedStep::Impl::adopt_state(std::size_t first) {
+void RankStep::adopt_state(std::size_t first) {
   if (!shared()) return;
   for (std::size_t position = first; position < shown_.size(); ++position) {
     const auto held = optimizer_.state().find(shown_[position].parameter.unsafeGetTensorImpl());
@@ -375,7 +363,7 @@ void DistributedStep::Impl::adopt_state(std::size_t first) {
   }
 }
 
-void DistributedStep::Impl::show_state(std::size_t position) {
+void RankStep::show_state(std::size_t position) {
   const HostStep::State state = reducer_->state(position, /*copies=*/false);
   if (state.empty()) return;
   Shown& shown = shown_[position];
@@ -385,7 +373,7 @@ void DistributedStep::Impl::show_state(std::size_t position) {
   if (state.front().first == "step") shown.step_count = state.front().second;
 }
 
-void DistributedStep::Impl::show_step_counts() {
+void RankStep::show_step_counts() {
   for (const Shown& shown : shown_) {
     if (!shown.step_count.defined()) continue;
     const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
@@ -397,11 +385,26 @@ void DistributedStep::Impl::show_step_counts() {
 
 // -------------------------------------------------------------------------------------------
 
+std::unique_ptr<DistributedStep::Impl> make_step(torch::optim::Optimizer& optimizer,
+                                                 const std::type_info& type,
+                                                 const NamedParameters& named_parameters,
+                                                 const DistributedOptions& options) {
+  if (options.mode) return make_served_step(optimizer, type, named_parameters, options);
+  if (server_count() > 0) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = "DistributedOptimizer: this job has parameter servers; give a mode, "
+                             "or start it without --ps"});
+  }
+  return std::make_unique<RankStep>(optimizer, type, named_parameters, options);
+}
+
+}  // namespace
+
 DistributedStep::DistributedStep(
     torch::optim::Optimizer& optimizer, const std::type_info& type,
     const torch::OrderedDict<std::string, torch::Tensor>& named_parameters,
     const DistributedOptions& options)
-    : impl_(std::make_unique<Impl>(optimizer, type, named_parameters.pairs(), options)) {}
+    : impl_(make_step(optimizer, type, named_parameters.pairs(), options)) {}
 DistributedStep::~DistributedStep() = default;
 
 void DistributedStep::synchronize() {
@@ -417,7 +420,10 @@ void DistributedStep::adopt_group() {
   impl_->adopt_group();
 }
 void DistributedStep::adopt_state() {
-  impl_->adopt_state(0);
+  impl_->adopt_state();
+}
+void DistributedStep::save(const std::function<void()>& inner) {
+  impl_->save(inner);
 }
 double DistributedStep::grad_norm() const {
   return impl_->grad_norm();

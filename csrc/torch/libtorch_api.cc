@@ -9,6 +9,7 @@
 #include "torch/default_world.h"
 #include "torch/error.h"
 #include "torch/reduce_op.h"
+#include "torch/servers.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -68,6 +69,9 @@ void barrier(const ProcessSet& process_set) {
 
 void broadcast_parameters(const torch::nn::Module& module, int root_rank,
                           const ProcessSet& process_set) {
+  if (server_count() > 0) {
+    return pull_newest(root_rank, process_set.id() == 0, "broadcast_parameters");
+  }
   std::vector<at::Tensor> tensors = module.parameters();
   const std::vector<at::Tensor> buffers = module.buffers();
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ciranda/ciranda.h>
+#include <ciranda/ps.h>
 
 #include <cstdint>
 #include <optional>
@@ -37,6 +38,11 @@ struct DistributedOptions {
   bool share_parameters = false;
   // Whose ranks train together; they alone make the optimizer.
   ProcessSet process_set = {};
+
+  // In a job with parameter servers (`ciranda run --ps N`): they train the model in this mode.
+  std::optional<ps::AnyMode> mode = {};
+  ps::UpdateOn update_on = ps::UpdateOn::kServer;
+  bool force = false;  // also with a momentum that stale gradients usually make diverge
 };
 
 }  // namespace ciranda

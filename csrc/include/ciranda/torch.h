@@ -65,7 +65,8 @@ void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name = "
 // Returns once every rank has called it, or has joined.
 void barrier(const ProcessSet& process_set = {});
 
-// Every rank gets the root's parameters and buffers, in place, of any layout and dtype.
+// Every rank gets the root's parameters and buffers, in place, of any layout and dtype. With
+// parameter servers: takes the newest parameters that they hold, waiting for nobody.
 void broadcast_parameters(const torch::nn::Module& module, int root_rank,
                           const ProcessSet& process_set = {});
 
@@ -101,14 +102,16 @@ class DistributedStep {
 
   void synchronize();
   torch::Tensor step(const Closure& closure, const InnerStep& inner);
-  void forget_gradients();  // of the step that has begun
-  void adopt_group();       // the optimizer has a new one
-  void adopt_state();       // the optimizer's state comes from elsewhere
+  void forget_gradients();                        // of the step that has begun
+  void adopt_group();                             // the optimizer has a new one
+  void adopt_state();                             // the optimizer's state comes from elsewhere
+  void save(const std::function<void()>& inner);  // which saves what the optimizer has
   double grad_norm() const;
   const std::string& why_not_shared() const;
 
- private:
   class Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 
@@ -165,6 +168,11 @@ class DistributedOptimizer final : public Optimizer {
     distributed_.adopt_state();
   }
 
+  // As the optimizer's own; what parameter servers hold is fetched.
+  void save(torch::serialize::OutputArchive& archive) const override {
+    distributed_.save([&] { Optimizer::save(archive); });
+  }
+
   // With max_grad_norm: the norm of the latest step's gradients, before clipping.
   // Waits for a GPU that has not computed it yet.
   double grad_norm() const { return distributed_.grad_norm(); }
@@ -172,7 +180,7 @@ class DistributedOptimizer final : public Optimizer {
   const std::string& why_not_shared() const { return distributed_.why_not_shared(); }
 
  private:
-  DistributedStep distributed_;
+  mutable DistributedStep distributed_;
 };
 
 }  // namespace ciranda
