@@ -17,6 +17,7 @@ except ImportError as error:
     raise _version_gate.explain_missing_library(error) from None
 
 from ciranda.errors import HorovodInternalError  # noqa: E402 - after the version gate
+from ciranda.torch import ps  # noqa: E402
 from ciranda.torch.absent import refuse as __getattr__  # noqa: E402, F401
 from ciranda.torch.backends import (  # noqa: E402
     ccl_built,
@@ -158,6 +159,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "poll",
+    "ps",
     "rank",
     "recv",
     "recv_async",

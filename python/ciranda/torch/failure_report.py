@@ -56,14 +56,15 @@ def _report(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     if not _C.is_initialized() or issubclass(kind, (KeyboardInterrupt, SystemExit)):
         return
     rank = _C.rank()
-    pending = _C.pending()
+    meets = not _C.server_count()  # with servers, ranks do not
+    pending = _C.pending() if meets else []
     for operation in pending:
         operation["missing_ranks"] = [_launched(each) for each in operation["missing_ranks"]]
     victim_of = _lost_rank(value, rank)
     first_line = (str(value).splitlines() or [""])[0]
     message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
     # A victim must not hide the rank that it lost.
-    if victim_of is None:
+    if victim_of is None and meets:
         _C.abort(f"rank {rank} (pid {os.getpid()}) raised {message}")
     path = os.environ.get("CIRANDA_ERROR_FILE")
     if not path:

@@ -23,7 +23,12 @@ def broadcast_parameters(
 
     Blocking; tensors of any shape and dtype; values that are no tensors are left alone.
     `root_rank` is a rank of the job. ValueError where this rank is no member of `process_set`.
+    With parameter servers: takes the newest parameters that they hold, waiting for nobody; the
+    first are rank 0's. Buffers stay this rank's.
     """
+    if _C.server_count():
+        all_ranks = process_set is global_process_set
+        return _C.pull_newest(root_rank, all_ranks, "broadcast_parameters")
     members = number_of(process_set)
     pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
     for pair in pairs:
@@ -93,6 +98,8 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: LBFGS keeps state that cannot be broadcast")
     what = "broadcast_optimizer_state"
+    if _C.server_count():  # which hold it
+        return _C.pull_newest(root_rank, process_set is global_process_set, what)
     tensors: list[torch.Tensor] = []
     structure, problem = None, None
     if _C.rank() == root_rank:

@@ -1,0 +1,340 @@
+"""What DistributedOptimizer makes of the user's optimizer class."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+
+from ciranda import _C
+from ciranda.torch import ops
+from ciranda.torch.compressed_reducer import NamedParameters
+from ciranda.torch.host_step import HostStep, State, obstacle_of_groups
+from ciranda.torch.process_sets import ProcessSet, number_of
+
+
+class Distributed:
+    """What DistributedOptimizer adds to the user's optimizer class."""
+
+    _ciranda_reducer: Any
+    _ciranda_name: str  # of its reductions
+    _ciranda_op: int
+    _ciranda_process_set: ProcessSet
+    _ciranda_skip_synchronize: bool
+    _ciranda_host_step: HostStep | None  # None: each rank makes its own step
+    _ciranda_why_not_shared: str  # as the rest of a sentence
+    _ciranda_objection: str  # what this rank has against the next shared step
+    _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
+    _ciranda_max_norm: float  # 0: no clipping
+    _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
+    _ciranda_inner_class: Any  # the user's
+    _parameter_names: dict[torch.Tensor, str]
+
+    @property
+    def grad_norm(self) -> float:
+        """With max_grad_norm: of the latest step's gradients, before clipping; 0 before the first.
+        Waits for a GPU."""
+        return float(self._ciranda_norm)
+
+    def why_not_shared(self) -> str:
+        """Why the ranks of a host do not share the step, as the rest of a sentence; "" if they
+        do."""
+        return self._ciranda_why_not_shared
+
+    def _shares_state(self) -> bool:
+        return self._ciranda_host_step is not None and not self._ciranda_objection
+
+    def _own_state(self, state: Any) -> None:
+        vars(self)["state"] = state
+        self._ciranda_objection = "optimizer.state was used"
+
+    @contextmanager
+    def _state_of_torch(self) -> Iterator[None]:
+        """Within: torch's own methods find in `state` what the ranks share, in copies."""
+        host_step, own = self._ciranda_host_step, vars(self)["state"]
+        shared = self._shares_state()
+        if shared:
+            vars(self)["state"] = cast(HostStep, host_step).copied_state()
+            self._ciranda_host_step = None
+        try:
+            yield
+        finally:
+            if shared:
+                self._ciranda_host_step = host_step
+                vars(self)["state"] = own
+
+    def state_dict(self) -> Any:
+        """As the optimizer's own. With a shared step its tensors are copies."""
+        with self._state_of_torch():
+            return super().state_dict()  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As the optimizer's own; with a shared step the same state on every rank, or on one and
+        then broadcast_optimizer_state()."""
+        loaded: State = {}
+        with self._state_of_torch():
+            super().load_state_dict(state_dict)  # type: ignore[misc]
+            loaded = vars(self)["state"]
+        if self._shares_state():
+            cast(HostStep, self._ciranda_host_step).adopt_state(loaded)
+
+    def synchronize(self) -> None:
+        """Blocks until every p.grad holds the gradient reduced over the ranks; call it on every
+        rank.
+
+        backward() has done it where it ran backward_passes_per_step times, and step() does it by
+        itself. Calling it twice does no harm.
+        """
+        self._ciranda_reducer.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within: step() uses the gradients as they are. For Horovod's scripts; step() after
+        synchronize() does not reduce twice anyway."""
+        self._ciranda_skip_synchronize = True
+        try:
+            yield
+        finally:
+            self._ciranda_skip_synchronize = False
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """backward() reduces once it has added up the gradients of `passes` passes."""
+        if passes < 1:
+            raise ValueError("backward_passes_per_step must be at least 1")
+        self._ciranda_reducer.set_backward_passes_per_step(passes)
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
+        reducer = self._ciranda_reducer
+        self._find_new_parameters()
+        reducer.agree()
+        if self._ciranda_host_step is not None:
+            return self._hooked_shared_step(*(() if closure is None else (closure,)))
+        inner = super().step  # type: ignore[misc]
+        self._opt_called = True  # learning-rate schedulers look for it
+        if closure is not None:
+            user_closure = closure
+
+            def reduced_closure() -> Any:
+                reducer.finish_step()  # it computes new gradients
+                with torch.enable_grad():
+                    loss = user_closure()
+                reducer.synchronize()
+                self._clip()
+                return self._loss_of_all(loss)
+
+            result = inner(reduced_closure, *args, **kwargs)
+        else:
+            if not self._ciranda_skip_synchronize:
+                reducer.synchronize()
+            self._clip()
+            result = inner(*args, **kwargs)
+        reducer.finish_step()
+        return result
+
+    def _loss_of_all(self, loss: Any) -> Any:
+        """LBFGS's search depends on the loss, and all ranks must decide alike."""
+        if not isinstance(self, torch.optim.LBFGS):
+            return loss
+        return ops.allreduce(
+            torch.as_tensor(loss).detach(),
+            name=f"{self._ciranda_name}/loss",
+            op=self._ciranda_op,
+            process_set=self._ciranda_process_set,
+        )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """torch's GradScaler.step() asks for this before it looks at the gradients for inf: all
+        ranks must see the same, and decide alike. Where backward() has reduced them, nothing is
+        left to do."""
+        self._ciranda_reducer.synchronize()
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = value
+
+    # Schedulers need not wrap it, and the step hooks run in the inner step.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _clip(self) -> None:
+        if not self._ciranda_max_norm:
+            return
+        groups = self.param_groups  # type: ignore[attr-defined]
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        norm = torch.nn.utils.get_total_norm(
+            [parameter.grad for parameter in parameters if parameter.grad is not None]
+        )
+        # What torch's GradScaler leaves to a fused step to unscale.
+        scale = getattr(self, "grad_scale", None)
+        self._ciranda_norm = norm if scale is None else norm / scale
+        torch.nn.utils.clip_grads_with_norm_(parameters, self._ciranda_max_norm, self._ciranda_norm)
+
+    @torch.no_grad()
+    def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        host_step = cast(HostStep, self._ciranda_host_step)
+        groups = self.param_groups  # type: ignore[attr-defined]
+        self._opt_called = True
+        loss = None
+        if closure is not None:
+            self._ciranda_reducer.finish_step()  # it computes new gradients
+            with torch.enable_grad():
+                loss = closure()
+        # torch's GradScaler sets these for a fused optimizer.
+        grad_scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is None or not float(found_inf):
+            scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
+            why_not = host_step.run(
+                groups,
+                scale,
+                not self._ciranda_skip_synchronize,
+                self._ciranda_max_norm,
+                self._ciranda_objection or obstacle_of_groups(groups) or "",
+            )
+            if why_not:
+                self._end_shared_step(why_not)
+                self._clip()
+                inner = self._ciranda_inner_class.step
+                getattr(inner, "__wrapped__", inner)(self)  # its hooks have run
+            elif self._ciranda_max_norm:
+                self._ciranda_norm = self._ciranda_reducer.norm()
+        self._ciranda_reducer.finish_step()
+        return loss
+
+    def _end_shared_step(self, why: str) -> None:
+        """Every rank goes on with a state and a step of its own: all have agreed."""
+        host_step = cast(HostStep, self._ciranda_host_step)
+        if self._shares_state():
+            vars(self)["state"] = host_step.copied_state()
+        self._ciranda_host_step = None
+        if type(self) is distributed_class(self._ciranda_inner_class, SharesStep):
+            self.__class__ = distributed_class(self._ciranda_inner_class, Distributed)
+        self._ciranda_why_not_shared = why
+        host_step.end()
+        warnings.warn(
+            f"DistributedOptimizer: the ranks do not share the step any more, because {why}. "
+            "Training goes on as with shard_step=False: each rank makes the whole step, with its "
+            "own copy of the state.",
+            stacklevel=5,
+        )
+
+    _hooked_shared_step = torch.optim.Optimizer.profile_hook_step(_shared_step)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the optimizer's own. What backward passes have added up for this step is forgotten."""
+        self._find_new_parameters(lengths_only=True)
+        self._ciranda_reducer.settle()
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the optimizer's own, on every rank; the new parameters' gradients are reduced too."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        self._add_parameters(default_names(groups[-1], len(groups) - 1))
+
+    def _add_parameters(self, added: NamedParameters) -> None:
+        groups = self.param_groups  # type: ignore[attr-defined]
+        why = _C.require_agreement(
+            self._ciranda_name,
+            "",
+            added,
+            self._ciranda_why_not_shared,
+            number_of(self._ciranda_process_set),
+        )
+        if why and self._ciranda_host_step is not None:  # since this rank had joined
+            self._end_shared_step(why)
+        self._parameter_names.update({parameter: name for name, parameter in added})
+        self._ciranda_parameters = [p for group in groups for p in group["params"]]
+        if self._ciranda_host_step is not None:
+            self._ciranda_host_step.add_parameters(added, groups, vars(self)["state"])
+        else:
+            self._ciranda_reducer.add_parameters(added)
+
+    def _find_new_parameters(self, lengths_only: bool = False) -> None:
+        """A program may edit the lists of param_groups itself. `lengths_only`: one parameter in
+        place of another is left for step() to find."""
+        groups = self.param_groups  # type: ignore[attr-defined]
+        known = self._ciranda_parameters
+        lists = [group["params"] for group in groups]
+        if sum(map(len, lists)) == len(known) and (
+            lengths_only or all(map(operator.is_, itertools.chain.from_iterable(lists), known))
+        ):
+            return
+        added = [
+            pair
+            for number, group in enumerate(groups)
+            for pair in default_names({**group, "param_names": None}, number)
+            if pair[1] not in self._parameter_names
+        ]
+        if self._ciranda_host_step is not None and not self._ciranda_objection:
+            self._own_state(self._ciranda_host_step.copied_state())
+            self._ciranda_objection = "the lists of optimizer.param_groups were edited"
+        self._add_parameters(added)
+
+    def __reduce__(self) -> Any:
+        # Copies and pickles are the plain optimizer: a reducer belongs to this process.
+        inner_class = self._ciranda_inner_class
+        with self._state_of_torch():
+            state = self.__getstate__()  # type: ignore[attr-defined]
+        return inner_class.__new__, (inner_class,), state
+
+
+class SharesStep(Distributed):
+    """While the ranks share the step: so do they its state, in memory of their own."""
+
+    @property
+    def state(self) -> Any:
+        """The optimizer's own. From here on each rank has one of its own, and makes its own
+        step."""
+        if self._shares_state():
+            self._own_state(self._ciranda_host_step.copied_state())  # type: ignore[union-attr]
+        return vars(self)["state"]
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        if self._shares_state():
+            self._own_state(state)
+        vars(self)["state"] = state
+
+
+@functools.cache
+def distributed_class(inner_class: Any, base: type[Distributed]) -> type:
+    return type(inner_class.__name__, (base, inner_class), {"_ciranda_inner_class": inner_class})
+
+
+def begin(optimizer: Any, named: NamedParameters, max_grad_norm: float | None) -> None:
+    """What each of them begins with, however it reduces."""
+    optimizer._ciranda_skip_synchronize = False
+    optimizer._ciranda_objection = ""
+    optimizer._ciranda_parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    optimizer._ciranda_max_norm = max_grad_norm or 0.0
+    optimizer._ciranda_norm = 0.0
+    optimizer._parameter_names = {parameter: name for name, parameter in named}
+
+
+class NoReducer:
+    """A world of one rank: nothing to reduce."""
+
+    def add_parameters(self, named_parameters: NamedParameters) -> None:
+        pass
+
+    agree = synchronize = finish_step = settle = lambda self: None
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        pass
+
+
+def default_names(group: dict[str, Any], number: int) -> NamedParameters:
+    names = group.get("param_names") or [
+        f"group.{number}.param.{index}" for index in range(len(group["params"]))
+    ]
+    return list(zip(names, group["params"], strict=True))

@@ -1,0 +1,110 @@
+"""Parameter servers: how a worker's pushes take effect, and what there is to ask of servers.
+
+`ciranda run -np 4 --ps 2 train.py` starts them; DistributedOptimizer(..., backend="ps",
+mode=ps.Async()) trains with them. docs/parameter-server.md says which mode to choose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ciranda import _C
+
+__all__ = ["SSP", "Async", "Mode", "Sync", "average", "stats"]
+
+
+@dataclass(frozen=True)
+class Async:
+    """Each push takes effect at once, and no worker waits for another.
+
+    ahead: 1 lets step() return before the servers have answered; the parameters are then those of
+    the step before. policy: what happens to a gradient by its staleness, the pushes of others since
+    the parameters that it was made from: "apply" it as it is, "scale" it by 1 / max(1, staleness),
+    or "drop" it where the staleness is above max_staleness.
+    """
+
+    ahead: int = 0
+    max_staleness: int | None = None
+    policy: Literal["apply", "scale", "drop"] = "apply"
+
+    def __post_init__(self) -> None:
+        if self.ahead not in (0, 1):
+            raise ValueError(f"Async: ahead must be 0 or 1, not {self.ahead!r}")
+        if self.policy not in ("apply", "scale", "drop"):
+            raise ValueError(
+                f"Async: policy must be 'apply', 'scale' or 'drop', not {self.policy!r}"
+            )
+        if (self.policy == "drop") != (self.max_staleness is not None):
+            raise ValueError(
+                "Async: policy='drop' and max_staleness need each other: gradients above it are "
+                "dropped"
+            )
+        _check_count("Async: max_staleness", self.max_staleness or 0)
+
+    def _native(self) -> Any:
+        return _C.ServerMode(
+            _C.ModeKind.async_,
+            policy=getattr(_C.StalePolicy, self.policy),
+            max_staleness=self.max_staleness,
+        )
+
+
+@dataclass(frozen=True)
+class SSP:
+    """Bounded staleness (stale synchronous parallel): as Async, but a worker that is more than
+    `staleness` steps ahead of the slowest waits in step(). 0: all make the same step."""
+
+    staleness: int
+
+    def __post_init__(self) -> None:
+        _check_count("SSP: staleness", self.staleness)
+
+    def _native(self) -> Any:
+        return _C.ServerMode(_C.ModeKind.ssp, staleness=self.staleness)
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Rounds: each step is made with the mean of the workers' gradients, as in a ring.
+
+    backup_workers: a round waits for so many workers less, and drops what they push too late.
+    """
+
+    backup_workers: int = 0
+
+    def __post_init__(self) -> None:
+        _check_count("Sync: backup_workers", self.backup_workers)
+
+    def _native(self) -> Any:
+        return _C.ServerMode(_C.ModeKind.sync, backup_workers=self.backup_workers)
+
+
+Mode = Async | SSP | Sync
+
+
+def _check_count(what: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
+        raise ValueError(f"{what} must be a whole number of at least 0, not {value!r}")
+
+
+def average(value: float, name: str = "value") -> float:
+    """The mean of the latest values that workers have given under this name, this one included.
+
+    Waits for no other worker: one that has not called it yet does not count. For a metric, where a
+    ring would use allreduce(). Blocks for one answer of server 0.
+    """
+    return _C.server_average(name, float(value))
+
+
+def stats() -> dict[str, Any]:
+    """What was done since init(): `worker`, of this one, and `servers`, one row each.
+
+    worker: `pushes` by outcome, `pulls`, `pushed_bytes`, `waiting_s` for answers, and
+    `waiting_for_workers_s`, the part in which servers held an answer back for other workers.
+    server: `version`, `pushes` by outcome, `pulls`, `staleness` (pushes by theirs: 0, 1, 2, 3, 4
+    to 7, 8 to 15, …), `gradient_bytes` read, `parameter_bytes` written to workers, `held_bytes`,
+    `busy_s`, `longest_in_queue_s` and `workers`: `here`, `pushes`, `waiting_for_workers_s`.
+    Blocks for the servers' answers.
+    """
+    return _C.server_stats()

@@ -1,0 +1,142 @@
+"""DistributedOptimizer in a job with parameter servers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from ciranda import _C
+from ciranda.errors import InvalidArgumentError, UnsupportedError
+from ciranda.torch.compressed_reducer import NamedParameters
+from ciranda.torch.compression import Compression
+from ciranda.torch.host_step import HostStep, obstacle
+from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
+from ciranda.torch.ps import Async, Mode
+
+UpdateOn = Literal["server", "worker"]
+
+
+class _Served(Distributed):
+    """The servers make the step, and hold the state."""
+
+    @property
+    def state(self) -> Any:
+        """Not here: state_dict() fetches a copy."""
+        if self._ciranda_host_step is not None:
+            raise InvalidArgumentError(
+                "DistributedOptimizer: the parameter servers hold the optimizer's state; "
+                "state_dict() fetches a copy of it"
+            )
+        return vars(self)["state"]
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Refused: servers cannot take state over yet."""
+        raise UnsupportedError(
+            "DistributedOptimizer: parameter servers hold the optimizer's state and cannot take "
+            "one over yet; begin afresh, or train with the ring"
+        )
+
+    def _add_parameters(self, added: NamedParameters) -> None:
+        _refuse_more_parameters()
+
+
+class _Pushes(Distributed):
+    """The worker makes the step, and the servers add up what it has changed."""
+
+    _ciranda_differences: Any
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The optimizer's own step; the parameters are the servers' afterwards."""
+        self._find_new_parameters()
+        self._ciranda_differences.begin()
+        result = super().step(closure, *args, **kwargs)
+        self._ciranda_differences.push()
+        return result
+
+    def _loss_of_all(self, loss: Any) -> Any:
+        return loss  # each worker searches for itself
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _add_parameters(self, added: NamedParameters) -> None:
+        _refuse_more_parameters()
+
+
+def _refuse_more_parameters() -> None:
+    raise UnsupportedError(
+        "DistributedOptimizer: parameter servers hold the parameters that there were when it was "
+        "made; give the optimizer all of them before"
+    )
+
+
+def distribute(
+    optimizer: torch.optim.Optimizer,
+    named: NamedParameters,
+    mode: Mode | None,
+    update_on: UpdateOn,
+    force: bool,
+    max_grad_norm: float | None,
+) -> Any:
+    """Makes `optimizer` push to the servers."""
+    native = _native_mode(mode, update_on)
+    inner_class: Any = type(optimizer)
+    distributed: Any = optimizer
+    reducer: Any = NoReducer()
+    host_step, pushes = None, None
+    if update_on == "server":
+        problem = obstacle(optimizer, Compression.none)
+        if problem:
+            raise InvalidArgumentError(
+                f"DistributedOptimizer: parameter servers cannot make the step, because {problem}; "
+                "pass update_on='worker'"
+            )
+        reducer = _C.PsReducer(
+            mode=native, ahead=isinstance(mode, Async) and mode.ahead == 1, force=force
+        )
+        host_step = HostStep(inner_class, reducer)
+        host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
+        optimizer.state = defaultdict(dict)
+    else:
+        pushes = _C.PsDifferences(mode=native)
+        pushes.add_parameters(named)
+    if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
+        del optimizer.step  # a scheduler's wrapper around the inner class's step
+    distributed._ciranda_reducer = reducer
+    distributed._ciranda_differences = pushes
+    distributed._ciranda_host_step = host_step
+    distributed._ciranda_why_not_shared = "" if host_step else "each worker makes its own step"
+    begin(optimizer, named, max_grad_norm)
+    base = _Pushes if host_step is None else _Served
+    optimizer.__class__ = distributed_class(inner_class, base)
+    return distributed
+
+
+def _native_mode(mode: Any, update_on: Any) -> Any:
+    if not isinstance(mode, Mode):
+        raise InvalidArgumentError(
+            "DistributedOptimizer: backend='ps' needs a mode: ps.Async(), ps.SSP(staleness) or "
+            f"ps.Sync(), not {mode!r}"
+        )
+    if update_on not in ("server", "worker"):
+        raise InvalidArgumentError(
+            f"DistributedOptimizer: update_on must be 'server' or 'worker', not {update_on!r}"
+        )
+    if update_on == "worker" and isinstance(mode, Async) and mode.ahead:
+        raise InvalidArgumentError(
+            "DistributedOptimizer: with update_on='worker' a step begins where the one before "
+            "ended; use Async(ahead=0)"
+        )
+    return mode._native()
+
+
+def refuse_options(given: list[str]) -> None:
+    """Those of DistributedOptimizer that mean nothing here."""
+    if given:
+        raise InvalidArgumentError(
+            f"DistributedOptimizer: {given[0]} is for ranks that reduce gradients among "
+            "themselves; leave it out with backend='ps'"
+        )
