@@ -164,6 +164,7 @@ class Job:
         env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
         place: bool = True,
         fresh: bool = False,
+        servers: int = 0,
     ) -> None:
         self.size = size
         self.folder = Path(tempfile.mkdtemp(prefix="cr-"))  # short: a Unix socket lies in it
@@ -175,24 +176,60 @@ class Job:
             command = [str(target), "", "[]"]
         else:
             command = [what.__code__.co_filename, what.__qualname__, json.dumps(list(args))]
-        job_id = uuid.uuid4().hex
+        self._command, self._env, self._place, self._fresh = command, env, place, fresh
+        self._lives = [1] * size
+        self._of_job = {
+            "CIRANDA_SIZE": str(size),
+            "CIRANDA_JOB_ID": uuid.uuid4().hex,
+            "CIRANDA_JOB_DIR": str(self.job_dir),
+        }
+        if servers:
+            self._of_job["CIRANDA_PS_SERVERS"] = str(servers)
+        self.servers = [self._start_server(server) for server in range(servers)]
         self.processes: list[subprocess.Popen[bytes] | _Forked] = []
         for rank in range(size):
-            environment = clean_environment()
-            environment[_FOLDER] = str(self._own(rank))
             self._own(rank).mkdir()
-            if place:
-                environment |= {
-                    "CIRANDA_RANK": str(rank),
-                    "CIRANDA_SIZE": str(size),
-                    "CIRANDA_JOB_ID": job_id,
-                    "CIRANDA_JOB_DIR": str(self.job_dir),
-                    "CIRANDA_ERROR_FILE": str(self._own(rank) / "error.json"),
-                }
-            environment |= chosen.environment(rank)
-            environment |= (env(rank) if callable(env) else env) or {}
-            start = _start_fresh if fresh else _nursery().start
-            self.processes.append(start(command, environment, self._own(rank)))
+            self.processes.append(self._start(rank))
+
+    def _start(self, rank: int) -> subprocess.Popen[bytes] | _Forked:
+        environment = clean_environment()
+        environment[_FOLDER] = str(self._own(rank))
+        if self._place:
+            environment |= {
+                **self._of_job,
+                "CIRANDA_RANK": str(rank),
+                "CIRANDA_ERROR_FILE": str(self._own(rank) / "error.json"),
+                "CIRANDA_LIFE": str(self._lives[rank]),
+            }
+        environment |= chosen.environment(rank)
+        environment |= (self._env(rank) if callable(self._env) else self._env) or {}
+        start = _start_fresh if self._fresh else _nursery().start
+        return start(self._command, environment, self._own(rank))
+
+    def _start_server(self, server: int) -> subprocess.Popen[bytes]:
+        import ciranda
+
+        program = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
+        output = open(self.folder / f"server-{server}", "wb")  # noqa: SIM115 - the child's
+        with output:
+            return subprocess.Popen(
+                [program],
+                env={**clean_environment(), **self._of_job, "CIRANDA_PS_SERVER": str(server)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def start_again(self, rank: int) -> None:
+        """A rank that has ended, in its next life."""
+        self.processes[rank].wait(60)
+        self._lives[rank] += 1
+        (self._own(rank) / "exit").unlink(missing_ok=True)
+        self.processes[rank] = self._start(rank)
+
+    def server_said(self, server: int) -> str:
+        return (self.folder / f"server-{server}").read_text(encoding="utf-8", errors="replace")
 
     def _own(self, rank: int) -> Path:
         return self.folder / str(rank)
@@ -267,7 +304,7 @@ class Job:
 
     def kill(self) -> None:
         """Ends this job's processes, and the children that they forked."""
-        for process in self.processes:
+        for process in [*self.processes, *self.servers]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -293,9 +330,12 @@ def start_ranks(
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     place: bool = True,
     fresh: bool = False,
+    servers: int = 0,
 ) -> Job:
     """Starts the ranks and returns at once; use it in a `with`. See run_ranks()."""
-    return Job(source_or_function, size, args=args, env=env, place=place, fresh=fresh)
+    return Job(
+        source_or_function, size, args=args, env=env, place=place, fresh=fresh, servers=servers
+    )
 
 
 def run_ranks(
@@ -307,14 +347,17 @@ def run_ranks(
     timeout: float = 60,
     place: bool = True,
     fresh: bool = False,
+    servers: int = 0,
 ) -> list[RankResult]:
     """Runs a script or a top-level function (with JSON-able `args`) on `size` ranks.
 
     `env` is added to each rank's environment, or env(rank). Without `place` no CIRANDA_ variables
-    are set; with `fresh` each rank is an interpreter of its own. A rank that fails is in the
-    result; one that does not end is an AssertionError.
+    are set; with `fresh` each rank is an interpreter of its own; so many parameter servers beside
+    them. A rank that fails is in the result; one that does not end is an AssertionError.
     """
-    with Job(source_or_function, size, args=args, env=env, place=place, fresh=fresh) as job:
+    with Job(
+        source_or_function, size, args=args, env=env, place=place, fresh=fresh, servers=servers
+    ) as job:
         return job.wait(timeout)
 
 
