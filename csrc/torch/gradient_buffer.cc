@@ -152,8 +152,6 @@ void GradientBuffer::give_memory(GradientSlot& slot, const at::Tensor& memory) {
   }
 }
 
-// Fresh memory, because a tensor of the user lies where a gradient shall be: that one keeps the old
-// memory. Where the user has done so once nothing of his shall lie again.
 void GradientBuffer::move_away() {
   std::vector<at::Tensor> old;
   for (GradientSlot& slot : slots_) {

@@ -111,6 +111,9 @@ class GradientBuffer {
   // That what is in p.grad is what was reduced. Once all of it has been written: gradients may be
   // views of one tensor, and each is written to as if the others were.
   void note_reduced();
+  // Fresh memory: whatever lies in the old one and is not a gradient keeps it, and nothing is born
+  // in its slot any more.
+  void move_away();
   // Takes the memory of slots away of whose gradients there are only rows, as `only_rows` says.
   void move_rows_out(const std::function<bool(std::size_t)>& only_rows);
   // Bytes of gradients that take_gradient() had to move, since construction.
@@ -119,7 +122,6 @@ class GradientBuffer {
  private:
   void lay_out();
   void give_memory(GradientSlot& slot, const at::Tensor& memory);
-  void move_away();
   void put_in(GradientSlot& slot);
   void copy_in(const GradientSlot& slot);
   static bool is_taken(const GradientSlot& slot);

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
@@ -26,17 +25,21 @@ void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size
   refuse_second_model(*client_);
   if (!options_.force) check_momentum(options_.mode, client_->workers(), rules_);
   parameters_.declare(std::move(parameters), rules, rules_);
-  for (const ServedParameters::Slot& slot : parameters_.slots()) make_gradient(slot);
+  gradients_.resize(parameters_.slots().size());
+  for (std::size_t i = 0; i < gradients_.size(); ++i) make_gradient(i);
   fetched_.resize(parameters_.tables());
 }
 
-void PsReducer::make_gradient(const ServedParameters::Slot& slot) {
-  gradients_.push_back({.served = parameters_.gradient_memory(slot)});
+void PsReducer::make_gradient(std::size_t index) {
+  const ServedParameters::Slot& slot = parameters_.slots()[index];
   const at::Tensor& parameter = slot.parameter;
-  if (options_.ahead || !parameter.is_cpu() || !parameter.is_contiguous() || parameter.numel() == 0)
+  Gradient& gradient = gradients_[index];
+  if (options_.ahead || !parameter.is_cpu() || !parameter.is_contiguous() ||
+      parameter.numel() == 0) {
+    lay_out(index);
     return;
-  Gradient& gradient = gradients_.back();
-  gradient.memory = std::make_unique<Memory>(gradient.served);
+  }
+  gradient.memory = std::make_unique<Memory>(*this, index);
   std::vector<GradientBuffer::Member> members{{.name = slot.name, .parameter = parameter}};
   if (parameter.requires_grad()) {
     members[0].accumulator = torch::autograd::impl::grad_accumulator(parameter);
@@ -45,19 +48,39 @@ void PsReducer::make_gradient(const ServedParameters::Slot& slot) {
                                                      *gradient.memory);
 }
 
+// Called by a buffer, within a call of this.
 at::Tensor PsReducer::Memory::lay_out(std::int64_t elements,
                                       const std::vector<std::vector<std::int64_t>>&) {
-  if (!std::exchange(laid_out_, true)) {
-    // Lines of the cache are the slot's to their end.
-    return at::from_blob(
-        served_.mutable_data_ptr(), {elements}, [kept = served_](void*) {}, served_.options());
-  }
-  own_ = at::zeros({elements}, served_.options());
-  return own_;
+  const at::Tensor served = reducer_.lay_out(index_);
+  // Lines of the cache are the slot's to their end.
+  return at::from_blob(
+      served.mutable_data_ptr(), {elements}, [served](void*) {}, served.options());
 }
 
-void PsReducer::Memory::serve() {
-  if (own_.defined()) kernels::copy(data_of(served_), data_of(own_), served_.nbytes());
+// Where it has lain already, all have to move.
+at::Tensor PsReducer::lay_out(std::size_t index) {
+  Gradient& gradient = gradients_[index];
+  if (gradient.moves == moves_) {
+    parameters_.move_gradients();
+    ++moves_;
+  }
+  gradient.moves = moves_;
+  gradient.served = parameters_.gradient_memory(parameters_.slots()[index]);
+  return gradient.served;
+}
+
+// The others, after the first that had to.
+void PsReducer::follow_moves() {
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    Gradient& gradient = gradients_[i];
+    if (gradient.moves == moves_) continue;
+    if (gradient.buffer) {
+      gradient.buffer->move_away();
+    } else {
+      const at::Tensor before = gradient.served;
+      lay_out(i).copy_(before);
+    }
+  }
 }
 
 void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
@@ -124,7 +147,6 @@ std::vector<bool> PsReducer::take_gradients() {
       if (buffer.had_strays() && !buffer.knows_accumulator(0)) {
         buffer.follow(0, torch::autograd::impl::grad_accumulator(parameter));
       }
-      gradient.memory->serve();
       used[slots[i].position] = buffer.slots()[0].used;
     } else if (parameter.grad().defined()) {
       assign(gradient.served, parameter.grad().layout() == c10::Layout::Strided
@@ -133,6 +155,7 @@ std::vector<bool> PsReducer::take_gradients() {
       used[slots[i].position] = true;
     }
   }
+  follow_moves();
   return used;
 }
 

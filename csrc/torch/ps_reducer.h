@@ -53,28 +53,29 @@ class PsReducer final : public Reducer, public Puller {
   void end_shared_step() override {}
 
  private:
-  // Where a gradient is born, or is copied to. Where the program keeps the tensor in it, the next
-  // one is born elsewhere, and copied when it is pushed.
+  // Where the gradient of one parameter is born, or is copied to. Where the program has kept the
+  // tensor in it, all gradients move.
   class Memory final : public GradientMemory {
    public:
-    explicit Memory(at::Tensor served) : served_(std::move(served)) {}
+    Memory(PsReducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
     at::Tensor lay_out(std::int64_t elements,
                        const std::vector<std::vector<std::int64_t>>& shapes) override;
     void written() override {}
-    void serve();  // it lies where the servers read it from here on
 
    private:
-    const at::Tensor served_;
-    at::Tensor own_;  // undefined: it is served_
-    bool laid_out_ = false;
+    PsReducer& reducer_;
+    const std::size_t index_;
   };
   struct Gradient {
     std::unique_ptr<Memory> memory;  // null: copied as torch copies
     std::unique_ptr<GradientBuffer> buffer;
-    at::Tensor served;  // where the servers read it
+    at::Tensor served = {};  // where the servers read it
+    int moves = -1;          // that were made when it was laid out there; none before
   };
 
-  void make_gradient(const ServedParameters::Slot& slot) REQUIRES(mutex_);
+  void make_gradient(std::size_t index) REQUIRES(mutex_);
+  at::Tensor lay_out(std::size_t index) REQUIRES(mutex_);
+  void follow_moves() REQUIRES(mutex_);
   std::vector<bool> take_gradients() REQUIRES(mutex_);
   double norm_of(const std::vector<bool>& used, double scale) const REQUIRES(mutex_);
   void scale_gradients(const std::vector<bool>& used, double scale) REQUIRES(mutex_);
@@ -87,6 +88,7 @@ class PsReducer final : public Reducer, public Puller {
   ServedParameters parameters_ GUARDED_BY(mutex_);
   std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by group
   std::vector<Gradient> gradients_ GUARDED_BY(mutex_);         // by parameter
+  int moves_ GUARDED_BY(mutex_) = 0;                           // of the gradients' memory
   bool unanswered_ GUARDED_BY(mutex_) = false;
   double norm_ GUARDED_BY(mutex_) = 0.0;
   // What was fetched since the latest step: by table and array, and the numbers of steps.

@@ -15,11 +15,10 @@ std::size_t byte_offset(std::uint64_t table_at, std::int64_t begin, std::size_t 
   return static_cast<std::size_t>(table_at) + static_cast<std::size_t>(begin) * element_bytes;
 }
 
-at::Tensor tensor_at(std::byte* data, const at::Tensor& like, ps::Client* client) {
-  std::function<void(void*)> release = [](void*) {};
-  if (client != nullptr) release = [kept = client->segment()](void*) {};  // it stays mapped
-  return at::from_blob(data, like.sizes(), std::move(release),
-                       at::TensorOptions().dtype(like.scalar_type()));
+// Keeps `memory` mapped.
+at::Tensor tensor_at(std::byte* data, const at::Tensor& like, const MemorySegment& memory) {
+  return at::from_blob(
+      data, like.sizes(), [kept = memory](void*) {}, at::TensorOptions().dtype(like.scalar_type()));
 }
 
 bool can_lie_in_memory(const at::Tensor& parameter) {
@@ -75,7 +74,7 @@ void ServedParameters::declare(NamedParameters parameters, std::span<const std::
   check(client_->declare(
       model, [&](const ps::Layout& layout, std::byte* memory) { fill(layout, memory); }));
   for (Slot& slot : slots_) {
-    slot.value = view(slot, client_->layout().parameters_at(slot.table));
+    slot.value = view(slot, client_->segment(), client_->layout().parameters_at(slot.table));
     slot.moved = !apart_ && can_lie_in_memory(slot.parameter);
     if (slot.moved) slot.parameter.set_data(slot.value);
   }
@@ -88,18 +87,24 @@ void ServedParameters::fill(const ps::Layout& layout, std::byte* memory) {
     const std::int64_t begin = layout.slots(slot.table)[slot.number].begin;
     std::byte* const data = memory + byte_offset(layout.parameters_at(slot.table), begin,
                                                  slot.parameter.element_size());
-    assign(tensor_at(data, slot.parameter, nullptr), slot.parameter.detach());
+    assign(tensor_at(data, slot.parameter, {}), slot.parameter.detach());
   }
 }
 
-at::Tensor ServedParameters::view(const Slot& slot, std::uint64_t table_at) const {
+at::Tensor ServedParameters::view(const Slot& slot, const MemorySegment& memory,
+                                  std::uint64_t table_at) const {
   const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
-  return tensor_at(client_->memory() + byte_offset(table_at, begin, slot.parameter.element_size()),
-                   slot.parameter, client_.get());
+  std::byte* const data =
+      memory.data() + byte_offset(table_at, begin, slot.parameter.element_size());
+  return tensor_at(data, slot.parameter, memory);
 }
 
 at::Tensor ServedParameters::gradient_memory(const Slot& slot) const {
-  return view(slot, client_->layout().gradients_at(slot.table));
+  return view(slot, client_->gradients(), client_->layout().gradients_at(slot.table));
+}
+
+void ServedParameters::move_gradients() {
+  check(client_->move_gradients());
 }
 
 void ServedParameters::refuse_changes() const {

@@ -51,6 +51,8 @@ class ServedParameters {
   std::size_t group_of_table(std::size_t table) const { return group_of_table_[table]; }
   // Where the gradient of a slot shall lie when it is pushed: contiguous, on lines of its own.
   at::Tensor gradient_memory(const Slot& slot) const;
+  // Gradients shall lie elsewhere from here on: the program has kept tensors where they lay.
+  void move_gradients();
   // The versions of the parameters that the program sees, by server.
   std::span<const std::uint64_t> shown() const { return shown_; }
 
@@ -60,7 +62,7 @@ class ServedParameters {
   void show();
 
  private:
-  at::Tensor view(const Slot& slot, std::uint64_t table_at) const;
+  at::Tensor view(const Slot& slot, const MemorySegment& memory, std::uint64_t table_at) const;
   void fill(const ps::Layout& layout, std::byte* memory);
 
   const std::shared_ptr<ps::Client> client_;

@@ -88,6 +88,12 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   if (const auto* wanted = std::get_if<FetchState>(&message)) {
     return fetch_state(caller, *wanted, attached, answers);
   }
+  if (std::holds_alternative<MoveGradients>(message)) {
+    const auto memory = attached.memory(shard_->layout().gradient_bytes());
+    if (!memory) return memory.error();
+    shard_->move_gradients(connection.worker, memory.value());
+    return {};
+  }
   if (std::holds_alternative<FetchSteps>(message)) return fetch_steps(caller, attached, answers);
   return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
 }

@@ -32,6 +32,7 @@ class Layout {
   std::uint64_t gradients_at(std::size_t table) const { return tables_[table].at; }
   std::uint64_t parameters_at(std::size_t table) const { return half_bytes_ + tables_[table].at; }
   std::uint64_t memory_bytes() const { return 2 * half_bytes_; }
+  std::uint64_t gradient_bytes() const { return half_bytes_; }
 
   // A server's part of a table: neighbouring chunks are one. `at`: where it lies in each of the
   // server's own arrays, in bytes.

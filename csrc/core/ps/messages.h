@@ -44,6 +44,12 @@ struct Declare {
   bool operator==(const Declare&) const = default;
 };
 
+// Its gradients lie in a memfd that comes with it from here on, of Layout::gradient_bytes(): the
+// program has kept tensors in the memory where they lay. Not answered.
+struct MoveGradients {
+  bool operator==(const MoveGradients&) const = default;
+};
+
 // Push: see shard.h. Answered with an Ack.
 
 // Writes the newest parameters into its memory.
@@ -129,8 +135,9 @@ struct Stats {
   bool operator==(const Stats&) const = default;
 };
 
-using Message = std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats,
-                             Beat, Leave, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats>;
+using Message =
+    std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats, Beat, Leave,
+                 MoveGradients, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats>;
 
 // Appends the message's bytes to `out`. Texts are cut at their limits.
 void encode(const Message& message, std::vector<std::byte>& out);

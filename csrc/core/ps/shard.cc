@@ -79,6 +79,7 @@ void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
   if (member.presence != Presence::kExpected) return_to_clock(member);
   member.presence = Presence::kHere;
   member.memory = memory;
+  member.gradients = memory;
   member.decided = std::max(member.decided, decided);
   member.parked.reset();
   member.held.reset();
@@ -315,7 +316,7 @@ void Shard::apply_to_piece(const Layout::Piece& piece, std::span<const Push* con
     const std::uint64_t in_table = static_cast<std::uint64_t>(begin) * bytes;
     const std::uint64_t own = piece.at + static_cast<std::uint64_t>(begin - piece.begin) * bytes;
     for (std::size_t i = 0; i < pushes.size(); ++i) {
-      gradients[i] = at(pushes[i]->worker).memory + layout_.gradients_at(piece.table) + in_table;
+      gradients[i] = at(pushes[i]->worker).gradients + layout_.gradients_at(piece.table) + in_table;
     }
     parameters[0] = parameters_.data + own;
     for (std::size_t i = 0; i < targets.size(); ++i) {

@@ -71,6 +71,8 @@ class Shard {
   // by any server. One that comes back is at the clock of the slowest that counts, so that it keeps
   // nobody.
   void enter(Worker worker, std::byte* memory, std::uint64_t decided = 0);
+  // Its gradients lie there from here on, layout().gradient_bytes() long.
+  void move_gradients(Worker worker, const std::byte* memory) { at(worker).gradients = memory; }
   // Its parameters are the first ones of all. Once.
   void give(Worker worker);
   bool given() const { return given_; }
@@ -110,6 +112,7 @@ class Shard {
     Presence presence = Presence::kExpected;
     bool counts() const { return presence == Presence::kExpected || presence == Presence::kHere; }
     std::byte* memory = nullptr;
+    const std::byte* gradients = nullptr;
     std::uint64_t decided = 0;
     std::uint64_t clock = 0;     // pushes, or what counts for it
     std::optional<Push> parked;  // kSync: until its round is full

@@ -211,8 +211,20 @@ Status Client::declare(const Model& model, const Fill& fill) {
     versions_[static_cast<std::size_t>(server)] = ready.value().version;
   }
   memory_ = std::move(memory.value().segment);
+  gradients_ = memory_;
   model_ = model;
   layout_ = std::move(layout);
+  return {};
+}
+
+Status Client::move_gradients() {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  auto memory = MemorySegment::create(static_cast<std::size_t>(layout_->gradient_bytes()));
+  if (!memory) return memory.error();
+  const int fds[] = {memory.value().fd.get()};
+  CIRANDA_TRY(tell_all(MoveGradients{}, fds));
+  gradients_ = std::move(memory.value().segment);
   return {};
 }
 

@@ -70,6 +70,10 @@ class Client {
   // push and its answer only; the other calls that write say so.
   std::byte* memory() const { return memory_.data(); }
   const MemorySegment& segment() const { return memory_; }  // whose copies keep it mapped
+  // Where the gradients lie: the memory, or what move_gradients() has put in its place.
+  const MemorySegment& gradients() const { return gradients_; }
+  // The gradients lie in fresh memory from here on; the old one stays as it is.
+  Status move_gradients() EXCLUDES(mutex_);
   const Layout& layout() const { return *layout_; }
   // Which parameters lie in the memory, by server.
   std::vector<std::uint64_t> versions() const EXCLUDES(mutex_);
@@ -113,6 +117,7 @@ class Client {
   const ClientOptions options_;
   std::vector<Fd> sockets_;  // by server; none is closed while the thread runs
   MemorySegment memory_;
+  MemorySegment gradients_;
   Model model_;
   std::optional<Layout> layout_;  // once declared
 

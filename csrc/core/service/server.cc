@@ -104,7 +104,7 @@ Status Server::accept_all() {
     if (!socket.valid()) return {};  // or a caller that is gone, or no descriptors: it calls again
     const int number = socket.get();
     CIRANDA_TRY(watch(number));
-    connections_[number] = {.socket = std::move(socket), .memory = {}};
+    connections_[number] = {.socket = std::move(socket), .memory = {}, .gradients = {}};
     desk_.open(number, turn_ns_);
   }
 }
@@ -132,6 +132,7 @@ void Server::read_from(int socket) {
 
 void Server::take(int socket, Message message, std::vector<Fd> fds) {
   const bool declares = std::holds_alternative<Declare>(message);
+  const bool moves = std::holds_alternative<MoveGradients>(message);
   MemorySegment fetched;
   const Desk::Attached attached{
       .letter = [&](std::uint64_t bytes) -> Result<std::vector<std::byte>> {
@@ -143,7 +144,8 @@ void Server::take(int socket, Message message, std::vector<Fd> fds) {
       .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
         auto memory = take_memory(fds, bytes);
         if (!memory) return memory.error();
-        MemorySegment& kept = declares ? connections_.at(socket).memory : fetched;
+        Connection& connection = connections_.at(socket);
+        MemorySegment& kept = declares ? connection.memory : moves ? connection.gradients : fetched;
         kept = std::move(memory).value();
         return kept.data();
       }};

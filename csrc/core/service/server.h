@@ -41,7 +41,8 @@ class Server {
  private:
   struct Connection {
     Fd socket;
-    MemorySegment memory;  // of who has declared
+    MemorySegment memory;     // of who has declared
+    MemorySegment gradients;  // of who has moved them
   };
 
   Server(const std::string& job_folder, const DeskOptions& options);

@@ -32,6 +32,7 @@ std::vector<Message> one_of_each() {
       AskStats{},
       Beat{},
       Leave{},
+      MoveGradients{},
       Welcome{.decided = 17},
       Refused{.code = ErrorCode::kMismatch, .text = "no"},
       Ready{.version = 300},
