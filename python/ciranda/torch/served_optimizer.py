@@ -19,7 +19,21 @@ from ciranda.torch.ps import Async, Mode
 UpdateOn = Literal["server", "worker"]
 
 
-class _Served(Distributed):
+class _OnServers(Distributed):
+    """The servers hold the parameters that there were when it was made."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused."""
+        self._add_parameters([])
+
+    def _add_parameters(self, added: NamedParameters) -> None:
+        raise UnsupportedError(
+            "DistributedOptimizer: parameter servers hold the parameters that there were when it "
+            "was made; give the optimizer all of them before"
+        )
+
+
+class _Served(_OnServers):
     """The servers make the step, and hold the state."""
 
     @property
@@ -39,11 +53,8 @@ class _Served(Distributed):
             "one over yet; begin afresh, or train with the ring"
         )
 
-    def _add_parameters(self, added: NamedParameters) -> None:
-        _refuse_more_parameters()
 
-
-class _Pushes(Distributed):
+class _Pushes(_OnServers):
     """The worker makes the step, and the servers add up what it has changed."""
 
     _ciranda_differences: Any
@@ -61,16 +72,6 @@ class _Pushes(Distributed):
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
-
-    def _add_parameters(self, added: NamedParameters) -> None:
-        _refuse_more_parameters()
-
-
-def _refuse_more_parameters() -> None:
-    raise UnsupportedError(
-        "DistributedOptimizer: parameter servers hold the parameters that there were when it was "
-        "made; give the optimizer all of them before"
-    )
 
 
 def distribute(

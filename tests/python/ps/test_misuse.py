@@ -1,0 +1,231 @@
+"""What cannot be with parameter servers is refused in one sentence that says what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ranks import mark, run_ranks, start_ranks, values_of, wait_until_told
+
+import ciranda.torch as cr
+from ciranda.errors import CirandaError, MismatchError
+from ciranda.torch import ps
+
+
+def make(optimizer: Any = torch.optim.SGD, **options: Any) -> tuple[torch.nn.Module, Any]:
+    net = torch.nn.Linear(4, 2)
+    options = {"backend": "ps", "mode": ps.Async()} | options
+    plain = optimizer(net.parameters(), lr=0.1)
+    return net, cr.DistributedOptimizer(plain, net.named_parameters(), **options)
+
+
+def said(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except (CirandaError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def step(net: torch.nn.Module, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+
+
+def refusals_without_servers() -> list[str]:
+    cr.init()
+    return [said(make), said(lambda: ps.average(1.0)), said(lambda: make(backend="ring"))]
+
+
+def test_without_servers_the_flag_is_named() -> None:
+    for ps_is_refused, average_is_refused, mode_is_refused in values_of(
+        run_ranks(refusals_without_servers, 2)
+    ):
+        assert (
+            "this job has no parameter servers; start it with ciranda run --ps 1" in ps_is_refused
+        )
+        assert "ps.average: this job has no parameter servers" in average_is_refused
+        assert "mode, update_on and force are of parameter servers" in mode_is_refused
+
+
+def momentum(value: float) -> Callable[..., torch.optim.Optimizer]:
+    return lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=value)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "ring": (
+        lambda: make(backend="ring", mode=None),
+        "this job has parameter servers; pass backend='ps', or start it without --ps",
+    ),
+    "no mode": (lambda: make(mode=None), "needs a mode: ps.Async(), ps.SSP(staleness) or ps.Sync"),
+    "option": (lambda: make(op=cr.Sum), "op is for ranks that reduce gradients among themselves"),
+    "optimizer": (
+        lambda: make(torch.optim.Adamax),
+        "cannot make the step, because Adamax is none of SGD, Adam, AdamW, Adagrad, RMSprop; pass "
+        "update_on='worker'",
+    ),
+    "momentum": (
+        lambda: make(momentum(0.9)),
+        "momentum 0.9 with gradients that may be more than 2 pushes old usually diverges",
+    ),
+    "momentum of SSP": (lambda: make(momentum(0.9), mode=ps.SSP(3)), "momentum 0.9"),
+    "backups": (
+        lambda: make(mode=ps.Sync(backup_workers=2)),
+        "Sync(backup_workers=2) waits for none of 2 workers",
+    ),
+    "ahead": (
+        lambda: make(update_on="worker", mode=ps.Async(ahead=1)),
+        "use Async(ahead=0)",
+    ),
+    "update_on": (lambda: make(update_on="x"), "must be 'server' or 'worker', not 'x'"),
+    "allreduce": (
+        lambda: cr.allreduce(torch.ones(2)),
+        "the ranks of a job with parameter servers (--ps) do not meet, so there are no "
+        "collectives; ps.average() gives the mean",
+    ),
+    "barrier": (cr.barrier, "do not meet"),
+    "object": (lambda: cr.broadcast_object(1), "do not meet"),
+    "root": (
+        lambda: cr.broadcast_parameters({"a": torch.ones(1)}, root_rank=1),
+        "broadcast_parameters: parameter servers begin with the parameters of rank 0",
+    ),
+    "comm": (lambda: (cr.shutdown(), cr.init(comm=[1, 0])), "comm has no meaning in a job with"),
+}
+
+
+def refusals() -> dict[str, str]:
+    cr.init()
+    return {what: said(act) for what, (act, _) in REFUSED.items()}
+
+
+@pytest.fixture(scope="module")
+def refused() -> list[dict[str, str]]:
+    values: list[dict[str, str]] = values_of(run_ranks(refusals, 2, servers=1))
+    return values
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_is_refused(refused: list[dict[str, str]], what: str) -> None:
+    for each in refused:
+        assert REFUSED[what][1] in each[what]
+
+
+@pytest.mark.parametrize(
+    ("make_mode", "sentence"),
+    [
+        (lambda: ps.Async(ahead=2), "ahead must be 0 or 1"),
+        (lambda: ps.Async(policy="keep"), "policy must be"),  # type: ignore[arg-type]
+        (lambda: ps.Async(max_staleness=3), "need each other"),
+        (lambda: ps.Async(policy="drop"), "need each other"),
+        (lambda: ps.Async(policy="drop", max_staleness=-1), "whole number of at least 0"),
+        (lambda: ps.SSP(-1), "SSP: staleness must be a whole number"),
+        (lambda: ps.Sync(backup_workers=0.5), "Sync: backup_workers must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_modes_that_make_no_sense(make_mode: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_mode()
+
+
+def later_refusals() -> dict[str, str]:
+    cr.init()
+    net, optimizer = make(momentum(0.5))
+    step(net, optimizer)
+    answers = {
+        "load": said(lambda: optimizer.load_state_dict(optimizer.state_dict())),
+        "state": said(lambda: optimizer.state),
+        "group": said(
+            lambda: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+        ),
+        "second": said(make),
+    }
+    with torch.no_grad():
+        net.bias.add_(1)
+    answers["written"] = said(lambda: step(net, optimizer))
+    return answers
+
+
+def test_what_servers_do_not_see_is_refused() -> None:
+    (answers,) = values_of(run_ranks(later_refusals, 1, servers=1))
+    assert "cannot take one over yet" in answers["load"]
+    assert "state_dict() fetches a copy" in answers["state"]
+    assert "give the optimizer all of them before" in answers["group"]
+    assert "the parameters of one optimizer" in answers["second"]
+    assert (
+        "parameter 'bias' was written to, moved or converted outside of step()"
+        in (answers["written"])
+    )
+
+
+def trains_something_else() -> str:
+    cr.init()
+    if cr.rank() == 0:
+        net, optimizer = make()
+        step(net, optimizer)
+        mark("declared")
+        wait_until_told("others are refused")
+        step(net, optimizer)
+        return ""
+    wait_until_told("declared")
+    net = torch.nn.Linear(4, 3 if cr.rank() == 1 else 2)
+    kind = torch.optim.Adam if cr.rank() == 2 else torch.optim.SGD
+    mode = ps.SSP(1) if cr.rank() == 3 else ps.Async()
+    try:
+        cr.DistributedOptimizer(
+            kind(net.parameters(), lr=0.1), net.named_parameters(), backend="ps", mode=mode
+        )
+    except MismatchError as error:
+        mark("refused")
+        return str(error)
+    return "no error"
+
+
+def test_who_trains_something_else_hears_both_values_and_harms_nobody() -> None:
+    with start_ranks(trains_something_else, 4, servers=1) as job:
+        job.wait_for_mark(0, "declared")
+        job.tell("declared")
+        for rank in (1, 2, 3):
+            job.wait_for_mark(rank, "refused")
+        job.tell("others are refused")
+        first, *others = values_of(job.wait())
+    assert first == ""
+    for error, difference in zip(
+        others,
+        (
+            "parameter 'weight' is [3, 4] instead of [2, 4]",
+            "the optimizer is Adam with exp_avg and exp_avg_sq instead of SGD",
+            "the mode is SSP(1) instead of Async(policy=apply)",
+        ),
+        strict=True,
+    ):
+        assert "trains something else than those before it: " + difference in error
+
+
+def in_a_fork() -> list[Any]:
+    cr.init()
+    net, optimizer = make()
+    step(net, optimizer)
+    before = net.weight.detach().clone()
+    read, write = os.pipe()
+    if os.fork() == 0:
+        with torch.no_grad():
+            net.weight.zero_()  # its own, from here on
+        text = said(lambda: step(net, optimizer)) + said(lambda: ps.average(1.0))
+        os.write(write, f"{cr.rank()} {text}".encode())
+        os._exit(0)
+    os.close(write)
+    text = os.read(read, 4096).decode()
+    same = torch.equal(net.weight, before)
+    step(net, optimizer)
+    return [text, same]
+
+
+def test_a_forked_child_is_no_worker() -> None:
+    ((text, same),) = values_of(run_ranks(in_a_fork, 1, servers=1))
+    assert text.startswith("0 ")
+    assert "this process was forked from a rank and is none itself" in text
+    assert same
