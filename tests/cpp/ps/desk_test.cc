@@ -1,0 +1,368 @@
+// What could break: a stranger or an old process that is believed, the wrong worker's parameters as
+// the first, a worker that waits for one that is gone.
+#include "core/ps/desk.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ps/models.h"
+
+namespace ciranda::ps {
+namespace {
+
+using testing::exact_rule;
+using testing::model_of;
+
+constexpr std::uint64_t kLeaseNs = 100;
+constexpr Mode kSsp{.kind = ModeKind::kSsp};
+
+// A desk whose callers' connections are calls, and whose time is a number.
+class DeskTest : public ::testing::Test {
+ protected:
+  void start(int workers, Mode mode = {}, int servers = 1) {
+    model_ = model_of({{3, 40}, {17}}, mode);
+    options_ = {.job_id = "job", .servers = servers, .workers = workers, .lease_ns = kLeaseNs};
+    desk_ = std::make_unique<Desk>(options_);
+  }
+
+  // A new connection.
+  Desk::Caller call() {
+    desk_->open(++callers_, now_ns_);
+    return callers_;
+  }
+  void say(Desk::Caller caller, Message message) { say(caller, std::move(message), model_); }
+  void say(Desk::Caller caller, Message message, const Model& model) {
+    std::vector<std::byte> letter;
+    encode(model, letter);
+    const Desk::Attached attached{
+        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
+        .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
+          if (without_memory_) return Error{.code = ErrorCode::kMalformed, .text = "no memory"};
+          std::vector<std::byte>& memory = memory_[caller];
+          memory.resize(static_cast<std::size_t>(bytes));
+          return memory.data();
+        }};
+    Desk::Answers answers;
+    desk_->take(caller, std::move(message), attached, now_ns_, answers);
+    keep(std::move(answers));
+  }
+  void hang_up(Desk::Caller caller) {
+    Desk::Answers answers;
+    desk_->close(caller, answers);
+    keep(std::move(answers));
+  }
+  void pass(std::uint64_t ns) {
+    now_ns_ += ns;
+    Desk::Answers answers;
+    desk_->end_leases(now_ns_, answers);
+    keep(std::move(answers));
+  }
+
+  // The next answer, which has to be a T.
+  template <typename T>
+  T answer(Desk::Caller caller) {
+    std::vector<Message>& own = answers_[caller];
+    if (own.empty() || !std::holds_alternative<T>(own.front())) {
+      ADD_FAILURE() << "caller " << caller << " has another answer, or none";
+      return {};
+    }
+    Message first = std::move(own.front());
+    own.erase(own.begin());
+    return std::get<T>(std::move(first));
+  }
+  bool waits(Desk::Caller caller) { return answers_[caller].empty(); }
+  // What it is refused with; the desk has hung up.
+  std::string refusal(Desk::Caller caller) { return answer<Refused>(caller).text; }
+  bool hung_up_on(Desk::Caller caller) const { return hung_up_on_.contains(caller); }
+
+  Enter entry(Worker worker, Life life = 1) const {
+    return {.job_id = "job",
+            .worker = worker,
+            .life = life,
+            .workers = options_.workers,
+            .servers = options_.servers};
+  }
+  Desk::Caller enter(Worker worker, Life life = 1) {
+    const Desk::Caller caller = call();
+    say(caller, entry(worker, life));
+    answer<Welcome>(caller);
+    return caller;
+  }
+  // Its parameters are all `first`.
+  void declare(Desk::Caller caller, float first, std::uint64_t decided = 0) {
+    memory_[caller].resize(Layout(model_, options_.servers).memory_bytes());
+    float* values = reinterpret_cast<float*>(memory_[caller].data());
+    std::fill_n(values, memory_[caller].size() / sizeof(float), first);
+    say(caller, Declare{.decided = decided});
+  }
+  Desk::Caller join(Worker worker, Life life = 1) {
+    const Desk::Caller caller = enter(worker, life);
+    declare(caller, 0.0f);
+    return caller;
+  }
+  void push(Desk::Caller caller, Worker worker, std::uint64_t seq, float gradient = 1.0f) {
+    float* values = reinterpret_cast<float*>(memory_[caller].data());
+    std::fill_n(values, memory_[caller].size() / 2 / sizeof(float), gradient);
+    say(caller, push_of(worker, seq));
+  }
+  Push push_of(Worker worker, std::uint64_t seq) const {
+    return {.worker = worker,
+            .seq = seq,
+            .rules = {exact_rule(), exact_rule()},
+            .used = std::vector<bool>(3, true)};
+  }
+  float parameter(Desk::Caller caller) {
+    const std::uint64_t at = desk_->shard()->layout().parameters_at(0);
+    return *reinterpret_cast<const float*>(memory_[caller].data() + at);
+  }
+
+  Model model_;
+  DeskOptions options_;
+  std::unique_ptr<Desk> desk_;
+  std::uint64_t now_ns_ = 1'000;
+  bool without_memory_ = false;
+
+ private:
+  void keep(Desk::Answers answers) {
+    for (Desk::Answer& each : answers) {
+      EXPECT_FALSE(hung_up_on(each.to)) << "an answer to " << each.to << " after the last";
+      if (each.hangs_up) hung_up_on_.insert(each.to);
+      answers_[each.to].push_back(std::move(each.message));
+    }
+  }
+
+  Desk::Caller callers_ = 0;
+  std::map<Desk::Caller, std::vector<std::byte>> memory_;
+  std::map<Desk::Caller, std::vector<Message>> answers_;
+  std::set<Desk::Caller> hung_up_on_;
+};
+
+TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
+  start(2, {}, /*servers=*/3);
+  const auto refused = [&](auto change) {
+    Enter message = entry(1);
+    change(message);
+    const Desk::Caller caller = call();
+    say(caller, message);
+    EXPECT_TRUE(hung_up_on(caller));
+    return refusal(caller);
+  };
+  EXPECT_EQ(refused([](Enter& message) { message.version = 9; }),
+            "worker 1 speaks version 9 of the servers' protocol, server 0 version 1; install the "
+            "same ciranda for both");
+  EXPECT_EQ(refused([](Enter& message) { message.job_id = "b"; }),
+            "worker 1 is of job 'b', server 0 of job 'job'");
+  EXPECT_EQ(refused([](Enter& message) { message.workers = 3; }),
+            "worker 1 was told of 3 workers and 3 servers, server 0 of 2 and 3");
+  EXPECT_EQ(refused([](Enter& message) { message.servers = 1; }),
+            "worker 1 was told of 2 workers and 1 servers, server 0 of 2 and 3");
+  EXPECT_NE(refused([](Enter& message) { message.server = 1; }), "");
+  EXPECT_EQ(refused([](Enter& message) { message.worker = 2; }),
+            "there is no worker 2, only 0 to 1");
+  enter(1);
+}
+
+TEST_F(DeskTest, AMessageOutOfOrderIsHungUpOn) {
+  start(2);
+  const auto refused = [&](Desk::Caller caller, Message message) {
+    say(caller, std::move(message));
+    EXPECT_TRUE(hung_up_on(caller));
+    return refusal(caller);
+  };
+  EXPECT_EQ(refused(call(), Pull{}), "the first packet of a connection has to be Enter");
+  EXPECT_EQ(refused(enter(0, 1), entry(0, 2)), "worker 0 enters twice");
+  EXPECT_EQ(refused(enter(0, 2), Pull{}), "worker 0 has not declared its parameters");
+  const Desk::Caller waiting = enter(1);
+  declare(waiting, 0.0f);
+  EXPECT_TRUE(waits(waiting));  // for worker 0's parameters
+  EXPECT_EQ(refused(waiting, push_of(1, 1)), "worker 1 has not declared its parameters");
+  auto joined = [&, life = Life{2}]() mutable {
+    const Desk::Caller caller = join(0, ++life);
+    answer<Ready>(caller);
+    return caller;
+  };
+  EXPECT_EQ(refused(joined(), push_of(1, 1)), "worker 0 pushes for another");
+  EXPECT_EQ(refused(joined(), push_of(0, 7)), "a push of worker 0 has the number 7 after 0");
+  EXPECT_EQ(refused(joined(), Declare{}),
+            "worker 0 has declared its parameters already; servers hold those of one model");
+  EXPECT_EQ(refused(joined(), Ready{}), "a worker sent what only servers send");
+  EXPECT_EQ(refused(joined(), FetchState{}), "there is no such state");
+  EXPECT_EQ(refused(joined(), FetchState{.table = 2}), "there is no such state");
+
+  const Desk::Caller garbled = joined();
+  Desk::Answers answers;
+  desk_->refuse(garbled, {.code = ErrorCode::kMalformed, .text = "no message"}, answers);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_TRUE(answers[0].hangs_up);
+}
+
+TEST_F(DeskTest, AnOlderLifeIsNeverHeardAgain) {
+  start(1);
+  const Desk::Caller first = join(0, 3);
+  answer<Ready>(first);
+  push(first, 0, 1);
+  answer<Ack>(first);
+  const Desk::Caller same = call();
+  say(same, entry(0, 3));
+  EXPECT_EQ(refusal(same), "worker 0 is there already; give each process a number of its own");
+
+  const Desk::Caller second = call();
+  say(second, entry(0, 4));
+  EXPECT_EQ(answer<Welcome>(second).decided, 1u);
+  EXPECT_EQ(refusal(first), "worker 0 has been started anew");
+  push(first, 0, 2);  // was on its way
+  EXPECT_TRUE(waits(first));
+  const Desk::Caller older = call();
+  say(older, entry(0, 2));
+  EXPECT_EQ(refusal(older), "worker 0 has been started anew since this process was");
+
+  declare(second, 50.0f, /*decided=*/2);  // another server has decided one more
+  EXPECT_EQ(answer<Ready>(second).version, 1u);
+  EXPECT_EQ(parameter(second), -1.0f);
+  push(second, 0, 3);
+  EXPECT_EQ(answer<Ack>(second).outcome, Outcome::kApplied);
+}
+
+TEST_F(DeskTest, TheFirstParametersAreThoseOfTheLowestWorkerThatHasNotLeft) {
+  start(3);
+  const Desk::Caller two = enter(2);
+  const Desk::Caller one = enter(1);
+  declare(two, 2.0f);
+  declare(one, 1.0f);
+  EXPECT_TRUE(waits(one) && waits(two));
+  Desk::Caller zero = enter(0);
+  hang_up(zero);  // is not to leave: it may come back
+  EXPECT_TRUE(waits(one) && waits(two));
+  zero = enter(0, 2);
+  say(zero, Leave{});
+  answer<Ready>(one);
+  answer<Ready>(two);
+  EXPECT_EQ(parameter(two), 1.0f);
+  zero = enter(0, 3);
+  declare(zero, 9.0f);
+  answer<Ready>(zero);
+  EXPECT_EQ(parameter(zero), 1.0f);
+}
+
+TEST_F(DeskTest, WhoDeclaresSomethingElseIsRefused) {
+  start(2);
+  const Desk::Caller first = join(0);
+  answer<Ready>(first);
+  auto refused = [&, life = Life{0}](const Model& model) mutable {
+    const Desk::Caller caller = enter(1, ++life);
+    say(caller, Declare{}, model);
+    return refusal(caller);
+  };
+  Model other = model_;
+  other.tables[1].slots[0].shape = {18};
+  EXPECT_EQ(refused(other),
+            "worker 1 trains something else than those before it: parameter 'p2' is [18] instead "
+            "of [17]");
+  EXPECT_EQ(refused({}), "parameters of 0 kinds of dtype and update rule; servers hold 1 to 64");
+  without_memory_ = true;
+  EXPECT_EQ(refused(model_), "no memory");
+  without_memory_ = false;
+  push(first, 0, 1);  // the desk lives on
+  EXPECT_EQ(answer<Ack>(first).outcome, Outcome::kApplied);
+}
+
+TEST_F(DeskTest, WhoIsGoneKeepsNobody) {
+  start(3, kSsp);
+  const Desk::Caller two = enter(2);
+  say(two, Leave{});  // before anybody has declared
+  const Desk::Caller one = join(1);
+  const Desk::Caller zero = join(0);
+  answer<Ready>(zero);
+  answer<Ready>(one);
+  push(zero, 0, 1);
+  EXPECT_TRUE(waits(zero));
+  hang_up(one);
+  EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
+  push(one, 1, 1);  // was on its way
+  EXPECT_TRUE(waits(one));
+  EXPECT_EQ(desk_->shard()->version(), 1u);
+}
+
+TEST_F(DeskTest, WhoIsSilentForALeaseKeepsNobody) {
+  start(2, kSsp);
+  EXPECT_EQ(desk_->next_lease_ns(), UINT64_MAX);
+  const Desk::Caller zero = join(0);
+  const Desk::Caller one = join(1);
+  answer<Ready>(zero);
+  answer<Ready>(one);
+  EXPECT_EQ(desk_->next_lease_ns(), now_ns_ + kLeaseNs);
+  push(zero, 0, 1);
+  pass(kLeaseNs / 2);
+  say(zero, Beat{});
+  EXPECT_EQ(desk_->next_lease_ns(), now_ns_ + kLeaseNs / 2);
+  pass(kLeaseNs / 2 - 1);
+  EXPECT_TRUE(waits(zero));
+  pass(1);
+  EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
+  say(one, Beat{});  // counts again
+  push(zero, 0, 2);
+  EXPECT_TRUE(waits(zero));
+  push(one, 1, 1);
+  EXPECT_EQ(answer<Ack>(one).version, 3u);
+  EXPECT_EQ(answer<Ack>(zero).version, 3u);
+}
+
+TEST_F(DeskTest, AveragesAreOfTheLatestValues) {
+  start(2);
+  const Desk::Caller zero = enter(0);
+  const Desk::Caller one = enter(1);
+  say(zero, Average{.name = "loss", .value = 4.0});
+  EXPECT_EQ(answer<Averaged>(zero), (Averaged{.mean = 4.0, .workers = 1}));
+  say(one, Average{.name = "loss", .value = 2.0});
+  EXPECT_EQ(answer<Averaged>(one), (Averaged{.mean = 3.0, .workers = 2}));
+  say(zero, Average{.name = "loss", .value = 6.0});
+  EXPECT_EQ(answer<Averaged>(zero), (Averaged{.mean = 4.0, .workers = 2}));
+  for (int i = 0; i < 1023; ++i) {
+    say(one, Average{.name = std::to_string(i)});
+    answer<Averaged>(one);
+  }
+  say(one, Average{.name = "one too many"});
+  EXPECT_EQ(refusal(one), "averages of more than 1024 names");
+}
+
+TEST_F(DeskTest, StateStepsAndNumbersAreFetched) {
+  start(1);
+  model_.tables[0].rule.momentum = 0.5;
+  const Desk::Caller zero = join(0);
+  answer<Ready>(zero);
+  Push pushed = push_of(0, 1);
+  pushed.rules[0].momentum = 0.5;
+  say(zero, pushed);
+  EXPECT_EQ(answer<Ack>(zero).version, 1u);
+  say(zero, AskStats{});
+  const auto stats = answer<Stats>(zero);
+  EXPECT_EQ(stats.version, 1u);
+  EXPECT_EQ(stats.outcomes[0], 1u);
+  EXPECT_EQ(stats.held_bytes, desk_->shard()->held_bytes());
+  say(zero, FetchState{.table = 0, .array = 0});
+  answer<Fetched>(zero);
+  say(zero, FetchSteps{});
+  answer<Fetched>(zero);
+}
+
+TEST_F(DeskTest, TheJobEndsWhenAllHaveLeft) {
+  start(2);
+  const Desk::Caller zero = enter(0);
+  say(zero, Leave{});
+  EXPECT_FALSE(desk_->all_have_left());
+  const Desk::Caller one = enter(1);
+  hang_up(one);
+  EXPECT_FALSE(desk_->all_have_left());
+  say(enter(1, 2), Leave{});
+  EXPECT_TRUE(desk_->all_have_left());
+}
+
+}  // namespace
+}  // namespace ciranda::ps

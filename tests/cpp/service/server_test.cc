@@ -1,0 +1,116 @@
+// What could break: a stranger that ends a server, a worker that keeps the others waiting, a
+// refusal that nobody hears.
+#include "core/service/server.h"
+
+#include <sys/socket.h>
+
+#include "core/base/clock.h"
+#include "core/transport/job_folder.h"
+#include "core/transport/socket_io.h"
+#include "service/service.h"
+
+namespace ciranda::ps {
+namespace {
+
+using testing::declare;
+using testing::expect_parameters;
+using testing::kSizes;
+using testing::model_of;
+using testing::push;
+
+using ServiceServer = testing::Service;
+
+TEST_F(ServiceServer, RoundsAreTheMeanOfAllWorkers) {
+  start_servers(2, 3);
+  const Model model = model_of(kSizes, {.kind = ModeKind::kSync});
+  std::vector<std::thread> threads;
+  for (int worker = 0; worker < 3; ++worker) {
+    threads.emplace_back([&, worker] {
+      const auto client = connect(worker);
+      ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+      for (int i = 1; i <= 20; ++i) {
+        const auto outcome = push(*client, model, static_cast<float>(worker));
+        ASSERT_TRUE(outcome.ok());
+        EXPECT_EQ(outcome.value(), Outcome::kApplied);
+        expect_parameters(*client, model, static_cast<float>(-i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(ServiceServer, ASilentWorkersLeaseEnds) {
+  start_servers(1, 2, /*lease_ns=*/300'000'000);
+  const Model model = model_of(kSizes, {.kind = ModeKind::kSync});
+  const auto client = Client::connect(options(0)).value();
+  ClientOptions silent = options(1);
+  silent.beat_ns = 3'600'000'000'000;
+  const auto other = Client::connect(silent).value();
+  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  ASSERT_TRUE(declare(*other, model, 0.0f).ok());
+  ASSERT_TRUE(push(*client, model, 1.0f).ok());  // once the other's lease is over
+  const auto late = push(*other, model, 1.0f);
+  ASSERT_TRUE(late.ok());
+  EXPECT_EQ(late.value(), Outcome::kLate);
+  expect_parameters(*other, model, -1.0f);
+}
+
+TEST_F(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
+  start_servers(1, 2);
+  const auto refused = [&](auto change) {
+    ClientOptions other = options(1);
+    change(other);
+    return refusal(other);
+  };
+  EXPECT_NE(refused([](auto& other) { other.job_id = "b"; }).find("of job 'b', server 0 of job"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& other) { other.workers = 3; }).find("of 3 workers and 1 servers"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& other) { other.worker = 2; }).find("there is no worker 2"),
+            std::string::npos);
+
+  const Model model = model_of(kSizes);
+  const auto client = connect(0);
+  const auto other = connect(1);
+  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  Model another = model;
+  another.tables[1].slots[0].shape = {18};
+  const Status declared = declare(*other, another, 0.0f);
+  ASSERT_FALSE(declared.ok());
+  EXPECT_EQ(declared.error().code, ErrorCode::kMismatch);
+  EXPECT_EQ(declared.error().text,
+            "server 0: worker 1 trains something else than those before it: parameter 'p3' is "
+            "[18] instead of [17]");
+  EXPECT_TRUE(push(*client, model, 1.0f).ok());  // the server lives on
+}
+
+// Whatever comes first, the server says why it hangs up, and serves the others.
+TEST_F(ServiceServer, StrangersAreCutOff) {
+  start_servers(1, 1);
+  const Model model = model_of(kSizes);
+  const auto client = connect(0);
+  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  std::vector<std::vector<std::byte>> packets;
+  for (const Message& message :
+       {Message(Push{}), Message(Pull{}), Message(Ack{}), Message(Declare{.model_bytes = 5}),
+        Message(Enter{.version = 99, .job_id = "job"}), Message(Leave{})}) {
+    encode(message, packets.emplace_back());
+  }
+  packets.push_back(std::vector<std::byte>(100, std::byte{0xff}));
+  for (const auto& packet : packets) {
+    auto socket = connect_in_job_folder(folder_of_server(folder_, 0), kNever, 0).value();
+    ASSERT_TRUE(send_packet(socket.get(), packet, {}).ok());
+    ASSERT_TRUE(wait_readable(socket.get(), kNever).ok());
+    std::vector<std::byte> answer(kPacketBytesMax);
+    const auto received = receive_packet(socket.get(), answer);
+    ASSERT_TRUE(received.ok());
+    ASSERT_EQ(received.value().what, Received::kPacket);
+    const auto message = decode_message(std::span(answer).first(received.value().bytes));
+    ASSERT_TRUE(message.ok());
+    EXPECT_TRUE(std::holds_alternative<Refused>(message.value()));
+  }
+  EXPECT_TRUE(push(*client, model, 1.0f).ok());
+}
+
+}  // namespace
+}  // namespace ciranda::ps
