@@ -26,7 +26,9 @@ struct Options {
 };
 
 Result<Options> read_options() {
-  const Getenv getenv = [](const char* name) { return std::getenv(name); };
+  const Getenv getenv = [](const char* name) {
+    return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): there is one thread
+  };
   const Environment env(getenv);
   Options options;
   for (const auto& [name, text] : {std::pair{"CIRANDA_JOB_DIR", &options.folder},

@@ -17,7 +17,8 @@ namespace ciranda::ps {
 // clock.
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
-inline constexpr std::size_t kPacketBytesMax = 160 * 1024;  // below what a socket takes at once
+// Below what a socket takes at once.
+inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
 inline constexpr std::size_t kJobIdBytesMax = 256;
 inline constexpr int kServersMax = 64;

@@ -26,8 +26,8 @@ std::size_t states_max(const Model& model) {
 }
 
 std::byte* on_a_line(void* memory) {
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  return reinterpret_cast<std::byte*>((address + kLineBytes - 1) / kLineBytes * kLineBytes);
+  const std::size_t behind = reinterpret_cast<std::uintptr_t>(memory) % kLineBytes;
+  return static_cast<std::byte*>(memory) + (behind == 0 ? 0 : kLineBytes - behind);
 }
 
 Error refused(Worker worker, const std::string& why) {
@@ -174,11 +174,11 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
   } else if (model_.mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
-    push_alone(std::move(push), acks);
+    push_alone(push, acks);
   }
 }
 
-void Shard::push_alone(Push push, std::vector<Ack>& acks) {
+void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   const Mode& mode = model_.mode;
   const Worker worker = push.worker;
   Member& member = at(worker);

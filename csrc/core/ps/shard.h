@@ -122,7 +122,7 @@ class Shard {
 
   Member& at(Worker worker) { return members_[static_cast<std::size_t>(worker)]; }
   const Member& at(Worker worker) const { return members_[static_cast<std::size_t>(worker)]; }
-  void push_alone(Push push, std::vector<Ack>& acks);
+  void push_alone(const Push& push, std::vector<Ack>& acks);
   void push_in_round(Push push, std::vector<Ack>& acks);
   void finish_round(std::vector<Ack>& acks);
   void release(std::vector<Ack>& acks);

@@ -48,7 +48,8 @@ Server::Server(const std::string& job_folder, const DeskOptions& options)
 
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::start(const std::string& job_folder, DeskOptions options) {
+Result<std::unique_ptr<Server>> Server::start(const std::string& job_folder,
+                                              const DeskOptions& options) {
   std::unique_ptr<Server> server(new Server(job_folder, options));
   CIRANDA_TRY(server->listen());
   return server;

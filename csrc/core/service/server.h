@@ -25,7 +25,8 @@ std::string folder_of_server(const std::string& job_folder, int server);
 class Server {
  public:
   // Listens in `job_folder` when it returns.
-  static Result<std::unique_ptr<Server>> start(const std::string& job_folder, DeskOptions options);
+  static Result<std::unique_ptr<Server>> start(const std::string& job_folder,
+                                               const DeskOptions& options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
