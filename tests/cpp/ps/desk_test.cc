@@ -55,7 +55,7 @@ class DeskTest : public ::testing::Test {
   }
   void hang_up(Desk::Caller caller) {
     Desk::Answers answers;
-    desk_->close(caller, answers);
+    desk_->close(caller, now_ns_, answers);
     keep(std::move(answers));
   }
   void pass(std::uint64_t ns) {
@@ -198,7 +198,7 @@ TEST_F(DeskTest, AMessageOutOfOrderIsHungUpOn) {
 
   const Desk::Caller garbled = joined();
   Desk::Answers answers;
-  desk_->refuse(garbled, {.code = ErrorCode::kMalformed, .text = "no message"}, answers);
+  desk_->refuse(garbled, {.code = ErrorCode::kMalformed, .text = "no message"}, now_ns_, answers);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_TRUE(answers[0].hangs_up);
 }
