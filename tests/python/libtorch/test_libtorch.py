@@ -80,6 +80,13 @@ def test_check_passes_on_each_of_four_ranks(said_by_four: str, check: str) -> No
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(("what", "workers"), [("rounds", 2), ("worker", 1)])
+def test_servers_train(program: Path, what: str, workers: int) -> None:
+    said = run(*LAUNCH, "-np", workers, "--ps", 2, program.parent / "served", what)
+    assert said.count("passed\n") == workers
+
+
+@pytest.mark.timeout(600)
 def test_two_gloos_reduce_in_one_process(program: Path, tmp_path: Path) -> None:
     if why := GLOO.missing():
         pytest.skip(why)
