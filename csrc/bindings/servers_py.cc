@@ -102,6 +102,9 @@ void bind_servers(py::module_& module) {
 
   module.def("server_count", &server_count, "0 in a World, and before init().");
   module.def(
+      "lost_server", [] { return servers("lost_server")->lost_server(); },
+      "The one whose end has ended this worker's training; None so far.");
+  module.def(
       "pull_newest",
       [](int root_rank, bool all_ranks, const std::string& what) {
         pull_newest(root_rank, all_ranks, what);

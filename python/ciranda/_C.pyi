@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -318,7 +318,7 @@ class ServerMode:
     """
     How a push takes effect, and who waits for whom.
     """
-    def __init__(self, kind: ModeKind, *, policy: StalePolicy = ..., max_staleness: typing.SupportsInt | typing.SupportsIndex | None = None, staleness: typing.SupportsInt | typing.SupportsIndex = 0, backup_workers: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, kind: ModeKind, *, policy: StalePolicy | None = None, max_staleness: typing.SupportsInt | typing.SupportsIndex | None = None, staleness: typing.SupportsInt | typing.SupportsIndex = 0, backup_workers: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
 class PsReducer(Reducer):
     """
@@ -414,6 +414,10 @@ def local_rank() -> int:
     ...
 def local_size() -> int:
     ...
+def lost_server() -> int | None:
+    """
+    The one whose end has ended this worker's training; None so far.
+    """
 def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     ...
 def obstacle_to_sharing(demanded: bool, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str:

@@ -140,12 +140,14 @@ Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, 
 Error Client::lost(int server) {
   if (failure_) return *failure_;
   failure_ = Error{.code = ErrorCode::kRankLost, .text = words_of(server) + " is lost"};
+  lost_server_ = server;
   auto packet = receive_packet(sockets_[static_cast<std::size_t>(server)].get(), packet_);
   if (packet && packet.value().what == Received::kPacket) {
     const auto last = decode_message(std::span(packet_).first(packet.value().bytes));
     const auto* refused = last ? std::get_if<Refused>(&last.value()) : nullptr;
     if (refused != nullptr) {
       failure_ = Error{.code = refused->code, .text = words_of(server) + ": " + refused->text};
+      lost_server_.reset();
     }
   }
   return *failure_;
@@ -322,6 +324,11 @@ Result<double> Client::average(const std::string& name, double value) {
   const auto averaged = hear<Averaged>(0);
   if (!averaged) return averaged.error();
   return averaged.value().mean;
+}
+
+std::optional<int> Client::lost_server() const {
+  const MutexLock lock(mutex_);
+  return lost_server_;
 }
 
 ClientStats Client::own_stats() const {

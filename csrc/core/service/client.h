@@ -94,6 +94,8 @@ class Client {
   Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
   Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
   ClientStats own_stats() const EXCLUDES(mutex_);
+  // Whose end has ended this; none so far.
+  std::optional<int> lost_server() const EXCLUDES(mutex_);
 
   // In a child made by fork: closes the connections, so that the servers notice the parent's end.
   // Async-signal-safe.
@@ -123,6 +125,7 @@ class Client {
 
   mutable Mutex mutex_;
   std::optional<Error> failure_ GUARDED_BY(mutex_);
+  std::optional<int> lost_server_ GUARDED_BY(mutex_);
   std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
   bool unanswered_ GUARDED_BY(mutex_) = false;

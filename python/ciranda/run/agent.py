@@ -179,6 +179,9 @@ class Agent:
                 self._outbox.send(frames.rank_frame(frames.REPORT, rank, report))
         self._tell(f"exit {rank} {exit_code}")
 
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        """Not with several hosts: there are no servers."""
+
     def refused(self, rank: int, number: int) -> None:
         self._tell(f"fail {rank} {number}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import ciranda as ciranda_package
 from ciranda import _build, cmake_prefix_path
 from ciranda.run import environment, horovodrun, launch_plan, local, meeting, slurm
 from ciranda.run import nodes as own_nodes
@@ -23,12 +24,15 @@ from ciranda.run.environment import (
     TRUSTED_NETWORK,
     JobPlaces,
 )
-from ciranda.run.errors import LaunchError
-from ciranda.run.hosts import HostSource, parse_hostfile, parse_hosts
+from ciranda.run.errors import EXIT_NOT_FOUND, LaunchError
+from ciranda.run.hosts import HostSource, Place, parse_hostfile, parse_hosts
 from ciranda.run.launch_plan import LaunchPlan
 from ciranda.run.meeting import Meeting, Ports
 from ciranda.run.nodes import Node
 from ciranda.run.orders import allowed_environment
+
+SERVERS_MAX = 64
+SERVER_PROGRAM = os.path.join(os.path.dirname(ciranda_package.__file__), "bin", "ciranda-ps")
 
 PlanIn = Callable[[JobPlaces, Meeting | None], LaunchPlan]
 
@@ -124,6 +128,8 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
 )
 @click.option("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data.")
 @click.option("--mpi", "--jsrun", "mpi", is_flag=True, hidden=True)  # horovodrun's
+@click.option("--ps", type=int, metavar="N", help="Parameter servers, for backend='ps'.")
+@click.option("--restarts", type=int, metavar="N", help="With --ps: start killed ranks again [0].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
@@ -163,6 +169,8 @@ def run_command(
     gpu_operations: str | None,
     trusted_network: bool,
     mpi: bool,
+    ps: int | None,
+    restarts: int | None,
     timeout: float | None,
     assign: tuple[str, ...],
     env_file: tuple[str, ...],
@@ -194,6 +202,7 @@ def run_command(
             ranks = own_nodes.places_on(node, all_places)
             host = ranks[0].host.name
         size = len(all_places)
+        servers = _servers(ps, restarts, all_places)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
         options = _network(nic, port_range, tls)
@@ -212,6 +221,9 @@ def run_command(
                 user=user,
                 columns=_columns(size),
                 meeting=met,
+                servers=servers,
+                server_program=SERVER_PROGRAM,
+                restarts=restarts or 0,
             )
 
         by_agents = node is None and launch_plan.needs_agents(ranks, host)
@@ -304,6 +316,28 @@ def _node(
         if value is not None:
             raise LaunchError(f"{option} goes with --no-ssh; without it, ssh starts all hosts")
     return None
+
+
+def _servers(ps: int | None, restarts: int | None, places: Sequence[Place]) -> int:
+    """How many parameter servers there are to be."""
+    if ps is None:
+        if restarts is not None:
+            raise LaunchError(
+                "--restarts goes with --ps: ranks that reduce gradients among themselves cannot "
+                "come back yet"
+            )
+        return 0
+    if not 1 <= ps <= SERVERS_MAX:
+        raise LaunchError(f"--ps must be 1 to {SERVERS_MAX} servers, not {ps}")
+    if restarts is not None and restarts < 0:
+        raise LaunchError(f"--restarts must be at least 0, not {restarts}")
+    if places[0].host_count > 1:
+        raise LaunchError("--ps: parameter servers serve the ranks of one host so far")
+    if not os.access(SERVER_PROGRAM, os.X_OK):
+        raise LaunchError(
+            f"--ps: '{SERVER_PROGRAM}' is missing; install ciranda anew", EXIT_NOT_FOUND
+        )
+    return ps
 
 
 def _network(nic: str | None, port_range: str | None, tls: bool) -> dict[str, str]:
@@ -412,6 +446,8 @@ _RERUN_OPTIONS = {
     "gloo": "--gloo",
     "gpu_operations": "--gpu-operations",
     "trusted_network": "--trusted-network",
+    "ps": "--ps",
+    "restarts": "--restarts",
     "timeout": "--timeout",
     "assign": "-x",
     "env_file": "--env-file",

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from ciranda.run.processes import is_server, label_of
+
 PARTIAL_QUIET_S = 0.1  # a line without an end is shown after this pause: it may be a prompt
 TRACEBACK_QUIET_S = 0.1  # after its last line: the message may go on, or a cause may follow
 TRACEBACK_STALL_S = 1.0  # inside a traceback: the machine may be busy
@@ -309,19 +311,19 @@ class Console:
         stderr: int,
         colour: bool,
     ) -> None:
-        """`ranks`: those of the job's `size` that run here."""
+        """`ranks`: the numbers of those that run here, of the job's `size`, and of servers."""
         self._sinks, self._terminal = _make_sinks(stdout, stderr)
         self._colour = colour
         self._streams: dict[tuple[int, int], OutputStream] = {}
         width = len(str(size - 1))
-        for rank in ranks:
-            if shown is not None and rank not in shown:
+        for index, rank in enumerate(ranks):
+            if shown is not None and not is_server(rank) and rank not in shown:
                 continue
-            label = f"[{rank:>{width}}]"
+            label = f"[{label_of(rank):>{width}}]"
             for fd, sink in zip((1, 2), self._sinks, strict=True):
                 paint = colour and self._terminal[fd - 1]
                 prefix = _painted(label, _COLOURS[rank % len(_COLOURS)]) if paint else label
-                stream = OutputStream(2 * rank + fd, prefix.encode() + b" ", sink)
+                stream = OutputStream(2 * index + fd, prefix.encode() + b" ", sink)
                 self._streams[rank, fd] = stream
 
     def feed(self, rank: int, fd: int, chunk: bytes, now: float) -> None:

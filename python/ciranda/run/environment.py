@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ciranda.run.errors import LaunchError
 from ciranda.run.hosts import Host, Place, assign_ranks
+from ciranda.run.processes import name_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _CGROUP_ROOT = "/sys/fs/cgroup"
@@ -23,11 +24,11 @@ class JobPlaces:
     job_dir: str
     log_dir: str
 
-    def log_file(self, rank: int) -> str:
-        return os.path.join(self.log_dir, f"rank-{rank}.log")
+    def log_file(self, number: int) -> str:
+        return os.path.join(self.log_dir, f"{name_of(number).replace(' ', '-')}.log")
 
-    def error_file(self, rank: int) -> str:
-        return os.path.join(self.log_dir, f"rank-{rank}.error.json")
+    def error_file(self, number: int) -> str:
+        return os.path.join(self.log_dir, f"{name_of(number).replace(' ', '-')}.error.json")
 
 
 # What tells ranks of several hosts how to meet. The two numbers of descriptors are known when a
@@ -42,6 +43,11 @@ TLS = "CIRANDA_TLS"
 CPU_OPERATIONS = "CIRANDA_CPU_OPERATIONS"
 GPU_OPERATIONS = "CIRANDA_GPU_OPERATIONS"
 TRUSTED_NETWORK = "CIRANDA_TRUSTED_NETWORK"
+# Of parameter servers: how many, which one a server is, and how often a worker has been started.
+SERVERS = "CIRANDA_PS_SERVERS"
+SERVER = "CIRANDA_PS_SERVER"
+LIFE = "CIRANDA_LIFE"
+_SERVER_NAMES = frozenset({SERVERS, SERVER, LIFE})
 _MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, "CIRANDA_KEY_FILE"})
 
 
@@ -93,18 +99,35 @@ def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
     }
 
 
+def server_environment(
+    places: JobPlaces, *, workers: int, servers: int, server: int
+) -> dict[str, str]:
+    """The variables that tell a parameter server its place."""
+    return {
+        "CIRANDA_JOB_ID": places.job_id,
+        "CIRANDA_JOB_DIR": places.job_dir,
+        "CIRANDA_SIZE": str(workers),
+        SERVERS: str(servers),
+        SERVER: str(server),
+    }
+
+
 @functools.cache
 def identity_names() -> frozenset[str]:
     """What only the launcher may set: a user's own value would split the job."""
     places = JobPlaces("", "", "")
     (place,) = assign_ranks([Host("")], 1)
     names = {*job_environment(places, size=1, master=""), *rank_environment(places, place)}
-    return _MEETING_NAMES | names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"}
+    return (
+        _MEETING_NAMES | _SERVER_NAMES | names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"}
+    )
 
 
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what another launcher, within whose job this one runs, told its ranks of meeting."""
-    return {name: text for name, text in environment.items() if name not in _MEETING_NAMES}
+    """Without what another launcher, within whose job this one runs, told its ranks of meeting and
+    of servers."""
+    told = _MEETING_NAMES | _SERVER_NAMES
+    return {name: text for name, text in environment.items() if name not in told}
 
 
 def default_environment(

@@ -12,6 +12,7 @@ from typing import Any
 
 from ciranda.run.ending import Reason
 from ciranda.run.errors import EXIT_SIGNAL_BASE, EXIT_TIMEOUT
+from ciranda.run.processes import name_of, names_of
 
 LAST_LINES = 20
 _CAUSE_CHARACTERS_MAX = 500
@@ -23,9 +24,9 @@ _EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(?::\s|\Z)")
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one rank ended. Ends are listed in the order in which the ranks died."""
+    """How one rank ended, or a server. Ends are listed in the order in which they died."""
 
-    rank: int
+    rank: int  # or the number of a server, see processes
     pid: int
     exit_code: int  # negative: the number of the signal that killed it
     by_launcher: bool = False
@@ -41,7 +42,7 @@ class LostHost:
     after: int  # how many ranks had ended before
 
     def __str__(self) -> str:
-        ranks = f", and with it {_ranks(self.ranks)}" if self.ranks else ""
+        ranks = f", and with it {names_of(self.ranks)}" if self.ranks else ""
         return f"the host {self.name} was lost{ranks}: {self.why}"
 
 
@@ -173,7 +174,7 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
         pending=pending,
         victims=tuple(sorted(rank for rank in victims if rank != culprit)),
         also_failed=tuple(
-            f"rank {each.rank}: {_cause(each, reports.get(each.rank), ())}"
+            f"{name_of(each.rank)}: {_cause(each, reports.get(each.rank), ())}"
             for each in others
             if each.exit_code != 0 and not each.by_launcher and each.rank not in victims
         ),
@@ -209,7 +210,11 @@ def _judge_lost_host(evidence: Evidence, victims: Sequence[int]) -> Verdict:
         victims=_sorted(rank for rank in victims if rank not in lost),
         also_failed=tuple(
             [str(host) for host in others]
-            + [f"rank {end.rank}: {_cause(end, None, ())}" for end in ended if not end.by_launcher]
+            + [
+                f"{name_of(end.rank)}: {_cause(end, None, ())}"
+                for end in ended
+                if not end.by_launcher
+            ]
         ),
         ended=_sorted(end.rank for end in ended if end.by_launcher),
         finished=_sorted(end.rank for end in evidence.ends if end.exit_code == 0),
@@ -248,7 +253,7 @@ def _find_culprit(evidence: Evidence, victims: Sequence[int]) -> int | None:
     # All that failed were victims: of a rank that left early, or that hung until it was ended.
     blamed = Counter(evidence.reports[rank].victim_of for rank in victims)
     for rank, _ in blamed.most_common():
-        if rank is not None and rank not in victims and 0 <= rank < evidence.size:
+        if rank is not None and rank not in victims and rank < evidence.size:
             return rank
     return victims[0] if victims else None
 
@@ -355,9 +360,9 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
     if verdict.culprit is not None:
         host = f" on {details.host}" if details.host else ""
         process = f", pid {details.pid}" if details.pid is not None else ""
-        culprit = f"rank {verdict.culprit}{host}{process}"
+        culprit = f"{name_of(verdict.culprit)}{host}{process}"
         if verdict.alike:
-            all_of_them = _ranks(sorted([verdict.culprit, *verdict.alike]))
+            all_of_them = names_of(sorted([verdict.culprit, *verdict.alike]))
             culprit = f"{all_of_them}, which raised alike; shown is {culprit}"
         rows.append(("culprit", culprit))
     rows += [("cause", verdict.cause), ("", verdict.hint)]
@@ -368,13 +373,13 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
         rows.append(("last lines", tail[0]))
         rows += [("\0", line) for line in tail[1:]]
     if verdict.victims:
-        of = f"rank {verdict.culprit}" if verdict.culprit is not None else "another rank"
-        rows.append(("victims", f"{_ranks(verdict.victims)}: failed only because {of} was lost"))
+        of = name_of(verdict.culprit) if verdict.culprit is not None else "another rank"
+        rows.append(("victims", f"{names_of(verdict.victims)}: failed only because {of} was lost"))
     rows += [("also failed" if index == 0 else "", line) for index, line in _listed(verdict)]
     if verdict.ended:
-        rows.append(("ended", f"{_ranks(verdict.ended)}: by the launcher"))
+        rows.append(("ended", f"{names_of(verdict.ended)}: by the launcher"))
     if verdict.finished:
-        rows.append(("finished", f"{_ranks(verdict.finished)}: exit code 0"))
+        rows.append(("finished", f"{names_of(verdict.finished)}: exit code 0"))
     rows += [("log", details.log), ("run again", details.rerun)]
     return _box(verdict.title, rows, details.unicode)
 
@@ -386,7 +391,7 @@ def _listed(verdict: Verdict) -> list[tuple[int, str]]:
 def _pending_rows(verdict: Verdict) -> list[tuple[str, str]]:
     rows = []
     for index, entry in enumerate(verdict.pending[:_PENDING_SHOWN]):
-        missing = f"  (missing: {_ranks(entry.missing_ranks)})" if entry.missing_ranks else ""
+        missing = f"  (missing: {names_of(entry.missing_ranks)})" if entry.missing_ranks else ""
         rows.append(("waiting" if index == 0 else "", f"{entry}{missing}"))
     more = len(verdict.pending) - _PENDING_SHOWN
     if more > 0:
@@ -401,23 +406,6 @@ def _tail_with_callstack(details: BlockDetails) -> list[str]:
     if callstack and callstack[-1] not in tail:
         tail += callstack
     return tail
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """`rank 3` or `ranks 0-2, 5`"""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    parts = []
-    for first, last in spans:
-        if last - first > 1:
-            parts.append(f"{first}-{last}")
-        else:
-            parts += [str(rank) for rank in range(first, last + 1)]
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(parts)
 
 
 def _box(title: str, rows: Sequence[tuple[str, str]], unicode: bool) -> str:

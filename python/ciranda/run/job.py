@@ -24,6 +24,7 @@ from ciranda.run.local_ranks import (
     allow_descriptors,
     open_standard_streams,
 )
+from ciranda.run.processes import name_of
 from ciranda.run.report import report_failure, report_lost_supervisor
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -105,10 +106,10 @@ class _Job:
         self._settings = settings
         self._stack = stack
         open_standard_streams()
-        allow_descriptors(len(plan.ranks))
+        allow_descriptors(len(plan.processes))
         self._console = Console(
             size=plan.size,
-            ranks=[each.rank for each in plan.ranks],
+            ranks=[each.number for each in plan.processes],
             shown=settings.shown,
             stdout=1,
             stderr=2,
@@ -125,6 +126,7 @@ class _Job:
         self._lost_hosts: list[LostHost] = []
         self._lost = ""  # why nobody ended the ranks in order
         self._running = True
+        self._restarted = 0
         self._interrupts = 0
         self._loop = stack.enter_context(EventLoop())
 
@@ -194,15 +196,22 @@ class _Job:
 
     def started(self, rank: int, pid: int) -> None:
         self._pids[rank] = pid
-        self._verbose(f"rank {rank} is pid {pid}{self._on_host(rank)}")
+        self._verbose(f"{name_of(rank)} is pid {pid}{self._on_host(rank)}")
 
     def ended(self, rank: int, exit_code: int) -> None:
         now = time.monotonic()
         self._ends.append(RankEnd(rank, self._pids[rank], exit_code, self._ending.by_launcher))
         words = signal_words(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
-        self._verbose(f"rank {rank} ended after {now - self._started:.2f} s: {words}")
+        self._verbose(f"{name_of(rank)} ended after {now - self._started:.2f} s: {words}")
         if exit_code != 0:
             self._ending.rank_failed(now)
+
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        self._restarted += 1
+        self._console.say(
+            f"ciranda: {name_of(rank)} was ended by {signal_words(-exit_code)}; it is started "
+            f"again, {self._restarted} of {self._plan.restarts}"
+        )
 
     def refused(self, rank: int, number: int) -> None:
         self._refused = self._refused or (rank, number)
@@ -238,6 +247,9 @@ class _Job:
     def _on_host(self, rank: int) -> str:
         return f" on {self._plan.host_of(rank)}" if self._plan.host_count > 1 else ""
 
+    def _program_of(self, number: int) -> str:
+        return next(each.argv[0] for each in self._plan.processes if each.number == number)
+
     def _verbose(self, text: str) -> None:
         if self._settings.verbose:
             self._console.say(f"ciranda: {text}")
@@ -246,7 +258,7 @@ class _Job:
 
     def _open_logs(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        for rank in (each.rank for each in self._plan.ranks):
+        for rank in (each.number for each in self._plan.processes):
             path = self._plan.places.log_file(rank)
             try:
                 self._logs[rank] = os.open(path, flags, 0o644)
@@ -263,7 +275,7 @@ class _Job:
                 view = view[os.write(self._logs[rank], view) :]
         except OSError as error:
             self._logs[rank] = -1  # the console goes on
-            self._console.say(f"ciranda: the log of rank {rank} ends here: {error.strerror}")
+            self._console.say(f"ciranda: the log of {name_of(rank)} ends here: {error.strerror}")
 
     # The end
 
@@ -273,7 +285,7 @@ class _Job:
         if self._refused is not None:
             rank, number = self._refused
             raise LaunchError(
-                f"cannot start '{plan.ranks[0].argv[0]}'{self._on_host(rank)}: "
+                f"cannot start '{self._program_of(rank)}'{self._on_host(rank)}: "
                 f"{os.strerror(number)}",
                 EXIT_NOT_EXECUTABLE,
             )

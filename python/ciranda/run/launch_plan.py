@@ -8,16 +8,20 @@ from dataclasses import dataclass
 
 from ciranda.run import hosts as host_list
 from ciranda.run.environment import (
+    LIFE,
     RENDEZVOUS,
+    SERVERS,
     JobPlaces,
     default_environment,
     job_environment,
     rank_environment,
+    server_environment,
     without_identity,
 )
 from ciranda.run.errors import LaunchError
 from ciranda.run.hosts import Host, HostSource, Place
 from ciranda.run.meeting import Meeting, parse_endpoint
+from ciranda.run.processes import is_server, name_of, server_number
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,22 @@ class RankPlan:
     def rank(self) -> int:
         return self.place.rank
 
+    number = rank  # among the job's processes, see processes
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """A parameter server, on this host."""
+
+    server: int
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    shown: Mapping[str, str]
+
+    @property
+    def number(self) -> int:
+        return server_number(self.server)
+
 
 @dataclass(frozen=True)
 class LaunchPlan:
@@ -41,13 +61,21 @@ class LaunchPlan:
     places: JobPlaces
     user_names: tuple[str, ...]  # set by -x and --env-file
     meeting: Meeting | None = None  # of the hosts, where there are several
+    servers: tuple[ServerPlan, ...] = ()
+    restarts: int = 0  # of ranks that were killed
+
+    @property
+    def processes(self) -> tuple[RankPlan | ServerPlan, ...]:
+        """What is started here, in this order: workers look for their servers."""
+        return (*self.servers, *self.ranks)
 
     @property
     def host_count(self) -> int:
         return self.ranks[0].place.host_count
 
-    def host_of(self, rank: int) -> str:
-        """Where a rank of this plan runs, as the user named it."""
+    def host_of(self, number: int) -> str:
+        """Where a process of this plan runs, as the user named it."""
+        rank = self.ranks[0].rank if is_server(number) else number
         return self.ranks[rank - self.ranks[0].rank].place.host.destination
 
 
@@ -96,15 +124,21 @@ def plan_launch(
     user: Mapping[str, str],
     columns: int | None = None,
     meeting: Meeting | None = None,
+    servers: int = 0,
+    server_program: str = "",
+    restarts: int = 0,
 ) -> LaunchPlan:
     """Later wins: what is inherited, the launcher's, the user's.
 
     `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
+    `servers`: how many of `server_program` serve them, on this host.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
     rendezvous = None if meeting is None else meeting.endpoint
     job = job_environment(places, size=size, master=_master(ranks, meeting), rendezvous=rendezvous)
+    if servers:
+        job |= {SERVERS: str(servers), LIFE: "1"}
     plans = []
     for place in ranks:
         known_cores = cores if place.host.name == host else None
@@ -118,7 +152,21 @@ def plan_launch(
         ours |= {**job, **rank_environment(places, place)}
         shown = {name: text for name, text in ours.items() if name not in user}
         plans.append(RankPlan(place, tuple(argv), {**inherited, **ours, **user}, shown))
-    return LaunchPlan(tuple(plans), size, host, cores, places, tuple(sorted(user)), meeting)
+    serving = []
+    for server in range(servers):
+        shown = server_environment(places, workers=size, servers=servers, server=server)
+        serving.append(ServerPlan(server, (server_program,), {**inherited, **shown}, shown))
+    return LaunchPlan(
+        tuple(plans),
+        size,
+        host,
+        cores,
+        places,
+        tuple(sorted(user)),
+        meeting,
+        tuple(serving),
+        restarts,
+    )
 
 
 def _master(ranks: Sequence[Place], meeting: Meeting | None) -> str:
@@ -136,6 +184,9 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         local = f"{place.local_rank} of {place.local_size}"
         stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
         table.append((str(place.rank), place.host.destination, local, stdin, command))
+    for server in plan.servers:
+        program = shlex.join(server.argv)
+        table.append((name_of(server.number), plan.host, "", "/dev/null", program))
     shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
     lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
     lines += ["", "set for every rank:"]
@@ -148,11 +199,17 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         if own:
             lines += ["", f"set for rank {rank.rank}:"]
             lines += [f"  {name}={text}" for name, text in own]
+    for server in plan.servers:
+        lines += ["", f"set for {name_of(server.number)}:"]
+        lines += [f"  {name}={text}" for name, text in sorted(server.shown.items())]
     return "\n".join(lines)
 
 
 def _size_words(plan: LaunchPlan) -> str:
     ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
+    if plan.servers:
+        count = len(plan.servers)
+        ranks += " and 1 parameter server" if count == 1 else f" and {count} parameter servers"
     if plan.host_count > 1:
         return f"{ranks} on {plan.host_count} hosts"
     host = plan.ranks[0].place.host

@@ -26,12 +26,15 @@ _COMMANDS = {
 
 
 class News(Protocol):
-    """Who is told what becomes of ranks, wherever they run."""
+    """Who is told what becomes of ranks, wherever they run, and of servers, by number."""
 
     def started(self, rank: int, pid: int) -> None: ...
 
     def ended(self, rank: int, exit_code: int) -> None:
         """`exit_code` is negative for the number of a signal."""
+
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        """It was killed by a signal, -exit_code, and is started anew."""
 
     def refused(self, rank: int, number: int) -> None:
         """The system does not start it, and says so by an errno. No other rank goes on."""
@@ -54,6 +57,8 @@ def tell(line: str, news: News) -> None:
         news.started(*numbers)
     elif word == "exit":
         news.ended(*numbers)
+    elif word == "again":
+        news.starts_again(*numbers)
     elif word == "fail":
         news.refused(*numbers)
     elif word == "left":
@@ -86,12 +91,12 @@ class LocalRanks:
         event_read, event_write = os.pipe()
         outputs = []
         ours = [command_write, event_read]
-        for rank in self._plan.ranks:
+        for process in self._plan.processes:
             ends = []
             for stream in (1, 2):
                 read, write = os.pipe()
                 os.set_blocking(read, False)
-                self._outputs[read] = (rank.rank, stream)
+                self._outputs[read] = (process.number, stream)
                 self._loop.watch(read, self._on_output)
                 ours.append(read)
                 ends.append(write)

@@ -48,7 +48,7 @@ def report_lost_supervisor(plan: LaunchPlan, cause: str, *, rerun: str, unicode:
 def _collect(plan: LaunchPlan, ends: Sequence[RankEnd], lost_hosts: Sequence[LostHost]) -> Evidence:
     reports: dict[int, ErrorReport] = {}
     tails: dict[int, list[str]] = {}
-    ours = [each.rank for each in plan.ranks]
+    ours = [each.number for each in plan.processes]
     for rank in ours:
         report = parse_error_file(_read(plan.places.error_file(rank), _ERROR_FILE_BYTES_MAX))
         if report is not None:
@@ -63,7 +63,7 @@ def _word(
 ) -> tuple[str, int]:
     culprit = verdict.culprit
     places: JobPlaces = plan.places
-    started_here = any(each.rank == culprit for each in plan.ranks)
+    started_here = any(each.number == culprit for each in plan.processes)
     report = None if culprit is None else evidence.reports.get(culprit)
     pids = {end.rank: end.pid for end in evidence.ends}
     details = BlockDetails(

@@ -1,9 +1,10 @@
-"""The small process between the launcher and the ranks.
+"""The small process between the launcher and the ranks, with their servers.
 
 It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
 one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
 whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
-when a job is over.
+when a job is over, but that servers end after the ranks, and that a rank which was killed may come
+back.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import selectors
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from ciranda.run import local, process_tree
 from ciranda.run.ending import TERMINATE_GRACE_S
-from ciranda.run.environment import KEY_FD, RENDEZVOUS_FD
-from ciranda.run.launch_plan import LaunchPlan
+from ciranda.run.environment import KEY_FD, LIFE, RENDEZVOUS_FD
+from ciranda.run.launch_plan import LaunchPlan, RankPlan, ServerPlan
 from ciranda.run.meeting import Meeting, key_pipe
+from ciranda.run.processes import is_server
 
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
@@ -36,9 +39,10 @@ class Channels:
     """The supervisor's ends of the pipes to the launcher."""
 
     commands: int
-    events: int  # lines: start RANK PID | exit RANK CODE | fail RANK ERRNO | left COUNT | done
+    # lines: start RANK PID | exit RANK CODE | again RANK CODE | fail RANK ERRNO | left COUNT | done
+    events: int
     stdin: int  # for rank 0
-    outputs: Sequence[tuple[int, int]]  # stdout and stderr of every rank
+    outputs: Sequence[tuple[int, int]]  # stdout and stderr of every process of the plan
     only_here: str = ""  # a folder of the launcher, to be removed when it is gone
 
 
@@ -73,7 +77,11 @@ class Supervisor:
     def __init__(self, plan: LaunchPlan, channels: Channels) -> None:
         self._plan = plan
         self._channels = channels
-        self._alive: dict[int, int] = {}  # pid -> rank
+        self._alive: dict[int, int] = {}  # pid -> number
+        self._restarts = plan.restarts  # that are left
+        self._lives: Counter[int] = Counter()  # of ranks, beyond the first
+        self._kept: dict[int, tuple[RankPlan | ServerPlan, tuple[int, int]]] = {}  # to come back
+        self._servers_told = False  # to end
         self._over = False
         self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
 
@@ -81,7 +89,7 @@ class Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._channels.commands, selectors.EVENT_READ)
             selector.register(_wake_on_child(), selectors.EVENT_READ)
-            self._start_ranks()
+            self._start_all()
             while not self._is_over():
                 timeout_s = self._kill_at and max(0.0, self._kill_at - time.monotonic())
                 for key, _ in selector.select(timeout_s):
@@ -94,50 +102,63 @@ class Supervisor:
         shutil.rmtree(self._plan.places.job_dir, ignore_errors=True)
         self._tell("done")
 
-    def _start_ranks(self) -> None:
-        null = os.open(os.devnull, os.O_RDONLY)
+    def _start_all(self) -> None:
         started = True
-        for rank, (stdout, stderr) in zip(self._plan.ranks, self._channels.outputs, strict=True):
-            if started:
-                stdin = self._channels.stdin if rank.rank == 0 else null
-                try:
-                    with _handed_over(self._plan.meeting, rank.rank) as handed:
-                        numbers = {name: str(fd) for name, fd in handed.items()}
-                        pid = local.start_program(
-                            rank.argv,
-                            {**rank.environment, **numbers},
-                            stdin=stdin,
-                            stdout=stdout,
-                            stderr=stderr,
-                            inherit=handed.values(),
-                        )
-                    self._alive[pid] = rank.rank
-                    self._tell(f"start {rank.rank} {pid}")
-                except OSError as error:
-                    started = False
-                    self._tell(f"fail {rank.rank} {error.errno}")
-            os.close(stdout)
-            os.close(stderr)
-        os.close(null)
+        outputs = zip(self._plan.processes, self._channels.outputs, strict=True)
+        for process, streams in outputs:
+            started = started and self._start(process, streams)
+            if self._restarts and not is_server(process.number):
+                self._kept[process.number] = (process, streams)
+            else:
+                _close_all(streams)
         if not started:
             self._kill_all()
 
+    def _start(
+        self, process: RankPlan | ServerPlan, streams: tuple[int, int], life: int = 1
+    ) -> bool:
+        number = process.number
+        stdin = self._channels.stdin if number == 0 else os.open(os.devnull, os.O_RDONLY)
+        try:
+            with _handed_over(self._plan.meeting, number) as handed:
+                told = {name: str(fd) for name, fd in handed.items()}
+                if life > 1:
+                    told[LIFE] = str(life)
+                pid = local.start_program(
+                    process.argv,
+                    {**process.environment, **told},
+                    stdin=stdin,
+                    stdout=streams[0],
+                    stderr=streams[1],
+                    inherit=handed.values(),
+                )
+        except OSError as error:
+            self._tell(f"fail {number} {error.errno}")
+            return False
+        finally:
+            if number != 0:
+                os.close(stdin)
+        self._alive[pid] = number
+        self._tell(f"start {number} {pid}")
+        return True
+
     def _obey(self) -> None:
         commands = os.read(self._channels.commands, 64)
+        self._restarts = 0  # whatever they are: the job ends
         if not commands:  # the launcher is gone
             self._kill_all()
             if self._channels.only_here:
                 shutil.rmtree(self._channels.only_here, ignore_errors=True)
         for command in commands:
             if command == ord(INTERRUPT):
-                self._signal_ranks(signal.SIGINT, group=True)
+                self._signal_all(signal.SIGINT, group=True)
             elif command == ord(TERMINATE):
-                self._signal_ranks(signal.SIGTERM, group=False)
+                self._signal_all(signal.SIGTERM, group=False)
             elif command == ord(KILL):
                 self._kill_all()
 
-    def _signal_ranks(self, number: int, *, group: bool) -> None:
-        for pid in self._alive:  # not reaped yet, so these pids still name our ranks
+    def _signal_all(self, number: int, *, group: bool) -> None:
+        for pid in self._alive:  # not reaped yet, so these pids still name ours
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if group:
                     os.killpg(pid, number)
@@ -145,8 +166,13 @@ class Supervisor:
                     os.kill(pid, number)
 
     def _is_over(self) -> bool:
-        """Once all ranks are gone: ends what they left behind, politely, then not."""
-        if self._over or self._alive:
+        """Once all ranks are gone: ends servers, and what is left behind, politely, then not."""
+        if self._over or any(not is_server(number) for number in self._alive.values()):
+            return self._over
+        while self._kept:
+            _close_all(self._kept.popitem()[1][1])
+        if self._alive:
+            self._end_servers()
             return self._over
         if process_tree.has_children():
             now = time.monotonic()
@@ -157,19 +183,52 @@ class Supervisor:
                 self._kill_all()
         return self._over or not process_tree.has_children()
 
+    def _end_servers(self) -> None:
+        now = time.monotonic()
+        if not self._servers_told:
+            self._servers_told = True
+            self._signal_all(signal.SIGTERM, group=False)
+            self._kill_at = now + TERMINATE_GRACE_S
+        elif self._kill_at is not None and now >= self._kill_at:
+            self._kill_all()
+
     def _kill_all(self) -> None:
         self._report(process_tree.kill_descendants(KILL_LIMIT_S))
         self._over = True
 
     def _report(self, ended: Sequence[tuple[int, int]]) -> None:
         for pid, status in ended:
-            rank = self._alive.pop(pid, None)
-            if rank is not None:
-                self._tell(f"exit {rank} {os.waitstatus_to_exitcode(status)}")
+            number = self._alive.pop(pid, None)
+            if number is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0 and number in self._kept and self._restarts > 0:
+                self._start_again(number, pid, code)
+                continue
+            if self._servers_told and is_server(number) and code == -signal.SIGTERM:
+                code = 0  # it had just been started
+            self._tell(f"exit {number} {code}")
+
+    def _start_again(self, number: int, pid: int, code: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # what it has started, of which it led the group
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._plan.places.error_file(number))
+        self._restarts -= 1
+        self._lives[number] += 1
+        self._tell(f"again {number} {code}")
+        process, streams = self._kept[number]
+        if not self._start(process, streams, self._lives[number] + 1):
+            self._kill_all()
 
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone
             os.write(self._channels.events, line.encode() + b"\n")
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 @contextlib.contextmanager

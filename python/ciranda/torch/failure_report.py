@@ -52,6 +52,12 @@ def _lost_rank(value: BaseException | None, own_rank: int) -> int | None:
     return None
 
 
+def _lost_server() -> int | None:
+    """As the launcher numbers servers: k is ~k."""
+    server = _C.lost_server()
+    return None if server is None else ~server
+
+
 def _report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     if not _C.is_initialized() or issubclass(kind, (KeyboardInterrupt, SystemExit)):
         return
@@ -60,7 +66,7 @@ def _report(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     pending = _C.pending() if meets else []
     for operation in pending:
         operation["missing_ranks"] = [_launched(each) for each in operation["missing_ranks"]]
-    victim_of = _lost_rank(value, rank)
+    victim_of = _lost_rank(value, rank) if meets else _lost_server()
     first_line = (str(value).splitlines() or [""])[0]
     message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
     # A victim must not hide the rank that it lost.

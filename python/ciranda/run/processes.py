@@ -1,0 +1,49 @@
+"""The numbers of a job's processes: a rank's own from 0 on, and below them server k is ~k. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def server_number(server: int) -> int:
+    """The number of parameter server `server` among a job's processes."""
+    return ~server
+
+
+def is_server(number: int) -> bool:
+    return number < 0
+
+
+def name_of(number: int) -> str:
+    """`rank 3` or `server 1`"""
+    return f"server {~number}" if is_server(number) else f"rank {number}"
+
+
+def label_of(number: int) -> str:
+    """What stands before a line of its output."""
+    return f"s{~number}" if is_server(number) else str(number)
+
+
+def names_of(numbers: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5` or `ranks 0-2, 5 and server 1`"""
+    numbers = list(numbers)
+    ranks = [number for number in numbers if not is_server(number)]
+    servers = sorted(~number for number in numbers if is_server(number))
+    kinds = (("rank", ranks), ("server", servers))
+    return " and ".join(_listed(kind, of_kind) for kind, of_kind in kinds if of_kind)
+
+
+def _listed(kind: str, numbers: Sequence[int]) -> str:
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    parts = []
+    for first, last in spans:
+        if last - first > 1:
+            parts.append(f"{first}-{last}")
+        else:
+            parts += [str(number) for number in range(first, last + 1)]
+    return f"{kind if len(numbers) == 1 else kind + 's'} " + ", ".join(parts)
