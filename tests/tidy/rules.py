@@ -27,10 +27,10 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "core/transport": {"core/base", "core/wire"},
 }
 MAY_INCLUDE["core/backend"] = set(MAY_INCLUDE)
-MAY_INCLUDE["core/runtime"] = set(MAY_INCLUDE) | {"include"}  # it implements the C++ API
 # The parameter server's decisions, and its sockets.
 MAY_INCLUDE["core/ps"] = {"core/base", "core/wire", "core/plan", "core/kernels"}
-MAY_INCLUDE["core/service"] = {"core/base", "core/ps", "core/transport"}
+MAY_INCLUDE["core/runtime"] = set(MAY_INCLUDE) | {"include"}  # it implements the C++ API
+MAY_INCLUDE["core/service"] = {"core/base", "core/ps", "core/transport", "core/runtime"}
 MAY_INCLUDE["bin"] = {"core/base", "core/ps", "core/service", "core/runtime"}
 # Its hooks copy, scale and cast a gradient in one pass, hence the kernels, in the runs of a step.
 MAY_INCLUDE["torch"] = {
@@ -38,7 +38,9 @@ MAY_INCLUDE["torch"] = {
     "core/wire",
     "core/plan",
     "core/kernels",
+    "core/ps",
     "core/runtime",
+    "core/service",
     "include",
 }
 MAY_INCLUDE["bindings"] = MAY_INCLUDE["torch"] | {"torch"}

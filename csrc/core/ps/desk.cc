@@ -227,6 +227,12 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   if (!shard_) {
     first = std::make_unique<Shard>(std::move(model).value(), options_.servers, options_.server,
                                     options_.workers);
+    if (!first->has_memory()) {
+      return refused(ErrorCode::kSystem, "server " + std::to_string(options_.server) +
+                                             " has no memory for " +
+                                             std::to_string(first->held_bytes()) +
+                                             " bytes of parameters and state; start more servers");
+    }
   }
   const auto memory = attached.memory((shard_ ? *shard_ : *first).layout().memory_bytes());
   if (!memory) return memory.error();

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -39,8 +38,7 @@ Error refused(Worker worker, const std::string& why) {
 
 Shard::Array::Array(std::uint64_t bytes)
     : memory(static_cast<std::byte*>(std::calloc(bytes + kLineBytes, 1)), std::free) {
-  if (!memory) throw std::bad_alloc();
-  data = on_a_line(memory.get());
+  if (memory) data = on_a_line(memory.get());
 }
 
 Shard::Shard(Model model, int servers, int server, int workers)
@@ -59,6 +57,12 @@ Shard::Shard(Model model, int servers, int server, int workers)
   for (std::size_t i = states_max(model_); i > 0; --i) {
     states_.emplace_back(layout_.share_bytes(server));
   }
+}
+
+bool Shard::has_memory() const {
+  return parameters_.data != nullptr &&
+         std::all_of(states_.begin(), states_.end(),
+                     [](const Array& state) { return state.data != nullptr; });
 }
 
 std::uint64_t Shard::held_bytes() const {

@@ -63,6 +63,9 @@ class Shard {
   // it has left, also before it comes.
   Shard(Model model, int servers, int server, int workers);
 
+  // Else it is of no use.
+  bool has_memory() const;
+
   const Model& model() const { return model_; }
   const Layout& layout() const { return layout_; }
 
@@ -154,7 +157,7 @@ class Shard {
   struct Array {
     explicit Array(std::uint64_t bytes);
     std::unique_ptr<std::byte, void (*)(void*)> memory;
-    std::byte* data;
+    std::byte* data = nullptr;  // where there is not so much
   };
   Array parameters_;
   std::vector<Array> states_;  // as many as the rule with most of them has
