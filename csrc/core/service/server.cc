@@ -154,7 +154,8 @@ void Server::take(int socket, Message message, std::vector<Fd> fds) {
 }
 
 void Server::carry_out() {
-  for (const Desk::Answer& answer : answers_) {
+  for (Desk::Answer& answer : answers_) {
+    if (auto* stats = std::get_if<Stats>(&answer.message)) add_times(*stats);
     send(answer.to, answer.message);
     if (answer.hangs_up) connections_.erase(answer.to);
   }
@@ -175,9 +176,13 @@ void Server::send(int socket, const Message& message) {
 
 Stats Server::stats() const {
   Stats stats = desk_.stats();
+  add_times(stats);
+  return stats;
+}
+
+void Server::add_times(Stats& stats) const {
   stats.busy_ns = busy_ns_;
   stats.oldest_ns = oldest_ns_;
-  return stats;
 }
 
 }  // namespace ciranda::ps

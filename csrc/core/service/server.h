@@ -53,6 +53,7 @@ class Server {
   void read_from(int socket);
   void take(int socket, Message message, std::vector<Fd> fds);
   void carry_out();
+  void add_times(Stats& stats) const;
   void send(int socket, const Message& message);
 
   Desk desk_;

@@ -288,6 +288,7 @@ def test_averages_and_stats_tell_what_there_is() -> None:
             assert server["staleness"][0] == 10
             assert [each["pushes"] for each in server["workers"]] == [5, 5]
             assert server["parameter_bytes"] > 0
+            assert server["busy_s"] > 0
         held = sum(server["held_bytes"] for server in servers)
         assert 3 * 4 * 10_100 <= held <= 3 * 4 * 10_100 * 1.1
 
