@@ -106,8 +106,8 @@ inline Result<Outcome> push(Client& client, const Model& model, float gradient) 
   }
   std::vector<kernels::UpdateRule> rules;
   for (const Table& table : model.tables) rules.push_back(table.rule);
-  const Status sent =
-      client.push(client.versions(), 1.0, std::move(rules), std::vector<bool>(slot_count(model), true));
+  const Status sent = client.push(client.versions(), 1.0, std::move(rules),
+                                  std::vector<bool>(slot_count(model), true));
   if (!sent) return sent.error();
   return client.answer();
 }
