@@ -51,7 +51,7 @@ void Desk::take(Caller caller, Message message, const Attached& attached, std::u
   Connection& connection = found->second;
   now_ns_ = now_ns;
   connection.heard_ns = now_ns;
-  if (std::exchange(connection.silent, false)) shard_->hear(connection.worker);
+  if (std::exchange(connection.silent, false) && shard_) shard_->hear(connection.worker);
   const Status handled = handle(caller, std::move(message), attached, answers);
   if (!handled) hang_up(caller, handled.error(), answers);
 }
@@ -82,7 +82,8 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   }
   if (std::holds_alternative<Pull>(message)) {
     ++pulls_;
-    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker)}});
+    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker),
+                                     .clock = shard_->clock(connection.worker)}});
     return {};
   }
   if (const auto* wanted = std::get_if<FetchState>(&message)) {
@@ -240,7 +241,10 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
     shard_ = std::move(first);
     std::vector<Ack> none;
     for (std::size_t each = 0; each < members_.size(); ++each) {
-      if (members_[each].left) shard_->leave(static_cast<Worker>(each), none);
+      if (members_[each].gone) shard_->leave(static_cast<Worker>(each), none);
+    }
+    for (const auto& [each, connection] : connections_) {
+      if (connection.silent) shard_->fall_silent(connection.worker, none);
     }
   }
   of(caller).memory = memory.value();
@@ -261,7 +265,8 @@ void Desk::give_if_there(Answers& answers) {
   }
   for (auto& [caller, connection] : connections_) {
     if (!std::exchange(connection.waits, false)) continue;
-    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker)}});
+    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker),
+                                     .clock = shard_->clock(connection.worker)}});
   }
 }
 
@@ -271,6 +276,7 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   if (worker < 0) return;
   member(worker).caller = -1;
   member(worker).left = left;
+  member(worker).gone = true;
   if (!shard_) return;
   std::vector<Ack> acks;
   shard_->leave(worker, acks);
@@ -289,7 +295,7 @@ bool Desk::all_have_left() const {
 std::uint64_t Desk::next_lease_ns() const {
   std::uint64_t next = UINT64_MAX;
   for (const auto& [caller, connection] : connections_) {
-    if (connection.memory == nullptr || connection.silent) continue;
+    if (connection.worker < 0 || connection.silent) continue;
     next = std::min(next, connection.heard_ns + options_.lease_ns);
   }
   return next;
@@ -299,12 +305,12 @@ void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
   now_ns_ = now_ns;
   std::vector<Ack> acks;
   for (auto& [caller, connection] : connections_) {
-    if (connection.memory == nullptr || connection.silent ||
+    if (connection.worker < 0 || connection.silent ||
         now_ns < connection.heard_ns + options_.lease_ns) {
       continue;
     }
     connection.silent = true;
-    shard_->fall_silent(connection.worker, acks);
+    if (shard_) shard_->fall_silent(connection.worker, acks);
   }
   tell(std::move(acks), answers);
 }

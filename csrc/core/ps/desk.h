@@ -75,6 +75,7 @@ class Desk {
     Life life = 0;
     Caller caller = -1;  // none: it is not here
     bool left = false;   // in order
+    bool gone = false;   // a life of it has been here, and is not
     std::uint64_t pushed_ns = 0;
     WorkerStats stats = {};
   };

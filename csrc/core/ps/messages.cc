@@ -131,6 +131,7 @@ void write(Writer& out, const Push& message) {
   out.varint(static_cast<std::uint64_t>(message.worker));
   out.varint(message.seq);
   out.varint(message.base);
+  out.varint(message.clock);
   out.f64(message.scale);
   out.varint(message.rules.size());
   for (const kernels::UpdateRule& rule : message.rules) write_rule(out, rule);
@@ -140,6 +141,7 @@ void read(Reader& in, Push& message) {
   message.worker = static_cast<Worker>(in.varint("push.worker", kRanksMax - 1));
   message.seq = in.varint("push.seq", UINT64_MAX);
   message.base = in.varint("push.base", UINT64_MAX);
+  message.clock = in.varint("push.clock", UINT64_MAX);
   message.scale = in.f64("push.scale");
   message.rules.resize(in.count("push.rules", kTablesMax, kRuleBytes));
   for (kernels::UpdateRule& rule : message.rules) rule = read_rule(in);
@@ -183,9 +185,11 @@ void read(Reader& in, Refused& message) {
 
 void write(Writer& out, const Ready& message) {
   out.varint(message.version);
+  out.varint(message.clock);
 }
 void read(Reader& in, Ready& message) {
   message.version = in.varint("ready.version", UINT64_MAX);
+  message.clock = in.varint("ready.clock", UINT64_MAX);
 }
 
 void write(Writer& out, const Ack& message) {
@@ -193,6 +197,7 @@ void write(Writer& out, const Ack& message) {
   out.varint(message.seq);
   out.u8(static_cast<std::uint8_t>(message.outcome));
   out.varint(message.version);
+  out.varint(message.clock);
   out.varint(message.held_ns);
 }
 void read(Reader& in, Ack& message) {
@@ -200,6 +205,7 @@ void read(Reader& in, Ack& message) {
   message.seq = in.varint("ack.seq", UINT64_MAX);
   message.outcome = static_cast<Outcome>(in.u8("ack.outcome", kOutcomeCount - 1));
   message.version = in.varint("ack.version", UINT64_MAX);
+  message.clock = in.varint("ack.clock", UINT64_MAX);
   message.held_ns = in.varint("ack.held_ns", UINT64_MAX);
 }
 

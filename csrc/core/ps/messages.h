@@ -104,6 +104,7 @@ struct Refused {
 // To Declare, Pull: the parameters of that version are in the worker's memory.
 struct Ready {
   std::uint64_t version = 0;
+  std::uint64_t clock = 0;  // what counts as the worker's
   bool operator==(const Ready&) const = default;
 };
 // Ack: see shard.h.

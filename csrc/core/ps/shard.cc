@@ -80,19 +80,16 @@ std::uint64_t Shard::held_bytes() const {
 
 void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
   Member& member = at(worker);
-  if (member.presence != Presence::kExpected) return_to_clock(member);
+  if (member.presence == Presence::kGone) {
+    const std::uint64_t others = clock_of_the_others(/*or_silent=*/true);
+    if (others != UINT64_MAX) member.clock = others;
+  }
   member.presence = Presence::kHere;
   member.memory = memory;
   member.gradients = memory;
   member.decided = std::max(member.decided, decided);
   member.parked.reset();
   member.held.reset();
-}
-
-void Shard::return_to_clock(Member& member) {
-  member.presence = Presence::kGone;
-  const std::uint64_t slowest = slowest_clock();
-  if (slowest != UINT64_MAX) member.clock = std::max(member.clock, slowest);
 }
 
 void Shard::give(Worker worker) {
@@ -123,22 +120,35 @@ void Shard::leave(Worker worker, std::vector<Ack>& acks) {
 }
 
 void Shard::fall_silent(Worker worker, std::vector<Ack>& acks) {
+  if (!at(worker).counts()) return;
   at(worker).presence = Presence::kSilent;
   finish_round(acks);
   release(acks);
 }
 
+// It may be ahead of the slowest, with an answer that is held.
 void Shard::hear(Worker worker) {
-  return_to_clock(at(worker));
-  at(worker).presence = Presence::kHere;
+  Member& member = at(worker);
+  if (member.presence != Presence::kSilent) return;
+  const std::uint64_t others = clock_of_the_others(/*or_silent=*/false);
+  if (others != UINT64_MAX) member.clock = std::max(member.clock, others);
+  member.presence = Presence::kHere;
 }
 
-std::uint64_t Shard::slowest_clock() const {
-  std::uint64_t slowest = UINT64_MAX;
+// What one that comes back is at, so that it keeps nobody and is kept by nobody.
+std::uint64_t Shard::clock_of_the_others(bool or_silent) const {
+  return model_.mode.kind == ModeKind::kSync ? round_clock_ : slowest_clock(or_silent);
+}
+
+// Of those that count; if none does, UINT64_MAX or that of those that are silent.
+std::uint64_t Shard::slowest_clock(bool or_silent) const {
+  std::uint64_t counting = UINT64_MAX;
+  std::uint64_t silent = UINT64_MAX;
   for (const Member& member : members_) {
-    if (member.counts()) slowest = std::min(slowest, member.clock);
+    if (member.counts()) counting = std::min(counting, member.clock);
+    if (member.presence == Presence::kSilent) silent = std::min(silent, member.clock);
   }
-  return slowest;
+  return counting == UINT64_MAX && or_silent ? silent : counting;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -150,6 +160,9 @@ Status Shard::check(const Push& push) const {
   }
   const Member& member = at(push.worker);
   if (member.memory == nullptr || !given_) return refused(push.worker, "came too early");
+  const bool waits =
+      member.held ? push.seq > member.held->seq : member.parked && push.seq > member.parked->seq;
+  if (waits) return refused(push.worker, "came before the answer to the one before");
   if (push.seq > member.decided + 1 || push.seq == 0) {
     return refused(push.worker, "has the number " + std::to_string(push.seq) + " after " +
                                     std::to_string(member.decided));
@@ -174,7 +187,7 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
     count(Outcome::kDuplicate);
     if (member.held && member.held->seq == push.seq) return;  // it is answered in time
     copy_parameters(push.worker);
-    acks.push_back({push.worker, push.seq, Outcome::kDuplicate, version_});
+    acks.push_back({push.worker, push.seq, Outcome::kDuplicate, version_, member.clock});
   } else if (model_.mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
@@ -187,11 +200,11 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   const Worker worker = push.worker;
   Member& member = at(worker);
   member.decided = push.seq;
-  ++member.clock;
+  member.clock = std::max(member.clock, push.clock);
   const std::uint64_t staleness = version_ - std::min(push.base, version_);
   count_staleness(staleness);
-  Ack ack{.worker = worker, .seq = push.seq, .outcome = Outcome::kApplied, .version = 0};
-  const bool goes_on = may_go_on(member);
+  Ack ack{.worker = worker, .seq = push.seq, .outcome = Outcome::kApplied, .clock = member.clock};
+  const bool goes_on = may_go_on(push.clock);
   if (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
       staleness > mode.max_staleness) {
     ack.outcome = Outcome::kStale;
@@ -209,20 +222,21 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
     acks.push_back(ack);
   } else {
     member.held = ack;
+    member.held_clock = push.clock;
   }
   release(acks);
 }
 
-// kSsp: those that are here have pushed so many as this worker, less the staleness.
-bool Shard::may_go_on(const Member& member) const {
+// kSsp: those that are here are at that clock, less the staleness.
+bool Shard::may_go_on(std::uint64_t clock) const {
   if (model_.mode.kind != ModeKind::kSsp) return true;
-  const std::uint64_t slowest = slowest_clock();
-  return member.clock <= slowest || member.clock - slowest <= model_.mode.staleness;
+  const std::uint64_t slowest = slowest_clock(/*or_silent=*/false);
+  return clock <= slowest || clock - slowest <= model_.mode.staleness;
 }
 
 void Shard::release(std::vector<Ack>& acks) {
   for (Member& member : members_) {
-    if (!member.held || !may_go_on(member)) continue;
+    if (!member.held || !may_go_on(member.held_clock)) continue;
     Ack ack = *std::exchange(member.held, std::nullopt);
     copy_parameters(ack.worker);
     ack.version = version_;
@@ -233,40 +247,47 @@ void Shard::release(std::vector<Ack>& acks) {
 void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
   Member& member = at(push.worker);
   count_staleness(version_ - std::min(push.base, version_));
+  member.clock = std::max(member.clock, push.clock);
   if (push.base < version_) {
     member.decided = push.seq;
+    member.clock = std::max(member.clock, round_clock_);
     count(Outcome::kLate);
     copy_parameters(push.worker);
-    acks.push_back({push.worker, push.seq, Outcome::kLate, version_});
-    return;
+    acks.push_back({push.worker, push.seq, Outcome::kLate, version_, member.clock});
+    return finish_round(acks);
   }
   member.parked = std::move(push);
   finish_round(acks);
 }
 
-// Of those that count all but the backups; who is silent and has pushed is in.
+// Once those that count, but for the backups, are in it or have been at its clock here already:
+// they may wait for it at another server. Who is silent and has pushed is in.
 void Shard::finish_round(std::vector<Ack>& acks) {
   if (model_.mode.kind != ModeKind::kSync) return;
   std::vector<const Push*> pushes;
   std::vector<Worker> workers;
-  std::size_t missing = 0;
+  std::uint64_t clock = UINT64_MAX;
   for (const Member& member : members_) {
-    if (!member.parked) {
-      missing += member.counts() ? 1 : 0;
-      continue;
-    }
+    if (!member.parked) continue;
+    clock = std::min(clock, member.parked->clock);
     pushes.push_back(&*member.parked);
     workers.push_back(member.parked->worker);
   }
+  const auto missing = static_cast<std::size_t>(
+      std::count_if(members_.begin(), members_.end(), [&](const Member& member) {
+        return !member.parked && member.counts() && member.clock < clock;
+      }));
   if (pushes.empty() || missing > model_.mode.backup_workers) return;
   apply(pushes, 1.0 / static_cast<double>(pushes.size()), workers);
   ++version_;
+  round_clock_ = std::max(round_clock_, clock);
   for (const Worker worker : workers) {
     Member& member = at(worker);
     member.decided = member.parked->seq;
+    member.clock = std::max(member.clock, round_clock_);
     member.parked.reset();
     count(Outcome::kApplied);
-    acks.push_back({worker, member.decided, Outcome::kApplied, version_});
+    acks.push_back({worker, member.decided, Outcome::kApplied, version_, member.clock});
   }
 }
 

@@ -19,7 +19,10 @@ struct Push {
   Worker worker = 0;
   std::uint64_t seq = 0;   // one more than that of its push before; the first is 1
   std::uint64_t base = 0;  // the server's version that they were made from
-  double scale = 1.0;      // they are to be multiplied by that
+  // One more than the largest that this worker knows as its own: the same to all servers, so that
+  // no two workers can wait for each other, each at another server.
+  std::uint64_t clock = 0;
+  double scale = 1.0;                           // they are to be multiplied by that
   std::vector<kernels::UpdateRule> rules = {};  // by table
   std::vector<bool> used = {};                  // by slot, of all tables: it has a gradient
   bool operator==(const Push&) const = default;
@@ -39,6 +42,7 @@ struct Ack {
   std::uint64_t seq = 0;
   Outcome outcome = Outcome::kApplied;
   std::uint64_t version = 0;  // pushes applied; with kSync rounds
+  std::uint64_t clock = 0;    // what counts as its worker's, which may be more than it has told
   std::uint64_t held_ns = 0;  // that it was held back for other workers; told by the desk
   bool operator==(const Ack&) const = default;
 };
@@ -71,8 +75,8 @@ class Shard {
 
   // A new life of the worker, whose memory, layout().memory_bytes() long, is this from here on.
   // What an earlier life has pushed and nobody has answered is forgotten; `decided`: of its pushes,
-  // by any server. One that comes back is at the clock of the slowest that counts, so that it keeps
-  // nobody.
+  // by any server. One that comes back is at the clock of the slowest that counts (is silent, where
+  // none does), so that it keeps nobody, on whichever servers its earlier lives' pushes are in.
   void enter(Worker worker, std::byte* memory, std::uint64_t decided = 0);
   // Its gradients lie there from here on, layout().gradient_bytes() long.
   void move_gradients(Worker worker, const std::byte* memory) { at(worker).gradients = memory; }
@@ -81,6 +85,8 @@ class Shard {
   bool given() const { return given_; }
   // What it would get with an answer, now.
   std::uint64_t pull(Worker worker);
+  // What counts as its clock.
+  std::uint64_t clock(Worker worker) const { return at(worker).clock; }
   // The seq of its latest push that was decided.
   std::uint64_t decided(Worker worker) const { return at(worker).decided; }
 
@@ -117,9 +123,10 @@ class Shard {
     std::byte* memory = nullptr;
     const std::byte* gradients = nullptr;
     std::uint64_t decided = 0;
-    std::uint64_t clock = 0;     // pushes, or what counts for it
+    std::uint64_t clock = 0;     // of its latest push, or what counts for it
     std::optional<Push> parked;  // kSync: until its round is full
-    std::optional<Ack> held;     // kSsp: until the others are near
+    std::optional<Ack> held;     // kSsp: until the others are near that push's clock
+    std::uint64_t held_clock = 0;
   };
   using Used = std::vector<bool>;
 
@@ -129,9 +136,9 @@ class Shard {
   void push_in_round(Push push, std::vector<Ack>& acks);
   void finish_round(std::vector<Ack>& acks);
   void release(std::vector<Ack>& acks);
-  std::uint64_t slowest_clock() const;
-  void return_to_clock(Member& member);
-  bool may_go_on(const Member& member) const;
+  std::uint64_t slowest_clock(bool or_silent) const;
+  std::uint64_t clock_of_the_others(bool or_silent) const;
+  bool may_go_on(std::uint64_t clock) const;
   // `pushes` in the order of their workers, scaled; the new parameters also into `targets`.
   void apply(std::span<const Push* const> pushes, double scale, std::span<const Worker> targets);
   void apply_to_piece(const Layout::Piece& piece, std::span<const Push* const> pushes, double scale,
@@ -152,6 +159,7 @@ class Shard {
   std::vector<Member> members_;
   bool given_ = false;
   std::uint64_t version_ = 0;
+  std::uint64_t round_clock_ = 0;  // kSync: of the latest round
   std::vector<std::int64_t> steps_;
   // Of share_bytes() zeros, on a line of the cache; pages that nobody has touched take no memory.
   struct Array {

@@ -211,6 +211,7 @@ Status Client::declare(const Model& model, const Fill& fill) {
     const auto ready = hear<Ready>(server);
     if (!ready) return ready.error();
     versions_[static_cast<std::size_t>(server)] = ready.value().version;
+    clock_ = std::max(clock_, ready.value().clock);
   }
   memory_ = std::move(memory.value().segment);
   gradients_ = memory_;
@@ -242,6 +243,7 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
   Message message = Push{.worker = options_.worker,
                          .seq = seq_ + 1,
                          .base = 0,
+                         .clock = clock_ + 1,
                          .scale = scale,
                          .rules = std::move(rules),
                          .used = std::move(used)};
@@ -251,6 +253,7 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
     CIRANDA_TRY(tell(server, message, {}));
   }
   ++seq_;
+  ++clock_;
   unanswered_ = true;
   pushed_ns_ = monotonic_ns();
   for (std::size_t table = 0; table < model_.tables.size(); ++table) {
@@ -272,6 +275,7 @@ Status Client::hear_answers() {
     outcome = std::max(outcome, ack.value().outcome);
     held_ns = std::max(held_ns, ack.value().held_ns);
     versions_[static_cast<std::size_t>(server)] = ack.value().version;
+    clock_ = std::max(clock_, ack.value().clock);
   }
   unanswered_ = false;
   outcome_ = outcome;
@@ -298,6 +302,7 @@ Status Client::pull() {
     const auto ready = hear<Ready>(server);
     if (!ready) return ready.error();
     versions_[static_cast<std::size_t>(server)] = ready.value().version;
+    clock_ = std::max(clock_, ready.value().clock);
   }
   ++stats_.pulls;
   if (timeline_) timeline_->record("PULL", "parameters", begin_ns, monotonic_ns());

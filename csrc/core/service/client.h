@@ -127,6 +127,7 @@ class Client {
   std::optional<Error> failure_ GUARDED_BY(mutex_);
   std::optional<int> lost_server_ GUARDED_BY(mutex_);
   std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t clock_ GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
   bool unanswered_ GUARDED_BY(mutex_) = false;
   std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest

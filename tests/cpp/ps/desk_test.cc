@@ -115,6 +115,7 @@ class DeskTest : public ::testing::Test {
   Push push_of(Worker worker, std::uint64_t seq) const {
     return {.worker = worker,
             .seq = seq,
+            .clock = seq,
             .rules = {exact_rule(), exact_rule()},
             .used = std::vector<bool>(3, true)};
   }
@@ -290,6 +291,39 @@ TEST_F(DeskTest, WhoIsGoneKeepsNobody) {
   EXPECT_EQ(desk_->shard()->version(), 1u);
 }
 
+TEST_F(DeskTest, WhoIsGoneBeforeAnybodyHasDeclaredKeepsNobody) {
+  start(2, kSsp);
+  hang_up(enter(1));
+  const Desk::Caller zero = join(0);
+  answer<Ready>(zero);
+  push(zero, 0, 1);
+  EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
+}
+
+TEST_F(DeskTest, WhoIsSilentBeforeItHasDeclaredKeepsNobody) {
+  for (const bool is_first : {true, false}) {
+    start(2, kSsp);
+    const Desk::Caller one = is_first ? enter(1) : -1;
+    pass(kLeaseNs);
+    const Desk::Caller zero = join(0);
+    answer<Ready>(zero);
+    const Desk::Caller late = is_first ? one : enter(1);
+    pass(kLeaseNs - 1);
+    say(zero, Beat{});
+    pass(1);
+    push(zero, 0, 1);
+    EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
+    declare(late, 0.0f);
+    answer<Ready>(late);
+    push(zero, 0, 2);
+    EXPECT_TRUE(waits(zero));
+    push(late, 1, 1);
+    EXPECT_EQ(answer<Ack>(late).clock, 1u);
+    push(late, 1, 2);
+    EXPECT_EQ(answer<Ack>(zero).version, 4u);
+  }
+}
+
 TEST_F(DeskTest, WhoIsSilentForALeaseKeepsNobody) {
   start(2, kSsp);
   EXPECT_EQ(desk_->next_lease_ns(), UINT64_MAX);
@@ -311,7 +345,10 @@ TEST_F(DeskTest, WhoIsSilentForALeaseKeepsNobody) {
   EXPECT_TRUE(waits(zero));
   push(one, 1, 1);
   EXPECT_EQ(answer<Ack>(one).version, 3u);
-  EXPECT_EQ(answer<Ack>(zero).version, 3u);
+  EXPECT_TRUE(waits(zero));
+  push(one, 1, 2);
+  EXPECT_EQ(answer<Ack>(one).version, 4u);
+  EXPECT_EQ(answer<Ack>(zero).version, 4u);
 }
 
 TEST_F(DeskTest, AveragesAreOfTheLatestValues) {

@@ -22,7 +22,10 @@ using testing::model_of;
 class Job {
  public:
   Job(const Model& model, int servers, int workers)
-      : model_(model), layout_(model, servers), pushed_(static_cast<std::size_t>(workers)) {
+      : model_(model),
+        layout_(model, servers),
+        pushed_(static_cast<std::size_t>(workers)),
+        clocks_(static_cast<std::size_t>(workers)) {
     for (int server = 0; server < servers; ++server) {
       shards_.push_back(std::make_unique<Shard>(model, servers, server, workers));
     }
@@ -36,6 +39,7 @@ class Job {
     for (auto& shard : shards_) {
       shard->enter(worker, memory(worker));
       if (worker == 0 && !shard->given()) shard->give(worker);
+      clock(worker) = std::max(clock(worker), shard->clock(worker));
     }
   }
   void enter_all() {
@@ -63,7 +67,21 @@ class Job {
   // Its gradients are all `value`; to all servers.
   void push(Worker worker, float value, double scale = 1.0, std::vector<bool> used = {}) {
     fill(worker, value);
+    ++clock(worker);
     send(worker, ++pushed_[static_cast<std::size_t>(worker)], scale, std::move(used));
+  }
+  // The part that one server gets, at that clock.
+  void push_to(Worker worker, std::size_t server, std::uint64_t clock) {
+    pushed_[static_cast<std::size_t>(worker)] = 1;
+    fill(worker, 1.0f);
+    std::vector<Ack> acks;
+    shards_[server]->push({.worker = worker,
+                           .seq = 1,
+                           .clock = clock,
+                           .rules = {exact_rule(), exact_rule()},
+                           .used = std::vector<bool>(slots(), true)},
+                          acks);
+    keep(server, acks);
   }
   void push_again(Worker worker) { send(worker, pushed_[static_cast<std::size_t>(worker)], 1, {}); }
 
@@ -78,6 +96,7 @@ class Job {
       EXPECT_EQ(outcome.value_or(ack.outcome), ack.outcome);
       outcome = ack.outcome;
       bases_[static_cast<std::size_t>(worker)][server] = ack.version;
+      clock(worker) = std::max(clock(worker), ack.clock);
     }
     EXPECT_TRUE(answers == 0 || answers == shards_.size());
     std::erase_if(acks_, [&](const auto& each) { return each.second.worker == worker; });
@@ -117,6 +136,7 @@ class Job {
   std::size_t slots() const { return slot_count(model_); }
 
  private:
+  std::uint64_t& clock(Worker worker) { return clocks_[static_cast<std::size_t>(worker)]; }
   std::byte* memory(Worker worker) { return memory_[static_cast<std::size_t>(worker)].data(); }
   void fill(Worker worker, float value) {
     for (std::size_t table = 0; table < model_.tables.size(); ++table) {
@@ -134,6 +154,7 @@ class Job {
       const Push push{.worker = worker,
                       .seq = seq,
                       .base = bases_[static_cast<std::size_t>(worker)][server],
+                      .clock = clock(worker),
                       .scale = scale,
                       .rules = rules,
                       .used = used};
@@ -152,6 +173,7 @@ class Job {
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<std::vector<std::byte>> memory_;
   std::vector<std::uint64_t> pushed_;
+  std::vector<std::uint64_t> clocks_;
   std::vector<std::vector<std::uint64_t>> bases_;  // by worker and server
   std::vector<std::pair<std::size_t, Ack>> acks_;
 };
@@ -361,12 +383,33 @@ TEST(Shard, WhoIsSilentDoesNotCountButIsAnswered) {
     ssp.push(0, 1.0f);
     EXPECT_EQ(ssp.answer(0), Outcome::kApplied);
   }
-  ssp.hear(1);  // at worker 0's clock
+  ssp.hear(1);  // at worker 0's clock, which it learns with its next answer
+  ssp.push(1, 1.0f);
+  EXPECT_EQ(ssp.answer(1), Outcome::kApplied);
   ssp.push(1, 1.0f);
   EXPECT_EQ(ssp.answer(1), std::nullopt);
   ssp.push(0, 1.0f);
   EXPECT_EQ(ssp.answer(1), Outcome::kApplied);
   EXPECT_EQ(ssp.answer(0), Outcome::kApplied);
+}
+
+// Each server has seen another one silent: by its own count of pushes worker 0 would wait for
+// worker 1 at the second, and worker 1 for worker 0 at the first.
+TEST(Shard, TwoWorkersDoNotWaitForEachOtherAtTwoServers) {
+  Job job(model_of(kSizes, {.kind = ModeKind::kSsp}), 2, 2);
+  job.enter_all();
+  std::vector<Ack> acks;
+  job.shard(0).fall_silent(1, acks);
+  job.shard(1).fall_silent(0, acks);
+  ASSERT_TRUE(acks.empty());
+  job.push_to(0, 0, 1);  // worker 0's first push, to server 0 alone
+  job.push_to(1, 1, 1);
+  job.shard(0).hear(1);
+  job.shard(1).hear(0);
+  job.push_to(0, 1, 1);
+  job.push_to(1, 0, 1);
+  EXPECT_EQ(job.answer(0), Outcome::kApplied);
+  EXPECT_EQ(job.answer(1), Outcome::kApplied);
 }
 
 TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {
@@ -387,6 +430,23 @@ TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {
   ssp.push(1, 1.0f);
   EXPECT_EQ(ssp.answer(0), Outcome::kApplied);
   EXPECT_EQ(ssp.parameter(0), -2.0f);
+}
+
+TEST(Shard, APushBeforeTheAnswerToTheOneBeforeIsRefused) {
+  for (const ModeKind kind : {ModeKind::kSsp, ModeKind::kSync}) {
+    Job job(model_of(kSizes, {.kind = kind}), 1, 2);
+    job.enter_all();
+    job.push(0, 1.0f);
+    EXPECT_EQ(job.answer(0), std::nullopt);
+    const Push next{.worker = 0,
+                    .seq = 2,
+                    .rules = {exact_rule(), exact_rule()},
+                    .used = std::vector<bool>(4, true)};
+    EXPECT_FALSE(job.shard(0).check(next).ok());
+    job.push(1, 1.0f);
+    EXPECT_EQ(job.answer(0), Outcome::kApplied);
+    EXPECT_TRUE(job.shard(0).check(next).ok());
+  }
 }
 
 TEST(Shard, WhatAPushMayNotSayIsRefused) {
