@@ -531,7 +531,7 @@ class PsJob {
     const bool all_in = model_.mode.kind == ModeKind::kSync && model_.mode.backup_workers == 0;
     const bool silent = std::any_of(oracles_.begin(), oracles_.end(),
                                     [](const PsOracle& oracle) { return oracle.silences() > 0; });
-    if (all_in && !was_faulty_ && !silent && ack->outcome == Outcome::kLate) {
+    if (all_in && undisturbed() && !silent && ack->outcome == Outcome::kLate) {
       fail("I20: a round goes on without a worker that nothing has happened to");
     }
     seen_.stale += ack->outcome == Outcome::kStale ? 1 : 0;
@@ -539,6 +539,11 @@ class PsJob {
     actor.clock = std::max(actor.clock, ack->clock);
     answered(actor, server, ack->version);
     if (actor.state == Actor::State::kReady) ++seen_.pushes;
+  }
+
+  bool undisturbed() const {
+    return !was_faulty_ && std::all_of(oracles_.begin(), oracles_.end(),
+                                       [](const PsOracle& one) { return one.silences() == 0; });
   }
 
   void answered(Actor& actor, std::size_t server, std::uint64_t version) {
