@@ -64,11 +64,18 @@ int fail(const Error& why) {
 int run() {
   auto options = read_options();
   if (!options) return fail(options.error());
+  // What comes before it listens is seen once it does.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &ends, nullptr);
   auto server = Server::start(options.value().folder, options.value().desk);
   if (!server) return fail(server.error());
   running = server.value().get();
   std::signal(SIGTERM, stop_running);
   std::signal(SIGINT, stop_running);
+  ::sigprocmask(SIG_UNBLOCK, &ends, nullptr);
   const Status ended = running->run();
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);

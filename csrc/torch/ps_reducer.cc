@@ -153,6 +153,8 @@ std::vector<bool> PsReducer::take_gradients() {
                                   ? parameter.grad()
                                   : parameter.grad().to_dense());
       used[slots[i].position] = true;
+    } else {
+      gradient.served.zero_();  // in a round others may have one
     }
   }
   follow_moves();

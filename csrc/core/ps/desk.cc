@@ -186,6 +186,9 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   if (message.worker >= options_.workers) {
     return mismatch("there is no " + self + ", only 0 to " + std::to_string(options_.workers - 1));
   }
+  if (message.life == 0) {
+    return refused(ErrorCode::kMalformed, self + " is in no life; they count from 1");
+  }
   const Member& known = member(message.worker);
   if (message.life <= known.life) {
     return refused(ErrorCode::kInvalidArgument,

@@ -24,7 +24,9 @@ struct Push {
   std::uint64_t clock = 0;
   double scale = 1.0;                           // they are to be multiplied by that
   std::vector<kernels::UpdateRule> rules = {};  // by table
-  std::vector<bool> used = {};                  // by slot, of all tables: it has a gradient
+  // By slot, of all tables: it has a gradient. In a round one that has none adds zeros, which lie
+  // in its memory, where another worker has one.
+  std::vector<bool> used = {};
   bool operator==(const Push&) const = default;
 };
 

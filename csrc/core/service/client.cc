@@ -125,6 +125,7 @@ Result<T> Client::hear(int server) {
 // From the first `servers` of them.
 Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, int servers) {
   CIRANDA_TRY(hear_answers());
+  if (bytes == 0) return MemorySegment();  // of parameters without elements
   auto memory = MemorySegment::create(bytes);
   if (!memory) return memory.error();
   const int fds[] = {memory.value().fd.get()};

@@ -25,7 +25,7 @@ from ciranda.run.environment import (
     JobPlaces,
 )
 from ciranda.run.errors import EXIT_NOT_FOUND, LaunchError
-from ciranda.run.hosts import HostSource, Place, parse_hostfile, parse_hosts
+from ciranda.run.hosts import HostSource, parse_hostfile, parse_hosts
 from ciranda.run.launch_plan import LaunchPlan
 from ciranda.run.meeting import Meeting, Ports
 from ciranda.run.nodes import Node
@@ -202,7 +202,8 @@ def run_command(
             ranks = own_nodes.places_on(node, all_places)
             host = ranks[0].host.name
         size = len(all_places)
-        servers = _servers(ps, restarts, all_places)
+        by_agents = node is None and launch_plan.needs_agents(ranks, host)
+        servers = _servers(ps, restarts, by_agents or all_places[0].host_count > 1)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
         options = _network(nic, port_range, tls)
@@ -226,7 +227,6 @@ def run_command(
                 restarts=restarts or 0,
             )
 
-        by_agents = node is None and launch_plan.needs_agents(ranks, host)
         if dry_run:
             logs = os.path.abspath(log_dir) if log_dir else "<folder made at the start>"
             places = JobPlaces("<drawn at the start>", "<private folder made at the start>", logs)
@@ -318,8 +318,8 @@ def _node(
     return None
 
 
-def _servers(ps: int | None, restarts: int | None, places: Sequence[Place]) -> int:
-    """How many parameter servers there are to be."""
+def _servers(ps: int | None, restarts: int | None, elsewhere: bool) -> int:
+    """How many parameter servers there are to be. `elsewhere`: a rank runs on another host."""
     if ps is None:
         if restarts is not None:
             raise LaunchError(
@@ -331,8 +331,8 @@ def _servers(ps: int | None, restarts: int | None, places: Sequence[Place]) -> i
         raise LaunchError(f"--ps must be 1 to {SERVERS_MAX} servers, not {ps}")
     if restarts is not None and restarts < 0:
         raise LaunchError(f"--restarts must be at least 0, not {restarts}")
-    if places[0].host_count > 1:
-        raise LaunchError("--ps: parameter servers serve the ranks of one host so far")
+    if elsewhere:
+        raise LaunchError("--ps: parameter servers serve the ranks of this host alone so far")
     if not os.access(SERVER_PROGRAM, os.X_OK):
         raise LaunchError(
             f"--ps: '{SERVER_PROGRAM}' is missing; install ciranda anew", EXIT_NOT_FOUND

@@ -346,6 +346,7 @@ class BlockDetails:
 
     log: str
     rerun: str
+    restarts: str = ""  # how many ranks were started again
     # of the culprit:
     tail: Sequence[str] = ()
     callstack: str = ""
@@ -380,6 +381,7 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
         rows.append(("ended", f"{names_of(verdict.ended)}: by the launcher"))
     if verdict.finished:
         rows.append(("finished", f"{names_of(verdict.finished)}: exit code 0"))
+    rows.append(("restarts", details.restarts))
     rows += [("log", details.log), ("run again", details.rerun)]
     return _box(verdict.title, rows, details.unicode)
 

@@ -308,6 +308,7 @@ class _Job:
             timeout_s=settings.timeout_s,
             rerun=settings.rerun,
             unicode=unicode,
+            restarted=self._restarted,
         )
         self._console.say(block, error=True)
         return code

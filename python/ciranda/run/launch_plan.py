@@ -13,6 +13,7 @@ from ciranda.run.environment import (
     SERVERS,
     JobPlaces,
     default_environment,
+    identity_names,
     job_environment,
     rank_environment,
     server_environment,
@@ -153,9 +154,10 @@ def plan_launch(
         shown = {name: text for name, text in ours.items() if name not in user}
         plans.append(RankPlan(place, tuple(argv), {**inherited, **ours, **user}, shown))
     serving = []
+    plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     for server in range(servers):
         shown = server_environment(places, workers=size, servers=servers, server=server)
-        serving.append(ServerPlan(server, (server_program,), {**inherited, **shown}, shown))
+        serving.append(ServerPlan(server, (server_program,), {**plain, **shown}, shown))
     return LaunchPlan(
         tuple(plans),
         size,

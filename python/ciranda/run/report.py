@@ -34,10 +34,12 @@ def report_failure(
     timeout_s: float | None,
     rerun: str,
     unicode: bool,
+    restarted: int = 0,
 ) -> tuple[str, int]:
     """The failure block and the exit code of the job."""
     evidence = _collect(plan, ends, lost_hosts)
-    return _word(plan, evidence, judge(evidence, reason, timeout_s), rerun, unicode)
+    verdict = judge(evidence, reason, timeout_s)
+    return _word(plan, evidence, verdict, rerun, unicode, restarted)
 
 
 def report_lost_supervisor(plan: LaunchPlan, cause: str, *, rerun: str, unicode: bool) -> str:
@@ -59,7 +61,12 @@ def _collect(plan: LaunchPlan, ends: Sequence[RankEnd], lost_hosts: Sequence[Los
 
 
 def _word(
-    plan: LaunchPlan, evidence: Evidence, verdict: Verdict, rerun: str, unicode: bool
+    plan: LaunchPlan,
+    evidence: Evidence,
+    verdict: Verdict,
+    rerun: str,
+    unicode: bool,
+    restarted: int = 0,
 ) -> tuple[str, int]:
     culprit = verdict.culprit
     places: JobPlaces = plan.places
@@ -69,6 +76,7 @@ def _word(
     details = BlockDetails(
         log=places.log_file(culprit) if culprit is not None and started_here else places.log_dir,
         rerun=rerun,
+        restarts=f"{restarted} of {plan.restarts}" if plan.restarts else "",
         tail=() if culprit is None else evidence.tails.get(culprit, ()),
         callstack=report.callstack if report is not None else "",
         pid=None if culprit is None else pids.get(culprit),

@@ -16,7 +16,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -31,6 +31,7 @@ INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal doe
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
 KILL = b"K"  # SIGKILL to the whole tree, at once
 
+_BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
 
 
@@ -151,14 +152,21 @@ class Supervisor:
                 shutil.rmtree(self._channels.only_here, ignore_errors=True)
         for command in commands:
             if command == ord(INTERRUPT):
-                self._signal_all(signal.SIGINT, group=True)
+                self._signal_ranks(signal.SIGINT, group=True)
             elif command == ord(TERMINATE):
-                self._signal_all(signal.SIGTERM, group=False)
+                self._signal_ranks(signal.SIGTERM, group=False)
             elif command == ord(KILL):
                 self._kill_all()
 
-    def _signal_all(self, number: int, *, group: bool) -> None:
-        for pid in self._alive:  # not reaped yet, so these pids still name ours
+    def _signal_ranks(self, number: int, *, group: bool) -> None:
+        """Servers go on: a rank may save what they hold."""
+        self._signal(
+            (pid for pid, each in self._alive.items() if not is_server(each)), number, group
+        )
+
+    @staticmethod
+    def _signal(pids: Iterable[int], number: int, group: bool) -> None:
+        for pid in pids:  # not reaped yet, so these pids still name ours
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if group:
                     os.killpg(pid, number)
@@ -187,12 +195,13 @@ class Supervisor:
         now = time.monotonic()
         if not self._servers_told:
             self._servers_told = True
-            self._signal_all(signal.SIGTERM, group=False)
+            self._signal(self._alive, signal.SIGTERM, False)
             self._kill_at = now + TERMINATE_GRACE_S
         elif self._kill_at is not None and now >= self._kill_at:
             self._kill_all()
 
     def _kill_all(self) -> None:
+        self._restarts = 0
         self._report(process_tree.kill_descendants(KILL_LIMIT_S))
         self._over = True
 
@@ -205,8 +214,10 @@ class Supervisor:
             if code < 0 and number in self._kept and self._restarts > 0:
                 self._start_again(number, pid, code)
                 continue
-            if self._servers_told and is_server(number) and code == -signal.SIGTERM:
-                code = 0  # it had just been started
+            if self._servers_told and is_server(number) and code in _BY_US:
+                code = 0  # the ranks are done: it had just been started, or was stopped
+            if code != 0:
+                self._restarts = 0  # the job has failed
             self._tell(f"exit {number} {code}")
 
     def _start_again(self, number: int, pid: int, code: int) -> None:

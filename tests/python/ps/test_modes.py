@@ -150,3 +150,30 @@ def test_every_push_of_many_workers_counts(mode: str) -> None:
         assert all(sum(staleness[3:]) == 0 for _, staleness in values)
     if mode == "ssp2":  # (3 - 1) * (2 * 2 + 1)
         assert all(sum(staleness[6:]) == 0 for _, staleness in values)
+
+
+def some_have_no_gradient() -> list[float]:
+    """Each rank uses one of two parameters, in turns; both kinds: born in place, and copied."""
+    cr.init()
+    large = torch.nn.Parameter(torch.zeros(5_000))
+    turned = torch.nn.Parameter(torch.zeros(50, 100).t())
+    other = torch.nn.Parameter(torch.zeros(5_000))
+    named = [("large", large), ("turned", turned), ("other", other)]
+    optimizer = cr.DistributedOptimizer(
+        torch.optim.SGD([p for _, p in named], lr=1.0), named, backend="ps", mode=ps.Sync()
+    )
+    for step in range(4):
+        optimizer.zero_grad()
+        if (step + cr.rank()) % 2 == 0:
+            (large.sum() + turned.sum()).backward()
+        else:
+            other.sum().backward()
+        optimizer.step()
+    values = [sorted({v.item() for v in p.detach().flatten()}) for _, p in named]
+    assert all(len(each) == 1 for each in values), values
+    return [each[0] for each in values]
+
+
+def test_in_a_round_who_has_no_gradient_adds_zeros() -> None:
+    expected = [-2.0, -2.0, -2.0]  # half of the workers, four times
+    assert values_of(run_ranks(some_have_no_gradient, 2, servers=2)) == [expected] * 2

@@ -166,7 +166,12 @@ WAYS: list[Callable[[Any, Any, torch.Generator], None]] = [
 def groups(net: Net) -> list[dict[str, Any]]:
     """Two rules, in an order of their own."""
     rest = [p for name, p in net.named_parameters() if not name.startswith("large")]
-    return [{"params": rest, "lr": 0.05}, {"params": list(net.large.parameters()), "lr": 0.02}]
+    rest = [parameter for parameter in rest if parameter is not net.empty]
+    return [
+        {"params": rest, "lr": 0.05},
+        {"params": list(net.large.parameters()), "lr": 0.02},
+        {"params": [net.empty], "lr": 0.1},  # of a table without elements
+    ]
 
 
 def off_by(way: str, update_on: str, mode: str) -> float:
@@ -183,6 +188,7 @@ def off_by(way: str, update_on: str, mode: str) -> float:
         update_on=update_on,
     )
     act(net, optimizer, torch.Generator().manual_seed(1))
+    optimizer.state_dict()
     plain = torch.optim.SGD(groups(plain_net), **sgd)  # type: ignore[arg-type]
     act(plain_net, plain, torch.Generator().manual_seed(1))
     pairs = zip(net.parameters(), plain_net.parameters(), strict=True)

@@ -28,6 +28,14 @@ time.sleep(300)
 """
 
 
+# Until servers are there: what ends one before that, ends it without a word.
+LISTENING = """
+for server in range(int(os.environ["CIRANDA_PS_SERVERS"])):
+    while not os.path.exists(f"{os.environ['CIRANDA_JOB_DIR']}/ps{server}"):
+        time.sleep(0.01)
+"""
+
+
 def test_processes_have_numbers_and_names() -> None:
     numbers = [0, 1, 2, 5, server_number(1), server_number(0)]
     assert names_of(numbers) == "ranks 0-2, 5 and servers 0, 1"
@@ -37,7 +45,8 @@ def test_processes_have_numbers_and_names() -> None:
 
 
 def test_servers_end_with_the_job_and_say_what_they_did(launcher):
-    script = launcher.script("print(os.environ['CIRANDA_PS_SERVERS'], os.environ['CIRANDA_LIFE'])")
+    text = "print(os.environ['CIRANDA_PS_SERVERS'], os.environ['CIRANDA_LIFE'])\n"
+    script = launcher.script(text + LISTENING)
     done = launcher.run("-np", "2", "--ps", "3", script)
     assert done.returncode == 0, done.stderr
     said = sorted(done.stdout.splitlines())
@@ -78,6 +87,45 @@ def test_a_killed_rank_comes_back_as_often_as_it_may(launcher):
     done = launcher.run("-np", "2", "--ps", "1", "--restarts", "2", script, "3")
     assert done.returncode == 128 + signal.SIGKILL
     assert "rank 1 on" in done.stderr
+    assert "restarts" in done.stderr and "2 of 2" in done.stderr
+
+
+def test_a_rank_may_ask_its_servers_after_ctrl_c(launcher):
+    text = (
+        "try:\n"
+        "    open(f'ready-{rank}', 'w').close()\n"
+        "    time.sleep(300)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('saved')\n"
+    )
+    process = launcher.start("-np", "1", "--ps", "1", launcher.script(LISTENING + text))
+    launcher.wait_for_files("ready-0")
+    os.kill(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    lines = said.splitlines()
+    assert lines[0] == "[0] saved"
+    assert lines[1].startswith("[s0] server 0 of 1")  # afterwards
+
+
+def test_a_server_that_does_not_end_fails_no_job(launcher):
+    text = KILL_SERVER_1.replace("SIGKILL", "SIGSTOP").replace("time.sleep(300)", "")
+    done = launcher.run("-np", "1", "--ps", "2", launcher.script(LISTENING + text))
+    assert done.returncode == 0, done.stderr
+
+
+def test_nobody_comes_back_to_a_job_that_has_failed(launcher):
+    text = (
+        "if rank == 1:\n"
+        "    open('pid', 'w').write(str(os.getpid()))\n"
+        "    sys.exit(3)\n"
+        "while not os.path.exists('pid') or os.path.exists(f\"/proc/{open('pid').read()}\"):\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "5", launcher.script(text))
+    assert done.returncode == 3
+    assert "started again" not in done.stderr
 
 
 def test_what_a_killed_rank_has_started_ends_with_it(launcher):
@@ -128,7 +176,11 @@ def test_ending_the_launcher_ends_servers_and_no_rank_comes_back(launcher, gone)
         (["--ps", "0"], "--ps must be 1 to 64 servers, not 0"),
         (["--restarts", "1"], "--restarts goes with --ps"),
         (["--ps", "1", "--restarts", "-1"], "--restarts must be at least 0, not -1"),
-        (["--ps", "1", "-H", "a:1,b:1"], "--ps: parameter servers serve the ranks of one host"),
+        (["--ps", "1", "-H", "a:1,b:1"], "--ps: parameter servers serve the ranks of this host"),
+        (
+            ["--ps", "1", "-H", "elsewhere:2"],
+            "--ps: parameter servers serve the ranks of this host",
+        ),
         (["--ps", "1", "-x", "CIRANDA_LIFE=2"], "CIRANDA_LIFE is set by the launcher"),
     ],
 )
