@@ -2,6 +2,7 @@
 
     python examples/fashion_mnist.py                        # one process, no launcher
     ciranda run -np 2 examples/fashion_mnist.py             # two, on this machine
+    ciranda run -np 2 --ps 1 examples/fashion_mnist.py --backend ps --mode async
 
 What makes an ordinary PyTorch script a distributed one is marked with (1) to (6).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import math
 import os
@@ -94,21 +96,23 @@ def read_split(directory: Path, images_file: str, labels_file: str) -> Split:
     return Split(pixels, labels.long())
 
 
-def find_data(wanted: Path | None) -> Path:
-    """The folder with the four files; the first rank of each host downloads them if need be."""
+def find_data(wanted: Path | None, ranks_meet: bool) -> Path:
+    """The folder with the four files; the first rank of each host downloads them if need be, where
+    the others can wait for it."""
     places = [wanted] if wanted else [DEBIAN_DIR, DOWNLOAD_DIR / "FashionMNIST" / "raw"]
 
     def found() -> Path | None:
         return next((p for p in places if all((p / f).is_file() for f in FILES.values())), None)
 
-    if not wanted and hvd.local_rank() == 0 and not found():
+    if not wanted and ranks_meet and hvd.local_rank() == 0 and not found():
         try:
             from torchvision.datasets import FashionMNIST
 
             FashionMNIST(str(DOWNLOAD_DIR), download=True)
         except (ImportError, OSError, RuntimeError) as error:
             print(f"torchvision cannot download Fashion-MNIST: {error}", file=sys.stderr)
-    hvd.barrier()
+    if ranks_meet:
+        hvd.barrier()
     directory = found()
     if directory is None:
         sentence = (
@@ -173,10 +177,38 @@ def parameter_count(model: nn.Module) -> int:
 # --- training -----------------------------------------------------------------------------------
 
 
-def learning_rate(base_lr: float, size: int, epochs_done: float, epochs: int) -> float:
-    """Scaled linearly: from one rank's rate to `size` times it over the first epoch, then down."""
-    warm_up = 1 + (size - 1) * min(epochs_done, 1.0)
+MODES = {"async": hvd.ps.Async(), "ssp": hvd.ps.SSP(2), "sync": hvd.ps.Sync()}
+
+
+def learning_rate(base_lr: float, joined: int, epochs_done: float, epochs: int) -> float:
+    """Scaled linearly: from one rank's rate to that of `joined` ranks over the first epoch, then
+    down."""
+    warm_up = 1 + (joined - 1) * min(epochs_done, 1.0)
     return base_lr * warm_up * (1 - epochs_done / epochs)
+
+
+def ranks_joined_in_a_step(args: argparse.Namespace) -> int:
+    """A ring's step and a round's are one with the mean of all ranks' gradients, and so may be as
+    much larger. Async and SSP make a step with each gradient, of one rank's size: their rate stays,
+    and Adam's second moments keep a late gradient from becoming a large step."""
+    return hvd.size() if args.backend == "ring" or args.mode == "sync" else 1
+
+
+def waited_s(args: argparse.Namespace) -> tuple[float, float]:
+    """Seconds in which this rank has waited for others, and in which it has communicated."""
+    if args.backend == "ring":
+        stats = hvd.stats()
+        return stats["waiting_s"], stats["communicating_s"]
+    worker = hvd.ps.stats()["worker"]
+    others_s = worker["waiting_for_workers_s"]
+    return others_s, worker["waiting_s"] - others_s
+
+
+def mean_of_ranks(args: argparse.Namespace, values: dict[str, float]) -> dict[str, float]:
+    if args.backend == "ps":  # nobody waits: of an epoch that another rank is in, its last figures
+        return {name: hvd.ps.average(value, name) for name, value in values.items()}
+    mean = hvd.allreduce(torch.tensor(list(values.values()), dtype=torch.float64), name="mean")
+    return dict(zip(values, mean.tolist(), strict=True))
 
 
 def progress(steps: Iterable[Any], count: int, epoch: int) -> Iterator[Any]:
@@ -211,56 +243,84 @@ def train_epoch(
     sampler: DistributedSampler[Any],
     args: argparse.Namespace,
     epoch: int,
+    steps_done: int,
 ) -> dict[str, float]:
-    """One pass over this rank's shard; what comes back is about all ranks."""
+    """One pass over this rank's shard, without the steps that are done; what comes back is about
+    all ranks."""
     model.train()
     sampler.set_epoch(epoch)
-    steps = math.ceil(len(sampler) / args.batch_size)
-    loss_sum = torch.zeros(())
-    before, start = hvd.stats(), time.perf_counter()
+    joined = ranks_joined_in_a_step(args)
+    steps = steps_of_an_epoch(sampler, args)
+    left = itertools.islice(batches(split, sampler, args.batch_size), steps_done, None)
+    loss_sum, images_seen = torch.zeros(()), 0
+    before, start = waited_s(args), time.perf_counter()
     for step, (images, labels) in enumerate(
-        progress(batches(split, sampler, args.batch_size), steps, epoch + 1)
+        progress(left, steps - steps_done, epoch + 1), steps_done
     ):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(args.lr, hvd.size(), epoch + step / steps, args.epochs)
+            group["lr"] = learning_rate(args.lr, joined, epoch + step / steps, args.epochs)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
         loss_sum += loss.detach() * len(labels)
-    seconds, after = time.perf_counter() - start, hvd.stats()
-    waiting_s = after["waiting_s"] - before["waiting_s"]
-    communicating_s = after["communicating_s"] - before["communicating_s"]
+        images_seen += len(labels)
+    seconds, after = time.perf_counter() - start, waited_s(args)
 
     # (5) Figures of one rank become figures of all.
-    mine = [loss_sum.item(), len(sampler), seconds, waiting_s, communicating_s]
-    total = hvd.allreduce(torch.tensor(mine, dtype=torch.float64), name="train.sums", op=hvd.Sum)
-    all_loss, all_images, all_seconds, all_waiting_s, all_communicating_s = total.tolist()
+    mean = mean_of_ranks(
+        args,
+        {
+            "train.loss": loss_sum.item(),
+            "train.images": images_seen,
+            "train.seconds": seconds,
+            "train.waiting_s": after[0] - before[0],
+            "train.communicating_s": after[1] - before[1],
+        },
+    )
+    waiting = mean["train.waiting_s"] / mean["train.seconds"]
+    communicating = mean["train.communicating_s"] / mean["train.seconds"]
     return {
-        "loss": all_loss / all_images,
-        "images_per_s": all_images / (all_seconds / hvd.size()),
-        "waiting_percent": 100 * all_waiting_s / all_seconds,
-        "communication_percent": 100 * all_communicating_s / all_seconds,
-        "compute_percent": 100 * (1 - (all_waiting_s + all_communicating_s) / all_seconds),
+        "loss": mean["train.loss"] / mean["train.images"],
+        "images_per_s": hvd.size() * mean["train.images"] / mean["train.seconds"],
+        "waiting_percent": 100 * waiting,
+        "communication_percent": 100 * communicating,
+        "compute_percent": 100 * (1 - waiting - communicating),
     }
 
 
 @torch.no_grad()
-def test_accuracy(model: nn.Module, split: Split) -> float:
-    """Percent over the whole test set; each rank looks at its share of it."""
+def test_accuracy(model: nn.Module, split: Split, args: argparse.Namespace) -> float:
+    """Percent over the whole test set; each rank looks at its share of it. With parameter servers
+    ranks have other parameters at a time, and each looks at all."""
     model.eval()
-    shard = test_shard(len(split.labels), hvd.rank(), hvd.size())
+    ring = args.backend == "ring"
+    shard = test_shard(len(split.labels), hvd.rank() if ring else 0, hvd.size() if ring else 1)
     right = sum(
         int((model(images).argmax(dim=1) == labels).sum())
         for images, labels in batches(split, shard, TEST_BATCH)
     )
-    sums = torch.tensor([right, len(shard)], dtype=torch.float64)
-    all_right, all_count = hvd.allreduce(sums, name="test.sums", op=hvd.Sum).tolist()
-    return float(100 * all_right / all_count)
+    mean = {"test.right": float(right), "test.images": float(len(shard))}
+    if ring:
+        mean = mean_of_ranks(args, mean)
+    return 100 * mean["test.right"] / mean["test.images"]
+
+
+def steps_of_an_epoch(sampler: DistributedSampler[Any], args: argparse.Namespace) -> int:
+    return math.ceil(len(sampler) / int(args.batch_size))
+
+
+def steps_done_before(args: argparse.Namespace) -> int:
+    """Of this rank: not 0 if it was killed, and `ciranda run --restarts` has started it again. The
+    servers have counted."""
+    if args.backend == "ring":
+        return 0
+    workers = hvd.ps.stats()["servers"][0]["workers"]
+    return int(workers[hvd.rank()]["pushes"])
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
-    directory = find_data(args.data)
+    directory = find_data(args.data, ranks_meet=args.backend == "ring")
     train_split = read_split(directory, FILES["train_images"], FILES["train_labels"])
     test_split = read_split(directory, FILES["test_images"], FILES["test_labels"])
 
@@ -268,14 +328,16 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     model = MODELS[args.model]()
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)
 
-    # (2) Every rank starts from rank 0's parameters and optimizer state.
+    # (2) Every rank starts from rank 0's parameters and optimizer state. Servers see to it alone.
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    # (3) step() now uses the gradients averaged over all ranks.
+    # (3) step() now uses the gradients averaged over all ranks, or gives them to the servers.
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
         shard_step=False if args.shard_step == "off" else args.shard_step,
+        backend=args.backend,
+        mode=MODES[args.mode] if args.backend == "ps" else None,
     )
     # (4) Each rank reads its share of the training images, another one every epoch.
     sampler = DistributedSampler(
@@ -289,6 +351,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         "model": args.model,
         "parameters": parameter_count(model),
         "ranks": hvd.size(),
+        "backend": args.backend,
+        **({"mode": args.mode} if args.backend == "ps" else {}),
         "threads": torch.get_num_threads(),
         "batch_size": args.batch_size,
         "lr": args.lr,
@@ -305,9 +369,13 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         )
     rows = []
     start = time.perf_counter()
-    for epoch in range(args.epochs):
-        row = train_epoch(model, optimizer, train_split, sampler, args, epoch)
-        row |= {"epoch": epoch + 1, "accuracy": test_accuracy(model, test_split)}
+    steps = steps_of_an_epoch(sampler, args)
+    # One step at least, so that there is a last row.
+    first_epoch, steps_done = divmod(min(steps_done_before(args), args.epochs * steps - 1), steps)
+    for epoch in range(first_epoch, args.epochs):
+        row = train_epoch(model, optimizer, train_split, sampler, args, epoch, steps_done)
+        steps_done = 0
+        row |= {"epoch": epoch + 1, "accuracy": test_accuracy(model, test_split, args)}
         row["elapsed_s"] = time.perf_counter() - start
         rows.append(row)
         if is_first:
@@ -328,6 +396,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="per rank")
     parser.add_argument("--lr", type=float, default=1e-3, help="of one rank; scaled by their count")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backend", choices=["ring", "ps"], default="ring")
+    parser.add_argument("--mode", choices=MODES, default="async", help="of --backend ps")
     parser.add_argument("--shard-step", choices=["auto", "host", "off"], default="auto")
     parser.add_argument("--threads", type=int, help="per rank; default: what the launcher set")
     parser.add_argument("--json", type=Path, help="rank 0 writes the curve there")

@@ -64,9 +64,11 @@ def test_learning_rate_warms_up_to_the_number_of_ranks(fashion_mnist: ModuleType
     assert fashion_mnist.learning_rate(0.1, 4, 5.0, 10) == pytest.approx(0.2)
 
 
-def run_job(example_file: Path, launcher: list[str], data: Path, curve: Path) -> dict[str, Any]:
+def run_job(
+    example_file: Path, launcher: list[str], data: Path, curve: Path, *more: str
+) -> dict[str, Any]:
     job = [str(example_file), "--data", str(data), "--json", str(curve)]
-    options = ["--epochs", "3", "--threads", "1", "--batch-size", "32"]
+    options = ["--epochs", "3", "--threads", "1", "--batch-size", "32", *more]
     result = subprocess.run(
         [sys.executable, *launcher, *job, *options], capture_output=True, text=True, check=False
     )
@@ -90,6 +92,82 @@ def test_the_job_learns_and_repeats_itself(example_file: Path, tmp_path: Path, r
         shares = ("compute_percent", "communication_percent", "waiting_percent")
         assert sum(row[share] for share in shares) == pytest.approx(100)
         assert all(-1 < row[share] < 101 for share in shares)
+
+
+# Runs a script, and is killed before the forward pass of a number that its rank and life draw.
+MORTAL = """
+import os, random, runpy, signal, sys
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+fewest, most = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+rank, life = os.environ["CIRANDA_RANK"], os.environ["CIRANDA_LIFE"]
+left = random.Random(f"{rank} {life}").randint(fewest, most)
+
+def grow_older(module, inputs):
+    global left
+    left -= isinstance(module, nn.Sequential)
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+register_module_forward_pre_hook(grow_older)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
+def test_the_job_learns_with_parameter_servers(
+    example_file: Path, tmp_path: Path, mode: str
+) -> None:
+    data = write_small_data_set(tmp_path, train=960, test=203)
+    launcher = ["-m", "ciranda", "run", "-np", "2", "--ps", "2"]
+    ps = ["--backend", "ps", "--mode", mode]
+    curve = run_job(example_file, launcher, data, tmp_path / "curve.json", *ps)
+    assert curve["rows"][-1]["accuracy"] > 95
+    for row in curve["rows"]:
+        shares = ("compute_percent", "communication_percent", "waiting_percent")
+        assert sum(row[share] for share in shares) == pytest.approx(100)
+
+
+def test_the_job_learns_although_its_ranks_are_killed(example_file: Path, tmp_path: Path) -> None:
+    """Of its 45 steps each rank does 15 to 25 in a life, and so dies once at least."""
+    data = write_small_data_set(tmp_path, train=960, test=203)
+    mortal = tmp_path / "mortal.py"
+    mortal.write_text(MORTAL)
+    launcher = ["-m", "ciranda", "run", "-np", "2", "--ps", "1", "--restarts", "9"]
+    launcher += [str(mortal), "15", "25"]
+    ps = ["--backend", "ps"]
+    curve = run_job(example_file, launcher, data, tmp_path / "curve.json", *ps)
+    assert curve["rows"][0]["epoch"] > 1  # what an earlier life has done is not done again
+    assert curve["rows"][-1]["accuracy"] > 95
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_parameter_servers_learn_what_a_ring_does(
+    example_file: Path, fashion_mnist: ModuleType, tmp_path: Path, ranks: int
+) -> None:
+    """On the real data set, within a point, also where ranks are killed all the time."""
+    mortal = tmp_path / "mortal.py"
+    mortal.write_text(MORTAL)
+
+    def accuracy(*before: str, ps: tuple[str, ...] = ()) -> float:
+        curve = tmp_path / "curve.json"
+        launcher = [sys.executable, "-m", "ciranda", "run", "-np", str(ranks), *before]
+        data = ["--data", str(fashion_mnist.DEBIAN_DIR), "--json", str(curve)]
+        options = ["--epochs", "3", "--threads", "1", *ps]
+        subprocess.run([*launcher, str(example_file), *data, *options], check=True)
+        return float(json.loads(curve.read_text())["rows"][-1]["accuracy"])
+
+    reached = {"ring": accuracy()}
+    for mode in ("async", "ssp", "sync"):
+        ps = ("--backend", "ps", "--mode", mode)
+        reached[mode] = accuracy("--ps", "2", ps=ps)
+        killed = ("--ps", "2", "--restarts", "999", str(mortal), "50", "400")
+        reached[f"{mode}, killed"] = accuracy(*killed, ps=ps)
+    print(reached)
+    assert min(reached.values()) >= reached["ring"] - 1.0, reached
 
 
 @pytest.mark.soak
