@@ -28,7 +28,7 @@ test: ## set up and run all tests
 test-torch: ## build and test with TORCH_VERSION (2.11.0) in an environment of its own
 	@tools/test_torch.sh
 
-bench: ## measure against DDP, Open MPI, Intel MPI; tables, JSON and PNG in benchmarks/results
+bench: ## measure against DDP, MPIs, RPC, Ray; tables, JSON and PNG in benchmarks/results
 	@tools/setup.sh bench
 	@cmake --preset bench >/dev/null && cmake --build --preset bench
 	@$(PYTHON_IN_VENV) -m pytest benchmarks

