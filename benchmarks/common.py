@@ -80,9 +80,19 @@ def through_ciranda(
 
 
 def program_through_ciranda(
-    program: Sequence[str], log: IO[bytes], ranks: int
+    program: Sequence[str], log: IO[bytes], ranks: int, servers: int = 0
 ) -> list[subprocess.Popen[bytes]]:
-    return [start([*ciranda_command(), "run", "-np", str(ranks), *program], log, one_thread_env())]
+    shape = ["-np", str(ranks), *(["--ps", str(servers)] if servers else [])]
+    return [start([*ciranda_command(), "run", *shape, *program], log, one_thread_env())]
+
+
+def through_servers(servers: int) -> Launcher:
+    """`ciranda run` with so many parameter servers."""
+
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
+        return program_through_ciranda([sys.executable, *worker], log, ranks, servers)
+
+    return launch
 
 
 def through_env(**more: str) -> Launcher:
@@ -205,15 +215,25 @@ class Side:
 SideMaker = Callable[[], Side]
 
 
+def training_launcher(name: str, servers: int) -> Launcher:
+    if name.startswith("ps"):
+        return through_servers(servers)
+    return through_ciranda if name.startswith(("ciranda", "lockstep")) else through_env()
+
+
 def training_sides(
-    model: str, names: Sequence[str], optimizer: str = "adam", ranks: int = RANKS
+    model: str,
+    names: Sequence[str],
+    optimizer: str = "adam",
+    ranks: int = RANKS,
+    servers: int = 1,
 ) -> list[SideMaker]:
     """Ways of workers/train.py, in this order."""
     return [
         functools.partial(
             Side,
             name,
-            through_ciranda if name.startswith(("ciranda", "lockstep")) else through_env(),
+            training_launcher(name, servers),
             "train.py",
             ["--side", name, "--model", model, "--optimizer", optimizer],
             1 if name == "one" else ranks,
@@ -257,6 +277,11 @@ class OwnEnvironment:
     @property
     def python(self) -> str:
         return self.program("python")
+
+    @property
+    def packages(self) -> str:
+        """For PYTHONPATH, where the peer is a package that is imported beside torch."""
+        return str(next((BUILD / "peers" / self.name / "lib").glob("python*/site-packages")))
 
     @property
     def missing(self) -> bool:

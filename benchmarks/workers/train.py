@@ -7,6 +7,7 @@ lockstep  the same, but each step has a barrier in shared memory: the limit of e
 ddp       DistributedDataParallel over Gloo, with settings the harness searches
 zero      the same with ZeroRedundancyOptimizer: each rank keeps and updates a part of the state
 ciranda   DistributedOptimizer; repeated: every rank steps alone; host: reduced in the shared step
+ps        DistributedOptimizer on parameter servers: async, ssp (2 steps ahead at most) or sync
 """
 
 from __future__ import annotations
@@ -37,17 +38,28 @@ class Job(NamedTuple):
     optimizer: str = "adam"
 
 
-class ManySmall(nn.Module):
-    """As many parameters as `deep` has, and nothing else: what is left is the cost of each."""
+class Bare(nn.Module):
+    """Parameters and nothing else."""
 
-    COUNT, WIDTH = 404, 64
-
-    def __init__(self) -> None:
+    def __init__(self, sizes: Iterable[int]) -> None:
         super().__init__()
-        self.weights = nn.ParameterList(torch.randn(self.WIDTH) for _ in range(self.COUNT))
+        self.weights = nn.ParameterList(torch.randn(size) for size in sizes)
 
     def forward(self, _: Tensor) -> Tensor:
         return torch.cat(list(self.weights))
+
+
+def make_many_small() -> nn.Module:
+    """As many parameters as `deep` has: what is left is the cost of each."""
+    return Bare([64] * 404)
+
+
+def make_lopsided() -> nn.Module:
+    return Bare([2**24, *[64] * 404])
+
+
+def make_256_mib() -> nn.Module:
+    return Bare([2**24] * 4)
 
 
 def make_mlp() -> nn.Module:
@@ -116,7 +128,9 @@ JOBS = {
     "deep": Job(make_deep, 32, classify),
     "small": Job(make_small, 128, classify),
     "wide": Job(make_wide, 4, classify),
-    "many_small": Job(ManySmall, 1, sum_of_squares),
+    "many_small": Job(make_many_small, 1, sum_of_squares),
+    "lopsided": Job(make_lopsided, 1, sum_of_squares),
+    "256_mib": Job(make_256_mib, 1, sum_of_squares),
 }
 
 
@@ -132,6 +146,7 @@ class Trainer:
         torch.manual_seed(SEED + 1 + rank)
         self.images = torch.randn(job.batch, 1, 28, 28)
         self.labels = torch.randint(CLASSES, (job.batch,))
+        self.slowness = 1.0
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         return OPTIMIZERS[self.job.optimizer](self.bare_model.parameters())
@@ -141,9 +156,13 @@ class Trainer:
             raise ValueError(f"this side has no settings, not {settings}")
 
     def step(self) -> None:
+        begin = time.thread_time()
         self.optimizer.zero_grad()
         self.job.loss(self.model, self.images, self.labels).backward()
+        computed = time.thread_time() - begin
         self.optimizer.step()
+        if self.slowness > 1.0:
+            time.sleep((self.slowness - 1.0) * computed)
 
     def close(self) -> None:
         pass
@@ -162,6 +181,34 @@ class CirandaTrainer(Trainer):
             named_parameters=self.model.named_parameters(),
             shard_step=shard_step,
         )
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
+class ServedTrainer(Trainer):
+    def __init__(self, job: Job, mode: str) -> None:
+        import ciranda.torch as hvd
+
+        self.hvd = hvd
+        hvd.init()
+        self.idle_bytes = server_memory()
+        super().__init__(job, hvd.rank())
+        modes = {"async": hvd.ps.Async(), "ssp": hvd.ps.SSP(2), "sync": hvd.ps.Sync()}
+        self.optimizer = hvd.DistributedOptimizer(
+            self.optimizer,
+            named_parameters=self.model.named_parameters(),
+            backend="ps",
+            mode=modes[mode],
+        )
+
+    def servers(self) -> control.Reply:
+        rows = self.hvd.ps.stats()["servers"]
+        return {
+            "held_bytes": [row["held_bytes"] for row in rows],
+            "idle_bytes": self.idle_bytes,
+            "private_bytes": server_memory(),
+        }
 
     def close(self) -> None:
         self.hvd.shutdown()
@@ -231,12 +278,16 @@ class ZeroTrainer(DdpTrainer):
 
 
 SHARD_STEP = {"ciranda": "auto", "ciranda repeated": False, "ciranda host": "host"}
+SERVED = {"ps async": "async", "ps ssp": "ssp", "ps sync": "sync"}
 
 
 def make_trainer(side: str, job: Job) -> tuple[Trainer, int]:
     if side in (*SHARD_STEP, "lockstep"):
         ours = LockstepTrainer(job) if side == "lockstep" else CirandaTrainer(job, SHARD_STEP[side])
         return ours, ours.hvd.rank()
+    if side in SERVED:
+        served = ServedTrainer(job, SERVED[side])
+        return served, served.hvd.rank()
     if side in ("ddp", "zero"):
         ddp = DdpTrainer(job) if side == "ddp" else ZeroTrainer(job)
         return ddp, ddp.dist.get_rank()
@@ -268,6 +319,25 @@ def run_steps(trainer: Trainer, command: control.Command) -> control.Reply:
     }
 
 
+def server_memory() -> list[int]:
+    """What each server of this job has for itself: without the workers' memory, which it maps."""
+    job = f"CIRANDA_JOB_DIR={os.environ['CIRANDA_JOB_DIR']}"
+    private = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.joinpath("comm").read_text() != "ciranda-ps\n":
+                continue
+            environment = process.joinpath("environ").read_text().split("\0")
+            status = process.joinpath("status").read_text()
+        except OSError:  # it has just ended
+            continue
+        if job in environment:
+            server = next(e for e in environment if e.startswith("CIRANDA_PS_SERVER="))
+            fields = dict(line.split(":", 1) for line in status.splitlines())
+            private[int(server.split("=")[1])] = int(fields["RssAnon"].split()[0]) * 1024
+    return [private[server] for server in sorted(private)]
+
+
 def memory() -> control.Reply:
     """Proportional set size: a page that two ranks map counts half for each. Not the libraries'."""
     fields = dict(
@@ -280,7 +350,9 @@ def memory() -> control.Reply:
 def main() -> None:
     parser = control.make_parser()
     parser.add_argument(
-        "--side", choices=["one", "alone", "lockstep", "ddp", "zero", *SHARD_STEP], required=True
+        "--side",
+        choices=["one", "alone", "lockstep", "ddp", "zero", *SHARD_STEP, *SERVED],
+        required=True,
     )
     parser.add_argument("--model", choices=sorted(JOBS), required=True)
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam")
@@ -289,7 +361,10 @@ def main() -> None:
     trainer, rank = make_trainer(args.side, JOBS[args.model]._replace(optimizer=args.optimizer))
 
     def handle(command: control.Command) -> control.Reply:
-        """{"describe"}, {"configure": {...}}, {"memory"}, or {"steps": n} / {"seconds": s}."""
+        """{"describe"}, {"configure": {...}}, {"memory"}, {"servers"}, {"slow_down": factor}, or
+        {"steps": n} / {"seconds": s}; with "rank" only that one, and the others sleep."""
+        if command.get("rank", rank) != rank:
+            return {}
         if "describe" in command:
             parameters = list(trainer.bare_model.parameters())
             return {
@@ -301,6 +376,12 @@ def main() -> None:
         if "configure" in command:
             trainer.configure(command["configure"])
             return {}
+        if "slow_down" in command:
+            trainer.slowness = command["slow_down"]
+            return {}
+        if "servers" in command:
+            assert isinstance(trainer, ServedTrainer)
+            return trainer.servers()
         return memory() if "memory" in command else run_steps(trainer, command)
 
     control.serve(args, rank, handle)
