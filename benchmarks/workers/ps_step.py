@@ -1,0 +1,211 @@
+"""One worker's step through one parameter server, one of several ways.
+
+ciranda  DistributedOptimizer.step(), below `ciranda run -np 1 --ps 1`
+rpc      torch.distributed.rpc: a remote call takes the gradient and gives the parameters back
+ray      a method of a Ray actor does
+passes   no server: the passes over memory that cannot be left out, by one thread of one process
+
+All make SGD's step on one parameter. What is timed begins with the gradient where backward() leaves
+it and ends with the new values in the worker's own parameter.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import control
+import torch
+
+# A power of two that keeps the parameters away from denormals for any number of steps.
+LEARNING_RATE = 2.0**-20
+# Enough for the objects of a few steps of 64 MiB.
+RAY_STORE_BYTES = 2**31
+
+
+def make_parameter(elements: int) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.ones(elements))
+
+
+def make_optimizer(parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter], lr=LEARNING_RATE)
+
+
+class Server:
+    """What both peers keep on their server: as PyTorch's and Ray's tutorials do."""
+
+    def __init__(self, elements: int) -> None:
+        torch.set_num_threads(1)
+        self.parameter = make_parameter(elements)
+        self.optimizer = make_optimizer(self.parameter)
+
+    def update(self, gradient: torch.Tensor) -> torch.Tensor:
+        self.parameter.grad = gradient
+        self.optimizer.step()
+        return self.parameter.detach()
+
+
+class CirandaWorker:
+    def __init__(self, elements: int) -> None:
+        import ciranda.torch as hvd
+
+        self.hvd = hvd
+        hvd.init()
+        self.rank = hvd.rank()
+        self.parameter = make_parameter(elements)
+        optimizer = hvd.DistributedOptimizer(
+            make_optimizer(self.parameter),
+            [("parameter", self.parameter)],
+            backend="ps",
+            mode=hvd.ps.Async(),
+        )
+        self.zero_grad, self.step = optimizer.zero_grad, optimizer.step
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
+class Worker:
+    """Without ciranda."""
+
+    rank = 0
+
+    def __init__(self, elements: int) -> None:
+        self.parameter = make_parameter(elements)
+
+    def zero_grad(self) -> None:
+        self.parameter.grad = None
+
+    def step(self) -> None:
+        assert self.parameter.grad is not None
+        with torch.no_grad():
+            self.parameter.copy_(self.exchange(self.parameter.grad))
+
+    def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+rpc_server: Server  # of the process that is one
+
+
+def rpc_update(gradient: torch.Tensor) -> torch.Tensor:
+    return rpc_server.update(gradient)
+
+
+class RpcWorker(Worker):
+    """Rank 1 is the server: its thread here only waits for the end."""
+
+    NAMES = ("worker", "server")
+
+    def __init__(self, elements: int) -> None:
+        from torch.distributed import rpc
+
+        global rpc_server
+        super().__init__(elements)
+        self.rpc = rpc
+        self.rank = int(os.environ["RANK"])
+        rpc_server = Server(elements)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that torch.distributed.rpc is to go some day
+            rpc.init_rpc(self.NAMES[self.rank], rank=self.rank, world_size=len(self.NAMES))
+
+    def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
+        updated: torch.Tensor = self.rpc.rpc_sync("server", rpc_update, args=(gradient,))
+        return updated
+
+    def close(self) -> None:
+        self.rpc.shutdown()
+
+
+class RayServer(Server):
+    """Takes and gives NumPy's arrays, which Ray's store hands over without a copy of its own."""
+
+    def apply_gradients(self, gradient: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the store's memory is read-only
+            return self.update(torch.from_numpy(gradient)).numpy()
+
+
+class RayWorker(Worker):
+    def __init__(self, elements: int) -> None:
+        import ray
+
+        super().__init__(elements)
+        self.ray = ray
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=RAY_STORE_BYTES,
+            log_to_driver=False,
+        )
+        self.server = ray.remote(RayServer).remote(elements)
+
+    def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
+        answer = self.server.apply_gradients.remote(gradient.numpy())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.from_numpy(self.ray.get(answer))
+
+    def close(self) -> None:
+        self.ray.shutdown()
+
+
+class PassesWorker(Worker):
+    """Reads the gradient and the parameters, writes the parameters, and writes the worker's."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(elements)
+        self.served = torch.ones(elements)
+
+    def step(self) -> None:
+        assert self.parameter.grad is not None
+        with torch.no_grad():
+            self.served.add_(self.parameter.grad, alpha=-LEARNING_RATE)
+            self.parameter.fill_(1.0)
+
+
+SIDES: dict[str, Callable[[int], Any]] = {
+    "ciranda": CirandaWorker,
+    "rpc": RpcWorker,
+    "ray": RayWorker,
+    "passes": PassesWorker,
+}
+
+
+def time_steps(worker: Any, command: control.Command) -> control.Reply:
+    clock = time.perf_counter_ns
+    inputs = torch.ones_like(worker.parameter)
+    seconds = []
+    for _ in range(command["iterations"]):
+        worker.zero_grad()
+        (worker.parameter * inputs).sum().backward()
+        begin = clock()
+        worker.step()
+        seconds.append((clock() - begin) / 1e9)
+    return {"seconds": seconds}
+
+
+def main() -> None:
+    parser = control.make_parser()
+    parser.add_argument("--side", choices=sorted(SIDES), required=True)
+    parser.add_argument("--bytes", type=int, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    worker = SIDES[args.side](args.bytes // 4)
+
+    def handle(command: control.Command) -> control.Reply:
+        """{"iterations": n}; a server's own process has nothing to time."""
+        return time_steps(worker, command) if worker.rank == 0 else {}
+
+    control.serve(args, worker.rank, handle)
+    worker.close()
+
+
+if __name__ == "__main__":
+    main()
