@@ -116,10 +116,18 @@ TARGETS: dict[str, Target] = {
     "gpu.resnet50.one": at_least(0.99),
     "ps.4 KiB.rpc": at_least(5, "x"),
     "ps.4 KiB.ray": at_least(5, "x"),
-    "ps.4 KiB.limit": at_most(1.5, "x"),
+    "ps.4 KiB.ciranda": at_most(
+        1.5,
+        "x",
+        reason="what torch puts around every optimizer's step takes longer than the packet",
+    ),
+    "ps.4 KiB.client": at_most(1.5, "x"),
     "ps.64 MiB.rpc": at_least(5, "x"),
-    "ps.64 MiB.ray": at_least(5, "x"),
-    "ps.64 MiB.limit": at_most(1.5, "x"),
+    "ps.64 MiB.ray": at_least(
+        5, "x", reason="a fifth of Ray's time is less than the passes over memory take"
+    ),
+    "ps.64 MiB.ciranda": at_most(1.5, "x"),
+    "ps.64 MiB.client": at_most(1.5, "x"),
     # 4 workers and 1 server on 2 cores, beside a ring of 4.
     "ps.crowded.ps async": at_least(0.9),
     "ps.crowded.ps ssp": at_least(0.9),

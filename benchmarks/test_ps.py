@@ -24,10 +24,12 @@ STEP_SIDES = {
     "client": "the same in C++: Client::push() and answer()",
     "rpc": "torch.distributed.rpc, rpc_sync() over TensorPipe",
     "ray": "Ray, a method of an actor",
+    "plain": "no server: torch's own SGD.step()",
     "packet": "limit: a packet there and back",
     "passes": "limit: the passes over memory",
 }
 LIMIT = {"4 KiB": "packet", "64 MiB": "passes"}
+EVERYWHERE = ("ciranda", "client", "rpc", "ray", "plain")
 
 CROWD = 4
 CROWDED = ("ciranda", "ps async", "ps ssp", "ps sync")
@@ -98,6 +100,7 @@ class Step:
         launchers = {
             "ciranda": common.through_servers(1),
             "rpc": common.through_env(),
+            "plain": common.through_env(),
             "passes": common.through_env(),
         }
         if not RAY.missing:
@@ -139,7 +142,7 @@ class Step:
         rows = [
             [text, self.p50[name].scaled(1e6).show(1), *self._more(name)]
             for name, text in STEP_SIDES.items()
-            if name in self.p50 and name in ("ciranda", "client", "rpc", "ray", LIMIT[self.size])
+            if name in self.p50 and name in (*EVERYWHERE, LIMIT[self.size])
         ]
         return [*head, "÷ ciranda"], rows
 
@@ -174,8 +177,10 @@ def test_step(size: str, report: Report, benchmark: Any) -> None:
             report.check(
                 f"ps.{size}.{peer}", f"{size}: {peer} ÷ ciranda", step.p50[peer].over(ours)
             )
-    if limit in step.p50:
-        report.check(f"ps.{size}.limit", f"{size}: ciranda ÷ {limit}", ours.over(step.p50[limit]))
+    for side in ("ciranda", "client"):
+        if side in step.p50 and limit in step.p50:
+            ratio = step.p50[side].over(step.p50[limit])
+            report.check(f"ps.{size}.{side}", f"{size}: {STEP_SIDES[side]} ÷ {limit}", ratio)
     report.data[f"step_{size}_p50_s"] = common.as_json(step.p50)
     report.data[f"step_{size}_p99_s"] = common.as_json(step.p99)
     report.data.setdefault("panels", {})[f"step of {size}, s"] = step.p50

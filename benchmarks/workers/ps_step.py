@@ -3,6 +3,7 @@
 ciranda  DistributedOptimizer.step(), below `ciranda run -np 1 --ps 1`
 rpc      torch.distributed.rpc: a remote call takes the gradient and gives the parameters back
 ray      a method of a Ray actor does
+plain    no server: torch's own optimizer steps in the worker
 passes   no server: the passes over memory that cannot be left out, by one thread of one process
 
 All make SGD's step on one parameter. What is timed begins with the gradient where backward() leaves
@@ -156,6 +157,12 @@ class RayWorker(Worker):
         self.ray.shutdown()
 
 
+class PlainWorker(Worker):
+    def __init__(self, elements: int) -> None:
+        super().__init__(elements)
+        self.step = make_optimizer(self.parameter).step  # type: ignore[method-assign]
+
+
 class PassesWorker(Worker):
     """Reads the gradient and the parameters, writes the parameters, and writes the worker's."""
 
@@ -174,6 +181,7 @@ SIDES: dict[str, Callable[[int], Any]] = {
     "ciranda": CirandaWorker,
     "rpc": RpcWorker,
     "ray": RayWorker,
+    "plain": PlainWorker,
     "passes": PassesWorker,
 }
 
