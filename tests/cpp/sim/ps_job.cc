@@ -150,7 +150,7 @@ class PsJob {
     while (now_ < ticks && !all_done()) tick();
     cease();
     for (std::uint64_t rounds = 0; !all_done(); ++rounds) {
-      if (rounds == kFairRoundsMax) fail("P7: faults have ceased, and somebody waits on");
+      if (rounds == kFairRoundsMax) fail("I26: faults have ceased, and somebody waits on");
       fair_round();
     }
     while (deliver_all()) {
@@ -518,21 +518,19 @@ class PsJob {
     const bool expected = actor.state == Actor::State::kPushing && actor.unanswered[server] &&
                           ack->seq == actor.seq && actor.sent[server]->seq == actor.seq;
     if (!expected) {
-      if (!connection.repeats) fail("P1: a push is answered twice");
+      if (!connection.repeats) fail("I17: a push is answered twice");
       return;
     }
-    if (ack->outcome == Outcome::kDuplicate) fail("P1: a push was decided before it came");
+    if (ack->outcome == Outcome::kDuplicate) fail("I17: a push was decided before it came");
     const bool applied = oracles_[server].has_applied(actor.number, ack->seq);
-    if (applied != (ack->outcome == Outcome::kApplied)) fail("P1: a push is not told as it was");
+    if (applied != (ack->outcome == Outcome::kApplied)) fail("I17: a push is not told as it was");
     if (!connection.repeats && connection.written != ack->version) {
-      fail("P2: the parameters are not those of the version that the answer names");
+      fail("I18: the parameters are not those of the version that the answer names");
     }
     check_memory(server, connection, connection.written, "when the answer comes");
     const bool all_in = model_.mode.kind == ModeKind::kSync && model_.mode.backup_workers == 0;
-    const bool silent = std::any_of(oracles_.begin(), oracles_.end(),
-                                    [](const PsOracle& oracle) { return oracle.silences() > 0; });
-    if (all_in && undisturbed() && !silent && ack->outcome == Outcome::kLate) {
-      fail("P4: a round goes on without a worker that nothing has happened to");
+    if (all_in && undisturbed() && ack->outcome == Outcome::kLate) {
+      fail("I20: a round goes on without a worker that nothing has happened to");
     }
     seen_.stale += ack->outcome == Outcome::kStale ? 1 : 0;
     seen_.late += ack->outcome == Outcome::kLate ? 1 : 0;
@@ -681,17 +679,18 @@ class PsJob {
         seen_.duplicates += given.outcome == Outcome::kDuplicate ? 1 : 0;
       }
       to.ended = to.ended || answer.hangs_up;
-      if (to.ended && !answer.hangs_up) fail("P5: who is gone is answered");
+      if (to.ended && !answer.hangs_up) fail("I21: who is gone is answered");
       to.down.push_back(answer.message);
       if (answer.hangs_up) to.memory.reset();
     }
     for (const PsAnswer& missing : expected) {
-      fail((missing.kind == PsAnswer::Kind::kRefused ? "P5: is heard: " : "P7: is not answered: ") +
+      fail((missing.kind == PsAnswer::Kind::kRefused ? "I21: is heard: "
+                                                     : "I26: is not answered: ") +
            words_of(missing));
     }
     if (answers.empty()) ++seen_.waits;
     if (desks_[server]->stats().version != oracle.version()) {
-      fail("P1: version " + std::to_string(desks_[server]->stats().version) + " instead of " +
+      fail("I17: version " + std::to_string(desks_[server]->stats().version) + " instead of " +
            std::to_string(oracle.version()));
     }
   }
@@ -701,14 +700,14 @@ class PsJob {
       fail("is refused: " + std::get<ps::Refused>(answer.message).text);
     }
     const Connection& to = connections_[static_cast<std::size_t>(answer.to)];
-    if (to.ended) fail("P5: who is gone is answered");
-    fail("P4: is answered too early: " + words_of(given));
+    if (to.ended) fail("I21: who is gone is answered");
+    fail("I20: is answered too early: " + words_of(given));
   }
 
   [[noreturn]] void fail_otherwise(const PsAnswer& given, const PsAnswer& expected) {
     const bool once = given.outcome == Outcome::kDuplicate ||
                       expected.outcome == Outcome::kDuplicate || given.number != expected.number;
-    const char* broken = once ? "P1: " : given.outcome != expected.outcome ? "P4: " : "P2: ";
+    const char* broken = once ? "I17: " : given.outcome != expected.outcome ? "I20: " : "I18: ";
     fail(broken + words_of(given) + " instead of " + words_of(expected));
   }
 
@@ -724,7 +723,7 @@ class PsJob {
                                ? static_cast<double>(reinterpret_cast<const float*>(at)[i])
                                : reinterpret_cast<const double*>(at)[i];
         if (std::abs(own - values[part.slot]) <= kTolerance) continue;
-        fail("P2: worker " + std::to_string(connection.worker) + " has " + std::to_string(own) +
+        fail("I18: worker " + std::to_string(connection.worker) + " has " + std::to_string(own) +
              " instead of " + std::to_string(values[part.slot]) + " in slot " +
              std::to_string(part.slot) + " of server " + std::to_string(server) + " version " +
              std::to_string(version) + " " + when);
@@ -735,12 +734,12 @@ class PsJob {
   void check_end() {
     for (std::size_t server = 0; server < desks_.size(); ++server) {
       if (oracles_[server].giver() != oracles_[0].giver()) {
-        fail("P2: two servers have the first parameters of different workers");
+        fail("I18: two servers have the first parameters of different workers");
       }
       const bool all = std::all_of(actors_.begin(), actors_.end(), [](const Actor& actor) {
         return actor.state == Actor::State::kLeft;
       });
-      if (desks_[server]->all_have_left() != all) fail("P7: a server does not know its end");
+      if (desks_[server]->all_have_left() != all) fail("I26: a server does not know its end");
     }
   }
 
