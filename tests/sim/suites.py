@@ -642,139 +642,145 @@ _OF_RING = (
 
 _OF_PARAMETER_SERVER = (
     Mutant(
-        "applies_a_push_twice",  # P1
+        "applies_a_push_twice",  # I21
         "ps/shard.cc",
         "if (push.seq <= member.decided) {",
         "if (false) {",
     ),
     Mutant(
-        "forgets_what_an_earlier_life_has_pushed",  # P1
+        "forgets_what_an_earlier_life_has_pushed",  # I21
         "ps/desk.cc",
         "Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0}",
         "Welcome{.decided = 0}",
     ),
     Mutant(
-        "answers_again_what_is_held",  # P1
+        "answers_again_what_is_held",  # I24
         "ps/shard.cc",
         "if (member.held && member.held->seq == push.seq) return;",
         "",
     ),
     Mutant(
-        "counts_the_dead",  # P4
+        "counts_the_dead",  # I24
         "ps/shard.cc",
         "member.presence = Presence::kGone;\n  member.memory = nullptr;",
         "member.memory = nullptr;",
     ),
     Mutant(
-        "counts_the_silent",  # P4
+        "counts_the_silent",  # I27
         "ps/shard.cc",
         "at(worker).presence = Presence::kSilent;",
         "",
     ),
     Mutant(
-        "wakes_nobody_when_one_leaves",  # P7
+        "wakes_nobody_when_one_leaves",  # I27
         "ps/shard.cc",
         "member.held.reset();\n  finish_round(acks);\n  release(acks);",
         "member.held.reset();",
     ),
     Mutant(
-        "lets_everybody_go_on",  # P4
+        "lets_everybody_go_on",  # I24
         "ps/shard.cc",
         "const bool goes_on = may_go_on(push.clock);",
         "const bool goes_on = true;",
     ),
     Mutant(
-        "lets_one_go_too_far",  # P4
+        "lets_one_go_too_far",  # I24
         "ps/shard.cc",
         "clock - slowest <= model_.mode.staleness;",
         "clock - slowest <= model_.mode.staleness + 1;",
     ),
     Mutant(
-        "counts_pushes_for_itself",  # P7: workers wait for each other at two servers
+        "counts_pushes_for_itself",  # I24
         "ps/shard.cc",
         "  member.clock = std::max(member.clock, push.clock);\n  const std::uint64_t staleness",
         "  ++member.clock;\n  const std::uint64_t staleness",
     ),
     Mutant(
-        "scales_by_one_too_much",  # P2
+        "takes_a_push_before_the_answer",  # I26
+        "ps/shard.cc",
+        "if (waits) return refused(",
+        "if (false) return refused(",
+    ),
+    Mutant(
+        "scales_by_one_too_much",  # I22
         "ps/shard.cc",
         "std::max<std::uint64_t>(staleness, 1)",
         "std::max<std::uint64_t>(staleness + 1, 1)",
     ),
     Mutant(
-        "drops_at_the_bound",  # P4
+        "drops_at_the_bound",  # I24
         "ps/shard.cc",
         "staleness > mode.max_staleness) {",
         "staleness >= mode.max_staleness) {",
     ),
     Mutant(
-        "takes_the_late_into_the_round",  # P4
+        "takes_the_late_into_the_round",  # I24
         "ps/shard.cc",
         "if (push.base < version_) {",
         "if (false) {",
     ),
     Mutant(
-        "averages_over_all_workers",  # P2
+        "averages_over_all_workers",  # I22
         "ps/shard.cc",
         "1.0 / static_cast<double>(pushes.size())",
         "1.0 / static_cast<double>(members_.size())",
     ),
     Mutant(
-        "waits_for_one_backup_less",  # P4
+        "waits_for_one_backup_less",  # I24
         "ps/shard.cc",
         "missing > model_.mode.backup_workers) return;",
         "missing > model_.mode.backup_workers + 1) return;",
     ),
     Mutant(
-        "waits_for_those_who_wait_elsewhere",  # P7
+        "waits_for_those_who_wait_elsewhere",  # I27
         "ps/shard.cc",
         "!member.parked && member.counts() && member.clock < clock;",
         "!member.parked && member.counts();",
     ),
     Mutant(
-        "lets_the_returned_begin_anew",  # P4
+        "lets_the_returned_begin_anew",  # I24
         "ps/shard.cc",
         "if (others != UINT64_MAX) member.clock = others;",
         "member.clock = 0;",
     ),
     Mutant(
-        "gives_old_parameters_to_whom_it_held",  # P2
+        "gives_old_parameters_to_whom_it_held",  # I22
         "ps/shard.cc",
         "copy_parameters(ack.worker);",
         "",
     ),
     Mutant(
-        "reads_gradients_where_they_were",  # P2
+        "reads_gradients_where_they_were",  # I22
         "ps/shard.cc",
         "at(pushes[i]->worker).gradients + layout_",
         "at(pushes[i]->worker).memory + layout_",
     ),
     Mutant(
-        "keeps_what_has_no_gradient_from_the_others",  # P2
+        "keeps_what_has_no_gradient_from_the_others",  # I22
         "ps/shard.cc",
         "  copy_range(piece, next, piece.end, targets);",
         "",
     ),
     Mutant(
-        "hears_an_older_life",  # P5
+        "hears_an_older_life",  # I25
         "ps/desk.cc",
         "if (message.life <= known.life) {",
         "if (message.life == known.life) {",
     ),
     Mutant(
-        "lets_two_lives_live",  # P5
+        "lets_two_lives_live",  # I25
         "ps/desk.cc",
         "if (const Caller before = known.caller; before >= 0) {",
         "if (const Caller before = known.caller; before < -1) {",
     ),
     Mutant(
-        "takes_the_parameters_of_whoever_comes",  # P2
+        "takes_the_parameters_of_whoever_comes",  # I24
         "ps/desk.cc",
         "[](const Member& each) { return !each.left; });",
         "[](const Member& each) { return each.caller >= 0; });",
     ),
     Mutant(
-        "counts_a_lease_from_the_first_word",  # P4
+        "counts_a_lease_from_the_first_word",  # I24
         "ps/desk.cc",
         "connection.heard_ns = now_ns;",
         "",

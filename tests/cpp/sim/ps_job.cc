@@ -150,7 +150,7 @@ class PsJob {
     while (now_ < ticks && !all_done()) tick();
     cease();
     for (std::uint64_t rounds = 0; !all_done(); ++rounds) {
-      if (rounds == kFairRoundsMax) fail("I26: faults have ceased, and somebody waits on");
+      if (rounds == kFairRoundsMax) fail("I27: faults have ceased, and somebody waits on");
       fair_round();
     }
     while (deliver_all()) {
@@ -518,19 +518,19 @@ class PsJob {
     const bool expected = actor.state == Actor::State::kPushing && actor.unanswered[server] &&
                           ack->seq == actor.seq && actor.sent[server]->seq == actor.seq;
     if (!expected) {
-      if (!connection.repeats) fail("I17: a push is answered twice");
+      if (!connection.repeats) fail("I21: a push is answered twice");
       return;
     }
-    if (ack->outcome == Outcome::kDuplicate) fail("I17: a push was decided before it came");
+    if (ack->outcome == Outcome::kDuplicate) fail("I21: a push was decided before it came");
     const bool applied = oracles_[server].has_applied(actor.number, ack->seq);
-    if (applied != (ack->outcome == Outcome::kApplied)) fail("I17: a push is not told as it was");
+    if (applied != (ack->outcome == Outcome::kApplied)) fail("I21: a push is not told as it was");
     if (!connection.repeats && connection.written != ack->version) {
-      fail("I18: the parameters are not those of the version that the answer names");
+      fail("I22: the parameters are not those of the version that the answer names");
     }
     check_memory(server, connection, connection.written, "when the answer comes");
     const bool all_in = model_.mode.kind == ModeKind::kSync && model_.mode.backup_workers == 0;
     if (all_in && undisturbed() && ack->outcome == Outcome::kLate) {
-      fail("I20: a round goes on without a worker that nothing has happened to");
+      fail("I24: a round goes on without a worker that nothing has happened to");
     }
     seen_.stale += ack->outcome == Outcome::kStale ? 1 : 0;
     seen_.late += ack->outcome == Outcome::kLate ? 1 : 0;
@@ -545,6 +545,7 @@ class PsJob {
   }
 
   void answered(Actor& actor, std::size_t server, std::uint64_t version) {
+    if (version < actor.bases[server]) fail("I23: an answer takes back what was seen");
     actor.unanswered[server] = false;
     actor.bases[server] = version;
     const auto& waiting = actor.unanswered;
@@ -575,7 +576,8 @@ class PsJob {
            std::to_string(index));
       take(connection, *message, answers, expected);
     }
-    compare(connection.server, answers, std::move(expected));
+    const bool pushed = message && std::holds_alternative<ps::Push>(*message);
+    compare(connection.server, answers, std::move(expected), pushed ? "I26" : "I25");
     if (connection.ended) connection.memory.reset();
     return true;
   }
@@ -638,7 +640,7 @@ class PsJob {
     PsOracle::Answers expected;
     desks_[server]->end_leases(now_, answers);
     oracles_[server].end_leases(now_, expected);
-    compare(server, answers, std::move(expected));
+    compare(server, answers, std::move(expected), "I25");
   }
 
   static PsAnswer plain(const Desk::Answer& answer) {
@@ -661,7 +663,9 @@ class PsJob {
     return plain;
   }
 
-  void compare(std::size_t server, const Desk::Answers& answers, PsOracle::Answers expected) {
+  // `broken`: by a refusal that is missing.
+  void compare(std::size_t server, const Desk::Answers& answers, PsOracle::Answers expected,
+               const char* broken) {
     const PsOracle& oracle = oracles_[server];
     for (const Desk::Answer& answer : answers) {
       const PsAnswer given = plain(answer);
@@ -679,35 +683,36 @@ class PsJob {
         seen_.duplicates += given.outcome == Outcome::kDuplicate ? 1 : 0;
       }
       to.ended = to.ended || answer.hangs_up;
-      if (to.ended && !answer.hangs_up) fail("I21: who is gone is answered");
+      if (to.ended && !answer.hangs_up) fail("I25: who is gone is answered");
       to.down.push_back(answer.message);
       if (answer.hangs_up) to.memory.reset();
     }
     for (const PsAnswer& missing : expected) {
-      fail((missing.kind == PsAnswer::Kind::kRefused ? "I21: is heard: "
-                                                     : "I26: is not answered: ") +
+      const bool is_heard = missing.kind == PsAnswer::Kind::kRefused;
+      fail((is_heard ? std::string(broken) + ": is heard: " : "I27: is not answered: ") +
            words_of(missing));
     }
     if (answers.empty()) ++seen_.waits;
     if (desks_[server]->stats().version != oracle.version()) {
-      fail("I17: version " + std::to_string(desks_[server]->stats().version) + " instead of " +
+      fail("I21: version " + std::to_string(desks_[server]->stats().version) + " instead of " +
            std::to_string(oracle.version()));
     }
   }
 
   [[noreturn]] void fail_unexpected(const Desk::Answer& answer, const PsAnswer& given) {
     if (given.kind == PsAnswer::Kind::kRefused) {
-      fail("is refused: " + std::get<ps::Refused>(answer.message).text);
+      fail("I25: is refused: " + std::get<ps::Refused>(answer.message).text);
     }
     const Connection& to = connections_[static_cast<std::size_t>(answer.to)];
-    if (to.ended) fail("I21: who is gone is answered");
-    fail("I20: is answered too early: " + words_of(given));
+    if (to.ended) fail("I25: who is gone is answered");
+    fail("I24: is answered too early: " + words_of(given));
   }
 
   [[noreturn]] void fail_otherwise(const PsAnswer& given, const PsAnswer& expected) {
     const bool once = given.outcome == Outcome::kDuplicate ||
                       expected.outcome == Outcome::kDuplicate || given.number != expected.number;
-    const char* broken = once ? "I17: " : given.outcome != expected.outcome ? "I20: " : "I18: ";
+    const bool gate = given.outcome != expected.outcome || given.clock != expected.clock;
+    const char* broken = once ? "I21: " : gate ? "I24: " : "I22: ";
     fail(broken + words_of(given) + " instead of " + words_of(expected));
   }
 
@@ -723,7 +728,7 @@ class PsJob {
                                ? static_cast<double>(reinterpret_cast<const float*>(at)[i])
                                : reinterpret_cast<const double*>(at)[i];
         if (std::abs(own - values[part.slot]) <= kTolerance) continue;
-        fail("I18: worker " + std::to_string(connection.worker) + " has " + std::to_string(own) +
+        fail("I22: worker " + std::to_string(connection.worker) + " has " + std::to_string(own) +
              " instead of " + std::to_string(values[part.slot]) + " in slot " +
              std::to_string(part.slot) + " of server " + std::to_string(server) + " version " +
              std::to_string(version) + " " + when);
@@ -734,12 +739,12 @@ class PsJob {
   void check_end() {
     for (std::size_t server = 0; server < desks_.size(); ++server) {
       if (oracles_[server].giver() != oracles_[0].giver()) {
-        fail("I18: two servers have the first parameters of different workers");
+        fail("I22: two servers have the first parameters of different workers");
       }
       const bool all = std::all_of(actors_.begin(), actors_.end(), [](const Actor& actor) {
         return actor.state == Actor::State::kLeft;
       });
-      if (desks_[server]->all_have_left() != all) fail("I26: a server does not know its end");
+      if (desks_[server]->all_have_left() != all) fail("I27: a server does not know its end");
     }
   }
 

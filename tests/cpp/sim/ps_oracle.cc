@@ -150,7 +150,7 @@ void PsOracle::apply(const std::vector<std::pair<ps::Worker, Push>>& pushes, dou
     for (std::size_t slot = 0; slot < values.size(); ++slot) {
       if (push.used[slot]) values[slot] -= weight * push.gradient;
     }
-    require(applied_.insert({worker, push.seq}).second, "P1: a push is applied twice");
+    require(applied_.insert({worker, push.seq}).second, "I21: a push is applied twice");
   }
   history_.push_back(std::move(values));
 }
