@@ -13,7 +13,8 @@ namespace ciranda::fuzz {
 
 class Input {
  public:
-  Input(const std::uint8_t* data, std::size_t size) : rest_(std::as_bytes(std::span(data, size))) {}
+  Input(const std::uint8_t* data, std::size_t size) : Input(std::as_bytes(std::span(data, size))) {}
+  explicit Input(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   bool empty() const { return rest_.empty(); }
   std::span<const std::byte> rest() const { return rest_; }

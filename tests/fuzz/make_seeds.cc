@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "core/ps/messages.h"
 #include "core/wire/introduction.h"
 #include "core/wire/messages.h"
 #include "core/wire/sealed.h"
 #include "fuzz/input.h"
 #include "fuzz/recorded_tls.h"
+#include "ps/models.h"
 
 namespace ciranda::fuzz {
 namespace {
@@ -224,6 +226,63 @@ void add_settings(const Corpus& corpus) {
                       "10.0.0.0/33"));
 }
 
+void add_servers(const Corpus& corpus) {
+  const ps::Model model = ps::testing::model_of({{20, 3}, {9}}, {.kind = ps::ModeKind::kSsp});
+  Bytes bytes = numbers({1});
+  encode(model, bytes);
+  corpus.add("ps_message", "model", bytes);
+  const std::pair<const char*, ps::Message> messages[] = {
+      {"enter", ps::Enter{.job_id = "job", .worker = 1, .workers = 3}},
+      {"declare", ps::Declare{.model_bytes = 300, .decided = 7}},
+      {"push", ps::Push{.worker = 1,
+                        .seq = 8,
+                        .base = 200,
+                        .clock = 8,
+                        .rules = {ps::testing::exact_rule(), ps::testing::exact_rule()},
+                        .used = {true, false, true}}},
+      {"fetch_state", ps::FetchState{.table = 1, .array = 2}},
+      {"average", ps::Average{.name = "loss", .value = 0.25}},
+      {"welcome", ps::Welcome{.decided = 7}},
+      {"refused", ps::Refused{.text = "worker 1 is there already"}},
+      {"ready", ps::Ready{.version = 200, .clock = 8}},
+      {"ack", ps::Ack{.worker = 1, .seq = 8, .version = 201, .clock = 8, .held_ns = 1 << 20}},
+      {"averaged", ps::Averaged{.mean = 0.5, .workers = 2}},
+      {"stats", ps::Stats{.version = 201,
+                          .outcomes = {199, 1, 0, 0},
+                          .staleness = {150, 51},
+                          .workers = {{.here = true, .pushes = 100}, {.pushes = 101}}}}};
+  for (const auto& [name, message] : messages) {
+    bytes = numbers({0});
+    encode(message, bytes);
+    corpus.add("ps_message", name, bytes);
+  }
+
+  // A mode, then what strangers do: a caller, 4 times what it does, and its numbers, among them how
+  // many bits are flipped (none, but where it says so) and what memory comes with it.
+  const Bytes two_enter = numbers({0, 1, 32, 0, 1, 0, 4, 33, 1, 1, 0, 4});
+  const Bytes two_declare = numbers({36, 0, 0, 4, 37, 0, 0, 4});
+  const auto push = [](int caller, int seq, int base, int memory) {
+    return numbers({24 + caller, caller, seq, base, seq, 1, 0, memory});
+  };
+  const Bytes both = joined({two_enter, two_declare, push(0, 1, 0, 4), push(1, 1, 0, 4)});
+  for (const int mode : {0, 3, 6, 1, 10, 2, 11, 20}) {
+    corpus.add("ps_desk", "two_push_in_mode_" + std::to_string(mode),
+               joined({numbers({mode}), both, push(0, 2, 1, 4), push(1, 2, 0, 255)}));
+    corpus.add("ps_desk", "one_dies_in_mode_" + std::to_string(mode),
+               joined({numbers({mode}), both, push(0, 2, 1, 4), numbers({4}),
+                       numbers({0, 32, 0, 2, 0, 4}), push(1, 2, 1, 4)}));
+    corpus.add("ps_desk", "leases_end_in_mode_" + std::to_string(mode),
+               joined({numbers({mode}), both, numbers({8, 120}), push(0, 2, 1, 4)}));
+  }
+  corpus.add("ps_desk", "without_memory",
+             joined({numbers({0}), two_enter, numbers({36, 0, 0, 2})}));
+  corpus.add("ps_desk", "fetches",
+             joined({numbers({0}), both, numbers({40, 1, 2, 0, 4, 40, 4, 0, 0, 4, 44, 0, 4}),
+                     numbers({16, 0, 4, 20, 0, 0}), push(0, 2, 1, 4)}));
+  corpus.add("ps_desk", "no_message",
+             joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));
+}
+
 }  // namespace
 }  // namespace ciranda::fuzz
 
@@ -236,4 +295,5 @@ int main(int count, char** arguments) {
   ciranda::fuzz::add_sealed(corpus);
   ciranda::fuzz::add_tls(corpus);
   ciranda::fuzz::add_settings(corpus);
+  ciranda::fuzz::add_servers(corpus);
 }
