@@ -440,6 +440,9 @@ constexpr Variable kVariables[] = {
     {"CIRANDA_KEY_FD", Of::kMeeting},
     {"CIRANDA_KEY_FILE", Of::kMeeting},
     {"MASTER_ADDR", Of::kMeeting},
+    // Servers compare how many they are with what each worker was told, and know its lives.
+    {"CIRANDA_PS_SERVERS", Of::kMeeting},
+    {"CIRANDA_LIFE", Of::kMeeting},
 };
 // Which rank of which job this is, in the words of its starter: for the meeting, too.
 const std::set<std::string> kPlace = {
@@ -523,6 +526,22 @@ std::set<std::string> asked_for() {
     EXPECT_TRUE(config.ok()) << config.error().text;
   }
   return asked;
+}
+
+TEST(Config, ParameterServersServeOneHost) {
+  const auto config = read({{"CIRANDA_RANK", "1"},
+                            {"CIRANDA_SIZE", "2"},
+                            {"CIRANDA_PS_SERVERS", "3"},
+                            {"CIRANDA_LIFE", "4"}});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config.value().servers, 3);
+  EXPECT_EQ(config.value().life, 4u);
+  EXPECT_FALSE(read({{"CIRANDA_PS_SERVERS", "65"}}).ok());
+  EXPECT_FALSE(read({{"CIRANDA_LIFE", "0"}}).ok());
+  const auto hosts = read(ranks_on(2, "CIRANDA_PS_SERVERS", "1"));
+  ASSERT_FALSE(hosts.ok());
+  EXPECT_EQ(hosts.error().text,
+            "parameter servers (CIRANDA_PS_SERVERS) serve the ranks of one host so far");
 }
 
 TEST(Config, EverySettingIsOfARankOrComparedWhenTheRanksMeet) {
