@@ -65,7 +65,9 @@ void Client::leave() {
   }
   const MutexLock lock(mutex_);
   if (failure_) return;
-  static_cast<void>(tell_all(Leave{}));
+  // It may not have reached all of them.
+  const int reached = static_cast<int>(sockets_.size());
+  for (int server = 0; server < reached; ++server) static_cast<void>(tell(server, Leave{}, {}));
   failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
   if (!timeline_) return;
   if (const Status written = timeline_->write(); !written) {

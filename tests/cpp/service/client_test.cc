@@ -90,6 +90,14 @@ TEST_F(ServiceClient, ALostServerIsNamed) {
   EXPECT_FALSE(client->pull().ok());
 }
 
+TEST_F(ServiceClient, AServerThatDoesNotComeIsNamed) {
+  start_servers(2, 1);
+  stop_server(1);
+  ClientOptions impatient = options(0);
+  impatient.timeout_ms = 1;
+  EXPECT_NE(refusal(impatient).find("server 1"), std::string::npos);
+}
+
 TEST_F(ServiceClient, AveragesWaitForNobody) {
   start_servers(2, 2);
   const auto client = connect(0);
