@@ -312,11 +312,13 @@ def steps_of_an_epoch(sampler: DistributedSampler[Any], args: argparse.Namespace
 
 def steps_done_before(args: argparse.Namespace) -> int:
     """Of this rank: not 0 if it was killed, and `ciranda run --restarts` has started it again. The
-    servers have counted."""
+    servers have counted; rounds went on without it."""
     if args.backend == "ring":
         return 0
-    workers = hvd.ps.stats()["servers"][0]["workers"]
-    return int(workers[hvd.rank()]["pushes"])
+    server = hvd.ps.stats()["servers"][0]
+    if args.mode == "sync":
+        return int(server["version"])
+    return int(server["workers"][hvd.rank()]["pushes"])
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
