@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "require.h"
+
 namespace {
 
 using ciranda::DistributedOptimizer;
@@ -24,20 +26,6 @@ using torch::Tensor;
 using torch::nn::Sequential;
 
 constexpr ShardStep kShardSteps[] = {ShardStep::kOff, ShardStep::kAuto, ShardStep::kHost};
-
-void require(bool good, const std::string& what) {
-  if (!good) throw std::runtime_error(what);
-}
-
-void require_error(const std::string& text, const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::runtime_error& error) {
-    const std::string said = error.what();
-    return require(said.find(text) != std::string::npos, "not '" + text + "' but: " + said);
-  }
-  throw std::runtime_error("no error with '" + text + "'");
-}
 
 void require_close(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs,
                    const std::string& what, double tolerance = 1e-9) {

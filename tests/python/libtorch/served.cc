@@ -7,11 +7,12 @@
 #include <torch/utils.h>
 
 #include <cstdio>
-#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "require.h"
 
 namespace {
 
@@ -20,20 +21,6 @@ using ciranda::DistributedOptions;
 using torch::Tensor;
 
 constexpr int kBatch = 8;
-
-void require(bool good, const std::string& what) {
-  if (!good) throw std::runtime_error(what);
-}
-
-void require_error(const std::string& text, const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::runtime_error& error) {
-    const std::string said = error.what();
-    return require(said.find(text) != std::string::npos, "not '" + text + "' but: " + said);
-  }
-  throw std::runtime_error("no error with '" + text + "'");
-}
 
 torch::nn::Sequential make_net() {
   torch::manual_seed(1);
