@@ -23,7 +23,6 @@ Mutex mutex;                                                  // NOLINT: see abo
 std::shared_ptr<World> world GUARDED_BY(mutex);               // NOLINT
 std::shared_ptr<ps::Client> client GUARDED_BY(mutex);         // NOLINT
 std::uint64_t connections GUARDED_BY(mutex) = 0;              // NOLINT: to servers, so far
-Place own_place GUARDED_BY(mutex);                            // NOLINT: of this rank
 std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
 std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
     GUARDED_BY(mutex);
@@ -32,7 +31,7 @@ std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
 std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
 std::atomic<ps::Client*> client_at_fork{nullptr};       // NOLINT
 std::atomic<bool> forked{false};                        // NOLINT
-Place place_at_fork;  // NOLINT: read in the child, where no lock may be
+Place own_place;  // NOLINT: of this rank; read in a forked child too, where no lock may be
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -80,12 +79,12 @@ void init_default_world(bool with_comm) {
   config.with_comm = with_comm;
   if (config.servers > 0) {
     client = connect_to_servers(config);
-    own_place = place_at_fork = config.place;
+    own_place = config.place;
     client_at_fork.store(client.get());
     return;
   }
   world = unwrap(World::start(std::move(config), handover));
-  own_place = place_at_fork = world->place();
+  own_place = world->place();
   engine_at_fork.store(world->engine().get());
   whole = std::make_shared<const Communicator>(
       Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
@@ -136,7 +135,7 @@ const T& of_world(const T& what) REQUIRES(mutex) {
 }  // namespace
 
 Place default_place() {
-  if (forked.load()) return place_at_fork;
+  if (forked.load()) return own_place;
   const MutexLock lock(mutex);
   refuse_before_init();
   return own_place;

@@ -131,7 +131,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void take_for_step() REQUIRES(mutex_);
   void run_on_buckets(const Attempt& attempt, void (BucketStep::*submit)(HostStep::Update),
                       bool squares) REQUIRES(mutex_);
-  double clip_coefficient(double max_norm) REQUIRES(mutex_);
+  void take_norm() REQUIRES(mutex_);
   std::string objection_now() REQUIRES(mutex_);
 
   const std::shared_ptr<Engine> engine_;

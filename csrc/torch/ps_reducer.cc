@@ -105,9 +105,7 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
   double scale = gradient_scale;
   if (max_norm > 0.0) {
     norm_ = norm_of(used, scale);
-    // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
-    const double coefficient = max_norm / (norm_ + 1e-6);
-    scale *= coefficient > 1.0 ? 1.0 : coefficient;
+    scale *= clip_coefficient(norm_, max_norm);
   }
   if (options_.mode.kind == ps::ModeKind::kSync && scale != 1.0) {
     scale_gradients(used, std::exchange(scale, 1.0));

@@ -78,4 +78,11 @@ class Reducer {
   virtual void end_shared_step() = 0;
 };
 
+// What clips gradients of a global 2-norm to `max_norm`, as torch's clip_grad_norm_ does: at most
+// 1; a norm that is NaN makes every gradient so.
+inline double clip_coefficient(double norm, double max_norm) {
+  const double coefficient = max_norm / (norm + 1e-6);
+  return coefficient > 1.0 ? 1.0 : coefficient;
+}
+
 }  // namespace ciranda

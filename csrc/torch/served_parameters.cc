@@ -1,9 +1,6 @@
 #include "torch/served_parameters.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-
-#include <algorithm>
 
 #include "torch/error.h"
 #include "torch/tensor_view.h"
@@ -65,10 +62,7 @@ void ServedParameters::declare(NamedParameters parameters, std::span<const std::
     model.tables[table].slots.push_back(
         {.name = std::move(name), .shape = {kept.sizes().begin(), kept.sizes().end()}});
   }
-  std::vector<std::size_t> first(model.tables.size());
-  for (std::size_t table = 1; table < first.size(); ++table) {
-    first[table] = first[table - 1] + model.tables[table - 1].slots.size();
-  }
+  const std::vector<std::size_t> first = ps::first_slots(model);
   for (Slot& slot : slots_) slot.position = first[slot.table] + slot.number;
 
   check(client_->declare(

@@ -1,6 +1,5 @@
 // A DistributedOptimizer of a LibTorch program in a job with parameter servers.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <c10/util/Type.h>
 #include <torch/nn/utils/clip_grad.h>
 

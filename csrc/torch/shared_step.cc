@@ -157,7 +157,8 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
       start_step();
       return false;
     }
-    attempt.scale *= clip_coefficient(max_norm);
+    take_norm();
+    attempt.scale *= clip_coefficient(norm_, max_norm);
   }
   run_on_buckets(attempt, &BucketStep::submit, /*squares=*/false);
   if (object) start_step();
@@ -197,17 +198,14 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
   check(engine_->wait(handles));
 }
 
-// The squares are there: the norm, and what clips it to `max_norm`.
-double GradientReducer::clip_coefficient(double max_norm) {
+// The squares are there.
+void GradientReducer::take_norm() {
   double squares = 0.0;
   for (const auto& bucket : buckets_) {
     squares += bucket->step()->host().sum_of_squares();
     bucket->retire();
   }
   norm_ = std::sqrt(squares);
-  // As torch's clip_grad_norm_; a norm that is NaN makes every gradient so.
-  const double coefficient = max_norm / (norm_ + 1e-6);
-  return coefficient > 1.0 ? 1.0 : coefficient;
 }
 
 // What stands against a shared step now, as the rest of a sentence.

@@ -103,6 +103,16 @@ std::size_t slot_count(const Model& model) {
   return count;
 }
 
+std::vector<std::size_t> first_slots(const Model& model) {
+  std::vector<std::size_t> first;
+  std::size_t slots = 0;
+  for (const Table& table : model.tables) {
+    first.push_back(slots);
+    slots += table.slots.size();
+  }
+  return first;
+}
+
 Status check(const Model& model) {
   if (model.tables.empty() || model.tables.size() > kTablesMax) {
     return refused("parameters of " + std::to_string(model.tables.size()) +

@@ -70,6 +70,8 @@ inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // of all t
 inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // of all tables
 
 std::size_t slot_count(const Model& model);
+// By table, the number of its first slot among those of all tables.
+std::vector<std::size_t> first_slots(const Model& model);
 
 // Whether servers can hold it: limits, floating dtypes, no name twice. kInvalidArgument says what
 // cannot be, and of which parameter.

@@ -45,15 +45,11 @@ Shard::Shard(Model model, int servers, int server, int workers)
     : model_(std::move(model)),
       layout_(model_, servers),
       server_(server),
+      first_slot_(first_slots(model_)),
       members_(static_cast<std::size_t>(workers)),
       steps_(slot_count(model_)),
       parameters_(layout_.share_bytes(server)) {
   CIRANDA_ASSERT(workers <= kLocalRanksMax);
-  std::size_t slots = 0;
-  for (const Table& table : model_.tables) {
-    first_slot_.push_back(slots);
-    slots += table.slots.size();
-  }
   for (std::size_t i = states_max(model_); i > 0; --i) {
     states_.emplace_back(layout_.share_bytes(server));
   }

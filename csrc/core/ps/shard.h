@@ -157,7 +157,7 @@ class Shard {
   const Model model_;
   const Layout layout_;
   const int server_;
-  std::vector<std::size_t> first_slot_;  // by table, among all slots
+  const std::vector<std::size_t> first_slot_;  // by table, among all slots
   std::vector<Member> members_;
   bool given_ = false;
   std::uint64_t version_ = 0;

@@ -61,7 +61,6 @@ class _Pushes(_OnServers):
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """The optimizer's own step; the parameters are the servers' afterwards."""
-        self._find_new_parameters()
         self._ciranda_differences.begin()
         result = super().step(closure, *args, **kwargs)
         self._ciranda_differences.push()
