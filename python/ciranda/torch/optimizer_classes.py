@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ciranda import _C
 from ciranda.torch import ops
@@ -115,7 +116,8 @@ class Distributed:
         self._find_new_parameters()
         reducer.agree()
         if self._ciranda_host_step is not None:
-            return self._hooked_shared_step(*(() if closure is None else (closure,)))
+            shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
+            return shared_step(*(() if closure is None else (closure,)))
         inner = super().step  # type: ignore[misc]
         self._opt_called = True  # learning-rate schedulers look for it
         if closure is not None:
@@ -137,6 +139,16 @@ class Distributed:
             result = inner(*args, **kwargs)
         reducer.finish_step()
         return result
+
+    def _is_watched(self) -> bool:
+        """Whether a profiler or a hook asks for what torch wraps around a step: 5 us of it."""
+        return bool(
+            torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+            or self._optimizer_step_pre_hooks  # type: ignore[attr-defined]
+            or self._optimizer_step_post_hooks  # type: ignore[attr-defined]
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
 
     def _loss_of_all(self, loss: Any) -> Any:
         """LBFGS's search depends on the loss, and all ranks must decide alike."""

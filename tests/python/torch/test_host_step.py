@@ -14,6 +14,10 @@ import torch
 from rank_checks import on_ranks
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 import ciranda.torch as hvd
 from ciranda.errors import MismatchError
@@ -441,6 +445,21 @@ def test_closures_hooks_and_loss_scaling() -> None:
                 pair.alone_optimizer.step()
         assert scaler.get_scale() == 512.0
         pair.check(rtol=1e-5, atol=1e-6)
+
+
+@on_ranks(2)
+def test_profilers_and_hooks_for_all_optimizers_see_the_step() -> None:
+    optimizer = Pair(momentum).optimizer
+    with torch.profiler.profile() as profiler:
+        optimizer.step()
+    assert "Optimizer.step#SGD.step" in [event.name for event in profiler.events()]
+    called: list[str] = []
+    for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook):
+        handle = register(lambda *_, name=register.__name__: called.append(name))
+        optimizer.step()
+        handle.remove()
+    optimizer.step()
+    assert called == ["register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"]
 
 
 @on_ranks(2)
