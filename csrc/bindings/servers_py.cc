@@ -1,3 +1,4 @@
+#include <ciranda/ps.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
@@ -13,49 +14,46 @@ using Released = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
-double seconds(std::uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
-
-template <typename Counts>
-py::dict by_outcome(const Counts& counts) {
-  constexpr const char* kNames[] = {"applied", "duplicate", "stale", "late"};
+py::dict as_dict(const ps::JobStats::Pushes& pushes) {
   py::dict row;
-  for (std::size_t i = 0; i < std::size(kNames); ++i) {
-    row[kNames[i]] = i < counts.size() ? counts[i] : 0;
-  }
+  row["applied"] = pushes.applied;
+  row["duplicate"] = pushes.duplicate;
+  row["stale"] = pushes.stale;
+  row["late"] = pushes.late;
   return row;
 }
 
-py::dict as_dict(const ps::ClientStats& stats) {
+py::dict as_dict(const ps::JobStats::Worker& worker) {
   py::dict row;
-  row["pushes"] = by_outcome(stats.outcomes);
-  row["pulls"] = stats.pulls;
-  row["pushed_bytes"] = stats.pushed_bytes;
-  row["waiting_s"] = seconds(stats.waiting_ns);
-  row["waiting_for_workers_s"] = seconds(stats.held_ns);
+  row["pushes"] = as_dict(worker.pushes);
+  row["pulls"] = worker.pulls;
+  row["pushed_bytes"] = worker.pushed_bytes;
+  row["waiting_s"] = worker.waiting_s;
+  row["waiting_for_workers_s"] = worker.waiting_for_workers_s;
   return row;
 }
 
-py::dict as_dict(const ps::Stats& stats) {
+py::dict as_dict(const ps::JobStats::OfWorker& worker) {
   py::dict row;
-  row["version"] = stats.version;
-  row["pushes"] = by_outcome(stats.outcomes);
-  row["pulls"] = stats.pulls;
-  row["staleness"] = stats.staleness;
-  row["gradient_bytes"] = stats.gradient_bytes;
-  row["parameter_bytes"] = stats.parameter_bytes;
-  row["held_bytes"] = stats.held_bytes;
-  row["busy_s"] = seconds(stats.busy_ns);
-  row["longest_in_queue_s"] = seconds(stats.oldest_ns);
+  row["here"] = worker.here;
+  row["pushes"] = worker.pushes;
+  row["waiting_for_workers_s"] = worker.waiting_for_workers_s;
+  return row;
+}
+
+py::dict as_dict(const ps::JobStats::Server& server) {
+  py::dict row;
+  row["version"] = server.version;
+  row["pushes"] = as_dict(server.pushes);
+  row["pulls"] = server.pulls;
+  row["staleness"] = server.staleness;
+  row["gradient_bytes"] = server.gradient_bytes;
+  row["parameter_bytes"] = server.parameter_bytes;
+  row["held_bytes"] = server.held_bytes;
+  row["busy_s"] = server.busy_s;
+  row["longest_in_queue_s"] = server.longest_in_queue_s;
   py::list workers;
-  for (const ps::WorkerStats& each : stats.workers) {
-    py::dict worker;
-    worker["here"] = each.here;
-    worker["pushes"] = each.pushes;
-    worker["waiting_for_workers_s"] = seconds(each.held_ns);
-    workers.append(worker);
-  }
+  for (const auto& worker : server.workers) workers.append(as_dict(worker));
   row["workers"] = workers;
   return row;
 }
@@ -111,20 +109,18 @@ void bind_servers(py::module_& module) {
       },
       py::arg("root_rank"), py::arg("all_ranks"), py::arg("what"), Released(),
       "What broadcasting parameters means with servers.");
-  module.def("server_average", &server_average, py::arg("name"), py::arg("value"), Released());
+  module.def("server_average", &ps::average, py::arg("value"), py::arg("name"), Released());
   module.def("server_stats", [] {
-    const auto client = servers("ps.stats");
-    std::vector<ps::Stats> all;
-    {
+    const ps::JobStats stats = [] {
       const py::gil_scoped_release released;
-      all = unwrap(client->stats());
-    }
-    py::dict stats;
-    stats["worker"] = as_dict(client->own_stats());
-    py::list rows;
-    for (const ps::Stats& each : all) rows.append(as_dict(each));
-    stats["servers"] = rows;
-    return stats;
+      return ps::stats();
+    }();
+    py::dict all;
+    all["worker"] = as_dict(stats.worker);
+    py::list servers;
+    for (const auto& server : stats.servers) servers.append(as_dict(server));
+    all["servers"] = servers;
+    return all;
   });
 }
 

@@ -261,11 +261,4 @@ std::unique_ptr<DistributedStep::Impl> make_served_step(torch::optim::Optimizer&
   return std::make_unique<StepOnServers>(optimizer, type, std::move(parameters), options);
 }
 
-namespace ps {
-
-double average(double value, const std::string& name) {
-  return server_average(name, value);
-}
-
-}  // namespace ps
 }  // namespace ciranda

@@ -27,6 +27,39 @@ std::uint64_t staleness_of(const ps::Mode& mode, int workers) {
   return 0;
 }
 
+double seconds(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+ps::JobStats::Pushes by_outcome(std::span<const std::uint64_t> outcomes) {
+  const auto of = [&](ps::Outcome outcome) {
+    const auto at = static_cast<std::size_t>(outcome);
+    return at < outcomes.size() ? outcomes[at] : 0;
+  };
+  return {.applied = of(ps::Outcome::kApplied),
+          .duplicate = of(ps::Outcome::kDuplicate),
+          .stale = of(ps::Outcome::kStale),
+          .late = of(ps::Outcome::kLate)};
+}
+
+ps::JobStats::Server public_stats(const ps::Stats& stats) {
+  ps::JobStats::Server server{.version = stats.version,
+                              .pushes = by_outcome(stats.outcomes),
+                              .pulls = stats.pulls,
+                              .staleness = stats.staleness,
+                              .gradient_bytes = stats.gradient_bytes,
+                              .parameter_bytes = stats.parameter_bytes,
+                              .held_bytes = stats.held_bytes,
+                              .busy_s = seconds(stats.busy_ns),
+                              .longest_in_queue_s = seconds(stats.oldest_ns),
+                              .workers = {}};
+  for (const ps::WorkerStats& each : stats.workers) {
+    server.workers.push_back(
+        {.here = each.here, .pushes = each.pushes, .waiting_for_workers_s = seconds(each.held_ns)});
+  }
+  return server;
+}
+
 }  // namespace
 
 int server_count() {
@@ -72,10 +105,6 @@ void pull_newest(int root_rank, bool all_ranks, std::string_view what) {
   if (who) who->pull();
 }
 
-double server_average(const std::string& name, double value) {
-  return unwrap(servers("ps.average")->average(name, value));
-}
-
 void check_mode(const ps::Mode& mode, int workers) {
   if (mode.kind != ps::ModeKind::kSync) return;
   if (mode.backup_workers < static_cast<std::uint32_t>(workers)) return;
@@ -101,4 +130,24 @@ void check_momentum(const ps::Mode& mode, int workers, std::span<const kernels::
   }
 }
 
+namespace ps {
+
+double average(double value, const std::string& name) {
+  return unwrap(servers("ps.average")->average(name, value));
+}
+
+JobStats stats() {
+  const auto client = servers("ps.stats");
+  JobStats all;
+  for (const Stats& each : unwrap(client->stats())) all.servers.push_back(public_stats(each));
+  const ClientStats own = client->own_stats();
+  all.worker = {.pushes = by_outcome(own.outcomes),
+                .pulls = own.pulls,
+                .pushed_bytes = own.pushed_bytes,
+                .waiting_s = seconds(own.waiting_ns),
+                .waiting_for_workers_s = seconds(own.held_ns)};
+  return all;
+}
+
+}  // namespace ps
 }  // namespace ciranda

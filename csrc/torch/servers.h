@@ -18,8 +18,6 @@ int server_count();
 // The connection to them. Throws what default_client() does, and kInvalidArgument, beginning with
 // `what`, where the job has none.
 std::shared_ptr<ps::Client> servers(std::string_view what);
-// The mean of the latest values that workers have given under this name; waits for no worker.
-double server_average(const std::string& name, double value);
 
 // Who has parameters of the servers. One in a process: servers hold one model.
 class Puller {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 // Parameter servers for LibTorch programs: `ciranda run -np 4 --ps 2 ./program` starts them, and
 //
@@ -49,5 +50,43 @@ enum class UpdateOn : std::uint8_t {
 // The mean of the latest values that workers have given under this name, this one included; waits
 // for no other worker. For a metric, where a ring would use allreduce(). Throws std::runtime_error.
 double average(double value, const std::string& name = "value");
+
+// What was done since init(), as this worker and the servers have counted it.
+struct JobStats {
+  struct Pushes {  // by what became of them
+    std::uint64_t applied = 0;
+    std::uint64_t duplicate = 0;  // decided before, and without effect
+    std::uint64_t stale = 0;      // dropped by Async(max_staleness)
+    std::uint64_t late = 0;       // dropped by Sync(backup_workers)
+  };
+  struct Worker {  // this one
+    Pushes pushes;
+    std::uint64_t pulls = 0;
+    std::uint64_t pushed_bytes = 0;
+    double waiting_s = 0;              // for answers
+    double waiting_for_workers_s = 0;  // of that, while servers held an answer back for others
+  } worker;
+  struct OfWorker {  // what a server knows of one
+    bool here = false;
+    std::uint64_t pushes = 0;
+    double waiting_for_workers_s = 0;
+  };
+  struct Server {
+    std::uint64_t version = 0;  // pushes, or rounds, that its parameters have in them
+    Pushes pushes;
+    std::uint64_t pulls = 0;
+    std::vector<std::uint64_t> staleness;  // pushes by theirs: 0, 1, 2, 3, 4 to 7, 8 to 15, ...
+    std::uint64_t gradient_bytes = 0;      // read
+    std::uint64_t parameter_bytes = 0;     // written to workers
+    std::uint64_t held_bytes = 0;          // parameters and state
+    double busy_s = 0;                     // spent on pushes
+    double longest_in_queue_s = 0;         // that a push has waited for its turn
+    std::vector<OfWorker> workers;         // by rank
+  };
+  std::vector<Server> servers;
+};
+
+// Blocks for one answer of each server. Throws std::runtime_error.
+JobStats stats();
 
 }  // namespace ciranda::ps

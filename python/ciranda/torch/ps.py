@@ -94,7 +94,7 @@ def average(value: float, name: str = "value") -> float:
     Waits for no other worker: one that has not called it yet does not count. For a metric, where a
     ring would use allreduce(). Blocks for one answer of server 0.
     """
-    return _C.server_average(name, float(value))
+    return _C.server_average(float(value), name)
 
 
 def stats() -> dict[str, Any]:

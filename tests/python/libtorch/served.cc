@@ -118,6 +118,16 @@ void rounds() {
   });
   const double average = ciranda::ps::average(ciranda::rank(), "loss");
   require(average >= 0 && average <= 1, "no average");
+
+  const ciranda::ps::JobStats stats = ciranda::ps::stats();
+  require(stats.worker.pushes.applied == 10, "its pushes are not counted");
+  require(stats.worker.pulls > 0 && stats.worker.pushed_bytes > 0, "its bytes are not counted");
+  require(stats.worker.waiting_s >= stats.worker.waiting_for_workers_s, "more than all waiting");
+  for (const auto& server : stats.servers) {
+    require(server.version == 10 && server.busy_s > 0, "its rounds are not counted");
+    require(server.workers.at(static_cast<size_t>(ciranda::rank())).pushes == 10,
+            "nor the worker's");
+  }
 }
 
 // Any optimizer; here one that asks for the loss again and again.
