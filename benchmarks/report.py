@@ -116,12 +116,18 @@ TARGETS: dict[str, Target] = {
     "gpu.resnet50.one": at_least(0.99),
     "ps.4 KiB.rpc": at_least(5, "x"),
     "ps.4 KiB.ray": at_least(5, "x"),
-    "ps.4 KiB.ciranda": at_most(
+    "ps.4 KiB.ciranda, one core": at_most(
         1.5,
         "x",
-        reason="what torch puts around every optimizer's step takes longer than the packet",
+        reason="C++ takes 10 of 20 µs; what Python takes around it is more than a packet takes",
     ),
-    "ps.4 KiB.client": at_most(1.5, "x"),
+    "ps.4 KiB.ciranda, two cores": at_most(1.5, "x"),
+    "ps.4 KiB.client, one core": at_most(
+        1.5,
+        "x",
+        reason="epoll_wait(), the server's pass and bookkeeping take 3 µs beside a packet's 6",
+    ),
+    "ps.4 KiB.client, two cores": at_most(1.5, "x"),
     "ps.64 MiB.rpc": at_least(5, "x"),
     "ps.64 MiB.ray": at_least(
         5, "x", reason="a fifth of Ray's time is less than the passes over memory take"
@@ -132,7 +138,13 @@ TARGETS: dict[str, Target] = {
     "ps.crowded.ps async": at_least(0.9),
     "ps.crowded.ps ssp": at_least(0.9),
     "ps.crowded.ps sync": at_least(0.9),
-    "ps.slowed": at_least(0.95),
+    "ps.slowed": at_least(
+        0.95, reason="three processes share two cores; those that do not talk reach 0.96"
+    ),
+    "ps.slowed.limit": at_least(0.95),
+    "ps.accuracy.sync": at_least(-1, " points"),
+    "ps.accuracy.ssp": at_least(-1, " points"),
+    "ps.accuracy.async": at_least(-1, " points"),
     "ps.balance": at_most(1.1),
     "ps.memory": at_most(1.1),
     "overhead.per_parameter": at_most(1.5, " µs"),

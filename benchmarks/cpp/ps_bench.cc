@@ -1,7 +1,9 @@
 // A push and its answer, without Python: what a worker's Client and a server in another process
 // take for it. Beside it what cannot be undercut: a packet of a Unix socket, there and back between
-// two processes that sleep while they wait.
+// two processes that sleep while they wait. Where both run decides more than all else, so it is an
+// argument: on one core, on two, or (0) as the kernel likes.
 #include <benchmark/benchmark.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,12 +51,43 @@ class Turns {
   std::vector<std::uint64_t> ns_;
 };
 
+// While it lives this process is on the first of so many cores of those that it may use.
+class Held {
+ public:
+  explicit Held(std::int64_t cores) {
+    ::sched_getaffinity(0, sizeof all_, &all_);
+    for (int core = 0; core < CPU_SETSIZE && static_cast<std::int64_t>(few_.size()) < cores;
+         ++core) {
+      if (CPU_ISSET(core, &all_)) few_.push_back(core);
+    }
+    if (!few_.empty()) hold(few_.front());
+  }
+  ~Held() { ::sched_setaffinity(0, sizeof all_, &all_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  // In the other process.
+  void take_the_last() const {
+    if (!few_.empty()) hold(few_.back());
+  }
+
+ private:
+  static void hold(int core) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+  }
+  cpu_set_t all_{};
+  std::vector<int> few_;
+};
+
 // Another process, which ends by itself.
 template <typename Body>
 class Forked {
  public:
-  explicit Forked(Body body) : process_(::fork()) {
+  Forked(const Held& held, Body body) : process_(::fork()) {
     if (process_ != 0) return;
+    held.take_the_last();
     body();
     std::_Exit(0);
   }
@@ -70,8 +103,9 @@ void PacketThereAndBack(benchmark::State& state) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()) != 0) std::abort();
   std::array<char, kPacketBytes> packet{};
+  const Held held(state.range(0));
   {
-    const Forked other([&] {
+    const Forked other(held, [&] {
       ::close(ends[0]);
       while (::recv(ends[1], packet.data(), packet.size(), 0) > 0) {
         ::send(ends[1], packet.data(), packet.size(), 0);
@@ -85,7 +119,7 @@ void PacketThereAndBack(benchmark::State& state) {
     ::close(ends[0]);
   }
 }
-BENCHMARK(PacketThereAndBack)->UseRealTime();
+BENCHMARK(PacketThereAndBack)->UseRealTime()->DenseRange(0, 2);
 
 template <typename T>
 T value_of(Result<T> result) {
@@ -99,9 +133,11 @@ T value_of(Result<T> result) {
 void PushAndAnswer(benchmark::State& state) {
   std::string folder = std::filesystem::temp_directory_path() / "ciranda-ps-bench-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) std::abort();
+  const Held held(state.range(1));
   {
-    const Forked server(
-        [&] { static_cast<void>(value_of(Server::start(folder, {.job_id = "bench"}))->run()); });
+    const Forked server(held, [&] {
+      static_cast<void>(value_of(Server::start(folder, {.job_id = "bench"}))->run());
+    });
     const auto client = value_of(Client::connect({.folder = folder, .job_id = "bench"}));
     const std::int64_t elements = state.range(0) / static_cast<std::int64_t>(sizeof(float));
     const Model model{.tables = {{.rule = kRule, .slots = {{.name = "p", .shape = {elements}}}}}};
@@ -117,7 +153,7 @@ void PushAndAnswer(benchmark::State& state) {
   std::filesystem::remove_all(folder);
   state.SetBytesProcessed(state.iterations() * state.range(0) * 2);  // gradients and parameters
 }
-BENCHMARK(PushAndAnswer)->UseRealTime()->Arg(4 << 10)->Arg(64 << 20);
+BENCHMARK(PushAndAnswer)->UseRealTime()->ArgsProduct({{4 << 10, 64 << 20}, {0, 1, 2}});
 
 }  // namespace
 }  // namespace ciranda::ps

@@ -17,12 +17,30 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Command = dict[str, Any]
 Reply = dict[str, Any]
+
+
+def servers_of_this_job() -> list[Path]:
+    """The folders in /proc of its parameter servers, by their number."""
+    job = f"CIRANDA_JOB_DIR={os.environ['CIRANDA_JOB_DIR']}"
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.joinpath("comm").read_text() != "ciranda-ps\n":
+                continue
+            environment = process.joinpath("environ").read_text().split("\0")
+        except OSError:  # it has just ended
+            continue
+        if job in environment:
+            server = next(e for e in environment if e.startswith("CIRANDA_PS_SERVER="))
+            found[int(server.split("=")[1])] = process
+    return [found[server] for server in sorted(found)]
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -64,6 +64,17 @@ class CirandaWorker:
             mode=hvd.ps.Async(),
         )
         self.zero_grad, self.step = optimizer.zero_grad, optimizer.step
+        self.all_cores = os.sched_getaffinity(0)
+
+    def hold(self, cores: int) -> None:
+        """This process and the server on one core, each on one of two, or (0) anywhere."""
+        worker = server = self.all_cores
+        if cores:
+            first = sorted(self.all_cores)[:cores]
+            worker, server = {first[0]}, {first[-1]}
+        os.sched_setaffinity(0, worker)
+        for process in control.servers_of_this_job():
+            os.sched_setaffinity(int(process.name), server)
 
     def close(self) -> None:
         self.hvd.shutdown()
@@ -208,7 +219,10 @@ def main() -> None:
     worker = SIDES[args.side](args.bytes // 4)
 
     def handle(command: control.Command) -> control.Reply:
-        """{"iterations": n}; a server's own process has nothing to time."""
+        """{"cores": n} or {"iterations": n}; a server's own process has nothing to time."""
+        if "cores" in command:
+            worker.hold(command["cores"])
+            return {}
         return time_steps(worker, command) if worker.rank == 0 else {}
 
     control.serve(args, worker.rank, handle)

@@ -321,21 +321,12 @@ def run_steps(trainer: Trainer, command: control.Command) -> control.Reply:
 
 def server_memory() -> list[int]:
     """What each server of this job has for itself: without the workers' memory, which it maps."""
-    job = f"CIRANDA_JOB_DIR={os.environ['CIRANDA_JOB_DIR']}"
-    private = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if process.joinpath("comm").read_text() != "ciranda-ps\n":
-                continue
-            environment = process.joinpath("environ").read_text().split("\0")
-            status = process.joinpath("status").read_text()
-        except OSError:  # it has just ended
-            continue
-        if job in environment:
-            server = next(e for e in environment if e.startswith("CIRANDA_PS_SERVER="))
-            fields = dict(line.split(":", 1) for line in status.splitlines())
-            private[int(server.split("=")[1])] = int(fields["RssAnon"].split()[0]) * 1024
-    return [private[server] for server in sorted(private)]
+    private = []
+    for process in control.servers_of_this_job():
+        lines = process.joinpath("status").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        private.append(int(fields["RssAnon"].split()[0]) * 1024)
+    return private
 
 
 def memory() -> control.Reply:
