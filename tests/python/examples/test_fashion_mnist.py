@@ -7,6 +7,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -143,20 +144,37 @@ def test_the_job_learns_although_its_ranks_are_killed(example_file: Path, tmp_pa
     assert curve["rows"][-1]["accuracy"] > 95
 
 
+# In turn each rank is killed, one every so many seconds since the job began.
+KILLED_IN_TURN = """
+import os, runpy, signal, sys, threading, time
+
+began, every_s = float(sys.argv.pop(1)), float(sys.argv.pop(1))
+turn = int((time.time() - began) / every_s) + 1
+while turn % int(os.environ["CIRANDA_SIZE"]) != int(os.environ["CIRANDA_RANK"]):
+    turn += 1
+left_s = began + turn * every_s - time.time()
+killer = threading.Timer(left_s, os.kill, (os.getpid(), signal.SIGKILL))
+killer.daemon = True
+killer.start()
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_parameter_servers_learn_what_a_ring_does(
     example_file: Path, fashion_mnist: ModuleType, tmp_path: Path, ranks: int
 ) -> None:
-    """On the real data set, within a point, also where ranks are killed all the time."""
-    mortal = tmp_path / "mortal.py"
-    mortal.write_text(MORTAL)
+    """On the real data set, within a point, also where a rank is killed every 5 seconds."""
+    killed_in_turn = tmp_path / "killed_in_turn.py"
+    killed_in_turn.write_text(KILLED_IN_TURN)
 
     def accuracy(*before: str, ps: tuple[str, ...] = ()) -> float:
         curve = tmp_path / "curve.json"
         launcher = [sys.executable, "-m", "ciranda", "run", "-np", str(ranks), *before]
         data = ["--data", str(fashion_mnist.DEBIAN_DIR), "--json", str(curve)]
-        options = ["--epochs", "3", "--threads", "1", *ps]
+        options = ["--epochs", "10", "--threads", "1", *ps]
         subprocess.run([*launcher, str(example_file), *data, *options], check=True)
         return float(json.loads(curve.read_text())["rows"][-1]["accuracy"])
 
@@ -164,7 +182,7 @@ def test_parameter_servers_learn_what_a_ring_does(
     for mode in ("async", "ssp", "sync"):
         ps = ("--backend", "ps", "--mode", mode)
         reached[mode] = accuracy("--ps", "2", ps=ps)
-        killed = ("--ps", "2", "--restarts", "999", str(mortal), "50", "400")
+        killed = ("--ps", "2", "--restarts", "999", str(killed_in_turn), str(time.time()), "5")
         reached[f"{mode}, killed"] = accuracy(*killed, ps=ps)
     print(reached)
     assert min(reached.values()) >= reached["ring"] - 1.0, reached
