@@ -98,7 +98,7 @@ class Step:
             with common.running([make]) as (side,):
                 side.ask({"iterations": STEPS[self.size] // 4})
                 for cores in (0, *HELD[self.size]) if side.name == "ciranda" else (0,):
-                    if side.name == "ciranda":
+                    if cores:
                         side.ask({"cores": cores})
                     seconds = side.ask({"iterations": STEPS[self.size]})[0]["seconds"]
                     self._add(

@@ -64,17 +64,13 @@ class CirandaWorker:
             mode=hvd.ps.Async(),
         )
         self.zero_grad, self.step = optimizer.zero_grad, optimizer.step
-        self.all_cores = os.sched_getaffinity(0)
+        self.cores = sorted(os.sched_getaffinity(0))
 
     def hold(self, cores: int) -> None:
-        """This process and the server on one core, each on one of two, or (0) anywhere."""
-        worker = server = self.all_cores
-        if cores:
-            first = sorted(self.all_cores)[:cores]
-            worker, server = {first[0]}, {first[-1]}
-        os.sched_setaffinity(0, worker)
+        """This process and the server on one core, or each on one of two."""
+        os.sched_setaffinity(0, self.cores[:1])
         for process in control.servers_of_this_job():
-            os.sched_setaffinity(int(process.name), server)
+            os.sched_setaffinity(int(process.name), [self.cores[cores - 1]])
 
     def close(self) -> None:
         self.hvd.shutdown()
