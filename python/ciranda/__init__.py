@@ -1,7 +1,7 @@
 """ciranda: data-parallel training for PyTorch and LibTorch.
 
 Importing this package costs nothing: no torch, no compiled code. The API for training scripts is
-`ciranda.torch` (Horovod's names), the launcher is `ciranda.run` (`ciranda run -np 4 train.py`).
+`ciranda.torch` (Horovod's names), the launcher is `ciranda.launch` (`ciranda run -np 4 train.py`).
 """
 
 from __future__ import annotations

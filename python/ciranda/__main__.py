@@ -1,6 +1,6 @@
 """`python -m ciranda run …` is `ciranda run …`."""
 
-from ciranda.run.cli import main
+from ciranda.launch.cli import main
 
 if __name__ == "__main__":
     main()

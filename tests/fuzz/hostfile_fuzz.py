@@ -9,10 +9,10 @@ import atheris
 
 atheris.enabled_hooks.add("RegEx")
 atheris.enabled_hooks.add("str")
-with atheris.instrument_imports(include=["ciranda.run"]):
+with atheris.instrument_imports(include=["ciranda.launch"]):
     from test_hostfile import read
 
-    from ciranda.run import hosts
+    from ciranda.launch import hosts
 
 hosts._HOSTS_MAX = 32  # lists of thousands would take most of the time
 atheris.Setup(sys.argv, read)

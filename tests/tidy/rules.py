@@ -380,7 +380,7 @@ def python_imports_are_declared(tree: Tree) -> list[str]:
 
 @rule
 def the_launcher_starts_without_torch(tree: Tree) -> list[str]:
-    light = [*tree.under("python/ciranda/run/", {".py"}), "python/ciranda/__init__.py"]
+    light = [*tree.under("python/ciranda/launch/", {".py"}), "python/ciranda/__init__.py"]
     return [
         f"{path}:{line}: imports torch, and `ciranda --help` must not wait for it"
         for path in light

@@ -90,7 +90,7 @@ PLANTS = [
             ("csrc/core/runtime/a.cc", 'std::system("ls");', "a shell"),
             ("csrc/core/transport/a.cc", "addr.s_addr = INADDR_ANY;", "everybody"),
             ("csrc/core/base/a.cc", 'throw std::logic_error("x");', "exception"),
-            ("python/ciranda/run/a.py", "import pickle", "pickle"),
+            ("python/ciranda/launch/a.py", "import pickle", "pickle"),
             ("python/ciranda/a.py", "from cloudpickle import dumps", "pickle"),
             ("python/ciranda/a.py", "state = torch.load(path)", "pickle"),
             ("python/ciranda/a.py", "eval(text)", "eval"),
@@ -125,7 +125,7 @@ PLANTS = [
     ),
     (
         rules.the_launcher_starts_without_torch,
-        {"python/ciranda/run/cli.py": "def f():\n    from torch import nn"},
+        {"python/ciranda/launch/cli.py": "def f():\n    from torch import nn"},
         "cli.py:2: imports torch",
     ),
 ]

@@ -1,0 +1,238 @@
+"""The agent: what the launcher starts on each host of a job (ssh.agent_command()).
+
+It greets, gets its orders through standard input, starts this host's ranks, and sends what becomes
+of them and what they print through standard output. The end of standard input, or too long a
+silence there, is the end of the ranks. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import ciranda
+from ciranda.launch import environment, frames, process_tree, supervisor
+from ciranda.launch.ending import Step
+from ciranda.launch.environment import JobPlaces
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.event_loop import EventLoop
+from ciranda.launch.folders import private_folder, temporary_log_dir
+from ciranda.launch.frames import Frame, FrameReader
+from ciranda.launch.interfaces import choose_addresses, list_addresses
+from ciranda.launch.launch_plan import LaunchPlan, plan_launch
+from ciranda.launch.local_ranks import LocalRanks, allow_descriptors, open_standard_streams
+from ciranda.launch.meeting import KEY_BYTES, Meeting, format_endpoint, open_listener
+from ciranda.launch.orders import Listen, Orders, decode_orders
+from ciranda.launch.outbox import Outbox
+
+BEAT_S = 0.5
+LEASE_S = 2.5  # without a beat: five were lost, so the other side or the way to it is gone
+START_LIMIT_S = 60.0  # until the first beat: other hosts may be slow to log in to
+
+_READ_BYTES = 64 * 1024
+_OUTBOX_BYTES_MAX = 1024 * 1024  # then the ranks wait, as they would for a slow terminal
+_ERROR_FILE_BYTES_MAX = 1024 * 1024
+_STEPS = {
+    supervisor.INTERRUPT: Step.INTERRUPT,
+    supervisor.TERMINATE: Step.TERMINATE,
+    supervisor.KILL: Step.KILL,
+}
+
+
+def main() -> None:
+    open_standard_streams()
+    # Whatever else is printed here must not come between the frames.
+    commands, output = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process_tree.set_name("ciranda-agent")
+    process_tree.leave_no_core()
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(EventLoop())
+        Agent(commands, output, loop, stack).run()
+
+
+class Agent:
+    """Lives as long as its ranks, or as the launcher wants them."""
+
+    def __init__(
+        self, commands: int, output: int, loop: EventLoop, stack: contextlib.ExitStack
+    ) -> None:
+        """`stack` holds what is to be removed at the end."""
+        self._loop = loop
+        self._stack = stack
+        self._outbox = Outbox(output, loop)
+        self._reader = FrameReader()
+        self._orders: Orders | None = None
+        self._key = b""
+        self._listener: int | None = None
+        self._places: JobPlaces | None = None
+        self._ranks: LocalRanks | None = None
+        self._running = True
+        self._alone = False  # the launcher is gone
+        self._lease_s = START_LIMIT_S
+        self._heard = time.monotonic()
+        self._next_beat = self._heard
+        loop.watch(commands, self._on_commands)
+
+    def run(self) -> None:
+        self._outbox.send(f"ciranda {ciranda.__version__}\n".encode())
+        self._outbox.send(
+            frames.json_frame(frames.HELLO, {"ssh": os.environ.get("SSH_CONNECTION", "")})
+        )
+        try:
+            while self._running:
+                self._turn()
+        finally:
+            if self._ranks is not None:
+                self._ranks.end()
+        while self._outbox.size_bytes and not self._alone:  # a slow reader gets all of it
+            self._turn()
+        self._outbox.close()
+
+    def _turn(self) -> None:
+        self._loop.turn(min(self._heard + self._lease_s, self._next_beat) - time.monotonic())
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_S
+            if self._outbox.size_bytes == 0:
+                self._outbox.send(frames.frame(frames.BEAT))
+        if now >= self._heard + self._lease_s:
+            self._leave()
+        if self._ranks is not None:
+            self._ranks.pause(self._outbox.size_bytes > _OUTBOX_BYTES_MAX)
+
+    def _leave(self) -> None:
+        """Nobody wants to hear of the ranks any more, or can."""
+        self._alone = True
+        self._running = False
+
+    # What the launcher says
+
+    def _on_commands(self, fd: int) -> None:
+        chunk = os.read(fd, _READ_BYTES)
+        self._heard = time.monotonic()
+        if not chunk:
+            self._loop.unwatch(fd)
+            self._leave()
+            return
+        try:
+            for each in self._reader.feed(chunk):
+                self._obey(each)
+        except LaunchError as error:
+            self._outbox.send(frames.frame(frames.PROBLEM, str(error).encode()))
+            self._running = False
+
+    def _obey(self, order: Frame) -> None:
+        if order.kind == frames.PLAN:
+            self._orders = decode_orders(frames.read_json(order.payload))
+            if not self._orders.meets:
+                self._prepare(self._orders)
+        elif order.kind == frames.KEY and self._orders is not None:
+            if len(order.payload) != KEY_BYTES:
+                raise frames.FrameError("a key of another length")
+            self._key = order.payload
+            self._prepare(self._orders)
+        elif order.kind == frames.GO and self._orders is not None:
+            self._start(self._orders, frames.read_json(order.payload)["rendezvous"])
+        elif order.kind == frames.ORDER and self._ranks is not None:
+            step = _STEPS.get(order.payload)
+            if step is not None:
+                self._ranks.order(step)
+        elif order.kind == frames.BEAT:
+            self._lease_s = LEASE_S
+
+    def _prepare(self, orders: Orders) -> None:
+        """Everything that may go wrong before a rank is started."""
+        _enter(orders.folder)
+        allow_descriptors(len(orders.places))
+        job_dir = self._stack.enter_context(private_folder())
+        log_dir = self._stack.enter_context(temporary_log_dir())
+        self._places = JobPlaces(orders.job_id, job_dir, log_dir)
+        rendezvous = ""
+        if orders.listen is not None:
+            rendezvous, self._listener = _listen(orders.listen)
+        self._outbox.send(frames.json_frame(frames.READY, {"rendezvous": rendezvous}))
+
+    def _start(self, orders: Orders, rendezvous: str) -> None:
+        meeting = Meeting(rendezvous, self._key, self._listener) if orders.meets else None
+        assert self._places is not None  # noqa: S101 - the launcher waits for READY
+        plan = _plan(orders, self._places, meeting)
+        null = os.open(os.devnull, os.O_RDONLY)
+        self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=self._places.log_dir)
+        self._ranks.start()
+
+    # News of the ranks, for the launcher
+
+    def started(self, rank: int, pid: int) -> None:
+        self._tell(f"start {rank} {pid}")
+
+    def ended(self, rank: int, exit_code: int) -> None:
+        if self._places is not None:
+            with contextlib.suppress(OSError), open(self._places.error_file(rank), "rb") as file:
+                report = file.read(_ERROR_FILE_BYTES_MAX)
+                self._outbox.send(frames.rank_frame(frames.REPORT, rank, report))
+        self._tell(f"exit {rank} {exit_code}")
+
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        """Not with several hosts: there are no servers."""
+
+    def refused(self, rank: int, number: int) -> None:
+        self._tell(f"fail {rank} {number}")
+
+    def left_behind(self, count: int) -> None:
+        self._tell(f"left {count}")
+
+    def printed(self, rank: int, stream: int, chunk: bytes) -> None:
+        self._outbox.send(frames.rank_frame(frames.OUTPUT[stream - 1], rank, chunk))
+
+    def over(self, *, lost: str = "") -> None:
+        self._running = False
+        if lost:
+            self._outbox.send(frames.frame(frames.PROBLEM, lost.encode()))
+            return
+        assert self._ranks is not None  # noqa: S101 - it tells us
+        self._ranks.end()  # the rest of the output comes before the end
+        self._tell("done")
+
+    def _tell(self, line: str) -> None:
+        self._outbox.send(frames.frame(frames.NEWS, line.encode()))
+
+
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise LaunchError(
+            f"cannot work in the folder {folder}: {error.strerror}; the job needs it on every host"
+        ) from error
+
+
+def _listen(listen: Listen) -> tuple[str, int]:
+    """Where the ranks meet, and the socket behind it."""
+    addresses = [listen.address]
+    if listen.nic:
+        addresses = choose_addresses(list_addresses(), listen.nic)
+    socket = open_listener(addresses, listen.ports, "--nic" if listen.nic else "the ranks' meeting")
+    host, port = socket.getsockname()[:2]
+    return format_endpoint(host, port), socket.detach()
+
+
+def _plan(orders: Orders, places: JobPlaces, meeting: Meeting | None) -> LaunchPlan:
+    return plan_launch(
+        orders.argv,
+        ranks=orders.places,
+        size=orders.size,
+        cores=environment.count_cores(),
+        host=orders.places[0].host.name,
+        places=places,
+        inherited={**os.environ, **orders.environment},
+        user=orders.user,
+        columns=orders.columns,
+        meeting=meeting,
+    )

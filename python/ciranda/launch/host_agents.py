@@ -1,0 +1,410 @@
+"""The ranks of several hosts, each host's in the hands of an agent that we started there."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import ciranda
+from ciranda.launch import frames, local, process_tree, ssh, supervisor
+from ciranda.launch.agent import LEASE_S
+from ciranda.launch.ending import Step
+from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
+from ciranda.launch.event_loop import EventLoop
+from ciranda.launch.failure import signal_words
+from ciranda.launch.frames import Frame, FrameError, FrameReader
+from ciranda.launch.hosts import Host, Place
+from ciranda.launch.job import JobNews
+from ciranda.launch.launch_plan import LaunchPlan
+from ciranda.launch.local_ranks import children_before_us, tell
+from ciranda.launch.meeting import Ports
+from ciranda.launch.orders import Listen, Orders, encode_orders
+from ciranda.launch.outbox import Outbox
+from ciranda.launch.pulse import fork_pulse
+
+_READ_BYTES = 64 * 1024
+_SAID_BYTES_MAX = 8 * 1024  # of what comes before the greeting, and of stderr
+_LEAVE_S = 2.0  # an agent without a launcher removes its folders and ends
+_KILL_LIMIT_S = 2.0
+_GREETING = re.compile(rb"^ciranda \S+\r?\n", re.MULTILINE)
+_COMMANDS = {
+    Step.INTERRUPT: supervisor.INTERRUPT,
+    Step.TERMINATE: supervisor.TERMINATE,
+    Step.KILL: supervisor.KILL,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the agents are to run, beside the plan's places."""
+
+    plan: LaunchPlan
+    folder: str
+    environment: Mapping[str, str]  # of ours, for all hosts
+    user: Mapping[str, str]
+    columns: int | None
+    key: bytes = field(repr=False)  # empty where one host has all ranks
+    nic: str = ""
+    ports: Ports = field(default_factory=Ports)
+    interpreter: str = sys.executable  # on other hosts
+
+
+class _Stage(enum.IntEnum):
+    """How far an agent has come, and with it the start of the job."""
+
+    CALLED = 0
+    GREETED = 1  # it is there, of this version
+    READY = 2  # it has its orders and what they need
+    RUNNING = 3
+    OVER = 4
+
+
+@dataclass
+class _Agent:
+    host: Host
+    places: Sequence[Place]
+    command: Sequence[str]
+    here: bool  # on this host, without ssh
+    pid: int
+    outbox: Outbox
+    output: int
+    errors: int
+    heard: float
+    stage: _Stage = _Stage.CALLED
+    greeted: bool = False
+    said: bytes = b""  # before the greeting, and with it
+    complaints: bytes = b""  # on stderr
+    reader: FrameReader = field(default_factory=FrameReader)
+    connection: Sequence[str] = ()  # SSH_CONNECTION, in words
+    problem: str = ""
+    done: bool = False
+
+    @property
+    def index(self) -> int:
+        return self.places[0].host_index
+
+
+class HostAgents:
+    """start() and turns of the loop until news.over() or news.not_started(), then end()."""
+
+    def __init__(self, task: Task, news: JobNews, loop: EventLoop) -> None:
+        self._task = task
+        self._news = news
+        self._loop = loop
+        self._stage = _Stage.CALLED  # that all agents have reached
+        self._stage_limit = 0.0
+        self._agents: list[_Agent] = []
+        self._rendezvous = ""
+        self._pulse: int | None = None
+        self._spare = children_before_us()
+
+    def start(self) -> None:
+        process_tree.adopt_orphans()
+        self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S
+        by_host: dict[int, list[Place]] = {}
+        for rank in self._task.plan.ranks:
+            by_host.setdefault(rank.place.host_index, []).append(rank.place)
+        for places in by_host.values():
+            self._agents.append(self._call(places))
+
+    def order(self, step: Step) -> None:
+        command = _COMMANDS.get(step)
+        for agent in self._living():
+            if self._stage < _Stage.RUNNING or step is Step.GIVE_UP:
+                os.kill(agent.pid, signal.SIGKILL)
+            elif command is not None:
+                agent.outbox.send(frames.frame(frames.ORDER, command))
+
+    def deadline(self) -> float | None:
+        if self._stage < _Stage.RUNNING:
+            return self._stage_limit
+        return min((agent.heard + LEASE_S for agent in self._living()), default=None)
+
+    def tick(self, now: float) -> None:
+        if self._stage < _Stage.RUNNING and now >= self._stage_limit:
+            for agent in self._living():
+                if agent.stage is self._stage:
+                    self._give_up(agent, ssh.no_answer(agent.host))
+            self._advance()
+        for agent in self._living():
+            if self._stage is _Stage.RUNNING and self._is_silent(agent, now):
+                self._give_up(agent, f"nothing was heard of it for {LEASE_S:g} s")
+
+    def _is_silent(self, agent: _Agent, now: float) -> bool:
+        """What waits to be read counts: it may be us who were held up."""
+        if now < agent.heard + LEASE_S:
+            return False
+        waiting = select.poll()
+        waiting.register(agent.output, select.POLLIN)
+        return not waiting.poll(0)
+
+    def end(self) -> None:
+        if self._pulse is not None:
+            os.kill(self._pulse, signal.SIGKILL)
+            os.waitpid(self._pulse, 0)
+        for agent in self._living():
+            agent.outbox.close()
+        deadline = time.monotonic() + _LEAVE_S
+        while self._living() and time.monotonic() < deadline:
+            self._loop.turn(deadline - time.monotonic())
+        process_tree.kill_descendants(_KILL_LIMIT_S, self._spare)
+
+    def _living(self) -> list[_Agent]:
+        return [agent for agent in self._agents if agent.stage is not _Stage.OVER]
+
+    # Calling an agent
+
+    def _call(self, places: Sequence[Place]) -> _Agent:
+        host = places[0].host
+        here = host.name == self._task.plan.host and host.user is None
+        command = ssh.agent_command(sys.executable if here else self._task.interpreter)
+        argv = command if here else _with_path(ssh.ssh_argv(host, command))
+        stdin, commands = os.pipe()
+        output, stdout = os.pipe()
+        errors, stderr = os.pipe()
+        try:
+            pid = local.start_program(argv, os.environ, stdin=stdin, stdout=stdout, stderr=stderr)
+        finally:
+            for fd in (stdin, stdout, stderr):
+                os.close(fd)
+        outbox = Outbox(commands, self._loop)
+        agent = _Agent(
+            host, places, command, here, pid, outbox, output, errors, heard=time.monotonic()
+        )
+        os.set_blocking(errors, False)
+        self._loop.watch(output, partial(self._on_output, agent))
+        self._loop.watch(errors, partial(self._on_errors, agent))
+        return agent
+
+    # What an agent says
+
+    def _on_errors(self, agent: _Agent, fd: int) -> None:
+        chunk = os.read(fd, _READ_BYTES)
+        agent.complaints = (agent.complaints + chunk)[-_SAID_BYTES_MAX:]
+        if not chunk:
+            self._loop.unwatch(fd)
+            agent.errors = -1
+
+    def _on_output(self, agent: _Agent, fd: int) -> None:
+        chunk = os.read(fd, _READ_BYTES)
+        agent.heard = time.monotonic()
+        if not chunk:
+            self._on_end(agent)
+            return
+        try:
+            if not agent.greeted:
+                chunk = self._look_for_greeting(agent, chunk)
+            for each in agent.reader.feed(chunk):
+                if agent.stage is not _Stage.OVER:
+                    self._on_frame(agent, each)
+        except FrameError as error:
+            self._give_up(agent, f"its agent sent {error}")
+
+    def _look_for_greeting(self, agent: _Agent, chunk: bytes) -> bytes:
+        """Takes what a host may say to whoever logs in, and the greeting; returns the rest."""
+        agent.said += chunk
+        found = _GREETING.search(agent.said)
+        if found is None:
+            agent.said = agent.said[-_SAID_BYTES_MAX:]
+            return b""
+        agent.greeted = True
+        rest = agent.said[found.end() :]
+        agent.said = agent.said[: found.end()]
+        problem = ssh.start_problem(self._answer(agent, 0), agent.command, ciranda.__version__)
+        if problem:
+            self._give_up(agent, problem)
+            return b""
+        return rest
+
+    def _on_frame(self, agent: _Agent, said: Frame) -> None:
+        kind, payload = said
+        if kind == frames.HELLO:
+            agent.connection = str(frames.read_json(payload).get("ssh", "")).split()
+            self._come(agent, _Stage.GREETED)
+        elif kind == frames.READY:
+            self._rendezvous = frames.read_json(payload).get("rendezvous") or self._rendezvous
+            self._come(agent, _Stage.READY)
+        elif kind == frames.NEWS:
+            line = payload.decode()
+            agent.done = agent.done or line == "done"
+            tell(line, self._news)
+        elif kind in frames.OUTPUT:
+            rank, chunk = self._rank_of(agent, payload)
+            self._news.printed(rank, frames.OUTPUT.index(kind) + 1, chunk)
+        elif kind == frames.REPORT:
+            self._store_report(*self._rank_of(agent, payload))
+        elif kind == frames.PROBLEM:
+            agent.problem = payload.decode("utf-8", "replace")
+
+    def _rank_of(self, agent: _Agent, payload: bytes) -> tuple[int, bytes]:
+        rank, content = frames.read_rank(payload)
+        if all(place.rank != rank for place in agent.places):
+            raise FrameError(f"something of rank {rank}, which is not there")
+        return rank, content
+
+    def _store_report(self, rank: int, content: bytes) -> None:
+        """Beside the logs, as a rank of this host does by itself."""
+        with (
+            contextlib.suppress(OSError),
+            open(self._task.plan.places.error_file(rank), "wb") as file,
+        ):
+            file.write(content)
+
+    # The way to the start: all agents take each step together
+
+    def _come(self, agent: _Agent, stage: _Stage) -> None:
+        agent.stage = stage
+        self._advance()
+
+    def _advance(self) -> None:
+        """Goes on once every agent has come, or has failed."""
+        if self._stage >= _Stage.RUNNING:
+            return
+        if any(agent.stage is self._stage for agent in self._agents):
+            return
+        problems = [agent.problem for agent in self._agents if agent.problem]
+        if not problems and self._stage is _Stage.CALLED:
+            problems = self._send_orders()
+        if problems:
+            self._stage = _Stage.OVER
+            self._news.not_started(problems)
+        elif self._stage is _Stage.CALLED:
+            self._stage = _Stage.GREETED
+            self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S
+        else:
+            self._go()
+
+    def _send_orders(self) -> list[str]:
+        task, plan = self._task, self._task.plan
+        address = self._address_of_first() if task.key and not task.nic else ""
+        if task.key and not task.nic and not address:
+            return [
+                f"{self._agents[0].host.destination}: ssh does not tell by which address other "
+                "hosts reach it; name its interface or network with --nic"
+            ]
+        for agent in self._agents:
+            first = agent is self._agents[0]
+            orders = Orders(
+                argv=self._argv_at(agent),
+                folder=task.folder,
+                places=agent.places,
+                size=plan.size,
+                job_id=plan.places.job_id,
+                environment=task.environment,
+                user=task.user,
+                columns=task.columns,
+                meets=bool(task.key),
+                listen=Listen(address, task.nic, task.ports) if first and task.key else None,
+            )
+            agent.outbox.send(frames.json_frame(frames.PLAN, encode_orders(orders)))
+            if task.key:
+                agent.outbox.send(frames.frame(frames.KEY, task.key))
+        return []
+
+    def _argv_at(self, agent: _Agent) -> Sequence[str]:
+        program, *arguments = self._task.plan.ranks[0].argv
+        if program == sys.executable:  # a script or a module
+            program = agent.command[0]
+        return (program, *arguments)
+
+    def _address_of_first(self) -> str:
+        """Where the host of rank 0 was reached by ssh, or from where it reached another."""
+        first, *others = self._agents
+        ways = [agent.connection[0:1] for agent in others if not agent.here]
+        if not first.here:
+            ways = [first.connection[2:3]]
+        return next((way[0] for way in ways if way and "%" not in way[0]), "")
+
+    def _go(self) -> None:
+        self._stage = _Stage.RUNNING
+        for agent in self._agents:
+            agent.stage = _Stage.RUNNING
+            agent.outbox.send(frames.json_frame(frames.GO, {"rendezvous": self._rendezvous}))
+        self._pulse = fork_pulse([agent.outbox.fd for agent in self._agents])
+
+    # The end of an agent
+
+    def _give_up(self, agent: _Agent, problem: str) -> None:
+        agent.problem = agent.problem or problem
+        os.kill(agent.pid, signal.SIGKILL)
+        self._on_end(agent)
+
+    def _on_end(self, agent: _Agent) -> None:
+        if agent.stage is _Stage.OVER:
+            return
+        stage, agent.stage = agent.stage, _Stage.OVER
+        with contextlib.suppress(BlockingIOError):
+            while agent.errors >= 0:
+                self._on_errors(agent, agent.errors)
+        self._loop.unwatch(agent.output)
+        if agent.errors >= 0:
+            self._loop.unwatch(agent.errors)
+        agent.outbox.close()
+        code = _exit_code(agent.pid)
+        if self._stage < _Stage.RUNNING:
+            agent.problem = self._start_problem(agent, stage, code)
+            self._advance()
+        elif self._stage is _Stage.RUNNING:
+            if not agent.done:
+                self._news.host_lost(agent.index, agent.problem or self._end_words(agent, code))
+            if not self._living():
+                self._news.over()
+
+    def _start_problem(self, agent: _Agent, stage: _Stage, code: int) -> str:
+        if agent.problem:
+            named = agent.problem.startswith(f"{agent.host.destination}: ")
+            return agent.problem if named else f"{agent.host.destination}: {agent.problem}"
+        if stage is _Stage.CALLED:
+            problem = ssh.start_problem(
+                self._answer(agent, code), agent.command, ciranda.__version__
+            )
+            if problem:
+                return problem
+        return f"{agent.host.destination}: {self._end_words(agent, code)}"
+
+    def _answer(self, agent: _Agent, code: int) -> ssh.Answer:
+        return ssh.Answer(
+            agent.host,
+            code,
+            agent.said.decode("utf-8", "replace"),
+            agent.complaints.decode("utf-8", "replace"),
+        )
+
+    def _end_words(self, agent: _Agent, code: int) -> str:
+        said = ssh.last_line(self._answer(agent, code))
+        words = f"its agent ended ({signal_words(-code) if code < 0 else f'exit code {code}'})"
+        if not agent.here and code == ssh.EXIT_SSH_FAILED:
+            words = "its agent was killed, or the connection to it broke"
+        return f"{words}: {said}" if said else words
+
+
+def _with_path(argv: Sequence[str]) -> Sequence[str]:
+    program = shutil.which(argv[0])
+    if program is None:
+        raise LaunchError(
+            "other hosts need the program ssh, which is not on PATH; install OpenSSH's client",
+            EXIT_NOT_FOUND,
+        )
+    return (program, *argv[1:])
+
+
+def _exit_code(pid: int) -> int:
+    """Of a child that has closed its output, so that it has ended or is about to."""
+    deadline = time.monotonic() + _KILL_LIMIT_S
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found == pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)

@@ -1,0 +1,323 @@
+"""Runs one job: has its ranks started, shows and stores their output, ends them together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ciranda.launch.console import Console
+from ciranda.launch.ending import Ending, Reason, Step
+from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_SIGNAL_BASE, LaunchError
+from ciranda.launch.event_loop import EventLoop
+from ciranda.launch.failure import LostHost, RankEnd, signal_words
+from ciranda.launch.launch_plan import LaunchPlan
+from ciranda.launch.local_ranks import (
+    LocalRanks,
+    News,
+    allow_descriptors,
+    open_standard_streams,
+)
+from ciranda.launch.processes import name_of
+from ciranda.launch.report import report_failure, report_lost_supervisor
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNAL_OF = {
+    Reason.INTERRUPTED: signal.SIGINT,
+    Reason.TERMINATED: signal.SIGTERM,
+    Reason.HUNG_UP: signal.SIGHUP,
+}
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    rerun: str  # the command line to run the job again
+    timeout_s: float | None = None
+    shown: frozenset[int] | None = None  # None: all ranks
+    colour: bool = False
+    verbose: bool = False
+    keep_logs: bool = False
+
+
+class Ranks(Protocol):
+    """The ranks of a job, as LocalRanks or on several hosts."""
+
+    def start(self) -> None: ...
+
+    def order(self, step: Step) -> None: ...
+
+    def deadline(self) -> float | None:
+        """When tick() has something to do."""
+
+    def tick(self, now: float) -> None: ...
+
+    def end(self) -> None:
+        """Nothing of them runs afterwards, whether or not they were over."""
+
+
+class JobNews(News, Protocol):
+    """What only ranks on several hosts can tell."""
+
+    def not_started(self, problems: Sequence[str]) -> None:
+        """Some hosts cannot take part: a sentence for each. No rank was started."""
+
+    def host_lost(self, host_index: int, why: str) -> None:
+        """Nothing more will be heard of its ranks."""
+
+
+StartRanks = Callable[[JobNews, EventLoop], Ranks]
+
+
+def draw_job_id() -> str:
+    # The standard library's secrets module draws from the same source but costs 5 ms to import.
+    return os.urandom(16).hex()
+
+
+def run_job(plan: LaunchPlan, settings: JobSettings, start_ranks: StartRanks | None = None) -> int:
+    """Runs the job to its end; returns the exit code of the launcher.
+
+    `start_ranks` None: all ranks of the plan run on this host.
+    """
+    has_evidence = True
+    try:
+        with contextlib.ExitStack() as stack:
+            code = _Job(plan, settings, stack).run(start_ranks)
+        has_evidence = code != 0
+    except LaunchError:  # nothing ran
+        has_evidence = False
+        raise
+    finally:
+        if not has_evidence and not settings.keep_logs:
+            shutil.rmtree(plan.places.log_dir, ignore_errors=True)
+    return code
+
+
+class _Job:
+    def __init__(
+        self, plan: LaunchPlan, settings: JobSettings, stack: contextlib.ExitStack
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._stack = stack
+        open_standard_streams()
+        allow_descriptors(len(plan.processes))
+        self._console = Console(
+            size=plan.size,
+            ranks=[each.number for each in plan.processes],
+            shown=settings.shown,
+            stdout=1,
+            stderr=2,
+            colour=settings.colour,
+        )
+        self._started = time.monotonic()
+        self._ending = Ending(now=self._started, timeout_s=settings.timeout_s)
+        self._ordered = Step.RUN
+        self._pids: dict[int, int] = {}
+        self._ends: list[RankEnd] = []
+        self._logs: dict[int, int] = {}
+        self._refused: tuple[int, int] | None = None  # rank, errno
+        self._not_started: Sequence[str] = ()
+        self._lost_hosts: list[LostHost] = []
+        self._lost = ""  # why nobody ended the ranks in order
+        self._running = True
+        self._restarted = 0
+        self._interrupts = 0
+        self._loop = stack.enter_context(EventLoop())
+
+    def run(self, start_ranks: StartRanks | None) -> int:
+        self._open_logs()
+        self._loop.watch(self._catch_signals(), self._on_signals)
+        if start_ranks is None:
+            ranks: Ranks = LocalRanks(self._plan, self, self._loop, stdin=_stdin_for_rank_0())
+        else:
+            ranks = start_ranks(self, self._loop)
+        self._ranks = ranks
+        try:
+            ranks.start()
+            while self._running:
+                self._turn()
+        finally:
+            ranks.end()
+        return self._conclude()
+
+    def _turn(self) -> None:
+        deadlines = [self._ending.deadline, self._console.deadline(), self._ranks.deadline()]
+        soonest = min((each for each in deadlines if each is not None), default=None)
+        self._loop.turn(None if soonest is None else soonest - time.monotonic())
+        now = time.monotonic()
+        self._console.tick(now)
+        self._ranks.tick(now)
+        self._ending.tick(now)
+        self._order_step()
+
+    def _order_step(self) -> None:
+        if self._ending.step is not self._ordered:
+            self._ordered = self._ending.step
+            self._ranks.order(self._ordered)
+
+    # Signals to the launcher
+
+    def _catch_signals(self) -> int:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        self._stack.callback(os.close, read)
+        self._stack.callback(os.close, write)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._stack.callback(signal.set_wakeup_fd, -1)
+        for number in _SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # started by nohup
+            before = signal.signal(number, self._count_interrupts)
+            self._stack.callback(signal.signal, number, before)
+        return read
+
+    def _count_interrupts(self, number: int, _frame: object) -> None:
+        """The loop does the work; a third Ctrl-C helps where it is stuck in writing."""
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 2:
+            os._exit(EXIT_SIGNAL_BASE + signal.SIGINT)  # the supervisor kills the tree
+
+    def _on_signals(self, fd: int) -> None:
+        for number in os.read(fd, 64):
+            self._ending.signalled(number, time.monotonic())
+            if self._ending.step is Step.INTERRUPT:
+                self._console.hide_interrupts()
+                self._console.say("ciranda: ending the ranks; Ctrl-C again ends them at once")
+        self._order_step()
+
+    # News
+
+    def started(self, rank: int, pid: int) -> None:
+        self._pids[rank] = pid
+        self._verbose(f"{name_of(rank)} is pid {pid}{self._on_host(rank)}")
+
+    def ended(self, rank: int, exit_code: int) -> None:
+        now = time.monotonic()
+        self._ends.append(RankEnd(rank, self._pids[rank], exit_code, self._ending.by_launcher))
+        words = signal_words(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
+        self._verbose(f"{name_of(rank)} ended after {now - self._started:.2f} s: {words}")
+        if exit_code != 0:
+            self._ending.rank_failed(now)
+
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        self._restarted += 1
+        self._console.say(
+            f"ciranda: {name_of(rank)} was ended by {signal_words(-exit_code)}; it is started "
+            f"again, {self._restarted} of {self._plan.restarts}"
+        )
+
+    def refused(self, rank: int, number: int) -> None:
+        self._refused = self._refused or (rank, number)
+        self._ending.cut_short(time.monotonic())
+
+    def left_behind(self, count: int) -> None:
+        self._verbose(f"the ranks left {count} processes behind; ending them")
+
+    def printed(self, rank: int, stream: int, chunk: bytes) -> None:
+        if chunk:
+            self._log(rank, chunk)
+            self._console.feed(rank, stream, chunk, time.monotonic())
+        else:
+            self._console.finish(rank, stream)
+
+    def over(self, *, lost: str = "") -> None:
+        self._lost = lost
+        self._running = False
+
+    def not_started(self, problems: Sequence[str]) -> None:
+        self._not_started = problems
+        self._running = False
+
+    def host_lost(self, host_index: int, why: str) -> None:
+        there = [each for each in self._plan.ranks if each.place.host_index == host_index]
+        ended = {end.rank for end in self._ends}
+        ranks = tuple(each.rank for each in there if each.rank not in ended)
+        host = LostHost(there[0].place.host.destination, ranks, why, after=len(self._ends))
+        self._lost_hosts.append(host)
+        self._verbose(f"{host.name} is lost: {why}")
+        self._ending.cut_short(time.monotonic())
+
+    def _on_host(self, rank: int) -> str:
+        return f" on {self._plan.host_of(rank)}" if self._plan.host_count > 1 else ""
+
+    def _program_of(self, number: int) -> str:
+        return next(each.argv[0] for each in self._plan.processes if each.number == number)
+
+    def _verbose(self, text: str) -> None:
+        if self._settings.verbose:
+            self._console.say(f"ciranda: {text}")
+
+    # The logs
+
+    def _open_logs(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        for rank in (each.number for each in self._plan.processes):
+            path = self._plan.places.log_file(rank)
+            try:
+                self._logs[rank] = os.open(path, flags, 0o644)
+            except OSError as error:
+                raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
+            self._stack.callback(os.close, self._logs[rank])
+            with contextlib.suppress(FileNotFoundError):  # of an earlier job in this folder
+                os.unlink(self._plan.places.error_file(rank))
+
+    def _log(self, rank: int, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        try:
+            while view and self._logs[rank] >= 0:
+                view = view[os.write(self._logs[rank], view) :]
+        except OSError as error:
+            self._logs[rank] = -1  # the console goes on
+            self._console.say(f"ciranda: the log of {name_of(rank)} ends here: {error.strerror}")
+
+    # The end
+
+    def _conclude(self) -> int:
+        plan, settings, reason = self._plan, self._settings, self._ending.reason
+        unicode = (sys.stderr.encoding or "").lower().startswith("utf")
+        if self._refused is not None:
+            rank, number = self._refused
+            raise LaunchError(
+                f"cannot start '{self._program_of(rank)}'{self._on_host(rank)}: "
+                f"{os.strerror(number)}",
+                EXIT_NOT_EXECUTABLE,
+            )
+        if reason in _SIGNAL_OF:
+            self._console.say(f"ciranda: {reason.value}; logs: {plan.places.log_dir}")
+            return EXIT_SIGNAL_BASE + _SIGNAL_OF[reason]
+        if self._not_started and reason is Reason.FINISHED:
+            raise LaunchError("\n".join(self._not_started))
+        if reason is Reason.FINISHED and self._lost:
+            block = report_lost_supervisor(plan, self._lost, rerun=settings.rerun, unicode=unicode)
+            self._console.say(block, error=True)
+            return 1
+        if reason is Reason.FINISHED:
+            return 0
+        block, code = report_failure(
+            plan,
+            self._ends,
+            reason,
+            lost_hosts=self._lost_hosts,
+            timeout_s=settings.timeout_s,
+            rerun=settings.rerun,
+            unicode=unicode,
+            restarted=self._restarted,
+        )
+        self._console.say(block, error=True)
+        return code
+
+
+def _stdin_for_rank_0() -> int:
+    """Ours, unless we run in the background of a terminal: then it belongs to the shell."""
+    try:
+        background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        background = True
+    return os.open(os.devnull, os.O_RDONLY) if background else 0

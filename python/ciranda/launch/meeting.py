@@ -1,0 +1,187 @@
+"""Where the ranks of several hosts meet, and the key that lets them in."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import re
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ciranda.launch.errors import LaunchError
+
+KEY_BYTES = 32  # the core's (base/secret.h)
+PORT_MAX = 65_535
+_BACKLOG = 1024  # ranks that connect at once; more try again
+_ENDPOINT = re.compile(r"(?:\[([^][]+)\]|([^][:]+)):([0-9]{1,5})")
+_PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Which ports may be listened on; both 0: any that the kernel gives."""
+
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a host's ranks are handed so that they find the ranks of the other hosts."""
+
+    endpoint: str  # HOST:PORT, where rank 0 listens
+    key: bytes = field(repr=False)  # so that no traceback shows it
+    listener: int | None = None  # where rank 0 runs: the listening socket behind the endpoint
+
+
+def parse_endpoint(text: str, option: str) -> tuple[str, int]:
+    """`host:port`, `[fd00::1]:port`."""
+    match = _ENDPOINT.fullmatch(text)
+    port = int(match[3]) if match else 0
+    if match is None or not 1 <= port <= PORT_MAX:
+        raise LaunchError(
+            f"{option} {text}: expected HOST:PORT with a port from 1 to {PORT_MAX}, "
+            "and an IPv6 address in brackets"
+        )
+    return match[1] or match[2], port
+
+
+def format_endpoint(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_ports(text: str, option: str) -> Ports:
+    """`20000-20099`"""
+    match = _PORT_RANGE.fullmatch(text)
+    ports = Ports(int(match[1]), int(match[2])) if match else Ports()
+    if not 1 <= ports.first <= ports.last <= PORT_MAX:
+        raise LaunchError(f"{option} {text}: expected two ports, such as 20000-20099")
+    return ports
+
+
+# --- the key -----------------------------------------------------------------------------------
+
+
+def draw_key() -> bytes:
+    return os.urandom(KEY_BYTES)
+
+
+def job_id_of(key: bytes) -> str:
+    """The same on all hosts that have the key, which cannot be told from it."""
+    import hashlib  # 3 ms, and only --no-ssh needs it
+    import hmac
+
+    return hmac.new(key, b"ciranda job id", hashlib.sha256).hexdigest()[:32]
+
+
+def make_key_file(path: str) -> None:
+    """Writes a new key into a file that only this user can read."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise LaunchError(f"{path} is there already; remove it or name another file") from None
+    except OSError as error:
+        raise LaunchError(f"cannot make the key file {path}: {error.strerror}") from error
+    with open(fd, "wb") as file:
+        file.write(draw_key())
+
+
+def read_key_file(path: str) -> bytes:
+    """The key in a file that belongs to this user or to root, and that nobody else can read."""
+    try:
+        # A mounted secret is a symbolic link, so what counts is the file that was opened.
+        # O_NONBLOCK: a pipe in its place must not hold this process.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise LaunchError(f"cannot open the key file {path}: {error.strerror}") from error
+    try:
+        problem = _key_file_problem(os.fstat(fd))
+        key = b"" if problem else os.read(fd, KEY_BYTES + 1)
+    finally:
+        os.close(fd)
+    if not problem and len(key) != KEY_BYTES:
+        problem = f"does not hold exactly {KEY_BYTES} bytes"
+    if problem:
+        raise LaunchError(f"the key file {path} {problem}; make one with: ciranda key FILE")
+    return key
+
+
+def _key_file_problem(facts: os.stat_result) -> str:
+    if not stat.S_ISREG(facts.st_mode):
+        return "is not a regular file"
+    if facts.st_uid not in (os.geteuid(), 0):
+        return f"belongs to user {facts.st_uid}, not to this one"
+    if facts.st_mode & 0o077:
+        return "can be read or written by others (chmod 600 it, if nobody has read it)"
+    return ""
+
+
+def key_pipe(key: bytes) -> int:
+    """The end of a pipe that gives the key once and then ends."""
+    read, write = os.pipe()
+    os.write(write, key)  # a pipe holds far more
+    os.close(write)
+    return read
+
+
+# --- the socket that rank 0 listens on ---------------------------------------------------------
+
+
+def addresses_of(host: str, option: str) -> list[str]:
+    """Every address of a host where others may reach it."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not the name of a host"
+        raise LaunchError(f"{option}: the name '{host}' leads to no address: {why}") from error
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    if any(ipaddress.ip_address(each.partition("%")[0]).is_unspecified for each in addresses):
+        raise LaunchError(f"{option}: {host} means every address of a host; name one of them")
+    # A name that means this host only here, as Debian's 127.0.1.1 does, leads others astray.
+    literal = host in addresses or host == "localhost"
+    outside = [each for each in addresses if literal or not ipaddress.ip_address(each).is_loopback]
+    if not outside:
+        raise LaunchError(
+            f"{option}: on this host '{host}' means {addresses[0]}, where others cannot reach it; "
+            "write its address instead"
+        )
+    return outside
+
+
+def open_listener(addresses: Sequence[str], ports: Ports, option: str) -> socket.socket:
+    """Listens on the first of the addresses that is this host's, and on a free port of those."""
+    problem = ""
+    for address in addresses:
+        for port in range(ports.first, ports.last + 1):
+            try:
+                return _listen(address, port)
+            except OSError as error:
+                problem = f"{format_endpoint(address, port)}: {_listen_problem(error)}"
+                if error.errno != errno.EADDRINUSE:
+                    break
+    raise LaunchError(f"{option}: cannot listen on {problem}")
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family, kind, protocol, _, name = socket.getaddrinfo(
+        address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+    )[0]
+    with contextlib.ExitStack() as undo:
+        listener = undo.enter_context(socket.socket(family, kind, protocol))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(name)
+        listener.listen(_BACKLOG)
+        undo.pop_all()
+    return listener
+
+
+def _listen_problem(error: OSError) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this host does not have that address, and rank 0 runs here"
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens there; choose another port"
+    return error.strerror or "unknown"

@@ -1,0 +1,271 @@
+"""The small process between the launcher and the ranks, with their servers.
+
+It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
+one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
+whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
+when a job is over, but that servers end after the ranks, and that a rank which was killed may come
+back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ciranda.launch import local, process_tree
+from ciranda.launch.ending import TERMINATE_GRACE_S
+from ciranda.launch.environment import KEY_FD, LIFE, RENDEZVOUS_FD
+from ciranda.launch.launch_plan import LaunchPlan, RankPlan, ServerPlan
+from ciranda.launch.meeting import Meeting, key_pipe
+from ciranda.launch.processes import is_server
+
+INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
+TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
+KILL = b"K"  # SIGKILL to the whole tree, at once
+
+_BY_US = (-signal.SIGTERM, -signal.SIGKILL)
+KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The supervisor's ends of the pipes to the launcher."""
+
+    commands: int
+    # lines: start RANK PID | exit RANK CODE | again RANK CODE | fail RANK ERRNO | left COUNT | done
+    events: int
+    stdin: int  # for rank 0
+    outputs: Sequence[tuple[int, int]]  # stdout and stderr of every process of the plan
+    only_here: str = ""  # a folder of the launcher, to be removed when it is gone
+
+
+def fork_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> int:
+    """Forks; `close` are the launcher's ends, which must not stay open here."""
+    pid = os.fork()
+    if pid == 0:
+        _be_supervisor(plan, channels, close)
+    return pid
+
+
+def _be_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> NoReturn:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        process_tree.set_name("ciranda-superv")
+        process_tree.adopt_orphans()
+        for fd in close:
+            os.close(fd)
+        Supervisor(plan, channels).run()
+        code = 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # whatever is left dies with us (PDEATHSIG) or is killed by the launcher
+
+
+class Supervisor:
+    def __init__(self, plan: LaunchPlan, channels: Channels) -> None:
+        self._plan = plan
+        self._channels = channels
+        self._alive: dict[int, int] = {}  # pid -> number
+        self._restarts = plan.restarts  # that are left
+        self._lives: Counter[int] = Counter()  # of ranks, beyond the first
+        self._kept: dict[int, tuple[RankPlan | ServerPlan, tuple[int, int]]] = {}  # to come back
+        self._servers_told = False  # to end
+        self._over = False
+        self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
+
+    def run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channels.commands, selectors.EVENT_READ)
+            selector.register(_wake_on_child(), selectors.EVENT_READ)
+            self._start_all()
+            while not self._is_over():
+                timeout_s = self._kill_at and max(0.0, self._kill_at - time.monotonic())
+                for key, _ in selector.select(timeout_s):
+                    if key.fd == self._channels.commands:
+                        self._obey()
+                    else:
+                        os.read(key.fd, 4096)
+                self._report(process_tree.reap())
+        # Here, not only in the launcher, which may be gone already without our having noticed.
+        shutil.rmtree(self._plan.places.job_dir, ignore_errors=True)
+        self._tell("done")
+
+    def _start_all(self) -> None:
+        started = True
+        outputs = zip(self._plan.processes, self._channels.outputs, strict=True)
+        for process, streams in outputs:
+            started = started and self._start(process, streams)
+            if self._restarts and not is_server(process.number):
+                self._kept[process.number] = (process, streams)
+            else:
+                _close_all(streams)
+        if not started:
+            self._kill_all()
+
+    def _start(
+        self, process: RankPlan | ServerPlan, streams: tuple[int, int], life: int = 1
+    ) -> bool:
+        number = process.number
+        stdin = self._channels.stdin if number == 0 else os.open(os.devnull, os.O_RDONLY)
+        try:
+            with _handed_over(self._plan.meeting, number) as handed:
+                told = {name: str(fd) for name, fd in handed.items()}
+                if life > 1:
+                    told[LIFE] = str(life)
+                pid = local.start_program(
+                    process.argv,
+                    {**process.environment, **told},
+                    stdin=stdin,
+                    stdout=streams[0],
+                    stderr=streams[1],
+                    inherit=handed.values(),
+                )
+        except OSError as error:
+            self._tell(f"fail {number} {error.errno}")
+            return False
+        finally:
+            if number != 0:
+                os.close(stdin)
+        self._alive[pid] = number
+        self._tell(f"start {number} {pid}")
+        return True
+
+    def _obey(self) -> None:
+        commands = os.read(self._channels.commands, 64)
+        self._restarts = 0  # whatever they are: the job ends
+        if not commands:  # the launcher is gone
+            self._kill_all()
+            if self._channels.only_here:
+                shutil.rmtree(self._channels.only_here, ignore_errors=True)
+        for command in commands:
+            if command == ord(INTERRUPT):
+                self._signal_ranks(signal.SIGINT, group=True)
+            elif command == ord(TERMINATE):
+                self._signal_ranks(signal.SIGTERM, group=False)
+            elif command == ord(KILL):
+                self._kill_all()
+
+    def _signal_ranks(self, number: int, *, group: bool) -> None:
+        """Servers go on: a rank may save what they hold."""
+        self._signal(
+            (pid for pid, each in self._alive.items() if not is_server(each)), number, group
+        )
+
+    @staticmethod
+    def _signal(pids: Iterable[int], number: int, group: bool) -> None:
+        for pid in pids:  # not reaped yet, so these pids still name ours
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if group:
+                    os.killpg(pid, number)
+                else:
+                    os.kill(pid, number)
+
+    def _is_over(self) -> bool:
+        """Once all ranks are gone: ends servers, and what is left behind, politely, then not."""
+        if self._over or any(not is_server(number) for number in self._alive.values()):
+            return self._over
+        while self._kept:
+            _close_all(self._kept.popitem()[1][1])
+        if self._alive:
+            self._end_servers()
+            return self._over
+        if process_tree.has_children():
+            now = time.monotonic()
+            if self._kill_at is None:
+                self._tell(f"left {process_tree.signal_descendants(signal.SIGTERM)}")
+                self._kill_at = now + TERMINATE_GRACE_S
+            elif now >= self._kill_at:
+                self._kill_all()
+        return self._over or not process_tree.has_children()
+
+    def _end_servers(self) -> None:
+        now = time.monotonic()
+        if not self._servers_told:
+            self._servers_told = True
+            self._signal(self._alive, signal.SIGTERM, False)
+            self._kill_at = now + TERMINATE_GRACE_S
+        elif self._kill_at is not None and now >= self._kill_at:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        self._restarts = 0
+        self._report(process_tree.kill_descendants(KILL_LIMIT_S))
+        self._over = True
+
+    def _report(self, ended: Sequence[tuple[int, int]]) -> None:
+        for pid, status in ended:
+            number = self._alive.pop(pid, None)
+            if number is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0 and number in self._kept and self._restarts > 0:
+                self._start_again(number, pid, code)
+                continue
+            if self._servers_told and is_server(number) and code in _BY_US:
+                code = 0  # the ranks are done: it had just been started, or was stopped
+            if code != 0:
+                self._restarts = 0  # the job has failed
+            self._tell(f"exit {number} {code}")
+
+    def _start_again(self, number: int, pid: int, code: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # what it has started, of which it led the group
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._plan.places.error_file(number))
+        self._restarts -= 1
+        self._lives[number] += 1
+        self._tell(f"again {number} {code}")
+        process, streams = self._kept[number]
+        if not self._start(process, streams, self._lives[number] + 1):
+            self._kill_all()
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone
+            os.write(self._channels.events, line.encode() + b"\n")
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _handed_over(meeting: Meeting | None, rank: int) -> Iterator[dict[str, int]]:
+    """The descriptors that a rank inherits, by the variables that tell their numbers."""
+    if meeting is None:
+        yield {}
+        return
+    handed = {KEY_FD: key_pipe(meeting.key)}
+    if rank == 0 and meeting.listener is not None:
+        handed[RENDEZVOUS_FD] = meeting.listener
+    try:
+        yield handed
+    finally:
+        for fd in handed.values():
+            os.close(fd)
+
+
+def _wake_on_child() -> int:
+    """Readable when a child has ended, own or adopted (a pidfd would miss those)."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return read

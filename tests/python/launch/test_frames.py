@@ -1,0 +1,114 @@
+"""Launcher and agent understand each other only as long as each finds where a frame ends."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ciranda.launch import frames
+from ciranda.launch.event_loop import EventLoop
+from ciranda.launch.frames import Frame, FrameError, FrameReader
+from ciranda.launch.hosts import assign_ranks, parse_hosts
+from ciranda.launch.meeting import Ports
+from ciranda.launch.orders import (
+    Listen,
+    Orders,
+    allowed_environment,
+    decode_orders,
+    encode_orders,
+)
+from ciranda.launch.outbox import Outbox
+
+FRAMES = st.lists(
+    st.tuples(st.sampled_from([frames.BEAT, frames.NEWS, frames.ORDER]), st.binary(max_size=40)),
+    max_size=6,
+)
+
+
+@given(sent=FRAMES, cuts=st.lists(st.integers(1, 30)))
+def test_frames_survive_any_cut(sent, cuts):
+    stream = b"".join(frames.frame(kind, payload) for kind, payload in sent)
+    reader, found = FrameReader(), []
+    for cut in [*cuts, len(stream)]:
+        found += reader.feed(stream[:cut])
+        stream = stream[cut:]
+    assert found == [Frame(*each) for each in sent]
+
+
+def test_what_is_no_frame_is_refused():
+    with pytest.raises(FrameError, match="a frame of 4294967295 bytes"):
+        FrameReader().feed(b"P\xff\xff\xff\xff")
+    for payload in (b"", b"[]", b"{", b"\xff"):
+        with pytest.raises(FrameError):
+            frames.read_json(payload)
+    with pytest.raises(FrameError, match="without a rank"):
+        frames.read_rank(b"\0\0\0")
+
+
+def test_a_ranks_frame_names_it():
+    (found,) = FrameReader().feed(frames.rank_frame(frames.OUTPUT[0], 4095, b"text"))
+    assert frames.read_rank(found.payload) == (4095, b"text")
+
+
+@pytest.mark.parametrize("listen", [None, Listen("fd00::1", "", Ports(1, 2))])
+def test_orders_arrive_as_they_were_given(listen):
+    orders = Orders(
+        argv=["python", "a b"],
+        folder="/",
+        places=list(assign_ranks(parse_hosts("a:2,me@b"), None)),
+        size=3,
+        job_id="1",
+        environment={"A": "\udcff"},
+        user={},
+        columns=None,
+        meets=True,
+        listen=listen,
+    )
+    (found,) = FrameReader().feed(frames.json_frame(frames.PLAN, encode_orders(orders)))
+    assert decode_orders(frames.read_json(found.payload)) == orders
+
+
+def test_only_what_is_meant_for_ranks_goes_to_other_hosts():
+    stays = {"PATH": "1", "HOME": "1", "AWS_SECRET": "1", "CIRANDA_RANK": "1", "WORLD_SIZE": "1"}
+    stays |= {"CIRANDA_KEY_FILE": "1", "CIRANDA_KEY_FD": "1", "CIRANDA_RENDEZVOUS": "1"}
+    goes = {"CIRANDA_OVERLAP": "1", "HOROVOD_TIMELINE": "1", "PYTHONPATH": "1", "LC_ALL": "C"}
+    assert allowed_environment({**stays, **goes}) == goes
+
+
+def test_an_outbox_never_blocks_and_loses_nothing():
+    read, write = os.pipe()
+    with EventLoop() as loop:
+        outbox = Outbox(write, loop)
+        sent = os.urandom(300_000)
+        for start in range(0, len(sent), 1000):
+            outbox.send(sent[start : start + 1000])
+        assert outbox.size_bytes > 100_000
+        received = bytearray()
+        while len(received) < len(sent):
+            received += os.read(read, 65536)
+            loop.turn(0)
+        assert (received, outbox.size_bytes) == (sent, 0)
+        os.close(read)
+        outbox.send(b"nobody reads this")
+        outbox.close()
+        outbox.close()
+
+
+def test_a_descriptor_that_an_earlier_call_gave_up_is_not_called():
+    with EventLoop() as loop:
+        ends = [os.pipe() for _ in range(2)]
+        called = []
+
+        def give_up_both(fd):
+            called.append(fd)
+            for read, _ in ends:
+                loop.unwatch(read)
+
+        for read, write in ends:
+            loop.watch(read, give_up_both)
+            os.close(write)
+        loop.turn(1)
+    assert called == [min(read for read, _ in ends)]

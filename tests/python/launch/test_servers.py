@@ -1,0 +1,205 @@
+"""Parameter servers of a job: started, watched and ended with it, and workers that come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ciranda.launch.processes import label_of, name_of, names_of, server_number
+
+# Ends the server's process from within a rank, as the kernel might.
+KILL_SERVER_1 = """
+import time
+from pathlib import Path
+def is_it(entry):
+    try:
+        told = (entry / "environ").read_bytes().split(b"\\0")
+    except OSError:
+        return False
+    mine = os.environ["CIRANDA_JOB_ID"].encode()
+    return b"CIRANDA_PS_SERVER=1" in told and b"CIRANDA_JOB_ID=" + mine in told
+if rank == 0:
+    (pid,) = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdecimal() and is_it(e)]
+    os.kill(pid, signal.SIGKILL)
+time.sleep(300)
+"""
+
+
+# Until servers are there: what ends one before that, ends it without a word.
+LISTENING = """
+for server in range(int(os.environ["CIRANDA_PS_SERVERS"])):
+    while not os.path.exists(f"{os.environ['CIRANDA_JOB_DIR']}/ps{server}"):
+        time.sleep(0.01)
+"""
+
+
+def test_processes_have_numbers_and_names() -> None:
+    numbers = [0, 1, 2, 5, server_number(1), server_number(0)]
+    assert names_of(numbers) == "ranks 0-2, 5 and servers 0, 1"
+    assert names_of([3]) == name_of(3) == "rank 3"
+    assert names_of([server_number(2)]) == name_of(server_number(2)) == "server 2"
+    assert [label_of(number) for number in numbers[3:]] == ["5", "s1", "s0"]
+
+
+def test_servers_end_with_the_job_and_say_what_they_did(launcher):
+    text = "print(os.environ['CIRANDA_PS_SERVERS'], os.environ['CIRANDA_LIFE'])\n"
+    script = launcher.script(text + LISTENING)
+    done = launcher.run("-np", "2", "--ps", "3", script)
+    assert done.returncode == 0, done.stderr
+    said = sorted(done.stdout.splitlines())
+    assert said[:2] == ["[0] 3 1", "[1] 3 1"]
+    assert [line.partition(":")[0] for line in said[2:]] == [
+        f"[s{server}] server {server} of 3" for server in range(3)
+    ]
+
+
+def test_a_lost_server_ends_the_job_and_is_named(launcher):
+    done = launcher.run("-np", "2", "--ps", "2", launcher.script(KILL_SERVER_1))
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "server 1 on" in done.stderr.splitlines()[1]
+    assert "Killed, SIGKILL (9)" in done.stderr.splitlines()[2]
+    assert "server-1.log" in done.stderr
+    assert "ranks 0, 1: by the launcher" in done.stderr
+
+
+def test_a_killed_rank_comes_back_as_often_as_it_may(launcher):
+    text = (
+        "import sys\n"
+        "life = int(os.environ['CIRANDA_LIFE'])\n"
+        "print(f'life {life}: {sys.stdin.read()!r}' if rank == 0 else f'life {life}')\n"
+        "if rank == 1 and life <= int(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    script = launcher.script(text)
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "2", script, "2", stdin="x")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines())[:4] == [
+        "[0] life 1: 'x'",
+        "[1] life 1",
+        "[1] life 2",
+        "[1] life 3",
+    ]
+    again = "ciranda: rank 1 was ended by Killed, SIGKILL (9); it is started again, {} of 2"
+    assert done.stderr.splitlines() == [again.format(1), again.format(2)]
+
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "2", script, "3")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "rank 1 on" in done.stderr
+    assert "restarts" in done.stderr and "2 of 2" in done.stderr
+
+
+def test_a_rank_may_ask_its_servers_after_ctrl_c(launcher):
+    text = (
+        "try:\n"
+        "    open(f'ready-{rank}', 'w').close()\n"
+        "    time.sleep(300)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('saved')\n"
+    )
+    process = launcher.start("-np", "1", "--ps", "1", launcher.script(LISTENING + text))
+    launcher.wait_for_files("ready-0")
+    os.kill(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    lines = said.splitlines()
+    assert lines[0] == "[0] saved"
+    assert lines[1].startswith("[s0] server 0 of 1")  # afterwards
+
+
+def test_a_server_that_does_not_end_fails_no_job(launcher):
+    text = KILL_SERVER_1.replace("SIGKILL", "SIGSTOP").replace("time.sleep(300)", "")
+    done = launcher.run("-np", "1", "--ps", "2", launcher.script(LISTENING + text))
+    assert done.returncode == 0, done.stderr
+
+
+def test_nobody_comes_back_to_a_job_that_has_failed(launcher):
+    text = (
+        "if rank == 1:\n"
+        "    open('pid', 'w').write(str(os.getpid()))\n"
+        "    sys.exit(3)\n"
+        "while not os.path.exists('pid') or os.path.exists(f\"/proc/{open('pid').read()}\"):\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "5", launcher.script(text))
+    assert done.returncode == 3
+    assert "started again" not in done.stderr
+
+
+def test_what_a_killed_rank_has_started_ends_with_it(launcher):
+    text = (
+        "import subprocess\n"
+        "if os.environ['CIRANDA_LIFE'] == '1':\n"
+        "    subprocess.Popen(['sleep', '300'])\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sleeping = [p for p in os.listdir('/proc') if p.isdecimal() and is_mine(p)]\n"
+        "assert not sleeping, sleeping\n"
+    )
+    is_mine = (
+        "def is_mine(pid):\n"
+        "    try:\n"
+        "        told = open(f'/proc/{pid}/environ', 'rb').read().split(b'\\0')\n"
+        "        name = open(f'/proc/{pid}/comm').read().strip()\n"
+        "    except OSError:\n"
+        "        return False\n"
+        "    job = b'CIRANDA_JOB_ID=' + os.environ['CIRANDA_JOB_ID'].encode()\n"
+        "    return job in told and name == 'sleep'\n"
+    )
+    script = launcher.script(is_mine + text)
+    done = launcher.run("-np", "1", "--ps", "1", "--restarts", "1", script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_rank_that_fails_by_itself_does_not_come_back(launcher):
+    script = launcher.script("sys.exit(3 if rank == 1 else 0)")
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "5", script)
+    assert done.returncode == 3
+    assert "started again" not in done.stderr
+
+
+def test_ending_the_launcher_ends_servers_and_no_rank_comes_back(launcher, gone):
+    script = launcher.script("open(f'ready-{rank}', 'w').close()\ntime.sleep(300)")
+    process = launcher.start("-np", "2", "--ps", "2", "--restarts", "9", script)
+    launcher.wait_for_files("ready-0", "ready-1")
+    os.kill(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "started again" not in errors
+    gone(launcher)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--ps", "0"], "--ps must be 1 to 64 servers, not 0"),
+        (["--restarts", "1"], "--restarts goes with --ps"),
+        (["--ps", "1", "--restarts", "-1"], "--restarts must be at least 0, not -1"),
+        (["--ps", "1", "-H", "a:1,b:1"], "--ps: parameter servers serve the ranks of this host"),
+        (
+            ["--ps", "1", "-H", "elsewhere:2"],
+            "--ps: parameter servers serve the ranks of this host",
+        ),
+        (["--ps", "1", "-x", "CIRANDA_LIFE=2"], "CIRANDA_LIFE is set by the launcher"),
+    ],
+)
+def test_what_cannot_be_is_refused(launcher, options, sentence):
+    done = launcher.run("-np", "2", *options, launcher.script("pass"))
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
+def test_a_dry_run_shows_them(launcher):
+    done = launcher.run("-np", "2", "--ps", "2", "--dry-run", launcher.script("pass"))
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks and 2 parameter servers on" in done.stdout
+    assert "set for server 1:" in done.stdout
+    program = next(line for line in done.stdout.splitlines() if line.startswith("server 0"))
+    assert Path(program.split()[-1]).name == "ciranda-ps"
+
+
+def test_servers_of_an_outer_job_are_not_inherited(launcher):
+    script = launcher.script("print(os.environ.get('CIRANDA_PS_SERVERS'))")
+    done = launcher.run("-np", "1", script, environment={"CIRANDA_PS_SERVERS": "3"})
+    assert done.stdout == "[0] None\n"
