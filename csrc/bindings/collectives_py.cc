@@ -17,7 +17,7 @@ namespace {
 ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale) {
   if (op < 0 || op >= kReduceOpCount) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "op is none of Average, Sum, Min, Max, Product"});
+                     .text = "op is none of Average, Sum, Min, Max, Product, Adasum"});
   }
   return {
       .name = name, .op = static_cast<ReduceOp>(op), .prescale = prescale, .postscale = postscale};
@@ -31,6 +31,7 @@ void bind_collectives(py::module_& module) {
   module.attr("MIN") = static_cast<int>(ReduceOp::kMin);
   module.attr("MAX") = static_cast<int>(ReduceOp::kMax);
   module.attr("PRODUCT") = static_cast<int>(ReduceOp::kProduct);
+  module.attr("ADASUM") = static_cast<int>(ReduceOp::kAdasum);
 
   // The number of a handle; `process_set`: whose ranks take part, and count.
   module.def(

@@ -118,6 +118,17 @@ void make_private(const Communicator& among, TensorCollective& collective, std::
   collective.targets.emplace_back(index, std::exchange(output, std::move(memory)));
 }
 
+// The CPU alone computes it. The host waits for a GPU's tensors.
+void bring_to_cpu(TensorCollective& collective) {
+  for (std::size_t i = 0; i < collective.inputs.size(); ++i) {
+    if (collective.inputs[i].is_cpu()) continue;
+    collective.inputs[i] = collective.inputs[i].cpu();
+    at::Tensor& output = collective.outputs[i];
+    collective.targets.emplace_back(
+        i, std::exchange(output, at::empty(output.sizes(), collective.inputs[i].options())));
+  }
+}
+
 }  // namespace
 
 Started start_elementwise(const Communicator& among, RequestSpec spec,
@@ -134,6 +145,7 @@ Started start_elementwise(const Communicator& among, RequestSpec spec,
     check_same(input, collective->outputs[i], what);
   }
   if (outputs.empty()) refuse(what, "the list of tensors is empty");
+  if (reduces(spec.kind) && spec.op == ReduceOp::kAdasum) bring_to_cpu(*collective);
   const std::vector<bool> overlaps = overlapping_outputs(collective->inputs, collective->outputs);
   if (outputs.size() > 1) (void)device_of(collective->inputs, what);
   for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -106,7 +106,7 @@ class LastReduction {
 
 void allreduce(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
                const ReduceOptions& options) {
-  if (is_lazy(input) || is_lazy(output)) {
+  if (is_lazy(input) || is_lazy(output) || options.op == ReduceOp::kAdasum) {
     allreduce_async(among, {input}, {output}, options)->wait();
     return;
   }

@@ -12,7 +12,8 @@ constexpr ReduceOp reduce_op(Job::Op op) {
                 static_cast<int>(Job::Op::kAverage) == static_cast<int>(ReduceOp::kAverage) &&
                 static_cast<int>(Job::Op::kMin) == static_cast<int>(ReduceOp::kMin) &&
                 static_cast<int>(Job::Op::kMax) == static_cast<int>(ReduceOp::kMax) &&
-                static_cast<int>(Job::Op::kProduct) == static_cast<int>(ReduceOp::kProduct));
+                static_cast<int>(Job::Op::kProduct) == static_cast<int>(ReduceOp::kProduct) &&
+                static_cast<int>(Job::Op::kAdasum) == static_cast<int>(ReduceOp::kAdasum));
   return static_cast<ReduceOp>(op);
 }
 

@@ -6,7 +6,7 @@ set(_kernels ${CMAKE_CURRENT_LIST_DIR})
 # No errno of sqrt's: one instruction then.
 # -O3 because the loops over a strip must unroll to stay in registers.
 set(_kernel_options -ffp-contract=off -fno-math-errno $<$<NOT:$<CONFIG:Debug>>:-O3>)
-set_source_files_properties(${_kernels}/reduce_portable.cc
+set_source_files_properties(${_kernels}/reduce_portable.cc ${_kernels}/combine.cc
   PROPERTIES COMPILE_OPTIONS "${_kernel_options}")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

@@ -109,6 +109,8 @@ void reduce_format(const Reduction& reduction) {
       return reduce_format_op<Format, Max>(reduction);
     case ReduceOp::kProduct:
       return reduce_format_op<Format, Product>(reduction);
+    case ReduceOp::kAdasum:
+      break;  // it is not element by element
   }
   CIRANDA_UNREACHABLE();
 }

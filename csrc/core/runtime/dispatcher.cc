@@ -28,6 +28,7 @@ Dispatcher::Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExc
       negotiator_(negotiator),
       frames_(frames),
       peers_(peers),
+      adasum_(rank),
       backends_(rank, peers, ring(),
                 [this](const Group& group) { return backend_context(group); }) {}
 
@@ -84,12 +85,13 @@ BackendContext Dispatcher::backend_context(const Group& group) {
 void Dispatcher::take_submissions() {
   const auto ask = [this](Submission& submission) {
     ++unanswered_;
+    if (submission.spec->op == ReduceOp::kAdasum) ++unfinished_adasums_;
     request(table_.insert(std::move(submission)), /*in_full=*/false);
   };
   for (; may_ask(); held_.pop_front()) ask(held_.front());
   rank_.queue.drain_into(drained_);
   for (Submission& submission : drained_) {
-    if (held_.empty() && may_ask_for(submission)) {
+    if (submission.is_part || (held_.empty() && may_ask_for(submission))) {
       ask(submission);
     } else {
       held_.push_back(std::move(submission));
@@ -99,8 +101,9 @@ void Dispatcher::take_submissions() {
 }
 
 bool Dispatcher::may_ask_for(const Submission& submission) const {
-  return !is_membership(submission.spec->kind) ||
-         negotiator_.in_flight(rank_.rank()) == unanswered_;
+  const OpKind kind = submission.spec->kind;
+  if (kind == OpKind::kJoin && unfinished_adasums_ > 0) return false;
+  return !is_membership(kind) || negotiator_.in_flight(rank_.rank()) == unanswered_;
 }
 
 CacheId Dispatcher::number_of(const std::shared_ptr<const RequestSpec>& spec) {
@@ -245,10 +248,12 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
                        const Status& status, const std::shared_ptr<DeviceEvent>& finished) {
     execution_done(index, status, finished);
   };
-  if (possible) {
-    backends_.start(std::move(execution));
-  } else {
+  if (!possible) {
     execution.done(possible, nullptr);
+  } else if (what.op == ReduceOp::kAdasum) {
+    adasum_.start(std::move(execution));
+  } else {
+    backends_.start(std::move(execution));
   }
   return {};
 }
@@ -286,6 +291,11 @@ Status Dispatcher::locate_in_arena(const Response& response, Submission& submiss
 }
 
 bool Dispatcher::advance() {
+  const bool moved = advance_backends();
+  return adasum_.advance() || moved;
+}
+
+bool Dispatcher::advance_backends() {
   if (backends_.resting()) return false;
   if (timed_running_ == 0) return backends_.advance();
   const std::uint64_t begin_ns = monotonic_ns();
@@ -340,6 +350,7 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
   rank_.counters.bytes.fetch_add(payload_bytes(submission), std::memory_order_relaxed);
   const Handle handle = std::move(submission.handle);
   const auto spec = std::move(submission.spec);
+  if (spec->op == ReduceOp::kAdasum) --unfinished_adasums_;
   table_.erase(token);
   rank_.queue.release(*spec);
   handle->complete(status, finished);
@@ -348,8 +359,12 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
 
 void Dispatcher::finish_all(const Error& why) {
   rank_.queue.drain_into(drained_);
-  for (Submission& submission : std::exchange(held_, {})) table_.insert(std::move(submission));
-  for (Submission& submission : std::exchange(drained_, {})) table_.insert(std::move(submission));
+  const auto insert = [this](Submission& submission) {
+    if (submission.spec->op == ReduceOp::kAdasum) ++unfinished_adasums_;
+    table_.insert(std::move(submission));
+  };
+  for (Submission& submission : std::exchange(held_, {})) insert(submission);
+  for (Submission& submission : std::exchange(drained_, {})) insert(submission);
   for (const std::uint32_t token : table_.tokens()) {
     finish(token, about(why, *table_.find(token)->spec));
   }

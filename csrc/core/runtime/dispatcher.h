@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/negotiate/negotiator.h"
+#include "core/runtime/adasum_operations.h"
 #include "core/runtime/frame_exchange.h"
 #include "core/runtime/group_backends.h"
 #include "core/runtime/peer_watch.h"
@@ -30,7 +31,7 @@ class Dispatcher {
 
   // What waits in the queue is asked for with the next frame. A change of membership, and what
   // comes after it, is held until all ranks know what this rank asked for before: it may have to
-  // ask again (rule 9 of the protocol).
+  // ask again (rule 9 of the protocol). A join also waits for the parts of an Adasum.
   void take_submissions();
   // take_submissions() would ask for some of what is held.
   bool may_ask() const { return !held_.empty() && may_ask_for(held_.front()); }
@@ -42,18 +43,24 @@ class Dispatcher {
   bool take_finished() { return std::exchange(finished_any_, false); }
 
   // Everything that runs ends with `why`.
-  void abort(const Error& why) { backends_.abort(why); }
+  void abort(const Error& why) {
+    backends_.abort(why);
+    adasum_.abort(why);
+  }
   // Everything that was submitted, sent or not.
   void finish_all(const Error& why);
 
   bool empty() const { return table_.empty() && held_.empty(); }
   std::vector<PendingOperation> pending() const;
   // As GroupBackends'.
-  bool idle() const { return backends_.idle(); }
+  bool idle() const { return backends_.idle() && adasum_.idle(); }
   bool will_wake() const { return backends_.will_wake(); }
   const Error* broken() const { return backends_.broken(); }
   std::uint64_t look_again_ns() const { return backends_.look_again_ns(); }
-  void blocked_on(std::vector<Rank>& out) const { backends_.blocked_on(out); }
+  void blocked_on(std::vector<Rank>& out) const {
+    backends_.blocked_on(out);
+    adasum_.blocked_on(out);
+  }
   void watched(std::vector<Watched>& out) const { backends_.watched(out); }
   void abandon() noexcept { backends_.abandon(); }
 
@@ -62,6 +69,7 @@ class Dispatcher {
   HostMemory host_memory();
   std::unique_ptr<RingBackend> ring();
   bool may_ask_for(const Submission& submission) const;
+  bool advance_backends();
   // Asks for an operation of the table; `in_full`: not by its number.
   void request(std::uint32_t token, bool in_full);
   // As the negotiator knows it.
@@ -99,11 +107,13 @@ class Dispatcher {
   };
   Numbered last_asked_;         // in a loop it is the same again
   std::size_t unanswered_ = 0;  // asked for, without a Response
+  int unfinished_adasums_ = 0;  // in the table
   std::uint64_t planned_ = 0;   // executions of all groups
   std::vector<Running> running_;
   std::vector<std::size_t> free_running_;
   int timed_running_ = 0;
   bool finished_any_ = false;
+  AdasumOperations adasum_;
   GroupBackends backends_;
 };
 

@@ -8,8 +8,8 @@
 namespace ciranda {
 
 bool may_travel_inline(const RequestSpec& spec) {
-  if (spec.kind != OpKind::kAllreduce || spec.in_arena || spec.backend != BackendId::kNative ||
-      spec.tensors.size() != 1) {
+  if (spec.kind != OpKind::kAllreduce || spec.op == ReduceOp::kAdasum || spec.in_arena ||
+      spec.backend != BackendId::kNative || spec.tensors.size() != 1) {
     return false;
   }
   const std::uint64_t bytes = tensor_bytes(spec.tensors.front());

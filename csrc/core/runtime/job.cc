@@ -38,6 +38,8 @@ ReduceOp reduce_op(Job::Op op) {
       return ReduceOp::kMax;
     case Job::Op::kProduct:
       return ReduceOp::kProduct;
+    case Job::Op::kAdasum:
+      return ReduceOp::kAdasum;
   }
   throw std::runtime_error("allreduce: op is none of Job::Op");
 }

@@ -27,10 +27,11 @@ struct Submission {
   // other rank. allgather, alltoall: dimension 0 is kAnyRows.
   std::shared_ptr<const RequestSpec> spec;
   bool is_checked = false;         // submit() has taken this very spec before; without rows
+  bool is_part = false;            // of an operation that is agreed: nothing holds it up
   std::vector<std::int64_t> rows;  // see Contribution
   std::optional<Digest> digest;    // the same
   ArenaRef arena;                  // the same
-  std::shared_ptr<void> lease;     // kAddGroup: keeps that, where this rank provides it
+  std::shared_ptr<void> lease;     // keeps memory of it; kAddGroup: what this rank provides
   decltype(Execution::work) work;  // in_arena; see Execution
   DeviceWork device;               // where the tensors are memory of a device
   // By tensor of the spec; empty for in_arena and barrier.

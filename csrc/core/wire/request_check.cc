@@ -171,6 +171,24 @@ Status check_arithmetic(const RequestSpec& spec) {
   return {};
 }
 
+Status check_adasum(const RequestSpec& spec) {
+  if (spec.op != ReduceOp::kAdasum || !reduces(spec.kind)) return {};
+  if (spec.kind != OpKind::kAllreduce || spec.in_arena)
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   "Adasum is for an allreduce; use Average or Sum");
+  if (traits_of(spec.backend).on_gpu)
+    return refused(
+        ErrorCode::kUnsupported, spec,
+        std::string(backend_name(spec.backend)) + " has no Adasum; give it tensors of the CPU");
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (!is_floating(tensor.dtype))
+      return refused(ErrorCode::kInvalidArgument, spec,
+                     "Adasum is for floating point tensors, not " +
+                         std::string(dtype_name(tensor.dtype)) + "; use Average or Sum");
+  }
+  return {};
+}
+
 Status check_arena(const RequestSpec& spec) {
   if (!spec.in_arena && !spec.rule.empty())
     return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");
@@ -203,6 +221,7 @@ Status check_spec(const RequestSpec& spec) {
   CIRANDA_TRY(check_membership(spec));
   CIRANDA_TRY(check_root(spec));
   CIRANDA_TRY(check_arithmetic(spec));
+  CIRANDA_TRY(check_adasum(spec));
   for (std::size_t i = 0; i < spec.tensors.size(); ++i) CIRANDA_TRY(check_tensor(spec, i));
   CIRANDA_TRY(check_backend(spec));
   CIRANDA_TRY(check_float8(spec));

@@ -24,8 +24,17 @@ inline constexpr CacheId kNoCacheId = 0;
 using GroupId = std::uint32_t;
 inline constexpr GroupId kWorldGroup = 0;  // all ranks, always
 
-enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
-inline constexpr int kReduceOpCount = 5;
+// The values are on the wire: append only.
+enum class ReduceOp : std::uint8_t {
+  kSum = 0,
+  kAverage = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+  kAdasum = 5,  // of whole tensors (plan/adasum), all others element by element
+};
+inline constexpr int kReduceOpCount = 6;
+inline constexpr int kElementwiseOpCount = 5;
 
 // What runs an operation; each has a row in kBackends. The values are on the wire: append only.
 enum class BackendId : std::uint8_t {
@@ -65,12 +74,14 @@ constexpr std::string_view backend_name(BackendId backend) {
 }
 
 constexpr std::string_view reduce_op_name(ReduceOp op) {
-  constexpr std::string_view kNames[kReduceOpCount] = {"Sum", "Average", "Min", "Max", "Product"};
+  constexpr std::string_view kNames[kReduceOpCount] = {"Sum", "Average", "Min",
+                                                       "Max", "Product", "Adasum"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
 // Every limit of the wire format. A value beyond a limit is refused with a sentence that names it.
 inline constexpr int kRanksMax = 4096;             // ranks of a job
+inline constexpr int kAdasumRanksMax = 256;        // each has a dot product with each
 inline constexpr int kLocalRanksMax = 256;         // ranks of one host; each has a page of flags
 inline constexpr std::size_t kGroupsMax = 1024;    // at a time, besides the World
 inline constexpr std::size_t kNameBytesMax = 256;  // a tensor's name, UTF-8

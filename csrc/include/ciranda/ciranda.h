@@ -46,7 +46,7 @@ class ProcessSet {
 // on every rank and leaves the job usable.
 class Job {
  public:
-  enum class Op { kSum, kAverage, kMin, kMax, kProduct };
+  enum class Op { kSum, kAverage, kMin, kMax, kProduct, kAdasum };
 
   // Meets the other ranks; waits for them at most CIRANDA_START_TIMEOUT_SECONDS (30).
   Job();

@@ -31,7 +31,7 @@ std::string case_name(DType dtype, ReduceOp op, Scales scales, std::size_t ranks
 
 void for_every_type_and_op(const std::function<void(DType, ReduceOp)>& check) {
   for (int dtype = 0; dtype <= static_cast<int>(DType::kFloat64); ++dtype) {
-    for (int op = 0; op < kReduceOpCount; ++op) {
+    for (int op = 0; op < kElementwiseOpCount; ++op) {
       check(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
     }
   }

@@ -100,6 +100,7 @@ int reduced(ReduceOp op, int ranks, std::size_t i) {
     case ReduceOp::kMax:
       return value_of(ranks - 1, i);
     case ReduceOp::kProduct:
+    case ReduceOp::kAdasum:
       break;
   }
   return product;
@@ -183,7 +184,7 @@ TEST_P(AllBackends, AllreduceEveryDtypeAndOpInPlaceAndNot) {
   World world = make();
   world.run([](Engine& engine) {
     for (const DType dtype : kReduced) {
-      for (int number = 0; number < kReduceOpCount; ++number) {
+      for (int number = 0; number < kElementwiseOpCount; ++number) {
         const auto op = static_cast<ReduceOp>(number);
         const bool exact = dtype_bytes(dtype) > 2 || !is_floating(dtype) || engine.size() <= 3;
         if (op == ReduceOp::kProduct && !exact) continue;

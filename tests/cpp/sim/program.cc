@@ -28,7 +28,7 @@ RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
   RequestSpec spec{.name = name};
   if (!name.empty() && random.one_in(2)) spec.kind = kKinds[random.below(std::size(kKinds))];
   if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduce) {
-    spec.op = static_cast<ReduceOp>(random.below(random.one_in(8) ? kReduceOpCount : 2));
+    spec.op = static_cast<ReduceOp>(random.below(random.one_in(8) ? kElementwiseOpCount : 2));
     if (random.one_in(6)) spec.prescale = 0.5;
     if (random.one_in(6)) spec.postscale = 2.0;
   }

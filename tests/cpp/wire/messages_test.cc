@@ -83,7 +83,7 @@ class Maker {
     spec.name.assign(below(kNameBytesMax + 1), static_cast<char>('a' + below(26)));
     if (below(3) == 0) spec.group = static_cast<GroupId>(wide());
     if (reduces(spec.kind)) {
-      spec.op = static_cast<ReduceOp>(below(kReduceOpCount));
+      spec.op = static_cast<ReduceOp>(below(kElementwiseOpCount));
       spec.prescale = static_cast<double>(below(7)) - 3;
       spec.postscale = 1.0 / static_cast<double>(1 + below(7));
     }

@@ -30,6 +30,8 @@ ncclRedOp_t unscaled(ReduceOp op) {
       return ncclMax;
     case ReduceOp::kProduct:
       return ncclProd;
+    case ReduceOp::kAdasum:
+      break;  // check_limits() refuses it
   }
   CIRANDA_UNREACHABLE();
 }

@@ -142,7 +142,7 @@ class NcclEngine : public ::testing::Test {
 TEST_F(NcclEngine, EveryOpOfEveryDtypeGivesWhatTheNativeBackendGives) {
   World three = world(3);
   for (int dtype = 0; dtype <= static_cast<int>(DType::kFloat64); ++dtype) {
-    for (int op = 0; op < kReduceOpCount; ++op) {
+    for (int op = 0; op < kElementwiseOpCount; ++op) {
       for (const bool in_place : {false, true}) {
         expect_like_native(three, [&](int rank) {
           Work work{.spec = spec(OpKind::kAllreduce, static_cast<DType>(dtype), {257}),
