@@ -24,6 +24,7 @@ void bind_world(py::module_& module) {
   module.def("local_size", &local_size);
   module.def("cross_rank", &cross_rank);
   module.def("cross_size", &cross_size);
+  module.def("hosts", &ranks_of_hosts, "By host the ranks of the job, ascending.");
   module.def(
       "hosts_are_trusted",
       [] {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/base/mutex.h"
@@ -31,7 +32,9 @@ std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
 std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
 std::atomic<ps::Client*> client_at_fork{nullptr};       // NOLINT
 std::atomic<bool> forked{false};                        // NOLINT
-Place own_place;  // NOLINT: of this rank; read in a forked child too, where no lock may be
+// Read in a forked child too, where no lock may be.
+Place own_place;  // NOLINT: of this rank
+Hosts own_hosts;  // NOLINT: of its job
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -80,11 +83,14 @@ void init_default_world(bool with_comm) {
   if (config.servers > 0) {
     client = connect_to_servers(config);
     own_place = config.place;
+    own_hosts.assign(1, std::vector<Rank>(static_cast<std::size_t>(own_place.size)));
+    std::iota(own_hosts.front().begin(), own_hosts.front().end(), 0);
     client_at_fork.store(client.get());
     return;
   }
   world = unwrap(World::start(std::move(config), handover));
   own_place = world->place();
+  own_hosts = world->engine()->group(kWorldGroup)->hosts;
   engine_at_fork.store(world->engine().get());
   whole = std::make_shared<const Communicator>(
       Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
@@ -139,6 +145,13 @@ Place default_place() {
   const MutexLock lock(mutex);
   refuse_before_init();
   return own_place;
+}
+
+Hosts ranks_of_hosts() {
+  if (forked.load()) return own_hosts;
+  const MutexLock lock(mutex);
+  refuse_before_init();
+  return own_hosts;
 }
 
 std::shared_ptr<ps::Client> default_client() {

@@ -20,6 +20,9 @@ void init_default_world(bool with_comm);
 // for); kNotInitialized before init().
 Place default_place();
 
+// By host its ranks, ascending.
+Hosts ranks_of_hosts();
+
 // The World; kNotInitialized before init(), kForked in a child made by fork, kUnsupported in a job
 // with parameter servers, whose ranks do not meet.
 std::shared_ptr<World> default_world();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
 class Compression:
     """
     Members:
@@ -392,6 +392,10 @@ def cross_size() -> int:
     ...
 def gather_async(input: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
+def hosts() -> list[list[int]]:
+    """
+    By host the ranks of the job, ascending.
+    """
 def hosts_are_trusted() -> bool:
     """
     Whether code may come from other ranks: all are on this host, or what is between hosts is encrypted, or trusted by the user's word.
@@ -476,6 +480,7 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.
     """
+ADASUM: int = 5
 AUTO_PARAMETERS_MIN: int = 65536
 AVERAGE: int = 1
 MAX: int = 3

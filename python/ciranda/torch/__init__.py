@@ -35,6 +35,7 @@ from ciranda.torch.basics import (  # noqa: E402
     cross_rank,
     cross_size,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
@@ -43,7 +44,7 @@ from ciranda.torch.basics import (  # noqa: E402
     size,
     stats,
 )
-from ciranda.torch.compression import Compression  # noqa: E402
+from ciranda.torch.compression import Compression, Compressor  # noqa: E402
 from ciranda.torch.functions import (  # noqa: E402
     allgather_object,
     broadcast_object,
@@ -51,6 +52,7 @@ from ciranda.torch.functions import (  # noqa: E402
     broadcast_parameters,
 )
 from ciranda.torch.ops import (  # noqa: E402
+    Adasum,
     Average,
     Max,
     Min,
@@ -93,6 +95,7 @@ from ciranda.torch.ops import (  # noqa: E402
     scatter_async,
     send,
     send_async,
+    sparse_allreduce_async,
     synchronize,
 )
 from ciranda.torch.optimizer import DistributedOptimizer  # noqa: E402
@@ -102,10 +105,13 @@ from ciranda.torch.process_sets import (  # noqa: E402
     global_process_set,
     remove_process_set,
 )
+from ciranda.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
+    "Compressor",
     "DistributedOptimizer",
     "HorovodInternalError",
     "Max",
@@ -113,6 +119,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -150,6 +157,7 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "join",
     "local_rank",
@@ -177,6 +185,7 @@ __all__ = [
     "send_async",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "stats",
     "synchronize",
 ]

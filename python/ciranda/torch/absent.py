@@ -9,11 +9,7 @@ from ciranda.errors import UnsupportedError
 _TIMELINE = "set CIRANDA_TIMELINE=FILE before init() instead"
 
 NAMES = {
-    "Adasum": "gradients are averaged or summed: pass op=Average or op=Sum",
-    "SyncBatchNorm": "torch.nn.GroupNorm needs no statistics of other ranks",
     "elastic": "a job ends with its first lost rank: save checkpoints and start it again",
-    "is_homogeneous": "compare local_size() of all ranks with allgather() instead",
-    "sparse_allreduce_async": "DistributedOptimizer reduces sparse gradients by itself",
     "start_timeline": _TIMELINE,
     "stop_timeline": _TIMELINE,
 }

@@ -50,4 +50,9 @@ def _no() -> bool:
     return False
 
 
-mpi_built = mpi_enabled = mpi_threads_supported = ddl_built = ccl_built = rocm_built = _no
+mpi_built = mpi_enabled = ddl_built = ccl_built = rocm_built = _no
+
+
+def mpi_threads_supported() -> bool:
+    """True: ciranda never calls MPI, so a program may use it from any of its threads."""
+    return True

@@ -182,14 +182,24 @@ def local_size() -> int:
     return _C.local_size()
 
 
+def _hosts_with_local_rank() -> list[int]:
+    """The hosts that have a rank with this one's local rank."""
+    return [host for host, ranks in enumerate(_C.hosts()) if len(ranks) > _C.local_rank()]
+
+
 def cross_rank() -> int:
-    """The number of this rank's host."""
-    return _C.cross_rank()
+    """The number of this rank's host among those that have a rank of the same local rank."""
+    return _hosts_with_local_rank().index(_C.cross_rank())
 
 
 def cross_size() -> int:
-    """Hosts of the job."""
-    return _C.cross_size()
+    """Hosts that have a rank of this one's local rank: all, where each has as many ranks."""
+    return len(_hosts_with_local_rank())
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has as many ranks."""
+    return len({len(ranks) for ranks in _C.hosts()}) == 1
 
 
 def stats() -> dict[str, float]:

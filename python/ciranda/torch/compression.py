@@ -21,21 +21,27 @@ def native_of(compression: Any) -> Any:
     return None if rounds and _C.cpu_operations() != "native" else native
 
 
-class NoneCompressor:
-    """Leaves the tensor as it is."""
-
-    native = _C.Compression.none
+class Compressor:
+    """The base of your own: how a tensor travels, and how it becomes one again. As Horovod's."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What is reduced in its place, and what decompress() needs to know."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """The reduced tensor with the shape and dtype of the one that compress() got."""
         return tensor
 
 
-class _HalfCompressor:
+class NoneCompressor(Compressor):
+    """Leaves the tensor as it is."""
+
+    native = _C.Compression.none
+
+
+class _HalfCompressor(Compressor):
     dtype: torch.dtype
 
     @classmethod

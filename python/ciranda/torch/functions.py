@@ -91,9 +91,10 @@ def broadcast_optimizer_state(
     """Gives every rank the root's optimizer state and hyper-parameters. Blocking.
 
     No step is run: parameters and step counts of the root stay as they are, and ranks without
-    state get the root's. `model` is accepted for Horovod's scripts and not needed. Where the root's
-    state_dict() raises, every rank does. `root_rank` is a rank of the job. ValueError where this
-    rank is no member of `process_set`.
+    state get the root's. As in Horovod, parameters have gradients of zeros afterwards, where they
+    had none and the root had no state. `model` is accepted for Horovod's scripts and not needed.
+    Where the root's state_dict() raises, every rank does. `root_rank` is a rank of the job.
+    ValueError where this rank is no member of `process_set`.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: LBFGS keeps state that cannot be broadcast")
@@ -121,6 +122,13 @@ def broadcast_optimizer_state(
         _C.broadcast_tensors(tensors, root_rank, f"{what}.tensors", number_of(process_set))
     if _C.rank() != root_rank:
         optimizer.load_state_dict(state)
+    if not structure["state"]:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.grad is None:
+                    zeros = torch.zeros_like(parameter)
+                    is_sparse = isinstance(optimizer, torch.optim.SparseAdam)
+                    parameter.grad = zeros.to_sparse(1) if is_sparse else zeros
 
 
 def _encode(obj: Any, allow_pickle: bool, what: str) -> torch.Tensor:

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from ciranda import _C
+from ciranda.errors import UnsupportedError
 from ciranda.torch.compression import Compression
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
@@ -38,6 +39,7 @@ Sum: int = _C.SUM
 Min: int = _C.MIN
 Max: int = _C.MAX
 Product: int = _C.PRODUCT
+Adasum: int = _C.ADASUM
 
 # What synchronize() makes of an operation's outputs and received rows, by handle.
 _finish: dict[int, Callable[[list[torch.Tensor], list[int]], Any]] = {}
@@ -198,6 +200,12 @@ def allreduce(
 
     Differentiable: the gradient is the same allreduce of the gradient. The tensor is multiplied by
     `prescale_factor` before and by `postscale_factor` after the sum.
+
+    Adasum (Maleki et al., MLSys 2021) adds what is orthogonal and averages what is parallel:
+    (1 - ab/2|a|^2) a + (1 - ab/2|b|^2) b for the tensors of two ranks, and for more by a tree,
+    ((0, 1), (2, 3)) for four. Floating tensors; each tensor of a list by itself; at most 256 ranks,
+    as it computes dot products of each with each. The CPU computes it, and the host waits for
+    tensors of a GPU.
     """
     members = number_of(process_set)
     packed, context = compression.compress(tensor)
@@ -227,6 +235,41 @@ def allreduce_(
         number_of(process_set),
     )
     return tensor
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Starts to add up a sparse COO tensor; calling what it returns waits and gives the result.
+
+    Every rank's indices and values are gathered; their numbers may differ. The result is coalesced.
+    `op` is Average or Sum; the Average of whole numbers is truncated.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("sparse_allreduce_async: op must be Average or Sum")
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(
+            f"sparse_allreduce_async: the tensor's layout is {tensor.layout}, not sparse_coo; use "
+            "allreduce_async()"
+        )
+    pieces = [tensor._indices().t().contiguous(), tensor._values().contiguous()]
+    handle = grouped_allgather_async(pieces, name, process_set)
+    shape, ranks = tensor.shape, process_set.size()
+
+    def result() -> torch.Tensor:
+        indices, values = synchronize(handle)
+        checked = torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=True)
+        total = checked.coalesce()
+        if op == Average and (values.is_floating_point() or values.is_complex()):
+            total.values().div_(ranks)
+        elif op == Average:
+            total.values().div_(ranks, rounding_mode="trunc")
+        return total
+
+    return result
 
 
 def grouped_allreduce_async(
@@ -691,6 +734,10 @@ def recv(tensor: torch.Tensor, src: int, name: str | None = None) -> torch.Tenso
 
 
 def _scatter_op(op: int) -> int:
+    if op == Adasum:
+        raise UnsupportedError(
+            "reducescatter: Adasum is of whole tensors, and not of pieces; call allreduce()"
+        )
     if op not in (Average, Sum):
         raise ValueError("reducescatter: op must be Average or Sum")
     return op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -9,10 +10,11 @@ from typing import Any, Literal
 import torch
 
 from ciranda import _C
+from ciranda.torch import adasum_optimizer
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import Compression, native_of
 from ciranda.torch.host_step import HostStep, ShardStep, demanded_by, obstacle_to_sharing
-from ciranda.torch.ops import Average
+from ciranda.torch.ops import Adasum, Average
 from ciranda.torch.optimizer_classes import (
     Distributed,
     NoReducer,
@@ -89,6 +91,7 @@ def DistributedOptimizer(
     shard_step: ShardStep = "auto",
     max_grad_norm: float | None = None,
     share_parameters: bool = False,
+    broadcast_buffers: Iterable[torch.Tensor] | None = None,
     backend: Literal["ring", "ps"] = "ring",
     mode: Mode | None = None,
     update_on: UpdateOn = "server",
@@ -109,8 +112,11 @@ def DistributedOptimizer(
     compression: .fp16 and .bf16 of Compression halve what float32 gradients take between hosts
     (each message is rounded, sums are float32); or a class with compress() and decompress().
     backward_passes_per_step: gradients of so many backward passes are added up before reducing.
-    op: Average or Sum. gradient_predivide_factor f (Average only): gradients are divided by f
-    before the sum and by size()/f after it. groups: a number of groups, or lists of parameters
+    op: Average, Sum or Adasum. With Adasum each rank makes a step with its own gradients, and
+    step() combines what that has changed; p.grad stays the rank's own, and the options below that
+    speak of reduced gradients are refused.
+    gradient_predivide_factor f (Average only): gradients are divided by f before the sum and by
+    size()/f after it. groups: a number of groups, or lists of parameters
     that are reduced together. sparse_as_dense: sparse gradients are densified instead of gathered.
     bucket_bytes: gradients reduced together where `groups` does not say; by itself 4 MiB, on a GPU
     25 MiB.
@@ -127,8 +133,11 @@ def DistributedOptimizer(
     share_parameters: with a shared step, the ranks of a host keep one copy of the parameters for
     all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
     rank writes into a parameter, all see.
-    process_set: its ranks, which alone make this optimizer, train together; op and
-    gradient_predivide_factor count them.
+    broadcast_buffers: usually model.buffers(), when the running statistics of BatchNorm shall be
+    those of the first rank on all: step() ends with their broadcast, as DDP's forward begins with
+    it. By itself they are each rank's own, as in Horovod.
+    process_set: its ranks train together; op and gradient_predivide_factor count them. On a rank
+    that is no member the optimizer steps by itself.
     backend: "ps" pushes gradients to parameter servers (`ciranda run --ps N`), which hold the
     parameters and the optimizer's state; docs/parameter-server.md. mode: ps.Async(), ps.SSP(s) or
     ps.Sync(), the same on every rank. update_on: "worker" lets each worker step by itself and
@@ -153,6 +162,7 @@ def DistributedOptimizer(
             "bucket_bytes": bucket_bytes is None,
             "shard_step": shard_step == "auto",
             "share_parameters": not share_parameters,
+            "broadcast_buffers": broadcast_buffers is None,
         }
         refuse_options([name for name, left_out in of_a_ring.items() if not left_out])
         named = _named(optimizer, named_parameters)
@@ -168,17 +178,42 @@ def DistributedOptimizer(
             "without --ps"
         )
     members = number_of(process_set)
-    if not process_set.included():
+    of_reduced_gradients = {
+        "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+        "num_groups": num_groups != 0,
+        "groups": groups is not None,
+        "bucket_bytes": bucket_bytes is not None,
+        "max_grad_norm": max_grad_norm is not None,
+        "shard_step": shard_step == "host",
+        "share_parameters": share_parameters,
+    }
+    if op == Adasum and any(of_reduced_gradients.values()):
+        given = [option for option, is_given in of_reduced_gradients.items() if is_given]
         raise ValueError(
-            f"DistributedOptimizer: rank {_C.rank()} is no member of {process_set}; only its "
-            "members call it"
+            f"DistributedOptimizer: with op=Adasum no gradients are reduced, so leave out "
+            f"{', '.join(given)}"
         )
     _C.check_options(
-        op, gradient_predivide_factor, backward_passes_per_step, bucket_bytes, max_grad_norm
+        Average if op == Adasum else op,
+        gradient_predivide_factor,
+        backward_passes_per_step,
+        bucket_bytes,
+        max_grad_norm,
     )
-    if num_groups and groups is not None:
-        raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
+    if num_groups:
+        warnings.warn(
+            "DistributedOptimizer: num_groups is deprecated; pass groups=" + str(num_groups),
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        if groups is not None:
+            raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
+    buffers = list(broadcast_buffers or ())
+    if op == Adasum:
+        return adasum_optimizer.distribute(
+            optimizer, named, compression, backward_passes_per_step, buffers, process_set
+        )
     positions = _group_positions(groups if groups is not None else num_groups, named)
     # Every member makes them in the same order, and the names of a set are its own.
     name = f"DistributedOptimizer.{process_set.optimizers_made}"
@@ -195,20 +230,24 @@ def DistributedOptimizer(
         bucket_bytes,
         max_grad_norm,
         share_parameters,
+        [(list(buffer.shape), str(buffer.dtype)) for buffer in buffers],
         positions,
     ]
+    alone = process_set.size() == 1 or not process_set.included()
     why_not_shared = "there is one rank"
-    if process_set.size() > 1:
+    if not alone:
         obstacle = obstacle_to_sharing(shard_step, optimizer, named, compression, share_parameters)
         why_not_shared = _C.require_agreement(name, str(options), named, obstacle, members)
         if why_not_shared and demanded:
             raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
+    elif not process_set.included():
+        why_not_shared = "this rank is no member of the process set"
     # Not before: where others had joined, this rank alone has tried.
     process_set.optimizers_made += 1
     shared = not why_not_shared
 
     reducer: Any
-    if process_set.size() == 1:
+    if alone:
         reducer = NoReducer()
     elif native is None:
         reducer = CompressedReducer(
@@ -246,6 +285,6 @@ def DistributedOptimizer(
     distributed._ciranda_process_set = process_set
     distributed._ciranda_host_step = host_step
     distributed._ciranda_why_not_shared = why_not_shared
-    begin(optimizer, named, max_grad_norm)
+    begin(optimizer, named, max_grad_norm, [] if alone else buffers)
     optimizer.__class__ = distributed_class(inner_class, SharesStep if shared else Distributed)
     return distributed

@@ -28,10 +28,12 @@ class Distributed:
     _ciranda_op: int
     _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
+    _ciranda_synchronized: bool  # by synchronize(), since the latest step
     _ciranda_host_step: HostStep | None  # None: each rank makes its own step
     _ciranda_why_not_shared: str  # as the rest of a sentence
     _ciranda_objection: str  # what this rank has against the next shared step
     _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
+    _ciranda_buffers: list[torch.Tensor]  # broadcast by each step
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _ciranda_inner_class: Any  # the user's
@@ -93,11 +95,11 @@ class Distributed:
         itself. Calling it twice does no harm.
         """
         self._ciranda_reducer.synchronize()
+        self._ciranda_synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within: step() uses the gradients as they are. For Horovod's scripts; step() after
-        synchronize() does not reduce twice anyway."""
+        """Within: step() uses the gradients as they are, as after synchronize() they should be."""
         self._ciranda_skip_synchronize = True
         try:
             yield
@@ -114,10 +116,15 @@ class Distributed:
         """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
         reducer = self._ciranda_reducer
         self._find_new_parameters()
+        if self._ciranda_synchronized:
+            self._note_synchronized()
         reducer.agree()
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
-            return shared_step(*(() if closure is None else (closure,)))
+            loss = shared_step(*(() if closure is None else (closure,)))
+            if self._ciranda_buffers:
+                self._broadcast_buffers()
+            return loss
         inner = super().step  # type: ignore[misc]
         self._opt_called = True  # learning-rate schedulers look for it
         if closure is not None:
@@ -129,6 +136,7 @@ class Distributed:
                     loss = user_closure()
                 reducer.synchronize()
                 self._clip()
+                self._make_sparse()
                 return self._loss_of_all(loss)
 
             result = inner(reduced_closure, *args, **kwargs)
@@ -136,9 +144,22 @@ class Distributed:
             if not self._ciranda_skip_synchronize:
                 reducer.synchronize()
             self._clip()
+            self._make_sparse()
             result = inner(*args, **kwargs)
         reducer.finish_step()
+        if self._ciranda_buffers:
+            self._broadcast_buffers()
         return result
+
+    def _note_synchronized(self) -> None:
+        self._ciranda_synchronized = False
+        if not self._ciranda_skip_synchronize:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() after "
+                "optimizer.synchronize(): ranks whose gradients were edited in between step with "
+                "the mean; put the call into `with optimizer.skip_synchronize():`",
+                stacklevel=3,
+            )
 
     def _is_watched(self) -> bool:
         """Whether a profiler or a hook asks for what torch wraps around a step: 5 us of it."""
@@ -149,6 +170,23 @@ class Distributed:
             or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks
         )
+
+    def _broadcast_buffers(self) -> None:
+        process_set = self._ciranda_process_set
+        _C.broadcast_tensors(
+            self._ciranda_buffers,
+            process_set.ranks[0],
+            f"{self._ciranda_name}/buffers",
+            number_of(process_set),
+        )
+
+    def _make_sparse(self) -> None:
+        """SparseAdam takes no gradients that were densified on their way."""
+        if not isinstance(self, torch.optim.SparseAdam):
+            return
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                parameter.grad = parameter.grad.to_sparse(1)
 
     def _loss_of_all(self, loss: Any) -> Any:
         """LBFGS's search depends on the loss, and all ranks must decide alike."""
@@ -323,9 +361,16 @@ def distributed_class(inner_class: Any, base: type[Distributed]) -> type:
     return type(inner_class.__name__, (base, inner_class), {"_ciranda_inner_class": inner_class})
 
 
-def begin(optimizer: Any, named: NamedParameters, max_grad_norm: float | None) -> None:
+def begin(
+    optimizer: Any,
+    named: NamedParameters,
+    max_grad_norm: float | None,
+    buffers: list[torch.Tensor],
+) -> None:
     """What each of them begins with, however it reduces."""
+    optimizer._ciranda_buffers = buffers
     optimizer._ciranda_skip_synchronize = False
+    optimizer._ciranda_synchronized = False
     optimizer._ciranda_objection = ""
     optimizer._ciranda_parameters = [p for group in optimizer.param_groups for p in group["params"]]
     optimizer._ciranda_max_norm = max_grad_norm or 0.0

@@ -177,3 +177,16 @@ def test_a_state_that_the_root_cannot_give_raises_on_every_rank() -> None:
     error, text = (KeyError, "") if hvd.rank() == 0 else (ValueError, "rank 0 has no state to send")
     with pytest.raises(error, match=text):
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+
+@on_ranks(2)
+def test_a_root_without_state_leaves_gradients_of_zeros_as_in_horovod() -> None:
+    model = different_model()
+    model[1].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+    weights = copy.deepcopy(model.state_dict())
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert flatten(model.state_dict()) == flatten(weights), "unlike in Horovod, no step was made"
+    for parameter in model.parameters():
+        assert (parameter.grad is None) != parameter.requires_grad
+        assert parameter.grad is None or not parameter.grad.any()

@@ -151,6 +151,23 @@ def test_sparse_gradients_are_densified() -> None:
 
 
 @on_ranks(2)
+def test_a_densified_row_of_zeros_is_not_stepped_by_sparse_adam() -> None:
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(table.parameters(), lr=0.1), sparse_as_dense=True
+    )
+    table(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+    before = table.weight[1, 0].item()
+    optimizer.zero_grad()
+    (table(torch.tensor([1, 2])) * torch.tensor([[0.0], [1.0]])).sum().backward()
+    optimizer.step()
+    assert table.weight[1, 0].item() == before  # torch goes on by its momentum
+    assert table.weight[2, 0].item() < before
+
+
+@on_ranks(2)
 def test_tiny_state_becomes_zero() -> None:
     p = zeros()
     optimizer = hvd.DistributedOptimizer(Adam([p], lr=0.1), shard_step="host")
@@ -212,6 +229,9 @@ TESTS: dict[str, tuple[Any, ...]] = {
     "A model that is converted to another dtype": (test_another_dtype_for_good_is_an_error,),
     "After a conversion, and without a call": (test_hooks_of_the_user_on_a_converted_parameter,),
     "Sparse gradients are densified": (test_sparse_gradients_are_densified,),
+    "`sparse_as_dense=True` with SparseAdam": (
+        test_a_densified_row_of_zeros_is_not_stepped_by_sparse_adam,
+    ),
     "State below 2^-126": (test_tiny_state_becomes_zero,),
     "A child made by fork": (test_a_forked_child_cannot_step,),
     "Python's `del` must end an optimizer": (test_deleting_ends_an_optimizer,),

@@ -498,7 +498,8 @@ def test_buckets_follow_bytes_and_groups() -> None:
     assert buckets(bucket_bytes=64) == 6
     assert buckets(bucket_bytes=128) == 3
     assert buckets(groups=4) == 4
-    assert buckets(num_groups=2) == 2
+    with pytest.warns(DeprecationWarning, match="num_groups is deprecated; pass groups=2"):
+        assert buckets(num_groups=2) == 2
     assert buckets(groups=100) == 6
     assert buckets(lists=[[0, 5], [2, 3]]) == 3  # and one of the rest
 

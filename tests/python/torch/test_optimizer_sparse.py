@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from rank_checks import on_ranks
 from torch import nn
@@ -195,3 +196,65 @@ def test_a_sparse_parameter_alone_in_half_precision() -> None:
         assert dense[5].eq(1.0).all()
         assert dense.sum() == 4
         optimizer.step()
+
+
+@on_ranks(2)
+def test_sparse_adam_takes_gradients_that_were_densified() -> None:
+    for sparse_as_dense in (False, True):
+        model = Embedder()
+        alone = copy.deepcopy(model.words)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SparseAdam(model.words.parameters()), sparse_as_dense=sparse_as_dense
+        )
+        plain = torch.optim.SparseAdam(alone.parameters())
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        for step in range(3):
+            optimizer.zero_grad(), plain.zero_grad()
+            model.words(indices(hvd.rank(), step)).square().sum().backward()
+            for rank in range(2):
+                (alone(indices(rank, step)).square().sum() / 2).backward()
+            optimizer.step(), plain.step()
+        torch.testing.assert_close(model.words.weight, alone.weight)
+
+
+@on_ranks(2, 3)
+def test_a_set_of_ranks_trains_sparse_embeddings() -> None:
+    some = hvd.add_process_set(range(1, hvd.size()))
+    model = Embedder()
+    alone = copy.deepcopy(model)
+    optimizer = wrapped(model, process_set=some)
+    members = some.ranks if some.included() else [hvd.rank()]
+    for step in range(2):
+        optimizer.zero_grad()
+        alone.zero_grad()
+        model(indices(hvd.rank(), step)).backward()
+        for rank in members:
+            (alone(indices(rank, step)) / len(members)).backward()
+        optimizer.step()
+        torch.optim.SGD(alone.parameters(), lr=0.1).step()
+    for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted)
+    hvd.remove_process_set(some)
+
+
+@on_ranks(1, 2, 3)
+def test_sparse_allreduce_adds_up_what_all_ranks_have() -> None:
+    def part(rank: int, dtype: torch.dtype) -> torch.Tensor:
+        places = torch.tensor([[rank, 0, 3], [1, rank, 2]])
+        return torch.sparse_coo_tensor(places, torch.tensor([3, 5, -7 - rank]).to(dtype), (4, 5))
+
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        total = sum(part(rank, dtype).to_dense() for rank in range(hvd.size()))
+        finish = hvd.sparse_allreduce_async(part(hvd.rank(), dtype), name="s", op=hvd.Sum)
+        assert torch.equal(finish().to_dense(), total)
+        finish = hvd.sparse_allreduce_async(part(hvd.rank(), dtype))
+        mode = None if dtype.is_floating_point else "trunc"
+        averaged = torch.div(total, hvd.size(), rounding_mode=mode)
+        found = finish()
+        assert found.is_coalesced()
+        torch.testing.assert_close(found.to_dense(), averaged)
+    if hvd.rank() == 0:
+        with pytest.raises(ValueError, match=r"layout is torch.strided, not sparse_coo"):
+            hvd.sparse_allreduce_async(torch.ones(3))
+        with pytest.raises(ValueError, match="op must be Average or Sum"):
+            hvd.sparse_allreduce_async(part(0, torch.float32), op=hvd.Max)

@@ -258,6 +258,71 @@ def test_one_rank_needs_no_reduction() -> None:
     assert hvd.stats()["operations"] == operations
 
 
+@on_ranks(2)
+def test_a_step_after_synchronize_that_would_reduce_again_warns() -> None:
+    for shard_step in (False, "host"):
+        model = mlp()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), shard_step=shard_step
+        )
+        words = r"step\(\) called without optimizer.skip_synchronize\(\) after"
+        for synchronizes in (True, False, True):
+            model(torch.ones(1, 4)).sum().backward()
+            if not synchronizes:
+                with warnings.catch_warnings(action="error"):
+                    optimizer.step()
+                continue
+            optimizer.synchronize()
+            with pytest.warns(UserWarning, match=words):
+                optimizer.step()
+        optimizer.synchronize()
+        with warnings.catch_warnings(action="error"), optimizer.skip_synchronize():
+            optimizer.step()
+
+
+@on_ranks(2)
+def test_a_rank_outside_the_set_steps_by_itself() -> None:
+    first = hvd.add_process_set([0])
+    second = hvd.add_process_set([1])
+    model, alone = mlp(), mlp()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), process_set=first
+    )
+    assert ("no member" in optimizer.why_not_shared()) == (hvd.rank() == 1)
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for of, step in ((model, optimizer), (alone, plain)):
+        step.zero_grad()
+        of(torch.full((1, 4), 1.0 + hvd.rank())).sum().backward()
+        step.step()
+    for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(found, wanted)
+    hvd.remove_process_set(second)
+    hvd.remove_process_set(first)
+
+
+@on_ranks(2)
+def test_buffers_are_each_ranks_own_or_the_first_ranks() -> None:
+    def statistics(shard_step: Any, op: int, broadcasts: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        options: dict[str, Any] = {"shard_step": shard_step, "op": op}
+        if broadcasts:
+            options["broadcast_buffers"] = model.buffers()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4) + hvd.rank()).square().sum().backward()
+            optimizer.step()
+        assert model[1].num_batches_tracked == 2
+        return hvd.allgather(model[1].running_mean.unsqueeze(0))
+
+    for shard_step, op in ((False, hvd.Average), ("host", hvd.Average), (False, hvd.Adasum)):
+        own = statistics(shard_step, op, broadcasts=False)
+        assert not torch.equal(own[0], own[1])
+        same = statistics(shard_step, op, broadcasts=True)
+        assert torch.equal(same[0], same[1])
+
+
 # --- what happens when something raises, or ends -----------------------------------------------
 
 

@@ -175,7 +175,6 @@ def what_is_refused() -> dict[str, Any]:
             said(lambda: hvd.broadcast_optimizer_state(optimizer, 0, process_set=first)),
             said(lambda: hvd.broadcast_object(1, 0, process_set=first)),
             said(lambda: hvd.barrier(process_set=first)),
-            said(lambda: hvd.DistributedOptimizer(optimizer, process_set=first)),
             said(first.rank),
         ]
     else:

@@ -1,0 +1,183 @@
+"""BatchNorm over the batches of all ranks."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ciranda.torch import ops
+from ciranda.torch.process_sets import ProcessSet, global_process_set
+
+_numbers = itertools.count()
+
+
+class SyncBatchNorm(_BatchNorm):
+    """torch.nn.BatchNorm1d, 2d and 3d over the joined batch of the ranks of `process_set`.
+
+    Input: {N, C, ...}, floating, on the CPU or a GPU; N may differ by rank and be 0. While training
+    each forward pass is one allgather of 2 C + 1 numbers and each backward pass one allreduce of
+    2 C, so all ranks of the set run the layer equally often and in the same order; evaluation asks
+    nobody. Outputs, gradients and running statistics are those of BatchNorm over the joined batch
+    with the sum of the ranks' losses. Half precision is computed in float32. Differentiable once.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
+        )
+        self.process_set = process_set
+        self._number: int | None = None  # of the layers that the ranks have run, in that order
+
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set
+    ) -> torch.nn.Module:
+        """`module` with a SyncBatchNorm in place of each BatchNorm (torch's SyncBatchNorm too).
+
+        Parameters and buffers are the same tensors, so call it before or after making an optimizer.
+        Lazy layers must have seen an input. Returns the module, or what takes its place.
+        """
+        if isinstance(module, cls):
+            return module
+        if isinstance(module, _BatchNorm):
+            if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
+                raise ValueError(
+                    "convert_sync_batchnorm: a lazy layer has no shape yet; run the model on one "
+                    "input before"
+                )
+            converted = cls(
+                module.num_features,
+                module.eps,
+                module.momentum,
+                module.affine,
+                module.track_running_stats,
+                process_set,
+                device="meta",
+            )
+            converted._parameters = module._parameters
+            converted._buffers = module._buffers
+            converted.training = module.training
+            return converted
+        for name, child in module.named_children():
+            setattr(module, name, cls.convert_sync_batchnorm(child, process_set))
+        return module
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"SyncBatchNorm: expected at least 2D input, got {input.dim()}D")
+        if input.size(1) != self.num_features:
+            raise ValueError(
+                f"SyncBatchNorm: expected {self.num_features} channels in dimension 1, got "
+                f"{input.size(1)}"
+            )
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.process_set.size() == 1:
+            return super().forward(input)
+        self._check_input_dim(input)
+        if self._number is None:
+            self._number = next(_numbers)
+        name = f"SyncBatchNorm.{self._number}"
+        output, mean, variance, count = _Normalize.apply(
+            input, self.weight, self.bias, self.eps, name, self.process_set
+        )
+        if self.running_mean is not None and self.running_var is not None:
+            self._update_running(mean, variance * (count / (count - 1)))
+        return output  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _update_running(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        factor = self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if factor is None:  # the average of all
+                factor = 1.0 / float(self.num_batches_tracked)
+        for running, of_batch in ((self.running_mean, mean), (self.running_var, variance)):
+            running.lerp_(of_batch.to(running.dtype), factor or 0.0)  # type: ignore[union-attr]
+
+
+def _along_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return values.view(1, -1, *[1] * (like.dim() - 2))
+
+
+class _Normalize(torch.autograd.Function):
+    """(normalized, mean, biased variance, count) of the joined batch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        name: str,
+        process_set: ProcessSet,
+    ) -> Any:
+        channels = input.size(1)
+        wide = input.to(torch.promote_types(input.dtype, torch.float32))
+        dims = [dim for dim in range(input.dim()) if dim != 1]
+        own_count = input.numel() // channels
+        if own_count:
+            variance, mean = torch.var_mean(wide, dims, correction=0)
+        else:
+            variance = mean = wide.new_zeros(channels)
+        own = torch.cat([mean, variance, wide.new_full((1,), own_count)])
+        handle = ops.allgather_async(own.unsqueeze(0), f"{name}.forward", process_set)
+        all_ranks = ops.synchronize(handle)
+        means, variances, counts = all_ranks.split([channels, channels, 1], dim=1)
+        count = counts.sum()
+        if float(count) <= 1:
+            raise ValueError(
+                "SyncBatchNorm: expected more than 1 value per channel when training, over all "
+                f"ranks, got input of {list(input.shape)} here"
+            )
+        # T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm
+        # for Computing Sample Variances", 1979.
+        mean = (means * counts).sum(0) / count
+        variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
+        ctx.save_for_backward(input, weight, mean, torch.rsqrt(variance + eps))
+        ctx.count, ctx.name, ctx.process_set = count, name, process_set
+        output = functional.batch_norm(input, mean, variance, weight, bias, training=False, eps=eps)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return output, mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor, *_: Any) -> Any:
+        input, weight, mean, inverse_deviation = ctx.saved_tensors
+        wide = input.to(mean.dtype)
+        grad = grad_output.to(mean.dtype)
+        dims = [dim for dim in range(input.dim()) if dim != 1]
+        centred = wide - _along_channels(mean, wide)
+        own = torch.stack([grad.sum(dims), (grad * centred).sum(dims)])
+        grad_input = None
+        if ctx.needs_input_grad[0]:
+            sums = ops.allreduce(
+                own, name=f"{ctx.name}.backward", op=ops.Sum, process_set=ctx.process_set
+            )
+            mean_grad, mean_product = sums / ctx.count
+            slope = inverse_deviation if weight is None else inverse_deviation * weight
+            grad_input = grad - _along_channels(mean_grad, grad)
+            grad_input -= centred * _along_channels(mean_product * inverse_deviation**2, grad)
+            grad_input *= _along_channels(slope, grad)
+            grad_input = grad_input.to(input.dtype)
+        grad_weight = grad_bias = None
+        if weight is not None:
+            grad_weight = (own[1] * inverse_deviation).to(weight.dtype)
+            grad_bias = own[0].to(weight.dtype)
+        return grad_input, grad_weight, grad_bias, None, None, None
