@@ -1,10 +1,14 @@
 """Data-parallel training for PyTorch with Horovod's names: `import ciranda.torch as hvd` works.
 
 Every function is documented in its module: `ops` (collectives), `optimizer`
-(DistributedOptimizer), `functions` (broadcast of models, optimizers and objects).
+(DistributedOptimizer), `functions` (broadcast of models, optimizers and objects). Helpers of a
+training script are in `schedules`, imported where first used.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,8 +21,7 @@ except ImportError as error:
     raise _version_gate.explain_missing_library(error) from None
 
 from ciranda.errors import HorovodInternalError  # noqa: E402 - after the version gate
-from ciranda.torch import ps  # noqa: E402
-from ciranda.torch.absent import refuse as __getattr__  # noqa: E402, F401
+from ciranda.torch import absent, ps  # noqa: E402
 from ciranda.torch.backends import (  # noqa: E402
     ccl_built,
     cuda_built,
@@ -106,6 +109,18 @@ from ciranda.torch.process_sets import (  # noqa: E402
     remove_process_set,
 )
 from ciranda.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
+
+if TYPE_CHECKING:
+    from ciranda.torch import schedules as schedules
+
+_HELPERS = ("schedules",)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HELPERS:
+        return importlib.import_module(f"{__name__}.{name}")
+    absent.refuse(name)
+
 
 __all__ = [
     "Adasum",
