@@ -2,7 +2,7 @@
 
 Every function is documented in its module: `ops` (collectives), `optimizer`
 (DistributedOptimizer), `functions` (broadcast of models, optimizers and objects). Helpers of a
-training script are in `data`, `metrics` and `schedules`, imported where first used.
+training script are in `data`, `metrics`, `progress` and `schedules`, imported where first used.
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ from ciranda.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
 if TYPE_CHECKING:
     from ciranda.torch import data as data
     from ciranda.torch import metrics as metrics
+    from ciranda.torch import progress as progress
     from ciranda.torch import schedules as schedules
 
-_HELPERS = ("data", "metrics", "schedules")
+_HELPERS = ("data", "metrics", "progress", "schedules")
 
 
 def __getattr__(name: str) -> Any:
