@@ -176,3 +176,34 @@ def test_ranks_find_their_own_share() -> None:
     torch.set_default_device("meta")  # as "cuda" would be
     assert list(DistributedSampler(range(10), uneven=True)) == shares[hvd.rank()]
     torch.set_default_device(None)
+
+
+@on_ranks(2)
+def test_ranks_with_fewer_batches_join_and_get_what_the_last_one_has() -> None:
+    """As docs/training.md says: 7 samples, one a step, so rank 0 makes a step more."""
+    sampler = DistributedSampler(range(7), uneven=True)
+    for shard_step in (False, "host"):
+        model = torch.nn.Linear(1, 1)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            model.named_parameters(),
+            shard_step=shard_step,  # type: ignore[arg-type]
+        )
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        schedule = hvd.schedules.warmup(optimizer, steps=12)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for sample in sampler:
+                optimizer.zero_grad()
+                model(torch.tensor([float(sample)])).sum().backward()
+                optimizer.step()
+                schedule.step()
+            last = hvd.join()
+            hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=last)
+            state = hvd.broadcast_object(schedule.state_dict(), root_rank=last)
+            schedule.load_state_dict(state)
+        found = [model.weight.item(), schedule.get_last_lr(), schedule.last_epoch]
+        assert hvd.allgather_object(found) == [found, found]
+        assert schedule.last_epoch == 12 and found[1] == [pytest.approx(0.1)]
