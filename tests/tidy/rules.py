@@ -127,6 +127,8 @@ PYTHON_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "python/ciranda/torch/*object*.py": "broadcast_object among ranks of one job, which "
             "already run the same program as the same user",
             "python/ciranda/torch/functions.py": "the same",
+            "python/ciranda/launch/function.py": "ciranda.run(): a function and its results, in "
+            "files of one user's private folder on one host",
         },
     ),
     ("eval or exec", r"(?<![\w.])(eval|exec)\s*\(", {}),
@@ -167,6 +169,9 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/transport/meeting.cc": "tests/cpp/transport/remote_mesh_test.cc",
     "csrc/core/transport/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",
 }
+
+# Modules that are not called like their package.
+MODULE_OF = {"PyYAML": "yaml"}
 
 CORE_LINES_MAX = 400  # what a reader still oversees; .clang-tidy bounds functions
 # Longer ones, and why.
@@ -369,6 +374,7 @@ def python_imports_are_declared(tree: Tree) -> list[str]:
     else:
         names += project["dependencies"]
     declared = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in names}
+    declared |= {module for package, module in MODULE_OF.items() if package in declared}
     known = declared | set(sys.stdlib_module_names) | {"ciranda"}
     return [
         f"{path}:{line}: imports {module}, which pyproject.toml does not declare"

@@ -235,4 +235,5 @@ def _plan(orders: Orders, places: JobPlaces, meeting: Meeting | None) -> LaunchP
         user=orders.user,
         columns=orders.columns,
         meeting=meeting,
+        horovod_names=orders.horovod_names,
     )

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 import ciranda as ciranda_package
 from ciranda import _build, cmake_prefix_path
@@ -127,7 +128,6 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
     help="What runs operations on GPU tensors [auto: nccl].",
 )
 @click.option("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data.")
-@click.option("--mpi", "--jsrun", "mpi", is_flag=True, hidden=True)  # horovodrun's
 @click.option("--ps", type=int, metavar="N", help="Parameter servers, for backend='ps'.")
 @click.option("--restarts", type=int, metavar="N", help="With --ps: start killed ranks again [0].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
@@ -148,10 +148,12 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
     callback=_print_backends,
     help="Print which backends there are, and exit.",
 )
+@horovodrun.options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
 @click.pass_context
 def run_command(
     ctx: click.Context,
+    /,
     np: int | None,
     hosts: str | None,
     hostfile: str | None,
@@ -168,7 +170,6 @@ def run_command(
     gloo: bool,
     gpu_operations: str | None,
     trusted_network: bool,
-    mpi: bool,
     ps: int | None,
     restarts: int | None,
     timeout: float | None,
@@ -180,6 +181,7 @@ def run_command(
     dry_run: bool,
     verbose: bool,
     command: tuple[str, ...],
+    **of_horovodrun: object,
 ) -> None:
     """Run COMMAND as N ranks on this host.
 
@@ -191,6 +193,9 @@ def run_command(
     try:
         if timeout is not None and not timeout > 0:
             raise LaunchError(f"--timeout must be more than 0 seconds, not {timeout:g}")
+        theirs = horovodrun.settle(ctx, of_horovodrun, gloo)
+        for note in theirs.notes:
+            click.echo(f"{ctx.command_path}: {note}", err=True)
         host, cores = os.uname().nodename, environment.count_cores()
         named = _named_hosts(hosts, hostfile)
         node = _node(no_ssh, node_rank, nodes, rendezvous, key_file)
@@ -206,8 +211,9 @@ def run_command(
         servers = _servers(ps, restarts, by_agents or all_places[0].host_count > 1)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
-        options = _network(nic, port_range, tls)
-        options |= _operations(cpu_operations, gloo, gpu_operations, trusted_network, mpi)
+        networks = ",".join(each for each in (nic, theirs.nic) if each)
+        options = {**theirs.variables, **_network(networks or None, port_range, tls)}
+        options |= _operations(cpu_operations, theirs.gloo, gpu_operations, trusted_network)
         user = _user_environment(env_file, assign, options)
 
         def plan_in(places: JobPlaces, met: Meeting | None) -> LaunchPlan:
@@ -225,6 +231,7 @@ def run_command(
                 servers=servers,
                 server_program=SERVER_PROGRAM,
                 restarts=restarts or 0,
+                horovod_names=theirs.horovod_names,
             )
 
         if dry_run:
@@ -234,15 +241,17 @@ def run_command(
             click.echo(launch_plan.describe(plan, by_agents=by_agents))
             return
         settings = JobSettings(
-            rerun=_rerun(ctx.command_path, ctx.params, command),
+            rerun=_rerun(ctx, command),
             timeout_s=timeout,
             shown=shown,
             colour=not no_color and not os.environ.get("NO_COLOR") and _terminal_has_colours(),
-            verbose=verbose,
+            verbose=verbose or theirs.verbose,
             keep_logs=log_dir is not None,
+            output_dir=theirs.output_dir,
+            timestamps=theirs.timestamps,
         )
         if by_agents:
-            code = _run_by_agents(plan_in, settings, user, log_dir, python)
+            code = _run_by_agents(plan_in, settings, user, log_dir, python, theirs)
         else:
             code = _run_here(plan_in, settings, node, log_dir)
     except LaunchError as error:
@@ -272,6 +281,7 @@ def _run_by_agents(
     user: Mapping[str, str],
     log_dir: str | None,
     python: str | None,
+    theirs: horovodrun.Settled,
 ) -> int:
     """Runs a job of which other hosts have ranks."""
     from ciranda.launch import host_agents, process_tree
@@ -292,6 +302,8 @@ def _run_by_agents(
         nic=settled.get(NIC, ""),
         ports=meeting.parse_ports(ports, PORT_RANGE) if ports else Ports(),
         interpreter=python or sys.executable,
+        ssh_options=theirs.ssh_options,
+        horovod_names=theirs.horovod_names,
     )
     return run_job(plan, settings, partial(host_agents.HostAgents, task))
 
@@ -348,12 +360,8 @@ def _network(nic: str | None, port_range: str | None, tls: bool) -> dict[str, st
     return {name: text for name, text in told.items() if text is not None}
 
 
-def _operations(
-    cpu: str | None, gloo: bool, gpu: str | None, trusted: bool, mpi: bool
-) -> dict[str, str]:
+def _operations(cpu: str | None, gloo: bool, gpu: str | None, trusted: bool) -> dict[str, str]:
     """What the ranks are told of backends."""
-    if mpi:
-        raise LaunchError("there is no MPI in ciranda, and none is needed; leave the option out")
     if gloo and cpu not in (None, "gloo"):
         raise LaunchError(f"--gloo and --cpu-operations {cpu} name two backends; give one of them")
     told = {
@@ -413,49 +421,23 @@ def _terminal_has_colours() -> bool:
     return os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _rerun(program: str, params: Mapping[str, object], command: Sequence[str]) -> str:
+def _rerun(ctx: click.Context, command: Sequence[str]) -> str:
     """The command line again; values of -x may be secret and are left out."""
-    words = program.split()
-    for name, option in _RERUN_OPTIONS.items():
-        value = params[name]
+    words = ctx.command_path.split()
+    for option in ctx.command.params:
+        name = option.name or ""
+        value = ctx.params.get(name)
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not given or not isinstance(option, click.Option):
+            continue
         for each in value if isinstance(value, tuple) else (value,):
-            if each is True:
-                words.append(option)
-            elif each is not None and each is not False:
+            words.append(option.opts[0])
+            if not option.is_flag:
                 text = str(each)
                 if name == "assign" and "=" in text:
                     text = text.partition("=")[0] + "=..."
-                words += [option, text]
+                words.append(text)
     return shlex.join([*words, *command])
-
-
-_RERUN_OPTIONS = {
-    "np": "-np",
-    "hosts": "-H",
-    "hostfile": "--hostfile",
-    "python": "--python",
-    "no_ssh": "--no-ssh",
-    "nodes": "--nodes",
-    "node_rank": "--node-rank",
-    "rendezvous": "--rendezvous",
-    "key_file": "--key-file",
-    "nic": "--nic",
-    "port_range": "--port-range",
-    "tls": "--tls",
-    "cpu_operations": "--cpu-operations",
-    "gloo": "--gloo",
-    "gpu_operations": "--gpu-operations",
-    "trusted_network": "--trusted-network",
-    "ps": "--ps",
-    "restarts": "--restarts",
-    "timeout": "--timeout",
-    "assign": "-x",
-    "env_file": "--env-file",
-    "log_dir": "--log-dir",
-    "show_ranks": "--show-ranks",
-    "no_color": "--no-color",
-    "verbose": "--verbose",
-}
 
 
 def _print_cmake_prefix_path(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -505,3 +487,8 @@ def main() -> None:
 def cirandarun() -> None:
     """Entry point of `cirandarun`."""
     run_command.main(prog_name="cirandarun")
+
+
+def as_horovodrun() -> None:
+    """Entry point of `horovodrun`: the ranks find ciranda under the name of horovod too."""
+    run_command.main(prog_name="horovodrun")

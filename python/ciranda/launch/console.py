@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -229,15 +230,20 @@ def _columns(character: str) -> int:
 class OutputStream:
     """stdout or stderr of one rank on its way to the console."""
 
-    def __init__(self, source: int, prefix: bytes, sink: Sink) -> None:
+    def __init__(self, source: int, label: bytes, sink: Sink, timestamps: bool = False) -> None:
         self._source = source
-        self._prefix = prefix
+        self._label = label
+        self._timestamps = timestamps
         self._sink = sink
         self._splitter = LineSplitter()
         self._held: list[Piece] = []  # a traceback, shown in one go
         self._held_since = 0.0
         self._last_fed = 0.0
         self.hide_interrupts = False
+
+    @property
+    def _prefix(self) -> bytes:
+        return time.strftime("%F %T ").encode() + self._label if self._timestamps else self._label
 
     def feed(self, chunk: bytes, now: float) -> None:
         pieces = self._splitter.feed(chunk)
@@ -310,6 +316,7 @@ class Console:
         stdout: int,
         stderr: int,
         colour: bool,
+        timestamps: bool = False,
     ) -> None:
         """`ranks`: the numbers of those that run here, of the job's `size`, and of servers."""
         self._sinks, self._terminal = _make_sinks(stdout, stderr)
@@ -323,7 +330,7 @@ class Console:
             for fd, sink in zip((1, 2), self._sinks, strict=True):
                 paint = colour and self._terminal[fd - 1]
                 prefix = _painted(label, _COLOURS[rank % len(_COLOURS)]) if paint else label
-                stream = OutputStream(2 * index + fd, prefix.encode() + b" ", sink)
+                stream = OutputStream(2 * index + fd, prefix.encode() + b" ", sink, timestamps)
                 self._streams[rank, fd] = stream
 
     def feed(self, rank: int, fd: int, chunk: bytes, now: float) -> None:

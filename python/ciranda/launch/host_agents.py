@@ -57,6 +57,8 @@ class Task:
     nic: str = ""
     ports: Ports = field(default_factory=Ports)
     interpreter: str = sys.executable  # on other hosts
+    ssh_options: Sequence[str] = ()
+    horovod_names: bool = False
 
 
 class _Stage(enum.IntEnum):
@@ -168,7 +170,7 @@ class HostAgents:
         host = places[0].host
         here = host.name == self._task.plan.host and host.user is None
         command = ssh.agent_command(sys.executable if here else self._task.interpreter)
-        argv = command if here else _with_path(ssh.ssh_argv(host, command))
+        argv = command if here else _with_path(ssh.ssh_argv(host, command, self._task.ssh_options))
         stdin, commands = os.pipe()
         output, stdout = os.pipe()
         errors, stderr = os.pipe()
@@ -305,6 +307,7 @@ class HostAgents:
                 columns=task.columns,
                 meets=bool(task.key),
                 listen=Listen(address, task.nic, task.ports) if first and task.key else None,
+                horovod_names=task.horovod_names,
             )
             agent.outbox.send(frames.json_frame(frames.PLAN, encode_orders(orders)))
             if task.key:

@@ -24,6 +24,7 @@ from ciranda.launch.local_ranks import (
     allow_descriptors,
     open_standard_streams,
 )
+from ciranda.launch.output_files import OutputFiles
 from ciranda.launch.processes import name_of
 from ciranda.launch.report import report_failure, report_lost_supervisor
 
@@ -43,6 +44,8 @@ class JobSettings:
     colour: bool = False
     verbose: bool = False
     keep_logs: bool = False
+    output_dir: str | None = None  # for a file of each rank's stdout and of its stderr
+    timestamps: bool = False  # before each line on the console
 
 
 class Ranks(Protocol):
@@ -114,13 +117,13 @@ class _Job:
             stdout=1,
             stderr=2,
             colour=settings.colour,
+            timestamps=settings.timestamps,
         )
         self._started = time.monotonic()
         self._ending = Ending(now=self._started, timeout_s=settings.timeout_s)
         self._ordered = Step.RUN
         self._pids: dict[int, int] = {}
         self._ends: list[RankEnd] = []
-        self._logs: dict[int, int] = {}
         self._refused: tuple[int, int] | None = None  # rank, errno
         self._not_started: Sequence[str] = ()
         self._lost_hosts: list[LostHost] = []
@@ -129,9 +132,15 @@ class _Job:
         self._restarted = 0
         self._interrupts = 0
         self._loop = stack.enter_context(EventLoop())
+        self._files = OutputFiles(
+            stack,
+            plan.places,
+            [each.number for each in plan.processes],
+            size=plan.size,
+            by_stream=settings.output_dir,
+        )
 
     def run(self, start_ranks: StartRanks | None) -> int:
-        self._open_logs()
         self._loop.watch(self._catch_signals(), self._on_signals)
         if start_ranks is None:
             ranks: Ranks = LocalRanks(self._plan, self, self._loop, stdin=_stdin_for_rank_0())
@@ -222,7 +231,9 @@ class _Job:
 
     def printed(self, rank: int, stream: int, chunk: bytes) -> None:
         if chunk:
-            self._log(rank, chunk)
+            said = self._files.write(rank, stream, chunk)
+            if said is not None:
+                self._console.say(f"ciranda: {said}")
             self._console.feed(rank, stream, chunk, time.monotonic())
         else:
             self._console.finish(rank, stream)
@@ -253,29 +264,6 @@ class _Job:
     def _verbose(self, text: str) -> None:
         if self._settings.verbose:
             self._console.say(f"ciranda: {text}")
-
-    # The logs
-
-    def _open_logs(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        for rank in (each.number for each in self._plan.processes):
-            path = self._plan.places.log_file(rank)
-            try:
-                self._logs[rank] = os.open(path, flags, 0o644)
-            except OSError as error:
-                raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
-            self._stack.callback(os.close, self._logs[rank])
-            with contextlib.suppress(FileNotFoundError):  # of an earlier job in this folder
-                os.unlink(self._plan.places.error_file(rank))
-
-    def _log(self, rank: int, chunk: bytes) -> None:
-        view = memoryview(chunk)
-        try:
-            while view and self._logs[rank] >= 0:
-                view = view[os.write(self._logs[rank], view) :]
-        except OSError as error:
-            self._logs[rank] = -1  # the console goes on
-            self._console.say(f"ciranda: the log of {name_of(rank)} ends here: {error.strerror}")
 
     # The end
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ciranda.compat import python_path
 from ciranda.launch import hosts as host_list
 from ciranda.launch.environment import (
     LIFE,
@@ -23,6 +24,8 @@ from ciranda.launch.errors import LaunchError
 from ciranda.launch.hosts import Host, HostSource, Place
 from ciranda.launch.meeting import Meeting, parse_endpoint
 from ciranda.launch.processes import is_server, name_of, server_number
+
+_PATH = "PYTHONPATH"
 
 
 @dataclass(frozen=True)
@@ -128,11 +131,13 @@ def plan_launch(
     servers: int = 0,
     server_program: str = "",
     restarts: int = 0,
+    horovod_names: bool = False,
 ) -> LaunchPlan:
     """Later wins: what is inherited, the launcher's, the user's.
 
     `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
-    `servers`: how many of `server_program` serve them, on this host.
+    `servers`: how many of `server_program` serve them, on this host. `horovod_names`: they find
+    ciranda under the name of horovod too.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
@@ -152,7 +157,11 @@ def plan_launch(
         ours = {name: text for name, text in defaults.items() if name not in set_already}
         ours |= {**job, **rank_environment(places, place)}
         shown = {name: text for name, text in ours.items() if name not in user}
-        plans.append(RankPlan(place, tuple(argv), {**inherited, **ours, **user}, shown))
+        complete = {**inherited, **ours, **user}
+        if horovod_names:
+            complete[_PATH] = python_path(set_already.get(_PATH))
+            shown |= {} if _PATH in user else {_PATH: complete[_PATH]}
+        plans.append(RankPlan(place, tuple(argv), complete, shown))
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     for server in range(servers):

@@ -16,7 +16,7 @@ from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.launch_plan import LaunchPlan
 
 _READ_BYTES = 64 * 1024
-_DESCRIPTORS_PER_RANK = 5  # two pipes until the supervisor is forked, and a log
+_DESCRIPTORS_PER_RANK = 7  # two pipes until the supervisor is forked, a log, a file a stream
 _DESCRIPTORS_FREE = 64
 _COMMANDS = {
     Step.INTERRUPT: supervisor.INTERRUPT,

@@ -64,6 +64,7 @@ class Orders:
     columns: int | None
     meets: bool  # other hosts: the key and the place to meet follow
     listen: Listen | None  # rank 0 runs here
+    horovod_names: bool = False
 
 
 def encode_orders(orders: Orders) -> dict[str, Any]:

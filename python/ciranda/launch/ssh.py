@@ -30,12 +30,12 @@ class Answer:
     errors: str
 
 
-def ssh_argv(host: Host, command: Sequence[str]) -> tuple[str, ...]:
-    """ssh that asks nothing and gives up soon. All else is as the user has configured it: user
-    names, ports, keys, jump hosts, and above all how host keys are checked."""
+def ssh_argv(host: Host, command: Sequence[str], chosen: Sequence[str] = ()) -> tuple[str, ...]:
+    """ssh that asks nothing and gives up soon. All else is as the user has configured it, or has
+    `chosen`: user names, ports, keys, jump hosts, and above all how host keys are checked."""
     # A terminal there would change bytes on their way.
     options = ("-T", "-oBatchMode=yes", f"-oConnectTimeout={CONNECT_TIMEOUT_S}")
-    return ("ssh", *options, "--", host.destination, quote_command(command))
+    return ("ssh", *options, *chosen, "--", host.destination, quote_command(command))
 
 
 def quote_command(command: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 import ciranda
-from ciranda.launch import horovodrun
 from ciranda.launch.cli import run_command
 
 MODULES = (
@@ -171,7 +170,6 @@ def test_default_is_one_rank_a_core(launcher):
         (["--env-file", "none.env", "true"], 2, "--env-file none.env: No such file"),
         (["--env-file", "bad.env", "true"], 2, "bad.env, line 2: expected KEY=VALUE"),
         (["--log-dir", "plain.txt/x", "true"], 2, "cannot use the folder"),
-        (["--mpi", "-np", "2", "true"], 2, "there is no MPI in ciranda, and none is needed"),
         (["--gloo", "--cpu-operations", "shm", "true"], 2, "name two backends; give one of them"),
     ],
 )
@@ -302,13 +300,6 @@ def test_children_of_the_shell_that_became_the_launcher_are_left_alone(launcher)
     assert found.returncode == 0
     neighbour = int((launcher.folder / "neighbour").read_text())
     os.kill(neighbour, 15)  # raises if it is gone
-
-
-@pytest.mark.parametrize("option", sorted(horovodrun.ANSWERS))
-def test_options_of_horovodrun_are_answered(option):
-    found = CliRunner().invoke(run_command, ["-np", "2", option, "1", "train.py"])
-    assert found.exit_code == 2
-    assert found.output.splitlines()[-1] == f"Error: {option}: {horovodrun.ANSWERS[option]}"
 
 
 def test_an_option_of_nobody_is_called_so():
