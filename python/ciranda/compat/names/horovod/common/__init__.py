@@ -1,0 +1,1 @@
+"""horovod.common: what scripts take from it."""

@@ -1,0 +1,5 @@
+"""horovod.runner"""
+
+from ciranda.compat.run import run
+
+__all__ = ["run"]
