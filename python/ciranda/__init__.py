@@ -1,7 +1,8 @@
 """ciranda: data-parallel training for PyTorch and LibTorch.
 
 Importing this package costs nothing: no torch, no compiled code. The API for training scripts is
-`ciranda.torch` (Horovod's names), the launcher is `ciranda.launch` (`ciranda run -np 4 train.py`).
+`ciranda.torch` (Horovod's names), the launcher is `ciranda.launch` (`ciranda run -np 4 train.py`),
+and `ciranda.run(function, np=4)` calls a function on ranks that it starts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-__all__ = ["__version__", "cmake_prefix_path", "include_dir"]
+__all__ = ["__version__", "cmake_prefix_path", "include_dir", "run"]
 
 
 def include_dir() -> str:
@@ -27,12 +28,18 @@ def cmake_prefix_path() -> str:
 
 
 if TYPE_CHECKING:
+    from ciranda.launch.function import run
+
     __version__: str
 else:
 
-    def __getattr__(name: str) -> str:
+    def __getattr__(name: str) -> object:
         if name == "__version__":  # asked for rarely, and reading metadata takes milliseconds
             from importlib.metadata import version
 
             return version("ciranda")
+        if name == "run":
+            from ciranda.launch.function import run
+
+            return run
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ __all__ = [
     "InvalidArgumentError",
     "MismatchError",
     "NotInitializedError",
+    "RankFailedError",
     "RankLostError",
     "ShutdownError",
     "TimeoutError",
@@ -68,3 +69,11 @@ class DuplicateNameError(InvalidArgumentError):
 
 class NotInitializedError(InvalidArgumentError):
     """Before init() or after shutdown()."""
+
+
+class RankFailedError(RuntimeError):
+    """Of ciranda.run(): `rank` raised, which is the cause, or ended without a result."""
+
+    def __init__(self, text: str, *, rank: int | None = None) -> None:
+        super().__init__(text)
+        self.rank = rank

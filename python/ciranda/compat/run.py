@@ -1,0 +1,79 @@
+"""horovod.run(): Horovod's signature around ciranda.run()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import ciranda
+from ciranda.errors import UnsupportedError
+from ciranda.launch.horovodrun import ANSWERS
+
+_Result = TypeVar("_Result")
+
+
+def run(
+    func: Callable[..., _Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[_Result]:
+    """Calls `func` on `num_proc` ranks of this host; returns the results by rank.
+
+    ssh, its cache, the network and `use_gloo` matter to other hosts only, and change nothing.
+    """
+    absent = {
+        "min_num_proc": (min_num_proc, "--min-num-proc"),
+        "max_num_proc": (max_num_proc, "--max-num-proc"),
+        "min_np": (min_np, "--min-np"),
+        "max_np": (max_np, "--max-np"),
+        "slots": (slots, "--slots-per-host"),
+        "reset_limit": (reset_limit, "--reset-limit"),
+        "cooldown_range": (cooldown_range, "--blacklist-cooldown-range"),
+        "host_discovery_script": (host_discovery_script, "--host-discovery-script"),
+        "use_mpi": (use_mpi or None, "--mpi"),
+        "mpi_args": (mpi_args, "--mpi-args"),
+    }
+    for name, (value, option) in absent.items():
+        if value is not None:
+            raise UnsupportedError(f"horovod.run(): {name}: {ANSWERS[option]}")
+    options: list[str] = []
+    if start_timeout is not None:
+        options += ["--start-timeout", str(start_timeout)]
+    if output_filename is not None:
+        options += ["--output-filename", output_filename]
+    if verbose:
+        options += ["--verbose"]
+    return ciranda.run(
+        func,
+        args,
+        kwargs,
+        num_proc if np is None else np,
+        hosts=hosts,
+        hostfile=hostfile,
+        options=options,
+        executable=executable,
+    )

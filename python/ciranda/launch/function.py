@@ -1,0 +1,223 @@
+"""ciranda.run(): a Python function on N ranks, started by the launcher, and its results.
+
+The function travels in a file that only this user can read, in a folder of his own, and so do the
+results: nothing listens, and nobody else's bytes are ever unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+from ciranda.errors import CirandaError, InvalidArgumentError, RankFailedError, UnsupportedError
+from ciranda.launch import launch_plan, process_tree
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.folders import private_folder
+from ciranda.launch.hosts import HostSource, parse_hostfile, parse_hosts
+
+_Result = TypeVar("_Result")
+
+_CALL = "call"
+_LAUNCH = "from ciranda.launch.function import be_launcher; be_launcher()"
+_START = "from ciranda.launch.function import be_rank; be_rank()"
+
+
+class _Outcome(NamedTuple):
+    """What a rank leaves in its file. `text`: of an exception, with its traceback."""
+
+    result: Any = None
+    title: str = ""
+    text: str = ""
+    victim: bool = False
+
+
+class RemoteTraceback(Exception):
+    """The cause of a RankFailedError: where in the rank it was raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+def run(
+    fn: Callable[..., _Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int = 1,
+    *,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    options: Sequence[str] = (),
+    executable: str | None = None,
+) -> list[_Result]:
+    """Calls `fn(*args, **kwargs)` on `np` ranks of this host; returns the results by rank.
+
+    `options`: what else `ciranda run` is told, such as `["--timeout", "600"]`. `executable`: the
+    Python of the ranks. A rank's exception is raised here as RankFailedError, with its traceback.
+    """
+    placement = _placement(np, hosts, hostfile)
+    call = _pack(fn, tuple(args), dict(kwargs or {}))
+    with private_folder() as folder:
+        modules = [os.path.abspath(part) for part in sys.path] if executable is None else []
+        _write(os.path.join(folder, _CALL), pickle.dumps((modules, call)))
+        ranks = [executable or sys.executable, "-c", _START, folder]
+        launcher = [sys.executable, "-c", _LAUNCH, str(os.getpid())]
+        command = [*launcher, *placement, *options, "--", *ranks]
+        # Its streams are ours: what ranks print is seen at once.
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        outcomes = [_read_outcome(folder, rank) for rank in range(np)]
+    _raise_first_failure(outcomes)
+    if code != 0 or None in outcomes:
+        silent = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
+        rank = silent[0] if silent else None
+        what = f"before rank {rank} returned" if silent else "after all ranks had returned"
+        raise RankFailedError(
+            f"the job ended with exit code {code} {what}; the launcher has said why on stderr",
+            rank=rank,
+        )
+    return [outcome.result for outcome in outcomes if outcome is not None]
+
+
+def _placement(np: int, hosts: str | None, hostfile: str | None) -> list[str]:
+    """The launcher's options; an error where another host is named."""
+    if hosts is not None and hostfile is not None:
+        raise InvalidArgumentError("run(): hosts and hostfile both name the hosts; give one")
+    here = os.uname().nodename
+    try:
+        if hostfile is not None:
+            with open(hostfile, encoding="utf-8") as file:
+                named = parse_hostfile(file.read(), hostfile)
+        else:
+            named = parse_hosts(hosts or f"localhost:{np}")
+        source = HostSource(named, "run()")
+        places = launch_plan.choose_places(np, source, cores=1, host=here)
+    except OSError as error:
+        raise InvalidArgumentError(f"run(): hostfile {hostfile}: {error.strerror}") from error
+    except LaunchError as error:
+        raise InvalidArgumentError(f"run(): {error}") from None
+    if launch_plan.needs_agents(places, here):
+        raise UnsupportedError(
+            "run() starts ranks on this host alone so far; put the function into a script, and "
+            "start it by `ciranda run -H`"
+        )
+    named_here = ["--hostfile", hostfile] if hostfile else ["-H", hosts or f"localhost:{np}"]
+    return ["-np", str(np), *named_here]
+
+
+def _by_value() -> ModuleType:
+    """cloudpickle, where it is installed: it sends functions that no module has."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle
+    return cloudpickle  # type: ignore[no-any-return]
+
+
+def _pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    pickler = _by_value()
+    name = getattr(fn, "__qualname__", repr(fn))
+    if pickler is pickle and getattr(fn, "__module__", "") == "__main__":
+        raise InvalidArgumentError(
+            f"run(): '{name}' is in no module that ranks can import; pip install cloudpickle, or "
+            "move it into a module"
+        )
+    try:
+        packed: bytes = pickler.dumps((fn, args, kwargs))
+    except Exception as error:
+        hint = "; pip install cloudpickle sends more" if pickler is pickle else ""
+        raise InvalidArgumentError(
+            f"run(): '{name}' and its arguments cannot be pickled: {error}{hint}"
+        ) from error
+    return packed
+
+
+def _write(path: str, content: bytes) -> None:
+    """Whole or not at all."""
+    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(content)
+    os.rename(f"{path}.new", path)
+
+
+def _read_outcome(folder: str, rank: int) -> _Outcome | None:
+    try:
+        with open(_outcome_file(folder, rank), "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    try:
+        outcome: _Outcome = pickle.loads(content)  # noqa: S301 - our own rank's, see above
+    except Exception as error:
+        raise RankFailedError(
+            f"rank {rank} returned what cannot be unpickled here: {error}", rank=rank
+        ) from error
+    return outcome
+
+
+def _outcome_file(folder: str, rank: int) -> str:
+    return os.path.join(folder, f"outcome-{rank}")
+
+
+def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
+    """Of the ranks that failed, the first that was nobody's victim."""
+    failed = [
+        (outcome.victim, rank, outcome)
+        for rank, outcome in enumerate(outcomes)
+        if outcome is not None and outcome.title
+    ]
+    silent = any(outcome is None for outcome in outcomes)
+    if failed:
+        victim, rank, outcome = min(failed, key=lambda each: each[:2])
+        if victim and silent:  # the culprit had no time for a word
+            return
+        raise RankFailedError(
+            f"rank {rank} raised {outcome.title}", rank=rank
+        ) from RemoteTraceback(outcome.text)
+
+
+def be_launcher() -> None:
+    """`ciranda run` that ends, with all ranks, when the process that calls run() is gone."""
+    from ciranda.launch.cli import run_command
+
+    process_tree.die_with_parent(int(sys.argv[1]))
+    run_command.main(sys.argv[2:], prog_name="ciranda run")
+
+
+def be_rank() -> None:
+    """What each rank runs."""
+    folder, rank = sys.argv[1], int(os.environ["CIRANDA_RANK"])
+    with open(os.path.join(folder, _CALL), "rb") as file:
+        modules, call = pickle.loads(file.read())  # noqa: S301 - our caller's, see above
+    sys.path[:] = modules or sys.path
+    try:
+        fn, args, kwargs = pickle.loads(call)  # noqa: S301 - our caller's, see above
+        outcome = _packed_result(fn(*args, **kwargs))
+    except Exception as error:
+        title = "".join(traceback.format_exception_only(error)).strip()
+        failure = _Outcome(
+            title=title,
+            text=traceback.format_exc().rstrip(),
+            victim=isinstance(error, CirandaError) and error.rank not in (None, rank),
+        )
+        _write(_outcome_file(folder, rank), pickle.dumps(failure))
+        raise
+    _write(_outcome_file(folder, rank), outcome)
+
+
+def _packed_result(result: Any) -> bytes:
+    try:
+        packed: bytes = _by_value().dumps(_Outcome(result))
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"the result, a {type(result).__name__}, cannot be pickled: {error}"
+        ) from error
+    return packed
