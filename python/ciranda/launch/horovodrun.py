@@ -78,8 +78,8 @@ FLAGS = (
     Flag(
         ("--gloo",),
         Fate.OURS,
-        "in `horovodrun` nothing, for nothing else than ciranda's own ways is needed; in "
-        "`ciranda run` Gloo reduces tensors of the CPU",
+        "`horovodrun`: accepted with a line, no Gloo is needed; `ciranda run`: Gloo reduces "
+        "tensors of the CPU",
     ),
     Flag(("-p", "--ssh-port"), Fate.WORKS, "ssh's port on other hosts.", click.IntRange(1, 65_535)),
     Flag(("-i", "--ssh-identity-file"), Fate.WORKS, "ssh's private key for other hosts.", _TEXT),
@@ -107,7 +107,7 @@ FLAGS = (
     Flag(
         ("--fusion-threshold-mb",),
         Fate.WORKS,
-        "MiB, the largest fused operation [64].",
+        "The largest fused operation, in MiB [64].",
         _COUNT,
         "CIRANDA_FUSION_THRESHOLD",
         1 << 20,
