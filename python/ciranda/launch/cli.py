@@ -32,6 +32,7 @@ from ciranda.launch.meeting import Meeting, Ports
 from ciranda.launch.nodes import Node
 from ciranda.launch.orders import allowed_environment
 
+AS_FUNCTION = "ciranda.run()"  # by which name function.py starts it
 SERVERS_MAX = 64
 SERVER_PROGRAM = os.path.join(os.path.dirname(ciranda_package.__file__), "bin", "ciranda-ps")
 
@@ -423,6 +424,8 @@ def _terminal_has_colours() -> bool:
 
 def _rerun(ctx: click.Context, command: Sequence[str]) -> str:
     """The command line again; values of -x may be secret and are left out."""
+    if ctx.info_name == AS_FUNCTION:
+        return ""
     words = ctx.command_path.split()
     for option in ctx.command.params:
         name = option.name or ""

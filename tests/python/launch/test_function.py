@@ -141,6 +141,7 @@ except ciranda.errors.RankFailedError as error:
     assert rest[-1] == "ValueError: broken on 1"
     assert any("work.py" in line and "in fail" in line for line in rest)
     assert "culprit     rank 1" in result.stderr  # rank 0's error is not the cause
+    assert "run again" not in result.stderr  # there is no such command
 
 
 @pytest.mark.parametrize(("how", "code"), [("killed", 137), ("exits", 3)])

@@ -64,6 +64,18 @@ def test_horovodrun_gives_its_ranks_the_names(launcher, run):
     assert sorted(result.stdout.splitlines()) == train_lines(2)
 
 
+def test_agents_of_other_hosts_give_the_names_too(launcher, run):
+    """A stand-in for ssh runs the agent here."""
+    (launcher.folder / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (launcher.folder / "ssh").chmod(0o755)
+    path = {"PATH": f"{launcher.folder}:{launcher.environment['PATH']}"}
+    words = ["-np", "2", "-H", "node7:2", sys.executable, "-c"]
+    code = "import horovod; print(horovod.__file__)"
+    result = run([*AS_HOROVODRUN, *words, code], path)
+    file = os.path.join(NAMES, "horovod", "__init__.py")
+    assert result.stdout == f"[0] {file}\n[1] {file}\n", result.stderr
+
+
 def test_any_starter_does_with_the_module_in_between(launcher, run):
     (launcher.folder / "train.py").write_text(TRAIN)
     for words in (["train.py"], ["-m", "train"]):
