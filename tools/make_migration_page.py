@@ -41,8 +41,9 @@ for other frameworks are not. An installed Horovod is hidden, with a line that s
 packages install a command `horovodrun`: uninstall Horovod, or the one that was installed last
 wins.
 
-`horovod.run(f, num_proc=4)` takes Horovod's arguments and runs a function on ranks of this host
-([launcher.md](launcher.md#a-function-instead-of-a-program)); hosts elsewhere are refused.
+`horovod.run(f, num_proc=4, hosts=...)` takes Horovod's arguments
+([launcher.md](launcher.md#a-function-instead-of-a-program)); `pip install cloudpickle` sends
+functions that no module has.
 
 ## What you will notice
 

@@ -128,7 +128,7 @@ PYTHON_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "already run the same program as the same user",
             "python/ciranda/torch/functions.py": "the same",
             "python/ciranda/launch/function.py": "ciranda.run(): a function and its results, in "
-            "files of one user's private folder on one host",
+            "files that only this user can write, and through his ssh",
         },
     ),
     ("eval or exec", r"(?<![\w.])(eval|exec)\s*\(", {}),

@@ -41,9 +41,9 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[_Result]:
-    """Calls `func` on `num_proc` ranks of this host; returns the results by rank.
+    """Calls `func` on `num_proc` ranks; returns the results by rank.
 
-    ssh, its cache, the network and `use_gloo` matter to other hosts only, and change nothing.
+    `disable_cache` and `use_gloo`, which name what is not here, change nothing.
     """
     absent = {
         "min_num_proc": (min_num_proc, "--min-num-proc"),
@@ -60,11 +60,14 @@ def run(
     for name, (value, option) in absent.items():
         if value is not None:
             raise UnsupportedError(f"horovod.run(): {name}: {ANSWERS[option]}")
-    options: list[str] = []
-    if start_timeout is not None:
-        options += ["--start-timeout", str(start_timeout)]
-    if output_filename is not None:
-        options += ["--output-filename", output_filename]
+    told = {
+        "--start-timeout": start_timeout,
+        "--ssh-port": ssh_port,
+        "--ssh-identity-file": ssh_identity_file,
+        "--output-filename": output_filename,
+        "--network-interfaces": network_interface or ",".join(network_interfaces or ()) or None,
+    }
+    options = [f"{name}={value}" for name, value in told.items() if value is not None]
     if verbose:
         options += ["--verbose"]
     return ciranda.run(

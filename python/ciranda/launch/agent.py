@@ -13,7 +13,7 @@ import signal
 import time
 
 import ciranda
-from ciranda.launch import environment, frames, process_tree, supervisor
+from ciranda.launch import call_files, environment, frames, process_tree, supervisor
 from ciranda.launch.ending import Step
 from ciranda.launch.environment import JobPlaces
 from ciranda.launch.errors import LaunchError
@@ -72,6 +72,7 @@ class Agent:
         self._key = b""
         self._listener: int | None = None
         self._places: JobPlaces | None = None
+        self._ready = b""  # said when all that goes before GO has come
         self._ranks: LocalRanks | None = None
         self._running = True
         self._alone = False  # the launcher is gone
@@ -138,6 +139,10 @@ class Agent:
                 raise frames.FrameError("a key of another length")
             self._key = order.payload
             self._prepare(self._orders)
+        elif order.kind == frames.CALL and self._places is not None:
+            call_files.take(call_files.call_file(self._places.log_dir), order.payload)
+            if not order.payload:
+                self._outbox.send(self._ready)
         elif order.kind == frames.GO and self._orders is not None:
             self._start(self._orders, frames.read_json(order.payload)["rendezvous"])
         elif order.kind == frames.ORDER and self._ranks is not None:
@@ -157,7 +162,9 @@ class Agent:
         rendezvous = ""
         if orders.listen is not None:
             rendezvous, self._listener = _listen(orders.listen)
-        self._outbox.send(frames.json_frame(frames.READY, {"rendezvous": rendezvous}))
+        self._ready = frames.json_frame(frames.READY, {"rendezvous": rendezvous})
+        if not orders.calls:
+            self._outbox.send(self._ready)
 
     def _start(self, orders: Orders, rendezvous: str) -> None:
         meeting = Meeting(rendezvous, self._key, self._listener) if orders.meets else None
@@ -177,6 +184,8 @@ class Agent:
             with contextlib.suppress(OSError), open(self._places.error_file(rank), "rb") as file:
                 report = file.read(_ERROR_FILE_BYTES_MAX)
                 self._outbox.send(frames.rank_frame(frames.REPORT, rank, report))
+            for chunk in call_files.chunks_of(call_files.outcome_file(self._places.log_dir, rank)):
+                self._outbox.send(frames.rank_frame(frames.OUTCOME, rank, chunk))
         self._tell(f"exit {rank} {exit_code}")
 
     def starts_again(self, rank: int, exit_code: int) -> None:
@@ -232,7 +241,8 @@ def _plan(orders: Orders, places: JobPlaces, meeting: Meeting | None) -> LaunchP
         host=orders.places[0].host.name,
         places=places,
         inherited={**os.environ, **orders.environment},
-        user=orders.user,
+        # Not the job's folder: that is gone before the last outcome is read.
+        user={**orders.user, call_files.FOLDER: places.log_dir} if orders.calls else orders.user,
         columns=orders.columns,
         meeting=meeting,
         horovod_names=orders.horovod_names,

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 import ciranda as ciranda_package
 from ciranda import _build, cmake_prefix_path
-from ciranda.launch import environment, horovodrun, launch_plan, local, meeting, slurm
+from ciranda.launch import call_files, environment, horovodrun, launch_plan, local, meeting, slurm
 from ciranda.launch import nodes as own_nodes
 from ciranda.launch.environment import (
     CPU_OPERATIONS,
@@ -197,6 +197,7 @@ def run_command(
         theirs = horovodrun.settle(ctx, of_horovodrun, gloo)
         for note in theirs.notes:
             click.echo(f"{ctx.command_path}: {note}", err=True)
+        as_function = ctx.info_name == AS_FUNCTION
         host, cores = os.uname().nodename, environment.count_cores()
         named = _named_hosts(hosts, hostfile)
         node = _node(no_ssh, node_rank, nodes, rendezvous, key_file)
@@ -252,7 +253,7 @@ def run_command(
             timestamps=theirs.timestamps,
         )
         if by_agents:
-            code = _run_by_agents(plan_in, settings, user, log_dir, python, theirs)
+            code = _run_by_agents(plan_in, settings, user, log_dir, python, theirs, as_function)
         else:
             code = _run_here(plan_in, settings, node, log_dir)
     except LaunchError as error:
@@ -283,6 +284,7 @@ def _run_by_agents(
     log_dir: str | None,
     python: str | None,
     theirs: horovodrun.Settled,
+    as_function: bool,
 ) -> int:
     """Runs a job of which other hosts have ranks."""
     from ciranda.launch import host_agents, process_tree
@@ -305,6 +307,7 @@ def _run_by_agents(
         interpreter=python or sys.executable,
         ssh_options=theirs.ssh_options,
         horovod_names=theirs.horovod_names,
+        call_folder=os.environ.get(call_files.FOLDER, "") if as_function else "",
     )
     return run_job(plan, settings, partial(host_agents.HostAgents, task))
 

@@ -18,12 +18,14 @@ PLAN = b"P"  # JSON: what to run
 KEY = b"K"  # of the job; only where it has several hosts
 GO = b"G"  # JSON: where the hosts meet; start now
 ORDER = b"O"  # a command of the supervisor
+CALL = b"F"  # a piece of what ranks are to call; nothing more: the end
 # From the agent
 HELLO = b"H"  # JSON: by which way it was reached
 READY = b"R"  # JSON: what it listens on
 NEWS = b"N"  # a line of the supervisor
 OUTPUT = b"1", b"2"  # the rank's number (four bytes), and what it printed; nothing more: the end
 REPORT = b"E"  # the rank's number, and its error file
+OUTCOME = b"="  # the rank's number, and a piece of what came of its call; nothing more: the end
 PROBLEM = b"!"  # a sentence; nothing more will come
 
 _HEADER = struct.Struct("<cI")

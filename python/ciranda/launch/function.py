@@ -1,7 +1,8 @@
 """ciranda.run(): a Python function on N ranks, started by the launcher, and its results.
 
 The function travels in a file that only this user can read, in a folder of his own, and so do the
-results: nothing listens, and nobody else's bytes are ever unpickled.
+results; to and from other hosts both go through ssh, with all that the agents send. Nothing
+listens, and nobody else's bytes are ever unpickled.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from ciranda.errors import CirandaError, InvalidArgumentError, RankFailedError, UnsupportedError
-from ciranda.launch import launch_plan, process_tree
+from ciranda.errors import CirandaError, InvalidArgumentError, RankFailedError
+from ciranda.launch import call_files, launch_plan, process_tree
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.folders import private_folder
 from ciranda.launch.hosts import HostSource, parse_hostfile, parse_hosts
 
 _Result = TypeVar("_Result")
 
-_CALL = "call"
 _LAUNCH = "from ciranda.launch.function import be_launcher; be_launcher()"
 _START = "from ciranda.launch.function import be_rank; be_rank()"
 
@@ -59,21 +59,25 @@ def run(
     options: Sequence[str] = (),
     executable: str | None = None,
 ) -> list[_Result]:
-    """Calls `fn(*args, **kwargs)` on `np` ranks of this host; returns the results by rank.
+    """Calls `fn(*args, **kwargs)` on `np` ranks; returns the results by rank.
 
-    `options`: what else `ciranda run` is told, such as `["--timeout", "600"]`. `executable`: the
-    Python of the ranks. A rank's exception is raised here as RankFailedError, with its traceback.
+    `hosts`, `hostfile`: as of `ciranda run`; without them all ranks are on this host. `options`:
+    what else `ciranda run` is told, such as `["--timeout", "600"]`. `executable`: the Python of the
+    ranks. A rank's exception is raised here as RankFailedError, with its traceback.
     """
     placement = _placement(np, hosts, hostfile)
     call = _pack(fn, tuple(args), dict(kwargs or {}))
     with private_folder() as folder:
         modules = [os.path.abspath(part) for part in sys.path] if executable is None else []
-        _write(os.path.join(folder, _CALL), pickle.dumps((modules, call)))
-        ranks = [executable or sys.executable, "-c", _START, folder]
+        call_files.write(call_files.call_file(folder), pickle.dumps((modules, call)))
+        ranks = [executable or sys.executable, "-c", _START]
         launcher = [sys.executable, "-c", _LAUNCH, str(os.getpid())]
         command = [*launcher, *placement, *options, "--", *ranks]
         # Its streams are ours: what ranks print is seen at once.
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        environment = {**os.environ, call_files.FOLDER: folder}
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, env=environment, check=False
+        ).returncode
         outcomes = [_read_outcome(folder, rank) for rank in range(np)]
     _raise_first_failure(outcomes)
     if code != 0 or None in outcomes:
@@ -88,10 +92,9 @@ def run(
 
 
 def _placement(np: int, hosts: str | None, hostfile: str | None) -> list[str]:
-    """The launcher's options; an error where another host is named."""
+    """The launcher's options, of which it would only print what is wrong."""
     if hosts is not None and hostfile is not None:
         raise InvalidArgumentError("run(): hosts and hostfile both name the hosts; give one")
-    here = os.uname().nodename
     try:
         if hostfile is not None:
             with open(hostfile, encoding="utf-8") as file:
@@ -99,18 +102,13 @@ def _placement(np: int, hosts: str | None, hostfile: str | None) -> list[str]:
         else:
             named = parse_hosts(hosts or f"localhost:{np}")
         source = HostSource(named, "run()")
-        places = launch_plan.choose_places(np, source, cores=1, host=here)
+        launch_plan.choose_places(np, source, cores=1, host=os.uname().nodename)
     except OSError as error:
         raise InvalidArgumentError(f"run(): hostfile {hostfile}: {error.strerror}") from error
     except LaunchError as error:
         raise InvalidArgumentError(f"run(): {error}") from None
-    if launch_plan.needs_agents(places, here):
-        raise UnsupportedError(
-            "run() starts ranks on this host alone so far; put the function into a script, and "
-            "start it by `ciranda run -H`"
-        )
-    named_here = ["--hostfile", hostfile] if hostfile else ["-H", hosts or f"localhost:{np}"]
-    return ["-np", str(np), *named_here]
+    named_by = ["--hostfile", hostfile] if hostfile else ["-H", hosts or f"localhost:{np}"]
+    return ["-np", str(np), *named_by]
 
 
 def _by_value() -> ModuleType:
@@ -140,17 +138,9 @@ def _pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return packed
 
 
-def _write(path: str, content: bytes) -> None:
-    """Whole or not at all."""
-    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(content)
-    os.rename(f"{path}.new", path)
-
-
 def _read_outcome(folder: str, rank: int) -> _Outcome | None:
     try:
-        with open(_outcome_file(folder, rank), "rb") as file:
+        with open(call_files.outcome_file(folder, rank), "rb") as file:
             content = file.read()
     except FileNotFoundError:
         return None
@@ -161,10 +151,6 @@ def _read_outcome(folder: str, rank: int) -> _Outcome | None:
             f"rank {rank} returned what cannot be unpickled here: {error}", rank=rank
         ) from error
     return outcome
-
-
-def _outcome_file(folder: str, rank: int) -> str:
-    return os.path.join(folder, f"outcome-{rank}")
 
 
 def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
@@ -194,10 +180,10 @@ def be_launcher() -> None:
 
 def be_rank() -> None:
     """What each rank runs."""
-    folder, rank = sys.argv[1], int(os.environ["CIRANDA_RANK"])
-    with open(os.path.join(folder, _CALL), "rb") as file:
+    folder, rank = os.environ[call_files.FOLDER], int(os.environ["CIRANDA_RANK"])
+    with open(call_files.call_file(folder), "rb") as file:
         modules, call = pickle.loads(file.read())  # noqa: S301 - our caller's, see above
-    sys.path[:] = modules or sys.path
+    sys.path[:] = [*modules, *(part for part in sys.path if part not in modules)]
     try:
         fn, args, kwargs = pickle.loads(call)  # noqa: S301 - our caller's, see above
         outcome = _packed_result(fn(*args, **kwargs))
@@ -208,9 +194,9 @@ def be_rank() -> None:
             text=traceback.format_exc().rstrip(),
             victim=isinstance(error, CirandaError) and error.rank not in (None, rank),
         )
-        _write(_outcome_file(folder, rank), pickle.dumps(failure))
+        call_files.write(call_files.outcome_file(folder, rank), pickle.dumps(failure))
         raise
-    _write(_outcome_file(folder, rank), outcome)
+    call_files.write(call_files.outcome_file(folder, rank), outcome)
 
 
 def _packed_result(result: Any) -> bytes:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import ciranda
-from ciranda.launch import frames, local, process_tree, ssh, supervisor
+from ciranda.launch import call_files, frames, local, process_tree, ssh, supervisor
 from ciranda.launch.agent import LEASE_S
 from ciranda.launch.ending import Step
 from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
@@ -36,6 +36,7 @@ _READ_BYTES = 64 * 1024
 _SAID_BYTES_MAX = 8 * 1024  # of what comes before the greeting, and of stderr
 _LEAVE_S = 2.0  # an agent without a launcher removes its folders and ends
 _KILL_LIMIT_S = 2.0
+_SLOW_BYTES_PER_S = 1_000_000  # a way to another host that is slower than that is not waited for
 _GREETING = re.compile(rb"^ciranda \S+\r?\n", re.MULTILINE)
 _COMMANDS = {
     Step.INTERRUPT: supervisor.INTERRUPT,
@@ -59,6 +60,7 @@ class Task:
     interpreter: str = sys.executable  # on other hosts
     ssh_options: Sequence[str] = ()
     horovod_names: bool = False
+    call_folder: str = ""  # of ciranda.run()
 
 
 class _Stage(enum.IntEnum):
@@ -245,6 +247,9 @@ class HostAgents:
             self._news.printed(rank, frames.OUTPUT.index(kind) + 1, chunk)
         elif kind == frames.REPORT:
             self._store_report(*self._rank_of(agent, payload))
+        elif kind == frames.OUTCOME and self._task.call_folder:
+            rank, chunk = self._rank_of(agent, payload)
+            call_files.take(call_files.outcome_file(self._task.call_folder, rank), chunk)
         elif kind == frames.PROBLEM:
             agent.problem = payload.decode("utf-8", "replace")
 
@@ -282,7 +287,7 @@ class HostAgents:
             self._news.not_started(problems)
         elif self._stage is _Stage.CALLED:
             self._stage = _Stage.GREETED
-            self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S
+            self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S + self._call_limit_s()
         else:
             self._go()
 
@@ -308,11 +313,21 @@ class HostAgents:
                 meets=bool(task.key),
                 listen=Listen(address, task.nic, task.ports) if first and task.key else None,
                 horovod_names=task.horovod_names,
+                calls=bool(task.call_folder),
             )
             agent.outbox.send(frames.json_frame(frames.PLAN, encode_orders(orders)))
             if task.key:
                 agent.outbox.send(frames.frame(frames.KEY, task.key))
+            if task.call_folder:
+                for chunk in call_files.chunks_of(call_files.call_file(task.call_folder)):
+                    agent.outbox.send(frames.frame(frames.CALL, chunk))
         return []
+
+    def _call_limit_s(self) -> float:
+        """How long the call may take to all hosts, beside the orders."""
+        folder = self._task.call_folder
+        size_bytes = os.path.getsize(call_files.call_file(folder)) if folder else 0
+        return size_bytes * len(self._agents) / _SLOW_BYTES_PER_S
 
     def _argv_at(self, agent: _Agent) -> Sequence[str]:
         program, *arguments = self._task.plan.ranks[0].argv

@@ -65,6 +65,7 @@ class Orders:
     meets: bool  # other hosts: the key and the place to meet follow
     listen: Listen | None  # rank 0 runs here
     horovod_names: bool = False
+    calls: bool = False  # a function, which follows
 
 
 def encode_orders(orders: Orders) -> dict[str, Any]:

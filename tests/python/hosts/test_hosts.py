@@ -179,3 +179,15 @@ def test_one_command_trains_on_two_hosts(
         assert result["off"] < 1e-6 and result["equal"]
         assert result["of_a_set"] == (1.5 if rank in (0, 3) else None)
         assert ("2 hosts met through eth0: host 0 at " in text) == (rank == 0), text
+
+
+def test_a_function_runs_on_two_hosts(make_network: Callable[..., Any]) -> None:
+    network = make_network(2, addresses=("ipv4",), ssh=True)
+
+    def run(text: str) -> str:
+        ended = network.hosts[0].run([sys.executable, str(HERE / "function.py"), text], timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.rstrip()
+
+    assert run("a") == str([(host, 4.0, "a") for host in (0, 0, 1, 1)])
+    assert run("fail") == "rank 3 raised ValueError: rank 3 had enough"

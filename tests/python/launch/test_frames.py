@@ -48,6 +48,13 @@ def test_what_is_no_frame_is_refused():
         frames.read_rank(b"\0\0\0")
 
 
+def test_no_two_kinds_of_frames_are_alike():
+    kinds = [each for name, each in vars(frames).items() if name.isupper() and name[0] != "_"]
+    letters = [each for kind in kinds for each in (kind if isinstance(kind, tuple) else (kind,))]
+    letters = [each for each in letters if isinstance(each, bytes)]
+    assert len(letters) == len(set(letters)) > 10
+
+
 def test_a_ranks_frame_names_it():
     (found,) = FrameReader().feed(frames.rank_frame(frames.OUTPUT[0], 4095, b"text"))
     assert frames.read_rank(found.payload) == (4095, b"text")

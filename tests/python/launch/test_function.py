@@ -40,7 +40,7 @@ def die(how):
 
 
 def folder_of_call():
-    folder = sys.argv[1]
+    folder = os.environ["CIRANDA_FUNCTION_DIR"]
     return oct(os.stat(folder).st_mode), oct(os.stat(folder + "/call").st_mode)
 
 
@@ -52,6 +52,10 @@ def lock():
     import threading
 
     return threading.Lock()
+
+
+def describe(text):
+    return os.environ["HOROVOD_HOSTNAME"], int(os.environ["RANK"]), text
 
 
 def linger():
@@ -115,8 +119,9 @@ def test_without_cloudpickle_they_are_refused_with_a_way_out(call):
 
 def test_ranks_look_for_modules_where_the_caller_does(call):
     result = call(
-        "import sys; sys.path.append('more')\nprint(ciranda.run(work.path, np=1)[0] == "
-        "[__import__('os').path.abspath(part) for part in sys.path])"
+        "import os, sys; sys.path.append('more')\n"
+        "ours = [os.path.abspath(part) for part in sys.path]\n"
+        "print(ciranda.run(work.path, np=1)[0][:len(ours)] == ours)"
     )
     assert result.stdout == "True\n", result.stderr
 
@@ -162,6 +167,30 @@ def test_a_result_that_cannot_travel_is_named(call):
     )
 
 
+@pytest.fixture
+def other_hosts(launcher):
+    """A stand-in for ssh, which runs the agents of all hosts here."""
+    (launcher.folder / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (launcher.folder / "ssh").chmod(0o755)
+    launcher.environment["PATH"] = f"{launcher.folder}:{launcher.environment['PATH']}"
+
+
+def test_ranks_of_other_hosts_get_the_call_and_send_results(call, other_hosts):
+    text = """
+results = ciranda.run(work.describe, ("x" * 3_000_000,), np=2, hosts="node7:2")
+print([(*result[:2], len(result[2])) for result in results])
+"""
+    result = call(text)
+    expected = [("node7", rank, 3_000_000) for rank in range(2)]
+    assert (result.stdout, result.stderr) == (f"{expected}\n", "")
+
+
+def test_an_exception_on_another_host_is_raised_here(call, other_hosts):
+    result = call("ciranda.run(work.lock, np=2, hosts='node7:2')")
+    last = result.stderr.splitlines()[-1]
+    assert "RankFailedError: rank 0 raised ciranda.errors.InvalidArgumentError: the result" in last
+
+
 def test_options_are_the_launchers(call, launcher):
     result = call("ciranda.run(work.linger, np=2, options=['--timeout', '1'])")
     assert "the job took too long" in result.stderr
@@ -197,7 +226,6 @@ def test_a_caller_that_is_ended_takes_its_ranks_along(launcher, gone, number):
     [
         ({"np": 0}, InvalidArgumentError, "must be "),
         ({"np": 3, "hosts": "localhost:2"}, InvalidArgumentError, "more ranks than the 2 slots"),
-        ({"np": 2, "hosts": "node7:2"}, UnsupportedError, "on this host alone so far; put the"),
         ({"hosts": "a", "hostfile": "b"}, InvalidArgumentError, "both name the hosts"),
         ({"hostfile": "/no/such"}, InvalidArgumentError, "/no/such: No such file"),
     ],

@@ -1,0 +1,43 @@
+"""The files of a call of ciranda.run(): the function, and each rank's outcome. Bytes, to us.
+
+On the caller's host they lie in a folder of his, on another host in the agent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+FOLDER = "CIRANDA_FUNCTION_DIR"  # where a rank finds the call, and leaves its outcome
+_CHUNK_BYTES = 1024 * 1024
+
+
+def call_file(folder: str) -> str:
+    return os.path.join(folder, "call")
+
+
+def outcome_file(folder: str, rank: int) -> str:
+    return os.path.join(folder, f"outcome-{rank}")
+
+
+def chunks_of(path: str) -> Iterator[bytes]:
+    """The file for take() at another place; nothing where there is none."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+        yield b""
+
+
+def take(path: str, chunk: bytes) -> None:
+    """Adds to a file that gets its name with the empty chunk: it is there whole, or not at all."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    with open(os.open(f"{path}.part", flags, 0o600), "wb") as file:
+        file.write(chunk)
+    if not chunk:
+        os.rename(f"{path}.part", path)
+
+
+def write(path: str, content: bytes) -> None:
+    for chunk in (content, b""):
+        take(path, chunk)
