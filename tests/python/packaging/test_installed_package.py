@@ -28,6 +28,7 @@ def run(*command: object, cwd: Path) -> str:
         "ciranda/_build.py",
         "ciranda/_C.pyi",
         "ciranda/py.typed",
+        "ciranda/compat/names/horovod/torch/mpi_ops.py",
         "ciranda/include/ciranda/ciranda.h",
         "ciranda/include/ciranda/torch.h",
         "ciranda/lib/libciranda_core.a",
@@ -52,6 +53,11 @@ def test_wheel_holds_nothing_that_belongs_in_the_repository() -> None:
     strangers = [f for f in FILES if not f.startswith(("ciranda/", "ciranda-", "../../../bin/"))]
     assert not strangers
     assert not [f for f in FILES if f.endswith((".cc", ".cmake.in"))]
+
+
+def test_the_commands_are_installed() -> None:
+    scripts = importlib.metadata.distribution("ciranda").entry_points
+    assert {each.name for each in scripts} == {"ciranda", "cirandarun", "horovodrun"}
 
 
 def test_version_is_that_of_the_metadata() -> None:
