@@ -48,16 +48,16 @@ SYMBOLS: dict[str, list[Symbols]] = {
         ),
         _symbols("shutdown is_initialized"),
         _symbols("size rank local_size local_rank"),
+        _symbols("cross_size cross_rank is_homogeneous"),
         _symbols(
-            "cross_size cross_rank",
-            "count hosts; Horovod's count hosts that have a rank of this local rank",
+            "start_timeline stop_timeline",
+            "whatever `HOROVOD_TIMELINE` says; the file has all ranks of the host that call them",
         ),
-        _symbols("is_homogeneous"),
-        _symbols("start_timeline stop_timeline"),
         _symbols(
             "mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built "
             "ddl_built ccl_built cuda_built rocm_built",
-            "answer for ciranda: there is no MPI, DDL, CCL or ROCm",
+            "answer for ciranda: there is no MPI, DDL, CCL or ROCm; `mpi_threads_supported()` is "
+            "True, as nothing keeps a script from MPI in any of its threads",
         ),
         _symbols(
             "HorovodInternalError",
@@ -66,7 +66,12 @@ SYMBOLS: dict[str, list[Symbols]] = {
     ],
     "Collectives": [
         _symbols("Average Sum Min Max Product"),
-        _symbols("Adasum"),
+        _symbols(
+            "Adasum",
+            "without MPI, on any number of ranks up to 256, and in process sets; also GPUs of one "
+            "host are combined, where Horovod with NCCL averages them ([optimizer.md]"
+            "(optimizer.md#adasum))",
+        ),
         _symbols(
             "allreduce allreduce_async allreduce_ allreduce_async_",
             "also of bfloat16, int8 and uint8",
@@ -74,7 +79,7 @@ SYMBOLS: dict[str, list[Symbols]] = {
         _symbols(
             "grouped_allreduce grouped_allreduce_async grouped_allreduce_ grouped_allreduce_async_"
         ),
-        _symbols("sparse_allreduce_async"),
+        _symbols("sparse_allreduce_async", "the result is coalesced"),
         _symbols(
             "allgather allgather_async grouped_allgather grouped_allgather_async",
             "of any dtype, as all that only moves data",
@@ -86,9 +91,7 @@ SYMBOLS: dict[str, list[Symbols]] = {
         ),
         _symbols("join", "not for tensors of GPUs, nor with Gloo"),
         _symbols("barrier"),
-        _symbols(
-            "poll synchronize", "`synchronize` of a handle that is not there (any more) raises"
-        ),
+        _symbols("poll synchronize"),
     ],
     "Training": [
         _symbols(
@@ -101,7 +104,8 @@ SYMBOLS: dict[str, list[Symbols]] = {
         _symbols("broadcast_parameters", "also takes `process_set=`"),
         _symbols(
             "broadcast_optimizer_state",
-            "runs no step, so parameters and step counts stay; also takes `process_set=`",
+            "runs no step, so parameters and step counts stay; also takes `process_set=`; leaves "
+            "gradients of zeros where Horovod does",
         ),
         _symbols(
             "broadcast_object allgather_object",
@@ -112,7 +116,11 @@ SYMBOLS: dict[str, list[Symbols]] = {
             "Compression",
             "`.none`, `.fp16`, and `.bf16`; round what goes between hosts, sums stay float32",
         ),
-        _symbols("SyncBatchNorm"),
+        _symbols(
+            "SyncBatchNorm",
+            "also on the CPU, for batches of different sizes, in process sets; "
+            "`SyncBatchNorm.convert_sync_batchnorm(model)`",
+        ),
         _symbols(
             "ProcessSet global_process_set add_process_set remove_process_set",
             "may be added whatever `init()` was told",
@@ -126,7 +134,8 @@ OPTIMIZER_METHODS = ("synchronize", "skip_synchronize", "set_backward_passes_per
 VARIABLES = [
     _read("FUSION_THRESHOLD", "the default is 64 MiB"),
     _read("CACHE_CAPACITY", "the default is 4096"),
-    _read("TIMELINE", "one file a rank; `DYNAMIC` writes none"),
+    _read("TIMELINE", "all ranks of the host are in the file; `DYNAMIC` writes none"),
+    _read("TIMELINE_MARK_CYCLES"),
     _read("STALL_CHECK_TIME_SECONDS STALL_CHECK_DISABLE STALL_SHUTDOWN_TIME_SECONDS"),
     _read("START_TIMEOUT"),
     _read(
@@ -145,7 +154,6 @@ VARIABLES = [
     _unread("HOSTNAME", "`ciranda run` sets it for scripts"),
     _unread("GLOO_RENDEZVOUS_ADDR", "`CIRANDA_RENDEZVOUS`, which the launcher sets"),
     _unread("CYCLE_TIME", "there are no cycles, an operation starts at once"),
-    _unread("TIMELINE_MARK_CYCLES", "there are no cycles"),
     _unread(
         "HIERARCHICAL_ALLREDUCE HIERARCHICAL_ALLGATHER TORUS_ALLREDUCE",
         "gradients are always reduced inside each host first",

@@ -91,6 +91,14 @@ void bind_world(py::module_& module) {
   module.def(
       "abort", [](const std::string& reason) { default_world()->engine()->abort(reason); },
       py::arg("reason"), Released(), "Ends the job for every rank with this reason.");
+  module.def(
+      "start_timeline",
+      [](const std::string& path, bool mark_cycles) {
+        check(default_world()->engine()->timeline().start(path, mark_cycles));
+      },
+      py::arg("path"), py::arg("mark_cycles"), Released());
+  module.def(
+      "stop_timeline", [] { check(default_world()->engine()->timeline().stop()); }, Released());
   module.def("instruction_set", &kernels::instruction_set);
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'starter', 'stats', 'synchronize']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'synchronize']
 class Compression:
     """
     Members:
@@ -468,6 +468,8 @@ def shutdown() -> None:
     """
 def size() -> int:
     ...
+def start_timeline(path: str, mark_cycles: bool) -> None:
+    ...
 def starter() -> str:
     """
     Whose environment variables told this rank's place.
@@ -476,6 +478,8 @@ def stats() -> dict:
     """
     Seconds in blocking calls and what was moved, since init().
     """
+def stop_timeline() -> None:
+    ...
 def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list[torch.Tensor], list[int]] | None:
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.

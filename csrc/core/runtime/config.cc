@@ -79,10 +79,10 @@ void read_timeline(const Environment& env, Config& config) {
   const char* timeline = env.text("CIRANDA_TIMELINE");
   if (timeline == nullptr) timeline = env.text("HOROVOD_TIMELINE");
   if (timeline == nullptr || std::string_view(timeline) == "DYNAMIC") return;
-  // One file a rank: rank 0's under the given name, the others' with the rank appended.
-  std::string& path = config.engine.timeline_path;
-  path = timeline;
-  if (config.place.rank != 0) path += "." + std::to_string(config.place.rank);
+  config.engine.timeline_path = timeline;
+  const char* marks = env.text("CIRANDA_TIMELINE_MARK_CYCLES");
+  if (marks == nullptr) marks = env.text("HOROVOD_TIMELINE_MARK_CYCLES");
+  config.engine.timeline_marks_cycles = marks != nullptr && std::string_view(marks) != "0";
 }
 
 Status read_servers(const Environment& env, Config& config) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <functional>
 #include <string>
 #include <utility>
@@ -19,6 +20,17 @@ namespace {
 
 // What moves fewer takes less time than reading the clock, and counts as waiting.
 constexpr std::uint64_t kTimedBytesMin = 16384;
+
+// Names of a timeline, as Horovod's.
+std::string event_name(const RequestSpec& spec) {
+  std::string name(op_kind_name(spec.kind));
+  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+std::string row_name(const RequestSpec& spec) {
+  if (is_unnamed(spec)) return spec.name;
+  return std::string(op_kind_name(spec.kind)) + "." + spec.name;
+}
 
 }  // namespace
 
@@ -137,6 +149,7 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
   for (const Response& response : responses) CIRANDA_TRY(note_agreement(response));
   frames_.send();  // what had to be asked for again
 
+  if (rank_.timeline.is_on()) rank_.timeline.mark_cycle(monotonic_ns());
   std::vector<FusedOp> ops = plan_fusion(responses, rank_.options.fusion);
   const auto is_own = [this](const FusedOp& op) {
     return moves_data(op.kind) && op.group->contains(rank_.rank());
@@ -178,10 +191,10 @@ Status Dispatcher::note_agreement(const Response& response) {
   if (response.changed) CIRANDA_TRY(change_groups(response, submission));
   // None: an error about something this rank has not submitted yet, or shut down meanwhile.
   if (submission == nullptr) return {};
-  if (rank_.timeline) {
+  if (rank_.timeline.is_on() && submission->submitted_ns != 0) {
     submission->agreed_ns = monotonic_ns();
-    rank_.timeline->record("NEGOTIATE", submission->spec->name, submission->submitted_ns,
-                           submission->agreed_ns);
+    rank_.timeline.record("NEGOTIATE_" + event_name(*submission->spec), row_name(*submission->spec),
+                          submission->submitted_ns, submission->agreed_ns);
   }
   if (response.verdict == Response::Verdict::kError) {
     finish(own->token, *response.error);
@@ -342,9 +355,9 @@ void Dispatcher::part_done(std::uint32_t token, const Status& status,
 void Dispatcher::finish(std::uint32_t token, const Status& status,
                         const std::shared_ptr<DeviceEvent>& finished) {
   Submission& submission = *table_.find(token);
-  if (rank_.timeline && submission.agreed_ns != 0) {
-    rank_.timeline->record(op_kind_name(submission.spec->kind), submission.spec->name,
-                           submission.agreed_ns, monotonic_ns());
+  if (rank_.timeline.is_on() && submission.agreed_ns != 0) {
+    rank_.timeline.record(event_name(*submission.spec), row_name(*submission.spec),
+                          submission.agreed_ns, monotonic_ns());
   }
   rank_.counters.operations.fetch_add(1, std::memory_order_relaxed);
   rank_.counters.bytes.fetch_add(payload_bytes(submission), std::memory_order_relaxed);

@@ -50,6 +50,11 @@ Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, RemoteMesh remote,
     engine->rank_.bells.ring_alarm();
     return why;
   }
+  if (const std::string& path = engine->rank_.options.timeline_path; !path.empty()) {
+    const Status on =
+        engine->rank_.timeline.start(path, engine->rank_.options.timeline_marks_cycles);
+    if (!on && engine->rank_.options.warn) engine->rank_.options.warn(on.error().text);
+  }
   return engine;
 }
 
@@ -106,7 +111,7 @@ Result<Handle> Engine::submit(Submission&& submission) {
   }
   Handle handle = std::make_shared<Operation>();
   submission.handle = handle;
-  if (rank_.timeline) submission.submitted_ns = monotonic_ns();
+  if (rank_.timeline.is_on()) submission.submitted_ns = monotonic_ns();
   CIRANDA_TRY(rank_.queue.push(std::move(submission)));
   seat_.publish();  // at once, so that the peers can begin
   if (rank_.options.overlap) rank_.bells.wake_own_background();
@@ -281,8 +286,7 @@ void Engine::say_goodbye() {
 }
 
 void Engine::write_timeline() {
-  if (!rank_.timeline) return;
-  const Status written = rank_.timeline->write();
+  const Status written = rank_.timeline.stop();
   if (!written && rank_.options.warn) rank_.options.warn(written.error().text);
 }
 

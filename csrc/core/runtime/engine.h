@@ -74,6 +74,8 @@ class Engine {
   Result<ArenaBuffer> map_arena(int owner, const ArenaRef& ref, std::size_t bytes);
 
   EngineStats stats() const;
+  // See Timeline; the file of a running one is written by shutdown() too.
+  Timeline& timeline() { return rank_.timeline; }
   // Unfinished operations; after a failure, those that the failure ended.
   std::vector<PendingOperation> pending();
 

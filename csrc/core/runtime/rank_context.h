@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,11 +34,8 @@ struct RankContext {
         control(mesh.control.data(), mesh.size),
         bells(control, mesh),
         groups(GroupTable(remote.size(), remote.hosts).world()),
-        segments(mesh) {
-    if (!options.timeline_path.empty()) {
-      timeline = std::make_unique<Timeline>(options.timeline_path, rank());
-    }
-  }
+        segments(mesh),
+        timeline(rank(), std::to_string(control.mark()), remote.host) {}
 
   Rank rank() const { return remote.self; }
   int size() const { return remote.size(); }
@@ -67,8 +65,8 @@ struct RankContext {
   Mutex pair_regions_mutex;
   std::map<GroupId, ArenaBuffer> pair_regions GUARDED_BY(pair_regions_mutex);  // that this provides
   SubmissionQueue queue;
-  SocketSet sockets;                   // on which the background thread sleeps
-  std::unique_ptr<Timeline> timeline;  // null: none
+  SocketSet sockets;  // on which the background thread sleeps
+  Timeline timeline;
 
   struct Counters {
     std::atomic<std::uint64_t> waiting_ns{0}, communicating_ns{0}, operations{0}, bytes{0};

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/mutex.h"
@@ -10,30 +12,52 @@
 
 namespace ciranda {
 
-// What happened when, as Chrome trace events (chrome://tracing, ui.perfetto.dev): for each
-// operation the time until all ranks agreed (NEGOTIATE) and the time until it was done. Kept in
-// memory, bounded (later events are dropped and counted), written once. Thread-safe.
+// What happened when, as a Chrome trace (ui.perfetto.dev, chrome://tracing): of each operation the
+// time until all ranks agreed, NEGOTIATE_ALLREDUCE, and until it was done, ALLREDUCE, as Horovod
+// names them. All ranks of a host write one file, each its part when it stops; a rank is a process
+// of the trace and an operation's name a row of it. Times are CLOCK_MONOTONIC, the same for all
+// ranks of a host. Kept in memory until then, bounded: later events are dropped and counted.
+// Thread-safe.
 class Timeline {
  public:
-  Timeline(std::string path, Rank rank);
+  // `job`: the same on all ranks of the host, and on no others. `host` above 0 is a part of the
+  // files' names.
+  Timeline(Rank rank, std::string job, int host = 0);
 
-  void record(std::string_view what, const std::string& tensor, std::uint64_t begin_ns,
-              std::uint64_t end_ns) EXCLUDES(mutex_);
-  // Writes the file; an error names the path.
-  Status write() EXCLUDES(mutex_);
+  // Records from here on. `marks_cycles`: also each turn in which operations are begun, as
+  // Horovod's CYCLE_START. By all ranks that are to be in the file, each time. An error where there
+  // is no such folder, or where another file is written already.
+  Status start(const std::string& path, bool marks_cycles = false) EXCLUDES(mutex_);
+  // Writes this rank's part; an error names the file. Nothing to do where nothing was started.
+  // Blocks for the disk, and for ranks that write theirs.
+  Status stop() EXCLUDES(mutex_);
+  bool is_on() const { return on_.load(std::memory_order_relaxed); }
+
+  // `row`: "allreduce.NAME".
+  void record(std::string_view what, std::string row, std::uint64_t begin_ns, std::uint64_t end_ns)
+      EXCLUDES(mutex_);
+  void mark_cycle(std::uint64_t now_ns) EXCLUDES(mutex_);
 
   static constexpr std::size_t kEventsMax = 1 << 20;
 
  private:
   struct Event {
     std::string what;
-    std::string tensor;
+    std::string row;  // empty: a mark of the whole rank
     std::uint64_t begin_ns;
     std::uint64_t end_ns;
   };
-  const std::string path_;
+  void add(Event event) EXCLUDES(mutex_);
+  std::string events_as_text() const REQUIRES(mutex_);
+
   const Rank rank_;
+  const std::string job_;
+  const int host_;
+  std::atomic<bool> on_{false};
   Mutex mutex_;
+  std::string path_ GUARDED_BY(mutex_);  // empty: off
+  bool marks_cycles_ GUARDED_BY(mutex_) = false;
+  int starts_ GUARDED_BY(mutex_) = 0;
   std::vector<Event> events_ GUARDED_BY(mutex_);
   std::uint64_t dropped_ GUARDED_BY(mutex_) = 0;
 };

@@ -28,7 +28,10 @@ std::string words_of(int server) {
 
 Client::Client(ClientOptions options) : options_(std::move(options)) {
   if (options_.timeline_path.empty()) return;
-  timeline_ = std::make_unique<Timeline>(options_.timeline_path, options_.worker);
+  timeline_ = std::make_unique<Timeline>(options_.worker, options_.job_id);
+  if (const Status on = timeline_->start(options_.timeline_path); !on) {
+    std::fprintf(stderr, "ciranda: %s\n", on.error().text.c_str());
+  }
 }
 
 Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
@@ -70,7 +73,7 @@ void Client::leave() {
   for (int server = 0; server < reached; ++server) static_cast<void>(tell(server, Leave{}, {}));
   failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
   if (!timeline_) return;
-  if (const Status written = timeline_->write(); !written) {
+  if (const Status written = timeline_->stop(); !written) {
     std::fprintf(stderr, "ciranda: %s\n", written.error().text.c_str());
   }
 }

@@ -1,9 +1,12 @@
 #include "core/transport/control_block.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "core/base/assert.h"
+#include "core/base/clock.h"
 
 namespace ciranda {
 namespace {
@@ -11,7 +14,7 @@ namespace {
 constexpr std::size_t kAlignment = 4096;  // each part starts on a page
 
 struct BlockParts {
-  std::size_t failure, flags, log, world, end;
+  std::size_t mark, failure, flags, log, world, end;
 };
 
 BlockParts parts(int ranks) {
@@ -20,6 +23,7 @@ BlockParts parts(int ranks) {
     return (offset + kAlignment - 1) / kAlignment * kAlignment;
   };
   BlockParts at{};
+  at.failure = sizeof(std::atomic<std::uint64_t>);
   at.flags = align(at.failure + sizeof(FailureRecord));
   at.log = align(at.flags + n * sizeof(RankFlags));
   at.world = align(at.log + ShmLog::memory_bytes(ranks));
@@ -36,10 +40,18 @@ std::size_t ControlBlock::memory_bytes(int ranks) {
 ControlBlock::ControlBlock(std::byte* memory, int ranks) : ranks_(ranks), memory_(memory) {
   CIRANDA_ASSERT(ranks >= 1 && ranks <= kLocalRanksMax);
   const BlockParts at = parts(ranks);
+  mark_ = reinterpret_cast<std::atomic<std::uint64_t>*>(memory + at.mark);
   failure_ = reinterpret_cast<FailureRecord*>(memory + at.failure);
   flags_ = reinterpret_cast<RankFlags*>(memory + at.flags);
   log_offset_ = at.log;
   world_offset_ = at.world;
+}
+
+// Whoever asks first gives it.
+std::uint64_t ControlBlock::mark() const {
+  const std::uint64_t own = monotonic_ns() ^ (static_cast<std::uint64_t>(::getpid()) << 42);
+  std::uint64_t given = 0;
+  return mark_->compare_exchange_strong(given, own) ? own : given;
 }
 
 Error ControlBlock::fail(const Error& error) const {

@@ -49,6 +49,9 @@ class ControlBlock {
   RankFlags& flags(Rank rank) const { return flags_[rank]; }
   GroupRegion world() const { return {memory_ + world_offset_, ranks_}; }
 
+  // Of this World on this host: the same for all its ranks, and another one the next time.
+  std::uint64_t mark() const;
+
   // Records `error` as the reason unless another rank was faster; gives the reason that holds.
   Error fail(const Error& error) const;
   // The reason, once one is recorded.
@@ -60,6 +63,7 @@ class ControlBlock {
   std::byte* const memory_;
   std::size_t log_offset_ = 0;
   std::size_t world_offset_ = 0;
+  std::atomic<std::uint64_t>* mark_ = nullptr;
   FailureRecord* failure_ = nullptr;
   RankFlags* flags_ = nullptr;
 };

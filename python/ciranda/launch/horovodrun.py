@@ -120,12 +120,13 @@ FLAGS = (
         "CIRANDA_CACHE_CAPACITY",
     ),
     Flag(
-        ("--timeline-filename",),
+        ("--timeline", "--timeline-filename"),
         Fate.WORKS,
-        "Write a Chrome trace, one file a rank.",
+        "Write a Chrome trace of all ranks of a host.",
         _TEXT,
         "CIRANDA_TIMELINE",
     ),
+    Flag(("--timeline-mark-cycles",), Fate.WORKS, "Mark in it where operations are begun."),
     Flag(("--no-stall-check",), Fate.WORKS, "Do not warn of stalls."),
     Flag(
         ("--stall-check-warning-time-seconds",),
@@ -168,8 +169,7 @@ FLAGS = (
     _noted("--torus-allreduce", _CHOSEN),
     _noted("--no-torus-allreduce", _CHOSEN),
     _noted("--no-autotune", "nothing is tuned at run time"),
-    _noted("--timeline-mark-cycles", _NO_CYCLES),
-    _noted("--no-timeline-mark-cycles", _NO_CYCLES),
+    _noted("--no-timeline-mark-cycles", "no cycles are marked without --timeline-mark-cycles"),
     _noted("--stall-check", "stalls are looked for unless a variable says otherwise"),
     _noted("--mpi-threads-disable", "ciranda does not use MPI"),
     _noted("--no-mpi-threads-disable", "ciranda does not use MPI"),
@@ -290,6 +290,8 @@ def settle(context: click.Context, given: Mapping[str, Any], gloo: bool) -> Sett
             variables[flag.variable] = str(value * flag.unit if flag.unit > 1 else value)
     if given["no_stall_check"]:
         variables["CIRANDA_STALL_WARNING_SECONDS"] = "0"
+    if given["timeline_mark_cycles"]:
+        variables["CIRANDA_TIMELINE_MARK_CYCLES"] = "1"
     ssh_options: list[str] = []
     if given["ssh_port"] is not None:
         ssh_options += ["-p", str(given["ssh_port"])]

@@ -45,7 +45,9 @@ from ciranda.torch.basics import (  # noqa: E402
     rank,
     shutdown,
     size,
+    start_timeline,
     stats,
+    stop_timeline,
 )
 from ciranda.torch.compression import Compression, Compressor  # noqa: E402
 from ciranda.torch.functions import (  # noqa: E402
@@ -204,6 +206,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
     "stats",
+    "stop_timeline",
     "synchronize",
 ]

@@ -6,12 +6,8 @@ from typing import NoReturn
 
 from ciranda.errors import UnsupportedError
 
-_TIMELINE = "set CIRANDA_TIMELINE=FILE before init() instead"
-
 NAMES = {
     "elastic": "a job ends with its first lost rank: save checkpoints and start it again",
-    "start_timeline": _TIMELINE,
-    "stop_timeline": _TIMELINE,
 }
 
 

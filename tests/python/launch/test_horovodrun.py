@@ -74,6 +74,10 @@ def test_what_means_nothing_here_is_said_and_passed_over(launcher):
         (["--fusion-threshold-mb", "32"], {"CIRANDA_FUSION_THRESHOLD": str(32 << 20)}),
         (["--cache-capacity", "0"], {"CIRANDA_CACHE_CAPACITY": "0"}),
         (["--timeline-filename", "a b.json"], {"CIRANDA_TIMELINE": "a b.json"}),
+        (
+            ["--timeline", "t.json", "--timeline-mark-cycles"],
+            {"CIRANDA_TIMELINE": "t.json", "CIRANDA_TIMELINE_MARK_CYCLES": "1"},
+        ),
         (["--no-stall-check"], {"CIRANDA_STALL_WARNING_SECONDS": "0"}),
         (
             [
