@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,17 +19,6 @@ namespace {
 
 // What moves fewer takes less time than reading the clock, and counts as waiting.
 constexpr std::uint64_t kTimedBytesMin = 16384;
-
-// Names of a timeline, as Horovod's.
-std::string event_name(const RequestSpec& spec) {
-  std::string name(op_kind_name(spec.kind));
-  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return name;
-}
-std::string row_name(const RequestSpec& spec) {
-  if (is_unnamed(spec)) return spec.name;
-  return std::string(op_kind_name(spec.kind)) + "." + spec.name;
-}
 
 }  // namespace
 
@@ -97,8 +85,7 @@ BackendContext Dispatcher::backend_context(const Group& group) {
 void Dispatcher::take_submissions() {
   const auto ask = [this](Submission& submission) {
     ++unanswered_;
-    if (submission.spec->op == ReduceOp::kAdasum) ++unfinished_adasums_;
-    request(table_.insert(std::move(submission)), /*in_full=*/false);
+    request(insert(std::move(submission)), /*in_full=*/false);
   };
   for (; may_ask(); held_.pop_front()) ask(held_.front());
   rank_.queue.drain_into(drained_);
@@ -110,6 +97,11 @@ void Dispatcher::take_submissions() {
     }
   }
   drained_.clear();
+}
+
+std::uint32_t Dispatcher::insert(Submission&& submission) {
+  if (submission.spec->op == ReduceOp::kAdasum) ++unfinished_adasums_;
+  return table_.insert(std::move(submission));
 }
 
 bool Dispatcher::may_ask_for(const Submission& submission) const {
@@ -193,8 +185,8 @@ Status Dispatcher::note_agreement(const Response& response) {
   if (submission == nullptr) return {};
   if (rank_.timeline.is_on() && submission->submitted_ns != 0) {
     submission->agreed_ns = monotonic_ns();
-    rank_.timeline.record("NEGOTIATE_" + event_name(*submission->spec), row_name(*submission->spec),
-                          submission->submitted_ns, submission->agreed_ns);
+    rank_.timeline.record_operation("NEGOTIATE_", *submission->spec, submission->submitted_ns,
+                                    submission->agreed_ns);
   }
   if (response.verdict == Response::Verdict::kError) {
     finish(own->token, *response.error);
@@ -356,8 +348,7 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
                         const std::shared_ptr<DeviceEvent>& finished) {
   Submission& submission = *table_.find(token);
   if (rank_.timeline.is_on() && submission.agreed_ns != 0) {
-    rank_.timeline.record(event_name(*submission.spec), row_name(*submission.spec),
-                          submission.agreed_ns, monotonic_ns());
+    rank_.timeline.record_operation("", *submission.spec, submission.agreed_ns, monotonic_ns());
   }
   rank_.counters.operations.fetch_add(1, std::memory_order_relaxed);
   rank_.counters.bytes.fetch_add(payload_bytes(submission), std::memory_order_relaxed);
@@ -372,12 +363,8 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
 
 void Dispatcher::finish_all(const Error& why) {
   rank_.queue.drain_into(drained_);
-  const auto insert = [this](Submission& submission) {
-    if (submission.spec->op == ReduceOp::kAdasum) ++unfinished_adasums_;
-    table_.insert(std::move(submission));
-  };
-  for (Submission& submission : std::exchange(held_, {})) insert(submission);
-  for (Submission& submission : std::exchange(drained_, {})) insert(submission);
+  for (Submission& submission : std::exchange(held_, {})) insert(std::move(submission));
+  for (Submission& submission : std::exchange(drained_, {})) insert(std::move(submission));
   for (const std::uint32_t token : table_.tokens()) {
     finish(token, about(why, *table_.find(token)->spec));
   }

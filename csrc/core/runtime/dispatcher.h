@@ -68,6 +68,7 @@ class Dispatcher {
   BackendContext backend_context(const Group& group);
   HostMemory host_memory();
   std::unique_ptr<RingBackend> ring();
+  std::uint32_t insert(Submission&& submission);
   bool may_ask_for(const Submission& submission) const;
   bool advance_backends();
   // Asks for an operation of the table; `in_full`: not by its number.

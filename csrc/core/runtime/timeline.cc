@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/runtime/submission_queue.h"
 #include "core/transport/fd.h"
 
 namespace ciranda {
@@ -161,6 +163,16 @@ void Timeline::add(Event event) {
     return;
   }
   events_.push_back(std::move(event));
+}
+
+void Timeline::record_operation(std::string_view prefix, const RequestSpec& spec,
+                                std::uint64_t begin_ns, std::uint64_t end_ns) {
+  const std::string kind(op_kind_name(spec.kind));
+  std::string what(prefix);
+  for (const char c : kind) {
+    what += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  add({what, is_unnamed(spec) ? spec.name : kind + "." + spec.name, begin_ns, end_ns});
 }
 
 void Timeline::record(std::string_view what, std::string row, std::uint64_t begin_ns,

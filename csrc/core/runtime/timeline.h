@@ -8,7 +8,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
-#include "core/wire/types.h"
+#include "core/wire/messages.h"
 
 namespace ciranda {
 
@@ -33,7 +33,9 @@ class Timeline {
   Status stop() EXCLUDES(mutex_);
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
 
-  // `row`: "allreduce.NAME".
+  // As "NEGOTIATE_" or "" and the kind, in the row "allreduce.NAME".
+  void record_operation(std::string_view prefix, const RequestSpec& spec, std::uint64_t begin_ns,
+                        std::uint64_t end_ns) EXCLUDES(mutex_);
   void record(std::string_view what, std::string row, std::uint64_t begin_ns, std::uint64_t end_ns)
       EXCLUDES(mutex_);
   void mark_cycle(std::uint64_t now_ns) EXCLUDES(mutex_);

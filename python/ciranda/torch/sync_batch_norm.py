@@ -132,10 +132,9 @@ class _Normalize(torch.autograd.Function):
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
         dims = [dim for dim in range(input.dim()) if dim != 1]
         own_count = input.numel() // channels
-        if own_count:
-            variance, mean = torch.var_mean(wide, dims, correction=0)
-        else:
-            variance = mean = wide.new_zeros(channels)
+        # In two passes of sums: torch.var_mean() takes ten times as long on the CPU.
+        mean = wide.sum(dims) / max(own_count, 1)
+        variance = (wide - _along_channels(mean, wide)).square().sum(dims) / max(own_count, 1)
         own = torch.cat([mean, variance, wide.new_full((1,), own_count)])
         handle = ops.allgather_async(own.unsqueeze(0), f"{name}.forward", process_set)
         all_ranks = ops.synchronize(handle)
