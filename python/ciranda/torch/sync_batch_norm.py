@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ciranda.torch import ops
@@ -132,10 +131,12 @@ class _Normalize(torch.autograd.Function):
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
         dims = [dim for dim in range(input.dim()) if dim != 1]
         own_count = input.numel() // channels
-        # In two passes of sums: torch.var_mean() takes ten times as long on the CPU.
-        mean = wide.sum(dims) / max(own_count, 1)
-        variance = (wide - _along_channels(mean, wide)).square().sum(dims) / max(own_count, 1)
-        own = torch.cat([mean, variance, wide.new_full((1,), own_count)])
+        # torch.var_mean() takes ten times as long on the CPU as sums and norms, and what is centred
+        # becomes the output: memory of that size is as dear as a pass.
+        own_mean = wide.sum(dims) / max(own_count, 1)
+        centred = wide - _along_channels(own_mean, wide)
+        variance = torch.linalg.vector_norm(centred, dim=dims).square() / max(own_count, 1)
+        own = torch.cat([own_mean, variance, wide.new_full((1,), own_count)])
         handle = ops.allgather_async(own.unsqueeze(0), f"{name}.forward", process_set)
         all_ranks = ops.synchronize(handle)
         means, variances, counts = all_ranks.split([channels, channels, 1], dim=1)
@@ -149,9 +150,16 @@ class _Normalize(torch.autograd.Function):
         # for Computing Sample Variances", 1979.
         mean = (means * counts).sum(0) / count
         variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
-        ctx.save_for_backward(input, weight, mean, torch.rsqrt(variance + eps))
+        slope = inverse_deviation = torch.rsqrt(variance + eps)
+        ctx.save_for_backward(input, weight, mean, inverse_deviation)
         ctx.count, ctx.name, ctx.process_set = count, name, process_set
-        output = functional.batch_norm(input, mean, variance, weight, bias, training=False, eps=eps)
+        if weight is not None:
+            slope = slope * weight
+        offset = (own_mean - mean) * slope
+        if bias is not None:
+            offset = offset + bias
+        output = centred.mul_(_along_channels(slope, wide)).add_(_along_channels(offset, wide))
+        output = output.to(input.dtype)
         ctx.mark_non_differentiable(mean, variance, count)
         return output, mean, variance, count
 
@@ -163,7 +171,8 @@ class _Normalize(torch.autograd.Function):
         grad = grad_output.to(mean.dtype)
         dims = [dim for dim in range(input.dim()) if dim != 1]
         centred = wide - _along_channels(mean, wide)
-        own = torch.stack([grad.sum(dims), (grad * centred).sum(dims)])
+        memory = grad * centred
+        own = torch.stack([grad.sum(dims), memory.sum(dims)])
         grad_input = None
         if ctx.needs_input_grad[0]:
             sums = ops.allreduce(
@@ -171,10 +180,9 @@ class _Normalize(torch.autograd.Function):
             )
             mean_grad, mean_product = sums / ctx.count
             slope = inverse_deviation if weight is None else inverse_deviation * weight
-            grad_input = grad - _along_channels(mean_grad, grad)
-            grad_input -= centred * _along_channels(mean_product * inverse_deviation**2, grad)
-            grad_input *= _along_channels(slope, grad)
-            grad_input = grad_input.to(input.dtype)
+            grad_input = torch.sub(grad, _along_channels(mean_grad, grad), out=memory)
+            grad_input -= centred.mul_(_along_channels(mean_product * inverse_deviation**2, grad))
+            grad_input = grad_input.mul_(_along_channels(slope, grad)).to(input.dtype)
         grad_weight = grad_bias = None
         if weight is not None:
             grad_weight = (own[1] * inverse_deviation).to(weight.dtype)
