@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/runtime/submission_queue.h"
+#include "torch/carried.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 
@@ -32,8 +33,11 @@ CollectiveResult TensorCollective::wait() {
     for (const at::Tensor& output : outputs) keep_for(current, output);
   }
   for (const auto& [index, target] : targets) {
-    assign(target, outputs[index]);
+    if (writes) assign(target, arrived(outputs[index], target.scalar_type()));
     outputs[index] = target;
+  }
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    outputs[i] = arrived(outputs[i], dtypes[i]).to(dtypes[i]);
   }
   return {.tensors = std::move(outputs), .received_rows = handle->rows()};
 }
@@ -118,6 +122,21 @@ void make_private(const Communicator& among, TensorCollective& collective, std::
   collective.targets.emplace_back(index, std::exchange(output, std::move(memory)));
 }
 
+// A member whose dtype no backend reduces.
+void carry(TensorCollective& collective, std::size_t index, ReduceOp op, const std::string& what) {
+  at::Tensor& input = collective.inputs[index];
+  at::Tensor& output = collective.outputs[index];
+  check_same(input, output, what);
+  input = carried(input, op, what);
+  at::Tensor memory = collective.writes ? at::empty(input.sizes(), input.options()) : input;
+  const bool has_target = !collective.targets.empty() && collective.targets.back().first == index;
+  if (has_target) {
+    output = std::move(memory);
+  } else {
+    collective.targets.emplace_back(index, std::exchange(output, std::move(memory)));
+  }
+}
+
 // The CPU alone computes it. The host waits for a GPU's tensors.
 void bring_to_cpu(TensorCollective& collective) {
   for (std::size_t i = 0; i < collective.inputs.size(); ++i) {
@@ -137,10 +156,12 @@ Started start_elementwise(const Communicator& among, RequestSpec spec,
   auto collective = std::make_shared<TensorCollective>();
   collective->inputs = std::move(inputs);
   collective->outputs = outputs;
+  collective->writes = writes;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     at::Tensor& input = collective->inputs[i];
     input = resolved(input);
     if (is_lazy(outputs[i])) make_private(among, *collective, i, what);
+    if (reduces(spec.kind) && is_carried(input)) carry(*collective, i, spec.op, what);
     spec.tensors.push_back(reduces(spec.kind) ? spec_of(input, what) : moved_spec_of(input, what));
     check_same(input, collective->outputs[i], what);
   }
@@ -169,6 +190,10 @@ Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<
     input = resolved(input);
     if (input.defined() && input.dim() == 0) {
       refuse(what, "a 0-dim tensor has no rows; pass tensor.unsqueeze(0)");
+    }
+    if (reduces_them && input.defined()) {
+      collective->dtypes.push_back(input.scalar_type());
+      if (is_carried(input)) input = carried(input, spec.op, what);
     }
     TensorSpec tensor = reduces_them ? spec_of(input, what) : moved_spec_of(input, what);
     if (!reduces_them) tensor.shape[0] = kAnyRows;

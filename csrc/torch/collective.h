@@ -44,6 +44,9 @@ struct TensorCollective {
   std::vector<at::Tensor> outputs;
   // Outputs that are private memory, and the user's tensor that gets the values in the end.
   std::vector<std::pair<std::size_t, at::Tensor>> targets;
+  bool writes = true;  // `targets`; else they are only what is shown as outputs
+  // Of new outputs, where they are carried in another one (torch/carried).
+  std::vector<c10::ScalarType> dtypes;
   std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
   // scatter: why its splits do not fit, in place of the error of that code and rank, which all get.
   std::optional<Error> misfit = {};

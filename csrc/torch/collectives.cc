@@ -8,6 +8,7 @@
 
 #include "core/base/secret.h"
 #include "core/wire/pair.h"
+#include "torch/carried.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 
@@ -106,7 +107,7 @@ class LastReduction {
 
 void allreduce(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
                const ReduceOptions& options) {
-  if (is_lazy(input) || is_lazy(output) || options.op == ReduceOp::kAdasum) {
+  if (is_lazy(input) || is_lazy(output) || is_carried(input) || options.op == ReduceOp::kAdasum) {
     allreduce_async(among, {input}, {output}, options)->wait();
     return;
   }

@@ -126,9 +126,16 @@ def obstacle_to_sharing(
     demanded = demanded_by(shard_step, share_parameters) is not None
     if shard_step is False:
         return "shard_step is False"
+    if (name := first_complex(named)) is not None:
+        return f"parameter '{name}' is complex"
     return _C.obstacle_to_sharing(
         demanded, obstacle(optimizer, compression), named, AUTO_PARAMETERS_MIN
     )
+
+
+def first_complex(named: NamedParameters) -> str | None:
+    """The name of a complex parameter: no bucket takes its gradient."""
+    return next((name for name, parameter in named if parameter.is_complex()), None)
 
 
 class HostStep:

@@ -5,9 +5,11 @@ async form returns a handle for `poll` and `synchronize`; its tensors must not b
 then. Every rank calls with the same name, shape, dtype and op, in any order; a disagreement is a
 MismatchError on every rank. Each kind has names of its own; without a name, the n-th unnamed call
 of a kind on every rank belong together. Tensors: dense, contiguous (or a lazily conjugated or
-negated view), those of a call on one device, the CPU or a CUDA GPU; float16/32/64, bfloat16,
-int8/32/64, uint8, and for what only moves data (broadcast, allgather, alltoall, gather, scatter,
-send) any dtype. Thread-safe; the GIL is released while blocked.
+negated view), those of a call on one device, the CPU or a CUDA GPU. What only moves data
+(broadcast, allgather, alltoall, gather, scatter, send) takes any dtype; what reduces takes uint8,
+int8 to int64, uint16, uint32, bool (Sum is "any", Min and Product "all"; no Average),
+float16/32/64, bfloat16, float8 (summed in float32) and complex (Sum and Average). Thread-safe; the
+GIL is released while blocked.
 
 The blocking forms that give new tensors are differentiable, but for gather, scatter and reduce.
 What is written in place counts as written for autograd too, parameters with `requires_grad`

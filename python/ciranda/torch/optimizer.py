@@ -13,7 +13,13 @@ from ciranda import _C
 from ciranda.torch import adasum_optimizer
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import Compression, native_of
-from ciranda.torch.host_step import HostStep, ShardStep, demanded_by, obstacle_to_sharing
+from ciranda.torch.host_step import (
+    HostStep,
+    ShardStep,
+    demanded_by,
+    first_complex,
+    obstacle_to_sharing,
+)
 from ciranda.torch.ops import Adasum, Average
 from ciranda.torch.optimizer_classes import (
     Distributed,
@@ -249,7 +255,7 @@ def DistributedOptimizer(
     reducer: Any
     if alone:
         reducer = NoReducer()
-    elif native is None:
+    elif native is None or first_complex(named) is not None:
         reducer = CompressedReducer(
             name, op, gradient_predivide_factor, backward_passes_per_step, compression, process_set
         )

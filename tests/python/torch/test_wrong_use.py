@@ -73,12 +73,15 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             ),
         }
         if op in ("allreduce", "reducescatter"):
-            for dtype, spelled in {torch.bool: "Bool", torch.int16: "Short"}.items():
-                table[f"{name} of {dtype}"] = (
-                    lambda kind=kind, dtype=dtype: kind(torch.ones(2, dtype=dtype)),
-                    f"{op}: dtype {spelled} is not supported; convert the tensor to one of "
-                    + DTYPES,
-                )
+            table[f"{name} of uint64"] = (
+                lambda kind=kind: kind(torch.ones(2, dtype=torch.uint64)),
+                f"{op}: dtype UInt64 is not supported; convert the tensor to one of {DTYPES}",
+            )
+            table[f"{name} of bool"] = (
+                lambda kind=kind: kind(torch.ones(2, dtype=torch.bool)),
+                f"{op}: the average of bool is no bool; use op=Sum (any), op=Min (all), or convert "
+                "the tensor",
+            )
         if op in ("allgather", "alltoall", "reducescatter"):
             table[f"{name} of a 0-dim tensor"] = (lambda kind=kind: kind(scalar), f"{op}: {ROWS}")
     not_a_rank = "is not a rank; ranks are 0 to 1"

@@ -1,0 +1,69 @@
+#include "torch/carried.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+
+#include <string>
+
+#include "torch/error.h"
+
+namespace ciranda {
+namespace {
+
+// Undefined: it needs none.
+c10::ScalarType carrier_of(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Bool:
+    case c10::ScalarType::Short:
+    case c10::ScalarType::UInt16:
+      return c10::ScalarType::Int;
+    case c10::ScalarType::UInt32:
+      return c10::ScalarType::Long;
+    case c10::ScalarType::Float8_e4m3fn:
+    case c10::ScalarType::Float8_e4m3fnuz:
+    case c10::ScalarType::Float8_e5m2:
+    case c10::ScalarType::Float8_e5m2fnuz:
+      return c10::ScalarType::Float;
+    default:
+      return c10::ScalarType::Undefined;
+  }
+}
+
+// NCCL reduces them by itself.
+bool is_float8_of_gpus(c10::ScalarType type) {
+  return type == c10::ScalarType::Float8_e4m3fn || type == c10::ScalarType::Float8_e5m2;
+}
+
+}  // namespace
+
+bool is_carried(const at::Tensor& tensor) {
+  if (!tensor.defined()) return false;
+  const c10::ScalarType type = tensor.scalar_type();
+  if (tensor.is_cuda() && is_float8_of_gpus(type)) return false;
+  return c10::isComplexType(type) || carrier_of(type) != c10::ScalarType::Undefined;
+}
+
+at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what) {
+  const at::NoGradGuard no_grad;
+  const auto refuse_unless = [&](bool good, const char* why) {
+    if (good) return;
+    throw Exception({.code = ErrorCode::kInvalidArgument, .text = std::string(what) + ": " + why});
+  };
+  if (tensor.is_complex()) {
+    refuse_unless(op == ReduceOp::kSum || op == ReduceOp::kAverage,
+                  "complex tensors are summed or averaged; use op=Sum or op=Average");
+    return at::view_as_real(tensor);
+  }
+  refuse_unless(tensor.scalar_type() != c10::ScalarType::Bool || op != ReduceOp::kAverage,
+                "the average of bool is no bool; use op=Sum (any), op=Min (all), or convert the "
+                "tensor");
+  return tensor.to(carrier_of(tensor.scalar_type()));
+}
+
+at::Tensor arrived(const at::Tensor& values, c10::ScalarType type) {
+  const bool splits = c10::isComplexType(type) && !values.is_complex();
+  return splits ? at::view_as_complex(values) : values;
+}
+
+}  // namespace ciranda

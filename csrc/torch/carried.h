@@ -1,0 +1,23 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+#include "core/wire/types.h"
+
+namespace ciranda {
+
+// Dtypes that no backend reduces travel as another one, in which they are reduced: bool, int16 and
+// uint16 as int32, uint32 as int64, float8 on the CPU as float32, complex numbers as their real and
+// imaginary parts. What comes back is converted as torch's copy_() does: a bool is whether the
+// result is other than zero, whole numbers wrap around, float8 is rounded once.
+bool is_carried(const at::Tensor& tensor);
+
+// What travels for the tensor. Throws kInvalidArgument where `op` makes no sense for its dtype.
+at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what);
+
+// What came for a tensor of dtype `type`, for copy_() or to().
+at::Tensor arrived(const at::Tensor& values, c10::ScalarType type);
+
+}  // namespace ciranda
