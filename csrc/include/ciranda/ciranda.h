@@ -63,7 +63,8 @@ class Job {
   // Those that take a process set run among its members, who alone call them; by itself all ranks.
 
   // In place: data[i] becomes the reduction of data[i] over the ranks. `count` elements. An empty
-  // name means: the n-th unnamed operation of its kind on every rank.
+  // name means: the n-th unnamed operation of its kind on every rank. kAdasum is of all of `data`,
+  // float or double: with two ranks (1 - ab/2|a|^2) a + (1 - ab/2|b|^2) b, with more by a tree.
   void allreduce(float* data, std::size_t count, Op op = Op::kSum, const std::string& name = "",
                  const ProcessSet& process_set = {});
   void allreduce(double* data, std::size_t count, Op op = Op::kSum, const std::string& name = "",

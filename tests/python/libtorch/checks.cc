@@ -468,6 +468,8 @@ void collectives_reach_every_rank() {
   const Tensor mine = torch::full({3}, ciranda::rank() + 1.0F);
   require(ciranda::allreduce(mine).eq((size + 1) / 2.0F).all().item<bool>(), "average");
   ciranda::allreduce_(mine, ciranda::Op::kMax, "largest");
+  const Tensor same = torch::ones({300}, torch::kFloat64);  // the average of what is equal
+  require(ciranda::allreduce(same, ciranda::Op::kAdasum).allclose(same), "Adasum");
   require(mine.eq(size).all().item<bool>(), "max");
   torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(4));
   norm->register_buffer("flags", torch::full({2}, ciranda::rank() == 0, torch::kBool));
