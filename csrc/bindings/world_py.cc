@@ -2,6 +2,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
+#include "core/base/thread.h"
 #include "core/kernels/reduce.h"
 #include "core/runtime/backends.h"
 #include "torch/default_world.h"
@@ -12,7 +13,26 @@ namespace ciranda {
 namespace py = pybind11;
 using Released = py::call_guard<py::gil_scoped_release>;
 
+namespace {
+
+// In a thread of its own: the program may hold the GIL for long, or end meanwhile.
+void show_where_in_python() {
+  auto thread = start_thread("ciranda-where", [] {
+    if (Py_IsInitialized() == 0) return;
+    const py::gil_scoped_acquire gil;
+    try {
+      py::module_::import("ciranda.torch.where").attr("show")();
+    } catch (py::error_already_set& problem) {
+      problem.discard_as_unraisable("ciranda.torch.where");
+    }
+  });
+  if (thread) thread.value().detach();
+}
+
+}  // namespace
+
 void bind_world(py::module_& module) {
+  set_show_where(show_where_in_python);
   module.def("init", &init_default_world, py::arg("with_comm") = false, Released(),
              "Meets the other ranks. Blocking.");
   module.def("shutdown", &shutdown, Released(), "Says goodbye to the other ranks.");

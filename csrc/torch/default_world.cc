@@ -27,6 +27,7 @@ std::uint64_t connections GUARDED_BY(mutex) = 0;              // NOLINT: to serv
 std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
 std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
     GUARDED_BY(mutex);
+std::function<void()> show_where GUARDED_BY(mutex);     // NOLINT
 Handover handover GUARDED_BY(mutex);                    // NOLINT
 std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
 std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
@@ -80,6 +81,7 @@ void init_default_world(bool with_comm) {
   if (world != nullptr || client != nullptr) return;
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
+  config.engine.show_where = show_where;
   if (config.servers > 0) {
     client = connect_to_servers(config);
     own_place = config.place;
@@ -139,6 +141,11 @@ const T& of_world(const T& what) REQUIRES(mutex) {
 }
 
 }  // namespace
+
+void set_show_where(std::function<void()> show) {
+  const MutexLock lock(mutex);
+  show_where = std::move(show);
+}
 
 Place default_place() {
   if (forked.load()) return own_place;

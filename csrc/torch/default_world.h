@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -15,6 +16,10 @@ namespace ciranda {
 // init() of <ciranda/torch.h>. `with_comm`: Python's has a comm, which is so on every rank or on
 // none; else all ranks raise.
 void init_default_world(bool with_comm);
+
+// What a rank does that others wait for, and ask where it is: see EngineOptions. Of Worlds that
+// begin afterwards.
+void set_show_where(std::function<void()> show);
 
 // This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
 // for); kNotInitialized before init().

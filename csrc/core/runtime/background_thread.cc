@@ -34,6 +34,7 @@ void BackgroundThread::loop() {
     yield_point();
     std::uint64_t rings = 0;
     [[maybe_unused]] const ssize_t drained = ::read(bell, &rings, sizeof rings);
+    show_where();
     const Seat::Taken taken(seat_, Seat::As::kBackground);
     Cycle& cycle = seat_.cycle();
     for (const std::uint32_t local : called) {
@@ -42,6 +43,18 @@ void BackgroundThread::loop() {
     cycle.check_hosts_answer(monotonic_ns());
     next_turn_ns = seat_.run_until_idle();
   }
+}
+
+// Of all who ask only the first gets an answer, until they have had time to warn again.
+void BackgroundThread::show_where() {
+  const std::uint32_t asked = rank_.flags().asked_where.load(std::memory_order_relaxed);
+  if (asked == asked_where_) return;
+  asked_where_ = asked;
+  const std::uint64_t now = monotonic_ns();
+  const bool too_soon = shown_ns_ != 0 && now - shown_ns_ < rank_.options.stall_warning_ns / 2;
+  if (too_soon || !rank_.options.show_where) return;
+  shown_ns_ = now;
+  rank_.options.show_where();
 }
 
 }  // namespace ciranda

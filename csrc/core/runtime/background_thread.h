@@ -25,10 +25,13 @@ class BackgroundThread {
 
  private:
   void loop();
+  void show_where();
 
   RankContext& rank_;
   Seat& seat_;
   std::atomic<bool> stopping_{false};
+  std::uint32_t asked_where_ = 0;  // and answered, or too soon
+  std::uint64_t shown_ns_ = 0;
   std::thread thread_;
 };
 

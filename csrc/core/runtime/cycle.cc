@@ -202,6 +202,24 @@ std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
                                for_ns - std::min(for_ns, held_ns), kSecondNs);
 }
 
+void Cycle::ask_where(std::uint64_t for_ns) {
+  const std::uint64_t now = monotonic_ns();
+  const std::vector<Rank>& here = rank_.local_ranks();
+  std::vector<Rank> missing;
+  for (const StalledOp& stalled : negotiator_.waiting()) {
+    if (now - stalled.since_tick < for_ns) continue;
+    missing.insert(missing.end(), stalled.missing.begin(), stalled.missing.end());
+  }
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  for (const Rank rank : missing) {
+    if (rank == rank_.rank() || !std::binary_search(here.begin(), here.end(), rank)) continue;
+    const int local = rank_.local_of(rank);
+    rank_.control.flags(local).asked_where.fetch_add(1, std::memory_order_relaxed);
+    rank_.bells.call_on(local);
+  }
+}
+
 // -------------------------------------------------------------------------------------------
 // Failure, and peers that are gone
 

@@ -46,6 +46,8 @@ class Cycle {
   std::vector<PendingOperation> pending() const;
   // Of operations that some ranks have not submitted for so long; none: there are none.
   std::optional<std::string> stall_report(std::uint64_t for_ns) const;
+  // Asks ranks of this host where they are that others have waited for so long.
+  void ask_where(std::uint64_t for_ns);
   Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
     return peers_.resolve(owner, ref, bytes);
   }

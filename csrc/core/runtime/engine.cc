@@ -205,6 +205,7 @@ void Engine::report_stall(std::uint64_t waited_ns, bool give_up) {
                         report.value_or("an operation that all ranks submitted does not end")});
   }
   if (!report || !options.warn || options.stall_warning_ns == 0) return;
+  cycle.ask_where(options.stall_warning_ns);
   seat_.aside([&] { options.warn(*report); });  // it may take its time
 }
 

@@ -31,6 +31,9 @@ struct EngineOptions {
   std::string timeline_path;              // empty: none
   bool timeline_marks_cycles = false;
   std::function<void(const std::string&)> warn;  // one sentence; called from any thread
+  // Others wait for this rank and ask where it is: says so, for people. Called from the background
+  // thread, at most once in stall_warning_ns; must not wait.
+  std::function<void()> show_where;
 };
 
 // Where this rank's time in blocking calls went, and what was moved; since the start.

@@ -26,6 +26,7 @@ struct alignas(128) RankFlags {
   alignas(64) std::atomic<std::uint32_t> drivers;
   // The background thread sleeps and wants to hear of news (overlap with compute).
   std::atomic<std::uint32_t> background_listens;
+  std::atomic<std::uint32_t> asked_where;  // how often others, who wait for it, asked where it is
 };
 
 // Why the World of this host failed: written once, by the first rank that knows.

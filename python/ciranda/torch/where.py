@@ -1,0 +1,26 @@
+"""Where this rank is, for people who wait for it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+
+from ciranda import _C
+
+
+def show() -> None:
+    """Writes what each thread of the program does to stderr, the main thread first.
+
+    Called in a thread of its own when other ranks of the host warn of a stall that this one causes.
+    """
+    own, main = threading.get_ident(), threading.main_thread().ident
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sorted(sys._current_frames().items(), key=lambda each: each[0] != main)
+    lines = [f"ciranda: rank {_C.rank()}: other ranks wait for this one, which is here:\n"]
+    for thread, frame in frames:
+        if thread != own:
+            lines.append(f"  thread {names.get(thread, thread)}\n")
+            lines += [f"  {line}" for line in traceback.format_stack(frame)]
+    sys.stderr.write("".join(lines))
+    sys.stderr.flush()
