@@ -78,10 +78,10 @@ Status read_stalls(const Environment& env, EngineOptions& engine) {
 void read_timeline(const Environment& env, Config& config) {
   const char* timeline = env.text("CIRANDA_TIMELINE");
   if (timeline == nullptr) timeline = env.text("HOROVOD_TIMELINE");
-  if (timeline == nullptr || std::string_view(timeline) == "DYNAMIC") return;
-  config.engine.timeline_path = timeline;
   const char* marks = env.text("CIRANDA_TIMELINE_MARK_CYCLES");
   if (marks == nullptr) marks = env.text("HOROVOD_TIMELINE_MARK_CYCLES");
+  if (timeline == nullptr || std::string_view(timeline) == "DYNAMIC") return;
+  config.engine.timeline_path = timeline;
   config.engine.timeline_marks_cycles = marks != nullptr && std::string_view(marks) != "0";
 }
 
