@@ -1,0 +1,63 @@
+"""Random programs over the collectives: breaks when a rank sees anything but what a NumPy model
+says, or when a program hangs. Every program runs on ranks that have run those before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+from actions import Action, programs
+from hypothesis import HealthCheck, given, seed, settings
+from live import LiveRanks
+
+SEED = "MACHINE_SEED"  # other programs, also in `make soak`
+EXAMPLES = 100
+EXAMPLES_OF_SOAK = 1500
+SHRINK_S = 20.0  # how long a shorter program is looked for
+
+
+def printed(program: list[Action], size: int) -> str:
+    lines = "\n".join(f"  {number}: {json.dumps(action)}" for number, action in enumerate(program))
+    return f"on {size} ranks:\n{lines}"
+
+
+def check(size: int, examples: int, default_seed: int) -> None:
+    chosen = int(os.environ.get(SEED, default_seed))
+    verdicts: dict[str, str] = {}  # of what failed, or was run to find out what fails
+    first_failure_s: list[float] = []
+
+    @seed(chosen)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs(size))
+    def runs_as_the_model_says(program: list[Action]) -> None:
+        text = printed(program, size)
+        if first_failure_s and time.monotonic() > first_failure_s[0] + SHRINK_S:
+            verdict = verdicts.get(text, "")  # the shortest so far is what is reported
+        else:
+            verdict = verdicts.get(text) or live.verdict(program)
+        if verdict:
+            verdicts[text] = verdict
+            first_failure_s.append(time.monotonic())
+        assert not verdict, f"{text}\n=> {verdict}\nagain: {SEED}={chosen}"
+
+    with LiveRanks(size) as live:
+        runs_as_the_model_says()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_random_programs_do_what_the_model_says(size: int) -> None:
+    check(size, EXAMPLES, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [2, 3])
+def test_many_random_programs_do_what_the_model_says(size: int) -> None:
+    check(size, EXAMPLES_OF_SOAK, 1)
