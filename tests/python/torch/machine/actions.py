@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from expected import CARRIED_AS, WHOLE
 from hypothesis import strategies as st
 
 Op = dict[str, Any]  # one collective: see call()
 Action = dict[str, Any]
 
-WHOLE = ["uint8", "int8", "int32", "int64"]
 FLOATING = ["float16", "bfloat16", "float32", "float64"]
-MOVED_TOO = ["bool", "int16", "complex64"]
+# Reduced as another, see CARRIED_AS; moved as they are.
+CARRIED = list(CARRIED_AS)
 SHAPES = [[3], [], [0], [1], [2, 3], [7], [2, 0, 3], [4, 1, 2], [300], [20_000]]
 TAILS = [[], [2], [0], [3, 1], [500]]  # of what has rows
 REDUCING = ["allreduce", "reducescatter", "reduce"]
@@ -39,6 +40,8 @@ REFUSED = [
     "not contiguous",
     "dtype",
     "reducescatter's op",
+    "bool's average",
+    "complex maximum",
     "itself",
     "no set",
     "outside",
@@ -64,7 +67,11 @@ def call(draw: Callable[..., Any], size: int, zeros: bool = False) -> Op:
     if kind in REDUCING:
         ops = OPS[kind][:2] if zeros and draw(st.booleans()) else OPS[kind]
         op["op"] = draw(st.sampled_from(ops))
-    dtypes = [*WHOLE, *FLOATING, *([] if kind in REDUCING else MOVED_TOO)]
+    dtypes = ["int8", "uint8", "int32", "int64", *FLOATING, *CARRIED]
+    if op.get("op", "Sum") not in ("Sum", "Average"):
+        dtypes.remove("complex64")
+    if op.get("op") == "Average":
+        dtypes.remove("bool")
     if op.get("op") == "Adasum":
         dtypes = FLOATING
     shapes = TAILS if kind in ROWS else SHAPES
@@ -83,6 +90,8 @@ def call(draw: Callable[..., Any], size: int, zeros: bool = False) -> Op:
     if kind in REDUCING:
         whole = any(tensor["dtype"] in WHOLE for tensor in op["tensors"])
         factors = [1.0, 1.0, 0.5, 2.0] if whole else [1.0, 1.0, 0.5, 2.0, -1.0, 0.0]
+        if any(tensor["dtype"] == "bool" for tensor in op["tensors"]):
+            factors = [1.0]
         op["prescale"], op["postscale"] = draw(st.sampled_from(factors)), 1.0
         if not (whole and op["op"] in ("Average", "Product")):  # for what is exact, and fits int8
             op["postscale"] = draw(st.sampled_from(factors))
@@ -102,7 +111,7 @@ def _actions(size: int) -> st.SearchStrategy[Action]:
     orders = st.lists(st.permutations(range(ORDERS_MAX)), **every)
     batch = st.lists(call(size), min_size=2, max_size=ORDERS_MAX)
     members = st.lists(ranks, min_size=1, max_size=size, unique=True)
-    choice = st.integers(0, 3)
+    choice, slow = st.integers(0, 3), st.none() | ranks
 
     def action(do: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Action]:
         return st.fixed_dictionaries({"do": st.just(do), **parts})
@@ -110,8 +119,19 @@ def _actions(size: int) -> st.SearchStrategy[Action]:
     # "nothing" comes first: a shorter program has it in the place of what can go.
     weighted: dict[str, tuple[int, st.SearchStrategy[Action]]] = {
         "nothing": (1, action("nothing")),
-        "call": (6, action("call", op=call(size))),
-        "batch": (6, action("batch", ops=batch, submit=orders, finish=orders)),
+        "call": (6, action("call", op=call(size), slow=slow)),
+        "batch": (
+            6,
+            action(
+                "batch",
+                ops=batch,
+                submit=orders,
+                finish=orders,
+                between=st.none() | call(size),
+                late=ranks,
+                slow=slow,
+            ),
+        ),
         "join": (
             3,
             action(
@@ -119,6 +139,7 @@ def _actions(size: int) -> st.SearchStrategy[Action]:
                 ops=st.lists(call(size, zeros=True), min_size=1, max_size=4),
                 batches=st.lists(st.integers(0, 4), **every),
                 pending=st.booleans(),
+                slow=slow,
             ),
         ),
         "add": (4, action("add", ranks=members)),
@@ -176,6 +197,9 @@ class _Resolver:
         raws = [raw for raw in action["ops"] if raw["kind"] != "barrier"]  # has no async form
         ops = [self.op(raw, f"n{index}") for index, raw in enumerate(raws)]
         resolved = {**action, "ops": ops}
+        if action["between"] is not None:
+            named = {**action["between"], "name": "between"}  # its order is not the others'
+            resolved["between"] = self.op(named)
         for what in ("submit", "finish"):
             resolved[what] = [[i for i in order if i < len(ops)] for order in action[what]]
         for order in resolved["submit"]:  # what has no name goes by its order

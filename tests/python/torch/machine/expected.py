@@ -10,7 +10,15 @@ Array = np.ndarray[Any, Any]
 Op = dict[str, Any]
 Result = tuple[str, Array]  # the dtype's name in torch, and the values
 
-WHOLE = ("uint8", "int8", "int32", "int64")
+WHOLE = ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "bool")
+CARRIED_AS = {  # what no backend reduces: it travels as the other
+    "bool": "int32",
+    "int16": "int32",
+    "uint16": "int32",
+    "uint32": "int64",
+    "float8_e4m3fn": "float32",
+    "complex64": "float32",  # of one more dimension, of 2
+}
 ZERO = {"Sum", "Average"}  # reductions to which a rank that has joined adds zeros
 VALUES_MAX = 3  # of what is reduced, so that results are exact in every dtype
 
@@ -32,6 +40,10 @@ def as_called(op: Op, rank: int) -> Op:
         case "dtype":
             other = "float32" if first["dtype"] == "float64" else "float64"
             return {**op, "tensors": [{**first, "dtype": other}, *rest]}
+        case "carrier":
+            parts = [2] if first["dtype"] == "complex64" else []
+            other = {"dtype": CARRIED_AS[first["dtype"]], "shape": [*first["shape"], *parts]}
+            return {**op, "tensors": [{**first, **other}, *rest]}
         case "shape":
             return {**op, "tensors": [{**first, "shape": [*first["shape"], 2]}, *rest]}
         case "op":
@@ -70,12 +82,14 @@ def inputs(op: Op, rank: int) -> list[Result]:
         values = np.arange(count) * (3 + 2 * rank) + 5 * op["seed"] + 7 * rank + 2 * index
         if "op" in op:
             limit = 2 if op["op"] == "Product" else VALUES_MAX
-            values = values % (limit + 1 if dtype == "uint8" else 2 * limit + 1)
-            values = values if dtype == "uint8" else values - limit
+            unsigned = dtype.startswith(("u", "bool"))
+            values = values % (limit + 1 if unsigned else 2 * limit + 1)
+            values = values if unsigned else values - limit
             if op["op"] == "Average" and dtype not in WHOLE:
                 values = values * len(op["members"])
         else:
-            values = values % 2 if dtype == "bool" else values % 120
+            values = values % (15 if dtype == "float8_e4m3fn" else 120)
+        values = values % 2 if dtype == "bool" else values
         if dtype == "complex64":
             values = values * (1 + 2j)
         found.append((dtype, values.reshape(shape)))
