@@ -51,7 +51,10 @@ REFUSED = [
 def _wrongs(op: Op) -> list[str]:
     """What one rank may do differently from the others."""
     wrongs = ["dtype", "shape"]
-    wrongs += ["op", "prescale", "postscale"] if op["kind"] in REDUCING else []
+    wrongs += ["prescale", "postscale"] if op["kind"] in REDUCING else []
+    # A rank that takes bools for something to average is refused by itself.
+    bools = any(tensor["dtype"] == "bool" for tensor in op["tensors"])
+    wrongs += ["op"] if op["kind"] in REDUCING and not bools else []
     wrongs += ["root"] if op["kind"] in ROOTED and op["kind"] != "scatter" else []
     wrongs += ["count"] if op["kind"] in GROUPED and op["grouped"] else []
     return wrongs
