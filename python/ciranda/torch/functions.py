@@ -11,6 +11,8 @@ import torch
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError, MismatchError
+from ciranda.torch.optimizer_classes import names_of_groups
+from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
 
@@ -38,6 +40,7 @@ def broadcast_parameters(
                 "model.state_dict()"
             )
     tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
+    require_plain("broadcast_parameters", pairs)
     if tensors:
         _C.broadcast_tensors(tensors, root_rank, "broadcast_parameters", members)
 
@@ -101,6 +104,8 @@ def broadcast_optimizer_state(
     what = "broadcast_optimizer_state"
     if _C.server_count():  # which hold it
         return _C.pull_newest(root_rank, process_set is global_process_set, what)
+    groups = [{**group, "param_names": None} for group in optimizer.param_groups]
+    require_plain(what, names_of_groups(groups))  # a program may have edited the lists
     tensors: list[torch.Tensor] = []
     structure, problem = None, None
     if _C.rank() == root_rank:

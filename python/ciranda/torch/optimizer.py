@@ -26,9 +26,10 @@ from ciranda.torch.optimizer_classes import (
     NoReducer,
     SharesStep,
     begin,
-    default_names,
     distributed_class,
+    names_of_groups,
 )
+from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 from ciranda.torch.ps import Mode
 from ciranda.torch.served_optimizer import UpdateOn, distribute, refuse_options
@@ -40,11 +41,7 @@ def _named(
     """The optimizer's parameters with the user's names, in the user's order."""
     owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if named_parameters is None:
-        return [
-            pair
-            for number, group in enumerate(optimizer.param_groups)
-            for pair in default_names(group, number)
-        ]
+        return names_of_groups(optimizer.param_groups)
     named = list(named_parameters)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
         raise ValueError(
@@ -172,6 +169,7 @@ def DistributedOptimizer(
         }
         refuse_options([name for name, left_out in of_a_ring.items() if not left_out])
         named = _named(optimizer, named_parameters)
+        require_plain("DistributedOptimizer", named)
         return distribute(optimizer, named, mode, update_on, force, max_grad_norm)
     if mode is not None or update_on != "server" or force:
         raise ValueError(
@@ -215,6 +213,7 @@ def DistributedOptimizer(
         if groups is not None:
             raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
+    require_plain("DistributedOptimizer", named)
     buffers = list(broadcast_buffers or ())
     if op == Adasum:
         return adasum_optimizer.distribute(

@@ -17,6 +17,7 @@ from ciranda import _C
 from ciranda.torch import ops
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.host_step import HostStep, State, obstacle_of_groups
+from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, number_of
 
 
@@ -293,6 +294,7 @@ class Distributed:
 
     def _add_parameters(self, added: NamedParameters) -> None:
         groups = self.param_groups  # type: ignore[attr-defined]
+        require_plain("DistributedOptimizer", added)
         why = _C.require_agreement(
             self._ciranda_name,
             "",
@@ -395,3 +397,7 @@ def default_names(group: dict[str, Any], number: int) -> NamedParameters:
         f"group.{number}.param.{index}" for index in range(len(group["params"]))
     ]
     return list(zip(names, group["params"], strict=True))
+
+
+def names_of_groups(groups: list[dict[str, Any]]) -> NamedParameters:
+    return [pair for number, group in enumerate(groups) for pair in default_names(group, number)]
