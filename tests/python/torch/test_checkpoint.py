@@ -72,16 +72,19 @@ def train(folder: str, stop_after: int, shard_step: Any) -> list[float]:
     raise AssertionError(f"ended after {steps} steps")
 
 
-@pytest.mark.parametrize("shard_step", ["host", False])
+@pytest.mark.parametrize(
+    ("shard_step", "sizes"),
+    [("host", (2, 3, 4)), (False, (2, 3, 4)), ("host", (3, 2, 1)), ("auto", (3, 2, 1))],
+)
 def test_training_goes_on_as_if_one_process_had_never_stopped(
-    tmp_path: Path, shard_step: str | bool
+    tmp_path: Path, shard_step: str | bool, sizes: tuple[int, int, int]
 ) -> None:
     """The global batch stays, so each step takes the same samples whatever the number of ranks."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
     (wanted,) = values_of(run_ranks(train, 1, args=[str(whole), STEPS, False]))
-    for size, stop_after in ((2, 4), (3, 11), (4, STEPS)):
+    for size, stop_after in zip(sizes, (4, 11, STEPS), strict=True):
         found = values_of(run_ranks(train, size, args=[str(parts), stop_after, shard_step]))
     assert found[0] == pytest.approx(wanted, rel=1e-9)
     assert all(each == found[0] for each in found)
