@@ -199,6 +199,21 @@ def test_parameters_that_cannot_be_reduced_are_named() -> None:
             hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("odd", parameter)])
 
 
+@on_ranks(2)
+def test_parameters_of_lazy_modules_are_refused_until_they_have_values() -> None:
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2))
+    says = r"'0\.weight' has no values yet; run its lazy module once"
+    with pytest.raises(ValueError, match=f"DistributedOptimizer: {says}"):
+        hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+        )
+    with pytest.raises(ValueError, match=f"broadcast_parameters: {says}"):
+        hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+    model(torch.ones(1, 4))
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    train(model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
 @on_ranks(2, 3)
 def test_different_models_are_named_on_every_rank() -> None:
     last = hvd.size() - 1
