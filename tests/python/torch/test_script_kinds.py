@@ -16,6 +16,7 @@
 | an average of the weights | differential/scripts.py: an_averaged_model |
 | saved and gone on with other ranks | test_checkpoint.py |
 | Lightning's loops, hooks and edited gradients | test_script_loops.py |
+| parametrized, pruned and adapted weights, other backward passes | test_script_models.py |
 | a part of the model under FSDP2 | test_fsdp.py |
 
 "auto" shares a step here as it does for models of 65,536 parameters.
@@ -241,7 +242,7 @@ def test_activation_checkpoints() -> None:
         compare(script)
 
 
-@on_ranks(2, 3)
+@on_ranks(2)
 def test_a_compiled_model() -> None:
     """Without inductor, which compiles C++ for half a minute and hands autograd the same graph."""
 
