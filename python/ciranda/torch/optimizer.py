@@ -149,6 +149,12 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, Distributed):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
+    replaced = vars(optimizer).get("step")
+    if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
+        raise ValueError(
+            "DistributedOptimizer: optimizer.step was replaced on this object, and what it calls "
+            "knows no other ranks; replace it after DistributedOptimizer() instead of before"
+        )
     if backend not in ("ring", "ps"):
         raise ValueError(f"DistributedOptimizer: backend must be 'ring' or 'ps', not {backend!r}")
     if backend == "ps":

@@ -138,6 +138,36 @@ def test_schedulers_made_before_and_after() -> None:
 
 
 @on_ranks(2)
+def test_a_step_that_was_replaced_before_is_refused_and_after_runs() -> None:
+    """As libraries do to count steps. One from before would step with this rank's gradients."""
+    steps = []
+
+    def count(optimizer: Any) -> None:
+        step = optimizer.step
+
+        def counted(*args: Any) -> Any:
+            steps.append(optimizer)
+            return step(*args)
+
+        optimizer.step = counted
+
+    for shard_step in ("auto", "host", False):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        count(optimizer)
+        with pytest.raises(ValueError, match=r"optimizer\.step was replaced on this object"):
+            hvd.DistributedOptimizer(optimizer, shard_step=shard_step)
+        del optimizer.step
+        optimizer = hvd.DistributedOptimizer(optimizer, shard_step=shard_step)
+        count(optimizer)
+        steps.clear()
+        train(model, optimizer, steps=3)
+        assert len(steps) == 3
+        gathered = hvd.allgather(model[0].weight.detach().unsqueeze(0))
+        assert torch.equal(gathered[0], gathered[1])
+
+
+@on_ranks(2)
 def test_step_hooks_run_once() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
