@@ -15,7 +15,7 @@
 | two optimizers against each other | differential/scripts.py: a_generator_and_a_discriminator |
 | an average of the weights | differential/scripts.py: an_averaged_model |
 | saved and gone on with other ranks | test_checkpoint.py |
-| Lightning's loops, hooks and edited gradients | test_script_loops.py |
+| Lightning's loops, optimizers around ours, hooks, edited gradients | test_script_loops.py |
 | parametrized, pruned and adapted weights, other backward passes | test_script_models.py |
 | a part of the model under FSDP2 | test_fsdp.py |
 

@@ -146,6 +146,149 @@ def test_lightnings_automatic_optimization() -> None:
         compare(script)
 
 
+# --- optimizers around ours -----------------------------------------------------------------------
+
+
+class CountingWrapper:
+    """As Accelerate's: puts a step that notes its calls on the object, and takes it off again."""
+
+    def __init__(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        self._optimizer, self._scaler = optimizer, scaler
+        self._original, self.calls = optimizer.step, 0
+
+    def _counted(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return self._original(*args, **kwargs)
+
+    def step(self) -> None:
+        self._optimizer.step = self._counted
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.step = self._original
+
+
+@on_ranks(2, 3)
+def test_a_step_that_is_replaced_for_each_call() -> None:
+    def script(run: Run) -> list[torch.Tensor]:
+        model = mlp()
+        optimizer = run.distribute(torch.optim.AdamW(model.parameters(), lr=0.01), model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        wrapper = CountingWrapper(optimizer, scaler)
+        for step in range(5):
+            x, y = run.batch(step)
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            run.synchronize(optimizer)
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            wrapper.step()
+            optimizer.zero_grad()
+        assert wrapper.calls == 5
+        return values(model)
+
+    compare(script)
+
+
+@on_ranks(2, 3)
+def test_sharpness_aware_steps() -> None:
+    """As SAM: up along the gradient, a second gradient there, back, and the step."""
+
+    def script(run: Run) -> list[torch.Tensor]:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = run.distribute(optimizer, model)
+        for step in range(4):
+            x, y = run.batch(step)
+            F.cross_entropy(model(x), y).backward()
+            run.synchronize(optimizer)
+            kept = values(model)
+            with torch.no_grad():
+                norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+                for p in model.parameters():
+                    p.add_(p.grad, alpha=float(0.05 / norm))
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            for p, before in zip(model.parameters(), kept, strict=True):
+                p.data.copy_(before)
+            optimizer.step()
+            optimizer.zero_grad()
+        return values(model)
+
+    compare(script)
+
+
+@on_ranks(2, 3)
+def test_slow_weights() -> None:
+    """As Lookahead: every second step goes half the way only."""
+
+    def script(run: Run) -> list[torch.Tensor]:
+        model = mlp()
+        optimizer = run.distribute(torch.optim.Adam(model.parameters(), lr=0.01), model)
+        slow = values(model)
+        for step in range(6):
+            x, y = run.batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if step % 2 == 1:
+                for p, behind in zip(model.parameters(), slow, strict=True):
+                    p.data.copy_(behind.lerp_(p.data, 0.5))
+        return values(model)
+
+    compare(script)
+
+
+@on_ranks(2, 3)
+def test_layerwise_rates_with_a_weight_decay_that_is_away_during_the_step() -> None:
+    """As LARC."""
+
+    def script(run: Run) -> list[torch.Tensor]:
+        model = mlp()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+        optimizer = run.distribute(inner, model)
+        for step in range(4):
+            x, y = run.batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            run.synchronize(optimizer)
+            group = optimizer.param_groups[0]
+            decay, group["weight_decay"] = group["weight_decay"], 0.0
+            for p in model.parameters():
+                rate = 0.02 * p.data.norm() / (p.grad.norm() + decay * p.data.norm())
+                p.grad.data += decay * p.data
+                p.grad.data *= min(float(rate) / group["lr"], 1.0)
+            optimizer.step()
+            group["weight_decay"] = decay
+        return values(model)
+
+    compare(script)
+
+
+@on_ranks(2, 3)
+def test_several_epochs_over_a_batch_with_clipping_in_the_step() -> None:
+    """As PPO: policy and value share an optimizer."""
+
+    def script(run: Run) -> list[torch.Tensor]:
+        model = nn.ModuleDict({"policy": mlp(), "value": nn.Linear(6, 1)})
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-5)
+        optimizer = run.distribute(optimizer, model, max_grad_norm=0.5)
+        for rollout in range(3):
+            x, y = run.batch(rollout)
+            with torch.no_grad():
+                old = F.log_softmax(model["policy"](x), -1).gather(1, y[:, None])
+            for _ in range(3):
+                now = F.log_softmax(model["policy"](x), -1).gather(1, y[:, None])
+                ratio, gain = (now - old).exp(), x[:, :1]
+                surrogate = torch.min(ratio * gain, ratio.clamp(0.9, 1.1) * gain).mean()
+                optimizer.zero_grad()
+                (F.mse_loss(model["value"](x), gain) - surrogate).backward()
+                if type(run) is Run:
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+        return values(model)
+
+    compare(script)
+
+
 # --- gradients that scripts look at --------------------------------------------------------------
 
 
