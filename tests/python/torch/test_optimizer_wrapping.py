@@ -221,12 +221,9 @@ def test_wrong_arguments_are_refused() -> None:
 
 @on_ranks(2)
 def test_parameters_that_cannot_be_reduced_are_named() -> None:
-    for parameter, text in (
-        (nn.Parameter(torch.ones(2, dtype=torch.complex64)), "'odd'.*ComplexFloat"),
-        (nn.Parameter(torch.ones(2, device="meta")), "'odd'.*meta"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("odd", parameter)])
+    parameter = nn.Parameter(torch.ones(2, device="meta"))
+    with pytest.raises(ValueError, match=r"'odd'.*meta"):
+        hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("odd", parameter)])
 
 
 @on_ranks(2)
