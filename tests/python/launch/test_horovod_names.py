@@ -117,7 +117,8 @@ def test_subprocesses_and_spawned_workers_find_the_names(launcher, run):
         "    print([batch.item() for batch in loader], flush=True)\n"
         "    subprocess.run([sys.executable, '-c', 'import horovod; print(horovod.__version__)'])\n"
     )
-    result = run([*WITH_NAMES, "workers.py"])
+    # torch puts sockets into the temporary folder, and their paths are limited.
+    result = run([*WITH_NAMES, "workers.py"], {"TMPDIR": "/tmp"})
     assert result.stdout.split("\n") == ["[6, 7]", "0.28.1", ""], result.stderr
 
 
