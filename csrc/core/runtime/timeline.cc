@@ -147,7 +147,7 @@ Status Timeline::stop() {
   const std::string head =
       "{\"otherData\": {\"job\": " + json_text(job_ + "." + std::to_string(starts_)) +
       "}, \"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  const Status written = add_to_file(path_, head, events_as_text());
+  Status written = add_to_file(path_, head, events_as_text());
   path_.clear();
   events_.clear();
   dropped_ = 0;
