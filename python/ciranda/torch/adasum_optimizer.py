@@ -63,7 +63,7 @@ class StepsByAdasum(Distributed):
 
     def _combined(self, changes: list[torch.Tensor]) -> list[torch.Tensor]:
         process_set = self._ciranda_process_set
-        if not changes or process_set.size() == 1 or not process_set.included():
+        if not changes or process_set.alone():
             return changes
         return ops.grouped_allreduce(
             [change.contiguous() for change in changes],
@@ -84,7 +84,7 @@ def distribute(
 ) -> Any:
     """Makes `optimizer` one; on every member of the set, whose parameters must be the same."""
     name = f"DistributedOptimizer.{process_set.optimizers_made}"
-    alone = process_set.size() == 1 or not process_set.included()
+    alone = process_set.alone()
     if not alone:
         options = ["op=Adasum", getattr(compression, "__name__", type(compression).__name__)]
         _C.require_agreement(
@@ -95,8 +95,6 @@ def distribute(
             number_of(process_set),
         )
     process_set.optimizers_made += 1
-    if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
-        del optimizer.step  # a scheduler's wrapper around the inner class's step
     distributed: Any = optimizer
     distributed._ciranda_reducer = NoReducer()
     distributed._ciranda_name = name

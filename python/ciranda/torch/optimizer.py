@@ -244,7 +244,7 @@ def DistributedOptimizer(
         [(list(buffer.shape), str(buffer.dtype)) for buffer in buffers],
         positions,
     ]
-    alone = process_set.size() == 1 or not process_set.included()
+    alone = process_set.alone()
     why_not_shared = "there is one rank"
     if not alone:
         obstacle = obstacle_to_sharing(shard_step, optimizer, named, compression, share_parameters)
@@ -287,8 +287,6 @@ def DistributedOptimizer(
     else:
         host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
         optimizer.state = defaultdict(dict)
-    if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
-        del optimizer.step  # a scheduler's wrapper around the inner class's step
     distributed: Any = optimizer
     distributed._ciranda_reducer = reducer
     distributed._ciranda_name = name

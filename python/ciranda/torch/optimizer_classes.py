@@ -370,6 +370,8 @@ def begin(
     buffers: list[torch.Tensor],
 ) -> None:
     """What each of them begins with, however it reduces."""
+    if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
+        del optimizer.step  # a scheduler's wrapper around the inner class's step
     optimizer._ciranda_buffers = buffers
     optimizer._ciranda_skip_synchronize = False
     optimizer._ciranda_synchronized = False

@@ -56,6 +56,10 @@ class ProcessSet:
         """Whether this rank belongs to the set."""
         return self._ranks is None or _C.rank() in self._ranks
 
+    def alone(self) -> bool:
+        """Whether this rank has nobody to reduce with: it is no member, or the only one."""
+        return self.size() == 1 or not self.included()
+
     def __repr__(self) -> str:
         ranks = "all" if self._ranks is None else self._ranks
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks})"

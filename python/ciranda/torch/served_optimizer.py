@@ -103,8 +103,6 @@ def distribute(
     else:
         pushes = _C.PsDifferences(mode=native)
         pushes.add_parameters(named)
-    if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
-        del optimizer.step  # a scheduler's wrapper around the inner class's step
     distributed._ciranda_reducer = reducer
     distributed._ciranda_differences = pushes
     distributed._ciranda_host_step = host_step
