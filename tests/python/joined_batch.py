@@ -6,15 +6,14 @@ parameters than rank 0's, so that it has to broadcast them; `Run.distribute` doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
+from sharing import any_size
 from torch import nn
 
 import ciranda.torch as hvd
-from ciranda.torch import host_step
 
 Mode = Literal["auto", "host", False]
 ALL_MODES: tuple[Mode, ...] = ("auto", "host", False)
@@ -63,7 +62,7 @@ class OnRanks(Run):
         return [hvd.rank()]
 
     def distribute(self, optimizer: Any, model: nn.Module | None = None, **options: Any) -> Any:
-        with _any_size():
+        with any_size():
             made = hvd.DistributedOptimizer(
                 optimizer,
                 model.named_parameters() if model is not None else None,
@@ -127,13 +126,3 @@ def compare(
 
 def values(*modules: nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for module in modules for p in module.parameters()]
-
-
-@contextmanager
-def _any_size() -> Iterator[None]:
-    """The models here are small: "auto" shall share their steps."""
-    least, host_step.AUTO_PARAMETERS_MIN = host_step.AUTO_PARAMETERS_MIN, 0
-    try:
-        yield
-    finally:
-        host_step.AUTO_PARAMETERS_MIN = least

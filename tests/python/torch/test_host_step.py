@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from rank_checks import on_ranks
+from sharing import any_size
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import (
@@ -21,7 +21,6 @@ from torch.optim.optimizer import (
 
 import ciranda.torch as hvd
 from ciranda.errors import MismatchError
-from ciranda.torch import host_step
 
 Make = Callable[[Any], torch.optim.Optimizer]
 
@@ -63,16 +62,6 @@ def make_model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 def batch(step: int, rank: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(6, 20, generator=generator).to(dtype)
-
-
-@contextmanager
-def any_size() -> Iterator[None]:
-    """Models of a test are small: "auto" shall shard them."""
-    least, host_step.AUTO_PARAMETERS_MIN = host_step.AUTO_PARAMETERS_MIN, 0
-    try:
-        yield
-    finally:
-        host_step.AUTO_PARAMETERS_MIN = least
 
 
 class Pair:

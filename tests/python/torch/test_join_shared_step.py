@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from rank_checks import on_ranks
+from sharing import any_size
 from torch import nn
 
 import ciranda.torch as hvd
-from ciranda.torch import host_step
 
 Make = Callable[[Any], torch.optim.Optimizer]
 
@@ -47,15 +47,13 @@ class Pair:
     def __init__(self, make: Make, max_norm: float | None = None, **options: Any) -> None:
         self.model = make_model()
         self.alone = copy.deepcopy(self.model)
-        # The model is small: "auto" shall share its step.
-        least, host_step.AUTO_PARAMETERS_MIN = host_step.AUTO_PARAMETERS_MIN, 0
-        self.optimizer = hvd.DistributedOptimizer(
-            make(self.model.parameters()),
-            self.model.named_parameters(),
-            max_grad_norm=max_norm,
-            **options,
-        )
-        host_step.AUTO_PARAMETERS_MIN = least
+        with any_size():
+            self.optimizer = hvd.DistributedOptimizer(
+                make(self.model.parameters()),
+                self.model.named_parameters(),
+                max_grad_norm=max_norm,
+                **options,
+            )
         assert self.optimizer.why_not_shared() == ""
         self.alone_optimizer = make(self.alone.parameters())
         self.max_norm = max_norm

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from sharing import any_size
 
 import ciranda.torch as hvd
-from ciranda.torch import host_step
 
 Mode = Literal["auto", "host", False]
 OfRank = Callable[[int], torch.Tensor]
@@ -196,7 +195,7 @@ class Ranks(World):
         return hvd.allreduce(of_rank(self.rank))
 
     def distribute(self, optimizer: Any, named: Any = None, **options: Any) -> Any:
-        with _any_size():
+        with any_size():
             made = hvd.DistributedOptimizer(optimizer, named, shard_step=self.mode, **options)
         if "max_grad_norm" in options:
             # Its argument: with `made` in it the hook would keep a deleted optimizer alive.
@@ -239,16 +238,6 @@ class Ranks(World):
 
 def _is_shared(optimizer: Any) -> bool:
     return not optimizer.why_not_shared()
-
-
-@contextmanager
-def _any_size() -> Iterator[None]:
-    """The models here are small: "auto" shall share their steps."""
-    least, host_step.AUTO_PARAMETERS_MIN = host_step.AUTO_PARAMETERS_MIN, 0
-    try:
-        yield
-    finally:
-        host_step.AUTO_PARAMETERS_MIN = least
 
 
 # --- one run ----------------------------------------------------------------------------------
