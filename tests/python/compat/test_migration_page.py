@@ -44,9 +44,12 @@ def test_absent_names_and_none_twice_are_in_the_table():
 
 def test_the_optimizer_has_horovods_methods():
     cr.init()
-    model = torch.nn.Linear(1, 1)
-    optimizer = cr.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert all(callable(getattr(optimizer, name)) for name in horovod_table.OPTIMIZER_METHODS)
+    try:
+        model = torch.nn.Linear(1, 1)
+        optimizer = cr.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        assert all(callable(getattr(optimizer, name)) for name in horovod_table.OPTIMIZER_METHODS)
+    finally:
+        cr.shutdown()
 
 
 @pytest.mark.parametrize(("name", "flag"), NAMED_OPTIONS, ids=[name for name, _ in NAMED_OPTIONS])
