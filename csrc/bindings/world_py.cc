@@ -61,6 +61,35 @@ void bind_world(py::module_& module) {
       [] { return std::string(backend_name(default_world()->engine()->backend_choice().cpu)); },
       "The backend that runs operations on tensors of the CPU.");
   module.def(
+      "autotune",
+      [] {
+        const AutotuneConfig& autotune = default_world()->config().autotune;
+        py::dict result;
+        result["on"] = autotune.on;
+        result["wire_dtype"] = autotune.wire_dtype;
+        result["log"] = autotune.log;
+        result["warmup_samples"] = autotune.warmup_samples;
+        result["steps_per_sample"] = autotune.steps_per_sample;
+        return result;
+      },
+      "What the environment says of autotuning.");
+  module.def(
+      "pace",
+      [] {
+        const Pace pace = default_world()->engine()->pace();
+        return std::pair(pace.overlap, pace.spin_ns / 1000);
+      },
+      "CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS, as they are now.");
+  module.def(
+      "set_pace",
+      [](bool overlap, std::uint32_t spin_us) {
+        default_world()->engine()->set_pace({.overlap = overlap, .spin_ns = spin_us * 1000});
+      },
+      py::arg("overlap"), py::arg("spin_us"), "Of this rank, from now on.");
+  module.def(
+      "joins", [] { return default_world()->engine()->joins(); },
+      "How many joins of all ranks have ended.");
+  module.def(
       "backends",
       [] {
         py::list rows;

@@ -368,6 +368,10 @@ def arena_allreduce_async(tensor: torch.Tensor, name: str, op: typing.SupportsIn
     ...
 def arena_empty(shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], like: torch.Tensor) -> torch.Tensor:
     ...
+def autotune() -> dict:
+    """
+    What the environment says of autotuning.
+    """
 def backends() -> list:
     """
     What this build and this machine have; needs no World.
@@ -414,6 +418,10 @@ def join() -> int:
     """
     By all ranks; blocking. The rank that joined last.
     """
+def joins() -> int:
+    """
+    How many joins of all ranks have ended.
+    """
 def local_rank() -> int:
     ...
 def local_size() -> int:
@@ -426,6 +434,10 @@ def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.a
     ...
 def obstacle_to_sharing(demanded: bool, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str:
     ...
+def pace() -> tuple[bool, int]:
+    """
+    CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS, as they are now.
+    """
 def pending() -> list:
     """
     Unfinished operations of this rank, with the ranks that had not submitted them.
@@ -462,6 +474,10 @@ def server_count() -> int:
     """
 def server_stats() -> dict:
     ...
+def set_pace(overlap: bool, spin_us: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Of this rank, from now on.
+    """
 def shutdown() -> None:
     """
     Says goodbye to the other ranks.

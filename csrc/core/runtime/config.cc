@@ -57,8 +57,25 @@ Status read_wire_dtype(const Environment& env, Config& config) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     if (name == dtype_name(dtype)) config.wire_dtype = dtype;
   }
-  if (config.wire_dtype || name == "float32") return {};
-  return bad_value("CIRANDA_WIRE_DTYPE", text, "float32, bfloat16 or float16");
+  config.autotune.wire_dtype = name == "auto";
+  if (config.wire_dtype || name == "float32" || name == "auto") return {};
+  return bad_value("CIRANDA_WIRE_DTYPE", text, "float32, bfloat16, float16 or auto");
+}
+
+Status read_autotune(const Environment& env, AutotuneConfig& autotune) {
+  int on = 0;
+  CIRANDA_TRY(env.integer("HOROVOD_AUTOTUNE", 0, 1, on));
+  CIRANDA_TRY(env.integer("CIRANDA_AUTOTUNE", 0, 1, on));
+  autotune.on = on == 1;
+  const char* log = env.text("CIRANDA_AUTOTUNE_LOG");
+  if (log == nullptr) log = env.text("HOROVOD_AUTOTUNE_LOG");
+  if (log != nullptr) autotune.log = log;
+  constexpr int kMax = 1'000'000;
+  CIRANDA_TRY(env.integer("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 0, kMax, autotune.warmup_samples));
+  CIRANDA_TRY(env.integer("CIRANDA_AUTOTUNE_WARMUP_SAMPLES", 0, kMax, autotune.warmup_samples));
+  CIRANDA_TRY(env.integer("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1, kMax, autotune.steps_per_sample));
+  CIRANDA_TRY(env.integer("CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE", 1, kMax, autotune.steps_per_sample));
+  return {};
 }
 
 Status read_stalls(const Environment& env, EngineOptions& engine) {
@@ -107,12 +124,12 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   if (mode != "auto" && mode != "on" && mode != "off") {
     return bad_value("CIRANDA_OVERLAP", overlap, "auto, on or off");
   }
-  engine.overlap = mode == "on" || (mode == "auto" && free_cores);
+  engine.pace.overlap = mode == "on" || (mode == "auto" && free_cores);
 
   std::int64_t spin_us =
-      oversubscribed ? kSpinOnSharedCoresUs : static_cast<std::int64_t>(engine.spin_ns / 1000);
+      oversubscribed ? kSpinOnSharedCoresUs : static_cast<std::int64_t>(engine.pace.spin_ns / 1000);
   CIRANDA_TRY(env.integer("CIRANDA_SPIN_MICROSECONDS", 0, 1'000'000, spin_us));
-  engine.spin_ns = static_cast<std::uint64_t>(spin_us) * 1000;
+  engine.pace.spin_ns = static_cast<std::uint32_t>(spin_us) * 1000;
 
   std::int64_t cache = static_cast<std::int64_t>(engine.cache_entries);
   CIRANDA_TRY(env.integer("HOROVOD_CACHE_CAPACITY", 0, 1 << 20, cache));
@@ -161,6 +178,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(read_servers(env, config));
   CIRANDA_TRY(read_keep_heap(env, config));
   CIRANDA_TRY(read_wire_dtype(env, config));
+  CIRANDA_TRY(read_autotune(env, config.autotune));
   CIRANDA_TRY(read_engine_options(env, cores, config));
   CIRANDA_TRY(read_cpu_operations(env, config));
   CIRANDA_TRY(read_gpu_operations(env, config));
@@ -174,7 +192,13 @@ std::string shared_settings(const Config& config) {
       {{"CIRANDA_CPU_OPERATIONS", engine.backend_choice.cpu == BackendId::kNative
                                       ? "auto"
                                       : std::string(backend_name(engine.backend_choice.cpu))},
-       {"CIRANDA_WIRE_DTYPE", std::string(dtype_name(config.wire_dtype.value_or(DType::kFloat32)))},
+       {"CIRANDA_WIRE_DTYPE",
+        config.autotune.wire_dtype
+            ? "auto"
+            : std::string(dtype_name(config.wire_dtype.value_or(DType::kFloat32)))},
+       {"CIRANDA_AUTOTUNE", config.autotune.on ? "1" : "0"},
+       {"CIRANDA_AUTOTUNE_WARMUP_SAMPLES", std::to_string(config.autotune.warmup_samples)},
+       {"CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE", std::to_string(config.autotune.steps_per_sample)},
        {"CIRANDA_TRUSTED_NETWORK", config.trusted_network ? "1" : "0"},
        {"CIRANDA_STREAMS", std::to_string(engine.ring.grain.channels)},
        {"CIRANDA_CACHE_CAPACITY", std::to_string(engine.cache_entries)},

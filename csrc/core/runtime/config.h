@@ -13,6 +13,15 @@
 
 namespace ciranda {
 
+// What python/ciranda/torch/autotune.py does.
+struct AutotuneConfig {
+  bool on = false;            // CIRANDA_AUTOTUNE
+  bool wire_dtype = false;    // may round what goes between hosts; CIRANDA_WIRE_DTYPE=auto
+  std::string log;            // a file of the first rank's; empty: none; CIRANDA_AUTOTUNE_LOG
+  int warmup_samples = 3;     // CIRANDA_AUTOTUNE_WARMUP_SAMPLES
+  int steps_per_sample = 10;  // CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE
+};
+
 // Every knob of the runtime: docs/configuration.md lists name, default and bounds.
 struct Config {
   Place place;
@@ -24,6 +33,7 @@ struct Config {
   bool trusted_network = false;             // CIRANDA_TRUSTED_NETWORK
   bool keep_heap = true;                    // see torch/heap.h
   std::optional<DType> wire_dtype;          // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE
+  AutotuneConfig autotune;
   int servers = 0;         // parameter servers, in whose jobs there is no World; CIRANDA_PS_SERVERS
   std::uint64_t life = 1;  // counts the starts of this worker of theirs; CIRANDA_LIFE
   bool with_comm = false;  // Python's init() has one, and meets again by it

@@ -72,13 +72,14 @@ bool Cycle::drive(std::span<const Handle> handles) {
       idle_turns = 0;
       continue;
     }
-    if (rank_.options.spin_ns == 0 || dispatcher_.will_wake()) return false;
+    if (rank_.pace.load(std::memory_order_relaxed).spin_ns == 0 || dispatcher_.will_wake())
+      return false;
     // A peer that is at work answers within less than it takes to read the clock, or to relax.
     if (idle_turns % kTurnsWithoutClock != kTurnsWithoutClock - 1) continue;
     relax_core();
     const std::uint64_t now = monotonic_ns();
     if (idle_turns < kTurnsWithoutClock) idle_since_ns = now;
-    if (now - idle_since_ns > rank_.options.spin_ns) return false;
+    if (now - idle_since_ns > rank_.pace.load(std::memory_order_relaxed).spin_ns) return false;
   }
 }
 

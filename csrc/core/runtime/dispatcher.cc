@@ -75,7 +75,8 @@ BackendContext Dispatcher::backend_context(const Group& group) {
                 RankFlags& flags = rank.flags();
                 flags.waiters.ring();
                 const bool driven = flags.drivers.load(std::memory_order_seq_cst) != 0;
-                if (rank.options.overlap && !driven) rank.bells.wake_own_background();
+                if (rank.pace.load(std::memory_order_relaxed).overlap && !driven)
+                  rank.bells.wake_own_background();
               }};
 }
 

@@ -114,7 +114,7 @@ Result<Handle> Engine::submit(Submission&& submission) {
   if (rank_.timeline.is_on()) submission.submitted_ns = monotonic_ns();
   CIRANDA_TRY(rank_.queue.push(std::move(submission)));
   seat_.publish();  // at once, so that the peers can begin
-  if (rank_.options.overlap) rank_.bells.wake_own_background();
+  if (rank_.pace.load(std::memory_order_relaxed).overlap) rank_.bells.wake_own_background();
   return handle;
 }
 

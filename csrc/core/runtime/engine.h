@@ -73,6 +73,10 @@ class Engine {
   // Thread-safe, does not block.
   Result<ArenaBuffer> map_arena(int owner, const ArenaRef& ref, std::size_t bytes);
 
+  // Thread-safe, does not block.
+  void set_pace(Pace pace) { rank_.pace.store(pace, std::memory_order_relaxed); }
+  Pace pace() const { return rank_.pace.load(std::memory_order_relaxed); }
+
   EngineStats stats() const;
   // See Timeline; the file of a running one is written by shutdown() too.
   Timeline& timeline() { return rank_.timeline; }

@@ -13,13 +13,19 @@
 
 namespace ciranda {
 
-struct EngineOptions {
+// When this rank drives. May be changed at any time, and be another one on each rank: in one word,
+// aligned as clang's atomics want it.
+struct alignas(8) Pace {
   // Also drive from the background thread while user threads compute: pays only with free cores.
   bool overlap = false;
-  // How long a blocked caller looks for news before it sleeps. 0 when ranks outnumber cores. Longer
-  // than a sleeper takes to wake (20 to 50 us): with less, two ranks that answer each other stay
-  // asleep in turns (4 bytes then take 40 us instead of 4).
-  std::uint64_t spin_ns = 100'000;
+  // How long a blocked caller looks for news before it sleeps, at most 1 s. 0 when ranks outnumber
+  // cores. Longer than a sleeper takes to wake (20 to 50 us): with less, two ranks that answer each
+  // other stay asleep in turns (4 bytes then take 40 us instead of 4).
+  std::uint32_t spin_ns = 100'000;
+};
+
+struct EngineOptions {
+  Pace pace;
   std::uint64_t stall_warning_ns = 60'000'000'000;  // 0: never warn
   std::uint64_t stall_shutdown_ns = 0;              // 0: wait for ever
   std::size_t cache_entries = kCacheEntriesDefault;

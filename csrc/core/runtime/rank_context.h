@@ -35,6 +35,7 @@ struct RankContext {
         bells(control, mesh),
         groups(GroupTable(remote.size(), remote.hosts).world()),
         segments(mesh),
+        pace(options.pace),
         timeline(rank(), std::to_string(control.mark()), remote.host) {}
 
   Rank rank() const { return remote.self; }
@@ -62,6 +63,8 @@ struct RankContext {
   const PeerBells bells;
   GroupDirectory groups;
   SegmentTable segments;
+  std::atomic<Pace> pace;
+  static_assert(decltype(pace)::is_always_lock_free);
   Mutex pair_regions_mutex;
   std::map<GroupId, ArenaBuffer> pair_regions GUARDED_BY(pair_regions_mutex);  // that this provides
   SubmissionQueue queue;

@@ -120,7 +120,8 @@ std::uint64_t Seat::run_until_idle() {
       continue;
     }
     const bool running = !cycle_.idle() && !cycle_.will_wake();
-    if (running && monotonic_ns() - idle_since_ns < rank_.options.spin_ns) {
+    if (running &&
+        monotonic_ns() - idle_since_ns < rank_.pace.load(std::memory_order_relaxed).spin_ns) {
       relax_core();
       continue;
     }
@@ -180,7 +181,7 @@ bool Seat::leaves_work(As as) {
 // The peers shall wake the background thread when they have news: with overlap, of what this rank
 // does not wait for; or of room for frames. True if some came before they knew.
 bool Seat::listen() {
-  const bool overlaps = rank_.options.overlap && cycle_.unfinished();
+  const bool overlaps = rank_.pace.load(std::memory_order_relaxed).overlap && cycle_.unfinished();
   if (!overlaps && !cycle_.stuck()) return false;
   rank_.flags().background_listens.store(1, std::memory_order_seq_cst);
   yield_point();

@@ -59,7 +59,7 @@ const BackendEntry kRow{
 
 // Its exchange is then the native backend's allgather.
 TEST(GatherBackend, RunsInTheWorldsOfItsRow) {
-  World world(3, {.spin_ns = 20'000, .backends = {&kRow, 1}});
+  World world(3, {.pace = {.spin_ns = 20'000}, .backends = {&kRow, 1}});
   world.run([](Engine& engine) {
     for (int step = 0; step < 5; ++step) {
       std::vector<std::vector<float>> tensors(20);
@@ -81,7 +81,7 @@ TEST(GatherBackend, RunsInTheWorldsOfItsRow) {
 
 // The members of a group that can be summed use their memory until they are.
 TEST(GatherBackend, AGroupEndsWithItsLastPartThoughAnotherIsRefused) {
-  World world(2, {.spin_ns = 20'000, .backends = {&kRow, 1}});
+  World world(2, {.pace = {.spin_ns = 20'000}, .backends = {&kRow, 1}});
   for (const DType first : {DType::kFloat32, DType::kFloat64}) {
     world.run([&](Engine& engine) {
       std::vector<float> narrow(4, 1.0F);

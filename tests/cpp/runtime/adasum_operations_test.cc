@@ -41,7 +41,7 @@ class AdasumOnHosts : public ::testing::TestWithParam<std::vector<int>> {
   static World make() {
     const std::vector<int>& hosts = GetParam();
     return hosts.size() == 1 ? World(hosts.front())
-                             : several_hosts(hosts, {.spin_ns = 20'000}, /*tls=*/false);
+                             : several_hosts(hosts, {.pace = {.spin_ns = 20'000}}, /*tls=*/false);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Hosts, AdasumOnHosts,

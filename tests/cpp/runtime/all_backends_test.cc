@@ -115,7 +115,7 @@ class AllBackends : public ::testing::TestWithParam<Setting> {
   }
 
   static World make(bool overlap = false) {
-    EngineOptions options{.overlap = overlap, .spin_ns = 20'000};
+    EngineOptions options{.pace = {.overlap = overlap, .spin_ns = 20'000}};
     options.ring.stage_bytes_max = 65'536;  // several rounds
     const std::vector<int>& hosts = GetParam().ranks_of_hosts;
     return hosts.size() == 1 ? World(hosts[0], options) : several_hosts(hosts, options);

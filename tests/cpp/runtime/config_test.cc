@@ -160,6 +160,8 @@ TEST(Config, ABadValueIsNamedWithWhatItShouldBe) {
            {{"CIRANDA_KEEP_HEAP", "1"}},
            {{"CIRANDA_WIRE_DTYPE", "bf16"}},
            {{"CIRANDA_STREAMS", "0"}},
+           {{"CIRANDA_AUTOTUNE", "yes"}},
+           {{"CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE", "0"}},
            {{"CIRANDA_OVERLAP", "maybe"}}}) {
     const auto config = read(variables);
     ASSERT_FALSE(config.ok());
@@ -174,6 +176,24 @@ TEST(Config, GradientsTravelAsTheyAreUnlessTheUserSaysOtherwise) {
   EXPECT_EQ(read({{"CIRANDA_WIRE_DTYPE", "float32"}}).value().wire_dtype, std::nullopt);
   EXPECT_EQ(read({{"CIRANDA_WIRE_DTYPE", "float16"}}).value().wire_dtype, DType::kFloat16);
   EXPECT_EQ(read({{"CIRANDA_WIRE_DTYPE", "bfloat16"}}).value().wire_dtype, DType::kBFloat16);
+  const Config tuned = read({{"CIRANDA_WIRE_DTYPE", "auto"}}).value();
+  EXPECT_EQ(tuned.wire_dtype, std::nullopt);
+  EXPECT_TRUE(tuned.autotune.wire_dtype);
+}
+
+TEST(Config, NothingIsTunedUnlessTheUserSaysSo) {
+  EXPECT_FALSE(read({}).value().autotune.on);
+  EXPECT_FALSE(read({}).value().autotune.wire_dtype);
+  const AutotuneConfig tuned = read({{"HOROVOD_AUTOTUNE", "1"},
+                                     {"HOROVOD_AUTOTUNE_LOG", "/tmp/log"},
+                                     {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "4"},
+                                     {"CIRANDA_AUTOTUNE_WARMUP_SAMPLES", "0"}})
+                                   .value()
+                                   .autotune;
+  EXPECT_TRUE(tuned.on);
+  EXPECT_EQ(tuned.log, "/tmp/log");
+  EXPECT_EQ(tuned.steps_per_sample, 4);
+  EXPECT_EQ(tuned.warmup_samples, 0);
 }
 
 TEST(Config, TheHeapIsLeftToAUserWhoTunedIt) {
@@ -222,10 +242,10 @@ TEST(Config, SeveralHostsNeedARendezvousAndAKey) {
 
 TEST(Config, OverlapNeedsFreeCoresAndLongSpinningNeedsEnough) {
   const std::map<std::string, std::string> two = {{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}};
-  EXPECT_FALSE(read(two, 2).value().engine.overlap);
-  EXPECT_TRUE(read(two, 3).value().engine.overlap);
-  EXPECT_EQ(read(two, 2).value().engine.spin_ns, 100'000u);
-  EXPECT_EQ(read(two, 1).value().engine.spin_ns, 3'000u);
+  EXPECT_FALSE(read(two, 2).value().engine.pace.overlap);
+  EXPECT_TRUE(read(two, 3).value().engine.pace.overlap);
+  EXPECT_EQ(read(two, 2).value().engine.pace.spin_ns, 100'000u);
+  EXPECT_EQ(read(two, 1).value().engine.pace.spin_ns, 3'000u);
 }
 
 TEST(Config, JobsOfOneUserMeetInDifferentFolders) {
@@ -396,6 +416,15 @@ constexpr Variable kVariables[] = {
     {"CIRANDA_CPU_OPERATIONS", Of::kAll, "auto", "gloo"},
     {"HOROVOD_CPU_OPERATIONS", Of::kAll, "mpi", "gloo"},
     {"CIRANDA_WIRE_DTYPE", Of::kAll, "float32", "bfloat16"},
+    {"CIRANDA_AUTOTUNE", Of::kAll, "0", "1"},
+    {"HOROVOD_AUTOTUNE", Of::kAll, "0", "1"},
+    {"CIRANDA_AUTOTUNE_WARMUP_SAMPLES", Of::kAll, "0", "1"},
+    {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", Of::kAll, "0", "1"},
+    {"CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE", Of::kAll, "1", "2"},
+    {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", Of::kAll, "1", "2"},
+    // Written by the first rank.
+    {"CIRANDA_AUTOTUNE_LOG", Of::kRank, "/a", "/b"},
+    {"HOROVOD_AUTOTUNE_LOG", Of::kRank, "/a", "/b"},
     {"CIRANDA_TRUSTED_NETWORK", Of::kAll, "0", "1"},
     {"CIRANDA_STREAMS", Of::kAll, "1", "2"},
     {"CIRANDA_CACHE_CAPACITY", Of::kAll, "0", "4096"},

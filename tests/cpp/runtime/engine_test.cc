@@ -270,7 +270,7 @@ TEST_P(EngineOnRanks, BarrierWaitsForTheLastRank) {
 
 // It remembers the number of what it asked for last.
 TEST(Engine, AsksAgainForASpecWhoseNumberWasEvicted) {
-  World world(2, {.spin_ns = 20'000, .cache_entries = 1});
+  World world(2, {.pace = {.spin_ns = 20'000}, .cache_entries = 1});
   world.run([](Engine& engine) {
     const auto of_rank_1 = engine.add_group({1});
     ASSERT_TRUE(of_rank_1.ok());

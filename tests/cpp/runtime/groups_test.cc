@@ -65,7 +65,7 @@ TEST(Groups, ReduceAmongTheirMembersAlone) {
 // More operations than the log has room for: who is outside reads them, though not one by one.
 TEST(Groups, LeaveWhoWaitsOutsideAsleep) {
   constexpr int kOperations = 9'000;
-  World world(3, {.spin_ns = 0});
+  World world(3, {.pace = {.spin_ns = 0}});
   world.run([](Engine& engine) {
     const GroupId group = add(engine, {0, 1});
     const auto switches = [] {
@@ -563,7 +563,7 @@ TEST(Join, UnnamedOperationsMeetAgainAfterwards) {
 
 // With room for one known operation each is asked for by a number that may be another's by then.
 TEST(Join, ComesAfterWhatHasToBeAskedForAgain) {
-  World world(3, {.spin_ns = 0, .cache_entries = 1});
+  World world(3, {.pace = {.spin_ns = 0}, .cache_entries = 1});
   world.run([](Engine& engine) {
     for (int epoch = 0; epoch < 50; ++epoch) {
       std::vector<std::vector<float>> tensors(6, std::vector<float>(5, 1.0f));

@@ -76,7 +76,7 @@ class SeveralHosts : public ::testing::TestWithParam<Layout> {
     return ring;
   }
   static World make() {
-    EngineOptions options{.spin_ns = 20'000};
+    EngineOptions options{.pace = {.spin_ns = 20'000}};
     options.ring = ring();
     return several_hosts(GetParam().ranks_of_hosts, options, GetParam().tls);
   }
@@ -489,7 +489,7 @@ TEST_P(SeveralHosts, ARankThatLeavesIsNamed) {
 TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
   std::mutex mutex;
   std::vector<std::string> warnings;
-  EngineOptions options{.spin_ns = 20'000, .stall_warning_ns = 400'000'000};
+  EngineOptions options{.pace = {.spin_ns = 20'000}, .stall_warning_ns = 400'000'000};
   options.warn = [&](const std::string& text) {
     const std::scoped_lock lock(mutex);
     warnings.push_back(text);
@@ -516,7 +516,7 @@ TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
 // Host 0 is busy for longer than a farewell lasts. The host of the rank that left knows all the
 // same that it left.
 TEST(SeveralHostsFarewell, IsNoLossWhenHost0HearsItTooLate) {
-  World world = several_hosts({1, 2}, {.spin_ns = 20'000});
+  World world = several_hosts({1, 2}, {.pace = {.spin_ns = 20'000}});
   world.run([](Engine& engine) {
     // Nobody gives anything to anybody, so that only rank 0 waits for rank 0.
     Submission submission;

@@ -87,14 +87,17 @@ TEST_P(SeatUnderStress, WhatAllRanksSubmitEnds) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     set_yield_seed(static_cast<std::uint64_t>(seed));
     // Hardly any time to look for news: who waits sleeps.
-    World world(ranks, {.overlap = overlap, .spin_ns = seed % 2 == 0 ? 0u : 2'000u});
+    World world(ranks, {.pace = {.overlap = overlap, .spin_ns = seed % 2 == 0 ? 0u : 2'000u}});
     world.run([&, threads = threads](Engine& engine) {
       std::vector<Rank> members(static_cast<std::size_t>(engine.size() - 1));
       std::iota(members.begin(), members.end(), 0);
       const GroupId set = members.empty() ? kWorldGroup : engine.add_group(members).value()->id;
       std::atomic<bool> over = false;
       std::thread visitor([&] {
-        while (!over) static_cast<void>(engine.pending());
+        for (bool other = seed % 4 < 2; !over; other = !other && seed % 4 < 2) {
+          if (other) engine.set_pace({.overlap = !engine.pace().overlap, .spin_ns = 1'000});
+          static_cast<void>(engine.pending());
+        }
       });
       std::vector<std::thread> users;
       for (int thread = 0; thread < threads; ++thread) {
@@ -121,7 +124,8 @@ TEST_P(SeatUnderStress, ARankThatComputesKeepsNobodyWaiting) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     set_yield_seed(static_cast<std::uint64_t>(seed));
     std::vector<std::atomic<int>> passed(static_cast<std::size_t>(shape.ranks));
-    World world(shape.ranks, {.overlap = shape.overlap, .spin_ns = seed % 2 == 0 ? 0u : 2'000u});
+    World world(shape.ranks,
+                {.pace = {.overlap = shape.overlap, .spin_ns = seed % 2 == 0 ? 0u : 2'000u}});
     world.run([&](Engine& engine) {
       std::vector<float> first(5, 1.0f);
       std::vector<float> second(5, 1.0f);
@@ -155,7 +159,7 @@ TEST_P(SeatUnderStress, AShutdownEndsWhatever) {
   for (int seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     set_yield_seed(static_cast<std::uint64_t>(seed));
-    World world(ranks, {.overlap = overlap, .spin_ns = 1'000});
+    World world(ranks, {.pace = {.overlap = overlap, .spin_ns = 1'000}});
     world.run([&, threads = threads](Engine& engine) {
       std::vector<std::thread> users;
       for (int thread = 0; thread < threads; ++thread) {

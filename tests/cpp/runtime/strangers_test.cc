@@ -172,7 +172,7 @@ TEST(Strangers, ChangeNothing) {
     for (std::size_t i = 0; i < 2; ++i) {
       ASSERT_TRUE(remotes[i].ok());
       engines.push_back(Engine::start(std::move(locals[i]), std::move(remotes[i]).value(),
-                                      EngineOptions{.spin_ns = 20'000})
+                                      EngineOptions{.pace = {.spin_ns = 20'000}})
                             .value());
     }
   }

@@ -16,7 +16,7 @@ namespace ciranda::testing {
 // N ranks as threads of this process: the harness of most engine tests.
 class World {
  public:
-  explicit World(int size, EngineOptions options = {.spin_ns = 20'000}) {
+  explicit World(int size, EngineOptions options = {.pace = {.spin_ns = 20'000}}) {
     auto meshes = make_loopback(size);
     EXPECT_TRUE(meshes.ok());
     for (LocalMesh& mesh : meshes.value()) {

@@ -79,7 +79,7 @@ TEST_P(GlooOnRanks, RunsBesideTheNativeBackend) {
 
 TEST_P(Gloo, ARankThatOnlySubmittedTakesPart) {
   for (const bool hosts : {false, true}) {
-    World world = hosts ? several_hosts({2, 2}, {.spin_ns = 20'000}) : World(4);
+    World world = hosts ? several_hosts({2, 2}, {.pace = {.spin_ns = 20'000}}) : World(4);
     std::vector<std::vector<float>> tensors(4, std::vector<float>(1000, 1.0F));
     std::vector<Handle> handles;
     for (int rank = 0; rank < 4; ++rank) {

@@ -62,7 +62,9 @@ class NcclEngine : public ::testing::Test {
     mock.reset();
   }
 
-  static World world(int size) { return World(size, {.spin_ns = 20'000, .backends = kMocked}); }
+  static World world(int size) {
+    return World(size, {.pace = {.spin_ns = 20'000}, .backends = kMocked});
+  }
 
   static std::shared_ptr<FakeStream> stream_of(Engine& engine, int first_device = 0) {
     return std::make_shared<FakeStream>(first_device + engine.rank());
