@@ -50,8 +50,7 @@ class StepsByAdasum(Distributed):
                 parameter.copy_(start)
             for parameter, change in zip(parameters, self._combined(changes), strict=True):
                 parameter.add_(change)
-        if self._ciranda_buffers:
-            self._broadcast_buffers()
+        self._end_step()
         return loss
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

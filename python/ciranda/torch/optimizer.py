@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -11,27 +10,15 @@ import torch
 
 from ciranda import _C
 from ciranda.torch import adasum_optimizer
-from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
-from ciranda.torch.compression import Compression, native_of
-from ciranda.torch.host_step import (
-    HostStep,
-    ShardStep,
-    demanded_by,
-    first_complex,
-    obstacle_to_sharing,
-)
+from ciranda.torch.compressed_reducer import NamedParameters
+from ciranda.torch.compression import Compression
+from ciranda.torch.host_step import ShardStep
 from ciranda.torch.ops import Adasum, Average
-from ciranda.torch.optimizer_classes import (
-    Distributed,
-    NoReducer,
-    SharesStep,
-    begin,
-    distributed_class,
-    names_of_groups,
-)
+from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups
 from ciranda.torch.plain_tensors import require_plain
-from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
+from ciranda.torch.process_sets import ProcessSet, global_process_set
 from ciranda.torch.ps import Mode
+from ciranda.torch.reduction import Reduction, reduce_gradients
 from ciranda.torch.served_optimizer import UpdateOn, distribute, refuse_options
 
 
@@ -49,34 +36,6 @@ def _named(
             "model.named_parameters()"
         )
     return _C.names_of(owned, named)
-
-
-def _group_positions(
-    groups: int | Sequence[Sequence[torch.Tensor]] | None, named: NamedParameters
-) -> list[list[int]]:
-    if groups is None or groups == 0:
-        return []
-    if isinstance(groups, int):
-        if groups < 0:
-            raise ValueError("DistributedOptimizer: groups must not be negative")
-        count = min(groups, len(named))
-        return [
-            list(range(len(named) * g // count, len(named) * (g + 1) // count))
-            for g in range(count)
-        ]
-    position = {id(parameter): index for index, (_, parameter) in enumerate(named)}
-    result = []
-    for group in groups:
-        missing = [p for p in group if id(p) not in position]
-        if missing:
-            raise ValueError(
-                "DistributedOptimizer: groups names a tensor that the optimizer does not train"
-            )
-        result.append([position[id(p)] for p in group])
-    flat = [index for group in result for index in group]
-    if len(set(flat)) != len(flat):
-        raise ValueError("DistributedOptimizer: a parameter is in two groups")
-    return result
 
 
 def DistributedOptimizer(
@@ -187,7 +146,6 @@ def DistributedOptimizer(
             "DistributedOptimizer: this job has parameter servers; pass backend='ps', or start it "
             "without --ps"
         )
-    members = number_of(process_set)
     of_reduced_gradients = {
         "gradient_predivide_factor": gradient_predivide_factor != 1.0,
         "num_groups": num_groups != 0,
@@ -225,75 +183,20 @@ def DistributedOptimizer(
         return adasum_optimizer.distribute(
             optimizer, named, compression, backward_passes_per_step, buffers, process_set
         )
-    positions = _group_positions(groups if groups is not None else num_groups, named)
-    # Every member makes them in the same order, and the names of a set are its own.
-    name = f"DistributedOptimizer.{process_set.optimizers_made}"
-    native = native_of(compression)
-    demanded = demanded_by(shard_step, share_parameters)
-
-    options = [
-        f"shard_step={shard_step!r}",
-        op,
-        gradient_predivide_factor,
-        backward_passes_per_step,
-        getattr(compression, "__name__", type(compression).__name__),
-        sparse_as_dense,
-        bucket_bytes,
-        max_grad_norm,
-        share_parameters,
-        [(list(buffer.shape), str(buffer.dtype)) for buffer in buffers],
-        positions,
-    ]
-    alone = process_set.alone()
-    why_not_shared = "there is one rank"
-    if not alone:
-        obstacle = obstacle_to_sharing(shard_step, optimizer, named, compression, share_parameters)
-        why_not_shared = _C.require_agreement(name, str(options), named, obstacle, members)
-        if why_not_shared and demanded:
-            raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
-    elif not process_set.included():
-        why_not_shared = "this rank is no member of the process set"
-    # Not before: where others had joined, this rank alone has tried.
-    process_set.optimizers_made += 1
-    shared = not why_not_shared
-
-    reducer: Any
-    if alone:
-        reducer = NoReducer()
-    elif native is None or first_complex(named) is not None:
-        reducer = CompressedReducer(
-            name, op, gradient_predivide_factor, backward_passes_per_step, compression, process_set
-        )
-    else:
-        reducer = _C.GradientReducer(
-            name=name,
-            op=op,
-            predivide_factor=gradient_predivide_factor,
-            backward_passes_per_step=backward_passes_per_step,
-            compression=native,
-            sparse_as_dense=sparse_as_dense or shared,
-            bucket_bytes=bucket_bytes,
-            groups=positions,
-            shared_step=shared,
-            reduce_in_backward=shard_step != "host",
-            share_parameters=share_parameters,
-            process_set=members,
-        )
-
-    inner_class: Any = type(optimizer)
-    host_step = HostStep(inner_class, reducer) if shared else None
-    if host_step is None:
-        reducer.add_parameters(named)
-    else:
-        host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
-        optimizer.state = defaultdict(dict)
-    distributed: Any = optimizer
-    distributed._ciranda_reducer = reducer
-    distributed._ciranda_name = name
-    distributed._ciranda_op = op
-    distributed._ciranda_process_set = process_set
-    distributed._ciranda_host_step = host_step
-    distributed._ciranda_why_not_shared = why_not_shared
-    begin(optimizer, named, max_grad_norm, [] if alone else buffers)
-    optimizer.__class__ = distributed_class(inner_class, SharesStep if shared else Distributed)
-    return distributed
+    how = Reduction(
+        op=op,
+        predivide_factor=gradient_predivide_factor,
+        backward_passes_per_step=backward_passes_per_step,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups if groups is not None else num_groups,
+        bucket_bytes=bucket_bytes,
+        shard_step=shard_step,
+        share_parameters=share_parameters,
+        max_grad_norm=max_grad_norm,
+        buffers=buffers,
+        process_set=process_set,
+    )
+    reduce_gradients(optimizer, named, how)
+    begin(optimizer, named, max_grad_norm, [] if process_set.alone() else buffers)
+    return optimizer

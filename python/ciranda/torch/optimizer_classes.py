@@ -8,6 +8,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,7 @@ class Distributed:
 
     _ciranda_reducer: Any
     _ciranda_name: str  # of its reductions
+    _ciranda_how: Any = None  # Reduction; None: by Adasum or parameter servers
     _ciranda_op: int
     _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
@@ -112,6 +114,8 @@ class Distributed:
         if passes < 1:
             raise ValueError("backward_passes_per_step must be at least 1")
         self._ciranda_reducer.set_backward_passes_per_step(passes)
+        if self._ciranda_how is not None:
+            self._ciranda_how = replace(self._ciranda_how, backward_passes_per_step=passes)
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
@@ -123,8 +127,7 @@ class Distributed:
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             loss = shared_step(*(() if closure is None else (closure,)))
-            if self._ciranda_buffers:
-                self._broadcast_buffers()
+            self._end_step()
             return loss
         inner = super().step  # type: ignore[misc]
         self._opt_called = True  # learning-rate schedulers look for it
@@ -148,9 +151,12 @@ class Distributed:
             self._make_sparse()
             result = inner(*args, **kwargs)
         reducer.finish_step()
+        self._end_step()
+        return result
+
+    def _end_step(self) -> None:
         if self._ciranda_buffers:
             self._broadcast_buffers()
-        return result
 
     def _note_synchronized(self) -> None:
         self._ciranda_synchronized = False
