@@ -137,6 +137,10 @@ VARIABLES = [
     _read("TIMELINE", "all ranks of the host are in the file; `DYNAMIC` writes none"),
     _read("TIMELINE_MARK_CYCLES"),
     _read("STALL_CHECK_TIME_SECONDS STALL_CHECK_DISABLE STALL_SHUTDOWN_TIME_SECONDS"),
+    _read(
+        "AUTOTUNE AUTOTUNE_LOG AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE",
+        "tunes what there is here, and the log is for people ([training.md](training.md#autotune))",
+    ),
     _read("START_TIMEOUT"),
     _read(
         "CPU_OPERATIONS",
@@ -159,9 +163,8 @@ VARIABLES = [
         "gradients are always reduced inside each host first",
     ),
     _unread(
-        "AUTOTUNE AUTOTUNE_LOG AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE "
         "AUTOTUNE_BAYES_OPT_MAX_SAMPLES AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-        "nothing is tuned at run time",
+        "autotuning takes samples of each setting and of the best so far, in turns",
     ),
     _unread("CONTROLLER", "there is one, and it is ciranda's"),
     _unread("GLOO_IFACE", "`CIRANDA_NIC` chooses the networks between hosts"),

@@ -45,9 +45,9 @@ class Flag(NamedTuple):
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
-_AUTOTUNE = "this is not there yet: nothing is tuned at run time"
 _ELASTIC = "this is not there yet: the number of ranks stays what it was at the start"
 _CHOSEN = "gradients are always reduced inside each host first"
+_IN_TURNS = "autotuning takes samples of each setting and of the best so far, in turns"
 _NO_CYCLES = "there are no cycles, an operation starts at once"
 _NO_MPI = "there is no MPI in ciranda, and none is needed; leave the option out"
 _MPIRUN = "start the ranks by mpirun itself, which then takes its own options"
@@ -126,7 +126,39 @@ FLAGS = (
         _TEXT,
         "CIRANDA_TIMELINE",
     ),
-    Flag(("--timeline-mark-cycles",), Fate.WORKS, "Mark in it where operations are begun."),
+    Flag(
+        ("--timeline-mark-cycles",),
+        Fate.WORKS,
+        "Mark in it where operations are begun.",
+        variable="CIRANDA_TIMELINE_MARK_CYCLES",
+    ),
+    Flag(
+        ("--autotune",),
+        Fate.WORKS,
+        "Try settings while training, and keep what is faster.",
+        variable="CIRANDA_AUTOTUNE",
+    ),
+    Flag(
+        ("--autotune-log-file",),
+        Fate.WORKS,
+        "A line for each setting that it tries.",
+        _TEXT,
+        "CIRANDA_AUTOTUNE_LOG",
+    ),
+    Flag(
+        ("--autotune-warmup-samples",),
+        Fate.WORKS,
+        "Samples before the first that counts [3].",
+        _COUNT,
+        "CIRANDA_AUTOTUNE_WARMUP_SAMPLES",
+    ),
+    Flag(
+        ("--autotune-steps-per-sample",),
+        Fate.WORKS,
+        "Steps whose time is one sample [10].",
+        click.IntRange(1, 1_000_000),
+        "CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE",
+    ),
     Flag(("--no-stall-check",), Fate.WORKS, "Do not warn of stalls."),
     Flag(
         ("--stall-check-warning-time-seconds",),
@@ -168,7 +200,9 @@ FLAGS = (
     _noted("--no-hierarchical-allgather", _CHOSEN),
     _noted("--torus-allreduce", _CHOSEN),
     _noted("--no-torus-allreduce", _CHOSEN),
-    _noted("--no-autotune", "nothing is tuned at run time"),
+    _noted("--no-autotune", "nothing is tuned without --autotune"),
+    _noted("--autotune-bayes-opt-max-samples", _IN_TURNS, click.INT),
+    _noted("--autotune-gaussian-process-noise", _IN_TURNS, click.FLOAT),
     _noted("--no-timeline-mark-cycles", "no cycles are marked without --timeline-mark-cycles"),
     _noted("--stall-check", "stalls are looked for unless a variable says otherwise"),
     _noted("--mpi-threads-disable", "ciranda does not use MPI"),
@@ -179,12 +213,6 @@ FLAGS = (
     _noted("--log-without-timestamp", _NO_LOG_TIME),
     _noted("--log-hide-timestamp", _NO_LOG_TIME),
     _noted("--no-log-hide-timestamp", _NO_LOG_TIME),
-    _refused("--autotune", _AUTOTUNE),
-    _refused("--autotune-log-file", _AUTOTUNE),
-    _refused("--autotune-warmup-samples", _AUTOTUNE),
-    _refused("--autotune-steps-per-sample", _AUTOTUNE),
-    _refused("--autotune-bayes-opt-max-samples", _AUTOTUNE),
-    _refused("--autotune-gaussian-process-noise", _AUTOTUNE),
     _refused("--min-np --min-num-proc", _ELASTIC),
     _refused("--max-np --max-num-proc", _ELASTIC),
     _refused("--slots-per-host", _ELASTIC),
@@ -286,12 +314,13 @@ def settle(context: click.Context, given: Mapping[str, Any], gloo: bool) -> Sett
     variables: dict[str, str] = {}
     for flag in reversed(FLAGS):  # --start-timeout is the last
         value = given.get(flag.parameter)
-        if flag.variable and value is not None:
-            variables[flag.variable] = str(value * flag.unit if flag.unit > 1 else value)
+        if not flag.variable or value is None or value is False:
+            continue
+        variables[flag.variable] = str(value * flag.unit if flag.unit > 1 else value)
+        if flag.value is None:
+            variables[flag.variable] = "1"
     if given["no_stall_check"]:
         variables["CIRANDA_STALL_WARNING_SECONDS"] = "0"
-    if given["timeline_mark_cycles"]:
-        variables["CIRANDA_TIMELINE_MARK_CYCLES"] = "1"
     ssh_options: list[str] = []
     if given["ssh_port"] is not None:
         ssh_options += ["-p", str(given["ssh_port"])]

@@ -24,11 +24,11 @@ _SECTIONS: dict[str, dict[str, str]] = {
     },
     "autotune": {
         "enabled": "autotune",
-        "log_file": "",  # means nothing unless it is enabled
-        "warmup_samples": "",
-        "steps_per_sample": "",
-        "bayes_opt_max_samples": "",
-        "gaussian_process_noise": "",
+        "log_file": "autotune_log_file",
+        "warmup_samples": "autotune_warmup_samples",
+        "steps_per_sample": "autotune_steps_per_sample",
+        "bayes_opt_max_samples": "autotune_bayes_opt_max_samples",
+        "gaussian_process_noise": "autotune_gaussian_process_noise",
     },
     "timeline": {"filename": "timeline_filename", "mark_cycles": "timeline_mark_cycles"},
     "stall_check": {

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from ciranda import _C
-from ciranda.torch import adasum_optimizer
+from ciranda.torch import adasum_optimizer, autotune
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.host_step import ShardStep
@@ -199,4 +199,5 @@ def DistributedOptimizer(
     )
     reduce_gradients(optimizer, named, how)
     begin(optimizer, named, max_grad_norm, [] if process_set.alone() else buffers)
+    autotune.begin(optimizer)
     return optimizer

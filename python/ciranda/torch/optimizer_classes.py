@@ -28,6 +28,7 @@ class Distributed:
     _ciranda_reducer: Any
     _ciranda_name: str  # of its reductions
     _ciranda_how: Any = None  # Reduction; None: by Adasum or parameter servers
+    _ciranda_tuner: Any = None  # Tuner, while one is at work
     _ciranda_op: int
     _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
@@ -157,6 +158,8 @@ class Distributed:
     def _end_step(self) -> None:
         if self._ciranda_buffers:
             self._broadcast_buffers()
+        if self._ciranda_tuner is not None:
+            self._ciranda_tuner.stepped(self)
 
     def _note_synchronized(self) -> None:
         self._ciranda_synchronized = False

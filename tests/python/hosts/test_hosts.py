@@ -17,6 +17,7 @@ import pytest
 import torch
 from backends import GLOO
 from host_ranks import Start, outputs, wait_for
+from net.link import Link
 from train import make_model
 
 HERE = Path(__file__).parent
@@ -84,6 +85,22 @@ def test_gradients_in_16_bits_take_half_the_bytes(
         assert result["off"] < 1e-2 and result["equal"]
         # Headers, negotiation and acknowledgements come on top.
         assert 0.5 < result["sent"] < 1.15 * 0.5
+
+
+@pytest.mark.parametrize(("wire_dtype", "kept"), [("auto", True), ("float32", False)])
+def test_autotuning_may_halve_what_a_slow_network_carries(
+    make_network: Callable[..., Any], start: Start, wire_dtype: str, kept: bool
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    network.set_link(Link(rate_mbit=100))
+    tuned = {
+        "CIRANDA_AUTOTUNE": "1",
+        "CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE": "1",
+        "CIRANDA_AUTOTUNE_WARMUP_SAMPLES": "0",
+        "CIRANDA_WIRE_DTYPE": wire_dtype,
+    }
+    for text in outputs(start(network, HERE / "tuned.py", **tuned)):
+        assert json.loads(text.splitlines()[-1]) == {"kept": kept, "equal": True}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""A rank of test_hosts.py: trains until autotuning has come to an end."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch import nn
+
+import ciranda.torch as hvd
+
+
+def main() -> None:
+    hvd.init()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters()
+    )
+    steps = 0
+    while optimizer._ciranda_tuner is not None:
+        batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(steps + hvd.rank()))
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        steps += 1
+    sums = [p.detach().sum().item() for p in model.parameters()]
+    kept = optimizer._ciranda_how.compression is hvd.Compression.bf16
+    print(json.dumps({"kept": kept, "equal": hvd.allgather_object(sums) == [sums] * hvd.size()}))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
