@@ -1,17 +1,17 @@
 """The backends and devices that one test runs over, as a parameter.
 
     @over_every_backend
-    def test_x() -> None: ...                 # its ranks get the choice by themselves
+    def test_x() -> None: ...                       # its ranks get the choice by themselves
 
-    @over_every_backend_and_size([1, 2, 4])   # ours with each of these, the others with one
-    def test_y(size: int) -> None: ...
+    @over_every_backend
+    @on_ranks(1, 2, 3, 8, one_elsewhere=True)       # ours on each of these, the others on one
+    def test_y() -> None: ...
 
 A new backend is a row below. A row that this machine cannot run skips with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -50,14 +50,3 @@ _ALL = [*_ON_CPU, pytest.param(NCCL, id="nccl", marks=pytest.mark.gpu)]
 
 over_every_backend = pytest.mark.parametrize("backend", _ALL, indirect=True)
 over_backends_of_the_cpu = pytest.mark.parametrize("backend", _ON_CPU, indirect=True)
-
-
-def over_every_backend_and_size(sizes: Sequence[int]) -> pytest.MarkDecorator:
-    rows = [pytest.param(OURS, size, id=str(size)) for size in sizes]
-    for row in _ALL[1:]:
-        (backend,) = row.values
-        assert isinstance(backend, Backend)
-        rows.append(
-            pytest.param(backend, backend.size, id=f"{row.id}-{backend.size}", marks=row.marks)
-        )
-    return pytest.mark.parametrize(("backend", "size"), rows, indirect=["backend"])

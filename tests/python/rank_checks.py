@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ranks
+from backends import OURS
 from ranks import report, run_ranks
 
 _SCRIPT = "import rank_checks; rank_checks.run_module({path!r}, {size})"
@@ -27,8 +28,13 @@ _TIMEOUT_S = 100
 _checks: dict[tuple[str, int], list[Callable[[], Any]]] = {}  # by file and number of ranks
 
 
-def on_ranks(*sizes: int) -> Callable[[Callable[[], Any]], Callable[[], None]]:
-    """Makes a test that passes when the function does on every rank of each size."""
+def on_ranks(
+    *sizes: int, one_elsewhere: bool = False
+) -> Callable[[Callable[[], Any]], Callable[[], None]]:
+    """Makes a test that passes when the function does on every rank of each size.
+
+    one_elsewhere: a backend that is not ours runs on one of the sizes, its own.
+    """
 
     def decorate(check: Callable[[], Any]) -> Callable[[], None]:
         path = check.__code__.co_filename
@@ -36,7 +42,8 @@ def on_ranks(*sizes: int) -> Callable[[Callable[[], Any]], Callable[[], None]]:
             _checks.setdefault((path, size), []).append(check)
 
         def test() -> None:
-            for size in sizes:
+            elsewhere = one_elsewhere and ranks.chosen is not OURS
+            for size in (ranks.chosen.size,) if elsewhere else sizes:
                 _require(path, size, check.__name__)
 
         test.__name__, test.__doc__ = check.__name__, check.__doc__

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
-from backends import over_every_backend, over_every_backend_and_size
+from backends import over_every_backend
+from rank_checks import on_ranks
 from ranks import run_ranks, values_of
+from samples import close, reduced, same, sample, samples
 
 import ciranda.torch as hvd
 from ciranda.errors import UnsupportedError
+from ciranda.torch import ops
 
 SIZES = [1, 2, 3, 4, 8]
 REDUCIBLE = [
@@ -32,56 +37,15 @@ MOVABLE = [*REDUCIBLE, torch.bool, torch.complex64, torch.complex128]
 SHAPES = [(), (1,), (5,), (3, 4), (2, 1, 3), (0,), (4, 0, 2)]
 
 
-def sample(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values 1 to 9 that differ by rank and position: their sums are exact in every dtype."""
-    count = math.prod(shape)
-    return ((torch.arange(count) * 5 + rank * 3) % 9 + 1).reshape(shape).to(dtype)
-
-
-def samples(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [sample(rank, shape, dtype) for rank in range(hvd.size())]
-
-
-def reduced(tensors: list[torch.Tensor], op: int) -> torch.Tensor:
-    """The reduction in double precision, then in the tensors' dtype (toward zero)."""
-    stack = torch.stack([tensor.double() for tensor in tensors])
-    result = {
-        hvd.Sum: lambda: stack.sum(0),
-        hvd.Average: lambda: stack.sum(0) / len(tensors),
-        hvd.Min: lambda: stack.amin(0),
-        hvd.Max: lambda: stack.amax(0),
-        hvd.Product: lambda: stack.prod(0),
-    }[op]()
-    return result.to(tensors[0].dtype)
-
-
-def same(found: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
-    """Equal in dtype, shape and every bit."""
-    assert found.dtype == expected.dtype, (what, found.dtype, expected.dtype)
-    assert found.shape == expected.shape, (what, found.shape, expected.shape)
-    bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (found, expected)]
-    assert torch.equal(*bits), (what, found, expected)
-
-
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected)
-
-
-def on_every_size(function):  # type: ignore[no-untyped-def]
-    """Makes a test of a function of this module that runs on 1, 2, 3, 4 and 8 ranks."""
-
-    @over_every_backend_and_size(SIZES)
-    def test(size: int) -> None:
-        values_of(run_ranks(function, size))
-
-    return test
+def on_every_size(check: Callable[[], None]) -> Callable[..., None]:
+    return over_every_backend(on_ranks(*SIZES, one_elsewhere=True)(check))
 
 
 # --- allreduce -----------------------------------------------------------------------------------
 
 
-def allreduce_every_op_and_dtype() -> None:
-    hvd.init()
+@on_every_size
+def test_allreduce_every_op_and_dtype() -> None:
     for dtype in REDUCIBLE:
         for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max):
             # The average of many ranks is rounded once, in single precision for half dtypes.
@@ -89,8 +53,8 @@ def allreduce_every_op_and_dtype() -> None:
             close(hvd.allreduce(inputs[hvd.rank()], op=op), reduced(inputs, op))
 
 
-def allreduce_multiplies() -> None:
-    hvd.init()
+@on_every_size
+def test_allreduce_multiplies() -> None:
     for dtype in REDUCIBLE:
         # Factors of 2 on three ranks and of 3 on one: 24 fits every dtype.
         factors = [1] * hvd.size()
@@ -101,29 +65,24 @@ def allreduce_multiplies() -> None:
         same(hvd.allreduce(inputs[hvd.rank()], op=hvd.Product), reduced(inputs, hvd.Product), dtype)
 
 
-def allreduce_every_shape() -> None:
-    hvd.init()
+@on_every_size
+def test_allreduce_every_shape() -> None:
     for shape in SHAPES:
         inputs = samples(shape)
         same(hvd.allreduce(inputs[hvd.rank()], op=hvd.Sum), reduced(inputs, hvd.Sum), shape)
         same(hvd.allreduce_(inputs[hvd.rank()], op=hvd.Sum), reduced(samples(shape), hvd.Sum))
 
 
-def allreduce_large() -> None:
-    hvd.init()
+@on_every_size
+def test_allreduce_of_many_rounds() -> None:
     for count in (1023, 262_145, 3_000_001):
         inputs = samples((count,))
         same(hvd.allreduce(inputs[hvd.rank()], op=hvd.Sum), reduced(inputs, hvd.Sum), count)
 
 
-test_allreduce_every_op_and_dtype = on_every_size(allreduce_every_op_and_dtype)
-test_allreduce_multiplies = on_every_size(allreduce_multiplies)
-test_allreduce_every_shape = on_every_size(allreduce_every_shape)
-test_allreduce_of_many_rounds = on_every_size(allreduce_large)
-
-
-def allreduce_forms() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(2)
+def test_allreduce_forms() -> None:
     rank = hvd.rank()
     average = reduced(samples((5,)), hvd.Average)
 
@@ -147,18 +106,14 @@ def allreduce_forms() -> None:
     same(mine, average, "async in place")
 
 
-@over_every_backend
-def test_allreduce_forms() -> None:
-    values_of(run_ranks(allreduce_forms, 2))
-
-
 def on_a_gpu() -> bool:
     """Where this rank makes its tensors."""
     return torch.get_default_device().type != "cpu"
 
 
-def allreduce_scaled() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_allreduce_scaled_before_and_after() -> None:
     floats = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
     for dtype in floats if on_a_gpu() else [*floats, torch.int32]:
         inputs = [sample(rank, (6,), dtype) * 4 for rank in range(hvd.size())]
@@ -188,30 +143,20 @@ def allreduce_scaled() -> None:
     same(hvd.allreduce(big, op=hvd.Sum, prescale_factor=1 / hvd.size()), big)
 
 
-@over_every_backend_and_size([1, 2, 4])
-def test_allreduce_scaled_before_and_after(size: int) -> None:
-    values_of(run_ranks(allreduce_scaled, size))
-
-
-def integer_average() -> list[list[int]]:
-    hvd.init()
+@over_every_backend
+@on_ranks(3)
+def test_integer_average_is_truncated_toward_zero() -> None:
     inputs = [[7, -7, 1, 100], [2, -2, 0, 101], [1, -1, 1, 101]][hvd.rank()]
-    return [
-        hvd.allreduce(torch.tensor(inputs, dtype=dtype)).tolist()
-        for dtype in (torch.int8, torch.int32, torch.int64)
-    ]
+    for dtype in (torch.int32, torch.int64):
+        assert hvd.allreduce(torch.tensor(inputs, dtype=dtype)).tolist() == [3, -3, 0, 100]
+    # int8: the sum wraps as it would in torch; nobody averages bytes near their limit.
+    found = hvd.allreduce(torch.tensor(inputs, dtype=torch.int8)).tolist()
+    assert found[:3] == [3, -3, 0]
 
 
 @over_every_backend
-def test_integer_average_is_truncated_toward_zero() -> None:
-    # int8: the sum wraps as it would in torch; nobody averages bytes near their limit.
-    for value in values_of(run_ranks(integer_average, 3)):
-        assert value[1:] == [[3, -3, 0, 100]] * 2
-        assert value[0][:3] == [3, -3, 0]
-
-
-def allreduce_special_values() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_allreduce_keeps_infinities_and_nans() -> None:
     inf, nan = math.inf, math.nan
     mine = torch.tensor([inf, -inf, nan, 1.0]) if hvd.rank() == 0 else torch.ones(4)
     total = hvd.allreduce(mine, op=hvd.Sum)
@@ -221,12 +166,8 @@ def allreduce_special_values() -> None:
 
 
 @over_every_backend
-def test_allreduce_keeps_infinities_and_nans() -> None:
-    values_of(run_ranks(allreduce_special_values, 2))
-
-
-def compressed() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_compression_gives_back_the_dtype() -> None:
     for compression in (hvd.Compression.none, hvd.Compression.fp16):
         for dtype in (torch.float32, torch.float64, torch.int64):
             inputs = samples((4,), dtype)
@@ -240,12 +181,8 @@ def compressed() -> None:
 
 
 @over_every_backend
-def test_compression_gives_back_the_dtype() -> None:
-    values_of(run_ranks(compressed, 2))
-
-
-def grouped_allreduce_forms() -> None:
-    hvd.init()
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_grouped_allreduce_forms() -> None:
     rank = hvd.rank()
     shapes = [(5,), (), (2, 3), (0,)]
     dtypes = [torch.float32, torch.float64, torch.int32, torch.float16]
@@ -277,28 +214,20 @@ def grouped_allreduce_forms() -> None:
             same(changed, expected)
 
 
-@over_every_backend_and_size([1, 2, 3])
-def test_grouped_allreduce_forms(size: int) -> None:
-    values_of(run_ranks(grouped_allreduce_forms, size))
-
-
-def large_group() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(2)
+def test_group_of_three_thousand_tensors() -> None:
     given = [torch.full((3,), float(i + hvd.rank())) for i in range(3000)]
     for i, found in enumerate(hvd.grouped_allreduce(given, op=hvd.Sum)):
         same(found, torch.full((3,), 2.0 * i + 1))
 
 
-@over_every_backend
-def test_group_of_three_thousand_tensors() -> None:
-    values_of(run_ranks(large_group, 2))
-
-
 # --- names, order, handles -----------------------------------------------------------------------
 
 
-def any_order() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(2, 3, one_elsewhere=True)
+def test_named_operations_meet_in_any_order() -> None:
     names = [f"tensor.{i}" for i in range(50)]
     order = names if hvd.rank() == 0 else list(reversed(names))
     handles = {
@@ -309,13 +238,9 @@ def any_order() -> None:
         assert hvd.synchronize(handles[name]).item() == hvd.size() * names.index(name)
 
 
-@over_every_backend_and_size([2, 4])
-def test_named_operations_meet_in_any_order(size: int) -> None:
-    values_of(run_ranks(any_order, size))
-
-
-def unnamed_in_order() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(3)
+def test_unnamed_operations_of_a_kind_meet_by_their_number() -> None:
     handles = []
     for i in range(20):
         handles.append(hvd.allreduce_async(torch.tensor([i]), op=hvd.Sum))
@@ -325,12 +250,8 @@ def unnamed_in_order() -> None:
 
 
 @over_every_backend
-def test_unnamed_operations_of_a_kind_meet_by_their_number() -> None:
-    values_of(run_ranks(unnamed_in_order, 3))
-
-
-def name_again() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_a_name_can_be_used_again_with_another_shape_or_kind() -> None:
     for i in range(200):
         shape = (1 + i % 3,)  # another shape under the same name is fine once the last is done
         found = hvd.allreduce(torch.full(shape, float(i)), name="again", op=hvd.Sum)
@@ -341,12 +262,8 @@ def name_again() -> None:
 
 
 @over_every_backend
-def test_a_name_can_be_used_again_with_another_shape_or_kind() -> None:
-    values_of(run_ranks(name_again, 2))
-
-
-def one_name_for_every_kind() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_kinds_in_flight_under_one_name_do_not_meet() -> None:
     size, rank = hvd.size(), hvd.rank()
     mine = torch.arange(size) + 10.0 * rank
     starts = {
@@ -368,11 +285,6 @@ def one_name_for_every_kind() -> None:
         same(found["reducescatter"], sum(all_of, torch.zeros(size))[rank : rank + 1])
 
 
-@over_every_backend
-def test_kinds_in_flight_under_one_name_do_not_meet() -> None:
-    values_of(run_ranks(one_name_for_every_kind, 2))
-
-
 def more_names_than_the_cache_holds() -> None:
     hvd.init()
     for _ in range(3):
@@ -386,8 +298,9 @@ def test_more_names_than_the_response_cache_holds(capacity: int) -> None:
     values_of(run_ranks(more_names_than_the_cache_holds, 2, env=env))
 
 
-def poll_and_synchronize() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(2)
+def test_poll_tells_and_a_second_synchronize_gives_none() -> None:
     if hvd.rank() == 1:
         hvd.barrier()
     handle = hvd.allreduce_async(torch.ones(3), name="late", op=hvd.Sum)
@@ -403,11 +316,6 @@ def poll_and_synchronize() -> None:
     assert hvd.synchronize(123456) is None
     with pytest.raises(ValueError, match=f"no unfinished operation with handle {handle}"):
         hvd.poll(handle)
-
-
-@over_every_backend
-def test_poll_tells_and_a_second_synchronize_gives_none() -> None:
-    values_of(run_ranks(poll_and_synchronize, 2))
 
 
 def threads() -> None:
@@ -460,8 +368,8 @@ def test_fusion_does_not_change_the_bits() -> None:  # a promise of our own back
 # --- broadcast -----------------------------------------------------------------------------------
 
 
-def broadcast_every_dtype_and_shape() -> None:
-    hvd.init()
+@on_every_size
+def test_broadcast_every_dtype_and_shape() -> None:
     for root in {0, hvd.size() - 1, hvd.size() // 2}:
         for dtype in MOVABLE:
             expected = sample(root, (3, 4), dtype)
@@ -474,11 +382,9 @@ def broadcast_every_dtype_and_shape() -> None:
             same(hvd.broadcast(sample(hvd.rank(), (), dtype), root), sample(root, (), dtype))
 
 
-test_broadcast_every_dtype_and_shape = on_every_size(broadcast_every_dtype_and_shape)
-
-
-def broadcast_forms() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(3)
+def test_broadcast_forms() -> None:
     expected = sample(1, (5,), torch.bool)
 
     def mine() -> torch.Tensor:
@@ -498,16 +404,11 @@ def broadcast_forms() -> None:
     same(parameter.detach(), sample(1, (5,)), "a leaf that requires grad")
 
 
-@over_every_backend
-def test_broadcast_forms() -> None:
-    values_of(run_ranks(broadcast_forms, 3))
-
-
 # --- allgather -----------------------------------------------------------------------------------
 
 
-def allgather_unequal_rows() -> None:
-    hvd.init()
+@on_every_size
+def test_allgather_unequal_rows() -> None:
     size, rank = hvd.size(), hvd.rank()
     for dtype in MOVABLE:
         for rest in ((), (3,), (2, 2)):
@@ -516,8 +417,8 @@ def allgather_unequal_rows() -> None:
             same(hvd.allgather(pieces[rank]), torch.cat(pieces), (dtype, rest))
 
 
-def allgather_shapes() -> None:
-    hvd.init()
+@on_every_size
+def test_allgather_shapes() -> None:
     size, rank = hvd.size(), hvd.rank()
     for shape in ((1,), (2, 3), (0,), (0, 4), (3, 0)):
         pieces = samples(shape)
@@ -526,12 +427,9 @@ def allgather_shapes() -> None:
     same(hvd.allgather(pieces[rank]), torch.cat(pieces), "many rounds")
 
 
-test_allgather_unequal_rows = on_every_size(allgather_unequal_rows)
-test_allgather_shapes = on_every_size(allgather_shapes)
-
-
-def allgather_forms() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_allgather_forms() -> None:
     rank = hvd.rank()
     bools = [sample(r, (r + 1,), torch.bool) for r in range(hvd.size())]
     longs = [sample(r, (2, r), torch.int64).T.contiguous() for r in range(hvd.size())]
@@ -545,16 +443,11 @@ def allgather_forms() -> None:
         same(found[1], torch.cat(longs))
 
 
-@over_every_backend_and_size([1, 2, 3])
-def test_allgather_forms(size: int) -> None:
-    values_of(run_ranks(allgather_forms, size))
-
-
 # --- alltoall ------------------------------------------------------------------------------------
 
 
-def alltoall_even() -> None:
-    hvd.init()
+@on_every_size
+def test_alltoall_even() -> None:
     size, rank = hvd.size(), hvd.rank()
     for dtype in MOVABLE:
         inputs = samples((size * 2, 3), dtype)
@@ -563,8 +456,8 @@ def alltoall_even() -> None:
     same(hvd.alltoall(torch.empty(0, 3)), torch.empty(0, 3))
 
 
-def alltoall_splits() -> None:
-    hvd.init()
+@on_every_size
+def test_alltoall_splits() -> None:
     size, rank = hvd.size(), hvd.rank()
     splits = [[(sender + to) % 3 for to in range(size)] for sender in range(size)]  # some zeros
     for dtype in (torch.float32, torch.bool, torch.complex128):
@@ -578,12 +471,9 @@ def alltoall_splits() -> None:
                 same(rows, torch.tensor(received, dtype=torch.int32, device="cpu"))
 
 
-test_alltoall_even = on_every_size(alltoall_even)
-test_alltoall_splits = on_every_size(alltoall_splits)
-
-
-def alltoall_async_form() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(2)
+def test_async_alltoall_gives_output_and_splits() -> None:
     mine = torch.arange(4) + 10 * hvd.rank()
     output, rows = hvd.synchronize(hvd.alltoall_async(mine, name="a"))
     assert rows.tolist() == [2, 2], "the pair, also without splits"
@@ -592,11 +482,6 @@ def alltoall_async_form() -> None:
     output, rows = hvd.synchronize(hvd.alltoall_async(mine, [0, 4] if hvd.rank() == 0 else [1, 3]))
     assert rows.tolist() == ([0, 1] if hvd.rank() == 0 else [4, 3])
     assert output.tolist() == ([10] if hvd.rank() == 0 else [0, 1, 2, 3, 11, 12, 13])
-
-
-@over_every_backend
-def test_async_alltoall_gives_output_and_splits() -> None:
-    values_of(run_ranks(alltoall_async_form, 2))
 
 
 # --- reducescatter -------------------------------------------------------------------------------
@@ -608,8 +493,8 @@ def pieces_of(total: torch.Tensor) -> list[torch.Tensor]:
     return list(total.split([rows + (rank < more) for rank in range(hvd.size())]))
 
 
-def reducescatter_every_dtype_and_shape() -> None:
-    hvd.init()
+@on_every_size
+def test_reducescatter_every_dtype_and_shape() -> None:
     size, rank = hvd.size(), hvd.rank()
     for op in (hvd.Sum, hvd.Average):
         for dtype in REDUCIBLE:
@@ -622,11 +507,9 @@ def reducescatter_every_dtype_and_shape() -> None:
         same(found, pieces_of(reduced(inputs, hvd.Sum))[rank], shape)
 
 
-test_reducescatter_every_dtype_and_shape = on_every_size(reducescatter_every_dtype_and_shape)
-
-
-def reducescatter_forms() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_reducescatter_forms() -> None:
     rank = hvd.rank()
     inputs = samples((4, 2))
     mine = inputs[rank]
@@ -647,230 +530,27 @@ def reducescatter_forms() -> None:
     same(mine, sample(rank, (4, 2)), "the input is left alone")
 
 
-@over_every_backend_and_size([1, 2, 3])
-def test_reducescatter_forms(size: int) -> None:
-    values_of(run_ranks(reducescatter_forms, size))
-
-
 # --- barrier -------------------------------------------------------------------------------------
 
 
-def barrier() -> list[float]:
-    hvd.init()
-    for _ in range(50):
+@on_ranks(1, 2, 3, 8)
+def test_nobody_leaves_a_barrier_before_the_last_came() -> None:
+    for late in range(20):
+        if hvd.rank() == late % hvd.size():
+            time.sleep(0.005)
+        came = time.monotonic()
         hvd.barrier()
-    if hvd.rank() == 1:
-        time.sleep(0.5)
-    came = time.monotonic()
-    hvd.barrier()
-    return [came, time.monotonic()]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_nobody_leaves_a_barrier_before_the_last_came(size: int) -> None:
-    times = values_of(run_ranks(barrier, size))
-    last_came = max(came for came, _ in times)
-    assert all(left >= last_came for _, left in times)
-
-
-# --- autograd ------------------------------------------------------------------------------------
-
-
-def leaf(shape: tuple[int, ...]) -> torch.Tensor:
-    return sample(hvd.rank(), shape).requires_grad_()
-
-
-def weight(rank: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """What the loss of `rank` multiplies the output with."""
-    return sample(rank + 4, shape)
-
-
-def grad_of(output: torch.Tensor, leaf_tensor: torch.Tensor) -> torch.Tensor:
-    (output * weight(hvd.rank(), tuple(output.shape))).sum().backward()
-    assert leaf_tensor.grad is not None
-    return leaf_tensor.grad
-
-
-def allreduce_gradient() -> None:
-    hvd.init()
-    weights = [weight(rank, (3, 4)) for rank in range(hvd.size())]
-    for op in (hvd.Average, hvd.Sum):
-        x = leaf((3, 4))
-        output = hvd.allreduce(x, op=op)
-        assert output.requires_grad
-        close(grad_of(output, x), reduced(weights, op))
-    x = leaf((3, 4))
-    output = hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.25)
-    close(grad_of(output, x), reduced(weights, hvd.Sum) * 0.5)
-    x = leaf((3, 4))
-    close(
-        grad_of(hvd.allreduce(x, compression=hvd.Compression.fp16), x),
-        reduced(weights, hvd.Average),
-    )
-    x = leaf((3, 4))
-    with torch.no_grad():
-        assert not hvd.allreduce(x).requires_grad
-    # A gradient that is not contiguous: that of a sum over a transposed view.
-    x = leaf((3, 4))
-    hvd.allreduce(x, op=hvd.Sum).T.sum().backward()
-    close(x.grad, torch.full((3, 4), float(hvd.size())))
-
-
-def broadcast_gradient() -> None:
-    hvd.init()
-    weights = [weight(rank, (5,)) for rank in range(hvd.size())]
-    x = leaf((5,))
-    expected = reduced(weights, hvd.Average) if hvd.rank() == 1 else torch.zeros(5)
-    close(grad_of(hvd.broadcast(x, 1), x), expected)
-
-
-def allgather_gradient() -> None:
-    hvd.init()
-    rows = [rank + 1 for rank in range(hvd.size())]
-    total = sum(rows)
-    weights = [weight(rank, (total, 2)) for rank in range(hvd.size())]
-    x = leaf((rows[hvd.rank()], 2))
-    expected = reduced(weights, hvd.Average).split(rows)[hvd.rank()]
-    close(grad_of(hvd.allgather(x), x), expected)
-
-
-def alltoall_gradient() -> None:
-    hvd.init()
-    size, rank = hvd.size(), hvd.rank()
-    splits = [[(sender + 2 * to) % 3 for to in range(size)] for sender in range(size)]
-    received = [[splits[sender][to] for sender in range(size)] for to in range(size)]
-    weights = [weight(r, (sum(received[r]), 2)) for r in range(size)]
-    x = leaf((sum(splits[rank]), 2))
-    output, rows = hvd.alltoall(x, splits[rank])
-    assert rows.tolist() == received[rank]
-    expected = torch.cat([weights[to].split(received[to])[rank] for to in range(size)])
-    close(grad_of(output, x), expected)
-    x = leaf((size, 2))
-    hvd.alltoall(x).sum().backward()
-    close(x.grad, torch.ones(size, 2))
-
-
-def reducescatter_gradient() -> None:
-    hvd.init()
-    size, rank = hvd.size(), hvd.rank()
-    rows = [2 + (r < 1) for r in range(size)]  # with a remainder
-    gathered = torch.cat([weight(r, (rows[r], 2)) for r in range(size)])
-    x = leaf((sum(rows), 2))
-    close(grad_of(hvd.reducescatter(x), x), gathered)
-    x = leaf((sum(rows), 2))
-    close(grad_of(hvd.reducescatter(x, op=hvd.Sum), x), gathered * size)
-    assert rank < size
-
-
-def group_gradients() -> None:
-    """Groups have the gradients of single operations, also where one does not need all of them."""
-    hvd.init()
-    size, rank = hvd.size(), hvd.rank()
-    rows = [r + 1 for r in range(size)]
-    forms = [
-        (
-            lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5),
-            lambda xs: hvd.grouped_allreduce(xs, op=hvd.Sum, prescale_factor=0.5),
-        ),
-        (hvd.allreduce, hvd.grouped_allreduce),
-        (hvd.allgather, hvd.grouped_allgather),
-        (hvd.reducescatter, hvd.grouped_reducescatter),
-        (
-            lambda x: hvd.reducescatter(x, op=hvd.Sum, postscale_factor=2.0),
-            lambda xs: hvd.grouped_reducescatter(xs, op=hvd.Sum, postscale_factor=2.0),
-        ),
-    ]
-    for single, grouped in forms:
-        first = rows[rank] if single is hvd.allgather else size + 1
-        leaves = [leaf((first, 2)), leaf((size, 3)), leaf((size,)), leaf((4,))]
-        alone = [x.detach().clone().requires_grad_() for x in leaves]
-        frozen, whole = sample(rank, (3,)), sample(rank, (2,), torch.int64)
-        outputs = grouped([leaves[0], frozen, leaves[1], whole, leaves[2], leaves[3]])
-        assert isinstance(outputs, list)
-        singles = [single(x) for x in alone]
-        same(outputs[3], single(whole))
-        assert not outputs[3].requires_grad, "whole numbers have no gradient"
-        used = [outputs[0], outputs[2], outputs[4]]
-        # What the ranks' losses use differs: the last member on rank 0 alone, the third on others.
-        loss, loss_alone = used[0].sum() * 0, singles[0].sum() * 0
-        for i in (0, 1, 2) if rank == 0 else (0, 1):
-            loss = loss + (used[i] * weight(rank, tuple(used[i].shape))).sum()
-            loss_alone = loss_alone + (singles[i] * weight(rank, tuple(used[i].shape))).sum()
-        for other in singles[2:]:
-            loss_alone = loss_alone + 0 * other.sum()  # as a single operation wants it
-        loss.backward()
-        loss_alone.backward()
-        for x, y in zip(leaves, alone, strict=True):
-            close(x.grad, y.grad)
-        assert frozen.grad is None
-    with torch.no_grad():
-        assert not hvd.grouped_allreduce([leaf((2,))])[0].requires_grad
-    # A rank that has frozen what another trains takes part all the same.
-    x, y = leaf((2,)), sample(rank, (3,)).requires_grad_(rank == 0)
-    sum(out.sum() for out in hvd.grouped_allreduce([x, y], op=hvd.Sum)).backward()
-    close(x.grad, torch.full((2,), float(size)))
-    assert (y.grad is None) == (rank != 0)
-    halves = hvd.grouped_allreduce([x, x], compression=hvd.Compression.fp16)
-    assert all(half.requires_grad and half.dtype == torch.float32 for half in halves)
-
-
-def group_gradients_by_differences() -> None:
-    """Against differences of the sum of all ranks' losses, and their gradients once more."""
-    hvd.init()
-    rank = hvd.rank()
-
-    def loss(xs: list[torch.Tensor]) -> torch.Tensor:
-        a, b = hvd.grouped_allreduce(xs, op=hvd.Sum, postscale_factor=0.5)
-        return (a.pow(3) * (rank + 1)).sum() + (b.square() * a[0]).sum()
-
-    xs = [sample(rank, (shape,), torch.float64).div(9).requires_grad_() for shape in (2, 3)]
-    grads = torch.autograd.grad(loss(xs), xs, create_graph=True)
-    directions = [sample(rank + 2, (shape,), torch.float64) for shape in (2, 3)]
-    slope = sum((g * d).sum() for g, d in zip(grads, directions, strict=True))
-    second = torch.autograd.grad(slope, xs)
-
-    def near(step: float) -> list[torch.Tensor]:
-        return [(x + step * d).detach() for x, d in zip(xs, directions, strict=True)]
-
-    def gradient_near(step: float) -> tuple[torch.Tensor, ...]:
-        moved = [x.requires_grad_() for x in near(step)]
-        return torch.autograd.grad(loss(moved), moved)
-
-    # All ranks move at once: what changes is the sum of the ranks' slopes, and of their losses.
-    h = 1e-5
-    with torch.no_grad():
-        change = (loss(near(h)) - loss(near(-h))) / (2 * h)
-    totals = hvd.allreduce(torch.stack([slope.detach(), change]), op=hvd.Sum)
-    torch.testing.assert_close(totals[0], totals[1], rtol=1e-6, atol=1e-6)
-    for found, up, down in zip(second, gradient_near(h), gradient_near(-h), strict=True):
-        torch.testing.assert_close(found, (up - down) / (2 * h), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        group_gradients,
-        group_gradients_by_differences,
-        allreduce_gradient,
-        broadcast_gradient,
-        allgather_gradient,
-        alltoall_gradient,
-        reducescatter_gradient,
-    ],
-)
-@over_every_backend_and_size([2, 3])
-def test_gradients(function, size: int) -> None:  # type: ignore[no-untyped-def]
-    values_of(run_ranks(function, size))
+        left = time.monotonic()
+        assert left >= max(hvd.allgather_object(came))
 
 
 # --- mixed ---------------------------------------------------------------------------------------
 
 
-def mixed_traffic() -> None:
+@over_every_backend
+@on_ranks(2, 3, 8, one_elsewhere=True)
+def test_many_kinds_in_flight_in_any_order() -> None:
     """Random operations in flight together, submitted in another order on each rank."""
-    import random
-
-    hvd.init()
     size, rank = hvd.size(), hvd.rank()
     plan, order = random.Random(7), random.Random(rank)
     for step in range(15):
@@ -906,18 +586,11 @@ def mixed_traffic() -> None:
             same(found[0] if kind == "alltoall" else found, expected, kind)
 
 
-@over_every_backend_and_size([2, 3, 8])
-def test_many_kinds_in_flight_in_any_order(size: int) -> None:
-    values_of(run_ranks(mixed_traffic, size))
-
-
 # --- arena ---------------------------------------------------------------------------------------
 
 
-def arena() -> None:
-    from ciranda.torch import ops
-
-    hvd.init()
+@on_ranks(1, 2, 3)
+def test_tensors_of_the_arena_are_reduced_where_they_lie() -> None:
     for dtype in (torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.float64):
         tensor = ops.arena_empty([3, 5], dtype)
         tensor.copy_(sample(hvd.rank(), (3, 5), dtype))
@@ -925,8 +598,3 @@ def arena() -> None:
         same(tensor, reduced(samples((3, 5), dtype), hvd.Sum), dtype)
     with pytest.raises(ValueError, match="was not made by arena_empty"):
         ops.arena_allreduce_(torch.ones(3))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_tensors_of_the_arena_are_reduced_where_they_lie(size: int) -> None:
-    values_of(run_ranks(arena, size))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backends import over_every_backend_and_size
-from ranks import run_ranks, values_of
+from backends import over_every_backend
+from rank_checks import on_ranks
 
 import ciranda.torch as hvd
 from ciranda.errors import MismatchError
 
 
-def each_way_between_all_ranks() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(2, 3, one_elsewhere=True)
+def test_each_way_between_all_ranks() -> None:
     size, rank = hvd.size(), hvd.rank()
     for dtype in (torch.float32, torch.bool, torch.complex64, torch.bfloat16):
         for shape in ((), (3, 4), (0, 2), (100_001,)):
@@ -29,30 +30,21 @@ def each_way_between_all_ranks() -> None:
                 assert torch.equal(tensor, sent(other, rank)), (other, dtype, shape)
 
 
-@over_every_backend_and_size([2, 3])
-def test_each_way_between_all_ranks(size: int) -> None:
-    values_of(run_ranks(each_way_between_all_ranks, size))
-
-
-def in_order_and_by_name() -> list[float]:
-    hvd.init()
+@on_ranks(2)
+def test_messages_keep_their_order_and_names_are_apart() -> None:
     if hvd.rank() == 0:
         handles = [hvd.send_async(torch.tensor([float(i)]), 1) for i in range(3)]
         handles.append(hvd.send_async(torch.tensor([7.0]), 1, name="loss"))
         for handle in handles:
             hvd.synchronize(handle)
-        return []
-    loss = hvd.recv(torch.zeros(1), 0, name="loss")
-    return [loss.item(), *(hvd.recv(torch.zeros(1), 0).item() for _ in range(3))]
+        return
+    assert hvd.recv(torch.zeros(1), 0, name="loss").item() == 7
+    assert [hvd.recv(torch.zeros(1), 0).item() for _ in range(3)] == [0, 1, 2]
 
 
-def test_messages_keep_their_order_and_names_are_apart() -> None:
-    assert values_of(run_ranks(in_order_and_by_name, 2))[1] == [7.0, 0.0, 1.0, 2.0]
-
-
-def a_pipeline_of_stages() -> None:
+@on_ranks(3)
+def test_a_pipeline_of_stages_equals_one_process() -> None:
     """Each rank has a layer; activations go forward, gradients back, all in one step's order."""
-    hvd.init()
     size, rank = hvd.size(), hvd.rank()
     torch.manual_seed(0)
     layers = [torch.nn.Linear(8, 8) for _ in range(size)]
@@ -75,19 +67,13 @@ def a_pipeline_of_stages() -> None:
     torch.testing.assert_close(mine.weight.grad, whole[rank].weight.grad)
 
 
-def test_a_pipeline_of_stages_equals_one_process() -> None:
-    values_of(run_ranks(a_pipeline_of_stages, 3))
-
-
-def what_does_not_fit() -> str:
-    hvd.init()
+@on_ranks(3)
+def test_what_does_not_fit_is_told_to_both() -> None:
     rank = hvd.rank()
-    text = ""
     if rank < 2:
         call = hvd.send if rank == 0 else hvd.recv
-        with pytest.raises(MismatchError) as found:
+        with pytest.raises(MismatchError, match="'x' from rank 0 to rank 1: shapes differ"):
             call(torch.zeros(3 + rank), 1 - rank, name="x")
-        text = str(found.value)
     for call in (hvd.send, hvd.recv):
         with pytest.raises(ValueError, match=r"(dst|src) 5 is not a rank; ranks are 0 to 2"):
             call(torch.zeros(1), 5)
@@ -96,18 +82,11 @@ def what_does_not_fit() -> str:
         with pytest.raises(ValueError, match="contiguous"):
             call(torch.zeros(4, 4).t(), (rank + 1) % 3)
     hvd.barrier()  # nothing of this hurt the job
-    return text
 
 
-def test_what_does_not_fit_is_told_to_both() -> None:
-    texts = values_of(run_ranks(what_does_not_fit, 3))
-    assert texts[0] == texts[1]
-    assert "'x' from rank 0 to rank 1: shapes differ" in texts[0]
-
-
-def what_is_received() -> None:
+@on_ranks(2)
+def test_what_is_received_counts_as_written() -> None:
     """Is written where autograd sees it, also through a lazy view."""
-    hvd.init()
     rank = hvd.rank()
     if rank == 0:
         for value in (torch.ones(3), torch.full((2,), 1 + 2j).conj(), torch.ones(2)):
@@ -122,7 +101,3 @@ def what_is_received() -> None:
     assert torch.equal(lazy, torch.full((2,), 1 - 2j))
     parameter = torch.nn.Parameter(torch.zeros(2))
     assert torch.equal(hvd.recv(parameter, 0), torch.ones(2))
-
-
-def test_what_is_received_counts_as_written() -> None:
-    values_of(run_ranks(what_is_received, 2))

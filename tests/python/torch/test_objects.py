@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from backends import over_backends_of_the_cpu
-from ranks import run_ranks, values_of
+from rank_checks import on_ranks
 from torch import nn
 
 import ciranda.torch as hvd
@@ -41,8 +41,8 @@ def model_of(rank: int) -> nn.Module:
     return model
 
 
-def parameters() -> None:
-    hvd.init()
+@on_ranks(1, 2, 3)
+def test_parameters_become_those_of_the_root() -> None:
     for root in range(hvd.size()):
         model, expected = model_of(hvd.rank()), model_of(root)
         strides = [p.stride() for p in model.parameters()]
@@ -60,13 +60,8 @@ def parameters() -> None:
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_parameters_become_those_of_the_root(size: int) -> None:
-    values_of(run_ranks(parameters, size))
-
-
-def odd_parameters() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_parameters_that_are_no_tensors_or_very_many() -> None:
     hvd.broadcast_parameters({}, 0)
     mixed: dict[str, Any] = {"epoch": 3, "w": torch.full((2,), float(hvd.rank())), "none": None}
     hvd.broadcast_parameters(mixed, 1)
@@ -78,10 +73,6 @@ def odd_parameters() -> None:
         hvd.broadcast_parameters([torch.ones(1)], 0)
     with pytest.raises(ValueError, match="root_rank 2 is not a rank"):
         hvd.broadcast_parameters({"w": torch.ones(1)}, 2)
-
-
-def test_parameters_that_are_no_tensors_or_very_many() -> None:
-    values_of(run_ranks(odd_parameters, 2))
 
 
 # --- optimizer state -----------------------------------------------------------------------------
@@ -97,8 +88,8 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-def optimizer_state() -> None:
-    hvd.init()
+@on_ranks(2, 3)
+def test_optimizer_state_becomes_that_of_the_root() -> None:
     for name, make in OPTIMIZERS.items():
         model = model_of(0)
         groups = [{"params": [p]} for p in model.parameters()]
@@ -134,20 +125,11 @@ def optimizer_state() -> None:
         assert all(equal_everywhere(p) for p in model.parameters()), name
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_optimizer_state_becomes_that_of_the_root(size: int) -> None:
-    values_of(run_ranks(optimizer_state, size))
-
-
-def lbfgs() -> None:
-    hvd.init()
+@on_ranks(1)
+def test_lbfgs_is_refused() -> None:
     optimizer = torch.optim.LBFGS([nn.Parameter(torch.ones(1))])
     with pytest.raises(ValueError, match="LBFGS keeps state that cannot be broadcast"):
         hvd.broadcast_optimizer_state(optimizer, 0)
-
-
-def test_lbfgs_is_refused() -> None:
-    values_of(run_ranks(lbfgs, 1))
 
 
 # --- objects -------------------------------------------------------------------------------------
@@ -162,8 +144,8 @@ def thing(rank: int) -> Any:
     }
 
 
-def objects() -> None:
-    hvd.init()
+@on_ranks(1, 2, 3)
+def test_objects_travel() -> None:
     size, rank = hvd.size(), hvd.rank()
     for root in range(size):
         assert hvd.broadcast_object(thing(rank), root) == thing(root)
@@ -180,13 +162,8 @@ def objects() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_objects_travel(size: int) -> None:
-    values_of(run_ranks(objects, size))
-
-
-def pickled() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_only_plain_values_travel_without_leave() -> None:
     rank = hvd.rank()
     found = hvd.broadcast_object(Custom(rank), 1, allow_pickle=True)
     assert type(found) is Custom and found.number == 1
@@ -218,10 +195,6 @@ def pickled() -> None:
     assert hvd.broadcast_object(rank, 1) == 1, "the World goes on"
 
 
-def test_only_plain_values_travel_without_leave() -> None:
-    values_of(run_ranks(pickled, 2))
-
-
 # --- another default device ----------------------------------------------------------------------
 
 
@@ -237,34 +210,30 @@ class Halving:
         return tensor * 2
 
 
-def elsewhere_by_default() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_the_default_device_of_the_script_changes_nothing() -> None:
     rank, host = hvd.rank(), torch.device("cpu")
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     if rank == 1:
         model(torch.ones(2)).sum().backward()
         optimizer.step()
-    torch.set_default_device("meta")  # as "cuda" would be, but here on any machine
-    assert hvd.broadcast_object({"epoch": rank}, 1) == {"epoch": 1}
-    assert hvd.allgather_object(rank) == list(range(hvd.size()))
-    hvd.broadcast_optimizer_state(optimizer, 1)
-    assert all(row["momentum_buffer"].device == host for row in optimizer.state.values())
+    with torch.device("meta"):  # by default, as "cuda" would be, but here on any machine
+        assert hvd.broadcast_object({"epoch": rank}, 1) == {"epoch": 1}
+        assert hvd.allgather_object(rank) == list(range(hvd.size()))
+        hvd.broadcast_optimizer_state(optimizer, 1)
+        assert all(row["momentum_buffer"].device == host for row in optimizer.state.values())
 
-    rows = torch.ones(rank + 1, 2, device=host, requires_grad=True)
-    hvd.allgather(rows).sum().backward()
-    assert rows.grad is not None and rows.grad.tolist() == [[1.0, 1.0]] * (rank + 1)
-    _, received = hvd.alltoall(torch.ones(hvd.size(), device=host), [1] * hvd.size())
-    assert received.tolist() == [1] * hvd.size()
+        rows = torch.ones(rank + 1, 2, device=host, requires_grad=True)
+        hvd.allgather(rows).sum().backward()
+        assert rows.grad is not None and rows.grad.tolist() == [[1.0, 1.0]] * (rank + 1)
+        _, received = hvd.alltoall(torch.ones(hvd.size(), device=host), [1] * hvd.size())
+        assert received.tolist() == [1] * hvd.size()
 
-    distributed = hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), compression=Halving, op=hvd.Sum
-    )
-    distributed.zero_grad()
-    model(torch.ones(2, device=host)).sum().backward()
-    distributed.synchronize()
-    assert model.bias.grad.tolist() == [hvd.size()]
-
-
-def test_the_default_device_of_the_script_changes_nothing() -> None:
-    values_of(run_ranks(elsewhere_by_default, 2))
+        distributed = hvd.DistributedOptimizer(
+            optimizer, model.named_parameters(), compression=Halving, op=hvd.Sum
+        )
+        distributed.zero_grad()
+        model(torch.ones(2, device=host)).sum().backward()
+        distributed.synchronize()
+        assert model.bias.grad.tolist() == [hvd.size()]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from rank_checks import on_ranks
 from ranks import run_ranks, values_of
 from torch import nn
 
@@ -220,8 +221,8 @@ def test_what_cannot_be_is_one_sentence_on_every_rank_and_the_job_goes_on() -> N
         assert "root_rank 2 is not a rank; ranks are 0 to 1" in objects
 
 
-def many_sets() -> list[int]:
-    hvd.init()
+@on_ranks(3)
+def test_removed_sets_leave_no_descriptor() -> None:
     counts = []
     for i in range(200):
         process_set = hvd.add_process_set([0, 2])
@@ -230,12 +231,7 @@ def many_sets() -> list[int]:
         hvd.remove_process_set(process_set)
         if i in (20, 199):
             counts.append(len(os.listdir("/proc/self/fd")))
-    return counts
-
-
-def test_removed_sets_leave_no_descriptor() -> None:
-    for before, after in values_of(run_ranks(many_sets, 3)):
-        assert after <= before
+    assert counts[1] <= counts[0]
 
 
 def gan() -> list[float]:
@@ -366,48 +362,38 @@ def test_the_ranks_of_a_set_share_a_step(
             assert why == "" and entries == 12
 
 
-def group_of_a_set() -> list[float]:
-    """Rank 2 is no member, and calls nothing."""
-    pair = hvd.ProcessSet([0, 1])
-    hvd.init(process_sets=[pair])
-    if not pair.included():
-        return []
-    first, second = (nn.Parameter(torch.zeros(2)) for _ in range(2))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], lr=1.0), process_set=pair)
-    optimizer.add_param_group({"params": [second]})
-    ((first + second) * float(hvd.rank())).sum().backward()
-    optimizer.step()
-    return [*first.tolist(), *second.tolist()]
-
-
+@on_ranks(3)
 def test_a_group_of_parameters_is_added_by_the_members_alone() -> None:
-    assert values_of(run_ranks(group_of_a_set, 3)) == [[-0.5] * 4, [-0.5] * 4, []]
+    """Rank 2 is no member, and calls nothing."""
+    pair = hvd.add_process_set([0, 1])
+    if pair.included():
+        first, second = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], lr=1.0), process_set=pair)
+        optimizer.add_param_group({"params": [second]})
+        ((first + second) * float(hvd.rank())).sum().backward()
+        optimizer.step()
+        assert [*first.tolist(), *second.tolist()] == [-0.5] * 4
+    hvd.remove_process_set(pair)
 
 
-def search_of_a_set() -> list[float]:
-    pair = hvd.ProcessSet([0, 1])
-    hvd.init(process_sets=[pair])
-    if not pair.included():
-        return []
-    x = nn.Parameter(torch.zeros(2))
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.LBFGS([x], line_search_fn="strong_wolfe"), process_set=pair
-    )
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = (x - 2.0 * hvd.rank()).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return x.tolist()
-
-
+@on_ranks(3)
 def test_a_search_of_a_set_looks_at_the_losses_of_its_members() -> None:
-    one, other, outside = values_of(run_ranks(search_of_a_set, 3))
-    torch.testing.assert_close(torch.tensor([one, other]), torch.ones(2, 2))
-    assert outside == []
+    pair = hvd.add_process_set([0, 1])
+    if pair.included():
+        x = nn.Parameter(torch.zeros(2))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.LBFGS([x], line_search_fn="strong_wolfe"), process_set=pair
+        )
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (x - 2.0 * hvd.rank()).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        torch.testing.assert_close(x.detach(), torch.ones(2))
+    hvd.remove_process_set(pair)
 
 
 def another_set_of_the_same_number() -> float:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from backends import over_every_backend_and_size
-from ranks import run_ranks, values_of
+from backends import over_every_backend
+from rank_checks import on_ranks
 
 import ciranda.torch as hvd
 from ciranda.errors import MismatchError
@@ -21,8 +21,9 @@ def same(found: torch.Tensor, expected: torch.Tensor, what: object) -> None:
 # --- gather --------------------------------------------------------------------------------------
 
 
-def gather_at_every_root() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_gather_at_every_root() -> None:
     size, rank = hvd.size(), hvd.rank()
     for root in range(size):
         for dtype in (torch.float32, torch.bool, torch.complex64):
@@ -37,16 +38,12 @@ def gather_at_every_root() -> None:
     assert not hvd.gather(torch.ones(2, requires_grad=True), 0).requires_grad
 
 
-@over_every_backend_and_size([1, 3])
-def test_gather_at_every_root(size: int) -> None:
-    values_of(run_ranks(gather_at_every_root, size))
-
-
 # --- scatter -------------------------------------------------------------------------------------
 
 
-def scatter_from_every_root() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_scatter_from_every_root() -> None:
     size, rank = hvd.size(), hvd.rank()
     for root in range(size):
         for dtype in (torch.float32, torch.bool, torch.complex64):
@@ -64,16 +61,12 @@ def scatter_from_every_root() -> None:
         same(hvd.synchronize(handle), expected, root)
 
 
-@over_every_backend_and_size([1, 3])
-def test_scatter_from_every_root(size: int) -> None:
-    values_of(run_ranks(scatter_from_every_root, size))
-
-
 # --- reduce --------------------------------------------------------------------------------------
 
 
-def reduce_at_every_root() -> None:
-    hvd.init()
+@over_every_backend
+@on_ranks(1, 2, 3, one_elsewhere=True)
+def test_reduce_at_every_root() -> None:
     size, rank = hvd.size(), hvd.rank()
     for root in range(size):
         for dtype in (torch.float32, torch.bfloat16, torch.int32):
@@ -97,13 +90,8 @@ def reduce_at_every_root() -> None:
     assert (mine == (size - 1.0 if rank == 0 else rank)).all()
 
 
-@over_every_backend_and_size([1, 3])
-def test_reduce_at_every_root(size: int) -> None:
-    values_of(run_ranks(reduce_at_every_root, size))
-
-
-def reduce_and_autograd() -> None:
-    hvd.init()
+@on_ranks(2)
+def test_only_the_root_counts_as_written() -> None:
     weight = torch.ones(3, requires_grad=True)
     assert not hvd.reduce(weight, 0).requires_grad
     lazy = torch._neg_view(torch.full((3,), -1.0 - hvd.rank()))
@@ -123,10 +111,6 @@ def reduce_and_autograd() -> None:
         loss.backward()  # nothing was
 
 
-def test_only_the_root_counts_as_written() -> None:
-    values_of(run_ranks(reduce_and_autograd, 2))
-
-
 # --- process sets and mistakes -------------------------------------------------------------------
 
 
@@ -137,37 +121,34 @@ def said(action: Callable[[], Any]) -> str:
         return str(error)
 
 
-def among_some() -> dict[str, Any]:
-    """On ranks 0 and 2 of 3."""
-    hvd.init()
-    some = hvd.add_process_set([0, 2])
-    if not some.included():
-        return {"outside": said(lambda: hvd.gather(torch.ones(1), 0, process_set=some))}
-    own = torch.tensor([float(hvd.rank())])
-    whole = torch.tensor([5.0, 6.0, 7.0])
-    return {
-        "gathered": hvd.gather(own, 2, process_set=some).tolist(),
-        "scattered": hvd.scatter(whole, 2, [1, 2], process_set=some).tolist(),
-        "reduced": hvd.reduce(own + 1, 2, op=hvd.Sum, process_set=some).tolist(),
-        "gather": said(lambda: hvd.gather(own, 1, name="g", process_set=some)),
-        "scatter": said(lambda: hvd.scatter(own, 1, name="s", process_set=some)),
-        "reduce": said(lambda: hvd.reduce(own, 1, name="r", process_set=some)),
-    }
-
-
+@on_ranks(3)
 def test_a_process_set_has_a_root_among_its_members() -> None:
-    zero, one, two = values_of(run_ranks(among_some, 3))
-    assert "rank 1 is no member of process set 1" in one["outside"]
-    assert zero["gathered"] == [] and two["gathered"] == [0, 2]
-    assert zero["scattered"] == [5] and two["scattered"] == [6, 7]
-    assert zero["reduced"] == [1] and two["reduced"] == [4]
-    for kind in ("gather", "scatter", "reduce"):
-        assert zero[kind] == two[kind]
-        assert "its root rank 1 is no member, as ranks 0, 2 are" in zero[kind]
+    """Ranks 0 and 2."""
+    some = hvd.add_process_set([0, 2])
+    if some.included():
+        at_root = hvd.rank() == 2
+        own = torch.tensor([float(hvd.rank())])
+        whole = torch.tensor([5.0, 6.0, 7.0])
+        gathered = hvd.gather(own, 2, process_set=some)
+        assert gathered.tolist() == ([0, 2] if at_root else [])
+        scattered = hvd.scatter(whole, 2, [1, 2], process_set=some)
+        assert scattered.tolist() == ([6, 7] if at_root else [5])
+        summed = hvd.reduce(own + 1, 2, op=hvd.Sum, process_set=some)
+        assert summed.item() == (4 if at_root else 1)
+        for text in (
+            said(lambda: hvd.gather(own, 1, name="g", process_set=some)),
+            said(lambda: hvd.scatter(own, 1, name="s", process_set=some)),
+            said(lambda: hvd.reduce(own, 1, name="r", process_set=some)),
+        ):
+            assert "its root rank 1 is no member, as ranks 0, 2 are" in text
+    else:
+        text = said(lambda: hvd.gather(torch.ones(1), 0, process_set=some))
+        assert f"rank 1 is no member of process set {some.process_set_id}" in text
+    hvd.remove_process_set(some)
 
 
-def mistakes() -> dict[str, str]:
-    hvd.init()
+@on_ranks(3)
+def test_a_mistake_is_told_to_all_and_the_job_goes_on() -> None:
     rank = hvd.rank()
     ones = torch.ones(4)
     other = torch.ones(4, 1) if rank == 1 else ones
@@ -184,21 +165,17 @@ def mistakes() -> dict[str, str]:
     }
     # The job goes on, under the same name.
     assert hvd.scatter(torch.arange(3.0), 2, name="x").item() == rank
-    return texts
-
-
-def test_a_mistake_is_told_to_all_and_the_job_goes_on() -> None:
-    by_rank = values_of(run_ranks(mistakes, 3))
-    for rank, texts in enumerate(by_rank):
-        for what in ("roots", "roots of reduce"):
-            assert "root ranks differ: ranks 0, 2 have root rank 0, rank 1 has" in texts[what]
-        assert "scatter 'x': there is no root rank 7 among 3 ranks" in texts["no rank"]
-        for what in ("rows", "pieces", "shapes"):
-            assert "shapes differ: ranks 0, 2 have float32 [" in texts[what]
-        if rank != 2:
-            told = "scatter 'x': the splits of its root, rank 2, do not fit its tensor"
-            assert told in texts["uneven"] and told in texts["splits"]
-    root = by_rank[2]
-    assert "dimension 0 (4) does not divide evenly among 3 ranks; pass splits" in root["uneven"]
-    assert "splits must be 3 non-negative row counts that add up to" in root["splits"]
-    assert "scatter: splits must be whole numbers, but are [0.5, 0.5, 3]" in root["halves"]
+    for what in ("roots", "roots of reduce"):
+        assert "root ranks differ: ranks 0, 2 have root rank 0, rank 1 has" in texts[what]
+    assert "scatter 'x': there is no root rank 7 among 3 ranks" in texts["no rank"]
+    for what in ("rows", "pieces", "shapes"):
+        assert "shapes differ: ranks 0, 2 have float32 [" in texts[what]
+    if rank == 2:
+        assert (
+            "dimension 0 (4) does not divide evenly among 3 ranks; pass splits" in texts["uneven"]
+        )
+        assert "splits must be 3 non-negative row counts that add up to" in texts["splits"]
+        assert "scatter: splits must be whole numbers, but are [0.5, 0.5, 3]" in texts["halves"]
+    else:
+        told = "scatter 'x': the splits of its root, rank 2, do not fit its tensor"
+        assert told in texts["uneven"] and told in texts["splits"]
