@@ -189,8 +189,9 @@ def one_leaves(how: str) -> Any:
     return until_it_fails(step)
 
 
-@pytest.mark.parametrize("how", ["exit", "shutdown", "_exit"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("how", "size"), [("exit", 2), ("exit", 3), ("shutdown", 3), ("_exit", 2), ("_exit", 3)]
+)
 def test_a_rank_that_ends_early_is_named(how: str, size: int) -> None:
     results = run_ranks(one_leaves, size, args=[how])
     left = values_of(results)[1]

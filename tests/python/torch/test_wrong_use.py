@@ -3,6 +3,7 @@ can go on afterwards."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -461,6 +462,9 @@ def test_a_stall_is_reported_with_tensors_and_missing_ranks() -> None:
     assert "time.sleep(2.6)" in shown
 
 
+SHUTDOWN = {"CIRANDA_STALL_SHUTDOWN_SECONDS": "2"}
+
+
 def one_rank_never_comes() -> list[Any]:
     hvd.init()
     if hvd.rank() == 1:
@@ -469,23 +473,26 @@ def one_rank_never_comes() -> list[Any]:
     return attempt(lambda: hvd.allreduce(torch.ones(1), name="w"))
 
 
-@pytest.mark.parametrize("warning", ["0", "1", "60"])
-def test_a_stall_ends_the_job_when_asked_to(warning: str) -> None:
-    env = {"CIRANDA_STALL_WARNING_SECONDS": warning, "CIRANDA_STALL_SHUTDOWN_SECONDS": "2"}
-    found, late = values_of(run_ranks(one_rank_never_comes, 2, env=env))
-    name, said, seconds = found
-    assert name == "TimeoutError"
-    assert "rank 1 has not submitted it" in said and "'w'" in said
-    assert seconds > 1.9
-    assert late[0] == "TimeoutError", late
+def test_a_stall_ends_the_job_when_asked_to() -> None:
+    """Whether it was warned of before, or is never."""
+    with contextlib.ExitStack() as jobs:
+        started = [
+            jobs.enter_context(start_ranks(one_rank_never_comes, 2, env={**SHUTDOWN, **warning}))
+            for warning in ({"CIRANDA_STALL_WARNING_SECONDS": text} for text in ("0", "1", "60"))
+        ]
+        for job in started:
+            (name, said, seconds), late = values_of(job.wait())
+            assert name == "TimeoutError"
+            assert "rank 1 has not submitted it" in said and "'w'" in said
+            assert seconds > 1.9
+            assert late[0] == "TimeoutError", late
 
 
-@pytest.mark.parametrize("size", [2])
-def test_ranks_that_never_start_are_named(size: int) -> None:
+def test_ranks_that_never_start_are_named() -> None:
     def place(rank: int) -> dict[str, str]:
         return {"CIRANDA_SIZE": "4", "CIRANDA_START_TIMEOUT_SECONDS": "1"}
 
-    results = run_ranks(join, size, env=place)
+    results = run_ranks(join, 2, env=place)
     first, second = values_of(results)
     assert first[:2] == ["TimeoutError", "of 4 ranks, these did not join within 1 s: 2, 3"]
     assert second[0] == "TimeoutError", second
