@@ -404,9 +404,11 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        averaged = allreduce(grads[0].contiguous(), op=Average, process_set=ctx.process_set)
-        at_root = ctx.root_rank == _C.rank()
-        return (averaged if at_root else torch.zeros_like(averaged)), None, None, None
+        grad = allreduce(grads[0].contiguous(), op=Average, process_set=ctx.process_set)
+        if ctx.root_rank != _C.rank():
+            # Its graph stays: where gradients are differentiated again, every rank takes part.
+            grad = grad.masked_fill(grad.new_ones((), dtype=torch.bool), 0)
+        return grad, None, None, None
 
 
 def broadcast(
@@ -539,9 +541,8 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad = grads[0].contiguous()
-        back = alltoall_async(grad, ctx.received, process_set=ctx.process_set)
-        output, _ = synchronize(back)
-        return output, None, None, None
+        back, _ = alltoall(grad, ctx.received, process_set=ctx.process_set)
+        return back, None, None, None
 
 
 def alltoall(
@@ -856,9 +857,9 @@ def join(device: int = -1) -> int:
     """This rank has no more data: blocks until every rank has called it.
 
     Meanwhile this rank adds zeros to the sums and averages of the others, which count it still;
-    what has no zero (Min, Max, Product, and all but allreduce and barrier) raises on the ranks that
-    call it. Gives the rank that joined last, on every rank. `device` is Horovod's,
-    and without meaning here.
+    what has no zero (Min, Max, Product, Adasum, and all but allreduce and barrier) raises on the
+    ranks that call it. Gives the rank that joined last, on every rank. `device` is Horovod's, and
+    without meaning here.
     """
     del device
     return _C.join()

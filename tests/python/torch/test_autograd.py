@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from backends import over_every_backend
 from rank_checks import on_ranks
@@ -180,3 +182,81 @@ def test_groups_by_differences() -> None:
     torch.testing.assert_close(totals[0], totals[1], rtol=1e-6, atol=1e-6)
     for found, up, down in zip(second, gradient_near(h), gradient_near(-h), strict=True):
         torch.testing.assert_close(found, (up - down) / (2 * h), rtol=1e-5, atol=1e-5)
+
+
+def powers(of: torch.Tensor) -> torch.Tensor:
+    """A loss whose second derivative depends on the tensor, and on the rank."""
+    return (of.pow(3) * (hvd.rank() + 1)).sum()
+
+
+@on_ranks(2, 3)
+def test_second_derivatives() -> None:
+    """That of a sum of cubes, by the rules of the first: each is applied twice."""
+    size, rank = hvd.size(), hvd.rank()
+    all_weights = size * (size + 1) / 2  # of all ranks' losses
+
+    def second(run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        (first,) = torch.autograd.grad(powers(run(x)), x, create_graph=True)
+        assert first.requires_grad
+        (found,) = torch.autograd.grad(first.sum(), x)
+        return found
+
+    own = sample(rank, (size, 2))
+    total = sum(sample(r, (size, 2)) for r in range(size))
+    x = own.clone().requires_grad_()
+    close(second(lambda x: hvd.allreduce(x, op=hvd.Sum), x), 6 * size * all_weights * total)
+    close(
+        second(lambda x: hvd.grouped_allreduce([x], op=hvd.Sum)[0], x),
+        6 * size * all_weights * total,
+    )
+    close(second(hvd.allgather, x), 6 * own * all_weights / size / size)
+    at_root = 6 * own * all_weights / size / size
+    close(second(lambda x: hvd.broadcast(x, 1), x), at_root if rank == 1 else torch.zeros_like(own))
+    receivers = torch.arange(1.0, size + 1).unsqueeze(1)
+    close(second(hvd.alltoall, x), 6 * own * receivers)
+    close(second(lambda x: hvd.alltoall(x, [1] * size)[0], x), 6 * own * receivers)
+    scattered = 6 * size * size * receivers * total
+    close(second(lambda x: hvd.reducescatter(x, op=hvd.Sum), x), scattered)
+
+
+@on_ranks(3)
+def test_scales_and_sets() -> None:
+    last = hvd.add_process_set([0, 2])
+    if last.included():
+        others = [weight(r, (2,)) for r in last.ranks]
+        factors = {"prescale_factor": 0.5, "postscale_factor": 4.0, "process_set": last}
+        x = leaf((2,))
+        close(grad_of(hvd.allreduce(x, op=hvd.Sum, **factors), x), 2 * reduced(others, hvd.Sum))
+        x = leaf((2,))
+        close(
+            grad_of(hvd.grouped_allreduce([x], **factors)[0], x), 2 * reduced(others, hvd.Average)
+        )
+        x = leaf((4,))
+        gathered = torch.cat([weight(r, (2,)) for r in last.ranks])
+        (out,) = hvd.grouped_reducescatter([x], op=hvd.Sum, **factors)
+        close(grad_of(out, x), 2 * 2 * gathered)
+    hvd.remove_process_set(last)
+
+
+@on_ranks(2)
+def test_what_needs_a_gradient() -> None:
+    """An output does exactly if its input does, and nothing whole or asynchronous."""
+    operations = [
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.reducescatter,
+        hvd.alltoall,
+        lambda x: hvd.broadcast(x, 0),
+        lambda x: hvd.grouped_allreduce([x])[0],
+        lambda x: hvd.grouped_allgather([x])[0],
+        lambda x: hvd.grouped_reducescatter([x])[0],
+    ]
+    for run in operations:
+        assert run(leaf((2,))).requires_grad
+        assert run(leaf((2,)) * 2).requires_grad
+        assert not run(leaf((2,)).detach()).requires_grad
+        with torch.no_grad():
+            assert not run(leaf((2,))).requires_grad
+    _, received = hvd.alltoall(leaf((2,)), [1, 1])
+    assert not received.requires_grad
+    assert not hvd.synchronize(hvd.allreduce_async(leaf((2,)))).requires_grad
