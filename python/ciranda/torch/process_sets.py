@@ -12,17 +12,18 @@ from ciranda import _C
 class ProcessSet:
     """Ranks of the job that run operations among themselves; add_process_set() makes it usable.
 
-    `ranks`: their numbers in the job, or an mpi4py communicator of them.
+    `ranks_or_comm`: their numbers in the job, or an mpi4py communicator of them.
     """
 
     process_set_id: int | None = None
     mpi_comm: Any = None
     optimizers_made: int = 0  # by this rank
 
-    def __init__(self, ranks: Any = None) -> None:
+    def __init__(self, ranks_or_comm: Any = None) -> None:
         self._ranks: list[int] | None = None
-        if ranks is None:
+        if ranks_or_comm is None:
             return
+        ranks = ranks_or_comm
         if hasattr(ranks, "Get_group"):
             self.mpi_comm = ranks
             ranks = ranks.allgather(_C.rank())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from backends import over_every_backend
+from backends import over_backends_of_the_cpu, over_every_backend
 from rank_checks import on_ranks
 from ranks import run_ranks, values_of
 from samples import close, reduced, same, sample, samples
@@ -152,6 +152,14 @@ def test_integer_average_is_truncated_toward_zero() -> None:
     # int8: the sum wraps as it would in torch; nobody averages bytes near their limit.
     found = hvd.allreduce(torch.tensor(inputs, dtype=torch.int8)).tolist()
     assert found[:3] == [3, -3, 0]
+
+
+@over_backends_of_the_cpu
+@on_ranks(2)
+def test_factors_of_whole_numbers_are_truncated() -> None:
+    odd = torch.tensor([3, -3], dtype=torch.int32)
+    assert hvd.allreduce(odd, op=hvd.Sum, postscale_factor=0.25).tolist() == [1, -1]
+    assert hvd.allreduce(odd, op=hvd.Sum, prescale_factor=0.5).tolist() == [2, -2]
 
 
 @over_every_backend

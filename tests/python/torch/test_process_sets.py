@@ -222,6 +222,55 @@ def test_what_cannot_be_is_one_sentence_on_every_rank_and_the_job_goes_on() -> N
 
 
 @on_ranks(3)
+def test_every_call_refuses_who_is_no_member() -> None:
+    """At once and in a sentence, while the members wait for nobody."""
+    pair = hvd.add_process_set([0, 1])
+    own, wanted = torch.ones(2), torch.ones(2, requires_grad=True)
+    model = nn.Linear(1, 1)
+    among: dict[str, Any] = {"process_set": pair}
+    calls = [
+        *(lambda t=t: hvd.allreduce(t, **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.grouped_allreduce([t, t], **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.allgather(t, **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.grouped_allgather([t], **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.broadcast(t, 0, **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.alltoall(t, **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.reducescatter(t, **among) for t in (own, wanted)),
+        *(lambda t=t: hvd.grouped_reducescatter([t], **among) for t in (own, wanted)),
+        lambda: hvd.allreduce_(own, **among),
+        lambda: hvd.allreduce_async(own, **among),
+        lambda: hvd.allreduce_async_(own, **among),
+        lambda: hvd.grouped_allreduce_([own], **among),
+        lambda: hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), **among),
+        lambda: hvd.allgather_async(own, **among),
+        lambda: hvd.broadcast_(own, 0, **among),
+        lambda: hvd.broadcast_async(own, 0, **among),
+        lambda: hvd.alltoall_async(own, [1, 1], **among),
+        lambda: hvd.reducescatter_async(own, **among),
+        lambda: hvd.barrier(**among),
+        lambda: hvd.gather(own, 0, **among),
+        lambda: hvd.scatter(own, 0, **among),
+        lambda: hvd.reduce(own, 0, **among),
+        lambda: hvd.broadcast_object(1, 0, **among),
+        lambda: hvd.allgather_object(1, **among),
+        lambda: hvd.broadcast_parameters(model.state_dict(), 0, **among),
+        lambda: hvd.broadcast_optimizer_state(
+            torch.optim.SGD(model.parameters(), lr=0.1), 0, **among
+        ),
+        lambda: hvd.SyncBatchNorm(2, **among)(torch.ones(3, 2)),
+        pair.rank,
+    ]
+    if not pair.included():
+        for call in calls:
+            with pytest.raises(
+                ValueError, match=r"rank 2 is no member of (process set|ProcessSet)"
+            ):
+                call()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3
+    hvd.remove_process_set(pair)
+
+
+@on_ranks(3)
 def test_removed_sets_leave_no_descriptor() -> None:
     counts = []
     for i in range(200):

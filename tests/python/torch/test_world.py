@@ -17,12 +17,11 @@ import torch
 from ranks import mark, run_ranks, start_ranks, values_of
 
 import ciranda.torch as hvd
+from ciranda import _C
 
 
 def places() -> list[Any]:
     hvd.init()
-    from ciranda import _C
-
     total = hvd.allreduce(torch.tensor([hvd.rank()]), op=hvd.Sum).item()
     place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]
     return [_C.starter(), *place, hvd.cross_rank(), hvd.cross_size(), total]
@@ -30,6 +29,28 @@ def places() -> list[Any]:
 
 def test_without_a_launcher_there_is_one_rank() -> None:
     assert values_of(run_ranks(places, 1, place=False)) == [["none", 0, 1, 0, 1, 0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "place", "expected"),
+    [
+        ([[0, 1], [2, 3]], (1, 1), (True, 1, 2)),
+        ([[0], [1, 2], [3, 4]], (1, 1), (False, 0, 2)),  # host 0 has no second rank
+        ([[0], [1, 2], [3, 4]], (0, 2), (False, 2, 3)),
+        ([[0]], (0, 0), (True, 0, 1)),
+    ],
+)
+def test_hosts_with_different_numbers_of_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+    hosts: list[list[int]],
+    place: tuple[int, int],
+    expected: tuple[bool, int, int],
+) -> None:
+    local_rank, host = place
+    monkeypatch.setattr(_C, "hosts", lambda: hosts)
+    monkeypatch.setattr(_C, "local_rank", lambda: local_rank)
+    monkeypatch.setattr(_C, "cross_rank", lambda: host)
+    assert (hvd.is_homogeneous(), hvd.cross_rank(), hvd.cross_size()) == expected
 
 
 STARTERS = {
