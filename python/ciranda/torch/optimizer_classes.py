@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ciranda import _C
@@ -20,6 +21,13 @@ from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.host_step import HostStep, State, obstacle_of_groups
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, number_of
+
+
+@_disable_dynamo
+def _outside_of_graphs(step: Callable[..., Any], *arguments: Any) -> Any:
+    """`step` as without torch.compile: to what dynamo traces every Adam is capturable, which no
+    ranks share, and our calls are none that a graph could hold."""
+    return step(*arguments)
 
 
 class Distributed:
@@ -127,7 +135,11 @@ class Distributed:
         reducer.agree()
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
-            loss = shared_step(*(() if closure is None else (closure,)))
+            arguments = () if closure is None else (closure,)
+            if torch.compiler.is_dynamo_compiling():
+                loss = _outside_of_graphs(shared_step, *arguments)
+            else:
+                loss = shared_step(*arguments)
             self._end_step()
             return loss
         inner = super().step  # type: ignore[misc]

@@ -198,12 +198,12 @@ def test_a_backward_pass_that_is_compiled() -> None:
 
 @on_ranks(2)
 def test_a_step_that_is_compiled_as_a_whole() -> None:
-    """By SGD: a step that dynamo traces sees a capturable Adam, which no ranks share."""
+    """A step that dynamo traces sees a capturable Adam, which no ranks share."""
 
     def script(run: Run) -> list[torch.Tensor]:
         torch._dynamo.reset()
         model = mlp()
-        optimizer = run.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        optimizer = adam(run, model)
 
         @torch.compile(backend="eager")
         def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -217,4 +217,5 @@ def test_a_step_that_is_compiled_as_a_whole() -> None:
             train_step(*run.batch(step))
         return values(model)
 
-    compare(script)
+    # Adam counts steps in float32 where it is capturable.
+    compare(script, tolerance=1e-6)
