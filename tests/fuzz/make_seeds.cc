@@ -98,6 +98,7 @@ void add_frames(const Corpus& corpus) {
   Request known{.cache_id = 7};
   known.contribution.token = 300;
   Request gather = allreduce("gather", {kAnyRows, 5});
+  gather.spec->tensors[0].user_dtype = UserDType::kBool;
   gather.spec->kind = OpKind::kAllgather;
   gather.contribution.rows = {9};
   Request arena = allreduce("bucket");

@@ -27,7 +27,8 @@ std::size_t ResponseCache::Hash::operator()(const RequestSpec* spec) const {
   hash = mix(
       hash, static_cast<std::uint64_t>(spec->group) << 32 | static_cast<std::uint32_t>(spec->root));
   for (const TensorSpec& tensor : spec->tensors) {
-    hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) << 8 | tensor.shape.size());
+    hash = mix(hash, static_cast<std::uint64_t>(tensor.user_dtype) << 16 |
+                         static_cast<std::uint64_t>(tensor.dtype) << 8 | tensor.shape.size());
     for (const std::int64_t dim : tensor.shape) hash = mix(hash, static_cast<std::uint64_t>(dim));
   }
   return hash;

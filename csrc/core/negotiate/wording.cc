@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kRangesShown = 8;                    // of ranks, in one list
 constexpr std::size_t kValuesShown = 8;                    // different values of one attribute
 constexpr std::size_t kValueBytesMax = kRuleBytesMax + 2;  // the longest: an update rule, quoted
-static_assert(kDimsMax * 15 + 12 <= kValueBytesMax, "dtype and dimensions of 13 digits");
+static_assert(kDimsMax * 15 + 16 <= kValueBytesMax, "dtype and dimensions of 13 digits");
 static_assert(kValuesShown * (kRangesShown * 11 + 24 + kValueBytesMax) + 3 * kNameBytesMax <
                   kErrorTextBytesMax,
               "a mismatch with the longest values fits an error text");
@@ -133,7 +133,9 @@ std::string tensor_mismatch(const SpecByRank& specs, const std::string& label) {
         return !same(entry.second->tensors[i], first.tensors[i]);
       });
     };
-    const bool dtypes = differs([](const auto& a, const auto& b) { return a.dtype == b.dtype; });
+    const bool dtypes = differs([](const auto& a, const auto& b) {
+      return a.dtype == b.dtype && a.user_dtype == b.user_dtype;
+    });
     const bool shapes = differs([](const auto& a, const auto& b) { return a.shape == b.shape; });
     if (!dtypes && !shapes) continue;
     const auto tensor = [&](const RequestSpec& spec) { return to_string(spec.tensors[i]); };

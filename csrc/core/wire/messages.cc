@@ -264,9 +264,11 @@ std::size_t encoded_bytes(const ReadyOp& ready) {
 }
 
 std::string to_string(const TensorSpec& spec) {
-  std::string text(dtype_name(spec.dtype));
+  std::string text(user_dtype_name(spec.user_dtype, spec.dtype));
   text += " [";
-  for (std::size_t i = 0; i < spec.shape.size(); ++i) {
+  const std::size_t dims =
+      spec.shape.size() - (travels_in_pairs(spec.user_dtype, spec.dtype) ? 1 : 0);
+  for (std::size_t i = 0; i < dims; ++i) {
     if (i > 0) text += ", ";
     text += spec.shape[i] == kAnyRows ? "*" : std::to_string(spec.shape[i]);
   }

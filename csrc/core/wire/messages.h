@@ -26,6 +26,7 @@ struct TensorSpec {
   // allgather and alltoall: dimension 0 may differ by rank, so it is stored as kAnyRows here and
   // each rank's own rows travel in its Contribution.
   Shape shape = {};
+  UserDType user_dtype = UserDType::kSame;
   bool operator==(const TensorSpec&) const = default;
 };
 inline constexpr std::int64_t kAnyRows = -1;
@@ -153,7 +154,7 @@ std::size_t encoded_bytes(const ReadyOp& ready);
 // later sending too.
 std::size_t frame_bytes_max(const RequestSpec& spec, const Contribution& contribution);
 
-// "float32 [3, 4]"; kAnyRows prints as "*".
+// As its user has it: "float32 [3, 4]"; kAnyRows prints as "*".
 std::string to_string(const TensorSpec& spec);
 
 // Elements of one tensor (1 for 0-dim, 0 if any dimension is 0). kAnyRows counts as 1.

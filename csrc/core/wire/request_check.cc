@@ -37,6 +37,10 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
   if (takes_rows(spec.kind) && (tensor.shape.empty() || tensor.shape[0] != kAnyRows))
     return refused(ErrorCode::kInvalidArgument, spec,
                    label() + ": its first dimension must be left open");
+  if (travels_in_pairs(tensor.user_dtype, tensor.dtype) &&
+      (tensor.shape.empty() || tensor.shape.back() != 2))
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   label() + ": complex numbers travel as pairs, so its last dimension must be 2");
 
   auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kTensorBytesMin = 2;  // dtype, number of dimensions
+constexpr std::size_t kTensorBytesMin = 3;  // both dtypes, number of dimensions
 
 std::uint64_t root_plus_one(const RequestSpec& spec) {
   return static_cast<std::uint64_t>(std::int64_t{spec.root} + 1);
@@ -32,6 +32,7 @@ void for_each_gap(const std::vector<Rank>& ranks, Fn each) {
 
 void read_tensor(Reader& in, TensorSpec& tensor) {
   tensor.dtype = static_cast<DType>(in.u8("tensor.dtype", kDTypeCount - 1));
+  tensor.user_dtype = static_cast<UserDType>(in.u8("tensor.user_dtype", kUserDTypeCount - 1));
   const std::size_t dims = in.u8("tensor.dimensions", kDimsMax);
   if (dims > in.remaining())
     return in.fail("tensor.dimensions", "is more than the bytes that follow");
@@ -92,6 +93,7 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.varint(spec.tensors.size());
   for (const TensorSpec& tensor : spec.tensors) {
     out.u8(static_cast<std::uint8_t>(tensor.dtype));
+    out.u8(static_cast<std::uint8_t>(tensor.user_dtype));
     out.u8(static_cast<std::uint8_t>(tensor.shape.size()));
     for (const std::int64_t dim : tensor.shape) out.varint(static_cast<std::uint64_t>(dim) + 1);
   }

@@ -49,6 +49,22 @@ TEST(MismatchText, NamesTheDtype) {
             "submit the same dtype on every rank");
 }
 
+TEST(MismatchText, NamesTheDtypeThatUsersHave) {
+  RequestSpec carried = allreduce("w", {3, 2});
+  carried.tensors[0].dtype = DType::kInt32;
+  RequestSpec other = carried;
+  carried.tensors[0].user_dtype = UserDType::kInt16;
+  EXPECT_EQ(mismatch_of({carried, other, carried}),
+            "allreduce 'w': dtypes differ: ranks 0, 2 have int16 [3, 2], rank 1 has int32 [3, 2]; "
+            "submit the same dtype on every rank");
+
+  RequestSpec complex = allreduce("w", {3, 2});
+  complex.tensors[0].user_dtype = UserDType::kComplex64;
+  EXPECT_EQ(mismatch_of({complex, allreduce("w", {3, 2})}),
+            "allreduce 'w': dtypes differ: rank 0 has complex64 [3], rank 1 has float32 [3, 2]; "
+            "submit the same dtype on every rank");
+}
+
 TEST(MismatchText, NamesTheOp) {
   RequestSpec other = allreduce("w");
   other.op = ReduceOp::kAverage;

@@ -50,6 +50,7 @@ RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
       tensor.shape.push_back(static_cast<std::int64_t>(random.below(12)));
     if (open_rows) tensor.shape.insert(tensor.shape.begin(), kAnyRows);
     if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
+    if (random.one_in(6)) tensor.user_dtype = UserDType::kFloat8E5M2;
     spec.tensors.push_back(tensor);
   }
   const bool is_float32 = std::ranges::all_of(

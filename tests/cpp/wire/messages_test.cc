@@ -100,9 +100,11 @@ class Maker {
       TensorSpec tensor{.dtype = static_cast<DType>(below(kDTypeCount))};
       if (reduces(spec.kind) && is_float8(tensor.dtype)) tensor.dtype = DType::kInt8;
       if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
+      if (below(3) == 0) tensor.user_dtype = static_cast<UserDType>(below(kUserDTypeCount));
       if (takes_rows(spec.kind)) tensor.shape.push_back(kAnyRows);
       for (std::uint64_t n = below(5); n > 0; --n)
         tensor.shape.push_back(static_cast<std::int64_t>(below(200)));
+      if (travels_in_pairs(tensor.user_dtype, tensor.dtype)) tensor.shape.push_back(2);
       if (spec.in_arena) spec.arena_bytes += tensor_bytes(tensor) + 8 * below(3);
       spec.tensors.push_back(std::move(tensor));
     }
@@ -239,6 +241,18 @@ TEST(TensorSpec, PrintsDtypeAndSizes) {
   EXPECT_EQ(to_string({.dtype = DType::kFloat32, .shape = {3, 4}}), "float32 [3, 4]");
   EXPECT_EQ(to_string({.dtype = DType::kBFloat16, .shape = {kAnyRows, 4}}), "bfloat16 [*, 4]");
   EXPECT_EQ(to_string({.dtype = DType::kInt64}), "int64 []");
+}
+
+TEST(TensorSpec, PrintsWhatItsUserHas) {
+  const auto printed = [](DType dtype, UserDType user, Shape shape) {
+    return to_string({.dtype = dtype, .shape = std::move(shape), .user_dtype = user});
+  };
+  EXPECT_EQ(printed(DType::kInt32, UserDType::kInt16, {3, 2}), "int16 [3, 2]");
+  EXPECT_EQ(printed(DType::kFloat32, UserDType::kComplex64, {3, 2}), "complex64 [3]");
+  EXPECT_EQ(printed(DType::kFloat16, UserDType::kComplex32, {2}), "complex32 []");
+  // Their bytes, moved: a complex128 takes two numbers of 8 bytes, the others one.
+  EXPECT_EQ(printed(DType::kInt64, UserDType::kComplex128, {3, 2}), "complex128 [3]");
+  EXPECT_EQ(printed(DType::kInt64, UserDType::kComplex64, {3, 2}), "complex64 [3, 2]");
 }
 
 TEST(ElementCount, OfEveryKindOfShape) {

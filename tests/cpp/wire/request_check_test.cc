@@ -83,6 +83,10 @@ TEST(Limits, RefuseASpecThatContradictsItself) {
                        .root = 0,
                        .tensors = {plain}}));
   EXPECT_TRUE(refused({.name = "x", .tensors = {{.shape = {-5}}}}));
+  for (const Shape& no_pairs : {Shape{}, Shape{3}}) {
+    EXPECT_TRUE(refused(
+        {.name = "x", .tensors = {{.shape = no_pairs, .user_dtype = UserDType::kComplex64}}}));
+  }
 }
 
 TEST(Limits, RefuseAMessageOfOthersThanItsPair) {

@@ -14,6 +14,9 @@ namespace {
 
 const RequestSpec kSpecs[] = {
     {.name = "x", .tensors = {{.shape = {3, 4}}, {.dtype = DType::kInt8, .shape = {}}}},
+    {.name = "pairs",
+     .tensors = {{.shape = {3, 2}, .user_dtype = UserDType::kComplex64},
+                 {.dtype = DType::kInt32, .shape = {3}, .user_dtype = UserDType::kInt16}}},
     {.name = "rows", .kind = OpKind::kAllgather, .group = 7, .tensors = {{.shape = {kAnyRows, 2}}}},
     {.name = "",
      .kind = OpKind::kSend,
