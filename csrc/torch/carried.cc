@@ -7,6 +7,7 @@
 #include <string>
 
 #include "torch/error.h"
+#include "torch/tensor_view.h"
 
 namespace ciranda {
 namespace {
@@ -59,6 +60,12 @@ at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what)
                 "the average of bool is no bool; use op=Sum (any), op=Min (all), or convert the "
                 "tensor");
   return tensor.to(carrier_of(tensor.scalar_type()));
+}
+
+TensorSpec carried_spec_of(const at::Tensor& values, c10::ScalarType type, std::string_view what) {
+  TensorSpec spec = spec_of(values, what);
+  spec.user_dtype = user_dtype_of(type, spec.dtype);
+  return spec;
 }
 
 at::Tensor arrived(const at::Tensor& values, c10::ScalarType type) {

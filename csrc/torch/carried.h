@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "core/wire/types.h"
+#include "core/wire/messages.h"
 
 namespace ciranda {
 
@@ -16,6 +16,9 @@ bool is_carried(const at::Tensor& tensor);
 
 // What travels for the tensor. Throws kInvalidArgument where `op` makes no sense for its dtype.
 at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what);
+
+// Of it: ranks agree on `type`, the tensor's own, as well. `what` as in spec_of().
+TensorSpec carried_spec_of(const at::Tensor& values, c10::ScalarType type, std::string_view what);
 
 // What came for a tensor of dtype `type`, for copy_() or to().
 at::Tensor arrived(const at::Tensor& values, c10::ScalarType type);

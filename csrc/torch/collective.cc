@@ -161,8 +161,10 @@ Started start_elementwise(const Communicator& among, RequestSpec spec,
     at::Tensor& input = collective->inputs[i];
     input = resolved(input);
     if (is_lazy(outputs[i])) make_private(among, *collective, i, what);
+    const c10::ScalarType type = input.scalar_type();
     if (reduces(spec.kind) && is_carried(input)) carry(*collective, i, spec.op, what);
-    spec.tensors.push_back(reduces(spec.kind) ? spec_of(input, what) : moved_spec_of(input, what));
+    spec.tensors.push_back(reduces(spec.kind) ? carried_spec_of(input, type, what)
+                                              : moved_spec_of(input, what));
     check_same(input, collective->outputs[i], what);
   }
   if (outputs.empty()) refuse(what, "the list of tensors is empty");
@@ -191,11 +193,13 @@ Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<
     if (input.defined() && input.dim() == 0) {
       refuse(what, "a 0-dim tensor has no rows; pass tensor.unsqueeze(0)");
     }
-    if (reduces_them && input.defined()) {
-      collective->dtypes.push_back(input.scalar_type());
+    const c10::ScalarType type = input.scalar_type();
+    if (reduces_them) {
+      collective->dtypes.push_back(type);
       if (is_carried(input)) input = carried(input, spec.op, what);
     }
-    TensorSpec tensor = reduces_them ? spec_of(input, what) : moved_spec_of(input, what);
+    TensorSpec tensor =
+        reduces_them ? carried_spec_of(input, type, what) : moved_spec_of(input, what);
     if (!reduces_them) tensor.shape[0] = kAnyRows;
     spec.tensors.push_back(std::move(tensor));
   }

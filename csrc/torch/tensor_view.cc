@@ -26,6 +26,24 @@ constexpr struct {
                          {c10::ScalarType::Float8_e4m3fn, DType::kFloat8E4M3},
                          {c10::ScalarType::Float8_e5m2, DType::kFloat8E5M2}};
 
+// All but kSame and kOther.
+constexpr struct {
+  c10::ScalarType torch;
+  UserDType ours;
+} kUserTypes[kUserDTypeCount - 2] = {{c10::ScalarType::Bool, UserDType::kBool},
+                                     {c10::ScalarType::Short, UserDType::kInt16},
+                                     {c10::ScalarType::UInt16, UserDType::kUInt16},
+                                     {c10::ScalarType::UInt32, UserDType::kUInt32},
+                                     {c10::ScalarType::UInt64, UserDType::kUInt64},
+                                     {c10::ScalarType::Float8_e4m3fn, UserDType::kFloat8E4M3},
+                                     {c10::ScalarType::Float8_e5m2, UserDType::kFloat8E5M2},
+                                     {c10::ScalarType::Float8_e4m3fnuz, UserDType::kFloat8E4M3Fnuz},
+                                     {c10::ScalarType::Float8_e5m2fnuz, UserDType::kFloat8E5M2Fnuz},
+                                     {c10::ScalarType::Float8_e8m0fnu, UserDType::kFloat8E8M0Fnu},
+                                     {c10::ScalarType::ComplexHalf, UserDType::kComplex32},
+                                     {c10::ScalarType::ComplexFloat, UserDType::kComplex64},
+                                     {c10::ScalarType::ComplexDouble, UserDType::kComplex128}};
+
 [[noreturn]] void refuse(std::string_view what, const std::string& why) {
   throw Exception({.code = ErrorCode::kInvalidArgument, .text = std::string(what) + ": " + why});
 }
@@ -44,6 +62,14 @@ DType dtype_of(c10::ScalarType type, std::string_view what) {
   refuse(what, "dtype " + std::string(c10::toString(type)) +
                    " is not supported; convert the tensor to one of uint8, int8, int32, int64, "
                    "float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2");
+}
+
+UserDType user_dtype_of(c10::ScalarType type, DType travels_as) {
+  if (type == scalar_type(travels_as)) return UserDType::kSame;
+  for (const auto& row : kUserTypes) {
+    if (row.torch == type) return row.ours;
+  }
+  return UserDType::kOther;
 }
 
 c10::ScalarType scalar_type(DType dtype) {
@@ -89,7 +115,7 @@ TensorSpec spec_of(const at::Tensor& tensor, std::string_view what) {
 TensorSpec moved_spec_of(const at::Tensor& tensor, std::string_view what) {
   check_usable(tensor, what);
   const c10::ScalarType type = tensor.scalar_type();
-  TensorSpec spec{.dtype = DType::kUInt8, .shape = tensor.sizes().vec()};
+  TensorSpec spec{.shape = tensor.sizes().vec()};
   const auto known = find_dtype(type);
   if (known && !is_float8(*known)) {  // those only newer GPUs know
     spec.dtype = *known;
@@ -98,23 +124,25 @@ TensorSpec moved_spec_of(const at::Tensor& tensor, std::string_view what) {
   switch (c10::isQIntType(type) ? 0 : c10::elementSize(type)) {
     case 1:
       spec.dtype = DType::kUInt8;
-      return spec;
+      break;
     case 2:
       spec.dtype = DType::kFloat16;  // there is no integer of two bytes
-      return spec;
+      break;
     case 4:
       spec.dtype = DType::kInt32;
-      return spec;
+      break;
     case 16:
       spec.shape.push_back(2);
       [[fallthrough]];
     case 8:
       spec.dtype = DType::kInt64;
-      return spec;
+      break;
     default:
       refuse(what, "dtype " + std::string(c10::toString(type)) +
                        " cannot be sent between ranks; convert the tensor");
   }
+  spec.user_dtype = user_dtype_of(type, spec.dtype);
+  return spec;
 }
 
 bool is_lazy(const at::Tensor& tensor) {

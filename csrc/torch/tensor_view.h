@@ -18,6 +18,8 @@ namespace ciranda {
 std::optional<DType> find_dtype(c10::ScalarType type);
 // kInvalidArgument names the tensor and the dtype when `type` is none of ours.
 DType dtype_of(c10::ScalarType type, std::string_view tensor);
+// What ranks are to agree on besides `travels_as`.
+UserDType user_dtype_of(c10::ScalarType type, DType travels_as);
 c10::ScalarType scalar_type(DType dtype);
 
 // A dense contiguous tensor on the CPU or a CUDA GPU that is not lazy, or kInvalidArgument with a

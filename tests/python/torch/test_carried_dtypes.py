@@ -121,3 +121,24 @@ def test_a_model_with_complex_parameters_trains() -> None:
     for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(found, wanted)
     assert "complex" in optimizer.why_not_shared()
+
+
+@on_ranks(2)
+def test_ranks_that_disagree_about_bytes_of_the_same_size_are_told() -> None:
+    """What is only moved goes as some dtype of its size."""
+    pairs = {
+        ("bool", "uint8"),
+        ("int16", "float16"),
+        ("uint16", "int16"),
+        ("uint32", "int32"),
+        ("complex64", "int64"),
+        ("float8_e5m2", "float8_e4m3fn"),
+    }
+    for pair in sorted(pairs):
+        own = torch.zeros(3, dtype=getattr(torch, pair[hvd.rank()]))
+        says = rf"rank 0 has {pair[0]} \[3\], rank 1 has {pair[1]} \[3\]"
+        with pytest.raises(hvd.HorovodInternalError, match=says):
+            hvd.broadcast(own, 0)
+        says = rf"rank 0 has {pair[0]} \[\*\], rank 1 has {pair[1]} \[\*\]"
+        with pytest.raises(hvd.HorovodInternalError, match=says):
+            hvd.allgather(own)

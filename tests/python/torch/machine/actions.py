@@ -51,6 +51,7 @@ REFUSED = [
 def _wrongs(op: Op) -> list[str]:
     """What one rank may do differently from the others."""
     wrongs = ["dtype", "shape"]
+    wrongs += ["carrier"] if op["tensors"][0]["dtype"] in CARRIED_AS else []
     wrongs += ["prescale", "postscale"] if op["kind"] in REDUCING else []
     # A rank that takes bools for something to average is refused by itself.
     bools = any(tensor["dtype"] == "bool" for tensor in op["tensors"])

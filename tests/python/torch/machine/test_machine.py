@@ -67,7 +67,6 @@ def test_random_programs_do_what_the_model_says(size: int) -> None:
     check(size, EXAMPLES, 0)
 
 
-@pytest.mark.xfail(reason="a dtype that travels as another is not told from that one")
 @pytest.mark.parametrize("dtype", CARRIED_AS)
 def test_ranks_that_disagree_about_what_travels_as_another_dtype_are_told(dtype: str) -> None:
     op = {"kind": "allreduce", "op": "Sum", "name": "a", "set": 0, "seed": 0}
