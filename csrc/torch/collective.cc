@@ -87,7 +87,10 @@ Started start(const Communicator& among, Started collective, const std::string& 
     collective->stream = place(among, device_of(collective->inputs, what), what, spec, submission);
   }
   const auto reach = [&](const at::Tensor& tensor) {
-    if (collective->stream) keep_for(collective->stream->torch(), tensor);
+    if (collective->stream) {
+      check_memory(tensor, what);
+      keep_for(collective->stream->torch(), tensor);
+    }
     return data_of(tensor);
   };
   if (!spec.in_arena) {

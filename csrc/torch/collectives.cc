@@ -93,9 +93,9 @@ class LastReduction {
 
  private:
   bool fits(const at::Tensor& tensor) const {
-    return tensor.defined() && tensor.is_cpu() && tensor.layout() == c10::Layout::Strided &&
-           tensor.is_contiguous() && tensor.scalar_type() == dtype_ &&
-           tensor.sizes() == spec_->tensors.front().shape;
+    return tensor.defined() && tensor.is_cpu() && has_memory(tensor) &&
+           tensor.layout() == c10::Layout::Strided && tensor.is_contiguous() &&
+           tensor.scalar_type() == dtype_ && tensor.sizes() == spec_->tensors.front().shape;
   }
 
   std::shared_ptr<const RequestSpec> spec_;

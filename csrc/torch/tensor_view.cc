@@ -76,6 +76,15 @@ c10::ScalarType scalar_type(DType dtype) {
   return kTypes[static_cast<std::size_t>(dtype)].torch;
 }
 
+bool has_memory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  // Whoever asks a fake tensor's storage for its data is warned, or thrown at.
+  return tensor.has_storage() && tensor.unsafeGetTensorImpl()
+                                     ->unsafe_storage()
+                                     .unsafeGetStorageImpl()
+                                     ->_mutable_data_ptr_no_checks();
+}
+
 void check_device(c10::Device device, std::string_view what) {
   if (device.is_cpu() || device.is_cuda()) return;
   refuse(what, "the tensor is on " + device.str() +
@@ -93,12 +102,20 @@ c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view w
   return device;
 }
 
+void check_memory(const at::Tensor& tensor, std::string_view what) {
+  if (has_memory(tensor)) return;
+  refuse(what,
+         "the tensor has no memory of its own; pass tensor.to_local() of a DTensor, else a tensor "
+         "that has values");
+}
+
 void check_usable(const at::Tensor& tensor, std::string_view what) {
   if (!tensor.defined()) refuse(what, "the tensor is undefined");
   if (tensor.layout() != c10::Layout::Strided) {
     refuse(what, "the tensor is sparse; pass tensor.to_dense()");
   }
   check_device(tensor.device(), what);
+  if (tensor.is_cpu()) check_memory(tensor, what);  // of another device: once there is one
   if (!tensor.is_contiguous()) {
     refuse(what, "the tensor is not contiguous; pass tensor.contiguous()");
   }

@@ -22,10 +22,15 @@ DType dtype_of(c10::ScalarType type, std::string_view tensor);
 UserDType user_dtype_of(c10::ScalarType type, DType travels_as);
 c10::ScalarType scalar_type(DType dtype);
 
-// A dense contiguous tensor on the CPU or a CUDA GPU that is not lazy, or kInvalidArgument with a
-// sentence that says what to do. `what` names operation and tensor: "allreduce 'x'".
+// Its elements lie where it says: not those of a DTensor or a fake tensor, nor what was freed.
+bool has_memory(const at::Tensor& tensor);
+
+// A dense contiguous tensor on a CUDA GPU, or on the CPU with memory, that is not lazy, or
+// kInvalidArgument with a sentence that says what to do. `what` names operation and tensor:
+// "allreduce 'x'".
 void check_usable(const at::Tensor& tensor, std::string_view what);
-// The same of its device alone.
+// The same of its memory, and of its device, alone.
+void check_memory(const at::Tensor& tensor, std::string_view what);
 void check_device(c10::Device device, std::string_view what);
 // The one device of all of them, which are usable; kInvalidArgument if there are two.
 c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch.distributed
 from joined_batch import Run, compare, values
 from rank_checks import on_ranks
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional as F
 
 import ciranda.torch as hvd
@@ -53,6 +55,32 @@ def test_parameters_of_fsdp_are_refused_by_name() -> None:
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model[2].parameters(), lr=0.1))
         with pytest.raises(ValueError, match=r"DistributedOptimizer: .* is a DTensor"):
             optimizer.add_param_group({"params": list(model[0].parameters())})
+
+
+@on_ranks(2)
+def test_a_tensor_without_memory_of_its_own_is_refused() -> None:
+    """Its data pointer is null, whatever it says of its size and device."""
+    plain = torch.ones(4)
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    with FakeTensorMode() as fake:
+        of_mode = fake.from_tensor(plain)
+    kinds: dict[str, Callable[[torch.Tensor], Any]] = {
+        "allreduce": hvd.allreduce,
+        "broadcast": lambda tensor: hvd.broadcast_(tensor, 0),
+        "allgather": hvd.allgather,
+        "alltoall": hvd.alltoall,
+        "reducescatter": hvd.reducescatter,
+    }
+    with mesh_of_one() as mesh:
+        sharded = distribute_tensor(plain, mesh)
+        for op, kind in kinds.items():
+            kind(plain)  # the next call is the same again, but for the tensor
+            for tensor in (sharded, sharded.to(torch.int16), of_mode, freed):
+                says = rf"{op}.*: the tensor has no memory of its own; pass tensor\.to_local\(\)"
+                with pytest.raises(ValueError, match=says):
+                    kind(tensor)
+            kind(sharded.to_local())
 
 
 @on_ranks(2, 3)
