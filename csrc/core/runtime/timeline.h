@@ -8,6 +8,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
+#include "core/runtime/timeline_file.h"
 #include "core/wire/messages.h"
 
 namespace ciranda {
@@ -30,7 +31,9 @@ class Timeline {
   Status start(const std::string& path, bool marks_cycles = false) EXCLUDES(mutex_);
   // Writes this rank's part; an error names the file. Nothing to do where nothing was started.
   // Blocks for the disk, and for ranks that write theirs.
-  Status stop() EXCLUDES(mutex_);
+  Status stop() EXCLUDES(mutex_) { return write(take()); }
+  // As stop(), but leaves the writing to the caller.
+  TimelinePart take() EXCLUDES(mutex_);
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
 
   // As "NEGOTIATE_" or "" and the kind, in the row "allreduce.NAME".
@@ -50,7 +53,7 @@ class Timeline {
     std::uint64_t end_ns;
   };
   void add(Event event) EXCLUDES(mutex_);
-  std::string events_as_text() const REQUIRES(mutex_);
+  std::vector<std::string> events_as_text() const REQUIRES(mutex_);
 
   const Rank rank_;
   const std::string job_;
