@@ -40,7 +40,7 @@ void BackgroundThread::loop() {
     for (const std::uint32_t local : called) {
       if (local != own && local != SocketSet::kArmed) cycle.service_peer(static_cast<int>(local));
     }
-    cycle.check_hosts_answer(monotonic_ns());
+    cycle.look_around(monotonic_ns());
     next_turn_ns = seat_.run_until_idle();
   }
 }

@@ -1,6 +1,7 @@
 #include "core/runtime/cycle.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -203,22 +204,22 @@ std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
                                for_ns - std::min(for_ns, held_ns), kSecondNs);
 }
 
-void Cycle::ask_where(std::uint64_t for_ns) {
-  const std::uint64_t now = monotonic_ns();
+bool Cycle::ask_where(std::uint64_t now_ns) {
   const std::vector<Rank>& here = rank_.local_ranks();
   std::vector<Rank> missing;
   for (const StalledOp& stalled : negotiator_.waiting()) {
-    if (now - stalled.since_tick < for_ns) continue;
-    missing.insert(missing.end(), stalled.missing.begin(), stalled.missing.end());
+    if (now_ns < stalled.since_tick + rank_.options.stall_warning_ns) continue;
+    std::set_intersection(here.begin(), here.end(), stalled.missing.begin(), stalled.missing.end(),
+                          std::back_inserter(missing));
   }
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   for (const Rank rank : missing) {
-    if (rank == rank_.rank() || !std::binary_search(here.begin(), here.end(), rank)) continue;
     const int local = rank_.local_of(rank);
     rank_.control.flags(local).asked_where.fetch_add(1, std::memory_order_relaxed);
     rank_.bells.call_on(local);
   }
+  return !missing.empty();
 }
 
 // -------------------------------------------------------------------------------------------
@@ -270,8 +271,16 @@ void Cycle::host_closed(int host, const Error& why) {
         .rank = ranks.front()});
 }
 
-void Cycle::check_hosts_answer(std::uint64_t now_ns) {
+// Where all ranks of a host are missing nobody waits there, and nobody would ask.
+void Cycle::look_around(std::uint64_t now_ns) {
   if (rank_.one_host() || over() || !peers_.due(now_ns)) return;
+  check_hosts_answer();
+  const std::uint64_t every_ns = rank_.options.stall_warning_ns;
+  const bool asks = rank_.first_of_several_hosts() && every_ns > 0 && now_ns >= next_ask_ns_;
+  if (asks && ask_where(now_ns)) next_ask_ns_ = now_ns + every_ns;
+}
+
+void Cycle::check_hosts_answer() {
   const std::uint64_t limit_ms = peers_.answer_limit_ms();
   if (const Status answers = frames_.check_answers(limit_ms); !answers) {
     return host_closed(frames_.lost_host(), answers.error());

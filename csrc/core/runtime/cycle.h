@@ -36,8 +36,9 @@ class Cycle {
 
   // Reads what a rank of this host has announced, and notices its end.
   void service_peer(int local);
-  // Notices hosts that answer no more, which an unplugged one does.
-  void check_hosts_answer(std::uint64_t now_ns);
+  // Several hosts, some times a second: notices hosts that answer no more, which an unplugged one
+  // does. The first rank of a host asks where its ranks are, see ask_where().
+  void look_around(std::uint64_t now_ns);
 
   // Ends the World for every rank, unless it has ended.
   void fail(const Error& why);
@@ -46,8 +47,9 @@ class Cycle {
   std::vector<PendingOperation> pending() const;
   // Of operations that some ranks have not submitted for so long; none: there are none.
   std::optional<std::string> stall_report(std::uint64_t for_ns) const;
-  // Asks ranks of this host where they are that others have waited for so long.
-  void ask_where(std::uint64_t for_ns);
+  // Asks those ranks of this host where they are that others, anywhere, have waited for long enough
+  // to warn. True if there were any.
+  bool ask_where(std::uint64_t now_ns);
   Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
     return peers_.resolve(owner, ref, bytes);
   }
@@ -90,6 +92,7 @@ class Cycle {
   // What every rank contributed before one of them was lost is delivered, not failed.
   void take_what_arrived();
   void peer_closed(int local);
+  void check_hosts_answer();
   void host_closed(int host, const Error& why);
   std::uint64_t patience_ns() const;
 
@@ -103,6 +106,7 @@ class Cycle {
   std::shared_ptr<const Group> last_told_;  // in a loop it is the same again
   std::optional<Error> failure_;
   std::vector<PendingOperation> pending_at_failure_;
+  std::uint64_t next_ask_ns_ = 0;  // where ranks of this host are
   bool said_goodbye_ = false;
   bool retired_ = false;  // nothing is read any more
 };

@@ -205,8 +205,8 @@ void Engine::report_stall(std::uint64_t waited_ns, bool give_up) {
                         report.value_or("an operation that all ranks submitted does not end")});
   }
   if (!report || !options.warn || options.stall_warning_ns == 0) return;
-  cycle.ask_where(options.stall_warning_ns);
-  seat_.aside([&] { options.warn(*report); });  // it may take its time
+  if (one_host()) cycle.ask_where(monotonic_ns());  // else see Cycle::look_around()
+  seat_.aside([&] { options.warn(*report); });      // it may take its time
 }
 
 Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {

@@ -12,7 +12,7 @@ from ciranda import _C
 def show() -> None:
     """Writes what each thread of the program does to stderr, the main thread first.
 
-    Called in a thread of its own when other ranks of the host warn of a stall that this one causes.
+    Called in a thread of its own when this rank has kept others waiting for so long that they warn.
     """
     own, main = threading.get_ident(), threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}

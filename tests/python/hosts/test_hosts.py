@@ -208,3 +208,30 @@ def test_a_function_runs_on_two_hosts(make_network: Callable[..., Any]) -> None:
 
     assert run("a") == str([(host, 4.0, "a") for host in (0, 0, 1, 1)])
     assert run("fail") == "rank 3 raised ValueError: rank 3 had enough"
+
+
+def test_a_host_on_which_nobody_waits_shows_where_its_ranks_are(
+    make_network: Callable[..., Any], start: Start, tmp_path: Path
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    found = tmp_path / "found"
+    ranks = start(
+        network,
+        HERE / "lost.py",
+        str(found),
+        ranks_per_host=2,
+        CIRANDA_STALL_WARNING_SECONDS="1",
+    )
+    for rank in (2, 3):
+        stdout = ranks[rank].stdout
+        assert stdout is not None
+        said = ""
+        for line in stdout:
+            said += line
+            if "in lost_in_thought\n" in line:
+                break
+        assert f"rank {rank}: other ranks wait for this one, which is here:\n" in said, said
+        assert "in lost_in_thought\n" in said, said
+    found.touch()
+    for text in outputs(ranks)[:2]:
+        assert "waiting for ranks 2, 3 since" in text, text
