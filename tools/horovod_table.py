@@ -51,7 +51,8 @@ SYMBOLS: dict[str, list[Symbols]] = {
         _symbols("cross_size cross_rank is_homogeneous"),
         _symbols(
             "start_timeline stop_timeline",
-            "whatever `HOROVOD_TIMELINE` says; the file has all ranks of the host that call them",
+            "whatever `HOROVOD_TIMELINE` says; the file has all ranks that call them, on several "
+            "hosts all do",
         ),
         _symbols(
             "mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built "
@@ -134,7 +135,7 @@ OPTIMIZER_METHODS = ("synchronize", "skip_synchronize", "set_backward_passes_per
 VARIABLES = [
     _read("FUSION_THRESHOLD", "the default is 64 MiB"),
     _read("CACHE_CAPACITY", "the default is 4096"),
-    _read("TIMELINE", "all ranks of the host are in the file; `DYNAMIC` writes none"),
+    _read("TIMELINE", "all ranks are in the file; `DYNAMIC` writes none"),
     _read("TIMELINE_MARK_CYCLES"),
     _read("STALL_CHECK_TIME_SECONDS STALL_CHECK_DISABLE STALL_SHUTDOWN_TIME_SECONDS"),
     _read(

@@ -143,11 +143,11 @@ void bind_world(py::module_& module) {
   module.def(
       "start_timeline",
       [](const std::string& path, bool mark_cycles) {
-        check(default_world()->engine()->timeline().start(path, mark_cycles));
+        check(default_world()->timeline().start(path, mark_cycles));
       },
       py::arg("path"), py::arg("mark_cycles"), Released());
   module.def(
-      "stop_timeline", [] { check(default_world()->engine()->timeline().stop()); }, Released());
+      "stop_timeline", [] { check(default_world()->timeline().stop()); }, Released());
   module.def("instruction_set", &kernels::instruction_set);
 }
 

@@ -63,7 +63,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                                      .workers = config.place.size,
                                      .servers = config.servers,
                                      .timeout_ms = config.start_timeout_ms,
-                                     .timeline_path = config.engine.timeline_path}));
+                                     .timeline_path = config.timeline_path}));
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ void shutdown() {
     client.reset();
   }
   if (world == nullptr) return;
-  world->engine()->shutdown();
+  world->shutdown();
   engine_at_fork.store(nullptr);
   stream.reset();
   parts.clear();

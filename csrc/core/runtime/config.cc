@@ -98,8 +98,8 @@ void read_timeline(const Environment& env, Config& config) {
   const char* marks = env.text("CIRANDA_TIMELINE_MARK_CYCLES");
   if (marks == nullptr) marks = env.text("HOROVOD_TIMELINE_MARK_CYCLES");
   if (timeline == nullptr || std::string_view(timeline) == "DYNAMIC") return;
-  config.engine.timeline_path = timeline;
-  config.engine.timeline_marks_cycles = marks != nullptr && std::string_view(marks) != "0";
+  config.timeline_path = timeline;
+  config.timeline_marks_cycles = marks != nullptr && std::string_view(marks) != "0";
 }
 
 Status read_servers(const Environment& env, Config& config) {
@@ -188,6 +188,8 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
 
 std::string shared_settings(const Config& config) {
   const EngineOptions& engine = config.engine;
+  // The ranks of several hosts begin a timeline together; on one host each is free to have one.
+  const bool timeline = config.place.cross_size > 1 && !config.timeline_path.empty();
   return to_text(
       {{"CIRANDA_CPU_OPERATIONS", engine.backend_choice.cpu == BackendId::kNative
                                       ? "auto"
@@ -203,6 +205,7 @@ std::string shared_settings(const Config& config) {
        {"CIRANDA_STREAMS", std::to_string(engine.ring.grain.channels)},
        {"CIRANDA_CACHE_CAPACITY", std::to_string(engine.cache_entries)},
        {"CIRANDA_FUSION_THRESHOLD", std::to_string(engine.fusion.bytes_max)},
+       {"CIRANDA_TIMELINE", timeline ? "a file" : "none"},
        {"init(comm)", config.with_comm ? "a list or communicator" : "None"}});
 }
 

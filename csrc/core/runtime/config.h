@@ -37,8 +37,10 @@ struct Config {
   int servers = 0;         // parameter servers, in whose jobs there is no World; CIRANDA_PS_SERVERS
   std::uint64_t life = 1;  // counts the starts of this worker of theirs; CIRANDA_LIFE
   bool with_comm = false;  // Python's init() has one, and meets again by it
-  EngineOptions engine;    // CIRANDA_CPU_OPERATIONS, CIRANDA_GPU_OPERATIONS, …
-  std::vector<std::string> warnings;  // a sentence each, for the first rank to say
+  std::string timeline_path;           // CIRANDA_TIMELINE; empty: none
+  bool timeline_marks_cycles = false;  // CIRANDA_TIMELINE_MARK_CYCLES
+  EngineOptions engine;                // CIRANDA_CPU_OPERATIONS, CIRANDA_GPU_OPERATIONS, …
+  std::vector<std::string> warnings;   // a sentence each, for the first rank to say
 };
 
 // Reads the environment of whoever started this process: ciranda run, torchrun, horovodrun,

@@ -50,11 +50,6 @@ Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, RemoteMesh remote,
     engine->rank_.bells.ring_alarm();
     return why;
   }
-  if (const std::string& path = engine->rank_.options.timeline_path; !path.empty()) {
-    const Status on =
-        engine->rank_.timeline.start(path, engine->rank_.options.timeline_marks_cycles);
-    if (!on && engine->rank_.options.warn) engine->rank_.options.warn(on.error().text);
-  }
   return engine;
 }
 

@@ -78,7 +78,7 @@ class Engine {
   Pace pace() const { return rank_.pace.load(std::memory_order_relaxed); }
 
   EngineStats stats() const;
-  // See Timeline; the file of a running one is written by shutdown() too.
+  // Of this rank; JobTimeline is that of all. The file of a running one is written by shutdown().
   Timeline& timeline() { return rank_.timeline; }
   // Unfinished operations; after a failure, those that the failure ended.
   std::vector<PendingOperation> pending();

@@ -33,9 +33,7 @@ struct EngineOptions {
   BackendChoice backend_choice;
   RingOptions ring;                                            // between hosts
   std::span<const BackendEntry> backends = backend_entries();  // those that need a library
-  std::uint64_t peer_timeout_ms = 3'000;  // without an answer of another host's kernel
-  std::string timeline_path;              // empty: none
-  bool timeline_marks_cycles = false;
+  std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel
   std::function<void(const std::string&)> warn;  // one sentence; called from any thread
   // Others wait for this rank and ask where it is: says so, for people. Called from the background
   // thread, at most once in stall_warning_ns; must not wait.

@@ -105,7 +105,7 @@ Result<GroupId> number_of(const ProcessSet& process_set, const Engine& engine) {
 class Job::Impl {
  public:
   Impl() : world_(unwrap(World::start(unwrap(read_process_config()), handover()))) {}
-  ~Impl() { world_->engine()->shutdown(); }
+  ~Impl() { world_->shutdown(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 

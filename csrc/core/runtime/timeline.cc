@@ -45,6 +45,16 @@ Status Timeline::start(const std::string& path, bool marks_cycles) {
   return {};
 }
 
+void Timeline::resume() {
+  const MutexLock lock(mutex_);
+  on_.store(!path_.empty(), std::memory_order_relaxed);
+}
+
+void Timeline::set_clock(const HostClock& clock) {
+  const MutexLock lock(mutex_);
+  clock_ = clock;
+}
+
 TimelinePart Timeline::take() {
   const MutexLock lock(mutex_);
   on_.store(false, std::memory_order_relaxed);
@@ -54,6 +64,7 @@ TimelinePart Timeline::take() {
                     .job = job_ + "." + std::to_string(starts_),
                     .events = events_as_text()};
   events_.clear();
+  clock_ = {};
   dropped_ = 0;
   return part;
 }
@@ -101,8 +112,9 @@ std::vector<std::string> Timeline::events_as_text() const {
       (pieces.back() += TimelineFile::kBetween) += event;
     }
   };
-  // What CLOCK_MONOTONIC's zero is in the time of day, to lay files of several hosts side by side.
-  const std::uint64_t epoch_us = (read_clock_ns(CLOCK_REALTIME) - monotonic_ns()) / 1000;
+  // What the trace's zero is in the time of day, to lay files of several jobs side by side.
+  const std::uint64_t epoch_us =
+      (read_clock_ns(CLOCK_REALTIME) - clock_.at_host_0(monotonic_ns())) / 1000;
   add(metadata + "\"name\": \"process_name\", \"args\": {\"name\": \"rank " +
       std::to_string(rank_) + "\", \"start_time_since_epoch_in_micros\": " +
       std::to_string(epoch_us) + ", \"dropped\": " + std::to_string(dropped_) + "}}");
@@ -115,24 +127,26 @@ std::vector<std::string> Timeline::events_as_text() const {
   std::multimap<std::string, Row> rows;
   int numbers = 0;
   for (const Event& event : events_) {
+    const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
+    const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
     if (event.row.empty()) {
       add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " +
-          json_text(event.what) + ", \"ts\": " + microseconds(event.begin_ns) + "}");
+          json_text(event.what) + ", \"ts\": " + microseconds(begin_ns) + "}");
       continue;
     }
     const auto [first, last] = rows.equal_range(event.row);
     auto row = std::find_if(first, last, [&](const auto& candidate) {
-      return candidate.second.busy_until_ns <= event.begin_ns;
+      return candidate.second.busy_until_ns <= begin_ns;
     });
     if (row == last) {
       row = rows.emplace(event.row, Row{.number = ++numbers, .busy_until_ns = 0});
       add(metadata + "\"tid\": " + std::to_string(numbers) +
           ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(event.row) + "}}");
     }
-    row->second.busy_until_ns = event.end_ns;
+    row->second.busy_until_ns = end_ns;
     add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row->second.number) +
-        ", \"name\": " + json_text(event.what) + ", \"ts\": " + microseconds(event.begin_ns) +
-        ", \"dur\": " + microseconds(event.end_ns - event.begin_ns) + "}");
+        ", \"name\": " + json_text(event.what) + ", \"ts\": " + microseconds(begin_ns) +
+        ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
   }
   return pieces;
 }

@@ -8,6 +8,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
+#include "core/runtime/host_clock.h"
 #include "core/runtime/timeline_file.h"
 #include "core/wire/messages.h"
 
@@ -17,8 +18,8 @@ namespace ciranda {
 // time until all ranks agreed, NEGOTIATE_ALLREDUCE, and until it was done, ALLREDUCE, as Horovod
 // names them. All ranks of a host write one file, each its part when it stops; a rank is a process
 // of the trace and an operation's name a row of it. Times are CLOCK_MONOTONIC, the same for all
-// ranks of a host. Kept in memory until then, bounded: later events are dropped and counted.
-// Thread-safe.
+// ranks of a host; on several hosts host 0's, see JobTimeline. Kept in memory until then, bounded:
+// later events are dropped and counted. Thread-safe.
 class Timeline {
  public:
   // `job`: the same on all ranks of the host, and on no others. `host` above 0 is a part of the
@@ -32,6 +33,11 @@ class Timeline {
   // Writes this rank's part; an error names the file. Nothing to do where nothing was started.
   // Blocks for the disk, and for ranks that write theirs.
   Status stop() EXCLUDES(mutex_) { return write(take()); }
+  // Records nothing until resume(); what was recorded waits for stop() or take().
+  void pause() { on_.store(false, std::memory_order_relaxed); }
+  void resume() EXCLUDES(mutex_);
+  // How this host's clock goes, from here on and of what is recorded already.
+  void set_clock(const HostClock& clock) EXCLUDES(mutex_);
   // As stop(), but leaves the writing to the caller.
   TimelinePart take() EXCLUDES(mutex_);
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
@@ -64,6 +70,7 @@ class Timeline {
   bool marks_cycles_ GUARDED_BY(mutex_) = false;
   int starts_ GUARDED_BY(mutex_) = 0;
   std::vector<Event> events_ GUARDED_BY(mutex_);
+  HostClock clock_ GUARDED_BY(mutex_);
   std::uint64_t dropped_ GUARDED_BY(mutex_) = 0;
 };
 

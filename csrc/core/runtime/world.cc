@@ -91,8 +91,26 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   if (!remote) return remote.error();
   auto engine = Engine::start(std::move(mesh).value(), std::move(remote).value(), config.engine);
   if (!engine) return engine.error();
-  return std::unique_ptr<World>(
+  std::unique_ptr<World> world(
       new World(std::move(config), std::shared_ptr<Engine>(std::move(engine).value())));
+  world->start_timeline();
+  return world;
+}
+
+World::World(Config config, std::shared_ptr<Engine> engine)
+    : config_(std::move(config)),
+      engine_(std::move(engine)),
+      timeline_(std::make_unique<JobTimeline>(*engine_, config_.engine.warn)) {}
+
+void World::start_timeline() {
+  if (config_.timeline_path.empty()) return;
+  const Status on = timeline_->start(config_.timeline_path, config_.timeline_marks_cycles);
+  if (!on && config_.engine.warn) config_.engine.warn(on.error().text);
+}
+
+void World::shutdown() {
+  timeline_->end();
+  engine_->shutdown();
 }
 
 }  // namespace ciranda

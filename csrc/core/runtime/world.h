@@ -7,6 +7,7 @@
 #include "core/base/secret.h"
 #include "core/runtime/config.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/job_timeline.h"
 
 namespace ciranda {
 
@@ -29,13 +30,19 @@ class World {
   const Place& place() const { return config_.place; }
   const Config& config() const { return config_; }
   const std::shared_ptr<Engine>& engine() const { return engine_; }
+  // Thread-safe, like the engine.
+  JobTimeline& timeline() const { return *timeline_; }
+
+  // The engine's, and the end of the timeline. Idempotent; blocks at most some seconds.
+  void shutdown();
 
  private:
-  World(Config config, std::shared_ptr<Engine> engine)
-      : config_(std::move(config)), engine_(std::move(engine)) {}
+  World(Config config, std::shared_ptr<Engine> engine);
+  void start_timeline();
 
   Config config_;
   std::shared_ptr<Engine> engine_;
+  std::unique_ptr<JobTimeline> timeline_;
 };
 
 }  // namespace ciranda

@@ -203,19 +203,22 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """From here on this rank's operations are recorded, for one file of all ranks of its host.
+    """From here on this rank's operations are recorded, for one file of all ranks.
 
     A Chrome trace (ui.perfetto.dev): each rank a process, each name a row, with Horovod's names of
-    events. `mark_cycles`: also a mark where operations are begun. On several hosts the file of host
-    k > 0 is file_path.hostk. Call it on every rank that is to be in the file; a second call for the
-    same file changes nothing. ValueError while another one is written.
+    events. `mark_cycles`: also a mark where operations are begun. On one host call it on every rank
+    that is to be in the file; on several all ranks call it, and it waits for them. A second call
+    for the same file changes nothing. ValueError while another one is written.
     """
     _C.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
     """Writes what start_timeline(), --timeline or CIRANDA_TIMELINE have recorded on this rank into
-    the file, beside what other ranks have written. shutdown() does so too. Blocks for the disk."""
+    the file, beside what other ranks have written. shutdown() does so too. Blocks for the disk.
+
+    On several hosts all ranks call it, it waits for them, and rank 0 writes the file; a host whose
+    ranks cannot send it theirs, because one is gone, keeps file_path.hostN."""
     _C.stop_timeline()
 
 

@@ -575,6 +575,18 @@ TEST(Config, ParameterServersServeOneHost) {
             "parameter servers (CIRANDA_PS_SERVERS) serve the ranks of one host so far");
 }
 
+TEST(Config, OnSeveralHostsAllRanksHaveATimelineOrNone) {
+  const auto settings = [](const std::map<std::string, std::string>& variables) {
+    const auto config = read(variables);
+    EXPECT_TRUE(config.ok());
+    return shared_settings(config.value());
+  };
+  EXPECT_NE(settings(ranks_on(2, "CIRANDA_TIMELINE", "/a")),
+            settings(ranks_on(2, "CIRANDA_TIMELINE_MARK_CYCLES", "1")));
+  EXPECT_EQ(settings({{"CIRANDA_RANK", "1"}, {"CIRANDA_SIZE", "2"}, {"CIRANDA_TIMELINE", "/a"}}),
+            settings({{"CIRANDA_RANK", "1"}, {"CIRANDA_SIZE", "2"}}));
+}
+
 TEST(Config, EverySettingIsOfARankOrComparedWhenTheRanksMeet) {
   std::set<std::string> known = kPlace;
   for (const Variable& variable : kVariables) {
