@@ -27,6 +27,7 @@ ADASUM = "python/torch/test_adasum.py"
 BATCH_NORM = "python/torch/test_sync_batch_norm.py"
 BACKENDS = "python/torch/test_operations.py"
 TIMELINE = "python/torch/test_timeline.py"
+AUTOTUNE = "python/torch/test_autotune.py"
 LOADER = "python/torch/test_async_loader.py"
 RUN_OPTIONS = "python/launch/test_horovodrun.py"
 RUN_NAMES = "python/launch/test_horovod_names.py"
@@ -667,7 +668,9 @@ COMMAND = [
     ),
     _row(
         "--start-timeout --gloo-timeout-seconds --network-interfaces --fusion-threshold-mb "
-        "--cache-capacity --timeline-filename --timeline-mark-cycles --no-stall-check "
+        "--cache-capacity --timeline-filename --timeline-mark-cycles --autotune "
+        "--autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample "
+        "--no-stall-check "
         "--stall-check-warning-time-seconds --stall-check-shutdown-time-seconds",
         "reach the ranks, and win over variables",
         f"{RUN_OPTIONS}::test_knobs_reach_the_ranks",
@@ -692,7 +695,8 @@ COMMAND = [
     _row(
         "--disable-cache --cycle-time-ms --hierarchical-allreduce --no-hierarchical-allreduce "
         "--hierarchical-allgather --no-hierarchical-allgather --torus-allreduce "
-        "--no-torus-allreduce --no-autotune --no-timeline-mark-cycles --stall-check "
+        "--no-torus-allreduce --no-autotune --autotune-bayes-opt-max-samples "
+        "--autotune-gaussian-process-noise --no-timeline-mark-cycles --stall-check "
         "--mpi-threads-disable --no-mpi-threads-disable --tcp --num-nccl-streams "
         "--log-with-timestamp --log-without-timestamp --log-hide-timestamp "
         "--no-log-hide-timestamp",
@@ -701,9 +705,7 @@ COMMAND = [
         "python/compat/test_migration_page.py::test_an_option_does_what_its_row_says",
     ),
     _row(
-        "--autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample "
-        "--autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --min-num-proc "
-        "--max-num-proc --slots-per-host --elastic-timeout --reset-limit "
+        "--min-num-proc --max-num-proc --slots-per-host --elastic-timeout --reset-limit "
         "--blacklist-cooldown-range --host-discovery-script --mpi --jsrun --mpi-args "
         "--binding-args --thread-affinity",
         "absent: refused with a sentence",
@@ -761,6 +763,16 @@ VARIABLES = [
         "HOROVOD_TIMELINE HOROVOD_TIMELINE_MARK_CYCLES",
         "a trace of the whole job, with NEGOTIATE_x and CYCLE_START",
         f"{TIMELINE}::test_a_variable_records_the_whole_job",
+        "python/hosts/test_timeline.py::test_hosts_with_other_clocks_are_in_one_timeline",
+    ),
+    _row(
+        "HOROVOD_AUTOTUNE HOROVOD_AUTOTUNE_LOG HOROVOD_AUTOTUNE_WARMUP_SAMPLES "
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        "settings are tried while training, and what is faster is kept",
+        f"{CONFIG}::Config.NothingIsTunedUnlessTheUserSaysSo",
+        f"{AUTOTUNE}::test_training_stays_the_same",
+        f"{AUTOTUNE}::test_what_is_faster_is_kept",
+        f"{AUTOTUNE}::test_what_is_faster_no_more_is_not_kept",
     ),
     _row(
         "HOROVOD_STALL_CHECK_DISABLE HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -793,8 +805,7 @@ VARIABLES = [
     ),
     _row(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_CYCLE_TIME HOROVOD_HIERARCHICAL_ALLREDUCE "
-        "HOROVOD_HIERARCHICAL_ALLGATHER HOROVOD_TORUS_ALLREDUCE HOROVOD_AUTOTUNE "
-        "HOROVOD_AUTOTUNE_LOG HOROVOD_AUTOTUNE_WARMUP_SAMPLES HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE "
+        "HOROVOD_HIERARCHICAL_ALLGATHER HOROVOD_TORUS_ALLREDUCE "
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE "
         "HOROVOD_CONTROLLER HOROVOD_GLOO_IFACE HOROVOD_GLOO_TIMEOUT_SECONDS "
         "HOROVOD_THREAD_AFFINITY HOROVOD_NUM_NCCL_STREAMS HOROVOD_BATCH_D2D_MEMCOPIES "

@@ -75,11 +75,11 @@ def test_what_means_nothing_here_is_said_and_passed_over(launcher):
         (["--cache-capacity", "0"], {"CIRANDA_CACHE_CAPACITY": "0"}),
         (["--timeline-filename", "a b.json"], {"CIRANDA_TIMELINE": "a b.json"}),
         (
-            ["--autotune", "--autotune-log-file", "a.log", "--autotune-steps-per-sample", "4"],
+            ["--autotune", "--autotune-log-file", "a.log", "--autotune-warmup-samples", "4"],
             {
                 "CIRANDA_AUTOTUNE": "1",
                 "CIRANDA_AUTOTUNE_LOG": "a.log",
-                "CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE": "4",
+                "CIRANDA_AUTOTUNE_WARMUP_SAMPLES": "4",
             },
         ),
         (
