@@ -111,7 +111,7 @@ def compare(
                 torch.testing.assert_close(
                     ours.detach(),
                     theirs.detach(),
-                    rtol=0,
+                    rtol=tolerance,
                     atol=tolerance,
                     msg=lambda text, where=where: f"{where}: {text}",
                 )
