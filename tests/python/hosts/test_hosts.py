@@ -17,7 +17,6 @@ import pytest
 import torch
 from backends import GLOO
 from host_ranks import Start, outputs, wait_for
-from net.link import Link
 from train import make_model
 
 HERE = Path(__file__).parent
@@ -88,11 +87,10 @@ def test_gradients_in_16_bits_take_half_the_bytes(
 
 
 @pytest.mark.parametrize(("wire_dtype", "kept"), [("auto", True), ("float32", False)])
-def test_autotuning_may_halve_what_a_slow_network_carries(
+def test_autotuning_may_round_between_hosts_if_that_is_allowed(
     make_network: Callable[..., Any], start: Start, wire_dtype: str, kept: bool
 ) -> None:
     network = make_network(2, addresses=("ipv4",))
-    network.set_link(Link(rate_mbit=100))
     tuned = {
         "CIRANDA_AUTOTUNE": "1",
         "CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE": "1",
