@@ -77,7 +77,7 @@ void bind_gradient_reducer(py::module_& module) {
   py::class_<GradientReducer, Reducer, std::shared_ptr<GradientReducer>>(
       module, "GradientReducer", "In buckets, as backward produces them.")
       .def(py::init([](std::string name, int op, double predivide_factor, int passes,
-                       Compression compression, bool sparse_as_dense,
+                       Compression compression, std::uint8_t streams, bool sparse_as_dense,
                        std::optional<std::int64_t> bucket_bytes,
                        std::vector<std::vector<std::size_t>> groups, bool shared_step,
                        bool reduce_in_backward, bool share_parameters, GroupId group) {
@@ -87,6 +87,7 @@ void bind_gradient_reducer(py::module_& module) {
                                            .predivide_factor = predivide_factor,
                                            .backward_passes_per_step = passes,
                                            .wire_dtype = wire_dtype_of(compression),
+                                           .streams = streams,
                                            .sparse_as_dense = sparse_as_dense,
                                            .bucket_bytes = bucket_bytes,
                                            .groups = std::move(groups),
@@ -97,7 +98,8 @@ void bind_gradient_reducer(py::module_& module) {
            py::kw_only(), py::arg("name"), py::arg("op") = static_cast<int>(defaults.op),
            py::arg("predivide_factor") = defaults.predivide_factor,
            py::arg("backward_passes_per_step") = defaults.backward_passes_per_step,
-           py::arg("compression"), py::arg("sparse_as_dense") = defaults.sparse_as_dense,
+           py::arg("compression"), py::arg("streams") = defaults.streams,
+           py::arg("sparse_as_dense") = defaults.sparse_as_dense,
            py::arg("bucket_bytes") = defaults.bucket_bytes, py::arg("groups") = defaults.groups,
            py::arg("shared_step") = defaults.shared_step,
            py::arg("reduce_in_backward") = defaults.reduce_in_backward,

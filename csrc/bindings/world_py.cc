@@ -74,6 +74,9 @@ void bind_world(py::module_& module) {
       },
       "What the environment says of autotuning.");
   module.def(
+      "streams", [] { return default_world()->config().engine.ring.grain.channels; },
+      "CIRANDA_STREAMS, the same on every rank.");
+  module.def(
       "pace",
       [] {
         const Pace pace = default_world()->engine()->pace();

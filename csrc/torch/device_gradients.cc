@@ -40,6 +40,7 @@ at::Tensor DeviceGradients::lay_out(std::int64_t elements,
   keep_for(stream_->torch(), memory_);
   keep_for(stream_->torch(), sent_);
   written();
+  spec.streams = 0;  // its backend has its own
   spec.backend = engine_->backend_choice().gpu;
   spec.tensors = {spec_of(sent_, spec.name)};
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));

@@ -6,7 +6,8 @@ RequestSpec reduction_of(const ReducerOptions& options, int ranks) {
   RequestSpec spec{.name = options.name,
                    .group = options.group,
                    .op = options.op,
-                   .wire_dtype = options.wire_dtype};
+                   .wire_dtype = options.wire_dtype,
+                   .streams = options.streams};
   const double factor = options.predivide_factor;
   if (factor != 1.0) {
     spec.op = ReduceOp::kSum;

@@ -23,6 +23,7 @@ struct ReducerOptions {
   int backward_passes_per_step = 1;  // whose gradients are added up in p.grad
   // kFloat16 or kBFloat16, of float32 gradients: see RequestSpec.
   std::optional<DType> wire_dtype = {};
+  std::uint8_t streams = 0;      // that gradients go over between hosts: see RequestSpec
   bool sparse_as_dense = false;  // else they are gathered
   // Of gradients that are reduced together, where `groups` does not say; none: 4 MiB, on a GPU 25
   // MiB. A larger gradient has a bucket of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'autotune', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'synchronize']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'autotune', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize']
 class Compression:
     """
     Members:
@@ -210,7 +210,7 @@ class GradientReducer(Reducer):
     """
     In buckets, as backward produces them.
     """
-    def __init__(self, *, name: str, op: typing.SupportsInt | typing.SupportsIndex = 1, predivide_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex = 1, compression: Compression, sparse_as_dense: bool = False, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None = None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] = [], shared_step: bool = False, reduce_in_backward: bool = True, share_parameters: bool = False, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, *, name: str, op: typing.SupportsInt | typing.SupportsIndex = 1, predivide_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex = 1, compression: Compression, streams: typing.SupportsInt | typing.SupportsIndex = 0, sparse_as_dense: bool = False, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None = None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] = [], shared_step: bool = False, reduce_in_backward: bool = True, share_parameters: bool = False, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def arena_bytes(self) -> int:
         ...
@@ -496,6 +496,10 @@ def stats() -> dict:
     """
 def stop_timeline() -> None:
     ...
+def streams() -> int:
+    """
+    CIRANDA_STREAMS, the same on every rank.
+    """
 def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list[torch.Tensor], list[int]] | None:
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.

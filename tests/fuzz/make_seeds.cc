@@ -107,6 +107,9 @@ void add_frames(const Corpus& corpus) {
   arena.spec->arena_bytes = 1 << 20;
   arena.spec->rule = "Adam lr=0.001";
   arena.contribution.arena = {.segment = 1, .offset = 4096};
+  Request no_elements = allreduce("", {1LL << 40, 1LL << 40, 1LL << 40, 0});
+  no_elements.spec->in_arena = true;
+  no_elements.spec->arena_bytes = 4;
   Request on_gpu = allreduce("gpu");
   on_gpu.spec->backend = BackendId::kNccl;
   Bytes leave;
@@ -125,6 +128,7 @@ void add_frames(const Corpus& corpus) {
   corpus.add("frame", "membership", frame_of({add, in_group, remove, join}));
   corpus.add("frame", "ready", ready);
   corpus.add("frame", "several", frame_of({allreduce("a"), gather, arena, on_gpu, known}));
+  corpus.add("frame", "arena_tensor_with_a_zero_after_huge_sizes", frame_of({no_elements}));
   corpus.add("frame", "leave", leave);
   corpus.add("frame", "huge_count", numbers({0, 255, 255, 255, 255, 15}));
 

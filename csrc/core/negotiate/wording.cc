@@ -57,6 +57,10 @@ const Attribute kAttributes[] = {
        return spec.wire_dtype ? "wire dtype " + std::string(dtype_name(*spec.wire_dtype))
                               : std::string("no wire dtype");
      }},
+    {"numbers of streams differ", "the same number of streams",
+     [](const RequestSpec& spec) {
+       return spec.streams == 0 ? std::string("CIRANDA_STREAMS") : std::to_string(spec.streams);
+     }},
     {"backends differ",
      "the same kind of tensor (CPU or GPU), with the same CIRANDA_CPU_OPERATIONS",
      [](const RequestSpec& spec) {

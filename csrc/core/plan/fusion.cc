@@ -76,7 +76,8 @@ class Planner {
         op.root != spec.root)
       return false;
     return op.prescale == spec.prescale && op.postscale == spec.postscale &&
-           op.wire_dtype == spec.wire_dtype && op.backend == spec.backend;
+           op.wire_dtype == spec.wire_dtype && op.streams == spec.streams &&
+           op.backend == spec.backend;
   }
 
   FusedOp& start(const Response& response, DType dtype) {
@@ -94,6 +95,7 @@ class Planner {
     op.shares_step = !spec.rule.empty();
     op.backend = spec.backend;
     op.wire_dtype = spec.wire_dtype;
+    op.streams = spec.streams;
     return op;
   }
 

@@ -11,9 +11,9 @@
 
 namespace ciranda {
 
-// What a backend runs in one piece: members of one group, kind, op, dtype, scale, root, backend and
-// wire dtype, without the same ranks, in agreed order. The members' payloads are concatenated in
-// that order.
+// What a backend runs in one piece: members of one group, kind, op, dtype, scale, root, backend,
+// wire dtype and streams, without the same ranks, in agreed order. The members' payloads are
+// concatenated in that order.
 struct FusedOp {
   OpKind kind = OpKind::kAllreduce;  // what the requests' kind runs as
   std::shared_ptr<const Group> group;
@@ -26,6 +26,7 @@ struct FusedOp {
   bool shares_step = false;  // the spec has a rule: what is done is each host's own affair
   BackendId backend = BackendId::kNative;
   std::optional<DType> wire_dtype = {};  // see RequestSpec
+  std::uint8_t streams = 0;              // see RequestSpec
   struct Member {
     std::uint32_t response;  // position in the span given to plan_fusion
     std::uint32_t tensor;    // position in that response's spec

@@ -142,6 +142,7 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   engine.fusion.bytes_max = static_cast<std::uint64_t>(fusion);
 
   CIRANDA_TRY(env.integer("CIRANDA_STREAMS", 1, kStreamsMax, engine.ring.grain.channels));
+  engine.ring.streams_max = config.autotune.on ? kStreamsMax : engine.ring.grain.channels;
 
   CIRANDA_TRY(read_stalls(env, engine));
   read_timeline(env, config);

@@ -55,7 +55,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
                            .listener = std::move(listener),
                            .nic = remote.nic,
                            .ports = remote.ports,
-                           .streams = config.engine.ring.grain.channels,
+                           .streams = config.engine.ring.streams_max,
                            .tls = remote.tls,
                            .timeout_ms = config.start_timeout_ms,
                            .warn = config.engine.warn,

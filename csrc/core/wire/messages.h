@@ -49,6 +49,9 @@ struct RequestSpec {
   // What the data are rounded to on their way between hosts: kFloat16 or kBFloat16, for sums and
   // averages of float32 tensors by allreduce. None: they travel as they are.
   std::optional<DType> wire_dtype = {};
+  // Over how many connections of two ranks of different hosts the data are striped, if there may be
+  // as many; 0: CIRANDA_STREAMS. Allreduce only.
+  std::uint8_t streams = 0;
   BackendId backend = BackendId::kNative;  // what runs it; kNative for a barrier
   // What every rank does with the sum, in words ("Adam lr=0.001 ..."); empty: nothing. in_arena
   // only.

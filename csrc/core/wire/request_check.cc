@@ -109,6 +109,16 @@ Status check_wire_dtype(const RequestSpec& spec) {
   return {};
 }
 
+Status check_streams(const RequestSpec& spec) {
+  if (spec.streams == 0) return {};
+  if (spec.streams > kPairStreamsMax)
+    return refused(ErrorCode::kLimit, spec, beyond("streams", spec.streams, kPairStreamsMax));
+  if (spec.kind != OpKind::kAllreduce || spec.backend != BackendId::kNative)
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   "only an allreduce by ciranda's own backend says over how many streams it goes");
+  return {};
+}
+
 Status check_sizes(const RequestSpec& spec) {
   if (spec.name.size() > kNameBytesMax)
     return refused(ErrorCode::kLimit, spec,
@@ -230,6 +240,7 @@ Status check_spec(const RequestSpec& spec) {
   CIRANDA_TRY(check_backend(spec));
   CIRANDA_TRY(check_float8(spec));
   CIRANDA_TRY(check_wire_dtype(spec));
+  CIRANDA_TRY(check_streams(spec));
   return check_arena(spec);
 }
 

@@ -56,7 +56,7 @@ void read_members(Reader& in, std::vector<Rank>& members) {
 
 std::size_t spec_bytes(const RequestSpec& spec) {
   std::size_t bytes = varint_bytes(spec.name.size()) + spec.name.size();
-  bytes += 5 + 8 + 8;  // kind, op, in_arena, wire_dtype, backend; two scale factors
+  bytes += 6 + 8 + 8;  // kind, op, in_arena, wire_dtype, streams, backend; two scale factors
   bytes += varint_bytes(spec.group) + varint_bytes(root_plus_one(spec));
   if (spec.in_arena) bytes += varint_bytes(spec.arena_bytes);
   bytes += varint_bytes(spec.rule.size()) + spec.rule.size();
@@ -87,6 +87,7 @@ void write_spec(Writer& out, const RequestSpec& spec) {
   out.u8(spec.in_arena ? 1 : 0);
   if (spec.in_arena) out.varint(spec.arena_bytes);
   out.u8(wire_dtype_plus_one(spec));
+  out.u8(spec.streams);
   out.u8(static_cast<std::uint8_t>(spec.backend));
   out.varint(spec.rule.size());
   out.text(spec.rule);
@@ -117,6 +118,7 @@ void read_spec(Reader& in, RequestSpec& spec) {
   spec.wire_dtype.reset();
   if (const std::uint8_t plus_one = in.u8("spec.wire_dtype", kDTypeCount); plus_one > 0)
     spec.wire_dtype = static_cast<DType>(plus_one - 1);
+  spec.streams = in.u8("spec.streams", kPairStreamsMax);
   spec.backend = static_cast<BackendId>(in.u8("spec.backend", kBackendCount - 1));
   spec.rule = in.text("spec.rule", in.count("spec.rule", kRuleBytesMax, 1));
   spec.tensors.resize(in.count("spec.tensors", kTensorsPerRequestMax, kTensorBytesMin));

@@ -25,6 +25,7 @@ from ciranda.torch.setting_search import Found, Knob, Settings, samples_at_most,
 _SETTLING_STEPS = 2  # after each change: memory is laid out, operations become known
 _MIB = 1 << 20
 _BUCKETS = (1 * _MIB, 16 * _MIB, 64 * _MIB)
+_STREAMS = (1, 2, 4, 8)
 _SPINS_US = (3, 100, 1000)
 
 
@@ -77,7 +78,13 @@ class Tuner:
             sizes = (None, *sorted(apart.values()))
             knobs.append(Knob("bucket_bytes", sizes, lambda size: str(size or by_itself)))
         if may_round and how.compression is Compression.none and _C.cross_size() > 1:
-            knobs.append(Knob("wire_dtype", ("float32", "bfloat16")))
+            knobs.append(Knob("CIRANDA_WIRE_DTYPE", ("float32", "bfloat16")))
+        if _C.cross_size() > 1 and not self._on_gpu and _C.cpu_operations() == "native":
+            configured = _C.streams()
+            others = (streams for streams in _STREAMS if streams != configured)
+            knobs.append(
+                Knob("CIRANDA_STREAMS", (0, *others), lambda streams: str(streams or configured))
+            )
         # None is each rank's own, which other hosts' may differ from.
         first = ops.broadcast(torch.tensor(self._own_pace, dtype=torch.int64), 0, name="autotune")
         overlap, spin_us = bool(first[0]), int(first[1])
@@ -137,9 +144,11 @@ class Tuner:
             self._own_pace[1] if spin_us is None else spin_us,
         )
         how: Reduction = optimizer._ciranda_how
-        other = replace(how, **{name: settings[name] for name in _OPTIONS if name in settings})
-        if "wire_dtype" in settings:
-            rounds = settings["wire_dtype"] == "bfloat16"
+        other = replace(
+            how, **{_OPTIONS[name]: settings[name] for name in settings if name in _OPTIONS}
+        )
+        if "CIRANDA_WIRE_DTYPE" in settings:
+            rounds = settings["CIRANDA_WIRE_DTYPE"] == "bfloat16"
             other = replace(other, compression=Compression.bf16 if rounds else Compression.none)
         if self._is_shared and optimizer.why_not_shared():
             self._why_sharing_ended = optimizer.why_not_shared()
@@ -153,7 +162,12 @@ class Tuner:
             optimizer._ciranda_why_not_shared = self._why_sharing_ended
 
 
-_OPTIONS = ("bucket_bytes", "shard_step")  # of Reduction, and knobs of the same name
+# Which field of Reduction a knob sets.
+_OPTIONS = {
+    "bucket_bytes": "bucket_bytes",
+    "shard_step": "shard_step",
+    "CIRANDA_STREAMS": "streams",
+}
 
 
 def _conclusion(found: Found) -> str:

@@ -193,6 +193,7 @@ def DistributedOptimizer(
         bucket_bytes=bucket_bytes,
         shard_step=shard_step,
         share_parameters=share_parameters,
+        streams=0,
         max_grad_norm=max_grad_norm,
         buffers=buffers,
         process_set=process_set,

@@ -42,6 +42,7 @@ class Reduction:
     bucket_bytes: int | None
     shard_step: ShardStep
     share_parameters: bool
+    streams: int  # between hosts; 0: CIRANDA_STREAMS
     max_grad_norm: float | None
     buffers: list[torch.Tensor]
     process_set: ProcessSet
@@ -131,6 +132,7 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
             predivide_factor=how.predivide_factor,
             backward_passes_per_step=how.backward_passes_per_step,
             compression=native,
+            streams=how.streams,
             sparse_as_dense=how.sparse_as_dense or shared,
             bucket_bytes=how.bucket_bytes,
             groups=positions,

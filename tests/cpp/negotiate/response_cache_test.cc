@@ -38,7 +38,7 @@ TEST_F(ResponseCacheTest, KeepsTheNumberOfAKnownSpec) {
 
 TEST_F(ResponseCacheTest, TellsApartWhateverDiffers) {
   ResponseCache cache(32, names_);
-  std::vector<RequestSpec> specs(14, allreduce("a"));
+  std::vector<RequestSpec> specs(15, allreduce("a"));
   specs[1].name = "b";
   specs[2].kind = OpKind::kReducescatter;
   specs[3].op = ReduceOp::kMax;
@@ -53,6 +53,7 @@ TEST_F(ResponseCacheTest, TellsApartWhateverDiffers) {
   specs[11].wire_dtype = DType::kBFloat16;
   specs[12].backend = BackendId::kGloo;
   specs[13].tensors[0].user_dtype = UserDType::kFloat8E5M2;
+  specs[14].streams = 2;
   for (std::size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(insert(cache, specs[i]), i + 1);
   for (std::size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(cache.find(specs[i]), i + 1);
 }

@@ -124,6 +124,16 @@ TEST(MismatchText, NamesThePlaceOfTheData) {
             "submit the same tensors in the same order on every rank");
 }
 
+TEST(MismatchText, NamesTheStreams) {
+  RequestSpec one = allreduce("w");
+  one.streams = 1;
+  RequestSpec four = allreduce("w");
+  four.streams = 4;
+  EXPECT_EQ(mismatch_of({one, four, allreduce("w")}),
+            "allreduce 'w': numbers of streams differ: rank 0 has 1, rank 1 has 4, rank 2 has "
+            "CIRANDA_STREAMS; submit the same number of streams on every rank");
+}
+
 TEST(MismatchText, NamesTheWireDtype) {
   RequestSpec rounded = allreduce("w");
   rounded.wire_dtype = DType::kBFloat16;

@@ -104,6 +104,14 @@ TEST(Fusion, KeepsWireDtypesApart) {
   EXPECT_EQ(plan_fusion(responses, {})[0].wire_dtype, DType::kFloat16);
 }
 
+TEST(Fusion, KeepsNumbersOfStreamsApart) {
+  RequestSpec two = *allreduce().spec;
+  two.streams = 2;
+  const std::vector<Response> responses{run(two), allreduce(), run(two)};
+  EXPECT_EQ(plan(responses), (Plan{{{0, 0}, {2, 0}}, {{1, 0}}}));
+  EXPECT_EQ(plan_fusion(responses, {})[0].streams, 2);
+}
+
 TEST(Fusion, KeepsBackendsApart) {
   RequestSpec gloo = *allreduce().spec;
   gloo.backend = BackendId::kGloo;

@@ -181,6 +181,16 @@ TEST(Config, GradientsTravelAsTheyAreUnlessTheUserSaysOtherwise) {
   EXPECT_TRUE(tuned.autotune.wire_dtype);
 }
 
+TEST(Config, OnlyAutotuningUsesMoreStreamsThanTheUserSays) {
+  const RingOptions ring = read({{"CIRANDA_STREAMS", "3"}}).value().engine.ring;
+  EXPECT_EQ(ring.grain.channels, 3);
+  EXPECT_EQ(ring.streams_max, 3);
+  const RingOptions tuned =
+      read({{"CIRANDA_STREAMS", "3"}, {"CIRANDA_AUTOTUNE", "1"}}).value().engine.ring;
+  EXPECT_EQ(tuned.grain.channels, 3);
+  EXPECT_EQ(tuned.streams_max, 8);
+}
+
 TEST(Config, NothingIsTunedUnlessTheUserSaysSo) {
   EXPECT_FALSE(read({}).value().autotune.on);
   EXPECT_FALSE(read({}).value().autotune.wire_dtype);

@@ -14,7 +14,7 @@ namespace ciranda::testing {
 // are connected by TCP on 127.0.0.1.
 inline World several_hosts(const std::vector<int>& ranks_of_hosts, const EngineOptions& options,
                            bool tls = false) {
-  Met meeting = met(ranks_of_hosts, options.ring.grain.channels, 20'000, tls);
+  Met meeting = met(ranks_of_hosts, options.ring.streams_max, 20'000, tls);
   std::vector<std::unique_ptr<Engine>> engines;
   for (std::size_t rank = 0; rank < meeting.locals.size(); ++rank) {
     auto engine =

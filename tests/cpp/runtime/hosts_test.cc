@@ -73,6 +73,7 @@ class SeveralHosts : public ::testing::TestWithParam<Layout> {
     ring.link.latency_ns = GetParam().latency_ns;
     ring.stage_bytes_max = 65'536;  // several rounds
     ring.grain = {.channels = GetParam().streams, .stripe_bytes_min = 4096, .segment_bytes = 4096};
+    ring.streams_max = GetParam().streams + 1;
     return ring;
   }
   static World make() {
@@ -408,6 +409,20 @@ TEST_P(SeveralHosts, DisagreeOnTheWireDtype) {
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
     EXPECT_NE(status.error().text.find("wire dtypes differ: rank 0 has wire dtype bfloat16"),
               std::string::npos);
+  });
+}
+
+TEST_P(SeveralHosts, GoOverAsManyStreamsAsTheRequestSays) {
+  World world = make();
+  world.run([](Engine& engine) {
+    std::vector<double> tensor(20'000);
+    for (const std::uint8_t streams : std::initializer_list<std::uint8_t>{1, 2, 4, 64, 0}) {
+      std::ranges::fill(tensor, 1.0);
+      auto handle = allreduce(engine, tensor, {.name = "t", .streams = streams});
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      ASSERT_EQ(tensor, std::vector<double>(20'000, engine.size()));
+    }
   });
 }
 

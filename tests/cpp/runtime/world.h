@@ -73,6 +73,7 @@ struct Options {
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<DType> wire_dtype = {};
+  std::uint8_t streams = 0;
   BackendId backend = BackendId::kNative;
 };
 
@@ -89,6 +90,7 @@ Submission in_place(OpKind kind, const std::vector<std::vector<T>*>& tensors,
                    .postscale = options.postscale,
                    .in_arena = false,
                    .wire_dtype = options.wire_dtype,
+                   .streams = options.streams,
                    .backend = options.backend,
                    .tensors = {}};
   Submission submission;
@@ -120,6 +122,7 @@ inline Submission bucket_in(const ArenaBuffer& arena, std::size_t count, const O
                   .in_arena = true,
                   .arena_bytes = count * sizeof(float),
                   .wire_dtype = options.wire_dtype,
+                  .streams = options.streams,
                   .rule = rule,
                   .tensors = {{DType::kFloat32, {static_cast<std::int64_t>(count)}}}});
   submission.arena = arena.ref;

@@ -31,7 +31,7 @@ bool alike(const FusedOp& op, const Response& response) {
          op.kind == seen_as(spec.kind) && op.op == spec.op && op.root == spec.root &&
          op.prescale == spec.prescale && op.postscale == spec.postscale &&
          op.in_arena == spec.in_arena && op.wire_dtype == spec.wire_dtype &&
-         op.backend == spec.backend;
+         op.streams == spec.streams && op.backend == spec.backend;
 }
 
 // How many ops of kinds that do not fuse were agreed before this response.

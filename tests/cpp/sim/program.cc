@@ -60,6 +60,7 @@ RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
   const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;
   if (spec.kind == OpKind::kAllreduce && adds && is_float32 && is_native && random.one_in(5))
     spec.wire_dtype = DType::kBFloat16;
+  if (spec.kind == OpKind::kAllreduce && is_native && random.one_in(5)) spec.streams = 2;
   return spec;
 }
 

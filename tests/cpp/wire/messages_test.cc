@@ -114,6 +114,8 @@ class Maker {
     const bool is_native = spec.backend == BackendId::kNative;
     if (spec.kind == OpKind::kAllreduce && adds && is_float32 && is_native && below(2) == 0)
       spec.wire_dtype = below(2) == 0 ? DType::kFloat16 : DType::kBFloat16;
+    if (spec.kind == OpKind::kAllreduce && is_native && below(2) == 0)
+      spec.streams = static_cast<std::uint8_t>(below(kPairStreamsMax + 1));
     return spec;
   }
 

@@ -174,6 +174,24 @@ TEST(Limits, RefuseAWireDtypeWhereItMeansNothing) {
             "allreduce 'w': only float32 tensors travel as bfloat16, not float64");
 }
 
+TEST(Limits, RefuseStreamsWhereTheyMeanNothing) {
+  const auto refusal = [](RequestSpec spec) {
+    spec.streams = spec.streams > 0 ? spec.streams : 2;
+    const Status status = check_limits(spec, {});
+    return status.ok() ? "" : status.error().text;
+  };
+  const TensorSpec floats{.shape = {2}};
+  EXPECT_EQ(refusal({.name = "w", .streams = kPairStreamsMax, .tensors = {floats}}), "");
+  EXPECT_EQ(refusal({.name = "w", .streams = kPairStreamsMax + 1, .tensors = {floats}}),
+            "allreduce 'w': streams 65 exceeds the limit of 64");
+  const std::string others =
+      "only an allreduce by ciranda's own backend says over how many streams it goes";
+  EXPECT_EQ(refusal({.name = "w", .backend = BackendId::kNccl, .tensors = {floats}}),
+            "allreduce 'w': " + others);
+  EXPECT_EQ(refusal({.name = "w", .kind = OpKind::kReducescatter, .tensors = {floats}}),
+            "reducescatter 'w': " + others);
+}
+
 TEST(Limits, LetOnlyNcclReduceFloat8) {
   const TensorSpec tensor{.dtype = DType::kFloat8E4M3, .shape = {2}};
   const auto refusal = [](const RequestSpec& spec) {

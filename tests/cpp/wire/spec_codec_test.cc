@@ -26,6 +26,7 @@ const RequestSpec kSpecs[] = {
     {.name = "bucket",
      .in_arena = true,
      .arena_bytes = 64,
+     .streams = 3,
      .rule = "SGD lr=0.1",
      .tensors = {{.shape = {9}}}},
     {.kind = OpKind::kAddGroup, .members = {0, 1, 9, 4000}},

@@ -86,9 +86,9 @@ def test_gradients_in_16_bits_take_half_the_bytes(
         assert 0.5 < result["sent"] < 1.15 * 0.5
 
 
-@pytest.mark.parametrize(("wire_dtype", "kept"), [("auto", True), ("float32", False)])
-def test_autotuning_may_round_between_hosts_if_that_is_allowed(
-    make_network: Callable[..., Any], start: Start, wire_dtype: str, kept: bool
+@pytest.mark.parametrize(("wire_dtype", "rounds"), [("auto", True), ("float32", False)])
+def test_autotuning_counts_streams_and_rounds_if_that_is_allowed(
+    make_network: Callable[..., Any], start: Start, wire_dtype: str, rounds: bool
 ) -> None:
     network = make_network(2, addresses=("ipv4",))
     tuned = {
@@ -98,7 +98,7 @@ def test_autotuning_may_round_between_hosts_if_that_is_allowed(
         "CIRANDA_WIRE_DTYPE": wire_dtype,
     }
     for text in outputs(start(network, HERE / "tuned.py", **tuned)):
-        assert json.loads(text.splitlines()[-1]) == {"kept": kept, "equal": True}
+        assert json.loads(text.splitlines()[-1]) == {"rounds": rounds, "streams": 4, "equal": True}
 
 
 @pytest.mark.parametrize(

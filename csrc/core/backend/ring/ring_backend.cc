@@ -19,6 +19,12 @@ Collective collective_of(const Execution& execution, std::uint64_t payload_bytes
   return what;
 }
 
+Grain grain_of(const FusedOp& op, const RingOptions& options) {
+  Grain grain = options.grain;
+  if (op.streams > 0) grain.channels = std::min<int>(op.streams, options.streams_max);
+  return grain;
+}
+
 // Bytes [begin, begin + bytes) of all buffers side by side.
 Buffers part_of(const Buffers& buffers, std::uint64_t begin, std::uint64_t bytes) {
   Buffers parts;
@@ -74,9 +80,10 @@ void RingBackend::add(Execution execution, const std::shared_ptr<const RingMembe
   const bool in_arena = execution.op.in_arena;
   const std::uint64_t payload_bytes =
       in_arena ? execution.arena_bytes : bytes_of(execution.buffers);
+  const Grain grain = grain_of(execution.op, options_);
   HierarchicalPlan plan(collective_of(execution, payload_bytes, members->size()),
                         in_arena || staged ? members->hosts : members->flat, members->self,
-                        options_.link, options_.grain);
+                        options_.link, grain);
   RingOperation& op =
       operations_.emplace_back(std::move(execution), std::move(plan), members, number, staged);
   exchange_.call_peers(op);

@@ -21,6 +21,7 @@ namespace ciranda {
 struct RingOptions {
   LinkSpeed link = {};
   Grain grain = {};
+  int streams_max = 1;        // that a request gets, if it says how many; equal on every rank
   bool authenticates = true;  // payload; not where TLS does it or the network is trusted
   // Of an allreduce or a broadcast of private memory, staged at a time; a multiple of 64. As much
   // as is fused by default: the pause between two rounds costs nothing next to a round.

@@ -11,21 +11,24 @@ namespace {
 // In clear, or through TLS.
 class TwoHosts : public ::testing::TestWithParam<bool> {
  protected:
-  void SetUp() override {
-    Met meeting = met({1, 1}, 1, 20'000, GetParam());
+  void SetUp() override { meet(/*streams=*/1); }
+
+  void meet(int streams) {
+    Met meeting = met({1, 1}, streams, 20'000, GetParam());
     meshes_ = std::move(meeting.remotes);
     locals_ = std::move(meeting.locals);
     for (std::size_t i = 0; i < 2; ++i) {
       const ControlBlock control(locals_[i].control.data(), 1);
-      backends_.push_back(
-          std::make_unique<RingBackend>(meshes_[i], control, PeerBells(control, locals_[i]), 0,
-                                        HostMemory{}, RingOptions{.authenticates = !GetParam()}));
+      backends_.push_back(std::make_unique<RingBackend>(
+          meshes_[i], control, PeerBells(control, locals_[i]), 0, HostMemory{},
+          RingOptions{.streams_max = streams, .authenticates = !GetParam()}));
       tensors_.emplace_back(1000, static_cast<float>(i + 1));
     }
   }
 
-  void start(std::size_t rank) {
-    Execution execution{.number = 1};
+  void start(std::size_t rank, std::uint8_t streams = 0) {
+    Execution execution{.number = ++started_[rank]};
+    execution.op.streams = streams;
     execution.op.group = GroupTable(2, {{0}, {1}}).world();
     execution.op.members = {{0, 0}};
     auto* data = reinterpret_cast<std::byte*>(tensors_[rank].data());
@@ -67,6 +70,7 @@ class TwoHosts : public ::testing::TestWithParam<bool> {
   std::vector<std::unique_ptr<RingBackend>> backends_;
   std::vector<std::vector<float>> tensors_;
   std::optional<Status> done_[2];
+  std::uint64_t started_[2] = {0, 0};
 };
 
 TEST_P(TwoHosts, NothingIsDoneBeforeThePeerHasBegun) {
@@ -134,6 +138,30 @@ TEST_P(TwoHosts, APeerThatRunsSomethingElseIsNotBelieved) {
                                               "where 4000 bytes as step 0 of operation 1048576"),
             std::string::npos);
   EXPECT_EQ(tensors_[0], std::vector<float>(1000, 1.0f));
+}
+
+class TwoHostsOfThreeStreams : public TwoHosts {
+ protected:
+  void SetUp() override { meet(3); }
+};
+INSTANTIATE_TEST_SUITE_P(, TwoHostsOfThreeStreams, ::testing::Values(false));
+
+// A connection is made when an operation first needs it. Of 9 there may be 3.
+TEST_P(TwoHostsOfThreeStreams, GoOverAsManyAsTheRequestSays) {
+  const std::pair<std::uint8_t, int> kWantedAndMade[] = {{1, 1}, {2, 2}, {9, 3}, {1, 3}, {0, 3}};
+  for (const auto& [wanted, made] : kWantedAndMade) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      tensors_[rank].assign(300'000, static_cast<float>(rank + 1));
+      done_[rank].reset();
+      start(rank, wanted);
+    }
+    ASSERT_TRUE(until([&] { return done_[0] && done_[1]; }));
+    EXPECT_EQ(tensors_[0], std::vector<float>(300'000, 3.0f));
+    EXPECT_EQ(tensors_[1], tensors_[0]);
+    int links = 0;
+    meshes_[0].links.each([&](const DataLink&) { ++links; });
+    EXPECT_EQ(links, made) << int{wanted};
+  }
 }
 
 // Ranks 0 and 1 of three on a host, and one of another: rank 2 is no member.
