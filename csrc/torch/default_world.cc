@@ -66,6 +66,12 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                                      .timeline_path = config.timeline_path}));
 }
 
+// Once there is a world: libcrypto has an exit handler of its own by then, and what is registered
+// later runs earlier. The goodbye to other hosts is sealed.
+void shut_down_at_exit() {
+  [[maybe_unused]] static const int registered = std::atexit(shutdown);
+}
+
 }  // namespace
 
 void init() {
@@ -76,7 +82,6 @@ void init_default_world(bool with_comm) {
   refuse_in_forked_child();
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
-  [[maybe_unused]] static const int goodbye = std::atexit(shutdown);
   const MutexLock lock(mutex);
   if (world != nullptr || client != nullptr) return;
   Config config = unwrap(read_process_config());
@@ -88,6 +93,7 @@ void init_default_world(bool with_comm) {
     own_hosts.assign(1, std::vector<Rank>(static_cast<std::size_t>(own_place.size)));
     std::iota(own_hosts.front().begin(), own_hosts.front().end(), 0);
     client_at_fork.store(client.get());
+    shut_down_at_exit();
     return;
   }
   world = unwrap(World::start(std::move(config), handover));
@@ -96,6 +102,7 @@ void init_default_world(bool with_comm) {
   engine_at_fork.store(world->engine().get());
   whole = std::make_shared<const Communicator>(
       Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
+  shut_down_at_exit();
 }
 
 void shutdown() {

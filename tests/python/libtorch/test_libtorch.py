@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from backends import GLOO
+from host_ranks import outputs, places_of_ranks
 
 import ciranda
 
@@ -96,16 +101,48 @@ def test_two_gloos_reduce_in_one_process(program: Path, tmp_path: Path) -> None:
     assert sorted(said.splitlines()) == ["[0] both reduced", "[1] both reduced"]
 
 
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(EXAMPLE, tmp_path_factory.mktemp("example")) / "mnist"
+
+
 @pytest.mark.timeout(600)
-def test_the_example_trains_on_random_images_and_on_fashion_mnist(tmp_path: Path) -> None:
-    program = build(EXAMPLE, tmp_path / "build") / "mnist"
-    assert "epoch 3: loss" in run(program)
-    assert "[0] epoch 3: loss" in run(*LAUNCH, "-np", 2, program)
+def test_the_example_trains_on_two_hosts_with_one_timeline(
+    example: Path, make_network: Callable[..., Any], tmp_path: Path
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    trace = tmp_path / "traces/trace.json"
+    trace.parent.mkdir()
+    ranks = [
+        network.hosts[rank // 2].popen(
+            [str(example)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CIRANDA_TIMELINE": str(trace), **place},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, place in enumerate(places_of_ranks(network, tmp_path, ranks_per_host=2))
+    ]
+    said = outputs(ranks)
+    # main() has returned without a shutdown().
+    assert [rank.returncode for rank in ranks] == [0] * 4, said
+    assert "epoch 3: loss" in said[0]
+    assert list(trace.parent.iterdir()) == [trace]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1, 2, 3}
+
+
+@pytest.mark.timeout(600)
+def test_the_example_trains_on_random_images_and_on_fashion_mnist(
+    example: Path, tmp_path: Path
+) -> None:
+    assert "epoch 3: loss" in run(example)
+    assert "[0] epoch 3: loss" in run(*LAUNCH, "-np", 2, example)
     if not FASHION_MNIST.is_dir():
         pytest.skip("dataset-fashion-mnist is not installed")
     for packed in FASHION_MNIST.glob("*.gz"):
         (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
-    said = run(*LAUNCH, "-np", 2, program, tmp_path, 1)
+    said = run(*LAUNCH, "-np", 2, example, tmp_path, 1)
     (accuracy,) = re.findall(r"accuracy ([\d.]+)", said)
     assert float(accuracy) > 80, said
 
