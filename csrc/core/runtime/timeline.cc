@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdio>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -63,40 +64,52 @@ TimelinePart Timeline::take() {
   TimelinePart part{.path = std::exchange(path_, {}),
                     .job = job_ + "." + std::to_string(starts_),
                     .events = events_as_text()};
-  events_.clear();
+  blocks_.clear();
+  labels_.clear();
   clock_ = {};
   dropped_ = 0;
   return part;
 }
 
-void Timeline::add(Event event) {
-  const MutexLock lock(mutex_);
+void Timeline::add(std::uint64_t begin_ns, std::uint64_t end_ns) {
   if (path_.empty()) return;
-  if (event.row.empty() && !marks_cycles_) return;
-  if (events_.size() >= kEventsMax) {
-    ++dropped_;
-    return;
+  if (blocks_.empty() || blocks_.back().size() == kBlockEvents) {
+    if (blocks_.size() == kEventsMax / kBlockEvents) {
+      ++dropped_;
+      return;
+    }
+    blocks_.emplace_back().reserve(kBlockEvents);
   }
-  events_.push_back(std::move(event));
+  blocks_.back().push_back({&*labels_.insert(label_).first, begin_ns, end_ns});
 }
 
 void Timeline::record_operation(std::string_view prefix, const RequestSpec& spec,
                                 std::uint64_t begin_ns, std::uint64_t end_ns) {
-  const std::string kind(op_kind_name(spec.kind));
-  std::string what(prefix);
+  const MutexLock lock(mutex_);
+  const std::string_view kind = op_kind_name(spec.kind);
+  label_ = prefix;
   for (const char c : kind) {
-    what += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    label_ += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
-  add({what, is_unnamed(spec) ? spec.name : kind + "." + spec.name, begin_ns, end_ns});
+  label_ += '\n';
+  if (!is_unnamed(spec)) (label_ += kind) += '.';
+  label_ += spec.name;
+  add(begin_ns, end_ns);
 }
 
-void Timeline::record(std::string_view what, std::string row, std::uint64_t begin_ns,
+void Timeline::record(std::string_view what, std::string_view row, std::uint64_t begin_ns,
                       std::uint64_t end_ns) {
-  add({std::string(what), std::move(row), begin_ns, end_ns});
+  const MutexLock lock(mutex_);
+  label_ = what;
+  (label_ += '\n') += row;
+  add(begin_ns, end_ns);
 }
 
 void Timeline::mark_cycle(std::uint64_t now_ns) {
-  add({"CYCLE_START", "", now_ns, now_ns});
+  const MutexLock lock(mutex_);
+  if (!marks_cycles_) return;
+  label_ = "CYCLE_START\n";
+  add(now_ns, now_ns);
 }
 
 // Events of one row do not overlap: an unnamed operation that begins before another one of its name
@@ -126,26 +139,29 @@ std::vector<std::string> Timeline::events_as_text() const {
   };
   std::multimap<std::string, Row> rows;
   int numbers = 0;
-  for (const Event& event : events_) {
+  for (const Event& event : blocks_ | std::views::join) {
     const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
     const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
-    if (event.row.empty()) {
-      add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " +
-          json_text(event.what) + ", \"ts\": " + microseconds(begin_ns) + "}");
+    const std::size_t feed = event.label->find('\n');
+    const std::string what = event.label->substr(0, feed);
+    const std::string name = event.label->substr(feed + 1);
+    if (name.empty()) {
+      add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " + json_text(what) +
+          ", \"ts\": " + microseconds(begin_ns) + "}");
       continue;
     }
-    const auto [first, last] = rows.equal_range(event.row);
+    const auto [first, last] = rows.equal_range(name);
     auto row = std::find_if(first, last, [&](const auto& candidate) {
       return candidate.second.busy_until_ns <= begin_ns;
     });
     if (row == last) {
-      row = rows.emplace(event.row, Row{.number = ++numbers, .busy_until_ns = 0});
+      row = rows.emplace(name, Row{.number = ++numbers, .busy_until_ns = 0});
       add(metadata + "\"tid\": " + std::to_string(numbers) +
-          ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(event.row) + "}}");
+          ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(name) + "}}");
     }
     row->second.busy_until_ns = end_ns;
     add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row->second.number) +
-        ", \"name\": " + json_text(event.what) + ", \"ts\": " + microseconds(begin_ns) +
+        ", \"name\": " + json_text(what) + ", \"ts\": " + microseconds(begin_ns) +
         ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
   }
   return pieces;

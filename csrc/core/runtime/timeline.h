@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "core/base/mutex.h"
@@ -45,20 +46,20 @@ class Timeline {
   // As "NEGOTIATE_" or "" and the kind, in the row "allreduce.NAME".
   void record_operation(std::string_view prefix, const RequestSpec& spec, std::uint64_t begin_ns,
                         std::uint64_t end_ns) EXCLUDES(mutex_);
-  void record(std::string_view what, std::string row, std::uint64_t begin_ns, std::uint64_t end_ns)
-      EXCLUDES(mutex_);
+  void record(std::string_view what, std::string_view row, std::uint64_t begin_ns,
+              std::uint64_t end_ns) EXCLUDES(mutex_);
   void mark_cycle(std::uint64_t now_ns) EXCLUDES(mutex_);
 
   static constexpr std::size_t kEventsMax = 1 << 20;
 
  private:
   struct Event {
-    std::string what;
-    std::string row;  // empty: a mark of the whole rank
+    const std::string* label;  // what, a line feed, its row; no row: a mark of the whole rank
     std::uint64_t begin_ns;
     std::uint64_t end_ns;
   };
-  void add(Event event) EXCLUDES(mutex_);
+  static constexpr std::size_t kBlockEvents = 1 << 13;
+  void add(std::uint64_t begin_ns, std::uint64_t end_ns) REQUIRES(mutex_);  // as label_ says
   std::vector<std::string> events_as_text() const REQUIRES(mutex_);
 
   const Rank rank_;
@@ -69,7 +70,10 @@ class Timeline {
   std::string path_ GUARDED_BY(mutex_);  // empty: off
   bool marks_cycles_ GUARDED_BY(mutex_) = false;
   int starts_ GUARDED_BY(mutex_) = 0;
-  std::vector<Event> events_ GUARDED_BY(mutex_);
+  // The program waits while an event is recorded: only a new label or block allocates.
+  std::vector<std::vector<Event>> blocks_ GUARDED_BY(mutex_);
+  std::unordered_set<std::string> labels_ GUARDED_BY(mutex_);
+  std::string label_ GUARDED_BY(mutex_);
   HostClock clock_ GUARDED_BY(mutex_);
   std::uint64_t dropped_ GUARDED_BY(mutex_) = 0;
 };
