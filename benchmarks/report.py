@@ -147,6 +147,11 @@ TARGETS: dict[str, Target] = {
     "ps.accuracy.async": at_least(-1, " points"),
     "ps.balance": at_most(1.1),
     "ps.memory": at_most(1.1),
+    "api.allreduce": at_most(3, " µs"),
+    "api.unnamed": at_most(1.1, "x"),
+    "api.broadcast": at_most(3, " ms"),
+    "api.timeline": at_most(1.01, "x"),
+    "api.import": at_most(50, " ms"),
     "overhead.per_parameter": at_most(1.5, " µs"),
     # MiB over the allowance of 5 % of the gradients + 16 MiB.
     "overhead.memory.mlp": at_most(0, " MiB"),
