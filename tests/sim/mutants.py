@@ -7,6 +7,7 @@ and linked with the objects of the tests and the rest of core as the release bui
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "csrc/core"
 BUILD = ROOT / "build/release"
 _COMPILER = os.environ.get("CXX", "g++")
+_CCACHE = ["ccache"] if shutil.which("ccache") else []
 _LIBRARIES = ("-lssl", "-lcrypto", "-lgtest", "-lgtest_main", "-lpthread")
 SCHEDULES = 10_000
 RUN_TIMEOUT_S = 60  # a whole run takes 4 s of CPU time
@@ -51,11 +53,15 @@ def _compile(folder: Path, mutant: Mutant) -> Path:
         raise LookupError(
             f"{mutant.name}: its text occurs {text.count(mutant.old)} times in {mutant.file}"
         )
-    source = folder / Path(mutant.file).name
+    # Where ccache finds it again.
+    source = BUILD / "mutants" / mutant.name / Path(mutant.file).name
+    source.parent.mkdir(parents=True, exist_ok=True)
     source.write_text(text.replace(mutant.old, mutant.new))
-    result = source.with_suffix(".o")
+    result = folder / source.with_suffix(".o").name
     includes = [f"-I{CORE.parent}", f"-I{CORE.parent / 'include'}"]
-    _call([_COMPILER, "-std=c++20", "-O1", *includes, "-c", str(source), "-o", str(result)])
+    _call(
+        [*_CCACHE, _COMPILER, "-std=c++20", "-O1", *includes, "-c", str(source), "-o", str(result)]
+    )
     return result
 
 
