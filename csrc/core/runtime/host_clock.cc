@@ -1,7 +1,5 @@
 #include "core/runtime/host_clock.h"
 
-#include <algorithm>
-
 #include "core/base/assert.h"
 
 namespace ciranda {
@@ -29,8 +27,10 @@ ClockReading compare_clocks(std::span<const BarrierTimes> own,
     at_most_ns = std::min(at_most_ns, difference(own[i].end_ns, rank_0[i].begin_ns));
     fastest_ns = std::min(fastest_ns, difference(own[i].end_ns, own[i].begin_ns));
   }
+  const std::int64_t ahead_ns = std::min(at_least_ns + fastest_ns / 2, at_most_ns);
   return {.at_ns = own.back().end_ns,
-          .ahead_ns = std::min(at_least_ns + fastest_ns / 2, at_most_ns)};
+          .ahead_ns = ahead_ns,
+          .error_ns = std::max(ahead_ns - at_least_ns, at_most_ns - ahead_ns)};
 }
 
 std::uint64_t HostClock::at_host_0(std::uint64_t own_ns) const {

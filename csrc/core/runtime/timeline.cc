@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cstdio>
 #include <map>
-#include <ranges>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -130,7 +129,9 @@ std::vector<std::string> Timeline::events_as_text() const {
       (read_clock_ns(CLOCK_REALTIME) - clock_.at_host_0(monotonic_ns())) / 1000;
   add(metadata + "\"name\": \"process_name\", \"args\": {\"name\": \"rank " +
       std::to_string(rank_) + "\", \"start_time_since_epoch_in_micros\": " +
-      std::to_string(epoch_us) + ", \"dropped\": " + std::to_string(dropped_) + "}}");
+      std::to_string(epoch_us) + ", \"clock_error_in_micros\": " +
+      microseconds(static_cast<std::uint64_t>(clock_.error_ns())) +
+      ", \"dropped\": " + std::to_string(dropped_) + "}}");
   add(metadata + "\"name\": \"process_sort_index\", \"args\": {\"sort_index\": " +
       std::to_string(rank_) + "}}");
   struct Row {
@@ -139,30 +140,32 @@ std::vector<std::string> Timeline::events_as_text() const {
   };
   std::multimap<std::string, Row> rows;
   int numbers = 0;
-  for (const Event& event : blocks_ | std::views::join) {
-    const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
-    const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
-    const std::size_t feed = event.label->find('\n');
-    const std::string what = event.label->substr(0, feed);
-    const std::string name = event.label->substr(feed + 1);
-    if (name.empty()) {
-      add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " + json_text(what) +
-          ", \"ts\": " + microseconds(begin_ns) + "}");
-      continue;
+  for (const auto& block : blocks_) {
+    for (const Event& event : block) {
+      const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
+      const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
+      const std::size_t feed = event.label->find('\n');
+      const std::string what = event.label->substr(0, feed);
+      const std::string name = event.label->substr(feed + 1);
+      if (name.empty()) {
+        add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " + json_text(what) +
+            ", \"ts\": " + microseconds(begin_ns) + "}");
+        continue;
+      }
+      const auto [first, last] = rows.equal_range(name);
+      auto row = std::find_if(first, last, [&](const auto& candidate) {
+        return candidate.second.busy_until_ns <= begin_ns;
+      });
+      if (row == last) {
+        row = rows.emplace(name, Row{.number = ++numbers, .busy_until_ns = 0});
+        add(metadata + "\"tid\": " + std::to_string(numbers) +
+            ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(name) + "}}");
+      }
+      row->second.busy_until_ns = end_ns;
+      add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row->second.number) +
+          ", \"name\": " + json_text(what) + ", \"ts\": " + microseconds(begin_ns) +
+          ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
     }
-    const auto [first, last] = rows.equal_range(name);
-    auto row = std::find_if(first, last, [&](const auto& candidate) {
-      return candidate.second.busy_until_ns <= begin_ns;
-    });
-    if (row == last) {
-      row = rows.emplace(name, Row{.number = ++numbers, .busy_until_ns = 0});
-      add(metadata + "\"tid\": " + std::to_string(numbers) +
-          ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(name) + "}}");
-    }
-    row->second.busy_until_ns = end_ns;
-    add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row->second.number) +
-        ", \"name\": " + json_text(what) + ", \"ts\": " + microseconds(begin_ns) +
-        ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
   }
   return pieces;
 }

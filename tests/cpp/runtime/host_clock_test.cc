@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <random>
 #include <vector>
 
 namespace ciranda {
@@ -43,6 +44,17 @@ std::int64_t found(const Seen& seen) {
   return compare_clocks(seen.own, seen.rank_0).ahead_ns;
 }
 
+// Frames that take as long as a seed wants.
+Seen barriers_on_a_busy_machine(unsigned seed, std::int64_t ahead_ns) {
+  std::mt19937 random(seed);
+  const auto some_us = [&random] {
+    return static_cast<std::int64_t>(1U << random() % 12) * kUs;  // often short, at times ms
+  };
+  std::vector<Way> ways;
+  for (int i = 0; i < 16; ++i) ways.push_back({some_us(), some_us()});
+  return barriers(ahead_ns, ways, some_us());
+}
+
 TEST(HostClock, FindsWhatAClockIsAhead) {
   for (const std::int64_t ahead : {std::int64_t{0}, 3600 * kSecond, -50 * kSecond}) {
     EXPECT_EQ(found(barriers(ahead, {{40 * kUs, 40 * kUs}})), ahead);
@@ -72,6 +84,23 @@ TEST(HostClock, KeepsCausesBeforeTheirEffects) {
       EXPECT_LE(seen.rank_0[i].begin_ns, clock.at_host_0(seen.own[i].end_ns));
     }
   }
+}
+
+TEST(HostClock, SaysHowFarOffItMayBe) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const Seen first = barriers_on_a_busy_machine(seed, kSecond);
+    const Seen last = barriers_on_a_busy_machine(seed + 1000, kSecond);
+    const HostClock clock(compare_clocks(first.own, first.rank_0),
+                          compare_clocks(last.own, last.rank_0));
+    for (const Seen& seen : {first, last}) {
+      const ClockReading reading = compare_clocks(seen.own, seen.rank_0);
+      EXPECT_LE(std::abs(reading.ahead_ns - kSecond), reading.error_ns) << seed;
+      EXPECT_LE(reading.error_ns, clock.error_ns());
+    }
+  }
+  const Seen quiet = barriers(kSecond, std::vector<Way>(8, {40 * kUs, 40 * kUs}));
+  EXPECT_EQ(compare_clocks(quiet.own, quiet.rank_0).error_ns, 80 * kUs);
+  EXPECT_EQ(HostClock().error_ns(), 0);
 }
 
 TEST(HostClock, FollowsADriftBetweenTwoReadings) {
