@@ -21,6 +21,34 @@ std::string microseconds(std::uint64_t ns) {
   return text;
 }
 
+// Events of one row do not overlap: an unnamed operation that begins before another one of its name
+// has ended gets a row of its own.
+class Rows {
+ public:
+  struct Place {
+    int number;
+    bool is_new;
+  };
+  Place place(const std::string& name, std::uint64_t begin_ns, std::uint64_t end_ns) {
+    const auto [first, last] = rows_.equal_range(name);
+    auto row = std::find_if(first, last, [&](const auto& candidate) {
+      return candidate.second.busy_until_ns <= begin_ns;
+    });
+    const bool is_new = row == last;
+    if (is_new) row = rows_.emplace(name, Row{.number = ++numbers_, .busy_until_ns = 0});
+    row->second.busy_until_ns = end_ns;
+    return {row->second.number, is_new};
+  }
+
+ private:
+  struct Row {
+    int number;
+    std::uint64_t busy_until_ns;
+  };
+  std::multimap<std::string, Row> rows_;
+  int numbers_ = 0;
+};
+
 }  // namespace
 
 Timeline::Timeline(Rank rank, std::string job, int host)
@@ -111,8 +139,6 @@ void Timeline::mark_cycle(std::uint64_t now_ns) {
   add(now_ns, now_ns);
 }
 
-// Events of one row do not overlap: an unnamed operation that begins before another one of its name
-// has ended gets a row of its own.
 std::vector<std::string> Timeline::events_as_text() const {
   const std::string pid = "\"pid\": " + std::to_string(rank_);
   const std::string metadata = "{\"ph\": \"M\", " + pid + ", ";
@@ -134,12 +160,7 @@ std::vector<std::string> Timeline::events_as_text() const {
       ", \"dropped\": " + std::to_string(dropped_) + "}}");
   add(metadata + "\"name\": \"process_sort_index\", \"args\": {\"sort_index\": " +
       std::to_string(rank_) + "}}");
-  struct Row {
-    int number;
-    std::uint64_t busy_until_ns;
-  };
-  std::multimap<std::string, Row> rows;
-  int numbers = 0;
+  Rows rows;
   for (const auto& block : blocks_) {
     for (const Event& event : block) {
       const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
@@ -152,17 +173,12 @@ std::vector<std::string> Timeline::events_as_text() const {
             ", \"ts\": " + microseconds(begin_ns) + "}");
         continue;
       }
-      const auto [first, last] = rows.equal_range(name);
-      auto row = std::find_if(first, last, [&](const auto& candidate) {
-        return candidate.second.busy_until_ns <= begin_ns;
-      });
-      if (row == last) {
-        row = rows.emplace(name, Row{.number = ++numbers, .busy_until_ns = 0});
-        add(metadata + "\"tid\": " + std::to_string(numbers) +
+      const auto [row, is_new] = rows.place(name, begin_ns, end_ns);
+      if (is_new) {
+        add(metadata + "\"tid\": " + std::to_string(row) +
             ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(name) + "}}");
       }
-      row->second.busy_until_ns = end_ns;
-      add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row->second.number) +
+      add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row) +
           ", \"name\": " + json_text(what) + ", \"ts\": " + microseconds(begin_ns) +
           ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
     }
