@@ -200,8 +200,11 @@ def test_options_are_the_launchers(call, launcher):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_caller_that_is_ended_takes_its_ranks_along(launcher, gone, number):
     (launcher.folder / "work.py").write_text(MODULE)
+    # Whoever started the tests may have left SIGINT ignored.
     (launcher.folder / "program.py").write_text(
-        "import ciranda, work\nciranda.run(work.linger, np=2)"
+        "import signal, ciranda, work\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "ciranda.run(work.linger, np=2)"
     )
     caller = subprocess.Popen(
         [sys.executable, "program.py"],
