@@ -68,6 +68,7 @@ Status Timeline::start(const std::string& path, bool marks_cycles) {
   CIRANDA_TRY(check_folder(full));
   path_ = std::move(full);
   marks_cycles_ = marks_cycles;
+  events_.reserve(kEventsMax);
   ++starts_;
   on_.store(true, std::memory_order_relaxed);
   return {};
@@ -91,7 +92,7 @@ TimelinePart Timeline::take() {
   TimelinePart part{.path = std::exchange(path_, {}),
                     .job = job_ + "." + std::to_string(starts_),
                     .events = events_as_text()};
-  blocks_.clear();
+  events_ = {};
   labels_.clear();
   clock_ = {};
   dropped_ = 0;
@@ -100,14 +101,11 @@ TimelinePart Timeline::take() {
 
 void Timeline::add(std::uint64_t begin_ns, std::uint64_t end_ns) {
   if (path_.empty()) return;
-  if (blocks_.empty() || blocks_.back().size() == kBlockEvents) {
-    if (blocks_.size() == kEventsMax / kBlockEvents) {
-      ++dropped_;
-      return;
-    }
-    blocks_.emplace_back().reserve(kBlockEvents);
+  if (events_.size() >= kEventsMax) {
+    ++dropped_;
+    return;
   }
-  blocks_.back().push_back({&*labels_.insert(label_).first, begin_ns, end_ns});
+  events_.push_back({&*labels_.insert(label_).first, begin_ns, end_ns});
 }
 
 void Timeline::record_operation(std::string_view prefix, const RequestSpec& spec,
@@ -161,27 +159,25 @@ std::vector<std::string> Timeline::events_as_text() const {
   add(metadata + "\"name\": \"process_sort_index\", \"args\": {\"sort_index\": " +
       std::to_string(rank_) + "}}");
   Rows rows;
-  for (const auto& block : blocks_) {
-    for (const Event& event : block) {
-      const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
-      const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
-      const std::size_t feed = event.label->find('\n');
-      const std::string what = event.label->substr(0, feed);
-      const std::string name = event.label->substr(feed + 1);
-      if (name.empty()) {
-        add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " + json_text(what) +
-            ", \"ts\": " + microseconds(begin_ns) + "}");
-        continue;
-      }
-      const auto [row, is_new] = rows.place(name, begin_ns, end_ns);
-      if (is_new) {
-        add(metadata + "\"tid\": " + std::to_string(row) +
-            ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(name) + "}}");
-      }
-      add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row) +
-          ", \"name\": " + json_text(what) + ", \"ts\": " + microseconds(begin_ns) +
-          ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
+  for (const Event& event : events_) {
+    const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
+    const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
+    const std::size_t feed = event.label->find('\n');
+    const std::string what = event.label->substr(0, feed);
+    const std::string name = event.label->substr(feed + 1);
+    if (name.empty()) {
+      add("{\"ph\": \"i\", \"s\": \"p\", " + pid + ", \"tid\": 0, \"name\": " + json_text(what) +
+          ", \"ts\": " + microseconds(begin_ns) + "}");
+      continue;
     }
+    const auto [row, is_new] = rows.place(name, begin_ns, end_ns);
+    if (is_new) {
+      add(metadata + "\"tid\": " + std::to_string(row) +
+          ", \"name\": \"thread_name\", \"args\": {\"name\": " + json_text(name) + "}}");
+    }
+    add("{\"ph\": \"X\", " + pid + ", \"tid\": " + std::to_string(row) +
+        ", \"name\": " + json_text(what) + ", \"ts\": " + microseconds(begin_ns) +
+        ", \"dur\": " + microseconds(end_ns - begin_ns) + "}");
   }
   return pieces;
 }

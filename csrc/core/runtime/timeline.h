@@ -58,7 +58,6 @@ class Timeline {
     std::uint64_t begin_ns;
     std::uint64_t end_ns;
   };
-  static constexpr std::size_t kBlockEvents = 1 << 13;
   void add(std::uint64_t begin_ns, std::uint64_t end_ns) REQUIRES(mutex_);  // as label_ says
   std::vector<std::string> events_as_text() const REQUIRES(mutex_);
 
@@ -70,8 +69,9 @@ class Timeline {
   std::string path_ GUARDED_BY(mutex_);  // empty: off
   bool marks_cycles_ GUARDED_BY(mutex_) = false;
   int starts_ GUARDED_BY(mutex_) = 0;
-  // The program waits while an event is recorded: only a new label or block allocates.
-  std::vector<std::vector<Event>> blocks_ GUARDED_BY(mutex_);
+  // The program waits while an event is recorded: only a new label allocates. There is room for
+  // all that are kept, of which the kernel gives what is used.
+  std::vector<Event> events_ GUARDED_BY(mutex_);
   std::unordered_set<std::string> labels_ GUARDED_BY(mutex_);
   std::string label_ GUARDED_BY(mutex_);
   HostClock clock_ GUARDED_BY(mutex_);
