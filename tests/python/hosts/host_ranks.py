@@ -50,6 +50,23 @@ def places_of_ranks(
     return places
 
 
+def start_each(
+    network: Network, places: list[dict[str, str]], *commands: list[str], **env: str
+) -> list[subprocess.Popen[str]]:
+    """The processes by rank: of the hosts in turn each runs a command, its ranks at `places`."""
+    ranks_per_host = len(places) // len(network.hosts)
+    return [
+        network.hosts[rank // ranks_per_host].popen(
+            commands[rank // ranks_per_host % len(commands)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **place, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, place in enumerate(places)
+    ]
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Starts `program` as `ranks_per_host` ranks on every host, which meet on eth<nic>; returns the
@@ -64,16 +81,7 @@ def start(tmp_path: Path) -> Start:
         **env: str,
     ) -> list[subprocess.Popen[str]]:
         places = places_of_ranks(network, tmp_path, ranks_per_host=ranks_per_host, nic=nic)
-        return [
-            network.hosts[rank // ranks_per_host].popen(
-                [sys.executable, str(program), *arguments],
-                env={**os.environ, "OMP_NUM_THREADS": "1", **place, **env},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank, place in enumerate(places)
-        ]
+        return start_each(network, places, [sys.executable, str(program), *arguments], **env)
 
     return start
 

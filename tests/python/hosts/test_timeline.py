@@ -4,7 +4,6 @@ cause by more than the file says that clocks may be off."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import outputs, places_of_ranks
+from host_ranks import outputs, places_of_ranks, start_each
 
 PROGRAM = Path(__file__).parent / "timeline.py"
 STEPS = 20
@@ -39,16 +38,10 @@ def test_hosts_with_other_clocks_are_in_one_timeline(
     network = make_network(2, addresses=("ipv4",))
     trace = tmp_path / "traces" / "trace.json"
     trace.parent.mkdir()
-    ranks = [
-        network.hosts[rank // 2].popen(
-            [*(OTHER_CLOCK if rank >= 2 else []), sys.executable, str(PROGRAM), str(STEPS)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "CIRANDA_TIMELINE": str(trace), **place},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank, place in enumerate(places_of_ranks(network, tmp_path, ranks_per_host=2))
-    ]
+    places = places_of_ranks(network, tmp_path, ranks_per_host=2)
+    command = [sys.executable, str(PROGRAM), str(STEPS)]
+    commands = command, [*OTHER_CLOCK, *command]
+    ranks = start_each(network, places, *commands, CIRANDA_TIMELINE=str(trace))
     texts = outputs(ranks)
     assert [rank.returncode for rank in ranks] == [0] * RANKS, texts
     assert list(trace.parent.iterdir()) == [trace], texts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from backends import GLOO
-from host_ranks import outputs, places_of_ranks
+from host_ranks import outputs, places_of_ranks, start_each
 
 import ciranda
 
@@ -113,16 +112,8 @@ def test_the_example_trains_on_two_hosts_with_one_timeline(
     network = make_network(2, addresses=("ipv4",))
     trace = tmp_path / "traces/trace.json"
     trace.parent.mkdir()
-    ranks = [
-        network.hosts[rank // 2].popen(
-            [str(example)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "CIRANDA_TIMELINE": str(trace), **place},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank, place in enumerate(places_of_ranks(network, tmp_path, ranks_per_host=2))
-    ]
+    places = places_of_ranks(network, tmp_path, ranks_per_host=2)
+    ranks = start_each(network, places, [str(example)], CIRANDA_TIMELINE=str(trace))
     said = outputs(ranks)
     # main() has returned without a shutdown().
     assert [rank.returncode for rank in ranks] == [0] * 4, said
