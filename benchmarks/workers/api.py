@@ -71,24 +71,20 @@ def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
     step = training_step()
-    cases = reductions() | batch_norms() | {"step": step, "step, once more": step}
-    cases["step, traced"] = step
-    folder = tempfile.mkdtemp(prefix="bench-api-")
-    trace = os.path.join(folder, "timeline.json")
+    steps = dict.fromkeys(("step", "step, once more", "step, traced"), step)
+    cases = reductions() | batch_norms() | steps
+    with tempfile.TemporaryDirectory(prefix="bench-api-") as folder:  # of this rank
 
-    def handle(command: control.Command) -> control.Reply:
-        traced = command["case"] == "step, traced"
-        if traced:
-            hvd.start_timeline(trace)
-        reply = control.time_calls(cases[command["case"]], command)
-        if traced:
+        def handle(command: control.Command) -> control.Reply:
+            if command["case"] != "step, traced":
+                return control.time_calls(cases[command["case"]], command)
+            hvd.start_timeline(os.path.join(folder, "timeline.json"))
+            reply = control.time_calls(cases[command["case"]], command)
             hvd.stop_timeline()
-            os.unlink(trace)  # every rank has its own folder
-        return reply
+            return reply
 
-    control.serve(args, hvd.rank(), handle)
-    hvd.shutdown()
-    os.rmdir(folder)
+        control.serve(args, hvd.rank(), handle)
+        hvd.shutdown()
 
 
 if __name__ == "__main__":
