@@ -53,7 +53,9 @@ functions that no module has.
 - `backward()` returns averages, so `synchronize()` before clipping and `skip_synchronize()` are
   not needed, and work ([optimizer.md](optimizer.md#what-pgrad-holds)).
 - Objects that need pickle need `allow_pickle=True`: unpickling runs code of the sender.
-- There is no background cycle: nothing to tune, and a rank that waits sleeps.
+- There is no background cycle: nothing to tune, and a rank that waits sleeps. What waited a
+  millisecond for its cycle is done in microseconds: a name may be used again that much sooner, and
+  a program or test that expects the error of a name in flight seldom sees it.
 
 ## horovod.torch
 
