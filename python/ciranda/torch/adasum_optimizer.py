@@ -97,7 +97,6 @@ def distribute(
     distributed: Any = optimizer
     distributed._ciranda_reducer = NoReducer()
     distributed._ciranda_name = name
-    distributed._ciranda_op = ops.Adasum
     distributed._ciranda_process_set = process_set
     distributed._ciranda_host_step = None
     distributed._ciranda_why_not_shared = _WHY_NOT_SHARED

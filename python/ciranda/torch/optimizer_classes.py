@@ -37,7 +37,6 @@ class Distributed:
     _ciranda_name: str  # of its reductions
     _ciranda_how: Any = None  # Reduction; None: by Adasum or parameter servers
     _ciranda_tuner: Any = None  # Tuner, while one is at work
-    _ciranda_op: int
     _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
     _ciranda_synchronized: bool  # by synchronize(), since the latest step
@@ -217,7 +216,7 @@ class Distributed:
         return ops.allreduce(
             torch.as_tensor(loss).detach(),
             name=f"{self._ciranda_name}/loss",
-            op=self._ciranda_op,
+            op=self._ciranda_how.op,
             process_set=self._ciranda_process_set,
         )
 

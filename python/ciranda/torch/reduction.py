@@ -152,7 +152,6 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
     optimizer._ciranda_how = how
     optimizer._ciranda_reducer = reducer
     optimizer._ciranda_name = name
-    optimizer._ciranda_op = how.op
     optimizer._ciranda_process_set = process_set
     optimizer._ciranda_host_step = host_step
     optimizer._ciranda_why_not_shared = why_not_shared
