@@ -6,7 +6,8 @@ A missed target does not fail a benchmark; it stands in the table with the reaso
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ TARGETS: dict[str, Target] = {
 
 @dataclass
 class Report:
-    """One file's tables. `save` writes them and hands the text to the terminal."""
+    """One file's tables and its picture. `save` writes them and hands the text to the terminal."""
 
     name: str
     title: str
@@ -170,6 +171,15 @@ class Report:
     sections: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, str, str, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
+    panels: dict[str, Mapping[str, Samples]] = field(default_factory=dict)
+
+    @contextmanager
+    def kept(self, ylabel: str = "see the titles", log: bool = False) -> Iterator[Report]:
+        """At its end drawn and saved, if anything was measured."""
+        yield self
+        if self.checks:
+            self.draw(ylabel, log)
+            self.save()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self.sections.append(markdown_table(head, rows))
@@ -211,31 +221,26 @@ class Report:
         (RESULTS / f"{self.name}.md").write_text(text + "\n")
         finished_reports.append(text)
 
-    def draw(
-        self,
-        panels: Mapping[str, Mapping[str, Samples]],
-        ylabel: str,
-        log: bool = False,
-    ) -> None:
+    def draw(self, ylabel: str, log: bool = False) -> None:
         """A panel for each case, a bar for each side: its median, with a line from min to max.
         No picture without a case."""
-        if not panels:
+        if not self.panels:
             return
         import matplotlib
 
         matplotlib.use("Agg")
         from matplotlib import pyplot as plt
 
-        bars = max(len(sides) for sides in panels.values())
+        bars = max(len(sides) for sides in self.panels.values())
         panel_inches = max(2.6, 0.3 * bars)  # room for the names, which stand upright in the bars
         figure, all_axes = plt.subplots(
             1,
-            len(panels),
-            figsize=(panel_inches * len(panels) + 1, 4),
+            len(self.panels),
+            figsize=(panel_inches * len(self.panels) + 1, 4),
             layout="constrained",
             squeeze=False,
         )
-        for axes, (case, sides) in zip(all_axes[0], panels.items(), strict=True):
+        for axes, (case, sides) in zip(all_axes[0], self.panels.items(), strict=True):
             for at, (side, samples) in enumerate(sides.items()):
                 median = samples.median
                 whiskers = [[median - samples.low], [samples.high - median]]

@@ -182,7 +182,8 @@ def test_allreduce(benchmark: Any) -> None:
     report.data["us"] = {size_name(n): as_json(user[n]) for n in ITERATIONS}
     report.data["arena_us"] = as_json(arena)
     benchmark.extra_info["us"] = report.data["us"]
-    report.draw({size_name(n): user[n] for n in ITERATIONS}, "µs", log=True)
+    report.panels = {size_name(n): user[n] for n in ITERATIONS}
+    report.draw("µs", log=True)
     report.save()
 
 

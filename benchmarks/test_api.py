@@ -6,6 +6,7 @@ import functools
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,11 +33,9 @@ ITERATIONS = {
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
-    filled = Report("api", "Calls of the Python API, 2 ranks")
-    yield filled
-    if filled.checks:
-        filled.save()
+def report() -> Iterator[Report]:
+    with Report("api", "Calls of the Python API, 2 ranks").kept() as filled:
+        yield filled
 
 
 def median_us(side: Side, case: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,11 +28,9 @@ CALLS = 50
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
-    filled = Report("gpu", "Training on GPUs through NCCL, images/s over all ranks")
-    yield filled
-    if filled.checks:
-        filled.save()
+def report() -> Iterator[Report]:
+    with Report("gpu", "Training on GPUs through NCCL, images/s over all ranks").kept() as filled:
+        yield filled
 
 
 def sides(model: str) -> list[common.SideMaker]:

@@ -110,13 +110,9 @@ def through_hosts(
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
-    filled = Report("hosts", "2 hosts (network namespaces of one machine)")
-    filled.data["panels"] = {}
-    yield filled
-    if filled.checks:
-        filled.draw(filled.data.pop("panels"), "see the titles", log=True)
-        filled.save()
+def report() -> Iterator[Report]:
+    with Report("hosts", "2 hosts (network namespaces of one machine)").kept(log=True) as filled:
+        yield filled
 
 
 @pytest.fixture
@@ -173,7 +169,7 @@ def test_allreduce(network: Network, way: str, report: Report, benchmark: Any) -
     )
     for size, key in ((4, "4B"), (MIB, "1MiB"), (64 * MIB, "64MiB")):
         report.data[f"allreduce {key}, us{title_of(way)}"] = as_json(times[size])
-        report.data["panels"][f"{size_name(size)}, µs{title_of(way)}"] = times[size]
+        report.panels[f"{size_name(size)}, µs{title_of(way)}"] = times[size]
         ratio = times[size]["c10d"].over(times[size]["ciranda"])
         report.check(
             f"{way}.{key}.c10d",
@@ -205,7 +201,7 @@ def test_protection(
     )
     for size in ITERATIONS:
         report.data[f"protection {rate} {size_name(size)}, us"] = as_json(times[size])
-    report.data["panels"][f"64 MiB, µs, {rate}"] = times[64 * MIB]
+    report.panels[f"64 MiB, µs, {rate}"] = times[64 * MIB]
     report.check(
         f"hosts.authenticated.{rate_mbit}",
         f"all-reduce of 64 MiB, {rate}: authenticated ÷ in clear",
@@ -235,7 +231,7 @@ def test_training(network: Network, way: str, report: Report, benchmark: Any) ->
     name = f"mlp, images/s{title_of(way)}"
     report.table([name, *rates], [["2 hosts", *(r.show(0) for r in rates.values())]])
     report.data[f"mlp images/s{title_of(way)}"] = as_json(rates)
-    report.data["panels"][name] = rates
+    report.panels[name] = rates
     ratio = rates["ciranda"].over(rates["ddp"])
     report.check(f"{way}.mlp.ddp", f"mlp: ciranda ÷ DDP{title_of(way)}", ratio)
 
@@ -265,7 +261,7 @@ def test_slow_link(network: Network, control: str, report: Report, benchmark: An
     name = f"{MANY['tensors']} tensors of 14 MiB, 30 ms, 20 Mbit/s, {control}"
     report.table([f"{name}, s", *times], [["", *(t.show(2) for t in times.values())]])
     report.data[f"{name}, s"] = as_json(times)
-    report.data["panels"][f"slow link, {control}, s"] = times
+    report.panels[f"slow link, {control}, s"] = times
     report.check(
         f"hosts.slow.{control}",
         f"{name}: ciranda ÷ (1.10 bytes/bandwidth + 4 round trips)",
@@ -303,7 +299,7 @@ def test_hierarchical(network: Network, report: Report, benchmark: Any) -> None:
             ["bytes sent by a host ÷ size", *(s.show(2) for s in sent.values())],
         ],
     )
-    report.data["panels"]["2 x 2 ranks, 16 MiB, µs"] = times
+    report.panels["2 x 2 ranks, 16 MiB, µs"] = times
     report.data["hierarchical"] = {"us": as_json(times), "sent": as_json(sent)}
     report.check(
         "hosts.hierarchical.bytes",

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -33,12 +33,9 @@ SLOW_LAUNCHER_RUNS = 3  # torchrun takes seconds
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
-    filled = Report("overhead", "Costs beside the reduction, 2 ranks")
-    yield filled
-    if filled.checks:
-        filled.draw(filled.data.pop("panels", {}), "see the titles")
-        filled.save()
+def report() -> Iterator[Report]:
+    with Report("overhead", "Costs beside the reduction, 2 ranks").kept() as filled:
+        yield filled
 
 
 def median_step_us(side: Side) -> float:
@@ -83,7 +80,7 @@ def test_cost_per_parameter(report: Report, benchmark: Any) -> None:
         per_parameter["ciranda"],
     )
     report.data["step_us"] = as_json(steps)
-    report.data.setdefault("panels", {})["µs per parameter"] = per_parameter
+    report.panels["µs per parameter"] = per_parameter
 
 
 @pytest.mark.parametrize("model", ["mlp", "wide"])
@@ -153,4 +150,4 @@ def test_launcher_start(report: Report, benchmark: Any) -> None:
     report.table(list(times), [[s.show() for s in times.values()]])
     report.check("overhead.launcher", "ciranda run -np 2 true", times["ciranda run -np 2 true"])
     report.data["launcher_s"] = as_json(times)
-    report.data.setdefault("panels", {})["launcher, s"] = times
+    report.panels["launcher, s"] = times

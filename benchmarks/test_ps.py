@@ -7,6 +7,7 @@ import functools
 import json
 import statistics
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,11 @@ written."""
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
-    filled = Report("ps", "Parameter servers")
-    filled.machine["ray"] = "absent" if RAY.missing else ray_version()
-    filled.sections.append(HOW)
-    yield filled
-    if filled.checks:
-        filled.draw(filled.data.pop("panels", {}), "see the titles", log=True)
-        filled.save()
+def report() -> Iterator[Report]:
+    with Report("ps", "Parameter servers").kept(log=True) as filled:
+        filled.machine["ray"] = "absent" if RAY.missing else ray_version()
+        filled.sections.append(HOW)
+        yield filled
 
 
 def ray_version() -> str:
@@ -203,7 +201,7 @@ def test_step(size: str, report: Report, benchmark: Any) -> None:
                 )
     report.data[f"step_{size}_p50_s"] = common.as_json(step.p50)
     report.data[f"step_{size}_p99_s"] = common.as_json(step.p99)
-    report.data.setdefault("panels", {})[f"step of {size}, s"] = step.p50
+    report.panels[f"step of {size}, s"] = step.p50
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -237,7 +235,7 @@ def test_more_workers_than_cores(report: Report, benchmark: Any) -> None:
             rates[side].over(rates["ciranda"]),
         )
     report.data["crowded_images_per_s"] = common.as_json(rates)
-    report.data.setdefault("panels", {})["mlp, images/s"] = rates
+    report.panels["mlp, images/s"] = rates
 
 
 def test_a_slow_worker(report: Report, benchmark: Any) -> None:
@@ -290,7 +288,7 @@ def test_a_slow_worker(report: Report, benchmark: Any) -> None:
         "ring": ring_rates.values,
     }
     together = {"ring": ring_rates, **{name: rates["both"] for name, rates in apart.items()}}
-    report.data.setdefault("panels", {})["one slow worker, images/s"] = together
+    report.panels["one slow worker, images/s"] = together
 
 
 # --- servers --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,19 +18,17 @@ Rates = dict[str, common.Samples]
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
-    filled = Report("shared_step", "The shared step: other optimizers, and 4 ranks on 2 cores")
-    filled.data["panels"] = {}
-    yield filled
-    if filled.checks:
-        filled.draw(filled.data.pop("panels"), "images/s")
-        filled.save()
+def report() -> Iterator[Report]:
+    with Report("shared_step", "The shared step: other optimizers, and 4 ranks on 2 cores").kept(
+        "images/s"
+    ) as filled:
+        yield filled
 
 
 def add(report: Report, case: str, rates: Rates) -> None:
     report.table([case, *rates], [["images/s", *(r.show(1) for r in rates.values())]])
     report.data[case] = common.as_json(rates)
-    report.data["panels"][case] = rates
+    report.panels[case] = rates
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -153,5 +153,6 @@ def write(report: Report, runs: dict[str, ModelRun]) -> None:
         ],
         met,
     )
-    report.draw({model: run.rates for model, run in runs.items()}, "images/s")
+    report.panels = {model: run.rates for model, run in runs.items()}
+    report.draw("images/s")
     report.save()
