@@ -170,7 +170,12 @@ class Reference(World):
         pass
 
     def broadcast_optimizer_state(self, optimizer: Any) -> None:
+        """As documented: who has no state has gradients of zeros afterwards."""
         optimizer.load_state_dict(optimizer.state_dict())
+        if not optimizer.state_dict()["state"]:
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            for parameter in (p for p in held if p.requires_grad and p.grad is None):
+                parameter.grad = torch.zeros_like(parameter)
 
     def restart(self) -> None:
         pass
