@@ -14,6 +14,7 @@ from .models import MISTAKES, PROGRAMS, SMALL, Mistake, Program
 
 HERE = Path(__file__).parent
 MEMORY_MB = 4_000
+OWN_MEMORY_MB = 8_000  # spin's own search; the largest takes 5,200
 DEPTH = 200_000
 TRAIL_LINES = 120
 
@@ -63,7 +64,8 @@ def check(program: Program, folder: Path, mistake: int = 0, own: bool = False) -
     short = (program.states < SMALL and not own) or mistake != 0
     compiler = (shutil.which("tcc") or "gcc") if short else "gcc"
     kind, sought = ("-DNP", ["-l"]) if own else ("-DSAFETY", [])
-    flags = ["-w", "-O0" if short else "-O1", kind, "-DNOFAIR", f"-DMEMLIM={MEMORY_MB}"]
+    memory = f"-DMEMLIM={OWN_MEMORY_MB if own else MEMORY_MB}"
+    flags = ["-w", "-O0" if short else "-O1", kind, "-DNOFAIR", memory]
     call([compiler, *flags, "-o", "pan", "pan.c"], folder)
     searched = call(["./pan", *sought, f"-m{DEPTH}", "-w22" if short else "-w24"], folder)
     errors = re.search(r"errors: (\d+)", searched)
