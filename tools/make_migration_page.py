@@ -55,7 +55,7 @@ functions that no module has.
 - Objects that need pickle need `allow_pickle=True`: unpickling runs code of the sender.
 - There is no background cycle: nothing to tune, and a rank that waits sleeps. What waited a
   millisecond for its cycle is done in microseconds: a name may be used again that much sooner, and
-  a program or test that expects the error of a name in flight seldom sees it.
+  a program or test that counts on the error of a name in flight may not see it.
 
 ## horovod.torch
 
