@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from world import World
+from world import World, parameters_of
 
 # Shapes, and how they lie in memory. From 512 float64 on a gradient is born in the arena.
 KINDS: dict[str, Callable[..., torch.Tensor]] = {
@@ -285,10 +285,6 @@ class Bench:
             if isinstance(optimizer, torch.optim.LBFGS):
                 continue  # it holds what is left of differences, which are near 0
             self.world.look(f"optimizers[{number}].state_dict()", optimizer.state_dict())
-
-
-def parameters_of(optimizer: Any) -> list[nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _sum_of_terms(parameters: list[nn.Parameter], salt: int, rank: int) -> torch.Tensor:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from bench import KINDS, Bench, Model, parameters_of
+from bench import KINDS, Bench, Model
 from scripts import send_to_oneself, wait_for_child
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
-from world import Mode, Reference, World, run
+from world import Mode, Reference, World, parameters_of, run
 
 Verb = Callable[[Bench, random.Random], None]
 VERBS: dict[str, tuple[Verb, float]] = {}  # with the weight of each

@@ -117,6 +117,10 @@ class World:
         raise NotImplementedError
 
 
+def parameters_of(optimizer: Any) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 class Reference(World):
     """Plain torch in one process; where ciranda may choose, it follows what Ranks chose."""
 
@@ -150,7 +154,7 @@ class Reference(World):
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def clip(optimizer: Any, args: Any, kwargs: Any) -> None:
-            held = [p for group in optimizer.param_groups for p in group["params"]]
+            held = parameters_of(optimizer)
             before[:] = [(p.grad, p.grad.clone()) for p in held if p.grad is not None]
             torch.nn.utils.clip_grad_norm_(held, max_grad_norm)
 
@@ -173,9 +177,9 @@ class Reference(World):
         """As documented: who has no state has gradients of zeros afterwards."""
         optimizer.load_state_dict(optimizer.state_dict())
         if not optimizer.state_dict()["state"]:
-            held = [p for group in optimizer.param_groups for p in group["params"]]
-            for parameter in (p for p in held if p.requires_grad and p.grad is None):
-                parameter.grad = torch.zeros_like(parameter)
+            for parameter in parameters_of(optimizer):
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
 
     def restart(self) -> None:
         pass
