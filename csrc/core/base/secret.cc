@@ -154,8 +154,13 @@ MessageMac::MessageMac(const Secret& key, std::string_view label) : context_(EVP
   wipe(derived);
 }
 
-// GMAC is GCM that encrypts nothing and has the message as its additional data.
 MessageMac::Tag MessageMac::tag(std::uint64_t number, std::span<const std::byte> message) {
+  const Piece whole = message;
+  return tag(number, std::span(&whole, 1));
+}
+
+// GMAC is GCM that encrypts nothing and has the message as its additional data.
+MessageMac::Tag MessageMac::tag(std::uint64_t number, std::span<const Piece> pieces) {
   std::array<unsigned char, 12> nonce{};
   for (std::size_t i = 0; i < sizeof number; ++i) {
     nonce[4 + i] = static_cast<unsigned char>(number >> 8 * (7 - i));
@@ -163,11 +168,13 @@ MessageMac::Tag MessageMac::tag(std::uint64_t number, std::span<const std::byte>
   Tag tag;
   int ignored = 0;
   EVP_CIPHER_CTX* const context = context_.get();
-  CIRANDA_ASSERT(message.size() <= std::numeric_limits<int>::max() &&
-                 EVP_EncryptInit_ex2(context, nullptr, nullptr, nonce.data(), nullptr) == 1 &&
-                 EVP_EncryptUpdate(context, nullptr, &ignored, raw(message),
-                                   static_cast<int>(message.size())) == 1 &&
-                 EVP_EncryptFinal_ex(context, nullptr, &ignored) == 1 &&
+  CIRANDA_ASSERT(EVP_EncryptInit_ex2(context, nullptr, nullptr, nonce.data(), nullptr) == 1);
+  for (const Piece& piece : pieces) {
+    CIRANDA_ASSERT(piece.size() <= std::numeric_limits<int>::max() &&
+                   EVP_EncryptUpdate(context, nullptr, &ignored, raw(piece),
+                                     static_cast<int>(piece.size())) == 1);
+  }
+  CIRANDA_ASSERT(EVP_EncryptFinal_ex(context, nullptr, &ignored) == 1 &&
                  EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, static_cast<int>(tag.size()),
                                      tag.data()) == 1);
   return tag;

@@ -63,6 +63,9 @@ class MessageMac {
 
   // Each number belongs to one message: tags of two would give the key away.
   Tag tag(std::uint64_t number, std::span<const std::byte> message);
+  // Of a message in pieces, one behind the other.
+  using Piece = std::span<const std::byte>;
+  Tag tag(std::uint64_t number, std::span<const Piece> pieces);
 
  private:
   struct Free {

@@ -244,8 +244,11 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
   }
   CIRANDA_TRY(set_connection_options(stranger.stream.fd()));
   std::string address = to_string(stranger.from.endpoint());
-  auto admitted = roster_.admit(*handshake.hello(), address);
-  if (!admitted) return admitted.error();
+  // A worker that comes twice is told so by its server.
+  if (!side_.is_server) {
+    auto admitted = roster_.admit(*handshake.hello(), address);
+    if (!admitted) return admitted.error();
+  }
   if (Status answered = answer(stranger, reply); !answered) {
     forget(*handshake.session());
     return answered.error();

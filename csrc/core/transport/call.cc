@@ -121,7 +121,7 @@ Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) 
   }
   if (now_ns < attempt.deadline_ns) return std::optional<ProvenSocket>();
   return Error{.code = ErrorCode::kTimeout,
-               .text = attempt.connected ? "it did not prove in time that it is a rank of this job"
+               .text = attempt.connected ? "it did not prove in time that it is of this job"
                                          : "nobody answered at " +
                                                to_string(attempt.address.endpoint()) + " in time"};
 }
@@ -182,7 +182,7 @@ void Call::give_up(const Error& why) {
 }
 
 Error Call::unreachable() const {
-  std::string text = "rank " + std::to_string(hello_.to) + " could not be reached in time";
+  std::string text = called_name(hello_.purpose, hello_.to) + " could not be reached in time";
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     text += "; at " + to_string(candidates_[i]) + ": " + reasons_[i];
   }

@@ -1,7 +1,6 @@
 #include "core/transport/remote_mesh.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -22,14 +21,6 @@ constexpr std::uint64_t kMsInNs = 1'000'000;
 // What else a rank has open: its program's files, local ranks, strangers.
 constexpr std::size_t kOtherDescriptors = 1024;
 
-// Sixteen bytes that say which job this is, also to those who have another key.
-JobId number_of(const std::string& job_id, const Secret& key) {
-  const MacTag tag = hmac_sha256(key, {std::as_bytes(std::span(job_id))});
-  JobId job;
-  std::memcpy(job.data(), tag.data(), job.size());
-  return job;
-}
-
 // Whoever looks for rank 0 looks for the one that makes the order: the first of host 0.
 Status check_place(const Introduction& self) {
   if ((self.rank == 0) == (self.host == 0 && self.local_rank == 0)) return {};
@@ -37,17 +28,6 @@ Status check_place(const Introduction& self) {
                .text = "rank " + std::to_string(self.rank) + " is local rank " +
                        std::to_string(self.local_rank) + " of host " + std::to_string(self.host) +
                        ", but rank 0 must be local rank 0 of host 0"};
-}
-
-Result<std::unique_ptr<ConnectionKeys>> derive_keys(const RemoteJoin& join, const Secret& key) {
-  auto keys = ConnectionKeys::derive(key, number_of(join.job_id, key), join.epoch);
-  if (!keys) return keys.error();
-  if (join.tls) {
-    auto tls = Tls::create(key, keys.value().job);
-    if (!tls) return tls.error();
-    keys.value().tls = std::move(tls).value();
-  }
-  return std::make_unique<ConnectionKeys>(std::move(keys).value());
 }
 
 // Listens, and enters the addresses into the introduction.
@@ -139,7 +119,7 @@ RemoteMesh RemoteMesh::one_host(Rank self, int size) {
 
 Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key) {
   CIRANDA_TRY(check_place(join.self));
-  auto keys = derive_keys(join, key);
+  auto keys = ConnectionKeys::of_job(key, join.job_id, join.epoch, join.tls);
   if (!keys) return keys.error();
   // An incarnation grows from one start of a rank on its host to the next.
   const Hello self{.from = join.self.rank, .to = kNoRank, .incarnation = monotonic_ns()};

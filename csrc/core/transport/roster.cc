@@ -12,7 +12,7 @@ Result<Roster::Admission> Roster::admit(const Hello& client, const std::string& 
     guest = {.incarnation = client.incarnation, .from = from};
     return Admission::kReplacesEarlier;
   }
-  const std::string who = "rank " + std::to_string(client.from);
+  const std::string who = caller_name(client.purpose, client.from);
   const std::string both = " (" + guest.from + " and now " + from + ")";
   return Error{.code = ErrorCode::kInvalidArgument,
                .text = client.incarnation == guest.incarnation

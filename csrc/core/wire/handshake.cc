@@ -18,7 +18,6 @@ constexpr std::array<std::byte, 8> kMagic = {std::byte{0xc1}, std::byte{'c'}, st
 constexpr std::string_view kClientLabel = "ciranda client proof";
 constexpr std::string_view kServerLabel = "ciranda server proof";
 static_assert(kClientLabel.size() == kServerLabel.size());
-constexpr std::string_view kCookieLabel = "ciranda cookie";  // shorter than any proof's message
 constexpr std::string_view kToServer = "ciranda client to server";
 constexpr std::string_view kToClient = "ciranda server to client";
 
@@ -34,10 +33,6 @@ std::string hex(std::span<const std::byte> bytes) {
     text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
   }
   return text;
-}
-
-std::string rank_name(Rank rank) {
-  return "rank " + std::to_string(rank);
 }
 
 std::string range(Versions versions) {
@@ -161,54 +156,7 @@ Result<SessionKeys> session_keys(const Secret& key, const Nonce& client, const N
   return SessionKeys{std::move(to_server).value(), std::move(to_client).value()};
 }
 
-std::vector<std::byte> info_of(Purpose purpose, Epoch epoch) {
-  std::vector<std::byte> info;
-  Writer writer(info);
-  writer.text("ciranda channel ");
-  writer.text(purpose_name(purpose));
-  writer.u64(epoch);
-  return info;
-}
-
 }  // namespace
-
-std::string_view purpose_name(Purpose purpose) {
-  constexpr std::string_view kNames[kPurposeCount] = {"control", "data", "rendezvous"};
-  return kNames[static_cast<std::size_t>(purpose)];
-}
-
-Result<ConnectionKeys> ConnectionKeys::derive(const Secret& job_key, const JobId& job,
-                                              Epoch epoch) {
-  const auto key_of = [&](Purpose purpose) { return job_key.derive(job, info_of(purpose, epoch)); };
-  auto control = key_of(Purpose::kControl);
-  if (!control) return control.error();
-  auto data = key_of(Purpose::kData);
-  if (!data) return data.error();
-  auto rendezvous = key_of(Purpose::kRendezvous);
-  if (!rendezvous) return rendezvous.error();
-  return ConnectionKeys{
-      .job = job,
-      .epoch = epoch,
-      .keys = {std::move(control).value(), std::move(data).value(), std::move(rendezvous).value()}};
-}
-
-Status ConnectionKeys::narrow_to(const Secret& job_key, const MeetingId& meeting) {
-  std::vector<std::byte> info = info_of(Purpose::kData, epoch);
-  info.insert(info.end(), meeting.begin(), meeting.end());
-  auto data = job_key.derive(job, info);
-  if (!data) return data.error();
-  keys[static_cast<std::size_t>(Purpose::kData)] = std::move(data).value();
-  return {};
-}
-
-Cookie cookie_of(const ConnectionKeys& keys, Rank to) {
-  std::vector<std::byte> whose;
-  Writer(whose).u32(static_cast<std::uint32_t>(to));
-  const MacTag tag = hmac_sha256(keys.of(Purpose::kControl), {bytes_of(kCookieLabel), whose});
-  Cookie cookie;
-  std::ranges::copy(std::span(tag).first<cookie.size()>(), cookie.begin());
-  return cookie;
-}
 
 Status check_not_another_protocol(std::span<const std::byte> bytes) {
   if (other_protocol(bytes).empty()) return {};
@@ -254,7 +202,9 @@ Status ServerHandshake::take_hello(std::vector<std::byte>& out) {
 }
 
 Status ServerHandshake::judge(const Hello& hello) const {
-  const std::string who = "a caller that says it is " + rank_name(hello.from);
+  const std::string who = "a caller that says it is " + caller_name(hello.purpose, hello.from);
+  const Purpose own = side_.is_server ? Purpose::kService : Purpose::kControl;
+  const std::string self = called_name(own, side_.self);
   if (hello.job != keys_.job) {
     return refusal(who + " belongs to job " + hex(hello.job) + ", this is job " + hex(keys_.job));
   }
@@ -263,17 +213,19 @@ Status ServerHandshake::judge(const Hello& hello) const {
                        std::to_string(keys_.epoch),
                    hello.from);
   }
-  if (hello.to != side_.self) {
-    return refusal(who + " looks for " + rank_name(hello.to) + ", this is " +
-                       rank_name(side_.self) + "; two addresses are mixed up",
+  const bool wants_server = hello.purpose == Purpose::kService;
+  if (hello.to != side_.self || wants_server != side_.is_server) {
+    return refusal(who + " looks for " + called_name(hello.purpose, hello.to) + ", this is " +
+                       self + "; two addresses are mixed up",
                    hello.from);
   }
-  if (hello.from == side_.self) {
-    return refusal("a caller says it is " + rank_name(side_.self) +
+  if (hello.from == side_.self && !side_.is_server) {
+    return refusal("a caller says it is " + self +
                        ", which is this rank: it started twice, or its own bytes come back",
                    hello.from);
   }
-  if (hello.from >= side_.ranks) {
+  // A server says it to the worker itself, once that is proven.
+  if (hello.from >= side_.ranks && !side_.is_server) {
     return refusal(who + " is none of this job's " + std::to_string(side_.ranks) +
                        " ranks; start every rank with the same size",
                    hello.from);
@@ -286,7 +238,7 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   const Secret& key = keys_.of(hello_->purpose);
   const MacTag client = client_proof(key, hello_bytes_, nonce_);
   if (!equal_in_constant_time(client, input_.bytes())) {
-    return refusal("a caller that says it is " + rank_name(hello_->from) +
+    return refusal("a caller that says it is " + caller_name(hello_->purpose, hello_->from) +
                    " does not hold this job's key, or repeats what it overheard");
   }
   auto session = session_keys(key, hello_->nonce, nonce_);
@@ -305,8 +257,8 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   input_.expect(0);
   if (!understood) {
     return Error{.code = ErrorCode::kUnsupported,
-                 .text = rank_name(hello_->from) + " speaks protocol " + range(theirs) +
-                         ", this rank " + range(side_.versions) +
+                 .text = caller_name(hello_->purpose, hello_->from) + " speaks protocol " +
+                         range(theirs) + ", this side " + range(side_.versions) +
                          "; install the same ciranda on every host",
                  .rank = hello_->from};
   }
@@ -322,7 +274,8 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
 
 ClientHandshake::ClientHandshake(const ConnectionKeys& keys, const Hello& hello)
     : keys_(keys), hello_(hello) {
-  CIRANDA_ASSERT(hello.from != hello.to && hello.from >= 0 && hello.to >= 0);
+  CIRANDA_ASSERT(hello.from >= 0 && hello.to >= 0);
+  CIRANDA_ASSERT(hello.from != hello.to || hello.purpose == Purpose::kService);
   CIRANDA_ASSERT(hello.stream < kPairStreamsMax);
   hello_.job = keys.job;
   hello_.epoch = keys.epoch;
@@ -357,7 +310,8 @@ Status ClientHandshake::take_welcome() {
   const Secret& key = keys_.of(hello_.purpose);
   if (!equal_in_constant_time(server_proof(key, hello_bytes_, *server_nonce_, proof_, welcome),
                               proof)) {
-    return refusal("who answers for " + rank_name(hello_.to) + " does not hold this job's key",
+    return refusal("who answers for " + called_name(hello_.purpose, hello_.to) +
+                       " does not hold this job's key",
                    hello_.to);
   }
   Reader reader(welcome);
@@ -366,8 +320,8 @@ Status ClientHandshake::take_welcome() {
   CIRANDA_ASSERT(reader.ok());
   if (version < hello_.versions.min || version > hello_.versions.max) {
     return Error{.code = ErrorCode::kUnsupported,
-                 .text = rank_name(hello_.to) + " speaks protocol " + std::to_string(version) +
-                         ", this rank " + range(hello_.versions) +
+                 .text = called_name(hello_.purpose, hello_.to) + " speaks protocol " +
+                         std::to_string(version) + ", this side " + range(hello_.versions) +
                          "; install the same ciranda on every host",
                  .rank = hello_.to};
   }

@@ -3,15 +3,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/base/secret.h"
-#include "core/wire/tls.h"
+#include "core/wire/connection_keys.h"
 #include "core/wire/types.h"
 
 // How two ranks prove to each other that they hold the job's key; docs/protocol.md has the bytes.
@@ -29,35 +27,7 @@
 // peer is told nothing, its connection is closed. Only to a proven one a version is told.
 namespace ciranda {
 
-using JobId = std::array<std::byte, 16>;
 using Nonce = std::array<std::byte, 32>;
-using MeetingId = std::array<std::byte, 16>;  // random, of one meeting of all ranks
-
-// What a connection is for. The values are on the wire: append only.
-enum class Purpose : std::uint8_t { kControl = 0, kData = 1, kRendezvous = 2 };
-inline constexpr int kPurposeCount = 3;
-std::string_view purpose_name(Purpose purpose);
-
-// The keys of one epoch of one job.
-struct ConnectionKeys {
-  static Result<ConnectionKeys> derive(const Secret& job_key, const JobId& job, Epoch epoch);
-  // For data, a key of this meeting alone: whoever is left from an earlier one of the same job and
-  // epoch, with the same key, proves nothing to those who met now, nor they to it.
-  Status narrow_to(const Secret& job_key, const MeetingId& meeting);
-  const Secret& of(Purpose purpose) const { return keys[static_cast<std::size_t>(purpose)]; }
-
-  JobId job;
-  Epoch epoch;
-  std::array<Secret, kPurposeCount> keys;
-  std::unique_ptr<const Tls> tls = {};  // connections go through it, where there is one
-};
-
-// What a client says before all else. Only who holds the job's key can make it, or heard it on the
-// way, for it is the same each time: it proves nothing and refuses nobody, but tells whom to hear
-// first while strangers flood a rank.
-using Cookie = std::array<std::byte, 16>;
-// Asserts that the keys are intact, as they are where they were derived.
-Cookie cookie_of(const ConnectionKeys& keys, Rank to);
 
 // Versions of what follows the handshake; its own bytes never change.
 struct Versions {
@@ -116,8 +86,9 @@ class ServerHandshake {
   struct Side {
     Rank self = kNoRank;
     Incarnation incarnation = 0;
-    int ranks = 0;  // of the job
+    int ranks = 0;  // of the job; a server asks none of its callers
     Versions versions = {};
+    bool is_server = false;  // takes kService, and nothing else
   };
   // `nonce` is random and used for this one connection.
   ServerHandshake(const ConnectionKeys& keys, const Side& side, const Nonce& nonce);

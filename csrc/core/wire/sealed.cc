@@ -88,6 +88,11 @@ Result<std::optional<OpenedFrame>> FrameOpener::open(std::span<const std::byte>&
 DataSealer::DataSealer(Secret key) : key_(std::move(key)), mac_(key_, kPayloadLabel) {}
 
 SealedDataHeader DataSealer::seal(const DataHeader& header, std::span<const std::byte> payload) {
+  const Piece whole = payload;
+  return seal(header, std::span(&whole, payload.empty() ? 0 : 1));
+}
+
+SealedDataHeader DataSealer::seal(const DataHeader& header, std::span<const Piece> payload) {
   std::vector<std::byte> out;
   out.reserve(kDataHeaderBytes);
   Writer writer(out);
@@ -129,6 +134,11 @@ Result<DataHeader> DataOpener::open(const SealedDataHeader& bytes) {
 }
 
 Status DataOpener::check(std::span<const std::byte> payload) {
+  const Piece whole = payload;
+  return check(std::span(&whole, 1));
+}
+
+Status DataOpener::check(std::span<const Piece> payload) {
   CIRANDA_ASSERT(counter_ > 0);
   if (equal_in_constant_time(mac_.tag(counter_ - 1, payload), due_)) return {};
   return malformed("message " + std::to_string(counter_ - 1) +

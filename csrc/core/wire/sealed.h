@@ -73,6 +73,8 @@ class DataSealer {
   explicit DataSealer(Secret key);
   // Without a payload what follows is not authenticated here; both sides know of it.
   SealedDataHeader seal(const DataHeader& header, std::span<const std::byte> payload = {});
+  using Piece = MessageMac::Piece;
+  SealedDataHeader seal(const DataHeader& header, std::span<const Piece> payload);
 
  private:
   Secret key_;
@@ -88,6 +90,8 @@ class DataOpener {
   Result<DataHeader> open(const SealedDataHeader& bytes);
   // kMalformed when these are not the bytes that the last header announced.
   Status check(std::span<const std::byte> payload);
+  using Piece = MessageMac::Piece;
+  Status check(std::span<const Piece> payload);
 
  private:
   Secret key_;

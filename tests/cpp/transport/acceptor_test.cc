@@ -333,8 +333,8 @@ TEST(Acceptor, TellsAProvenRankThatItIsOfAnotherVersion) {
   EXPECT_LT(monotonic_ns() - began, 2'000'000'000u) << "it does not try again";
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().text,
-            "rank 0 speaks protocol 2, this rank 3 to 4; install the same ciranda on every host");
-  EXPECT_NE(rank0.reason().find("rank 2 speaks protocol 3 to 4, this rank 2 to 2; install"),
+            "rank 0 speaks protocol 2, this side 3 to 4; install the same ciranda on every host");
+  EXPECT_NE(rank0.reason().find("rank 2 speaks protocol 3 to 4, this side 2 to 2; install"),
             std::string::npos)
       << rank0.reason();
 }

@@ -140,19 +140,6 @@ TEST(Handshake, GivesNewKeysToEveryConnection) {
   EXPECT_EQ(seen.size(), 16u);
 }
 
-TEST(Handshake, HasAKeyForEachJobEpochAndChannel) {
-  std::set<Bytes> seen;
-  for (const int job : {1, 2}) {
-    for (const Epoch epoch : {0u, 1u, 256u}) {
-      const ConnectionKeys keys = keys_of(1, job, epoch);
-      for (const Purpose purpose : {Purpose::kControl, Purpose::kData, Purpose::kRendezvous}) {
-        seen.insert(copy_of(keys.of(purpose).bytes()));
-      }
-    }
-  }
-  EXPECT_EQ(seen.size(), 18u);
-}
-
 TEST(Handshake, TellsAStrangerNothingButRandomBytes) {
   const ConnectionKeys keys = keys_of();
   ServerHandshake server(keys, kServer, nonce_of(20));
@@ -266,12 +253,12 @@ TEST(Handshake, NamesAnotherVersionOnBothSidesOnceTheyAreProven) {
   const Status of_server = feed(server, to_server, to_client, whole);
   ASSERT_FALSE(of_server.ok());
   EXPECT_EQ(of_server.error().text,
-            "rank 2 speaks protocol 3 to 4, this rank 2 to 2; install the same ciranda on every "
+            "rank 2 speaks protocol 3 to 4, this side 2 to 2; install the same ciranda on every "
             "host");
   const Status of_client = feed(client, to_client, to_server, whole);
   ASSERT_FALSE(of_client.ok());
   EXPECT_EQ(of_client.error().text,
-            "rank 0 speaks protocol 2, this rank 3 to 4; install the same ciranda on every host");
+            "rank 0 speaks protocol 2, this side 3 to 4; install the same ciranda on every host");
   EXPECT_FALSE(server.session().has_value() || client.session().has_value());
 
   const ConnectionKeys others = keys_of(9);
@@ -324,16 +311,36 @@ TEST(Handshake, RefusesARankThatCannotBe) {
             "come back");
 }
 
-TEST(Handshake, ACookieIsOfOneKeyJobEpochAndRank) {
-  const Cookie cookie = cookie_of(keys_of(), 0);
-  EXPECT_EQ(cookie, cookie_of(keys_of(), 0));
-  for (const Cookie& other : {cookie_of(keys_of(9), 0), cookie_of(keys_of(1, 9), 0),
-                              cookie_of(keys_of(1, 2, 9), 0), cookie_of(keys_of(), 1)}) {
-    EXPECT_NE(cookie, other);
-  }
-  ConnectionKeys narrowed = keys_of();
-  ASSERT_TRUE(narrowed.narrow_to(test::secret_of(1), MeetingId{}).ok());
-  EXPECT_EQ(cookie, cookie_of(narrowed, 0)) << "ranks that did not meet yet show it too";
+// Worker 1 calls server 1, whose job has a rank 1 nowhere.
+TEST(Handshake, AWorkerAndItsServerMayHaveTheSameNumber) {
+  const ConnectionKeys keys = keys_of();
+  Hello hello = kHello;
+  hello.purpose = Purpose::kService;
+  hello.from = 1;
+  hello.to = 1;
+  const ServerHandshake::Side side{.self = 1, .is_server = true};
+  ClientHandshake client(keys, hello);
+  ServerHandshake server(keys, side, nonce_of(20));
+  (void)talk(client, server);
+  ASSERT_TRUE(client.session() && server.session());
+  EXPECT_EQ(server.session()->peer, 1);
+  EXPECT_EQ(server.session()->purpose, Purpose::kService);
+}
+
+TEST(Handshake, RanksAndServersAreNotMixedUp) {
+  const ConnectionKeys keys = keys_of();
+  Hello hello = kHello;
+  hello.from = 1;
+  hello.to = 0;
+  const ServerHandshake::Side server{.self = 0, .is_server = true};
+  EXPECT_EQ(refusal_of(copy_of(ClientHandshake(keys, hello).hello()), keys_of(), server),
+            "a caller that says it is rank 1 looks for rank 0, this is server 0; two addresses are "
+            "mixed up");
+  hello.purpose = Purpose::kService;
+  const ServerHandshake::Side rank{.self = 0, .ranks = 4};
+  EXPECT_EQ(refusal_of(copy_of(ClientHandshake(keys, hello).hello()), keys_of(), rank),
+            "a caller that says it is worker 1 looks for server 0, this is rank 0; two addresses "
+            "are mixed up");
 }
 
 TEST(Handshake, RecognisesStrangersByTheirFirstByte) {
