@@ -136,9 +136,11 @@ void PushAndAnswer(benchmark::State& state) {
   const Held held(state.range(1));
   {
     const Forked server(held, [&] {
-      static_cast<void>(value_of(Server::start(folder, {.job_id = "bench"}))->run());
+      static_cast<void>(
+          value_of(Server::start({.job_folder = folder, .desk = {.job_id = "bench"}}))->run());
     });
-    const auto client = value_of(Client::connect({.folder = folder, .job_id = "bench"}));
+    const auto client =
+        value_of(Client::connect({.address = {.folder = folder}, .job_id = "bench"}));
     const std::int64_t elements = state.range(0) / static_cast<std::int64_t>(sizeof(float));
     const Model model{.tables = {{.rule = kRule, .slots = {{.name = "p", .shape = {elements}}}}}};
     const auto zeros = [](const Layout& layout, std::byte* memory) {

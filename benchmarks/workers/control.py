@@ -38,8 +38,8 @@ def servers_of_this_job() -> list[Path]:
         except OSError:  # it has just ended
             continue
         if job in environment:
-            server = next(e for e in environment if e.startswith("CIRANDA_PS_SERVER="))
-            found[int(server.split("=")[1])] = process
+            arguments = process.joinpath("cmdline").read_text().split("\0")
+            found[int(arguments[arguments.index("--server") + 1])] = process
     return [found[server] for server in sorted(found)]
 
 

@@ -1,5 +1,7 @@
-// A parameter server of a job: `ciranda run --ps N` starts N of them. Where it is and who else
-// there is stands in its environment; nothing is read from the command line.
+// A parameter server of a job. `ciranda run --ps N` starts N of them; --help says how to start one
+// by hand.
+#include <getopt.h>
+
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -7,12 +9,32 @@
 #include <string>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/ps/messages.h"
 #include "core/runtime/environment.h"
+#include "core/runtime/remote_config.h"
 #include "core/service/server.h"
+#include "core/transport/job_key.h"
 
 namespace ciranda::ps {
 namespace {
+
+constexpr const char* kHelp =
+    R"(A parameter server for the workers of one job; it ends when all of them have left.
+
+  ciranda key job.key                     once; copy the file to every host
+  ciranda-ps --workers 4 --listen 192.0.2.7:20000 --key-file job.key
+  CIRANDA_PS=192.0.2.7:20000 CIRANDA_KEY_FILE=job.key   for each worker, however it is started
+
+  --workers N          how many workers the job has
+  --listen HOST:PORT   where they call this server; an address of this host
+  --key-file FILE      the job's key: who does not hold it is turned away
+  --servers N          of a job with several: how many; CIRANDA_PS names all, in their order [1]
+  --server I           and which one this is, from 0 [0]
+  --lease SECONDS      a worker that is silent for so long keeps no other waiting [10]
+  --tls                encrypt what goes to workers and comes from them (CIRANDA_TLS=1 there)
+  --trusted-network    do not authenticate gradients and parameters (CIRANDA_TRUSTED_NETWORK=1)
+)";
 
 Server* running = nullptr;  // NOLINT: for the signal handler
 
@@ -21,29 +43,159 @@ void stop_running(int) {
 }
 
 struct Options {
-  std::string folder;
-  DeskOptions desk;
+  ServerOptions server;
+  std::string listen;
+  std::string key_file;
+  int key_fd = -1;
+  int listener_fd = -1;
+  bool tls = false;
+  bool trusted_network = false;
+  bool help = false;
 };
 
-Result<Options> read_options() {
+Error wrong(std::string text) {
+  return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
+}
+
+Status read_number(const char* option, const char* text, int low, int high, int& value) {
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  if (end != text && *end == '\0' && number >= low && number <= high) {
+    value = static_cast<int>(number);
+    return {};
+  }
+  return wrong(std::string(option) + " must be a whole number from " + std::to_string(low) +
+               " to " + std::to_string(high) + ", not '" + text + "'");
+}
+
+Result<Options> read_arguments(int count, char** texts) {
+  enum Name {
+    kWorkers = 1,
+    kServers,
+    kNumber,
+    kListen,
+    kKeyFile,
+    kLease,
+    kTls,
+    kTrusted,
+    kHelpWanted
+  };
+  constexpr option kNames[] = {{"workers", required_argument, nullptr, kWorkers},
+                               {"servers", required_argument, nullptr, kServers},
+                               {"server", required_argument, nullptr, kNumber},
+                               {"listen", required_argument, nullptr, kListen},
+                               {"key-file", required_argument, nullptr, kKeyFile},
+                               {"lease", required_argument, nullptr, kLease},
+                               {"tls", no_argument, nullptr, kTls},
+                               {"trusted-network", no_argument, nullptr, kTrusted},
+                               {"help", no_argument, nullptr, kHelpWanted},
+                               {nullptr, 0, nullptr, 0}};
+  Options options;
+  DeskOptions& desk = options.server.desk;
+  desk.workers = 0;
+  ::opterr = 0;
+  int name = 0;
+  while ((name = ::getopt_long(count, texts, "", kNames, nullptr)) != -1) {
+    Status read;
+    switch (name) {
+      case kWorkers:
+        read = read_number("--workers", ::optarg, 1, kLocalRanksMax, desk.workers);
+        break;
+      case kServers:
+        read = read_number("--servers", ::optarg, 1, kServersMax, desk.servers);
+        break;
+      case kNumber:
+        read = read_number("--server", ::optarg, 0, kServersMax - 1, desk.server);
+        break;
+      case kListen:
+        options.listen = ::optarg;
+        break;
+      case kKeyFile:
+        options.key_file = ::optarg;
+        break;
+      case kLease: {
+        int seconds = 0;
+        read = read_number("--lease", ::optarg, 5, 3'600, seconds);
+        desk.lease_ns = static_cast<std::uint64_t>(seconds) * 1'000'000'000;
+        break;
+      }
+      case kTls:
+        options.tls = true;
+        break;
+      case kTrusted:
+        options.trusted_network = true;
+        break;
+      case kHelpWanted:
+        options.help = true;
+        return options;
+      default:
+        return wrong("'" + std::string(texts[::optind - 1]) +
+                     "' is not understood, or misses its value; see --help");
+    }
+    CIRANDA_TRY(read);
+  }
+  if (::optind < count) {
+    return wrong("'" + std::string(texts[::optind]) + "' is not understood; see --help");
+  }
+  if (desk.workers == 0) return wrong("--workers is missing: how many workers the job has");
+  if (desk.server < desk.servers) return options;
+  return wrong("--server " + std::to_string(desk.server) + " is none of " +
+               std::to_string(desk.servers) + " servers, which count from 0");
+}
+
+// What ciranda run tells its servers.
+Status read_environment(Options& options) {
   const Getenv getenv = [](const char* name) {
     return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): there is one thread
   };
   const Environment env(getenv);
-  Options options;
-  for (const auto& [name, text] : {std::pair{"CIRANDA_JOB_DIR", &options.folder},
-                                   std::pair{"CIRANDA_JOB_ID", &options.desk.job_id}}) {
-    const char* value = env.text(name);
-    if (value == nullptr) {
-      return Error{.code = ErrorCode::kInvalidArgument,
-                   .text = std::string(name) + " is not set; start servers by ciranda run --ps N"};
-    }
-    *text = value;
+  options.server.desk.job_id = kJobByHand;
+  const char* const job = env.text("CIRANDA_JOB_ID");
+  const char* const folder = env.text("CIRANDA_JOB_DIR");
+  if (!options.listen.empty() || !options.key_file.empty()) return {};
+  if (job == nullptr || folder == nullptr) {
+    return wrong(
+        "--listen HOST:PORT and --key-file FILE are missing; or let ciranda run --ps N start "
+        "servers");
   }
-  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVERS", 1, kServersMax, options.desk.servers));
-  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVER", 0, options.desk.servers - 1, options.desk.server));
-  CIRANDA_TRY(env.integer("CIRANDA_SIZE", 1, kLocalRanksMax, options.desk.workers));
-  return options;
+  options.server.desk.job_id = job;
+  options.server.job_folder = folder;
+  CIRANDA_TRY(env.integer("CIRANDA_KEY_FD", 0, 1 << 20, options.key_fd));
+  return env.integer("CIRANDA_PS_LISTENER_FD", 0, 1 << 20, options.listener_fd);
+}
+
+Status open_listener(Options& options) {
+  auto& listeners = options.server.listeners;
+  if (options.listener_fd >= 0) {
+    auto adopted = adopt_listener(Fd(options.listener_fd));
+    if (!adopted) return adopted.error();
+    listeners.push_back(std::move(adopted).value());
+  } else if (!options.listen.empty()) {
+    Endpoint endpoint;
+    if (!parse_endpoint(options.listen, endpoint)) {
+      return wrong("--listen " + options.listen +
+                   ": expected HOST:PORT, and an IPv6 address in brackets");
+    }
+    auto addresses = resolve(endpoint);
+    if (!addresses) return addresses.error();
+    for (const SocketAddress& address : addresses.value()) {
+      auto socket =
+          listen_tcp(address.endpoint().host, {.first = endpoint.port, .last = endpoint.port});
+      if (!socket) return socket.error();
+      listeners.push_back(std::move(socket).value());
+    }
+  }
+  if (listeners.empty()) return {};
+  constexpr std::uint64_t kKeyNs = 10'000'000'000;
+  auto key = options.key_fd >= 0 ? read_key(Fd(options.key_fd), monotonic_ns() + kKeyNs)
+                                 : read_key_file(options.key_file);
+  if (!key) return key.error();
+  auto keys =
+      ConnectionKeys::of_job(key.value(), options.server.desk.job_id, /*epoch=*/0, options.tls);
+  if (!keys) return keys.error();
+  options.server.keys = std::move(keys).value();
+  options.server.authenticates = !options.tls && !options.trusted_network;
+  return {};
 }
 
 // One line, of what there was to do.
@@ -61,16 +213,20 @@ int fail(const Error& why) {
   return 1;
 }
 
-int run() {
-  auto options = read_options();
+int run(int count, char** texts) {
+  auto options = read_arguments(count, texts);
   if (!options) return fail(options.error());
+  if (options.value().help) return std::fputs(kHelp, stdout) < 0 ? 1 : 0;
+  if (const Status read = read_environment(options.value()); !read) return fail(read.error());
+  if (const Status open = open_listener(options.value()); !open) return fail(open.error());
+  const DeskOptions desk = options.value().server.desk;
   // What comes before it listens is seen once it does.
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigaddset(&ends, SIGINT);
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);
-  auto server = Server::start(options.value().folder, options.value().desk);
+  auto server = Server::start(std::move(options.value().server));
   if (!server) return fail(server.error());
   running = server.value().get();
   std::signal(SIGTERM, stop_running);
@@ -80,13 +236,13 @@ int run() {
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   if (!ended) return fail(ended.error());
-  say_the_end(options.value().desk, running->stats());
+  say_the_end(desk, running->stats());
   return 0;
 }
 
 }  // namespace
 }  // namespace ciranda::ps
 
-int main() {
-  return ciranda::ps::run();
+int main(int count, char** texts) {
+  return ciranda::ps::run(count, texts);
 }

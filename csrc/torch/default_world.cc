@@ -3,10 +3,10 @@
 #include <ciranda/torch.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "core/base/mutex.h"
@@ -55,15 +55,41 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                              "whose ranks do not meet; leave it out"});
   }
   if (config.keep_heap) keep_heap_between_steps();
-  // Each connection is a life of its own: see Desk.
-  return unwrap(ps::Client::connect({.folder = config.job_folder,
-                                     .job_id = config.job_id,
-                                     .worker = config.place.rank,
-                                     .life = config.life << 32 | ++connections,
+  const bool elsewhere = std::any_of(config.servers.begin(), config.servers.end(),
+                                     [](const auto& each) { return each.has_value(); });
+  std::shared_ptr<const ConnectionKeys> keys;
+  if (elsewhere) {
+    check(take_key(config, handover, std::exchange(handover.taken, true)));
+    keys = unwrap(
+        ConnectionKeys::of_job(*handover.key, config.servers_job, /*epoch=*/0, config.remote.tls));
+  }
+  return unwrap(ps::Client::connect({.address = {.folder = config.job_folder,
+                                                 .servers = config.servers,
+                                                 .keys = std::move(keys),
+                                                 .authenticates = config.engine.ring.authenticates,
+                                                 .worker = config.place.rank,
+                                                 // Each connection is a life of its own: see Desk.
+                                                 .life = config.life_base + ++connections,
+                                                 .timeout_ms = config.start_timeout_ms},
+                                     .job_id = config.servers_job,
                                      .workers = config.place.size,
-                                     .servers = config.servers,
-                                     .timeout_ms = config.start_timeout_ms,
                                      .timeline_path = config.timeline_path}));
+}
+
+// A worker is told of its own host alone: the ranks of the others as if these had equally many.
+Hosts hosts_of_workers(const Place& place) {
+  Hosts hosts(static_cast<std::size_t>(place.cross_size));
+  const int others = place.size - place.local_size;
+  const int share =
+      std::max(1, (others + place.cross_size - 2) / std::max(1, place.cross_size - 1));
+  const Rank first = place.rank - place.local_rank;
+  for (Rank rank = 0, other = 0; rank < place.size; ++rank) {
+    const bool here = rank >= first && rank < first + place.local_size;
+    const int host = here ? place.cross_rank : other++ / share;
+    hosts[static_cast<std::size_t>(host + (!here && host >= place.cross_rank ? 1 : 0))].push_back(
+        rank);
+  }
+  return hosts;
 }
 
 // Once there is a world: libcrypto has an exit handler of its own by then, and what is registered
@@ -87,11 +113,10 @@ void init_default_world(bool with_comm) {
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
   config.engine.show_where = show_where;
-  if (config.servers > 0) {
+  if (!config.servers.empty()) {
     client = connect_to_servers(config);
     own_place = config.place;
-    own_hosts.assign(1, std::vector<Rank>(static_cast<std::size_t>(own_place.size)));
-    std::iota(own_hosts.front().begin(), own_hosts.front().end(), 0);
+    own_hosts = hosts_of_workers(own_place);
     client_at_fork.store(client.get());
     shut_down_at_exit();
     return;

@@ -184,7 +184,7 @@ class Job:
             "CIRANDA_JOB_DIR": str(self.job_dir),
         }
         if servers:
-            self._of_job["CIRANDA_PS_SERVERS"] = str(servers)
+            self._of_job["CIRANDA_PS_SERVERS"] = ",".join(["here"] * servers)
         self.servers = [self._start_server(server) for server in range(servers)]
         self.processes: list[subprocess.Popen[bytes] | _Forked] = []
         for rank in range(size):
@@ -206,15 +206,20 @@ class Job:
         start = _start_fresh if self._fresh else _nursery().start
         return start(self._command, environment, self._own(rank))
 
+    def _servers_at(self) -> list[str]:
+        return self._of_job["CIRANDA_PS_SERVERS"].split(",")
+
     def _start_server(self, server: int) -> subprocess.Popen[bytes]:
         import ciranda
 
         program = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
+        of_job = {"workers": self._of_job["CIRANDA_SIZE"], "servers": len(self._servers_at())}
+        arguments = [f"--{name}={value}" for name, value in {**of_job, "server": server}.items()]
         output = open(self.folder / f"server-{server}", "wb")  # noqa: SIM115 - the child's
         with output:
             return subprocess.Popen(
-                [program],
-                env={**clean_environment(), **self._of_job, "CIRANDA_PS_SERVER": str(server)},
+                [program, *arguments],
+                env={**clean_environment(), **self._of_job},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -25,4 +25,10 @@ inline std::uint64_t coarse_monotonic_ns() {
   return read_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
+// Microseconds of the wall clock since 1970: a number that grows from one start of a process to its
+// next, on whichever host. For nothing else.
+inline std::uint64_t wall_clock_us() {
+  return read_clock_ns(CLOCK_REALTIME) / 1'000;
+}
+
 }  // namespace ciranda

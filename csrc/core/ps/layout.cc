@@ -24,7 +24,7 @@ Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_
   std::uint64_t chunk = 0;  // numbered through all tables
   for (std::size_t t = 0; t < model.tables.size(); ++t) {
     const std::uint64_t element_bytes = dtype_bytes(model.tables[t].dtype);
-    TablePlace table{.slots = {}, .elements = 0, .at = half_bytes_};
+    TablePlace table{.slots = {}, .elements = 0, .element_bytes = element_bytes, .at = half_bytes_};
     std::uint64_t bytes = 0;
     for (const Slot& slot : model.tables[t].slots) {
       const std::uint64_t own = static_cast<std::uint64_t>(element_count(slot.shape));
@@ -53,6 +53,38 @@ Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_
     half_bytes_ += rounded_up(bytes, kPageBytes);
     tables_.push_back(std::move(table));
   }
+}
+
+// In its table.
+Layout::Range Layout::range_of(const Piece& piece) const {
+  const std::uint64_t bytes = tables_[piece.table].element_bytes;
+  return {.at = static_cast<std::uint64_t>(piece.begin) * bytes,
+          .bytes = static_cast<std::uint64_t>(piece.end - piece.begin) * bytes};
+}
+
+std::vector<Layout::Range> Layout::ranges(int server, std::uint64_t from) const {
+  std::vector<Range> ranges;
+  for (const Piece& piece : pieces(server)) {
+    ranges.push_back(range_of(piece));
+    ranges.back().at += from + tables_[piece.table].at;
+  }
+  return ranges;
+}
+
+std::vector<Layout::Range> Layout::gradients_of(int server) const {
+  return ranges(server, 0);
+}
+
+std::vector<Layout::Range> Layout::parameters_of(int server) const {
+  return ranges(server, half_bytes_);
+}
+
+std::vector<Layout::Range> Layout::table_of(int server, std::size_t table) const {
+  std::vector<Range> ranges;
+  for (const Piece& piece : pieces(server)) {
+    if (piece.table == table) ranges.push_back(range_of(piece));
+  }
+  return ranges;
 }
 
 }  // namespace ciranda::ps

@@ -43,6 +43,16 @@ class Layout {
     std::uint64_t at = 0;
   };
   std::span<const Piece> pieces(int server) const { return share(server).pieces; }
+  // The bytes of a worker's memory that are the server's: gradients, parameters; and those of
+  // memory of a table's size. What travels between hosts, in this order.
+  struct Range {
+    std::uint64_t at = 0;
+    std::uint64_t bytes = 0;
+    bool operator==(const Range&) const = default;
+  };
+  std::vector<Range> gradients_of(int server) const;
+  std::vector<Range> parameters_of(int server) const;
+  std::vector<Range> table_of(int server, std::size_t table) const;
   // Bytes of the server's parameters, and of each of its state arrays.
   std::uint64_t share_bytes(int server) const { return share(server).bytes; }
 
@@ -50,12 +60,15 @@ class Layout {
   struct TablePlace {
     std::vector<Place> slots;
     std::int64_t elements = 0;  // whole lines
-    std::uint64_t at = 0;       // bytes from the start of the gradients, or of the parameters
+    std::uint64_t element_bytes = 0;
+    std::uint64_t at = 0;  // bytes from the start of the gradients, or of the parameters
   };
   struct Share {
     std::vector<Piece> pieces;
     std::uint64_t bytes = 0;
   };
+  std::vector<Range> ranges(int server, std::uint64_t from) const;
+  Range range_of(const Piece& piece) const;
   const Share& share(int server) const { return shares_[static_cast<std::size_t>(server)]; }
 
   std::vector<TablePlace> tables_;

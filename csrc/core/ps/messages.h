@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -22,6 +23,8 @@ inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
 inline constexpr std::size_t kJobIdBytesMax = 256;
 inline constexpr int kServersMax = 64;
+// What a job is called whose servers and workers are started by hand.
+inline constexpr std::string_view kJobByHand = "by hand";
 
 // --- From a worker ---
 

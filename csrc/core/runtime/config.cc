@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/clock.h"
 #include "core/ps/messages.h"
 #include "core/runtime/operations_config.h"
 #include "core/wire/settings.h"
@@ -102,14 +103,47 @@ void read_timeline(const Environment& env, Config& config) {
   config.timeline_marks_cycles = marks != nullptr && std::string_view(marks) != "0";
 }
 
+// "here,192.0.2.7:20000": each server, by its number.
+Status parse_servers(const char* name, const char* text, bool by_hand,
+                     std::vector<std::optional<Endpoint>>& servers) {
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view each = rest.substr(0, comma);
+    servers.emplace_back();
+    if (by_hand || each != "here") {
+      if (!parse_endpoint(each, servers.back().emplace())) {
+        return bad_value(name, text, "host:port of each server, with commas between them");
+      }
+    }
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (servers.size() <= ps::kServersMax) return {};
+  return bad_value(name, text, "at most " + std::to_string(ps::kServersMax) + " servers");
+}
+
 Status read_servers(const Environment& env, Config& config) {
-  std::int64_t life = 1;
-  CIRANDA_TRY(env.integer("CIRANDA_PS_SERVERS", 0, ps::kServersMax, config.servers));
+  std::int64_t life = 0;
   CIRANDA_TRY(env.integer("CIRANDA_LIFE", 1, std::int64_t{1} << 30, life));
-  config.life = static_cast<std::uint64_t>(life);
-  if (config.servers == 0 || config.place.cross_size == 1) return {};
-  return Error{.code = ErrorCode::kUnsupported,
-               .text = "parameter servers (CIRANDA_PS_SERVERS) serve the ranks of one host so far"};
+  const char* told = env.text("CIRANDA_PS_SERVERS");
+  const bool by_hand = told == nullptr;
+  const char* const name = by_hand ? "CIRANDA_PS" : "CIRANDA_PS_SERVERS";
+  if (by_hand) told = env.text(name);
+  if (told == nullptr) return {};
+  CIRANDA_TRY(parse_servers(name, told, by_hand, config.servers));
+  config.servers_job = by_hand ? std::string(ps::kJobByHand) : config.job_id;
+  // Who starts workers by hand counts no lives: a later start is a later life.
+  config.life_base =
+      by_hand && life == 0 ? wall_clock_us() : static_cast<std::uint64_t>(life) << 32;
+  if (config.place.size > kLocalRanksMax) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .text = "parameter servers serve at most " + std::to_string(kLocalRanksMax) +
+                         " workers, and this job has " + std::to_string(config.place.size)};
+  }
+  const bool elsewhere = std::any_of(config.servers.begin(), config.servers.end(),
+                                     [](const auto& each) { return each.has_value(); });
+  return elsewhere ? read_keys(env, "workers of parameter servers on other hosts", config.remote)
+                   : Status();
 }
 
 Status read_engine_options(const Environment& env, int cores, Config& config) {
@@ -160,7 +194,8 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
     const char* job = env.text(starter->job);
     config.job_id = job != nullptr ? job : "0";
     if (const char* step = env.text(starter->step)) config.job_id += std::string(".") + step;
-    if (config.place.cross_size > 1) {
+    CIRANDA_TRY(read_servers(env, config));
+    if (config.place.cross_size > 1 && config.servers.empty()) {
       CIRANDA_TRY(read_remote(env, *starter, config.job_id, config.remote));
     }
     const char* folder = env.text("CIRANDA_JOB_DIR");
@@ -168,6 +203,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
         folder != nullptr ? folder : default_job_folder(env, *starter, config.job_id);
   } else {
     config.starter = "none";
+    CIRANDA_TRY(read_servers(env, config));
   }
   std::int64_t start_seconds = 30;
   CIRANDA_TRY(env.integer("HOROVOD_START_TIMEOUT", 1, 86'400, start_seconds));
@@ -176,7 +212,6 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   std::int64_t peer_seconds = static_cast<std::int64_t>(config.engine.peer_timeout_ms / 1000);
   CIRANDA_TRY(env.integer("CIRANDA_PEER_TIMEOUT", 1, 100, peer_seconds));
   config.engine.peer_timeout_ms = static_cast<std::uint64_t>(peer_seconds) * 1000;
-  CIRANDA_TRY(read_servers(env, config));
   CIRANDA_TRY(read_keep_heap(env, config));
   CIRANDA_TRY(read_wire_dtype(env, config));
   CIRANDA_TRY(read_autotune(env, config.autotune));

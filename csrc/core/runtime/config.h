@@ -29,15 +29,18 @@ struct Config {
   std::string job_id;      // distinguishes jobs of one user on one host
   std::string job_folder;  // where local ranks meet
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
-  RemoteConfig remote;                      // place.cross_size > 1
+  RemoteConfig remote;                      // place.cross_size > 1, or servers elsewhere
   bool trusted_network = false;             // CIRANDA_TRUSTED_NETWORK
   bool keep_heap = true;                    // see torch/heap.h
   std::optional<DType> wire_dtype;          // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE
   AutotuneConfig autotune;
-  int servers = 0;         // parameter servers, in whose jobs there is no World; CIRANDA_PS_SERVERS
-  std::uint64_t life = 1;  // counts the starts of this worker of theirs; CIRANDA_LIFE
-  bool with_comm = false;  // Python's init() has one, and meets again by it
-  std::string timeline_path;           // CIRANDA_TIMELINE; empty: none
+  // Parameter servers, in whose jobs there is no World, and where each is; none: here, in the job's
+  // folder. CIRANDA_PS_SERVERS, told by ciranda run; or CIRANDA_PS, by who starts them by hand.
+  std::vector<std::optional<Endpoint>> servers;
+  std::string servers_job;      // what they call the job
+  std::uint64_t life_base = 0;  // grows from start to start of this worker of theirs; CIRANDA_LIFE
+  bool with_comm = false;       // Python's init() has one, and meets again by it
+  std::string timeline_path;    // CIRANDA_TIMELINE; empty: none
   bool timeline_marks_cycles = false;  // CIRANDA_TIMELINE_MARK_CYCLES
   EngineOptions engine;                // CIRANDA_CPU_OPERATIONS, CIRANDA_GPU_OPERATIONS, …
   std::vector<std::string> warnings;   // a sentence each, for the first rank to say

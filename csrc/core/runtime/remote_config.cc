@@ -26,20 +26,6 @@ std::string first_host(std::string_view list) {
   return name;
 }
 
-// "host:port", "[2001:db8::1]:port".
-bool parse_endpoint(std::string_view text, Endpoint& endpoint) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0) return false;
-  std::string_view host = text.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  if (!bracketed && host.find(':') != std::string_view::npos) return false;
-  const std::string_view port = text.substr(colon + 1);
-  const auto [rest, problem] = std::from_chars(port.begin(), port.end(), endpoint.port);
-  endpoint.host = host;
-  return problem == std::errc{} && rest == port.end() && endpoint.port > 0;
-}
-
 bool parse_ports(std::string_view text, PortRange& ports) {
   const std::size_t dash = text.find('-');
   if (dash == std::string_view::npos) return false;
@@ -82,22 +68,40 @@ Status read_rendezvous(const Environment& env, const Starter& starter, const std
 
 }  // namespace
 
-Status read_remote(const Environment& env, const Starter& starter, const std::string& job_id,
-                   RemoteConfig& remote) {
-  CIRANDA_TRY(env.integer("CIRANDA_RENDEZVOUS_FD", 0, 1 << 20, remote.listener_fd));
+bool parse_endpoint(std::string_view text, Endpoint& endpoint) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  if (!bracketed && host.find(':') != std::string_view::npos) return false;
+  const std::string_view port = text.substr(colon + 1);
+  const auto [rest, problem] = std::from_chars(port.begin(), port.end(), endpoint.port);
+  endpoint.host = host;
+  return problem == std::errc{} && rest == port.end() && endpoint.port > 0;
+}
+
+Status read_keys(const Environment& env, const std::string& who, RemoteConfig& remote) {
   CIRANDA_TRY(env.integer("CIRANDA_KEY_FD", 0, 1 << 20, remote.key_fd));
   if (const char* file = env.text("CIRANDA_KEY_FILE")) remote.key_file = file;
   if (remote.key_fd < 0 && remote.key_file.empty()) {
     return Error{.code = ErrorCode::kInvalidArgument,
-                 .text =
-                     "ranks on several hosts need the job's key: make one with `ciranda key "
-                     "FILE`, copy it to every host, and set CIRANDA_KEY_FILE=FILE for all "
-                     "ranks; or start them with `ciranda run`"};
+                 .text = who +
+                         " need the job's key: make one with `ciranda key FILE`, copy it to every "
+                         "host, and set CIRANDA_KEY_FILE=FILE for all ranks; or start them with "
+                         "`ciranda run`"};
   }
-  if (const char* nic = env.text("CIRANDA_NIC")) remote.nic = nic;
   int tls = 0;
   CIRANDA_TRY(env.integer("CIRANDA_TLS", 0, 1, tls));
   remote.tls = tls == 1;
+  return {};
+}
+
+Status read_remote(const Environment& env, const Starter& starter, const std::string& job_id,
+                   RemoteConfig& remote) {
+  CIRANDA_TRY(env.integer("CIRANDA_RENDEZVOUS_FD", 0, 1 << 20, remote.listener_fd));
+  CIRANDA_TRY(read_keys(env, "ranks on several hosts", remote));
+  if (const char* nic = env.text("CIRANDA_NIC")) remote.nic = nic;
   if (const char* ports = env.text("CIRANDA_PORT_RANGE")) {
     if (!parse_ports(ports, remote.ports)) {
       return bad_value("CIRANDA_PORT_RANGE", ports, "two ports, such as 20000-20099");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/base/result.h"
 #include "core/runtime/environment.h"
@@ -19,6 +20,13 @@ struct RemoteConfig {
   PortRange ports;       // CIRANDA_PORT_RANGE
   bool tls = false;      // CIRANDA_TLS
 };
+
+// "host:port", "[2001:db8::1]:port"; false where it is neither.
+bool parse_endpoint(std::string_view text, Endpoint& endpoint);
+
+// The job's key and TLS alone. kInvalidArgument where there is no key: "`who` need the job's key",
+// and how to give it.
+Status read_keys(const Environment& env, const std::string& who, RemoteConfig& remote);
 
 // What it cannot do without is an Error that says how to set it.
 Status read_remote(const Environment& env, const Starter& starter, const std::string& job_id,

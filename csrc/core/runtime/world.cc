@@ -8,8 +8,6 @@
 #include "core/transport/remote_mesh.h"
 
 namespace ciranda {
-namespace {
-
 Status take_key(const Config& config, Handover& handover, bool later) {
   const RemoteConfig& remote = config.remote;
   if (handover.key) {
@@ -32,6 +30,8 @@ Status take_key(const Config& config, Handover& handover, bool later) {
   handover.key = std::move(key).value();
   return {};
 }
+
+namespace {
 
 Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local,
                                     Handover& handover) {

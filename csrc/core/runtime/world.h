@@ -19,6 +19,10 @@ struct Handover {
   Epoch meetings = 0;         // that came about; each has keys of its own
 };
 
+// The job's key into `handover`, unless it is there. `later`: its descriptor is used up. kForked in
+// a forked child.
+Status take_key(const Config& config, Handover& handover, bool later);
+
 // Owns everything of one rank of one job: its place and its engine. No global state: a process may
 // hold several Worlds, or none.
 class World {

@@ -15,21 +15,19 @@
 #include "core/ps/layout.h"
 #include "core/ps/messages.h"
 #include "core/runtime/timeline.h"
+#include "core/service/connect.h"
+#include "core/service/server_links.h"
 #include "core/transport/fd.h"
 #include "core/transport/memory_segment.h"
 
 namespace ciranda::ps {
 
 struct ClientOptions {
-  std::string folder;  // the job's
+  ServersAddress address;
   std::string job_id;
-  Worker worker = 0;
-  Life life = 1;  // of this worker: how often it has been started
   int workers = 1;
-  int servers = 1;
-  std::uint64_t timeout_ms = 30'000;      // for the servers to show up
-  std::uint64_t beat_ns = 2'000'000'000;  // how often it tells the servers that it lives
-  std::string timeline_path;              // empty: none
+  ServerLinks::Pace pace = {};
+  std::string timeline_path;  // empty: none
 };
 
 // Of one worker, since it has connected.
@@ -42,7 +40,7 @@ struct ClientStats {
 };
 
 // A worker's side: its connections to all servers, and the memory that they read gradients from and
-// write parameters to.
+// write parameters to. Servers of other hosts do so through the network.
 //
 // Thread-safe: calls wait for each other. A call that is answered blocks until all servers have. An
 // error is kRankLost where a server is gone, after which every call gives it, or what a server has
@@ -55,9 +53,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  Worker worker() const { return options_.worker; }
+  Worker worker() const { return options_.address.worker; }
   int workers() const { return options_.workers; }
-  int servers() const { return options_.servers; }
+  int servers() const { return static_cast<int>(options_.address.servers.size()); }
   // Nobody waits for this worker any more. Calls fail from here on; the memory stays.
   void leave() EXCLUDES(mutex_);
 
@@ -65,16 +63,18 @@ class Client {
   // (worker 0's, or what has become of them), where it returns.
   using Fill = std::function<void(const Layout& layout, std::byte* memory)>;
   Status declare(const Model& model, const Fill& fill) EXCLUDES(mutex_);
-  bool declared() const { return layout_.has_value(); }
+  bool declared() const { return declared_; }
   // Once declared: see Layout. The servers read the gradients and write the parameters between a
   // push and its answer only; the other calls that write say so.
-  std::byte* memory() const { return memory_.data(); }
-  const MemorySegment& segment() const { return memory_; }  // whose copies keep it mapped
+  std::byte* memory() const { return segment().data(); }
+  const MemorySegment& segment() const { return memory_.memory.segment; }  // whose copies keep it
   // Where the gradients lie: the memory, or what move_gradients() has put in its place.
-  const MemorySegment& gradients() const { return gradients_; }
+  const MemorySegment& gradients() const {
+    return memory_.gradients.segment.data() != nullptr ? memory_.gradients.segment : segment();
+  }
   // The gradients lie in fresh memory from here on; the old one stays as it is.
   Status move_gradients() EXCLUDES(mutex_);
-  const Layout& layout() const { return *layout_; }
+  const Layout& layout() const { return *memory_.layout; }
   // Which parameters lie in the memory, by server.
   std::vector<std::uint64_t> versions() const EXCLUDES(mutex_);
 
@@ -104,24 +104,26 @@ class Client {
  private:
   explicit Client(ClientOptions options);
   Status enter(int server) REQUIRES(mutex_);
-  Status tell_all(const Message& message, std::span<const int> fds = {}) REQUIRES(mutex_);
-  Status tell(int server, const Message& message, std::span<const int> fds) REQUIRES(mutex_);
+  Status tell_all(const Message& message) REQUIRES(mutex_);
+  Status tell(int server, const Message& message) REQUIRES(mutex_);
   // The next message of that server, which has to be a T.
   template <typename T>
   Result<T> hear(int server) REQUIRES(mutex_);
-  Result<Message> next_message(int server) REQUIRES(mutex_);
+  Status hear_ready() REQUIRES(mutex_);
   Result<MemorySegment> fetch(const Message& question, std::size_t bytes, int servers)
       REQUIRES(mutex_);
   Status hear_answers() REQUIRES(mutex_);
-  Error lost(int server) REQUIRES(mutex_);
-  void beat();
+  Error failed(Error error) REQUIRES(mutex_);
+  void wake_thread();
+  void attend();
+  std::vector<pollfd> send_queued() REQUIRES(mutex_);
+  std::size_t at(int server) const { return static_cast<std::size_t>(server); }
 
   const ClientOptions options_;
-  std::vector<Fd> sockets_;  // by server; none is closed while the thread runs
-  MemorySegment memory_;
-  MemorySegment gradients_;
+  WorkerMemory memory_;
+  ServerLinks links_;
   Model model_;
-  std::optional<Layout> layout_;  // once declared
+  bool declared_ = false;
 
   mutable Mutex mutex_;
   std::optional<Error> failure_ GUARDED_BY(mutex_);
@@ -130,15 +132,14 @@ class Client {
   std::uint64_t clock_ GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
   bool unanswered_ GUARDED_BY(mutex_) = false;
+  bool leaving_ GUARDED_BY(mutex_) = false;
   std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest
   ClientStats stats_ GUARDED_BY(mutex_);
   Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
-  std::vector<std::byte> packet_ GUARDED_BY(mutex_);        // scratch
-  std::vector<std::byte> encoded_ GUARDED_BY(mutex_);       // scratch
 
   std::unique_ptr<Timeline> timeline_;  // null: none
-  Fd stop_;                             // an eventfd that ends the thread
-  std::thread beats_;
+  Fd wake_;                             // an eventfd: the thread looks what there is to do
+  std::thread thread_;
 };
 
 }  // namespace ciranda::ps

@@ -11,29 +11,35 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "core/base/clock.h"
 #include "core/transport/socket_io.h"
+#include "core/transport/tcp.h"
 
 namespace ciranda::ps {
 namespace {
 
 constexpr int kEventsAtOnce = 64;
+// What epoll calls what is no connection.
+constexpr Desk::Caller kStop = 0;
+constexpr Desk::Caller kHere = 1;
+constexpr Desk::Caller kElsewhere = 2;
+constexpr Desk::Caller kFirstCaller = 3;
 
-std::size_t whole_pages(std::uint64_t bytes) {
-  constexpr std::uint64_t kPageBytes = 4096;
-  return static_cast<std::size_t>((bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
-}
+// Who is hung up on has so long to read why.
+constexpr std::uint64_t kFarewellNs = 5'000'000'000;
 
-// The first of the memfds that came with a packet.
-Result<MemorySegment> take_memory(std::vector<Fd>& fds, std::uint64_t bytes) {
-  if (fds.empty()) {
-    return Error{.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
+// What is there to read; false at its end. Who closes a socket with bytes in it makes the kernel
+// forget what the other side has not read yet.
+bool throw_away(int socket) {
+  std::array<std::byte, 16'384> bytes;
+  for (;;) {
+    const ssize_t count = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count == 0) return false;
+    if (count < 0 && errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;
   }
-  Fd fd = std::move(fds.front());
-  fds.erase(fds.begin());
-  return MemorySegment::open(std::move(fd), whole_pages(bytes));
 }
 
 // Linux 6.12 or later lets a thread that asks for short slices run as soon as it wakes, where one
@@ -60,35 +66,39 @@ std::string folder_of_server(const std::string& job_folder, int server) {
   return job_folder + "/ps" + std::to_string(server);
 }
 
-Server::Server(const std::string& job_folder, const DeskOptions& options)
-    : desk_(options),
-      folder_(folder_of_server(job_folder, options.server), options.job_id,
-              "server " + std::to_string(options.server)),
-      workers_(options.workers),
-      packet_(kPacketBytesMax) {}
+Server::Server(ServerOptions options)
+    : options_(std::move(options)), desk_(options_.desk), next_caller_(kFirstCaller) {}
 
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::start(const std::string& job_folder,
-                                              const DeskOptions& options) {
-  std::unique_ptr<Server> server(new Server(job_folder, options));
+Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
+  std::unique_ptr<Server> server(new Server(std::move(options)));
   CIRANDA_TRY(server->listen());
   return server;
 }
 
 Status Server::listen() {
+  const DeskOptions& desk = options_.desk;
   stop_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!stop_.valid() || !epoll_.valid()) return Error::from_errno("epoll_create1", errno);
-  CIRANDA_TRY(folder_.listen(workers_));
-  CIRANDA_TRY(watch(stop_.get()));
-  return watch(folder_.listener());
+  CIRANDA_TRY(watch(stop_.get(), kStop));
+  if (!options_.job_folder.empty()) {
+    folder_ = std::make_unique<JobFolder>(folder_of_server(options_.job_folder, desk.server),
+                                          desk.job_id, "server " + std::to_string(desk.server));
+    CIRANDA_TRY(folder_->listen(desk.workers));
+    CIRANDA_TRY(watch(folder_->listener(), kHere));
+  }
+  if (options_.listeners.empty()) return {};
+  auto acceptor = Acceptor::create(std::move(options_.listeners), *options_.keys,
+                                   {.self = desk.server, .incarnation = 1, .is_server = true});
+  if (!acceptor) return acceptor.error();
+  acceptor_.emplace(std::move(acceptor).value());
+  return watch(acceptor_->fd(), kElsewhere);
 }
 
-Status Server::watch(int descriptor) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = descriptor;
+Status Server::watch(int descriptor, std::uint64_t number) {
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = number}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0) return {};
   return Error::from_errno("epoll_ctl", errno);
 }
@@ -98,106 +108,171 @@ void Server::stop() {
   [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
 }
 
+std::uint64_t Server::next_deadline_ns() const {
+  std::uint64_t next_ns = desk_.next_lease_ns();
+  if (acceptor_) next_ns = std::min(next_ns, acceptor_->next_deadline_ns().value_or(kNever));
+  for (const auto& [caller, connection] : connections_) {
+    next_ns = std::min(next_ns, connection.ends_ns);
+  }
+  return next_ns;
+}
+
 Status Server::run() {
   while (!desk_.all_have_left()) {
     std::array<epoll_event, kEventsAtOnce> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce,
-                                   poll_timeout_ms(desk_.next_lease_ns()));
+                                   poll_timeout_ms(next_deadline_ns()));
     if (count < 0 && errno != EINTR) return Error::from_errno("epoll_wait", errno);
     turn_ns_ = monotonic_ns();
+    bool called = false;
     for (int i = 0; i < count; ++i) {
-      const int descriptor = events[static_cast<std::size_t>(i)].data.fd;
-      if (descriptor == stop_.get()) return {};
-      if (descriptor == folder_.listener()) {
-        CIRANDA_TRY(accept_all());
+      const epoll_event& event = events[static_cast<std::size_t>(i)];
+      const auto caller = static_cast<Desk::Caller>(event.data.u64);
+      if (caller == kStop) return {};
+      if (caller == kHere) {
+        CIRANDA_TRY(accept_here());
+      } else if (caller == kElsewhere) {
+        called = true;
       } else {
-        read_from(descriptor);
+        serve(caller, (event.events & EPOLLOUT) != 0);
       }
+    }
+    if (called || (acceptor_ && acceptor_->next_deadline_ns().value_or(kNever) <= turn_ns_)) {
+      CIRANDA_TRY(accept_from_elsewhere());
     }
     desk_.end_leases(monotonic_ns(), answers_);
     carry_out();
+    end_farewells();
+  }
+  connections_.clear();  // their workers wait for that
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
+// Connections
+
+Status Server::accept_here() {
+  for (;;) {
+    Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) return {};  // or a caller that is gone, or no descriptors: it calls again
+    CIRANDA_TRY(take_in(make_local_link(std::move(socket))));
+  }
+}
+
+Status Server::accept_from_elsewhere() {
+  auto proven = acceptor_->poll(turn_ns_);
+  if (!proven) return proven.error();
+  for (ProvenSocket& socket : proven.value()) {
+    (void)pace_when_far(socket.stream.fd());
+    CIRANDA_TRY(take_in(make_remote_link(std::move(socket), options_.desk.server,
+                                         options_.desk.servers, options_.authenticates)));
+  }
+  if (const auto summary = acceptor_->summary(turn_ns_)) {
+    std::fprintf(stderr, "ciranda-ps: %s\n", summary->c_str());
   }
   return {};
 }
 
-Status Server::accept_all() {
-  for (;;) {
-    Fd socket(::accept4(folder_.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return {};  // or a caller that is gone, or no descriptors: it calls again
-    const int number = socket.get();
-    CIRANDA_TRY(watch(number));
-    connections_[number] = {.socket = std::move(socket), .memory = {}, .gradients = {}};
-    desk_.open(number, turn_ns_);
+Status Server::take_in(std::unique_ptr<WorkerLink> link) {
+  const Desk::Caller caller = next_caller_++;
+  CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
+  connections_[caller] = Connection{.link = std::move(link)};
+  desk_.open(caller, turn_ns_);
+  read_from(caller);
+  return {};
+}
+
+void Server::serve(Desk::Caller caller, bool has_room) {
+  const auto found = connections_.find(caller);
+  if (found == connections_.end()) return;  // dropped in this turn
+  if (has_room && !found->second.link->flush()) {
+    desk_.close(caller, turn_ns_, answers_);
+    connections_.erase(caller);
+    return carry_out();
+  }
+  watch_room(caller, found->second);
+  read_from(caller);
+}
+
+void Server::read_from(Desk::Caller caller) {
+  Connection& connection = connections_.at(caller);
+  while (take_next(caller, connection) && connections_.contains(caller) &&
+         connection.link->carries_data()) {
   }
 }
 
-void Server::read_from(int socket) {
-  if (!connections_.contains(socket)) return;  // closed in this turn
-  auto packet = receive_packet(socket, packet_);
-  if (packet && packet.value().what == Received::kNothing) return;
-  if (!packet || packet.value().what == Received::kClosed) {
-    desk_.close(socket, turn_ns_, answers_);
-    connections_.erase(socket);
-    return carry_out();
+// False where there is none.
+bool Server::take_next(Desk::Caller caller, Connection& connection) {
+  if (connection.ends_ns != kNever) {
+    if (!throw_away(connection.link->watched().socket)) connections_.erase(caller);
+    return false;
+  }
+  auto message = connection.link->receive();
+  if (message && !message.value()) return false;
+  if (!message && message.error().code == ErrorCode::kRankLost) {
+    desk_.close(caller, turn_ns_, answers_);
+    connections_.erase(caller);
+    carry_out();
+    return false;
   }
   const std::uint64_t begin_ns = monotonic_ns();
   oldest_ns_ = std::max(oldest_ns_, begin_ns - turn_ns_);
-  auto message = decode_message(std::span(packet_).first(packet.value().bytes));
   if (message) {
-    take(socket, std::move(message).value(), std::move(packet.value().fds));
+    const bool declares = std::holds_alternative<Declare>(*message.value());
+    desk_.take(caller, std::move(*message.value()), connection.link->attached(), turn_ns_,
+               answers_);
+    // In a round only the last push has somebody waiting for it, and the others interrupt for
+    // nothing.
+    if (declares && desk_.shard() != nullptr &&
+        desk_.shard()->model().mode.kind != ModeKind::kSync) {
+      wish_to_run_once_awake();
+    }
   } else {
-    desk_.refuse(socket, message.error(), turn_ns_, answers_);
+    desk_.refuse(caller, message.error(), turn_ns_, answers_);
   }
   carry_out();
   busy_ns_ += monotonic_ns() - begin_ns;
+  return true;
 }
 
-void Server::take(int socket, Message message, std::vector<Fd> fds) {
-  const bool declares = std::holds_alternative<Declare>(message);
-  const bool moves = std::holds_alternative<MoveGradients>(message);
-  MemorySegment fetched;
-  const Desk::Attached attached{
-      .letter = [&](std::uint64_t bytes) -> Result<std::vector<std::byte>> {
-        const auto letter = take_memory(fds, bytes);
-        if (!letter) return letter.error();
-        const std::byte* begin = letter.value().data();
-        return std::vector<std::byte>(begin, begin + bytes);
-      },
-      .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
-        auto memory = take_memory(fds, bytes);
-        if (!memory) return memory.error();
-        Connection& connection = connections_.at(socket);
-        MemorySegment& kept = declares ? connection.memory : moves ? connection.gradients : fetched;
-        kept = std::move(memory).value();
-        return kept.data();
-      }};
-  desk_.take(socket, std::move(message), attached, turn_ns_, answers_);
-  // In a round only the last push has somebody waiting for it, and the others interrupt for
-  // nothing.
-  if (declares && desk_.shard() != nullptr && desk_.shard()->model().mode.kind != ModeKind::kSync) {
-    wish_to_run_once_awake();
-  }
-}
+// -------------------------------------------------------------------------------------------
+// Answers
 
 void Server::carry_out() {
   for (Desk::Answer& answer : answers_) {
     if (auto* stats = std::get_if<Stats>(&answer.message)) add_times(*stats);
-    send(answer.to, answer.message);
-    if (answer.hangs_up) connections_.erase(answer.to);
+    send(answer);
   }
   answers_.clear();
 }
 
-// Never waits: read_from() finds the socket of who does not read its answers shut.
-void Server::send(int socket, const Message& message) {
-  if (!connections_.contains(socket)) return;
-  encoded_.clear();
-  encode(message, encoded_);
-  ssize_t sent = 0;
-  do {
-    sent = ::send(socket, encoded_.data(), encoded_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0) ::shutdown(socket, SHUT_RDWR);
+// Never waits: receive() finds the socket of who does not read its answers shut.
+void Server::send(Desk::Answer& answer) {
+  const auto found = connections_.find(answer.to);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  const int socket = connection.link->watched().socket;
+  if (!connection.link->send(answer.message)) ::shutdown(socket, SHUT_RDWR);
+  watch_room(answer.to, connection);
+  if (!answer.hangs_up) return;
+  connection.ends_ns = turn_ns_ + kFarewellNs;
+  connection.link->end();
+}
+
+void Server::watch_room(Desk::Caller caller, Connection& connection) {
+  const Watched watched = connection.link->watched();
+  if (std::exchange(connection.waits_for_room, watched.writable) == watched.writable) return;
+  epoll_event event{.events = EPOLLIN | (watched.writable ? static_cast<unsigned>(EPOLLOUT) : 0u),
+                    .data = {.u64 = static_cast<std::uint64_t>(caller)}};
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched.socket, &event);
+}
+
+void Server::end_farewells() {
+  for (auto next = connections_.begin(); next != connections_.end();) {
+    const auto [caller, over] = std::pair(next->first, next->second.ends_ns <= turn_ns_);
+    ++next;
+    if (over) connections_.erase(caller);
+  }
 }
 
 Stats Server::stats() const {

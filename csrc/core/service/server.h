@@ -3,30 +3,41 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/ps/desk.h"
+#include "core/service/worker_link.h"
+#include "core/transport/acceptor.h"
 #include "core/transport/fd.h"
 #include "core/transport/job_folder.h"
-#include "core/transport/memory_segment.h"
+#include "core/wire/handshake.h"
 
 namespace ciranda::ps {
 
-// Where a server's workers find it: private, in the job's folder.
+// Where a server's workers on its host find it: private, in the job's folder.
 std::string folder_of_server(const std::string& job_folder, int server);
 
+struct ServerOptions {
+  std::string job_folder;  // empty: it has no workers on its host
+  DeskOptions desk;
+  // For workers on other hosts, listening; none: it has none. They prove that they hold `keys`.
+  std::vector<Fd> listeners = {};
+  std::unique_ptr<const ConnectionKeys> keys = {};
+  bool authenticates = true;  // see MessageLink
+};
+
 // One of a job's servers: a Desk, and the workers' connections to it. One thread, which takes one
-// packet at a time.
+// message at a time.
 //
 // Not thread-safe, but for stop().
 class Server {
  public:
-  // Listens in `job_folder` when it returns.
-  static Result<std::unique_ptr<Server>> start(const std::string& job_folder,
-                                               const DeskOptions& options);
+  // Listens when it returns.
+  static Result<std::unique_ptr<Server>> start(ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -41,31 +52,37 @@ class Server {
 
  private:
   struct Connection {
-    Fd socket;
-    MemorySegment memory;     // of who has declared
-    MemorySegment gradients;  // of who has moved them
+    std::unique_ptr<WorkerLink> link;
+    bool waits_for_room = false;     // something is queued
+    std::uint64_t ends_ns = kNever;  // hung up on: until then what it sends is thrown away
   };
 
-  Server(const std::string& job_folder, const DeskOptions& options);
+  explicit Server(ServerOptions options);
   Status listen();
-  Status watch(int descriptor);
-  Status accept_all();
-  void read_from(int socket);
-  void take(int socket, Message message, std::vector<Fd> fds);
+  Status watch(int descriptor, std::uint64_t number);
+  Status accept_here();
+  Status accept_from_elsewhere();
+  Status take_in(std::unique_ptr<WorkerLink> link);
+  void serve(Desk::Caller caller, bool has_room);
+  void read_from(Desk::Caller caller);
+  bool take_next(Desk::Caller caller, Connection& connection);
   void carry_out();
+  void send(Desk::Answer& answer);
+  void watch_room(Desk::Caller caller, Connection& connection);
+  void end_farewells();
+  std::uint64_t next_deadline_ns() const;
   void add_times(Stats& stats) const;
-  void send(int socket, const Message& message);
 
+  ServerOptions options_;
   Desk desk_;
-  JobFolder folder_;
-  const int workers_;
+  std::unique_ptr<JobFolder> folder_;  // null: none
+  std::optional<Acceptor> acceptor_;   // of other hosts
   Fd epoll_;
-  Fd stop_;                                // an eventfd
-  std::map<int, Connection> connections_;  // by socket, which is the desk's number for it
-  Desk::Answers answers_;                  // that are to be sent
-  std::vector<std::byte> packet_;          // scratch
-  std::vector<std::byte> encoded_;         // scratch
-  std::uint64_t turn_ns_ = 0;              // when epoll told of the packets that are taken now
+  Fd stop_;                                         // an eventfd
+  std::map<Desk::Caller, Connection> connections_;  // by the desk's number
+  Desk::Caller next_caller_;
+  Desk::Answers answers_;      // that are to be sent
+  std::uint64_t turn_ns_ = 0;  // when epoll told of the messages that are taken now
   std::uint64_t busy_ns_ = 0;
   std::uint64_t oldest_ns_ = 0;
 };

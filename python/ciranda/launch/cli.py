@@ -334,6 +334,17 @@ def _node(
     return None
 
 
+def as_server() -> None:
+    """`ciranda-ps`: a parameter server started by hand."""
+    try:
+        os.execv(SERVER_PROGRAM, [SERVER_PROGRAM, *sys.argv[1:]])  # noqa: S606 - no shell
+    except OSError as error:
+        click.echo(
+            f"ciranda-ps: {SERVER_PROGRAM}: {error.strerror}; install ciranda anew", err=True
+        )
+        sys.exit(EXIT_NOT_FOUND)
+
+
 def _servers(ps: int | None, restarts: int | None, elsewhere: bool) -> int:
     """How many parameter servers there are to be. `elsewhere`: a rank runs on another host."""
     if ps is None:
@@ -348,7 +359,10 @@ def _servers(ps: int | None, restarts: int | None, elsewhere: bool) -> int:
     if restarts is not None and restarts < 0:
         raise LaunchError(f"--restarts must be at least 0, not {restarts}")
     if elsewhere:
-        raise LaunchError("--ps: parameter servers serve the ranks of this host alone so far")
+        raise LaunchError(
+            "--ps: starts parameter servers for the ranks of this host alone so far; start them by "
+            "hand: ciranda-ps --help says how"
+        )
     if not os.access(SERVER_PROGRAM, os.X_OK):
         raise LaunchError(
             f"--ps: '{SERVER_PROGRAM}' is missing; install ciranda anew", EXIT_NOT_FOUND

@@ -43,12 +43,17 @@ TLS = "CIRANDA_TLS"
 CPU_OPERATIONS = "CIRANDA_CPU_OPERATIONS"
 GPU_OPERATIONS = "CIRANDA_GPU_OPERATIONS"
 TRUSTED_NETWORK = "CIRANDA_TRUSTED_NETWORK"
-# Of parameter servers: how many, which one a server is, and how often a worker has been started.
+# Of parameter servers: where each is, the socket that one listens on, and how often a worker has
+# been started.
 SERVERS = "CIRANDA_PS_SERVERS"
-SERVER = "CIRANDA_PS_SERVER"
+SERVER_LISTENER_FD = "CIRANDA_PS_LISTENER_FD"
 LIFE = "CIRANDA_LIFE"
-_SERVER_NAMES = frozenset({SERVERS, SERVER, LIFE})
-_MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, "CIRANDA_KEY_FILE"})
+HERE = "here"  # a server of this host, in the job's folder
+_SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE})
+# Where a user's own servers are; their workers need the key that they were started with.
+SERVERS_BY_HAND = "CIRANDA_PS"
+_KEY_FILE = "CIRANDA_KEY_FILE"
+_MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, _KEY_FILE})
 
 
 def job_environment(
@@ -99,17 +104,9 @@ def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
     }
 
 
-def server_environment(
-    places: JobPlaces, *, workers: int, servers: int, server: int
-) -> dict[str, str]:
-    """The variables that tell a parameter server its place."""
-    return {
-        "CIRANDA_JOB_ID": places.job_id,
-        "CIRANDA_JOB_DIR": places.job_dir,
-        "CIRANDA_SIZE": str(workers),
-        SERVERS: str(servers),
-        SERVER: str(server),
-    }
+def server_environment(places: JobPlaces) -> dict[str, str]:
+    """The variables that tell a parameter server its job."""
+    return {"CIRANDA_JOB_ID": places.job_id, "CIRANDA_JOB_DIR": places.job_dir}
 
 
 @functools.cache
@@ -127,7 +124,21 @@ def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
     """Without what another launcher, within whose job this one runs, told its ranks of meeting and
     of servers."""
     told = _MEETING_NAMES | _SERVER_NAMES
-    return {name: text for name, text in environment.items() if name not in told}
+    return {
+        name: text
+        for name, text in environment.items()
+        if name not in told or _is_by_hand(name, environment)
+    }
+
+
+def _is_by_hand(name: str, environment: Mapping[str, str]) -> bool:
+    """The key of servers that the user has started."""
+    return name == _KEY_FILE and SERVERS_BY_HAND in environment
+
+
+def may_travel(name: str, environment: Mapping[str, str]) -> bool:
+    """To other hosts: not what is told to one rank, or to those of another job."""
+    return name not in identity_names() or _is_by_hand(name, environment)
 
 
 def default_environment(

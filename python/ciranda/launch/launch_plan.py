@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ciranda.compat import python_path
 from ciranda.launch import hosts as host_list
 from ciranda.launch.environment import (
+    HERE,
     LIFE,
     RENDEZVOUS,
     SERVERS,
@@ -144,7 +145,7 @@ def plan_launch(
     rendezvous = None if meeting is None else meeting.endpoint
     job = job_environment(places, size=size, master=_master(ranks, meeting), rendezvous=rendezvous)
     if servers:
-        job |= {SERVERS: str(servers), LIFE: "1"}
+        job |= {SERVERS: ",".join([HERE] * servers), LIFE: "1"}
     plans = []
     for place in ranks:
         known_cores = cores if place.host.name == host else None
@@ -165,8 +166,10 @@ def plan_launch(
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     for server in range(servers):
-        shown = server_environment(places, workers=size, servers=servers, server=server)
-        serving.append(ServerPlan(server, (server_program,), {**plain, **shown}, shown))
+        shown = server_environment(places)
+        told = {"--workers": size, "--servers": servers, "--server": server}
+        arguments = [text for name, number in told.items() for text in (name, str(number))]
+        serving.append(ServerPlan(server, (server_program, *arguments), {**plain, **shown}, shown))
     return LaunchPlan(
         tuple(plans),
         size,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ciranda.launch.environment import identity_names
+from ciranda.launch.environment import may_travel
 from ciranda.launch.hosts import Host, Place
 from ciranda.launch.meeting import Ports
 
@@ -37,7 +37,7 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in environment.items()
-        if (name in _NAMES or name.startswith(_BEGINNINGS)) and name not in identity_names()
+        if (name in _NAMES or name.startswith(_BEGINNINGS)) and may_travel(name, environment)
     }
 
 

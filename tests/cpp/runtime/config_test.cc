@@ -483,6 +483,7 @@ constexpr Variable kVariables[] = {
     {"MASTER_ADDR", Of::kMeeting},
     // Servers compare how many they are with what each worker was told, and know its lives.
     {"CIRANDA_PS_SERVERS", Of::kMeeting},
+    {"CIRANDA_PS", Of::kMeeting},
     {"CIRANDA_LIFE", Of::kMeeting},
 };
 // Which rank of which job this is, in the words of its starter: for the meeting, too.
@@ -569,20 +570,61 @@ std::set<std::string> asked_for() {
   return asked;
 }
 
-TEST(Config, ParameterServersServeOneHost) {
-  const auto config = read({{"CIRANDA_RANK", "1"},
-                            {"CIRANDA_SIZE", "2"},
-                            {"CIRANDA_PS_SERVERS", "3"},
-                            {"CIRANDA_LIFE", "4"}});
-  ASSERT_TRUE(config.ok());
-  EXPECT_EQ(config.value().servers, 3);
-  EXPECT_EQ(config.value().life, 4u);
-  EXPECT_FALSE(read({{"CIRANDA_PS_SERVERS", "65"}}).ok());
-  EXPECT_FALSE(read({{"CIRANDA_LIFE", "0"}}).ok());
-  const auto hosts = read(ranks_on(2, "CIRANDA_PS_SERVERS", "1"));
-  ASSERT_FALSE(hosts.ok());
-  EXPECT_EQ(hosts.error().text,
-            "parameter servers (CIRANDA_PS_SERVERS) serve the ranks of one host so far");
+using Where = std::vector<std::optional<Endpoint>>;
+
+std::vector<std::string> words_of(const Where& servers) {
+  std::vector<std::string> words;
+  for (const auto& each : servers) words.push_back(each ? to_string(*each) : "here");
+  return words;
+}
+
+TEST(Config, ServersAreHereOrCalled) {
+  std::map<std::string, std::string> told = {{"CIRANDA_RANK", "1"},
+                                             {"CIRANDA_SIZE", "2"},
+                                             {"CIRANDA_JOB_ID", "j"},
+                                             {"CIRANDA_PS_SERVERS", "here,here"},
+                                             {"CIRANDA_LIFE", "4"}};
+  const auto here = read(told);
+  ASSERT_TRUE(here.ok()) << here.error().text;
+  EXPECT_EQ(words_of(here.value().servers), (std::vector<std::string>{"here", "here"}));
+  EXPECT_EQ(here.value().life_base, std::uint64_t{4} << 32);
+  EXPECT_EQ(here.value().servers_job, "j");
+
+  told["CIRANDA_PS_SERVERS"] = "here,[fd00::1]:7";
+  EXPECT_NE(read(told).error().text.find("need the job's key"), std::string::npos);
+  told["CIRANDA_KEY_FILE"] = "/k";
+  told["CIRANDA_TLS"] = "1";
+  const auto both = read(told);
+  ASSERT_TRUE(both.ok()) << both.error().text;
+  EXPECT_EQ(words_of(both.value().servers), (std::vector<std::string>{"here", "[fd00::1]:7"}));
+  EXPECT_EQ(both.value().remote.key_file, "/k");
+  EXPECT_TRUE(both.value().remote.tls);
+  EXPECT_FALSE(both.value().engine.ring.authenticates);  // TLS does
+
+  told["CIRANDA_LIFE"] = "0";
+  EXPECT_FALSE(read(told).ok());
+}
+
+// However its workers are started, and on several hosts without meeting.
+TEST(Config, ServersMayBeStartedByHand) {
+  const auto alone = read({{"CIRANDA_PS", "a:1,b:2"}, {"CIRANDA_KEY_FILE", "/k"}});
+  ASSERT_TRUE(alone.ok()) << alone.error().text;
+  EXPECT_EQ(words_of(alone.value().servers), (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_EQ(alone.value().servers_job, "by hand");
+  EXPECT_GT(alone.value().life_base, std::uint64_t{1} << 40);
+  auto hosts = ranks_on(2, "CIRANDA_PS", "a:1");
+  EXPECT_EQ(read(hosts).value().servers.size(), 1u);
+
+  const auto problem = [](const std::string& servers) {
+    return read({{"CIRANDA_PS", servers}, {"CIRANDA_KEY_FILE", "/k"}}).error().text;
+  };
+  EXPECT_EQ(
+      problem("a:1,here"),
+      "the environment variable CIRANDA_PS is 'a:1,here'; it should be host:port of each server, "
+      "with commas between them");
+  std::string many = "a:1";
+  for (int i = 0; i < 64; ++i) many += ",a:1";
+  EXPECT_NE(problem(many).find("at most 64 servers"), std::string::npos);
 }
 
 TEST(Config, OnSeveralHostsAllRanksHaveATimelineOrNone) {

@@ -14,13 +14,15 @@ using testing::kSizes;
 using testing::model_of;
 using testing::push;
 
-using ServiceClient = testing::Service;
+using ServiceClient = testing::ServiceAnywhere;
+INSTANTIATE_TEST_SUITE_P(, ServiceClient, testing::kWays, testing::name_of);
 
-TEST_F(ServiceClient, OneWorkerTrainsAsIfItWereAlone) {
+TEST_P(ServiceClient, OneWorkerTrainsAsIfItWereAlone) {
   start_servers(2, 1);
   const Model model = model_of(kSizes);
   const auto client = connect(0);
-  ASSERT_TRUE(declare(*client, model, 100.0f).ok());
+  const Status declared = declare(*client, model, 100.0f);
+  ASSERT_TRUE(declared.ok()) << declared.error().text;
   expect_parameters(*client, model, 100.0f);
   for (int i = 1; i <= 5; ++i) {
     const auto outcome = push(*client, model, static_cast<float>(i));
@@ -35,7 +37,7 @@ TEST_F(ServiceClient, OneWorkerTrainsAsIfItWereAlone) {
   EXPECT_EQ(stats.value()[1].staleness[0], 5u);
 }
 
-TEST_F(ServiceClient, NoPushOfManyWorkersIsLostOrCountsTwice) {
+TEST_P(ServiceClient, NoPushOfManyWorkersIsLostOrCountsTwice) {
   constexpr int kWorkers = 4;
   constexpr int kPushes = 100;
   start_servers(2, kWorkers);
@@ -57,7 +59,7 @@ TEST_F(ServiceClient, NoPushOfManyWorkersIsLostOrCountsTwice) {
   }
 }
 
-TEST_F(ServiceClient, AWorkerThatIsGoneKeepsNobodyAndMayComeBack) {
+TEST_P(ServiceClient, AWorkerThatIsGoneKeepsNobodyAndMayComeBack) {
   start_servers(2, 2);
   const Model model = model_of(kSizes, {.kind = ModeKind::kSsp});
   const auto client = connect(0);
@@ -77,7 +79,7 @@ TEST_F(ServiceClient, AWorkerThatIsGoneKeepsNobodyAndMayComeBack) {
   EXPECT_NE(refusal(options(1, 2)).find("worker 1 is there already"), std::string::npos);
 }
 
-TEST_F(ServiceClient, ALostServerIsNamed) {
+TEST_P(ServiceClient, ALostServerIsNamed) {
   start_servers(2, 1);
   const Model model = model_of(kSizes);
   const auto client = connect(0);
@@ -90,15 +92,15 @@ TEST_F(ServiceClient, ALostServerIsNamed) {
   EXPECT_FALSE(client->pull().ok());
 }
 
-TEST_F(ServiceClient, AServerThatDoesNotComeIsNamed) {
+TEST_P(ServiceClient, AServerThatDoesNotComeIsNamed) {
   start_servers(2, 1);
   stop_server(1);
   ClientOptions impatient = options(0);
-  impatient.timeout_ms = 1;
+  impatient.address.timeout_ms = 1;
   EXPECT_NE(refusal(impatient).find("server 1"), std::string::npos);
 }
 
-TEST_F(ServiceClient, AveragesWaitForNobody) {
+TEST_P(ServiceClient, AveragesWaitForNobody) {
   start_servers(2, 2);
   const auto client = connect(0);
   const auto other = connect(1);
@@ -108,7 +110,7 @@ TEST_F(ServiceClient, AveragesWaitForNobody) {
   EXPECT_EQ(client->average("accuracy", 1.0).value(), 1.0);
 }
 
-TEST_F(ServiceClient, StateComesBackFromAllServers) {
+TEST_P(ServiceClient, StateComesBackFromAllServers) {
   start_servers(3, 1);
   kernels::UpdateRule rule = exact_rule();
   rule.momentum = 0.5;

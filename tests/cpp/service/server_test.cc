@@ -18,9 +18,11 @@ using testing::kSizes;
 using testing::model_of;
 using testing::push;
 
-using ServiceServer = testing::Service;
+using ServiceServer = testing::ServiceAnywhere;
+INSTANTIATE_TEST_SUITE_P(, ServiceServer, testing::kWays, testing::name_of);
+using ServiceServerHere = testing::Service;
 
-TEST_F(ServiceServer, RoundsAreTheMeanOfAllWorkers) {
+TEST_P(ServiceServer, RoundsAreTheMeanOfAllWorkers) {
   start_servers(2, 3);
   const Model model = model_of(kSizes, {.kind = ModeKind::kSync});
   std::vector<std::thread> threads;
@@ -39,12 +41,12 @@ TEST_F(ServiceServer, RoundsAreTheMeanOfAllWorkers) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(ServiceServer, ASilentWorkersLeaseEnds) {
+TEST_P(ServiceServer, ASilentWorkersLeaseEnds) {
   start_servers(1, 2, /*lease_ns=*/300'000'000);
   const Model model = model_of(kSizes, {.kind = ModeKind::kSync});
   const auto client = Client::connect(options(0)).value();
   ClientOptions silent = options(1);
-  silent.beat_ns = 3'600'000'000'000;
+  silent.pace.beat_ns = 3'600'000'000'000;
   const auto other = Client::connect(silent).value();
   ASSERT_TRUE(declare(*client, model, 0.0f).ok());
   ASSERT_TRUE(declare(*other, model, 0.0f).ok());
@@ -55,7 +57,7 @@ TEST_F(ServiceServer, ASilentWorkersLeaseEnds) {
   expect_parameters(*other, model, -1.0f);
 }
 
-TEST_F(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
+TEST_P(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
   start_servers(1, 2);
   const auto refused = [&](auto change) {
     ClientOptions other = options(1);
@@ -66,7 +68,7 @@ TEST_F(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
             std::string::npos);
   EXPECT_NE(refused([](auto& other) { other.workers = 3; }).find("of 3 workers and 1 servers"),
             std::string::npos);
-  EXPECT_NE(refused([](auto& other) { other.worker = 2; }).find("there is no worker 2"),
+  EXPECT_NE(refused([](auto& other) { other.address.worker = 2; }).find("there is no worker 2"),
             std::string::npos);
 
   const Model model = model_of(kSizes);
@@ -85,7 +87,7 @@ TEST_F(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
 }
 
 // Whatever comes first, the server says why it hangs up, and serves the others.
-TEST_F(ServiceServer, StrangersAreCutOff) {
+TEST_F(ServiceServerHere, StrangersAreCutOff) {
   start_servers(1, 1);
   const Model model = model_of(kSizes);
   const auto client = connect(0);

@@ -13,7 +13,9 @@
 
 #include "core/service/client.h"
 #include "core/service/server.h"
+#include "core/transport/tcp.h"
 #include "ps/models.h"
+#include "wire/keys.h"
 
 // Servers and workers as threads of one process, over their real sockets and memory.
 namespace ciranda::ps::testing {
@@ -34,11 +36,7 @@ class Service : public ::testing::Test {
     servers_count_ = servers;
     workers_ = workers;
     for (int server = 0; server < servers; ++server) {
-      auto started = Server::start(folder_, {.job_id = "job",
-                                             .server = server,
-                                             .servers = servers,
-                                             .workers = workers,
-                                             .lease_ns = lease_ns});
+      auto started = Server::start(options_of(server, lease_ns));
       ASSERT_TRUE(started.ok()) << started.error().text;
       servers_.push_back(std::move(started).value());
       threads_.emplace_back([server = servers_.back().get()] {
@@ -61,13 +59,16 @@ class Service : public ::testing::Test {
   }
 
   ClientOptions options(Worker worker, Life life = 1) const {
-    return {.folder = folder_,
+    std::vector<std::optional<Endpoint>> servers = endpoints_;
+    servers.resize(static_cast<std::size_t>(servers_count_));
+    return {.address = {.folder = folder_,
+                        .servers = std::move(servers),
+                        .keys = keys(),
+                        .worker = worker,
+                        .life = life,
+                        .timeout_ms = 20'000},
             .job_id = "job",
-            .worker = worker,
-            .life = life,
-            .workers = workers_,
-            .servers = servers_count_,
-            .timeout_ms = 20'000};
+            .workers = workers_};
   }
   std::unique_ptr<Client> connect(Worker worker, Life life = 1) const {
     auto client = Client::connect(options(worker, life));
@@ -79,12 +80,54 @@ class Service : public ::testing::Test {
     return client.ok() ? "" : client.error().text;
   }
 
+  // The workers call through TCP, as from other hosts.
+  void be_elsewhere(bool tls = false) {
+    elsewhere_ = true;
+    tls_ = tls;
+  }
+  std::unique_ptr<ConnectionKeys> keys() const {
+    if (!elsewhere_) return nullptr;
+    return ConnectionKeys::of_job(test::secret_of(7), "job", 0, tls_).value();
+  }
+  ServerOptions options_of(int server, std::uint64_t lease_ns) {
+    ServerOptions options{.job_folder = folder_,
+                          .desk = {.job_id = "job",
+                                   .server = server,
+                                   .servers = servers_count_,
+                                   .workers = workers_,
+                                   .lease_ns = lease_ns}};
+    if (!elsewhere_) return options;
+    options.job_folder.clear();
+    options.keys = keys();
+    options.listeners.push_back(listen_tcp("127.0.0.1").value());
+    endpoints_.push_back(local_address(options.listeners.front().get()).value().endpoint());
+    return options;
+  }
+
   std::string folder_;
+  bool elsewhere_ = false;
+  bool tls_ = false;
+  std::vector<std::optional<Endpoint>> endpoints_;
   int servers_count_ = 1;
   int workers_ = 1;
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::thread> threads_;
 };
+
+// The same on one host, and as between two, in clear and through TLS.
+enum class Way { kHere, kElsewhere, kTls };
+class ServiceAnywhere : public Service, public ::testing::WithParamInterface<Way> {
+ protected:
+  void SetUp() override {
+    Service::SetUp();
+    if (GetParam() != Way::kHere) be_elsewhere(GetParam() == Way::kTls);
+  }
+};
+inline const auto kWays = ::testing::Values(Way::kHere, Way::kElsewhere, Way::kTls);
+inline std::string name_of(const ::testing::TestParamInfo<Way>& way) {
+  constexpr const char* kNames[] = {"Here", "Elsewhere", "Tls"};
+  return kNames[static_cast<std::size_t>(way.param)];
+}
 
 inline float* floats(const Client& client, std::uint64_t at) {
   return reinterpret_cast<float*>(client.memory() + at);

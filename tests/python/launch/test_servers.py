@@ -17,10 +17,11 @@ from pathlib import Path
 def is_it(entry):
     try:
         told = (entry / "environ").read_bytes().split(b"\\0")
+        asked = (entry / "cmdline").read_bytes().split(b"\\0")
     except OSError:
         return False
     mine = os.environ["CIRANDA_JOB_ID"].encode()
-    return b"CIRANDA_PS_SERVER=1" in told and b"CIRANDA_JOB_ID=" + mine in told
+    return asked[-3:-1] == [b"--server", b"1"] and b"CIRANDA_JOB_ID=" + mine in told
 if rank == 0:
     (pid,) = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdecimal() and is_it(e)]
     os.kill(pid, signal.SIGKILL)
@@ -30,7 +31,7 @@ time.sleep(300)
 
 # Until servers are there: what ends one before that, ends it without a word.
 LISTENING = """
-for server in range(int(os.environ["CIRANDA_PS_SERVERS"])):
+for server in range(len(os.environ["CIRANDA_PS_SERVERS"].split(","))):
     while not os.path.exists(f"{os.environ['CIRANDA_JOB_DIR']}/ps{server}"):
         time.sleep(0.01)
 """
@@ -50,7 +51,7 @@ def test_servers_end_with_the_job_and_say_what_they_did(launcher):
     done = launcher.run("-np", "2", "--ps", "3", script)
     assert done.returncode == 0, done.stderr
     said = sorted(done.stdout.splitlines())
-    assert said[:2] == ["[0] 3 1", "[1] 3 1"]
+    assert said[:2] == ["[0] here,here,here 1", "[1] here,here,here 1"]
     assert [line.partition(":")[0] for line in said[2:]] == [
         f"[s{server}] server {server} of 3" for server in range(3)
     ]
@@ -176,10 +177,13 @@ def test_ending_the_launcher_ends_servers_and_no_rank_comes_back(launcher, gone)
         (["--ps", "0"], "--ps must be 1 to 64 servers, not 0"),
         (["--restarts", "1"], "--restarts goes with --ps"),
         (["--ps", "1", "--restarts", "-1"], "--restarts must be at least 0, not -1"),
-        (["--ps", "1", "-H", "a:1,b:1"], "--ps: parameter servers serve the ranks of this host"),
+        (
+            ["--ps", "1", "-H", "a:1,b:1"],
+            "--ps: starts parameter servers for the ranks of this host alone",
+        ),
         (
             ["--ps", "1", "-H", "elsewhere:2"],
-            "--ps: parameter servers serve the ranks of this host",
+            "--ps: starts parameter servers for the ranks of this host alone",
         ),
         (["--ps", "1", "-x", "CIRANDA_LIFE=2"], "CIRANDA_LIFE is set by the launcher"),
     ],
@@ -196,7 +200,20 @@ def test_a_dry_run_shows_them(launcher):
     assert "2 ranks and 2 parameter servers on" in done.stdout
     assert "set for server 1:" in done.stdout
     program = next(line for line in done.stdout.splitlines() if line.startswith("server 0"))
-    assert Path(program.split()[-1]).name == "ciranda-ps"
+    path, *arguments = program.split("/dev/null")[1].split()
+    assert Path(path).name == "ciranda-ps"
+    assert arguments == ["--workers", "2", "--servers", "2", "--server", "0"]
+
+
+def test_servers_that_were_started_by_hand_are_told_to_the_ranks(launcher):
+    script = launcher.script(
+        "print(*[os.environ.get(name) for name in ('CIRANDA_PS', 'CIRANDA_KEY_FILE')])"
+    )
+    told = {"CIRANDA_PS": "192.0.2.7:20000", "CIRANDA_KEY_FILE": "/keys/job"}
+    done = launcher.run("-np", "1", script, environment=told)
+    assert done.stdout == "[0] 192.0.2.7:20000 /keys/job\n"
+    del told["CIRANDA_PS"]  # the key of another job's ranks
+    assert launcher.run("-np", "1", script, environment=told).stdout == "[0] None None\n"
 
 
 def test_servers_of_an_outer_job_are_not_inherited(launcher):

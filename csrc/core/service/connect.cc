@@ -1,0 +1,80 @@
+#include "core/service/connect.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <list>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/service/server.h"
+#include "core/transport/call.h"
+#include "core/transport/job_folder.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::uint64_t kMsInNs = 1'000'000;
+
+using Links = std::vector<std::unique_ptr<ServerLink>>;
+
+// For news of any call, or for the first deadline.
+Status wait_for_news(const std::list<Call>& calls) {
+  std::vector<pollfd> polled;
+  std::uint64_t deadline_ns = kNever;
+  for (const Call& call : calls) {
+    const Watched watched = call.watched();
+    const auto events =
+        static_cast<short>((watched.readable ? POLLIN : 0) | (watched.writable ? POLLOUT : 0));
+    polled.push_back({.fd = watched.socket, .events = events, .revents = 0});
+    deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
+  }
+  const int ready = ::poll(polled.data(), polled.size(), poll_timeout_ms(deadline_ns));
+  return ready < 0 && errno != EINTR ? Status(Error::from_errno("poll", errno)) : Status();
+}
+
+Status call_all(const ServersAddress& address, const WorkerMemory& memory,
+                std::uint64_t deadline_ns, Links& links) {
+  std::list<Call> calls;
+  for (std::size_t server = 0; server < address.servers.size(); ++server) {
+    if (!address.servers[server]) continue;
+    const Hello hello{.purpose = Purpose::kService,
+                      .from = address.worker,
+                      .to = static_cast<Rank>(server),
+                      .incarnation = address.life};
+    calls.emplace_back(*address.keys, hello, std::vector{*address.servers[server]}, deadline_ns);
+  }
+  while (!calls.empty()) {
+    for (auto next = calls.begin(); next != calls.end();) {
+      auto proven = next->advance(monotonic_ns());
+      if (!proven) return proven.error();
+      const auto call = next++;
+      if (!proven.value()) continue;
+      (void)pace_when_far(proven.value()->stream.fd());
+      links[static_cast<std::size_t>(call->to())] = make_link_elsewhere(
+          std::move(*proven.value()), call->to(), address.authenticates, memory);
+      calls.erase(call);
+    }
+    if (!calls.empty()) CIRANDA_TRY(wait_for_news(calls));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemory& memory) {
+  const std::uint64_t deadline_ns = monotonic_ns() + address.timeout_ms * kMsInNs;
+  Links links(address.servers.size());
+  for (std::size_t server = 0; server < address.servers.size(); ++server) {
+    if (address.servers[server]) continue;
+    const int number = static_cast<int>(server);
+    auto socket = connect_in_job_folder(folder_of_server(address.folder, number), deadline_ns,
+                                        address.timeout_ms, "server " + std::to_string(number));
+    if (!socket) return socket.error();
+    links[server] = make_link_here(std::move(socket).value(), memory);
+  }
+  CIRANDA_TRY(call_all(address, memory, deadline_ns, links));
+  return links;
+}
+
+}  // namespace ciranda::ps

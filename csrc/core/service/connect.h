@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/model.h"
+#include "core/service/server_link.h"
+#include "core/transport/tcp.h"
+#include "core/wire/handshake.h"
+
+namespace ciranda::ps {
+
+// Where a worker's servers are, and who it is.
+struct ServersAddress {
+  std::string folder;                                             // the job's
+  std::vector<std::optional<Endpoint>> servers = {std::nullopt};  // none: here, in the folder
+  // Where one is on another host: what both sides prove that they hold.
+  std::shared_ptr<const ConnectionKeys> keys = {};
+  bool authenticates = true;  // see MessageLink
+  Worker worker = 0;
+  Life life = 1;
+  std::uint64_t timeout_ms = 30'000;  // for the servers to show up
+};
+
+// One link for each server, which is there and proven, where it is on another host. Blocking, and
+// in the time of the slowest. `memory` must outlive the links.
+Result<std::vector<std::unique_ptr<ServerLink>>> connect_to_servers(const ServersAddress& address,
+                                                                    const WorkerMemory& memory);
+
+}  // namespace ciranda::ps

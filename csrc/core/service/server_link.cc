@@ -1,0 +1,159 @@
+#include "core/service/server_link.h"
+
+#include <sys/socket.h>
+
+#include <span>
+#include <utility>
+
+#include "core/transport/message_link.h"
+
+namespace ciranda::ps {
+namespace {
+
+Error gone() {
+  return {.code = ErrorCode::kRankLost, .text = "the server is gone"};
+}
+
+class LinkHere final : public ServerLink {
+ public:
+  LinkHere(Fd socket, const WorkerMemory& memory)
+      : socket_(std::move(socket)), memory_(memory), packet_(kPacketBytesMax) {}
+
+  Watched watched() const override { return {.socket = socket_.get(), .readable = true}; }
+  bool carries_data() const override { return false; }
+
+  Status send(const Message& message) override {
+    std::vector<int> descriptors;
+    if (std::holds_alternative<Declare>(message)) {
+      descriptors = {memory_.letter.fd.get(), memory_.memory.fd.get()};
+    } else if (std::holds_alternative<MoveGradients>(message)) {
+      descriptors = {memory_.gradients.fd.get()};
+    } else if (std::holds_alternative<FetchState>(message) ||
+               std::holds_alternative<FetchSteps>(message)) {
+      descriptors = {memory_.fetched.fd.get()};
+    }
+    encoded_.clear();
+    encode(message, encoded_);
+    const Status sent = send_packet(socket_.get(), encoded_, descriptors);
+    return sent ? sent : Status(gone());
+  }
+  Status flush() override { return {}; }
+  bool has_queued() const override { return false; }
+
+  Result<std::optional<Message>> receive() override {
+    auto packet = receive_packet(socket_.get(), packet_);
+    if (!packet || packet.value().what == Received::kClosed) return gone();
+    if (packet.value().what == Received::kNothing) return std::optional<Message>();
+    auto message = decode_message(std::span(packet_).first(packet.value().bytes));
+    if (!message) return message.error();
+    return std::optional(std::move(message).value());
+  }
+  Status check_answers(std::uint64_t) const override { return {}; }
+  void end() noexcept override { ::shutdown(socket_.get(), SHUT_WR); }
+  void close() noexcept override { socket_.reset(); }
+
+ private:
+  Fd socket_;
+  const WorkerMemory& memory_;
+  std::vector<std::byte> packet_;   // scratch
+  std::vector<std::byte> encoded_;  // scratch
+};
+
+class LinkElsewhere final : public ServerLink {
+ public:
+  LinkElsewhere(ProvenSocket socket, int server, bool authenticates, const WorkerMemory& memory)
+      : link_(std::move(socket), kPacketBytesMax, authenticates),
+        server_(server),
+        memory_(memory) {}
+
+  Watched watched() const override { return link_.watched(); }
+  bool carries_data() const override { return true; }
+
+  Status send(const Message& message) override {
+    if (std::holds_alternative<MoveGradients>(message)) return {};  // they are sent from there
+    encoded_.clear();
+    encode(message, encoded_);
+    std::vector<MessageLink::Outgoing> parts;
+    if (std::holds_alternative<Declare>(message)) {
+      parts.resize(2);
+      parts[0].emplace_back(memory_.letter.segment.data(), memory_.letter_bytes);
+      add(parts[1], memory_.memory.segment.data(), memory_.layout->parameters_of(server_));
+    } else if (std::holds_alternative<Push>(message)) {
+      add(parts.emplace_back(), memory_.gradient_data(), memory_.layout->gradients_of(server_));
+    }
+    return link_.send(encoded_, std::move(parts));
+  }
+  Status flush() override { return link_.flush(); }
+  bool has_queued() const override { return link_.has_queued(); }
+
+  Result<std::optional<Message>> receive() override {
+    if (!message_) {
+      const auto packet = link_.receive_message();
+      if (!packet) return packet.error();
+      if (!packet.value()) return std::optional<Message>();
+      auto message = decode_message(*packet.value());
+      if (!message) return message.error();
+      link_.expect(places_of(message.value()));
+      message_ = std::move(message).value();
+    }
+    const auto complete = link_.receive_data();
+    if (!complete) return complete.error();
+    if (!complete.value()) return std::optional<Message>();
+    return std::exchange(message_, std::nullopt);
+  }
+  Status check_answers(std::uint64_t limit_ms) const override {
+    return ciranda::check_answers(link_.fd(), limit_ms);
+  }
+  void end() noexcept override { ::shutdown(link_.fd(), SHUT_WR); }
+  void close() noexcept override { link_.close(); }
+
+ private:
+  using Ranges = std::vector<Layout::Range>;
+
+  static void add(auto& places, std::byte* memory, const Ranges& ranges) {
+    for (const auto& [at, bytes] : ranges) places.emplace_back(memory + at, bytes);
+  }
+
+  // Where what follows the message belongs.
+  MessageLink::Incoming places_of(const Message& message) const {
+    MessageLink::Incoming places;
+    if (!memory_.layout) return places;
+    if (std::holds_alternative<Ack>(message) || std::holds_alternative<Ready>(message)) {
+      add(places, memory_.memory.segment.data(), memory_.layout->parameters_of(server_));
+    } else if (std::holds_alternative<Fetched>(message)) {
+      std::byte* const fetched = memory_.fetched.segment.data();
+      if (memory_.fetched_table) {
+        add(places, fetched, memory_.layout->table_of(server_, *memory_.fetched_table));
+      } else {
+        places.emplace_back(fetched, memory_.fetched_bytes);
+      }
+    }
+    return places;
+  }
+
+  MessageLink link_;
+  const int server_;
+  const WorkerMemory& memory_;
+  std::vector<std::byte> encoded_;  // scratch
+  std::optional<Message> message_;  // of which data is missing
+};
+
+}  // namespace
+
+Result<SharedMemory> SharedMemory::create(std::size_t bytes) {
+  auto created = MemorySegment::create(bytes);
+  if (!created) return created.error();
+  return SharedMemory{.segment = std::move(created.value().segment),
+                      .fd = std::move(created.value().fd)};
+}
+
+std::unique_ptr<ServerLink> make_link_here(Fd socket, const WorkerMemory& memory) {
+  return std::make_unique<LinkHere>(std::move(socket), memory);
+}
+
+std::unique_ptr<ServerLink> make_link_elsewhere(ProvenSocket socket, int server, bool authenticates,
+                                                const WorkerMemory& memory) {
+  return std::make_unique<LinkElsewhere>(std::move(socket), server, authenticates, memory);
+}
+
+}  // namespace ciranda::ps

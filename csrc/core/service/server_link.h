@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/layout.h"
+#include "core/ps/messages.h"
+#include "core/transport/connection.h"
+#include "core/transport/fd.h"
+#include "core/transport/memory_segment.h"
+#include "core/transport/socket_io.h"
+
+namespace ciranda::ps {
+
+// Memory that a worker shares with servers on its host, and the descriptor that they map it by.
+struct SharedMemory {
+  static Result<SharedMemory> create(std::size_t bytes);
+  MemorySegment segment = {};
+  Fd fd = {};
+};
+
+// What a worker's messages speak of.
+struct WorkerMemory {
+  std::optional<Layout> layout = {};  // once its model is known
+  SharedMemory letter = {};           // the model, encoded: of Declare
+  std::size_t letter_bytes = 0;
+  SharedMemory memory = {};     // see Layout
+  SharedMemory gradients = {};  // where they have moved to; none while they have not
+  SharedMemory fetched = {};    // of FetchState and FetchSteps
+  std::optional<std::size_t> fetched_table = {};  // none: steps
+  std::size_t fetched_bytes = 0;
+  std::byte* gradient_data() const {
+    return gradients.segment.data() != nullptr ? gradients.segment.data() : memory.segment.data();
+  }
+};
+
+// A worker's end of its connection to a server.
+//
+// Not thread-safe.
+class ServerLink {
+ public:
+  virtual ~ServerLink() = default;
+
+  // What receive() and flush() wait for.
+  virtual Watched watched() const = 0;
+  // Between hosts: what it says takes time to come and may be read before it is wanted.
+  virtual bool carries_data() const = 0;
+  // What the message speaks of goes with it: as descriptors, or as bytes, which must not change
+  // until they have been sent. kRankLost: the server is gone.
+  virtual Status send(const Message& message) = 0;
+  virtual Status flush() = 0;
+  virtual bool has_queued() const = 0;
+  // The next message; nothing yet. What the server has written is in the memory by then. Never
+  // blocks.
+  virtual Result<std::optional<Message>> receive() = 0;
+  // kRankLost when the server's host has answered nothing for so long.
+  virtual Status check_answers(std::uint64_t limit_ms) const = 0;
+  // The server learns that nothing more comes; it hangs up once it has read all.
+  virtual void end() noexcept = 0;
+  // In a forked child. Async-signal-safe.
+  virtual void close() noexcept = 0;
+};
+
+// `memory` must outlive the link. On the server's host, by its socket.
+std::unique_ptr<ServerLink> make_link_here(Fd socket, const WorkerMemory& memory);
+// To another host. `authenticates`: see MessageLink.
+std::unique_ptr<ServerLink> make_link_elsewhere(ProvenSocket socket, int server, bool authenticates,
+                                                const WorkerMemory& memory);
+
+}  // namespace ciranda::ps

@@ -1,0 +1,144 @@
+#include "core/service/server_links.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "core/base/clock.h"
+
+namespace ciranda::ps {
+namespace {
+
+// Servers have so long to hear that a worker leaves.
+constexpr std::uint64_t kGoodbyeNs = 5'000'000'000;
+
+std::string words_of(int server) {
+  return "server " + std::to_string(server);
+}
+
+}  // namespace
+
+ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace)
+    : links_(std::move(links)),
+      pace_(pace),
+      heard_(links_.size()),
+      next_beat_ns_(monotonic_ns() + pace.beat_ns) {}
+
+Status ServerLinks::send(int server, const Message& message) {
+  const Status sent = links_[at(server)]->send(message);
+  return sent ? sent : Status(lost(server));
+}
+
+bool ServerLinks::has_queued() const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link->has_queued(); });
+}
+
+Result<Message> ServerLinks::next(int server) {
+  auto& heard = heard_[at(server)];
+  for (;;) {
+    CIRANDA_TRY(advance(server));
+    if (!heard.empty()) {
+      Message message = std::move(heard.front());
+      heard.pop_front();
+      return message;
+    }
+    CIRANDA_TRY(wait(server));
+  }
+}
+
+Status ServerLinks::advance(int server) {
+  for (int each = 0; each < count(); ++each) {
+    ServerLink& link = *links_[at(each)];
+    if (each != server && !link.carries_data()) continue;
+    if (link.has_queued() && !link.flush()) return lost(each);
+    do {
+      auto message = link.receive();
+      if (!message && each == server && !heard_[at(each)].empty()) return {};  // that comes first
+      if (!message) return lost(each);
+      if (!message.value()) break;
+      heard_[at(each)].push_back(std::move(*message.value()));
+    } while (link.carries_data());
+  }
+  return {};
+}
+
+std::vector<pollfd> ServerLinks::news_of(int server) const {
+  std::vector<pollfd> polled;
+  for (int each = 0; each < count(); ++each) {
+    const ServerLink& link = *links_[at(each)];
+    if (each != server && !link.carries_data()) continue;
+    const Watched watched = link.watched();
+    const auto events = static_cast<short>(POLLIN | (watched.writable ? POLLOUT : 0));
+    polled.push_back({.fd = watched.socket, .events = events, .revents = 0});
+  }
+  return polled;
+}
+
+Status ServerLinks::wait(int server) {
+  std::vector<pollfd> polled = news_of(server);
+  const int ready = ::poll(polled.data(), polled.size(), poll_timeout_ms(next_beat_ns_));
+  if (ready < 0 && errno != EINTR) return Error::from_errno("poll", errno);
+  if (ready > 0) return {};
+  const Status answers = links_[at(server)]->check_answers(pace_.silence_ms);
+  if (!answers) {
+    return Error{.code = ErrorCode::kRankLost,
+                 .text = words_of(server) + ": " + answers.error().text,
+                 .rank = server};
+  }
+  beat_if_due();
+  return {};
+}
+
+// What it has told last may say why it is gone.
+Error ServerLinks::lost(int server) {
+  auto& heard = heard_[at(server)];
+  for (;;) {
+    auto last = links_[at(server)]->receive();
+    if (!last || !last.value()) break;
+    heard.push_back(std::move(*last.value()));
+  }
+  for (const Message& each : heard) {
+    const auto* refused = std::get_if<Refused>(&each);
+    if (refused == nullptr) continue;
+    return {.code = refused->code, .text = words_of(server) + ": " + refused->text};
+  }
+  return {.code = ErrorCode::kRankLost, .text = words_of(server) + " is lost", .rank = server};
+}
+
+void ServerLinks::beat_if_due() {
+  const std::uint64_t now_ns = monotonic_ns();
+  if (now_ns < next_beat_ns_) return;
+  next_beat_ns_ = now_ns + pace_.beat_ns;
+  for (const auto& link : links_) {
+    // Behind what is on its way it would tell nothing more.
+    if (!link->has_queued()) static_cast<void>(link->send(Beat{}));
+  }
+}
+
+// Reads on until the servers hang up: who closes a socket with bytes in it takes back what the
+// other side has not read yet.
+void ServerLinks::leave() {
+  const std::uint64_t deadline_ns = monotonic_ns() + kGoodbyeNs;
+  for (const auto& link : links_) {
+    if (!link->send(Leave{}) || !link->carries_data()) continue;
+    while (link->has_queued() && link->flush() && monotonic_ns() < deadline_ns) {
+      static_cast<void>(wait_for(link->watched(), deadline_ns));
+    }
+  }
+  for (const auto& link : links_) {
+    if (!link->carries_data()) continue;
+    link->end();
+    const Watched readable{.socket = link->watched().socket, .readable = true};
+    while (link->receive() && monotonic_ns() < deadline_ns) {
+      static_cast<void>(wait_for(readable, deadline_ns));
+    }
+  }
+}
+
+void ServerLinks::close() noexcept {
+  for (const auto& link : links_) link->close();
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/messages.h"
+#include "core/service/server_link.h"
+
+namespace ciranda::ps {
+
+// A worker's links to all its servers. While one server is waited for the others' links go on where
+// they carry data, so that none waits for another, and the servers hear that the worker lives.
+//
+// An error is kRankLost with the server in its `rank`, or what a server has refused. Not
+// thread-safe.
+class ServerLinks {
+ public:
+  struct Pace {
+    std::uint64_t beat_ns = 2'000'000'000;  // how often servers are told that the worker lives
+    // A server whose host has answered nothing for so long is lost.
+    std::uint64_t silence_ms = 60'000;
+  };
+  static constexpr int kNobody = -1;  // no server in particular
+
+  ServerLinks() = default;  // of none
+  ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace);
+
+  int count() const { return static_cast<int>(links_.size()); }
+  // Does not wait, unless a server on this host reads nothing.
+  Status send(int server, const Message& message);
+  bool has_queued() const;
+
+  // The next message of that server. Blocks until it is there.
+  Result<Message> next(int server);
+  // Does what next() does without waiting, and then what news to wait for.
+  Status advance(int server);
+  std::vector<pollfd> news_of(int server) const;
+
+  // Tells the servers that the worker lives, if it is time to.
+  void beat_if_due();
+  std::uint64_t next_beat_ns() const { return next_beat_ns_; }
+
+  // Tells them that it leaves, and waits, for some seconds at most, until those on other hosts have
+  // heard it.
+  void leave();
+  // In a forked child. Async-signal-safe.
+  void close() noexcept;
+
+ private:
+  Error lost(int server);
+  Status wait(int server);
+  std::size_t at(int server) const { return static_cast<std::size_t>(server); }
+
+  std::vector<std::unique_ptr<ServerLink>> links_;  // by server; none goes as long as this lives
+  Pace pace_;
+  std::vector<std::deque<Message>> heard_;  // by server, before it was wanted
+  std::uint64_t next_beat_ns_ = 0;
+};
+
+}  // namespace ciranda::ps

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/service/server_link.h"
+#include "core/service/worker_link.h"
+#include "core/transport/socket_io.h"
+#include "core/transport/tcp.h"
+#include "ps/models.h"
+#include "service/service.h"
+#include "wire/keys.h"
+
+// The two ends of one connection, without a server or a client.
+namespace ciranda::ps::testing {
+
+struct Ends {
+  std::unique_ptr<ServerLink> worker;  // the worker's end
+  std::unique_ptr<WorkerLink> server;
+};
+
+inline std::pair<Fd, Fd> tcp_sockets() {
+  const Fd listener = listen_tcp("127.0.0.1").value();
+  auto caller = connect_tcp(local_address(listener.get()).value(), kNever).value();
+  EXPECT_TRUE(wait_readable(listener.get(), kNever).ok());
+  Fd called(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  EXPECT_TRUE(called.valid());
+  return {std::move(caller), std::move(called)};
+}
+
+inline ProvenSocket proven(Fd socket, int sends, int receives) {
+  return {.stream = Stream(std::move(socket)),
+          .session = {.send_key = test::secret_of(sends), .receive_key = test::secret_of(receives)},
+          .address = "there"};
+}
+
+// Of server `server` of `servers`.
+inline Ends connect_ends(Way way, const WorkerMemory& memory, int server = 0, int servers = 1) {
+  if (way == Way::kHere) {
+    auto [a, b] = make_packet_sockets().value();
+    return {make_link_here(std::move(a), memory), make_local_link(std::move(b))};
+  }
+  auto [a, b] = tcp_sockets();
+  return {make_link_elsewhere(proven(std::move(a), 1, 2), server, true, memory),
+          make_remote_link(proven(std::move(b), 2, 1), server, servers, true)};
+}
+
+// A worker's memory for a model, filled with one value.
+inline WorkerMemory memory_of(const Model& model, int servers, float value) {
+  WorkerMemory memory;
+  std::vector<std::byte> letter;
+  encode(model, letter);
+  memory.letter = SharedMemory::create(letter.size()).value();
+  std::copy(letter.begin(), letter.end(), memory.letter.segment.data());
+  memory.letter_bytes = letter.size();
+  memory.layout.emplace(model, servers);
+  const auto bytes = static_cast<std::size_t>(memory.layout->memory_bytes());
+  memory.memory = SharedMemory::create(bytes).value();
+  std::fill_n(reinterpret_cast<float*>(memory.memory.segment.data()), bytes / sizeof(float), value);
+  return memory;
+}
+
+// What the server's end hears next, while the worker's end sends what it has.
+inline Result<Message> heard_by_server(Ends& ends) {
+  for (;;) {
+    EXPECT_TRUE(ends.worker->flush().ok());
+    auto message = ends.server->receive();
+    if (!message) return message.error();
+    if (message.value()) return std::move(*message.value());
+  }
+}
+inline Result<Message> heard_by_worker(Ends& ends) {
+  for (;;) {
+    EXPECT_TRUE(ends.server->flush().ok());
+    auto message = ends.worker->receive();
+    if (!message) return message.error();
+    if (message.value()) return std::move(*message.value());
+  }
+}
+
+// Declares, and gives the server's view of the worker's memory.
+inline std::byte* declare_through(Ends& ends, const WorkerMemory& memory) {
+  EXPECT_TRUE(ends.worker->send(Declare{.model_bytes = memory.letter_bytes}).ok());
+  EXPECT_TRUE(heard_by_server(ends).ok());
+  const Desk::Attached attached = ends.server->attached();
+  const auto letter = attached.letter(memory.letter_bytes);
+  EXPECT_TRUE(letter.ok());
+  EXPECT_TRUE(decode_model(letter.value()).ok());
+  const auto seen = attached.memory(memory.layout->memory_bytes());
+  EXPECT_TRUE(seen.ok());
+  return seen.value();
+}
+
+inline float* at(std::byte* memory, std::uint64_t byte) {
+  return reinterpret_cast<float*>(memory + byte);
+}
+
+}  // namespace ciranda::ps::testing
