@@ -24,6 +24,7 @@ PACKAGES = str(Path(ciranda.__file__).resolve().parents[1])
 GONE_S = 5.0  # promised: everything everywhere has ended within that time
 IPV4_AND_IPV6 = pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 
+SERVED_RANK = Path(__file__).parents[1] / "python" / "hosts" / "served.py"
 REPORT = str(Path(__file__).with_name("report_rank.py"))
 # A rank that cannot be ended politely, with a child and a daemon that are hard to find again.
 TREE = """
@@ -282,6 +283,69 @@ def test_a_rank_that_fails_ends_all_and_is_named(make_cluster):
     assert re.search(r"ended +rank 0: by the launcher\n", block)
     log = re.search(r"log +(\S+)", block)[1]
     assert Path(log).read_text() == "about to fail\n"
+
+
+# Parameter servers: node0 has one and no rank, node1 one and a rank, node2 a rank alone.
+SERVED = ("-H", "node1,node2", "--ps", "2", "--ps-hosts", "node0,node1")
+
+
+@pytest.mark.parametrize("options", [[], ["--tls"]], ids=["tags", "tls"])
+def test_servers_serve_ranks_of_several_hosts(make_cluster, options):
+    cluster = make_cluster(3, addresses=("ipv4",))
+    result = cluster.run(*SERVED, *options, str(SERVED_RANK), "sync", "6")
+    cluster.assert_gone(time.monotonic())
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    trained = [json.loads(line[4:]) for line in lines if line.startswith(("[0] {", "[1] {"))]
+    assert len(trained) == 2 and all(each["off"] < 1e-6 for each in trained)
+    for server in range(2):
+        (said,) = [line for line in lines if line.startswith(f"[s{server}] ")]
+        assert said.startswith(f"[s{server}] server {server} of 2: 12 pushes")
+
+
+def test_each_host_is_told_of_its_own_servers_and_where_the_others_are(make_cluster):
+    """And servers that nobody has called end after the last rank."""
+    cluster = make_cluster(3, addresses=("ipv4",))
+    text = (
+        "import os\nprint(os.environ['CIRANDA_PS_SERVERS'], 'CIRANDA_RENDEZVOUS' in os.environ)\n"
+    )
+    result = cluster.run(*SERVED, cluster.script(text))
+    cluster.assert_gone(time.monotonic())
+    assert result.returncode == 0, result.stderr
+    said = sorted(line for line in result.stdout.splitlines() if not line.startswith("[s"))
+    assert re.fullmatch(r"\[0\] 10\.77\.1\.1:\d+,here False", said[0])
+    assert re.fullmatch(r"\[1\] 10\.77\.1\.1:\d+,10\.77\.1\.2:\d+ False", said[1])
+
+
+def test_a_killed_server_of_another_host_ends_all_and_is_named(make_cluster):
+    cluster = make_cluster(3, addresses=("ipv4",))
+    process = cluster.start(*SERVED, str(SERVED_RANK), "sync", "1000000")
+    while "step 2" not in process.stdout.readline():
+        assert process.poll() is None
+    os.kill(cluster.process_on(cluster.hosts[0], "ciranda-ps"), signal.SIGKILL)
+    killed_s = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    cluster.assert_gone(killed_s)
+    assert process.returncode == 128 + signal.SIGKILL
+    block = block_of(errors)
+    assert re.search(r"culprit +server 0 on node0, pid \d+\n", block), block
+    assert re.search(r"cause +.*SIGKILL", block), block
+
+
+def test_a_killed_rank_of_another_host_comes_back_to_its_servers(make_cluster):
+    cluster = make_cluster(3, addresses=("ipv4",))
+    text = (
+        "import os, runpy, signal, sys\n"
+        "if os.environ['RANK'] == '1' and os.environ['CIRANDA_LIFE'] == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.argv[1:] = ['async', '5']\n"
+        f"sys.path.insert(0, {str(SERVED_RANK.parent)!r})\n"
+        f"runpy.run_path({str(SERVED_RANK)!r}, run_name='__main__')\n"
+    )
+    result = cluster.run(*SERVED, "--restarts", "1", cluster.script(text))
+    cluster.assert_gone(time.monotonic())
+    assert result.returncode == 0, result.stderr
+    assert "server 0 of 2: 10 pushes" in result.stdout
 
 
 def test_a_program_that_a_host_does_not_have_is_named(make_cluster, tmp_path):

@@ -11,21 +11,25 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import ciranda
-from ciranda.launch import call_files, environment, frames, process_tree, supervisor
+from ciranda.launch import call_files, environment, frames, local, process_tree, supervisor
 from ciranda.launch.ending import Step
-from ciranda.launch.environment import JobPlaces
+from ciranda.launch.environment import HERE, JobPlaces
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.folders import private_folder, temporary_log_dir
 from ciranda.launch.frames import Frame, FrameReader
+from ciranda.launch.hosts import AnyPlace
 from ciranda.launch.interfaces import choose_addresses, list_addresses
 from ciranda.launch.launch_plan import LaunchPlan, plan_launch
 from ciranda.launch.local_ranks import LocalRanks, allow_descriptors, open_standard_streams
 from ciranda.launch.meeting import KEY_BYTES, Meeting, format_endpoint, open_listener
 from ciranda.launch.orders import Listen, Orders, decode_orders
 from ciranda.launch.outbox import Outbox
+from ciranda.launch.processes import server_number
 
 BEAT_S = 0.5
 LEASE_S = 2.5  # without a beat: five were lost, so the other side or the way to it is gone
@@ -70,7 +74,7 @@ class Agent:
         self._reader = FrameReader()
         self._orders: Orders | None = None
         self._key = b""
-        self._listener: int | None = None
+        self._listeners: dict[int, int] = {}  # by the number of the process
         self._places: JobPlaces | None = None
         self._ready = b""  # said when all that goes before GO has come
         self._ranks: LocalRanks | None = None
@@ -144,32 +148,43 @@ class Agent:
             if not order.payload:
                 self._outbox.send(self._ready)
         elif order.kind == frames.GO and self._orders is not None:
-            self._start(self._orders, frames.read_json(order.payload)["rendezvous"])
+            go = frames.read_json(order.payload)
+            self._start(self._orders, go["rendezvous"], go["servers"])
         elif order.kind == frames.ORDER and self._ranks is not None:
             step = _STEPS.get(order.payload)
             if step is not None:
                 self._ranks.order(step)
+            elif order.payload == supervisor.END_SERVERS:
+                self._ranks.end_servers()
         elif order.kind == frames.BEAT:
             self._lease_s = LEASE_S
 
     def _prepare(self, orders: Orders) -> None:
         """Everything that may go wrong before a rank is started."""
         _enter(orders.folder)
-        allow_descriptors(len(orders.places))
+        allow_descriptors(len(orders.places) + len(orders.servers))
         job_dir = self._stack.enter_context(private_folder())
         log_dir = self._stack.enter_context(temporary_log_dir())
         self._places = JobPlaces(orders.job_id, job_dir, log_dir)
-        rendezvous = ""
-        if orders.listen is not None:
-            rendezvous, self._listener = _listen(orders.listen)
-        self._ready = frames.json_frame(frames.READY, {"rendezvous": rendezvous})
+        ready: dict[str, Any] = {"rendezvous": "", "servers": {}}
+        if orders.listen is not None and not orders.servers:
+            ready["rendezvous"], self._listeners[0] = _listen(orders.listen)
+        for each in orders.servers:
+            if orders.listen is None:  # all ranks are here
+                break
+            where, listener = _listen(orders.listen)
+            ready["servers"][str(each.server)] = where
+            self._listeners[server_number(each.server)] = listener
+        self._ready = frames.json_frame(frames.READY, ready)
         if not orders.calls:
             self._outbox.send(self._ready)
 
-    def _start(self, orders: Orders, rendezvous: str) -> None:
-        meeting = Meeting(rendezvous, self._key, self._listener) if orders.meets else None
+    def _start(self, orders: Orders, rendezvous: str, servers: Sequence[str]) -> None:
+        meeting = Meeting(rendezvous, self._key, self._listeners) if orders.meets else None
         assert self._places is not None  # noqa: S101 - the launcher waits for READY
-        plan = _plan(orders, self._places, meeting)
+        here = {each.server for each in orders.servers}
+        servers_at = [HERE if server in here else at for server, at in enumerate(servers)]
+        plan = _plan(orders, self._places, meeting, servers_at)
         null = os.open(os.devnull, os.O_RDONLY)
         self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=self._places.log_dir)
         self._ranks.start()
@@ -189,7 +204,7 @@ class Agent:
         self._tell(f"exit {rank} {exit_code}")
 
     def starts_again(self, rank: int, exit_code: int) -> None:
-        """Not with several hosts: there are no servers."""
+        self._tell(f"again {rank} {exit_code}")
 
     def refused(self, rank: int, number: int) -> None:
         self._tell(f"fail {rank} {number}")
@@ -223,27 +238,36 @@ def _enter(folder: str) -> None:
 
 
 def _listen(listen: Listen) -> tuple[str, int]:
-    """Where the ranks meet, and the socket behind it."""
+    """Where other hosts call, and the socket behind it."""
     addresses = [listen.address]
     if listen.nic:
         addresses = choose_addresses(list_addresses(), listen.nic)
-    socket = open_listener(addresses, listen.ports, "--nic" if listen.nic else "the ranks' meeting")
+    option = "--nic" if listen.nic else "what other hosts call"
+    socket = open_listener(addresses, listen.ports, option)
     host, port = socket.getsockname()[:2]
     return format_endpoint(host, port), socket.detach()
 
 
-def _plan(orders: Orders, places: JobPlaces, meeting: Meeting | None) -> LaunchPlan:
+def _plan(
+    orders: Orders, places: JobPlaces, meeting: Meeting | None, servers_at: Sequence[str]
+) -> LaunchPlan:
+    places_here: list[AnyPlace] = [*orders.places, *orders.servers]
     return plan_launch(
         orders.argv,
         ranks=orders.places,
         size=orders.size,
         cores=environment.count_cores(),
-        host=orders.places[0].host.name,
+        host=places_here[0].host.name,
         places=places,
         inherited={**os.environ, **orders.environment},
         # Not the job's folder: that is gone before the last outcome is read.
         user={**orders.user, call_files.FOLDER: places.log_dir} if orders.calls else orders.user,
         columns=orders.columns,
         meeting=meeting,
+        servers=orders.servers,
+        servers_at=servers_at,
+        servers_stay=True,
+        server_program=local.SERVER_PROGRAM,
+        restarts=orders.restarts,
         horovod_names=orders.horovod_names,
     )

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-import ciranda as ciranda_package
 from ciranda import _build, cmake_prefix_path
 from ciranda.launch import call_files, environment, horovodrun, launch_plan, local, meeting, slurm
+from ciranda.launch import hosts as host_list
 from ciranda.launch import nodes as own_nodes
 from ciranda.launch.environment import (
     CPU_OPERATIONS,
     GPU_OPERATIONS,
+    HERE,
     NIC,
     PORT_RANGE,
     TLS,
@@ -26,7 +27,7 @@ from ciranda.launch.environment import (
     JobPlaces,
 )
 from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
-from ciranda.launch.hosts import HostSource, parse_hostfile, parse_hosts
+from ciranda.launch.hosts import HostSource, Place, ServerPlace, parse_hostfile, parse_hosts
 from ciranda.launch.launch_plan import LaunchPlan
 from ciranda.launch.meeting import Meeting, Ports
 from ciranda.launch.nodes import Node
@@ -34,7 +35,6 @@ from ciranda.launch.orders import allowed_environment
 
 AS_FUNCTION = "ciranda.run()"  # by which name function.py starts it
 SERVERS_MAX = 64
-SERVER_PROGRAM = os.path.join(os.path.dirname(ciranda_package.__file__), "bin", "ciranda-ps")
 
 PlanIn = Callable[[JobPlaces, Meeting | None], LaunchPlan]
 
@@ -130,6 +130,7 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
 )
 @click.option("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data.")
 @click.option("--ps", type=int, metavar="N", help="Parameter servers, for backend='ps'.")
+@click.option("--ps-hosts", metavar="H1,H2:2", help="Hosts of the servers [those of the ranks].")
 @click.option("--restarts", type=int, metavar="N", help="With --ps: start killed ranks again [0].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
@@ -172,6 +173,7 @@ def run_command(
     gpu_operations: str | None,
     trusted_network: bool,
     ps: int | None,
+    ps_hosts: str | None,
     restarts: int | None,
     timeout: float | None,
     assign: tuple[str, ...],
@@ -210,7 +212,8 @@ def run_command(
             host = ranks[0].host.name
         size = len(all_places)
         by_agents = node is None and launch_plan.needs_agents(ranks, host)
-        servers = _servers(ps, restarts, by_agents or all_places[0].host_count > 1)
+        servers = _servers(ps, ps_hosts, restarts, all_places, node, host)
+        by_agents = by_agents or any(each.host.name != host for each in servers)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
         networks = ",".join(each for each in (nic, theirs.nic) if each)
@@ -231,7 +234,8 @@ def run_command(
                 columns=_columns(size),
                 meeting=met,
                 servers=servers,
-                server_program=SERVER_PROGRAM,
+                servers_at=[HERE] * len(servers),
+                server_program=local.SERVER_PROGRAM,
                 restarts=restarts or 0,
                 horovod_names=theirs.horovod_names,
             )
@@ -301,7 +305,7 @@ def _run_by_agents(
         environment=allowed_environment(os.environ),
         user=user,
         columns=_columns(plan.size),
-        key=meeting.draw_key() if plan.host_count > 1 else b"",
+        key=meeting.draw_key() if _has_several_hosts(plan) else b"",
         nic=settled.get(NIC, ""),
         ports=meeting.parse_ports(ports, PORT_RANGE) if ports else Ports(),
         interpreter=python or sys.executable,
@@ -337,37 +341,55 @@ def _node(
 def as_server() -> None:
     """`ciranda-ps`: a parameter server started by hand."""
     try:
-        os.execv(SERVER_PROGRAM, [SERVER_PROGRAM, *sys.argv[1:]])  # noqa: S606 - no shell
+        os.execv(local.SERVER_PROGRAM, [local.SERVER_PROGRAM, *sys.argv[1:]])  # noqa: S606 - no shell
     except OSError as error:
         click.echo(
-            f"ciranda-ps: {SERVER_PROGRAM}: {error.strerror}; install ciranda anew", err=True
+            f"ciranda-ps: {local.SERVER_PROGRAM}: {error.strerror}; install ciranda anew", err=True
         )
         sys.exit(EXIT_NOT_FOUND)
 
 
-def _servers(ps: int | None, restarts: int | None, elsewhere: bool) -> int:
-    """How many parameter servers there are to be. `elsewhere`: a rank runs on another host."""
-    if ps is None:
+def _servers(
+    ps: int | None,
+    ps_hosts: str | None,
+    restarts: int | None,
+    ranks: Sequence[Place],
+    node: Node | None,
+    host: str,
+) -> Sequence[ServerPlace]:
+    """Where the parameter servers are to be."""
+    if ps is None and ps_hosts is None:
         if restarts is not None:
             raise LaunchError(
                 "--restarts goes with --ps: ranks that reduce gradients among themselves cannot "
                 "come back yet"
             )
-        return 0
-    if not 1 <= ps <= SERVERS_MAX:
-        raise LaunchError(f"--ps must be 1 to {SERVERS_MAX} servers, not {ps}")
+        return ()
+    named = parse_hosts(ps_hosts, "--ps-hosts") if ps_hosts is not None else ()
+    named = host_list.gather_here(named, host)
+    count = sum(each.slots for each in named) if ps is None else ps
+    if not 1 <= count <= SERVERS_MAX:
+        raise LaunchError(f"--ps must be 1 to {SERVERS_MAX} servers, not {count}")
     if restarts is not None and restarts < 0:
         raise LaunchError(f"--restarts must be at least 0, not {restarts}")
-    if elsewhere:
+    if node is not None and node.count > 1:
         raise LaunchError(
-            "--ps: starts parameter servers for the ranks of this host alone so far; start them by "
-            "hand: ciranda-ps --help says how"
+            "--ps: without ssh nobody tells all hosts where servers are; start them by hand: "
+            "ciranda-ps --help says how"
         )
-    if not os.access(SERVER_PROGRAM, os.X_OK):
+    if len(ranks) > host_list.LOCAL_RANKS_MAX:
         raise LaunchError(
-            f"--ps: '{SERVER_PROGRAM}' is missing; install ciranda anew", EXIT_NOT_FOUND
+            f"--ps: servers have at most {host_list.LOCAL_RANKS_MAX} workers, not {len(ranks)}"
         )
-    return ps
+    if not os.access(local.SERVER_PROGRAM, os.X_OK):
+        raise LaunchError(
+            f"--ps: '{local.SERVER_PROGRAM}' is missing; install ciranda anew", EXIT_NOT_FOUND
+        )
+    return host_list.assign_servers(count, ranks, named)
+
+
+def _has_several_hosts(plan: LaunchPlan) -> bool:
+    return len({each.place.host_index for each in plan.processes}) > 1
 
 
 def _network(nic: str | None, port_range: str | None, tls: bool) -> dict[str, str]:

@@ -29,7 +29,7 @@ OUTCOME = b"="  # the rank's number, and a piece of what came of its call; nothi
 PROBLEM = b"!"  # a sentence; nothing more will come
 
 _HEADER = struct.Struct("<cI")
-_RANK = struct.Struct("<I")
+_RANK = struct.Struct("<i")
 HEADER_BYTES = _HEADER.size
 
 

@@ -23,13 +23,14 @@ from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
 from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.failure import signal_words
 from ciranda.launch.frames import Frame, FrameError, FrameReader
-from ciranda.launch.hosts import Host, Place
+from ciranda.launch.hosts import AnyPlace, Host, Place, ServerPlace
 from ciranda.launch.job import JobNews
 from ciranda.launch.launch_plan import LaunchPlan
 from ciranda.launch.local_ranks import children_before_us, tell
 from ciranda.launch.meeting import Ports
 from ciranda.launch.orders import Listen, Orders, encode_orders
 from ciranda.launch.outbox import Outbox
+from ciranda.launch.processes import server_number
 from ciranda.launch.pulse import fork_pulse
 
 _READ_BYTES = 64 * 1024
@@ -77,6 +78,7 @@ class _Stage(enum.IntEnum):
 class _Agent:
     host: Host
     places: Sequence[Place]
+    servers: Sequence[ServerPlace]
     command: Sequence[str]
     here: bool  # on this host, without ssh
     pid: int
@@ -95,7 +97,14 @@ class _Agent:
 
     @property
     def index(self) -> int:
-        return self.places[0].host_index
+        places: list[AnyPlace] = [*self.places, *self.servers]
+        return places[0].host_index
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of its processes."""
+        ranks = [place.rank for place in self.places]
+        return ranks + [server_number(each.server) for each in self.servers]
 
 
 class HostAgents:
@@ -109,17 +118,21 @@ class HostAgents:
         self._stage_limit = 0.0
         self._agents: list[_Agent] = []
         self._rendezvous = ""
+        self._ranks_left: set[int] = set()  # that have not ended
+        self._servers_at: list[str] = []  # where other hosts call them
         self._pulse: int | None = None
         self._spare = children_before_us()
 
     def start(self) -> None:
         process_tree.adopt_orphans()
         self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S
-        by_host: dict[int, list[Place]] = {}
-        for rank in self._task.plan.ranks:
-            by_host.setdefault(rank.place.host_index, []).append(rank.place)
-        for places in by_host.values():
-            self._agents.append(self._call(places))
+        plan = self._task.plan
+        self._ranks_left = {rank.rank for rank in plan.ranks}
+        self._servers_at = [""] * len(plan.servers)
+        places: list[AnyPlace] = [each.place for each in plan.ranks]
+        places += [each.place for each in plan.servers]
+        for index in dict.fromkeys(place.host_index for place in places):
+            self._agents.append(self._call([each for each in places if each.host_index == index]))
 
     def order(self, step: Step) -> None:
         command = _COMMANDS.get(step)
@@ -168,7 +181,7 @@ class HostAgents:
 
     # Calling an agent
 
-    def _call(self, places: Sequence[Place]) -> _Agent:
+    def _call(self, places: Sequence[AnyPlace]) -> _Agent:
         host = places[0].host
         here = host.name == self._task.plan.host and host.user is None
         command = ssh.agent_command(sys.executable if here else self._task.interpreter)
@@ -183,7 +196,16 @@ class HostAgents:
                 os.close(fd)
         outbox = Outbox(commands, self._loop)
         agent = _Agent(
-            host, places, command, here, pid, outbox, output, errors, heard=time.monotonic()
+            host,
+            [each for each in places if isinstance(each, Place)],
+            [each for each in places if isinstance(each, ServerPlace)],
+            command,
+            here,
+            pid,
+            outbox,
+            output,
+            errors,
+            heard=time.monotonic(),
         )
         os.set_blocking(errors, False)
         self._loop.watch(output, partial(self._on_output, agent))
@@ -236,12 +258,18 @@ class HostAgents:
             agent.connection = str(frames.read_json(payload).get("ssh", "")).split()
             self._come(agent, _Stage.GREETED)
         elif kind == frames.READY:
-            self._rendezvous = frames.read_json(payload).get("rendezvous") or self._rendezvous
+            ready = frames.read_json(payload)
+            self._rendezvous = ready["rendezvous"] or self._rendezvous
+            for server, where in ready["servers"].items():
+                self._servers_at[int(server)] = where
             self._come(agent, _Stage.READY)
         elif kind == frames.NEWS:
             line = payload.decode()
             agent.done = agent.done or line == "done"
             tell(line, self._news)
+            word, *numbers = line.split()
+            if word in ("exit", "fail"):
+                self._end_servers_after({int(numbers[0])})
         elif kind in frames.OUTPUT:
             rank, chunk = self._rank_of(agent, payload)
             self._news.printed(rank, frames.OUTPUT.index(kind) + 1, chunk)
@@ -255,7 +283,7 @@ class HostAgents:
 
     def _rank_of(self, agent: _Agent, payload: bytes) -> tuple[int, bytes]:
         rank, content = frames.read_rank(payload)
-        if all(place.rank != rank for place in agent.places):
+        if rank not in agent.numbers:
             raise FrameError(f"something of rank {rank}, which is not there")
         return rank, content
 
@@ -293,14 +321,18 @@ class HostAgents:
 
     def _send_orders(self) -> list[str]:
         task, plan = self._task, self._task.plan
-        address = self._address_of_first() if task.key and not task.nic else ""
-        if task.key and not task.nic and not address:
-            return [
-                f"{self._agents[0].host.destination}: ssh does not tell by which address other "
-                "hosts reach it; name its interface or network with --nic"
-            ]
+        # The host of rank 0, where ranks meet, or those of servers.
+        called = [each for each in self._agents if each.servers] or self._agents[:1]
+        listens: dict[int, Listen] = {}
+        for agent in called if task.key else ():
+            address = "" if task.nic else self._address_of(agent)
+            if not task.nic and not address:
+                return [
+                    f"{agent.host.destination}: ssh does not tell by which address other hosts "
+                    "reach it; name its interface or network with --nic"
+                ]
+            listens[agent.index] = Listen(address, task.nic, task.ports)
         for agent in self._agents:
-            first = agent is self._agents[0]
             orders = Orders(
                 argv=self._argv_at(agent),
                 folder=task.folder,
@@ -311,7 +343,9 @@ class HostAgents:
                 user=task.user,
                 columns=task.columns,
                 meets=bool(task.key),
-                listen=Listen(address, task.nic, task.ports) if first and task.key else None,
+                listen=listens.get(agent.index),
+                servers=agent.servers,
+                restarts=plan.restarts,
                 horovod_names=task.horovod_names,
                 calls=bool(task.call_folder),
             )
@@ -335,20 +369,28 @@ class HostAgents:
             program = agent.command[0]
         return (program, *arguments)
 
-    def _address_of_first(self) -> str:
-        """Where the host of rank 0 was reached by ssh, or from where it reached another."""
-        first, *others = self._agents
-        ways = [agent.connection[0:1] for agent in others if not agent.here]
-        if not first.here:
-            ways = [first.connection[2:3]]
+    def _address_of(self, agent: _Agent) -> str:
+        """Where its host was reached by ssh, or from where it reached another."""
+        ways = [each.connection[0:1] for each in self._agents if not each.here]
+        if not agent.here:
+            ways = [agent.connection[2:3]]
         return next((way[0] for way in ways if way and "%" not in way[0]), "")
 
     def _go(self) -> None:
         self._stage = _Stage.RUNNING
         for agent in self._agents:
             agent.stage = _Stage.RUNNING
-            agent.outbox.send(frames.json_frame(frames.GO, {"rendezvous": self._rendezvous}))
+            go = {"rendezvous": self._rendezvous, "servers": self._servers_at}
+            agent.outbox.send(frames.json_frame(frames.GO, go))
         self._pulse = fork_pulse([agent.outbox.fd for agent in self._agents])
+
+    def _end_servers_after(self, ended: set[int]) -> None:
+        """Servers go on until the ranks of all hosts have ended."""
+        had_ranks = bool(self._ranks_left)
+        self._ranks_left -= ended
+        if had_ranks and not self._ranks_left:
+            for agent in self._living():
+                agent.outbox.send(frames.frame(frames.ORDER, supervisor.END_SERVERS))
 
     # The end of an agent
 
@@ -373,6 +415,7 @@ class HostAgents:
             agent.problem = self._start_problem(agent, stage, code)
             self._advance()
         elif self._stage is _Stage.RUNNING:
+            self._end_servers_after(set(agent.numbers))
             if not agent.done:
                 self._news.host_lost(agent.index, agent.problem or self._end_words(agent, code))
             if not self._living():

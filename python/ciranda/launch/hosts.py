@@ -78,6 +78,18 @@ class Place:
     cross_size: int
 
 
+@dataclass(frozen=True)
+class ServerPlace:
+    """Where one parameter server runs."""
+
+    server: int
+    host: Host
+    host_index: int  # among the hosts of ranks, and behind them those that have servers alone
+
+
+AnyPlace = Place | ServerPlace
+
+
 def parse_hosts(text: str, where: str = "-H") -> tuple[Host, ...]:
     """Entries with commas between them; `where` begins each error."""
     hosts: list[Host] = []
@@ -159,6 +171,22 @@ def assign_ranks(hosts: Sequence[Host], size: int | None, source: str = "-H") ->
                 )
             )
             cross_ranks[local_rank] += 1
+    return tuple(places)
+
+
+def assign_servers(
+    count: int, ranks: Sequence[Place], named: Sequence[Host] = ()
+) -> tuple[ServerPlace, ...]:
+    """In turn onto the hosts that are named, as often as they have slots, or those of the ranks."""
+    indices = {place.host.name.casefold(): place.host_index for place in ranks}
+    hosts = [host for host in named for _ in range(host.slots)]
+    if not hosts:
+        hosts = list({place.host_index: place.host for place in ranks}.values())
+    places = []
+    for server in range(count):
+        host = hosts[server % len(hosts)]
+        index = indices.setdefault(host.name.casefold(), len(set(indices.values())))
+        places.append(ServerPlace(server, host, index))
     return tuple(places)
 
 

@@ -247,9 +247,9 @@ class _Job:
         self._running = False
 
     def host_lost(self, host_index: int, why: str) -> None:
-        there = [each for each in self._plan.ranks if each.place.host_index == host_index]
+        there = [each for each in self._plan.processes if each.place.host_index == host_index]
         ended = {end.rank for end in self._ends}
-        ranks = tuple(each.rank for each in there if each.rank not in ended)
+        ranks = tuple(each.number for each in there if each.number not in ended)
         host = LostHost(there[0].place.host.destination, ranks, why, after=len(self._ends))
         self._lost_hosts.append(host)
         self._verbose(f"{host.name} is lost: {why}")

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from ciranda.compat import python_path
 from ciranda.launch import hosts as host_list
 from ciranda.launch.environment import (
-    HERE,
     LIFE,
     RENDEZVOUS,
     SERVERS,
+    TLS,
+    TRUSTED_NETWORK,
     JobPlaces,
     default_environment,
     identity_names,
@@ -22,11 +23,13 @@ from ciranda.launch.environment import (
     without_identity,
 )
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import Host, HostSource, Place
+from ciranda.launch.hosts import Host, HostSource, Place, ServerPlace
 from ciranda.launch.meeting import Meeting, parse_endpoint
-from ciranda.launch.processes import is_server, name_of, server_number
+from ciranda.launch.processes import name_of, server_number
 
 _PATH = "PYTHONPATH"
+# What servers are told by options that ranks find in their environment.
+_PROTECTION = {TLS: "--tls", TRUSTED_NETWORK: "--trusted-network"}
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,14 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """A parameter server, on this host."""
-
-    server: int
+    place: ServerPlace
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     shown: Mapping[str, str]
 
     @property
     def number(self) -> int:
-        return server_number(self.server)
+        return server_number(self.place.server)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class LaunchPlan:
     meeting: Meeting | None = None  # of the hosts, where there are several
     servers: tuple[ServerPlan, ...] = ()
     restarts: int = 0  # of ranks that were killed
+    servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
 
     @property
     def processes(self) -> tuple[RankPlan | ServerPlan, ...]:
@@ -80,8 +82,8 @@ class LaunchPlan:
 
     def host_of(self, number: int) -> str:
         """Where a process of this plan runs, as the user named it."""
-        rank = self.ranks[0].rank if is_server(number) else number
-        return self.ranks[rank - self.ranks[0].rank].place.host.destination
+        place = next(each.place for each in self.processes if each.number == number)
+        return place.host.destination
 
 
 def choose_places(
@@ -129,7 +131,9 @@ def plan_launch(
     user: Mapping[str, str],
     columns: int | None = None,
     meeting: Meeting | None = None,
-    servers: int = 0,
+    servers: Sequence[ServerPlace] = (),
+    servers_at: Sequence[str] = (),
+    servers_stay: bool = False,
     server_program: str = "",
     restarts: int = 0,
     horovod_names: bool = False,
@@ -137,15 +141,16 @@ def plan_launch(
     """Later wins: what is inherited, the launcher's, the user's.
 
     `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
-    `servers`: how many of `server_program` serve them, on this host. `horovod_names`: they find
-    ciranda under the name of horovod too.
+    `servers`: those of `server_program` to plan; `servers_at`: where each of the job is, as ranks
+    here are told. `horovod_names`: they find ciranda under the name of horovod too.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
-    rendezvous = None if meeting is None else meeting.endpoint
-    job = job_environment(places, size=size, master=_master(ranks, meeting), rendezvous=rendezvous)
-    if servers:
-        job |= {SERVERS: ",".join([HERE] * servers), LIFE: "1"}
+    rendezvous = meeting.endpoint if meeting is not None and meeting.endpoint else None
+    master = _master(ranks, rendezvous) if ranks else ""
+    job = job_environment(places, size=size, master=master, rendezvous=rendezvous)
+    if servers_at:
+        job |= {SERVERS: ",".join(servers_at), LIFE: "1"}
     plans = []
     for place in ranks:
         known_cores = cores if place.host.name == host else None
@@ -165,11 +170,13 @@ def plan_launch(
         plans.append(RankPlan(place, tuple(argv), complete, shown))
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
-    for server in range(servers):
+    protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
+    for server in servers:
         shown = server_environment(places)
-        told = {"--workers": size, "--servers": servers, "--server": server}
+        told = {"--workers": size, "--servers": len(servers_at), "--server": server.server}
         arguments = [text for name, number in told.items() for text in (name, str(number))]
-        serving.append(ServerPlan(server, (server_program, *arguments), {**plain, **shown}, shown))
+        command = (server_program, *arguments, *protection)
+        serving.append(ServerPlan(server, command, {**plain, **shown}, shown))
     return LaunchPlan(
         tuple(plans),
         size,
@@ -180,12 +187,13 @@ def plan_launch(
         meeting,
         tuple(serving),
         restarts,
+        servers_stay,
     )
 
 
-def _master(ranks: Sequence[Place], meeting: Meeting | None) -> str:
-    if meeting is not None:
-        return parse_endpoint(meeting.endpoint, RENDEZVOUS)[0]
+def _master(ranks: Sequence[Place], rendezvous: str | None) -> str:
+    if rendezvous is not None:
+        return parse_endpoint(rendezvous, RENDEZVOUS)[0]
     return "127.0.0.1" if ranks[0].host_count == 1 else ranks[0].host.name
 
 
@@ -200,11 +208,14 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         table.append((str(place.rank), place.host.destination, local, stdin, command))
     for server in plan.servers:
         program = shlex.join(server.argv)
-        table.append((name_of(server.number), plan.host, "", "/dev/null", program))
+        host = server.place.host.destination
+        table.append((name_of(server.number), host, "", "/dev/null", program))
     shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
     lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
     lines += ["", "set for every rank:"]
-    if by_agents and plan.host_count > 1:
+    if by_agents and plan.servers:
+        shared.add((SERVERS, "<chosen by the agents>"))
+    elif by_agents and plan.host_count > 1:
         shared.add((RENDEZVOUS, "<chosen by the first agent>"))
     lines += [f"  {name}={text}" for name, text in sorted(shared)]
     lines += [f"  {name}  (yours; the value is not shown)" for name in plan.user_names]

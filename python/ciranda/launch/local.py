@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
+import ciranda as ciranda_package
 from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchError
 from ciranda.launch.process_tree import die_with_parent
 
@@ -71,6 +72,10 @@ def _search(program: str, search_path: Sequence[str]) -> str | None:
         if program and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return None
+
+
+# A parameter server.
+SERVER_PROGRAM = os.path.join(os.path.dirname(ciranda_package.__file__), "bin", "ciranda-ps")
 
 
 def start_program(

@@ -111,8 +111,8 @@ class LocalRanks:
         if self._stdin != 0:
             theirs.append(self._stdin)
         meeting = self._plan.meeting
-        if meeting is not None and meeting.listener is not None:
-            theirs.append(meeting.listener)  # it ends with rank 0
+        if meeting is not None:
+            theirs += meeting.listeners.values()  # each ends with who listens
         for fd in theirs:
             os.close(fd)
 
@@ -123,6 +123,11 @@ class LocalRanks:
         if command is not None:
             with contextlib.suppress(BrokenPipeError):  # it has just finished
                 os.write(self._commands, command)
+
+    def end_servers(self) -> None:
+        """The ranks of all hosts are gone."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._commands, supervisor.END_SERVERS)
 
     def deadline(self) -> float | None:
         return None

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ciranda.launch.errors import LaunchError
@@ -31,11 +31,13 @@ class Ports:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a host's ranks are handed so that they find the ranks of the other hosts."""
+    """What a host's ranks and servers are handed so that they find those of the other hosts."""
 
-    endpoint: str  # HOST:PORT, where rank 0 listens
+    endpoint: str  # HOST:PORT, where rank 0 listens; empty where ranks do not meet
     key: bytes = field(repr=False)  # so that no traceback shows it
-    listener: int | None = None  # where rank 0 runs: the listening socket behind the endpoint
+    # The listening sockets of those that run here: rank 0's, behind the endpoint, and servers', by
+    # the number of the process.
+    listeners: Mapping[int, int] = field(default_factory=dict)
 
 
 def parse_endpoint(text: str, option: str) -> tuple[str, int]:
@@ -128,7 +130,7 @@ def key_pipe(key: bytes) -> int:
     return read
 
 
-# --- the socket that rank 0 listens on ---------------------------------------------------------
+# --- the sockets that others call -------------------------------------------------------------
 
 
 def addresses_of(host: str, option: str) -> list[str]:

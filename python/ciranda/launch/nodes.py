@@ -115,4 +115,4 @@ def open_meeting(node: Node) -> Meeting | None:
         return Meeting(node.rendezvous, key)
     host, port = parse_endpoint(node.rendezvous, "--rendezvous")
     listener = open_listener(addresses_of(host, "--rendezvous"), Ports(port, port), "--rendezvous")
-    return Meeting(node.rendezvous, key, listener.detach())
+    return Meeting(node.rendezvous, key, {0: listener.detach()})

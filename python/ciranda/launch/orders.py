@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ciranda.launch.environment import may_travel
-from ciranda.launch.hosts import Host, Place
+from ciranda.launch.hosts import Host, Place, ServerPlace
 from ciranda.launch.meeting import Ports
 
 # Variables that go to other hosts by themselves, for they are meant for the ranks; all else, such
@@ -43,7 +43,7 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Listen:
-    """What rank 0's host listens on: the address, unless `nic` says how to choose one."""
+    """What a host listens on: the address, unless `nic` says how to choose one."""
 
     address: str
     nic: str
@@ -63,7 +63,9 @@ class Orders:
     user: Mapping[str, str]
     columns: int | None
     meets: bool  # other hosts: the key and the place to meet follow
-    listen: Listen | None  # rank 0 runs here
+    listen: Listen | None  # rank 0 runs here and is met, or servers run here
+    servers: Sequence[ServerPlace] = ()  # of this host
+    restarts: int = 0
     horovod_names: bool = False
     calls: bool = False  # a function, which follows
 
@@ -80,6 +82,9 @@ def decode_orders(content: dict[str, Any]) -> Orders:
             **content,
             "places": [
                 Place(**{**each, "host": Host(**each["host"])}) for each in content["places"]
+            ],
+            "servers": [
+                ServerPlace(**{**each, "host": Host(**each["host"])}) for each in content["servers"]
             ],
             "listen": listen and Listen(**{**listen, "ports": Ports(**listen["ports"])}),
         }

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from ciranda.launch import local, process_tree
 from ciranda.launch.ending import TERMINATE_GRACE_S
-from ciranda.launch.environment import KEY_FD, LIFE, RENDEZVOUS_FD
+from ciranda.launch.environment import KEY_FD, LIFE, RENDEZVOUS_FD, SERVER_LISTENER_FD
 from ciranda.launch.launch_plan import LaunchPlan, RankPlan, ServerPlan
 from ciranda.launch.meeting import Meeting, key_pipe
 from ciranda.launch.processes import is_server
@@ -30,6 +30,7 @@ from ciranda.launch.processes import is_server
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
 KILL = b"K"  # SIGKILL to the whole tree, at once
+END_SERVERS = b"E"  # the ranks of all hosts are gone
 
 _BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
@@ -82,6 +83,7 @@ class Supervisor:
         self._restarts = plan.restarts  # that are left
         self._lives: Counter[int] = Counter()  # of ranks, beyond the first
         self._kept: dict[int, tuple[RankPlan | ServerPlan, tuple[int, int]]] = {}  # to come back
+        self._servers_may_end = not plan.servers_stay
         self._servers_told = False  # to end
         self._over = False
         self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
@@ -145,6 +147,7 @@ class Supervisor:
 
     def _obey(self) -> None:
         commands = os.read(self._channels.commands, 64)
+        self._servers_may_end = self._servers_may_end or ord(END_SERVERS) in commands
         self._restarts = 0  # whatever they are: the job ends
         if not commands:  # the launcher is gone
             self._kill_all()
@@ -177,6 +180,8 @@ class Supervisor:
         """Once all ranks are gone: ends servers, and what is left behind, politely, then not."""
         if self._over or any(not is_server(number) for number in self._alive.values()):
             return self._over
+        if self._alive and not self._servers_may_end:
+            return False
         while self._kept:
             _close_all(self._kept.popitem()[1][1])
         if self._alive:
@@ -243,14 +248,15 @@ def _close_all(fds: Sequence[int]) -> None:
 
 
 @contextlib.contextmanager
-def _handed_over(meeting: Meeting | None, rank: int) -> Iterator[dict[str, int]]:
-    """The descriptors that a rank inherits, by the variables that tell their numbers."""
+def _handed_over(meeting: Meeting | None, number: int) -> Iterator[dict[str, int]]:
+    """The descriptors that a process inherits, by the variables that tell their numbers."""
     if meeting is None:
         yield {}
         return
     handed = {KEY_FD: key_pipe(meeting.key)}
-    if rank == 0 and meeting.listener is not None:
-        handed[RENDEZVOUS_FD] = meeting.listener
+    if number in meeting.listeners:
+        name = SERVER_LISTENER_FD if is_server(number) else RENDEZVOUS_FD
+        handed[name] = meeting.listeners[number]
     try:
         yield handed
     finally:

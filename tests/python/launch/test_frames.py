@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ciranda.launch import frames
 from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.frames import Frame, FrameError, FrameReader
-from ciranda.launch.hosts import assign_ranks, parse_hosts
+from ciranda.launch.hosts import assign_ranks, assign_servers, parse_hosts
 from ciranda.launch.meeting import Ports
 from ciranda.launch.orders import (
     Listen,
@@ -21,6 +21,7 @@ from ciranda.launch.orders import (
     encode_orders,
 )
 from ciranda.launch.outbox import Outbox
+from ciranda.launch.processes import server_number
 
 FRAMES = st.lists(
     st.tuples(st.sampled_from([frames.BEAT, frames.NEWS, frames.ORDER]), st.binary(max_size=40)),
@@ -55,17 +56,19 @@ def test_no_two_kinds_of_frames_are_alike():
     assert len(letters) == len(set(letters)) > 10
 
 
-def test_a_ranks_frame_names_it():
-    (found,) = FrameReader().feed(frames.rank_frame(frames.OUTPUT[0], 4095, b"text"))
-    assert frames.read_rank(found.payload) == (4095, b"text")
+@pytest.mark.parametrize("number", [4095, server_number(63)])
+def test_a_processs_frame_names_it(number):
+    (found,) = FrameReader().feed(frames.rank_frame(frames.OUTPUT[0], number, b"text"))
+    assert frames.read_rank(found.payload) == (number, b"text")
 
 
 @pytest.mark.parametrize("listen", [None, Listen("fd00::1", "", Ports(1, 2))])
 def test_orders_arrive_as_they_were_given(listen):
+    ranks = list(assign_ranks(parse_hosts("a:2,me@b"), None))
     orders = Orders(
         argv=["python", "a b"],
         folder="/",
-        places=list(assign_ranks(parse_hosts("a:2,me@b"), None)),
+        places=ranks,
         size=3,
         job_id="1",
         environment={"A": "\udcff"},
@@ -73,6 +76,7 @@ def test_orders_arrive_as_they_were_given(listen):
         columns=None,
         meets=True,
         listen=listen,
+        servers=list(assign_servers(2, ranks, parse_hosts("me@b,c"))),
     )
     (found,) = FrameReader().feed(frames.json_frame(frames.PLAN, encode_orders(orders)))
     assert decode_orders(frames.read_json(found.payload)) == orders

@@ -171,19 +171,20 @@ def test_ending_the_launcher_ends_servers_and_no_rank_comes_back(launcher, gone)
     gone(launcher)
 
 
+MEETING = ["--rendezvous=127.0.0.1:1", "--key-file=key"]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--ps", "0"], "--ps must be 1 to 64 servers, not 0"),
         (["--restarts", "1"], "--restarts goes with --ps"),
         (["--ps", "1", "--restarts", "-1"], "--restarts must be at least 0, not -1"),
+        (["--ps-hosts", "a:60,b:5"], "--ps must be 1 to 64 servers, not 65"),
+        (["--ps-hosts", "a,,b"], "--ps-hosts: a host is missing"),
         (
-            ["--ps", "1", "-H", "a:1,b:1"],
-            "--ps: starts parameter servers for the ranks of this host alone",
-        ),
-        (
-            ["--ps", "1", "-H", "elsewhere:2"],
-            "--ps: starts parameter servers for the ranks of this host alone",
+            ["--ps", "1", "--no-ssh", "--nodes=2", "--node-rank=0", *MEETING],
+            "--ps: without ssh nobody tells all hosts where servers are; start them by hand",
         ),
         (["--ps", "1", "-x", "CIRANDA_LIFE=2"], "CIRANDA_LIFE is set by the launcher"),
     ],
@@ -203,6 +204,19 @@ def test_a_dry_run_shows_them(launcher):
     path, *arguments = program.split("/dev/null")[1].split()
     assert Path(path).name == "ciranda-ps"
     assert arguments == ["--workers", "2", "--servers", "2", "--server", "0"]
+
+
+def test_servers_are_spread_over_the_hosts_that_are_named_or_those_of_the_ranks(launcher):
+    def hosts_of(*options: str) -> list[str]:
+        done = launcher.run("-H", "a,b", *options, "--dry-run", launcher.script("pass"))
+        assert done.returncode == 0, done.stderr
+        assert "CIRANDA_PS_SERVERS=<chosen by the agents>" in done.stdout
+        assert "--tls" in done.stdout
+        return [line.split()[2] for line in done.stdout.splitlines() if line.startswith("server")]
+
+    assert hosts_of("--ps", "3", "--tls") == ["a", "b", "a"]
+    assert hosts_of("--ps-hosts", "c:2,b", "--tls") == ["c", "c", "b"]
+    assert hosts_of("--ps-hosts", "c,d", "--ps", "3", "--tls") == ["c", "d", "c"]
 
 
 def test_servers_that_were_started_by_hand_are_told_to_the_ranks(launcher):
