@@ -218,3 +218,21 @@ def test_a_step_ahead_is_sent_while_the_program_computes(job: Callable[..., Job]
     (worker,) = made.start_workers("ahead", "5", PAUSE_S="0.5")
     (text,) = outputs([worker])
     assert json.loads(text.splitlines()[-1])["pushes"] == [5]
+
+
+def test_strangers_who_call_as_fast_as_they_can_keep_no_worker_out(job: Callable[..., Job]) -> None:
+    made = job(2, workers=1)
+    made.start_servers()
+    host, _, port = made.endpoints[0].rpartition(":")
+    flood = made.network.hosts[1].popen(
+        [sys.executable, str(HERE / "flood.py"), host, port, "20000"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    made.running.append(flood)
+    assert flood.stdout.readline() == "ready\n"
+    assert_trained(made.start_workers("sync", "8"), 8)
+    flood.communicate()
+    (said,) = outputs(made.servers)
+    assert "callers" in said  # turned away, in a line now and then
