@@ -440,13 +440,19 @@ _OF_PROOF = (
     Mutant(
         "answers_whoever_looks_for_another_rank",
         "wire/handshake.cc",
+        "if (hello.to != side_.self || wants_server != side_.is_server)",
+        "if (wants_server != side_.is_server)",
+    ),
+    Mutant(
+        "takes_a_worker_for_a_rank",
+        "wire/handshake.cc",
+        "if (hello.to != side_.self || wants_server != side_.is_server)",
         "if (hello.to != side_.self)",
-        "if (false)",
     ),
     Mutant(
         "takes_its_own_bytes_back",
         "wire/handshake.cc",
-        "if (hello.from == side_.self)",
+        "if (hello.from == side_.self && !side_.is_server)",
         "if (false)",
     ),
     Mutant(

@@ -57,7 +57,12 @@ def test_wheel_holds_nothing_that_belongs_in_the_repository() -> None:
 
 def test_the_commands_are_installed() -> None:
     scripts = importlib.metadata.distribution("ciranda").entry_points
-    assert {each.name for each in scripts} == {"ciranda", "cirandarun", "horovodrun"}
+    assert {each.name for each in scripts} == {
+        "ciranda",
+        "cirandarun",
+        "ciranda-ps",
+        "horovodrun",
+    }
 
 
 def test_version_is_that_of_the_metadata() -> None:
