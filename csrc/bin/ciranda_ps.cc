@@ -152,7 +152,12 @@ Status read_environment(Options& options) {
   options.server.desk.job_id = kJobByHand;
   const char* const job = env.text("CIRANDA_JOB_ID");
   const char* const folder = env.text("CIRANDA_JOB_DIR");
-  if (!options.listen.empty() || !options.key_file.empty()) return {};
+  if (options.listen.empty() != options.key_file.empty()) {
+    return wrong(
+        "--listen HOST:PORT and --key-file FILE go together: who calls proves that he holds the "
+        "key");
+  }
+  if (!options.listen.empty()) return {};
   if (job == nullptr || folder == nullptr) {
     return wrong(
         "--listen HOST:PORT and --key-file FILE are missing; or let ciranda run --ps N start "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from ciranda.launch.local import SERVER_PROGRAM
 from ciranda.launch.processes import label_of, name_of, names_of, server_number
 
 # Ends the server's process from within a rank, as the kernel might.
@@ -228,6 +230,26 @@ def test_servers_that_were_started_by_hand_are_told_to_the_ranks(launcher):
     assert done.stdout == "[0] 192.0.2.7:20000 /keys/job\n"
     del told["CIRANDA_PS"]  # the key of another job's ranks
     assert launcher.run("-np", "1", script, environment=told).stdout == "[0] None None\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "--workers is missing"),
+        (["--workers", "two"], "--workers must be a whole number from 1 to 256, not 'two'"),
+        (["--workers", "2", "--server", "1"], "--server 1 is none of 1 servers"),
+        (["--workers", "2"], "--listen HOST:PORT and --key-file FILE are missing"),
+        (["--workers", "2", "--key-file", "key"], "go together"),
+        (["--workers", "2", "--listen", "127.0.0.1:20000"], "go together"),
+        (["--workers", "2", "--listen", "here", "--key-file", "key"], "expected HOST:PORT"),
+        (["--workers", "2", "--colour"], "'--colour' is not understood"),
+        (["--workers", "2", "more"], "'more' is not understood"),
+    ],
+)
+def test_a_server_that_nobody_could_call_does_not_start(options, sentence):
+    done = subprocess.run([SERVER_PROGRAM, *options], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ciranda-ps: ") and sentence in done.stderr
 
 
 def test_servers_of_an_outer_job_are_not_inherited(launcher):
