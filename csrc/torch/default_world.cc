@@ -55,10 +55,8 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                              "whose ranks do not meet; leave it out"});
   }
   if (config.keep_heap) keep_heap_between_steps();
-  const bool elsewhere = std::any_of(config.servers.begin(), config.servers.end(),
-                                     [](const auto& each) { return each.has_value(); });
   std::shared_ptr<const ConnectionKeys> keys;
-  if (elsewhere) {
+  if (config.has_servers_elsewhere()) {
     check(take_key(config, handover, std::exchange(handover.taken, true)));
     keys = unwrap(
         ConnectionKeys::of_job(*handover.key, config.servers_job, /*epoch=*/0, config.remote.tls));

@@ -140,10 +140,8 @@ Status read_servers(const Environment& env, Config& config) {
                  .text = "parameter servers serve at most " + std::to_string(kLocalRanksMax) +
                          " workers, and this job has " + std::to_string(config.place.size)};
   }
-  const bool elsewhere = std::any_of(config.servers.begin(), config.servers.end(),
-                                     [](const auto& each) { return each.has_value(); });
-  return elsewhere ? read_keys(env, "workers of parameter servers on other hosts", config.remote)
-                   : Status();
+  if (!config.has_servers_elsewhere()) return {};
+  return read_keys(env, "workers of parameter servers on other hosts", config.remote);
 }
 
 Status read_engine_options(const Environment& env, int cores, Config& config) {
@@ -184,6 +182,11 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
 }
 
 }  // namespace
+
+bool Config::has_servers_elsewhere() const {
+  return std::any_of(servers.begin(), servers.end(),
+                     [](const auto& each) { return each.has_value(); });
+}
 
 Result<Config> read_config(const Getenv& getenv, int cores) {
   const Environment env(getenv);

@@ -37,6 +37,7 @@ struct Config {
   // Parameter servers, in whose jobs there is no World, and where each is; none: here, in the job's
   // folder. CIRANDA_PS_SERVERS, told by ciranda run; or CIRANDA_PS, by who starts them by hand.
   std::vector<std::optional<Endpoint>> servers;
+  bool has_servers_elsewhere() const;
   std::string servers_job;      // what they call the job
   std::uint64_t life_base = 0;  // grows from start to start of this worker of theirs; CIRANDA_LIFE
   bool with_comm = false;       // Python's init() has one, and meets again by it

@@ -15,13 +15,6 @@
 #include "core/transport/socket_io.h"
 
 namespace ciranda::ps {
-namespace {
-
-std::string words_of(int server) {
-  return "server " + std::to_string(server);
-}
-
-}  // namespace
 
 Client::Client(ClientOptions options) : options_(std::move(options)) {
   if (options_.timeline_path.empty()) return;
@@ -103,11 +96,9 @@ Result<T> Client::hear(int server) {
   auto message = links_.next(server);
   if (!message) return failed(message.error());
   if (T* wanted = std::get_if<T>(&message.value())) return std::move(*wanted);
-  if (const auto* refused = std::get_if<Refused>(&message.value())) {
-    return failed({.code = refused->code, .text = words_of(server) + ": " + refused->text});
-  }
-  return Error{.code = ErrorCode::kMalformed,
-               .text = words_of(server) + " answered something else than it was asked"};
+  return Error{
+      .code = ErrorCode::kMalformed,
+      .text = "server " + std::to_string(server) + " answered something else than it was asked"};
 }
 
 // From the first `servers` of them.

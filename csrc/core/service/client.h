@@ -69,9 +69,7 @@ class Client {
   std::byte* memory() const { return segment().data(); }
   const MemorySegment& segment() const { return memory_.memory.segment; }  // whose copies keep it
   // Where the gradients lie: the memory, or what move_gradients() has put in its place.
-  const MemorySegment& gradients() const {
-    return memory_.gradients.segment.data() != nullptr ? memory_.gradients.segment : segment();
-  }
+  const MemorySegment& gradients() const { return memory_.gradient_segment(); }
   // The gradients lie in fresh memory from here on; the old one stays as it is.
   Status move_gradients() EXCLUDES(mutex_);
   const Layout& layout() const { return *memory_.layout; }

@@ -23,10 +23,7 @@ Status wait_for_news(const std::list<Call>& calls) {
   std::vector<pollfd> polled;
   std::uint64_t deadline_ns = kNever;
   for (const Call& call : calls) {
-    const Watched watched = call.watched();
-    const auto events =
-        static_cast<short>((watched.readable ? POLLIN : 0) | (watched.writable ? POLLOUT : 0));
-    polled.push_back({.fd = watched.socket, .events = events, .revents = 0});
+    polled.push_back(poll_for(call.watched()));
     deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
   }
   const int ready = ::poll(polled.data(), polled.size(), poll_timeout_ms(deadline_ns));

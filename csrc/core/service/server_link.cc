@@ -5,14 +5,11 @@
 #include <span>
 #include <utility>
 
+#include "core/service/receive_message.h"
 #include "core/transport/message_link.h"
 
 namespace ciranda::ps {
 namespace {
-
-Error gone() {
-  return {.code = ErrorCode::kRankLost, .text = "the server is gone"};
-}
 
 class LinkHere final : public ServerLink {
  public:
@@ -35,18 +32,14 @@ class LinkHere final : public ServerLink {
     encoded_.clear();
     encode(message, encoded_);
     const Status sent = send_packet(socket_.get(), encoded_, descriptors);
-    return sent ? sent : Status(gone());
+    return sent ? sent : Status(lost("the server is gone"));
   }
   Status flush() override { return {}; }
   bool has_queued() const override { return false; }
 
   Result<std::optional<Message>> receive() override {
-    auto packet = receive_packet(socket_.get(), packet_);
-    if (!packet || packet.value().what == Received::kClosed) return gone();
-    if (packet.value().what == Received::kNothing) return std::optional<Message>();
-    auto message = decode_message(std::span(packet_).first(packet.value().bytes));
-    if (!message) return message.error();
-    return std::optional(std::move(message).value());
+    std::vector<Fd> none;
+    return receive_message(socket_.get(), packet_, none, "the server is gone");
   }
   Status check_answers(std::uint64_t) const override { return {}; }
   void end() noexcept override { ::shutdown(socket_.get(), SHUT_WR); }
@@ -79,7 +72,8 @@ class LinkElsewhere final : public ServerLink {
       parts[0].emplace_back(memory_.letter.segment.data(), memory_.letter_bytes);
       add(parts[1], memory_.memory.segment.data(), memory_.layout->parameters_of(server_));
     } else if (std::holds_alternative<Push>(message)) {
-      add(parts.emplace_back(), memory_.gradient_data(), memory_.layout->gradients_of(server_));
+      add(parts.emplace_back(), memory_.gradient_segment().data(),
+          memory_.layout->gradients_of(server_));
     }
     return link_.send(encoded_, std::move(parts));
   }
@@ -88,13 +82,10 @@ class LinkElsewhere final : public ServerLink {
 
   Result<std::optional<Message>> receive() override {
     if (!message_) {
-      const auto packet = link_.receive_message();
-      if (!packet) return packet.error();
-      if (!packet.value()) return std::optional<Message>();
-      auto message = decode_message(*packet.value());
-      if (!message) return message.error();
-      link_.expect(places_of(message.value()));
+      auto message = receive_message(link_);
+      if (!message || !message.value()) return message;
       message_ = std::move(message).value();
+      link_.expect(places_of(*message_));
     }
     const auto complete = link_.receive_data();
     if (!complete) return complete.error();

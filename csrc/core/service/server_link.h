@@ -33,8 +33,9 @@ struct WorkerMemory {
   SharedMemory fetched = {};    // of FetchState and FetchSteps
   std::optional<std::size_t> fetched_table = {};  // none: steps
   std::size_t fetched_bytes = 0;
-  std::byte* gradient_data() const {
-    return gradients.segment.data() != nullptr ? gradients.segment.data() : memory.segment.data();
+  // Where they lie.
+  const MemorySegment& gradient_segment() const {
+    return gradients.segment.data() != nullptr ? gradients.segment : memory.segment;
   }
 };
 

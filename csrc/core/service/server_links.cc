@@ -17,6 +17,10 @@ std::string words_of(int server) {
   return "server " + std::to_string(server);
 }
 
+Error refusal(int server, const Refused& refused) {
+  return {.code = refused.code, .text = words_of(server) + ": " + refused.text};
+}
+
 }  // namespace
 
 ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace)
@@ -42,6 +46,7 @@ Result<Message> ServerLinks::next(int server) {
     if (!heard.empty()) {
       Message message = std::move(heard.front());
       heard.pop_front();
+      if (const auto* refused = std::get_if<Refused>(&message)) return refusal(server, *refused);
       return message;
     }
     CIRANDA_TRY(wait(server));
@@ -69,9 +74,7 @@ std::vector<pollfd> ServerLinks::news_of(int server) const {
   for (int each = 0; each < count(); ++each) {
     const ServerLink& link = *links_[at(each)];
     if (each != server && !link.carries_data()) continue;
-    const Watched watched = link.watched();
-    const auto events = static_cast<short>(POLLIN | (watched.writable ? POLLOUT : 0));
-    polled.push_back({.fd = watched.socket, .events = events, .revents = 0});
+    polled.push_back(poll_for(link.watched()));
   }
   return polled;
 }
@@ -100,9 +103,7 @@ Error ServerLinks::lost(int server) {
     heard.push_back(std::move(*last.value()));
   }
   for (const Message& each : heard) {
-    const auto* refused = std::get_if<Refused>(&each);
-    if (refused == nullptr) continue;
-    return {.code = refused->code, .text = words_of(server) + ": " + refused->text};
+    if (const auto* refused = std::get_if<Refused>(&each)) return refusal(server, *refused);
   }
   return {.code = ErrorCode::kRankLost, .text = words_of(server) + " is lost", .rank = server};
 }

@@ -9,6 +9,7 @@
 
 #include "core/base/assert.h"
 #include "core/ps/layout.h"
+#include "core/service/receive_message.h"
 #include "core/transport/memory_segment.h"
 #include "core/transport/message_link.h"
 
@@ -19,7 +20,7 @@ namespace {
 constexpr std::size_t kUnreadMax = 64;
 
 Error gone() {
-  return {.code = ErrorCode::kRankLost, .text = "the worker is gone"};
+  return lost("the worker is gone");
 }
 
 // -------------------------------------------------------------------------------------------
@@ -38,15 +39,11 @@ class LocalLink final : public WorkerLink {
   bool carries_data() const override { return false; }
 
   Result<std::optional<Message>> receive() override {
-    auto packet = receive_packet(socket_.get(), packet_);
-    if (!packet || packet.value().what == Received::kClosed) return gone();
-    if (packet.value().what == Received::kNothing) return std::optional<Message>();
-    descriptors_ = std::move(packet.value().fds);
-    auto message = decode_message(std::span(packet_).first(packet.value().bytes));
-    if (!message) return message.error();
-    declares_ = std::holds_alternative<Declare>(message.value());
-    moves_ = std::holds_alternative<MoveGradients>(message.value());
-    return std::optional(std::move(message).value());
+    auto message = receive_message(socket_.get(), packet_, descriptors_, "the worker is gone");
+    if (!message || !message.value()) return message;
+    declares_ = std::holds_alternative<Declare>(*message.value());
+    moves_ = std::holds_alternative<MoveGradients>(*message.value());
+    return message;
   }
 
   Desk::Attached attached() override {
@@ -129,11 +126,8 @@ class RemoteLink final : public WorkerLink {
   Result<std::optional<Message>> receive() override {
     for (;;) {
       if (!message_) {
-        const auto packet = link_.receive_message();
-        if (!packet) return packet.error();
-        if (!packet.value()) return std::optional<Message>();
-        auto message = decode_message(*packet.value());
-        if (!message) return message.error();
+        auto message = receive_message(link_);
+        if (!message || !message.value()) return message;
         message_ = std::move(message).value();
         CIRANDA_TRY(expect_first());
       }

@@ -20,11 +20,14 @@ int poll_timeout_ms(std::uint64_t deadline_ns) {
   return static_cast<int>(std::min<std::uint64_t>(left_ms, INT_MAX));
 }
 
+pollfd poll_for(const Watched& watched) {
+  const int events = (watched.readable ? POLLIN : 0) | (watched.writable ? POLLOUT : 0);
+  return {.fd = watched.socket, .events = static_cast<short>(events), .revents = 0};
+}
+
 Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns) {
-  const auto events =
-      static_cast<short>((watched.readable ? POLLIN : 0) | (watched.writable ? POLLOUT : 0));
   for (;;) {
-    pollfd wanted{.fd = watched.socket, .events = events, .revents = 0};
+    pollfd wanted = poll_for(watched);
     const int ready = ::poll(&wanted, 1, poll_timeout_ms(deadline_ns));
     if (ready > 0) return true;
     if (ready == 0) return false;

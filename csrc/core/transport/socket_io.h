@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +38,7 @@ struct Watched {
   bool writable = false;
   bool operator==(const Watched&) const = default;
 };
+pollfd poll_for(const Watched& watched);
 // How long poll() and epoll_wait() sleep until the deadline (monotonic_ns): rounded up, so that it
 // is over then; -1 where it is kNever.
 int poll_timeout_ms(std::uint64_t deadline_ns);

@@ -167,14 +167,13 @@ class Agent:
         log_dir = self._stack.enter_context(temporary_log_dir())
         self._places = JobPlaces(orders.job_id, job_dir, log_dir)
         ready: dict[str, Any] = {"rendezvous": "", "servers": {}}
-        if orders.listen is not None and not orders.servers:
+        if orders.listen is not None and orders.servers:
+            for each in orders.servers:
+                where, listener = _listen(orders.listen)
+                ready["servers"][str(each.server)] = where
+                self._listeners[server_number(each.server)] = listener
+        elif orders.listen is not None:
             ready["rendezvous"], self._listeners[0] = _listen(orders.listen)
-        for each in orders.servers:
-            if orders.listen is None:  # all ranks are here
-                break
-            where, listener = _listen(orders.listen)
-            ready["servers"][str(each.server)] = where
-            self._listeners[server_number(each.server)] = listener
         self._ready = frames.json_frame(frames.READY, ready)
         if not orders.calls:
             self._outbox.send(self._ready)

@@ -64,22 +64,21 @@ inline WorkerMemory memory_of(const Model& model, int servers, float value) {
   return memory;
 }
 
-// What the server's end hears next, while the worker's end sends what it has.
-inline Result<Message> heard_by_server(Ends& ends) {
+// What one end hears next, while the other sends what it has.
+template <typename Sender, typename Receiver>
+Result<Message> heard(Sender& sender, Receiver& receiver) {
   for (;;) {
-    EXPECT_TRUE(ends.worker->flush().ok());
-    auto message = ends.server->receive();
+    EXPECT_TRUE(sender.flush().ok());
+    auto message = receiver.receive();
     if (!message) return message.error();
     if (message.value()) return std::move(*message.value());
   }
 }
+inline Result<Message> heard_by_server(Ends& ends) {
+  return heard(*ends.worker, *ends.server);
+}
 inline Result<Message> heard_by_worker(Ends& ends) {
-  for (;;) {
-    EXPECT_TRUE(ends.server->flush().ok());
-    auto message = ends.worker->receive();
-    if (!message) return message.error();
-    if (message.value()) return std::move(*message.value());
-  }
+  return heard(*ends.server, *ends.worker);
 }
 
 // Declares, and gives the server's view of the worker's memory.
