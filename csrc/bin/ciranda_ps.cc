@@ -32,6 +32,11 @@ constexpr const char* kHelp =
   --servers N          of a job with several: how many; CIRANDA_PS names all, in their order [1]
   --server I           and which one this is, from 0 [0]
   --lease SECONDS      a worker that is silent for so long keeps no other waiting [10]
+  --dir DIR            keep what it holds there: when it is killed, start it again the same way, and
+                       the workers go on with it; a folder of its own, empty when the job is over
+  --durability WHAT    what an answer to a worker promises: memory (what came since the latest
+                       snapshot is lost and counted), log (it is in the file), disk (synced) [log]
+  --snapshot SECONDS   how often it makes one, where something has changed [60]
   --tls                encrypt what goes to workers and comes from them (CIRANDA_TLS=1 there)
   --trusted-network    do not authenticate gradients and parameters (CIRANDA_TRUSTED_NETWORK=1)
 )";
@@ -68,6 +73,13 @@ Status read_number(const char* option, const char* text, int low, int high, int&
                " to " + std::to_string(high) + ", not '" + text + "'");
 }
 
+Status read_durability(const std::string& text, Durability& value) {
+  if (text == "memory") return value = Durability::kMemory, Status();
+  if (text == "log") return value = Durability::kLog, Status();
+  if (text == "disk") return value = Durability::kDisk, Status();
+  return wrong("--durability must be memory, log or disk, not '" + text + "'");
+}
+
 Result<Options> read_arguments(int count, char** texts) {
   enum Name {
     kWorkers = 1,
@@ -76,6 +88,9 @@ Result<Options> read_arguments(int count, char** texts) {
     kListen,
     kKeyFile,
     kLease,
+    kDir,
+    kDurability,
+    kSnapshot,
     kTls,
     kTrusted,
     kHelpWanted
@@ -86,11 +101,16 @@ Result<Options> read_arguments(int count, char** texts) {
                                {"listen", required_argument, nullptr, kListen},
                                {"key-file", required_argument, nullptr, kKeyFile},
                                {"lease", required_argument, nullptr, kLease},
+                               {"dir", required_argument, nullptr, kDir},
+                               {"durability", required_argument, nullptr, kDurability},
+                               {"snapshot", required_argument, nullptr, kSnapshot},
                                {"tls", no_argument, nullptr, kTls},
                                {"trusted-network", no_argument, nullptr, kTrusted},
                                {"help", no_argument, nullptr, kHelpWanted},
                                {nullptr, 0, nullptr, 0}};
   Options options;
+  StateOptions state;
+  bool speaks_of_state = false;
   DeskOptions& desk = options.server.desk;
   desk.workers = 0;
   ::opterr = 0;
@@ -119,6 +139,21 @@ Result<Options> read_arguments(int count, char** texts) {
         desk.lease_ns = static_cast<std::uint64_t>(seconds) * 1'000'000'000;
         break;
       }
+      case kDir:
+        state.folder = ::optarg;
+        if (state.folder.empty()) read = wrong("--dir names no folder");
+        break;
+      case kDurability:
+        speaks_of_state = true;
+        read = read_durability(::optarg, state.durability);
+        break;
+      case kSnapshot: {
+        int seconds = 0;
+        speaks_of_state = true;
+        read = read_number("--snapshot", ::optarg, 1, 86'400, seconds);
+        state.snapshot_ns = static_cast<std::uint64_t>(seconds) * 1'000'000'000;
+        break;
+      }
       case kTls:
         options.tls = true;
         break;
@@ -137,6 +172,10 @@ Result<Options> read_arguments(int count, char** texts) {
   if (::optind < count) {
     return wrong("'" + std::string(texts[::optind]) + "' is not understood; see --help");
   }
+  if (speaks_of_state && state.folder.empty()) {
+    return wrong("--dir DIR is missing: where the server keeps what it holds");
+  }
+  if (!state.folder.empty()) options.server.state = std::move(state);
   if (desk.workers == 0) return wrong("--workers is missing: how many workers the job has");
   if (desk.server < desk.servers) return options;
   return wrong("--server " + std::to_string(desk.server) + " is none of " +
@@ -211,6 +250,9 @@ void say_the_end(const DeskOptions& options, const Stats& stats) {
               options.server, options.servers, static_cast<unsigned long long>(pushes),
               static_cast<double>(stats.held_bytes) / 1e6,
               static_cast<double>(stats.busy_ns) / 1e9);
+  if (stats.lost == 0) return;
+  std::printf("server %d of %d: %llu answered pushes were lost\n", options.server, options.servers,
+              static_cast<unsigned long long>(stats.lost));
 }
 
 int fail(const Error& why) {
@@ -234,6 +276,9 @@ int run(int count, char** texts) {
   auto server = Server::start(std::move(options.value().server));
   if (!server) return fail(server.error());
   running = server.value().get();
+  if (const std::string found = running->found(); !found.empty()) {
+    std::fprintf(stderr, "ciranda-ps: server %d goes on from %s\n", desk.server, found.c_str());
+  }
   std::signal(SIGTERM, stop_running);
   std::signal(SIGINT, stop_running);
   ::sigprocmask(SIG_UNBLOCK, &ends, nullptr);

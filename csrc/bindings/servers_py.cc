@@ -52,6 +52,7 @@ py::dict as_dict(const ps::JobStats::Server& server) {
   row["held_bytes"] = server.held_bytes;
   row["busy_s"] = server.busy_s;
   row["longest_in_queue_s"] = server.longest_in_queue_s;
+  row["lost_pushes"] = server.lost_pushes;
   py::list workers;
   for (const auto& worker : server.workers) workers.append(as_dict(worker));
   row["workers"] = workers;

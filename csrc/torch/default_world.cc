@@ -71,6 +71,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                                                  .timeout_ms = config.start_timeout_ms},
                                      .job_id = config.servers_job,
                                      .workers = config.place.size,
+                                     .patience_ms = config.servers_patience_ms,
                                      .timeline_path = config.timeline_path}));
 }
 

@@ -52,6 +52,7 @@ ps::JobStats::Server public_stats(const ps::Stats& stats) {
                               .held_bytes = stats.held_bytes,
                               .busy_s = seconds(stats.busy_ns),
                               .longest_in_queue_s = seconds(stats.oldest_ns),
+                              .lost_pushes = stats.lost,
                               .workers = {}};
   for (const ps::WorkerStats& each : stats.workers) {
     server.workers.push_back(

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ps/journal.h"
 #include "core/ps/messages.h"
 #include "core/wire/introduction.h"
 #include "core/wire/messages.h"
@@ -262,28 +263,41 @@ void add_servers(const Corpus& corpus) {
     corpus.add("ps_message", name, bytes);
   }
 
+  const ps::Push push = std::get<ps::Push>(messages[2].second);
+  const std::pair<const char*, ps::Change> changes[] = {
+      {"applied", {.pushes = {push, push}, .scale = 0.5}},
+      {"skipped",
+       {.kind = ps::Change::Kind::kSkipped, .pushes = {push}, .outcome = ps::Outcome::kStale}},
+      {"entered", {.kind = ps::Change::Kind::kEntered, .worker = 1, .life = 2, .process = 3}},
+      {"left", {.kind = ps::Change::Kind::kLeft, .worker = 1}}};
+  for (const auto& [name, change] : changes) {
+    bytes = numbers({2});
+    encode(change, bytes);
+    corpus.add("ps_message", std::string("change_") + name, bytes);
+  }
+
   // A mode, then what strangers do: a caller, 4 times what it does, and its numbers, among them how
   // many bits are flipped (none, but where it says so) and what memory comes with it.
   const Bytes two_enter = numbers({0, 1, 32, 0, 1, 0, 4, 33, 1, 1, 0, 4});
   const Bytes two_declare = numbers({36, 0, 0, 4, 37, 0, 0, 4});
-  const auto push = [](int caller, int seq, int base, int memory) {
+  const auto pushes = [](int caller, int seq, int base, int memory) {
     return numbers({24 + caller, caller, seq, base, seq, 1, 0, memory});
   };
-  const Bytes both = joined({two_enter, two_declare, push(0, 1, 0, 4), push(1, 1, 0, 4)});
+  const Bytes both = joined({two_enter, two_declare, pushes(0, 1, 0, 4), pushes(1, 1, 0, 4)});
   for (const int mode : {0, 3, 6, 1, 10, 2, 11, 20}) {
     corpus.add("ps_desk", "two_push_in_mode_" + std::to_string(mode),
-               joined({numbers({mode}), both, push(0, 2, 1, 4), push(1, 2, 0, 255)}));
+               joined({numbers({mode}), both, pushes(0, 2, 1, 4), pushes(1, 2, 0, 255)}));
     corpus.add("ps_desk", "one_dies_in_mode_" + std::to_string(mode),
-               joined({numbers({mode}), both, push(0, 2, 1, 4), numbers({4}),
-                       numbers({0, 32, 0, 2, 0, 4}), push(1, 2, 1, 4)}));
+               joined({numbers({mode}), both, pushes(0, 2, 1, 4), numbers({4}),
+                       numbers({0, 32, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
     corpus.add("ps_desk", "leases_end_in_mode_" + std::to_string(mode),
-               joined({numbers({mode}), both, numbers({8, 120}), push(0, 2, 1, 4)}));
+               joined({numbers({mode}), both, numbers({8, 120}), pushes(0, 2, 1, 4)}));
   }
   corpus.add("ps_desk", "without_memory",
              joined({numbers({0}), two_enter, numbers({36, 0, 0, 2})}));
   corpus.add("ps_desk", "fetches",
              joined({numbers({0}), both, numbers({40, 1, 2, 0, 4, 40, 4, 0, 0, 4, 44, 0, 4}),
-                     numbers({16, 0, 4, 20, 0, 0}), push(0, 2, 1, 4)}));
+                     numbers({16, 0, 4, 20, 0, 0}), pushes(0, 2, 1, 4)}));
   corpus.add("ps_desk", "no_message",
              joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));
 }

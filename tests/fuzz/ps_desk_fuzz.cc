@@ -118,7 +118,7 @@ class Play {
         return ps::Enter{
             .job_id = "job", .worker = 1 + input.u8() % 2, .life = input.u8(), .workers = kWorkers};
       case 1:
-        return ps::Declare{.model_bytes = 1, .decided = input.u8() % 4u};
+        return declaration(input.u8());
       case 2:
         return ps::FetchState{.table = input.u8() % 6u, .array = input.u8() % 3u};
       case 3:
@@ -135,6 +135,13 @@ class Play {
                         .rules = rules_of(model_),
                         .used = std::vector<bool>(ps::slot_count(model_), input.u8() % 4 != 0)};
     }
+  }
+
+  static ps::Message declaration(int drawn) {
+    return ps::Declare{.model_bytes = 1,
+                       .decided = static_cast<unsigned>(drawn) % 4u,
+                       .returns = drawn >= 128,
+                       .answered = static_cast<unsigned>(drawn) / 4u % 8u};
   }
 
   // As the server takes a packet.

@@ -1,4 +1,5 @@
 // Whatever decoders of servers and workers accept, encoders would have written byte for byte.
+#include "core/ps/journal.h"
 #include "core/ps/messages.h"
 #include "fuzz/input.h"
 
@@ -18,10 +19,12 @@ void check(const Result<T>& decoded, std::span<const std::byte> bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ciranda::fuzz::Input input(data, size);
-  const bool is_model = input.u8() % 2 == 1;
+  const int what = input.u8() % 3;
   const auto bytes = input.rest();
-  if (is_model) {
+  if (what == 1) {
     ciranda::fuzz::check(ciranda::ps::decode_model(bytes), bytes);
+  } else if (what == 2) {
+    ciranda::fuzz::check(ciranda::ps::decode_change(bytes), bytes);
   } else {
     ciranda::fuzz::check(ciranda::ps::decode_message(bytes), bytes);
   }

@@ -104,7 +104,7 @@ void Desk::tell(std::vector<Ack> acks, Answers& answers) {
     Member& worker = member(ack.worker);
     if (worker.caller < 0) continue;
     ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
-    ++worker.stats.pushes;
+    worker.stats.pushes += ack.outcome == Outcome::kDuplicate ? 0 : 1;
     worker.stats.held_ns += ack.held_ns;
     answers.push_back({worker.caller, ack});
   }
@@ -163,11 +163,11 @@ Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answe
 // -------------------------------------------------------------------------------------------
 // Who is here
 
-Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
+// Whether it belongs here, by what it was told.
+Status Desk::check(const Enter& message) const {
   const auto mismatch = [](const std::string& why) { return refused(ErrorCode::kMismatch, why); };
   const std::string self = words_of(message.worker);
   const std::string server = "server " + std::to_string(options_.server);
-  if (of(caller).worker >= 0) return refused(ErrorCode::kMalformed, self + " enters twice");
   if (message.version != kProtocolVersion) {
     return mismatch(self + " speaks version " + std::to_string(message.version) +
                     " of the servers' protocol, " + server + " version " +
@@ -189,22 +189,43 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   if (message.life == 0) {
     return refused(ErrorCode::kMalformed, self + " is in no life; they count from 1");
   }
+  return {};
+}
+
+Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
+  const std::string self = words_of(message.worker);
+  if (of(caller).worker >= 0) return refused(ErrorCode::kMalformed, self + " enters twice");
+  CIRANDA_TRY(check(message));
   const Member& known = member(message.worker);
-  if (message.life <= known.life) {
+  // Its connection was lost, or this server was.
+  const bool returns = message.life == known.life && message.process == known.process;
+  if (message.life <= known.life && !returns) {
     return refused(ErrorCode::kInvalidArgument,
                    self + (message.life == known.life
                                ? " is there already; give each process a number of its own"
                                : " has been started anew since this process was"));
   }
   if (const Caller before = known.caller; before >= 0) {
-    hang_up(before, refused(ErrorCode::kInvalidArgument, self + " has been started anew"), answers);
+    hang_up(before,
+            refused(ErrorCode::kInvalidArgument,
+                    self + (returns ? " has called anew" : " has been started anew")),
+            answers);
+  }
+  if (journal_ != nullptr && !returns) {
+    journal_->write({.kind = Change::Kind::kEntered,
+                     .worker = message.worker,
+                     .life = message.life,
+                     .process = message.process},
+                    {});
   }
   Member& self_now = member(message.worker);
   self_now.life = message.life;
+  self_now.process = message.process;
   self_now.caller = caller;
   self_now.left = false;
   of(caller).worker = message.worker;
-  answers.push_back({caller, Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0}});
+  answers.push_back({caller, Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0,
+                                     .keeps_state = options_.keeps_state}});
   return {};
 }
 
@@ -216,6 +237,7 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
         ErrorCode::kInvalidArgument,
         words_of(worker) + " has declared its parameters already; servers hold those of one model");
   }
+  CIRANDA_TRY(welcome_back(worker, message));
   const auto letter = attached.letter(message.model_bytes);
   if (!letter) return letter.error();
   auto model = decode_model(letter.value());
@@ -242,6 +264,7 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   if (!memory) return memory.error();
   if (first) {
     shard_ = std::move(first);
+    shard_->keep_journal(journal_);
     std::vector<Ack> none;
     for (std::size_t each = 0; each < members_.size(); ++each) {
       if (members_[each].gone) shard_->leave(static_cast<Worker>(each), none);
@@ -252,8 +275,23 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   }
   of(caller).memory = memory.value();
   of(caller).waits = true;
+  of(caller).returns = message.returns;
   shard_->enter(worker, memory.value(), message.decided);
   give_if_there(answers);
+  return {};
+}
+
+// One that was here before this server was started anew, or its connection lost.
+Status Desk::welcome_back(Worker worker, const Declare& message) {
+  if (!message.returns) return {};
+  if (!shard_ || !shard_->given()) {
+    return refused(ErrorCode::kRankLost,
+                   "it was started anew and has nothing of the parameters that " +
+                       words_of(worker) +
+                       " trains; let servers keep them: ciranda run --ps-dir, ciranda-ps --dir");
+  }
+  const std::uint64_t decided = shard_->decided(worker);
+  lost_ += message.answered - std::min(message.answered, decided);
   return {};
 }
 
@@ -268,8 +306,10 @@ void Desk::give_if_there(Answers& answers) {
   }
   for (auto& [caller, connection] : connections_) {
     if (!std::exchange(connection.waits, false)) continue;
-    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker),
-                                     .clock = shard_->clock(connection.worker)}});
+    const std::uint64_t version =
+        connection.returns ? shard_->version() : shard_->pull(connection.worker);
+    answers.push_back(
+        {caller, Ready{.version = version, .clock = shard_->clock(connection.worker)}});
   }
 }
 
@@ -280,6 +320,9 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   member(worker).caller = -1;
   member(worker).left = left;
   member(worker).gone = true;
+  if (left && journal_ != nullptr) {
+    journal_->write({.kind = Change::Kind::kLeft, .worker = worker}, {});
+  }
   if (!shard_) return;
   std::vector<Ack> acks;
   shard_->leave(worker, acks);
@@ -296,7 +339,7 @@ bool Desk::all_have_left() const {
 // Leases
 
 std::uint64_t Desk::next_lease_ns() const {
-  std::uint64_t next = UINT64_MAX;
+  std::uint64_t next = expected_ns_;
   for (const auto& [caller, connection] : connections_) {
     if (connection.worker < 0 || connection.silent) continue;
     next = std::min(next, connection.heard_ns + options_.lease_ns);
@@ -315,6 +358,12 @@ void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
     connection.silent = true;
     if (shard_) shard_->fall_silent(connection.worker, acks);
   }
+  if (now_ns >= expected_ns_) {
+    expected_ns_ = UINT64_MAX;
+    for (std::size_t each = 0; each < members_.size(); ++each) {
+      if (members_[each].caller < 0) shard_->fall_silent(static_cast<Worker>(each), acks);
+    }
+  }
   tell(std::move(acks), answers);
 }
 
@@ -329,6 +378,7 @@ Stats Desk::stats() const {
   stats.gradient_bytes = counters.gradient_bytes;
   stats.parameter_bytes = counters.parameter_bytes;
   stats.pulls = pulls_;
+  stats.lost = lost_;
   for (const Member& each : members_) {
     stats.workers.push_back(each.stats);
     stats.workers.back().here = each.caller >= 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/ps/journal.h"
 #include "core/ps/messages.h"
 #include "core/ps/shard.h"
 
@@ -21,6 +22,7 @@ struct DeskOptions {
   int workers = 1;
   // A worker that has said nothing for so long does not keep the others waiting.
   std::uint64_t lease_ns = 10'000'000'000;
+  bool keeps_state = false;  // which its workers are told
 };
 
 // What a server decides: who may enter, whose parameters are the first, whose lease is over, and
@@ -59,8 +61,22 @@ class Desk {
   std::uint64_t next_lease_ns() const;
   void end_leases(std::uint64_t now_ns, Answers& answers);
 
+  // From here on everything that a server needs to be made again is written there first.
+  void keep_journal(Journal* journal);
+  // Once the shard has parameters: all that there is to keep but for what lies in arrays().
+  void save(std::vector<std::byte>& out) const;
+  Shard::Arrays arrays() { return shard_->arrays(); }
+  // What save() has written; this desk is new, and arrays() are to be filled by the caller. Workers
+  // that have not left are waited for as long as one lease. kMismatch, kMalformed say what is not
+  // this server's.
+  Status restore(std::span<const std::byte> saved, std::uint64_t now_ns);
+  // See Shard::repeat().
+  Status repeat(const Change& change, std::span<const std::byte> data);
+
   bool all_have_left() const;
   const Shard* shard() const { return shard_.get(); }  // null before the first declaration
+  // Pushes that were answered and that a restart has lost.
+  std::uint64_t lost() const { return lost_; }
   Stats stats() const;
 
  private:
@@ -69,18 +85,21 @@ class Desk {
     std::uint64_t heard_ns = 0;
     std::byte* memory = nullptr;  // once it has declared
     bool waits = false;           // it has declared, and the first parameters are not there
+    bool returns = false;         // it has had parameters before
     bool silent = false;          // its lease is over
   };
   struct Member {
     Life life = 0;
-    Caller caller = -1;  // none: it is not here
-    bool left = false;   // in order
-    bool gone = false;   // a life of it has been here, and is not
+    std::uint64_t process = 0;  // of that life
+    Caller caller = -1;         // none: it is not here
+    bool left = false;          // in order
+    bool gone = false;          // a life of it has been here, and is not
     std::uint64_t pushed_ns = 0;
     WorkerStats stats = {};
   };
 
   Status handle(Caller caller, Message message, const Attached& attached, Answers& answers);
+  Status check(const Enter& message) const;
   Status enter(Caller caller, const Enter& message, Answers& answers);
   Status declare(Caller caller, const Declare& message, const Attached& attached, Answers& answers);
   Status push(Caller caller, Push message, Answers& answers);
@@ -89,6 +108,8 @@ class Desk {
                      Answers& answers);
   Status fetch_steps(Caller caller, const Attached& attached, Answers& answers);
   void depart(Caller caller, bool left, Answers& answers);
+  Status welcome_back(Worker worker, const Declare& message);
+  void leave_shard(Worker worker);
   void give_if_there(Answers& answers);
   void hang_up(Caller caller, const Error& why, Answers& answers);
   void tell(std::vector<Ack> acks, Answers& answers);
@@ -100,6 +121,9 @@ class Desk {
   std::vector<Member> members_;
   std::uint64_t now_ns_ = 0;  // as it was told last
   std::uint64_t pulls_ = 0;
+  std::uint64_t lost_ = 0;                  // pushes that were answered and that a restart has lost
+  std::uint64_t expected_ns_ = UINT64_MAX;  // until then who was here before one is waited for
+  Journal* journal_ = nullptr;
   std::unique_ptr<Shard> shard_;
   std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
 };

@@ -104,6 +104,7 @@ void write(Writer& out, const Enter& message) {
   write_text(out, message.job_id, kJobIdBytesMax);
   out.varint(static_cast<std::uint64_t>(message.worker));
   out.varint(message.life);
+  out.u64(message.process);
   out.varint(static_cast<std::uint64_t>(message.workers));
   out.varint(static_cast<std::uint64_t>(message.servers));
   out.varint(static_cast<std::uint64_t>(message.server));
@@ -113,6 +114,7 @@ void read(Reader& in, Enter& message) {
   message.job_id = read_text(in, "enter.job_id", kJobIdBytesMax);
   message.worker = static_cast<Worker>(in.varint("enter.worker", kRanksMax - 1));
   message.life = in.varint("enter.life", UINT64_MAX);
+  message.process = in.u64("enter.process");
   message.workers = static_cast<std::int32_t>(in.varint("enter.workers", kRanksMax));
   message.servers = static_cast<std::int32_t>(in.varint("enter.servers", kServersMax));
   message.server = static_cast<std::int32_t>(in.varint("enter.server", kServersMax - 1));
@@ -121,10 +123,14 @@ void read(Reader& in, Enter& message) {
 void write(Writer& out, const Declare& message) {
   out.varint(message.model_bytes);
   out.varint(message.decided);
+  out.u8(message.returns ? 1 : 0);
+  out.varint(message.answered);
 }
 void read(Reader& in, Declare& message) {
   message.model_bytes = in.varint("declare.model_bytes", kModelBytesMax);
   message.decided = in.varint("declare.decided", UINT64_MAX);
+  message.returns = in.u8("declare.returns", 1) != 0;
+  message.answered = in.varint("declare.answered", UINT64_MAX);
 }
 
 void write(Writer& out, const Push& message) {
@@ -168,9 +174,11 @@ void read(Reader& in, Average& message) {
 
 void write(Writer& out, const Welcome& message) {
   out.varint(message.decided);
+  out.u8(message.keeps_state ? 1 : 0);
 }
 void read(Reader& in, Welcome& message) {
   message.decided = in.varint("welcome.decided", UINT64_MAX);
+  message.keeps_state = in.u8("welcome.keeps_state", 1) != 0;
 }
 
 void write(Writer& out, const Refused& message) {
@@ -221,7 +229,7 @@ void read(Reader& in, Averaged& message) {
 void write(Writer& out, const Stats& message) {
   for (const std::uint64_t value :
        {message.version, message.held_bytes, message.busy_ns, message.oldest_ns,
-        message.gradient_bytes, message.parameter_bytes, message.pulls}) {
+        message.gradient_bytes, message.parameter_bytes, message.pulls, message.lost}) {
     out.varint(value);
   }
   write_counts(out, message.outcomes);
@@ -236,7 +244,7 @@ void write(Writer& out, const Stats& message) {
 void read(Reader& in, Stats& message) {
   for (std::uint64_t* value :
        {&message.version, &message.held_bytes, &message.busy_ns, &message.oldest_ns,
-        &message.gradient_bytes, &message.parameter_bytes, &message.pulls}) {
+        &message.gradient_bytes, &message.parameter_bytes, &message.pulls, &message.lost}) {
     *value = in.varint("stats.value", UINT64_MAX);
   }
   message.outcomes = read_counts(in, "stats.outcomes");

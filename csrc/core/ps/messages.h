@@ -17,7 +17,7 @@ namespace ciranda::ps {
 // host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
 // clock.
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
@@ -34,7 +34,8 @@ struct Enter {
   std::string job_id;
   Worker worker = 0;
   Life life = 1;
-  std::int32_t workers = 1;  // as it was told
+  std::uint64_t process = 0;  // of that life, by chance: a second one is told from its return
+  std::int32_t workers = 1;   // as it was told
   std::int32_t servers = 1;
   std::int32_t server = 0;  // whom it believes to talk to
   bool operator==(const Enter&) const = default;
@@ -44,7 +45,9 @@ struct Enter {
 // this order, come with it. Answered once worker 0's parameters are there.
 struct Declare {
   std::uint64_t model_bytes = 0;
-  std::uint64_t decided = 0;  // the seq of the latest push of its earlier lives, by any server
+  std::uint64_t decided = 0;   // the seq of the latest push of its earlier lives, by any server
+  bool returns = false;        // this process has had parameters from this server
+  std::uint64_t answered = 0;  // then: the seq of its latest push that this server has answered
   bool operator==(const Declare&) const = default;
 };
 
@@ -96,6 +99,7 @@ struct Leave {
 
 struct Welcome {
   std::uint64_t decided = 0;  // the seq of its latest push that was
+  bool keeps_state = false;   // when this server is lost, another one may go on in its place
   bool operator==(const Welcome&) const = default;
 };
 // To Enter or Declare; the server closes the connection.
@@ -122,7 +126,7 @@ struct Averaged {
 };
 struct WorkerStats {
   bool here = false;
-  std::uint64_t pushes = 0;   // answered
+  std::uint64_t pushes = 0;   // answered, each once
   std::uint64_t held_ns = 0;  // that its answers were held back for other workers
   bool operator==(const WorkerStats&) const = default;
 };
@@ -136,6 +140,7 @@ struct Stats {
   std::uint64_t gradient_bytes = 0;      // read, and written to workers
   std::uint64_t parameter_bytes = 0;
   std::uint64_t pulls = 0;
+  std::uint64_t lost = 0;            // pushes that were answered and that a restart has lost
   std::vector<WorkerStats> workers;  // by number
   bool operator==(const Stats&) const = default;
 };

@@ -182,8 +182,14 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
   if (push.seq <= member.decided) {
     count(Outcome::kDuplicate);
     if (member.held && member.held->seq == push.seq) return;  // it is answered in time
+    const Ack ack{push.worker, push.seq, Outcome::kDuplicate, version_, member.clock};
+    if (!may_go_on(push.clock)) {
+      member.held = ack;
+      member.held_clock = push.clock;
+      return;
+    }
     copy_parameters(push.worker);
-    acks.push_back({push.worker, push.seq, Outcome::kDuplicate, version_, member.clock});
+    acks.push_back(ack);
   } else if (model_.mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
@@ -204,15 +210,15 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   if (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
       staleness > mode.max_staleness) {
     ack.outcome = Outcome::kStale;
+    skip(push, ack.outcome);
     copy_parameters(worker);
   } else {
     const bool weakened = mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kScale;
     const double by = weakened ? static_cast<double>(std::max<std::uint64_t>(staleness, 1)) : 1.0;
     const Push* const one = &push;
     apply({&one, 1}, push.scale / by, {&worker, goes_on ? 1u : 0u});
-    ++version_;
+    count(ack.outcome);
   }
-  count(ack.outcome);
   ack.version = version_;
   if (goes_on) {
     acks.push_back(ack);
@@ -247,7 +253,7 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
   if (push.base < version_) {
     member.decided = push.seq;
     member.clock = std::max(member.clock, round_clock_);
-    count(Outcome::kLate);
+    skip(push, Outcome::kLate);
     copy_parameters(push.worker);
     acks.push_back({push.worker, push.seq, Outcome::kLate, version_, member.clock});
     return finish_round(acks);
@@ -275,7 +281,6 @@ void Shard::finish_round(std::vector<Ack>& acks) {
       }));
   if (pushes.empty() || missing > model_.mode.backup_workers) return;
   apply(pushes, 1.0 / static_cast<double>(pushes.size()), workers);
-  ++version_;
   round_clock_ = std::max(round_clock_, clock);
   for (const Worker worker : workers) {
     Member& member = at(worker);
@@ -298,8 +303,15 @@ void Shard::count_staleness(std::uint64_t staleness) {
 
 void Shard::apply(std::span<const Push* const> pushes, double scale,
                   std::span<const Worker> targets) {
+  if (journal_ != nullptr) write_applied(pushes, scale);
+  Update update{.pushes = pushes, .gradients = {}, .scale = scale, .targets = targets};
+  for (const Push* push : pushes) update.gradients.push_back(at(push->worker).gradients);
+  make(update);
+}
+
+void Shard::make(const Update& update) {
   Used used(steps_.size());
-  for (const Push* push : pushes) {
+  for (const Push* push : update.pushes) {
     for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || push->used[i];
   }
   std::vector<StepRun> runs;
@@ -312,17 +324,19 @@ void Shard::apply(std::span<const Push* const> pushes, double scale,
           layout_.slots(table), [&](std::size_t i) { return used[first + i]; },
           [&](std::size_t i) { return steps_[first + i]; });
     }
-    apply_to_piece(piece, pushes, scale, targets, runs);
+    make_piece(piece, update, runs);
   }
   for (std::size_t i = 0; i < used.size(); ++i) steps_[i] += used[i] ? 1 : 0;
+  ++version_;
 }
 
 // The parameters between the runs are copied: the workers have not seen what became of them since.
-void Shard::apply_to_piece(const Layout::Piece& piece, std::span<const Push* const> pushes,
-                           double scale, std::span<const Worker> targets,
-                           std::span<const StepRun> runs) {
+void Shard::make_piece(const Layout::Piece& piece, const Update& update,
+                       std::span<const StepRun> runs) {
   const std::size_t bytes = element_bytes(piece.table);
-  const kernels::UpdateRule& rule = pushes.front()->rules[piece.table];
+  const kernels::UpdateRule& rule = update.pushes.front()->rules[piece.table];
+  const std::size_t push_count = update.pushes.size();
+  const std::span<const Worker> targets = update.targets;
   const std::size_t state_count = kernels::state_arrays(rule).size();
   std::array<const std::byte*, kLocalRanksMax> gradients;
   std::array<std::byte*, kLocalRanksMax + 1> parameters;
@@ -336,9 +350,9 @@ void Shard::apply_to_piece(const Layout::Piece& piece, std::span<const Push* con
     next = end;
     const std::uint64_t in_table = static_cast<std::uint64_t>(begin) * bytes;
     const std::uint64_t own = piece.at + static_cast<std::uint64_t>(begin - piece.begin) * bytes;
-    for (std::size_t i = 0; i < pushes.size(); ++i) {
-      gradients[i] = at(pushes[i]->worker).gradients + layout_.gradients_at(piece.table) + in_table;
-    }
+    const std::uint64_t gradients_at =
+        update.packed ? own : layout_.gradients_at(piece.table) + in_table;
+    for (std::size_t i = 0; i < push_count; ++i) gradients[i] = update.gradients[i] + gradients_at;
     parameters[0] = parameters_.data + own;
     for (std::size_t i = 0; i < targets.size(); ++i) {
       parameters[1 + i] = at(targets[i]).memory + layout_.parameters_at(piece.table) + in_table;
@@ -347,14 +361,14 @@ void Shard::apply_to_piece(const Layout::Piece& piece, std::span<const Push* con
     const auto elements = static_cast<std::size_t>(end - begin);
     kernels::update(rule, {.dtype = model_.tables[piece.table].dtype,
                            .step = run.step,
-                           .gradient_scale = scale,
+                           .gradient_scale = update.scale,
                            .fresh_state = run.step == 1,
-                           .gradients = {gradients.data(), pushes.size()},
+                           .gradients = {gradients.data(), push_count},
                            .parameters = {parameters.data(), 1 + targets.size()},
                            .states = {states.data(), state_count},
                            .gradient_outputs = {},
                            .count = elements});
-    counters_.gradient_bytes += pushes.size() * elements * bytes;
+    counters_.gradient_bytes += push_count * elements * bytes;
     counters_.parameter_bytes += targets.size() * elements * bytes;
   }
   copy_range(piece, next, piece.end, targets);
@@ -378,16 +392,6 @@ void Shard::copy_range(const Layout::Piece& piece, std::int64_t begin, std::int6
 void Shard::copy_parameters(Worker worker) {
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     copy_range(piece, piece.begin, piece.end, {&worker, 1});
-  }
-}
-
-void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
-  const std::size_t bytes = element_bytes(table);
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    if (piece.table != table) continue;
-    std::memcpy(into + static_cast<std::size_t>(piece.begin) * bytes,
-                states_[array].data + piece.at,
-                static_cast<std::size_t>(piece.end - piece.begin) * bytes);
   }
 }
 

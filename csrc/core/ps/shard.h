@@ -57,6 +57,9 @@ struct ShardCounters {
   std::uint64_t parameter_bytes = 0;  // written to workers
 };
 
+struct Change;
+class Journal;
+
 // What one server holds: its pieces of the parameters and of the optimizer's state. It decides
 // about each push once, applies it whole or not at all, in its worker's order, and answers it when
 // the mode lets the worker go on. Memory of a worker that is here is mapped here, and is read and
@@ -112,6 +115,20 @@ class Shard {
   // By slot, of all tables: steps that it has made.
   std::span<const std::int64_t> steps() const { return steps_; }
 
+  // From here on everything that changes the state is written there first. null: nowhere.
+  void keep_journal(Journal* journal) { journal_ = journal; }
+  // All that there is to keep, but for what arrays() hold: those of the parameters and of the
+  // state, one behind the other. Memory of workers and who is here are not kept.
+  void save(std::vector<std::byte>& out) const;
+  using Arrays = std::vector<std::span<std::byte>>;
+  Arrays arrays();
+  // What save() has written, of a shard of the same model and place; this one is new, and its
+  // arrays() are to be filled by the caller. kMalformed names field and offset. Every worker counts
+  // as expected.
+  Status restore(std::span<const std::byte> saved);
+  // What has become of a change once more; `data`: what was written with it, one behind the other.
+  Status repeat(const Change& change, std::span<const std::byte> data);
+
   std::uint64_t version() const { return version_; }
   const ShardCounters& counters() const { return counters_; }
   // Bytes of parameters and state.
@@ -143,8 +160,19 @@ class Shard {
   bool may_go_on(std::uint64_t clock) const;
   // `pushes` in the order of their workers, scaled; the new parameters also into `targets`.
   void apply(std::span<const Push* const> pushes, double scale, std::span<const Worker> targets);
-  void apply_to_piece(const Layout::Piece& piece, std::span<const Push* const> pushes, double scale,
-                      std::span<const Worker> targets, std::span<const StepRun> runs);
+  // The pushes of one update and where their gradients lie: as in their workers' memory, or packed
+  // like the server's own arrays.
+  struct Update {
+    std::span<const Push* const> pushes;
+    std::vector<const std::byte*> gradients;
+    bool packed = false;
+    double scale = 1.0;
+    std::span<const Worker> targets = {};
+  };
+  void make(const Update& update);
+  void make_piece(const Layout::Piece& piece, const Update& update, std::span<const StepRun> runs);
+  void skip(const Push& push, Outcome outcome);
+  void write_applied(std::span<const Push* const> pushes, double scale) const;
   void copy_parameters(Worker worker);
   void copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
                   std::span<const Worker> targets);
@@ -172,6 +200,7 @@ class Shard {
   Array parameters_;
   std::vector<Array> states_;  // as many as the rule with most of them has
   ShardCounters counters_;
+  Journal* journal_ = nullptr;
 };
 
 }  // namespace ciranda::ps

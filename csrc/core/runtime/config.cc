@@ -125,6 +125,9 @@ Status parse_servers(const char* name, const char* text, bool by_hand,
 Status read_servers(const Environment& env, Config& config) {
   std::int64_t life = 0;
   CIRANDA_TRY(env.integer("CIRANDA_LIFE", 1, std::int64_t{1} << 30, life));
+  int patience_s = static_cast<int>(config.servers_patience_ms / 1'000);
+  CIRANDA_TRY(env.integer("CIRANDA_PS_PATIENCE_SECONDS", 0, 86'400, patience_s));
+  config.servers_patience_ms = static_cast<std::uint64_t>(patience_s) * 1'000;
   const char* told = env.text("CIRANDA_PS_SERVERS");
   const bool by_hand = told == nullptr;
   const char* const name = by_hand ? "CIRANDA_PS" : "CIRANDA_PS_SERVERS";

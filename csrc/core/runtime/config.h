@@ -38,7 +38,9 @@ struct Config {
   // folder. CIRANDA_PS_SERVERS, told by ciranda run; or CIRANDA_PS, by who starts them by hand.
   std::vector<std::optional<Endpoint>> servers;
   bool has_servers_elsewhere() const;
-  std::string servers_job;      // what they call the job
+  std::string servers_job;  // what they call the job
+  // How long one that is lost, and keeps its state, is waited for. CIRANDA_PS_PATIENCE_SECONDS
+  std::uint64_t servers_patience_ms = 60'000;
   std::uint64_t life_base = 0;  // grows from start to start of this worker of theirs; CIRANDA_LIFE
   bool with_comm = false;       // Python's init() has one, and meets again by it
   std::string timeline_path;    // CIRANDA_TIMELINE; empty: none

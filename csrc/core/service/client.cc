@@ -12,11 +12,13 @@
 
 #include "core/base/clock.h"
 #include "core/base/thread.h"
+#include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
 
 namespace ciranda::ps {
 
-Client::Client(ClientOptions options) : options_(std::move(options)) {
+Client::Client(ClientOptions options)
+    : options_(std::move(options)), process_(random_number() | 1) {
   if (options_.timeline_path.empty()) return;
   timeline_ = std::make_unique<Timeline>(worker(), options_.job_id);
   if (const Status on = timeline_->start(options_.timeline_path); !on) {
@@ -33,6 +35,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   if (!links) return links.error();
   client->links_ = ServerLinks(std::move(links).value(), client->options_.pace);
   client->versions_.resize(static_cast<std::size_t>(client->servers()));
+  client->asked_.resize(static_cast<std::size_t>(client->servers()));
   for (int server = 0; server < client->servers(); ++server) CIRANDA_TRY(client->enter(server));
   auto thread = start_thread("ciranda-ps-beat", [self = client.get()] { self->attend(); });
   if (!thread) return thread.error();
@@ -55,12 +58,24 @@ void Client::leave() {
   }
   const MutexLock lock(mutex_);
   if (failure_) return;
-  links_.leave();
+  const bool may_be_away =
+      std::any_of(asked_.begin(), asked_.end(), [](const Asked& each) { return each.keeps_state; });
+  if (!may_be_away || unanswered_ || reach_all()) links_.leave();
   failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
   if (!timeline_) return;
   if (const Status written = timeline_->stop(); !written) {
     std::fprintf(stderr, "ciranda: %s\n", written.error().text.c_str());
   }
+}
+
+// A server that is just coming back would wait for this worker for ever.
+Status Client::reach_all() {
+  CIRANDA_TRY(ask_all(AskStats{}));
+  for (int server = 0; server < servers(); ++server) {
+    const auto stats = hear<Stats>(server);
+    if (!stats) return stats.error();
+  }
+  return {};
 }
 
 void Client::close_in_forked_child() noexcept {
@@ -80,25 +95,32 @@ Error Client::failed(Error error) {
   return *failure_;
 }
 
-Status Client::tell(int server, const Message& message) {
-  const Status sent = links_.send(server, message);
-  return sent ? sent : Status(failed(sent.error()));
+Status Client::ask(int server, const Message& question) {
+  asked_[at(server)].question = question;
+  const Status sent = links_.send(server, question);
+  return sent ? sent : rejoin(sent.error());
 }
 
-Status Client::tell_all(const Message& message) {
+Status Client::ask_all(const Message& question) {
   if (failure_) return *failure_;
-  for (int server = 0; server < servers(); ++server) CIRANDA_TRY(tell(server, message));
+  for (int server = 0; server < servers(); ++server) CIRANDA_TRY(ask(server, question));
   return {};
 }
 
 template <typename T>
 Result<T> Client::hear(int server) {
-  auto message = links_.next(server);
-  if (!message) return failed(message.error());
-  if (T* wanted = std::get_if<T>(&message.value())) return std::move(*wanted);
-  return Error{
-      .code = ErrorCode::kMalformed,
-      .text = "server " + std::to_string(server) + " answered something else than it was asked"};
+  for (;;) {
+    auto message = links_.next(server);
+    if (!message) {
+      CIRANDA_TRY(rejoin(message.error()));
+      continue;
+    }
+    asked_[at(server)].question.reset();
+    if (T* wanted = std::get_if<T>(&message.value())) return std::move(*wanted);
+    return Error{
+        .code = ErrorCode::kMalformed,
+        .text = "server " + std::to_string(server) + " answered something else than it was asked"};
+  }
 }
 
 // From the first `servers` of them.
@@ -112,7 +134,7 @@ Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, 
   const auto* state = std::get_if<FetchState>(&question);
   memory_.fetched_table =
       state != nullptr ? std::optional<std::size_t>(state->table) : std::nullopt;
-  for (int server = 0; server < servers; ++server) CIRANDA_TRY(tell(server, question));
+  for (int server = 0; server < servers; ++server) CIRANDA_TRY(ask(server, question));
   for (int server = 0; server < servers; ++server) {
     const auto fetched = hear<Fetched>(server);
     if (!fetched) return fetched.error();
@@ -152,27 +174,37 @@ void Client::attend() {
 
 // Gives what to wait for, while something is left.
 std::vector<pollfd> Client::send_queued() {
-  if (!links_.has_queued()) return {};
+  if (!links_.has_queued() || a_link_is_broken_) return {};
   const Status sent = links_.advance(ServerLinks::kNobody);
   if (sent) return links_.news_of(ServerLinks::kNobody);
-  static_cast<void>(failed(sent.error()));
+  if (may_come_back(sent.error())) {
+    a_link_is_broken_ = true;
+  } else {
+    static_cast<void>(failed(sent.error()));
+  }
   return {};
 }
 
 // -------------------------------------------------------------------------------------------
 // What a worker asks
 
+Enter Client::entry(int server) const {
+  return {.job_id = options_.job_id,
+          .worker = worker(),
+          .life = options_.address.life,
+          .process = process_,
+          .workers = options_.workers,
+          .servers = servers(),
+          .server = server};
+}
+
 Status Client::enter(int server) {
-  CIRANDA_TRY(tell(server, Enter{.job_id = options_.job_id,
-                                 .worker = worker(),
-                                 .life = options_.address.life,
-                                 .workers = options_.workers,
-                                 .servers = servers(),
-                                 .server = server}));
+  CIRANDA_TRY(ask(server, entry(server)));
   auto welcome = hear<Welcome>(server);
   if (!welcome) return welcome.error();
   // A push that only some servers have decided is over: it was never answered.
   seq_ = std::max(seq_, welcome.value().decided);
+  asked_[at(server)].keeps_state = welcome.value().keeps_state;
   return {};
 }
 
@@ -202,9 +234,8 @@ Status Client::declare(const Model& model, const Fill& fill) {
   memory_.letter_bytes = letter.size();
   memory_.memory = std::move(memory).value();
   memory_.layout = std::move(layout);
-  CIRANDA_TRY(tell_all(Declare{.model_bytes = letter.size(), .decided = seq_}));
+  CIRANDA_TRY(ask_all(Declare{.model_bytes = letter.size(), .decided = seq_}));
   CIRANDA_TRY(hear_ready());
-  memory_.letter = {};
   model_ = model;
   declared_ = true;
   return {};
@@ -214,6 +245,7 @@ Status Client::hear_ready() {
   for (int server = 0; server < servers(); ++server) {
     const auto ready = hear<Ready>(server);
     if (!ready) return ready.error();
+    asked_[at(server)].gave_parameters = true;
     versions_[at(server)] = ready.value().version;
     clock_ = std::max(clock_, ready.value().clock);
   }
@@ -226,7 +258,11 @@ Status Client::move_gradients() {
   auto memory = SharedMemory::create(static_cast<std::size_t>(layout().gradient_bytes()));
   if (!memory) return memory.error();
   memory_.gradients = std::move(memory).value();
-  return tell_all(MoveGradients{});
+  for (int server = 0; server < servers(); ++server) {
+    const Status sent = links_.send(server, MoveGradients{});
+    if (!sent) CIRANDA_TRY(rejoin(sent.error()));
+  }
+  return {};
 }
 
 std::vector<std::uint64_t> Client::versions() const {
@@ -248,7 +284,7 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
   if (failure_) return *failure_;
   for (int server = 0; server < servers(); ++server) {
     std::get<Push>(message).base = versions[at(server)];
-    CIRANDA_TRY(tell(server, message));
+    CIRANDA_TRY(ask(server, message));
   }
   if (links_.has_queued()) wake_thread();
   ++seq_;
@@ -273,6 +309,7 @@ Status Client::hear_answers() {
     if (!ack) return ack.error();
     outcome = std::max(outcome, ack.value().outcome);
     held_ns = std::max(held_ns, ack.value().held_ns);
+    asked_[at(server)].answered = ack.value().seq;
     versions_[at(server)] = ack.value().version;
     clock_ = std::max(clock_, ack.value().clock);
   }
@@ -296,7 +333,7 @@ Status Client::pull() {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
   const std::uint64_t begin_ns = monotonic_ns();
-  CIRANDA_TRY(tell_all(Pull{}));
+  CIRANDA_TRY(ask_all(Pull{}));
   CIRANDA_TRY(hear_ready());
   ++stats_.pulls;
   if (timeline_) timeline_->record("PULL", "parameters", begin_ns, monotonic_ns());
@@ -319,7 +356,7 @@ Result<MemorySegment> Client::fetch_steps() {
 Result<double> Client::average(const std::string& name, double value) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
-  CIRANDA_TRY(tell(0, Average{.name = name, .value = value}));
+  CIRANDA_TRY(ask(0, Average{.name = name, .value = value}));
   const auto averaged = hear<Averaged>(0);
   if (!averaged) return averaged.error();
   return averaged.value().mean;
@@ -338,7 +375,7 @@ ClientStats Client::own_stats() const {
 Result<std::vector<Stats>> Client::stats() {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
-  CIRANDA_TRY(tell_all(AskStats{}));
+  CIRANDA_TRY(ask_all(AskStats{}));
   std::vector<Stats> all;
   for (int server = 0; server < servers(); ++server) {
     auto stats = hear<Stats>(server);

@@ -27,6 +27,9 @@ struct ClientOptions {
   std::string job_id;
   int workers = 1;
   ServerLinks::Pace pace = {};
+  // A server that is lost, and had said that it keeps its state, is called again for so long, until
+  // it, or another one with its state, is there. The end of any other is this client's.
+  std::uint64_t patience_ms = 0;
   std::string timeline_path;  // empty: none
 };
 
@@ -42,9 +45,9 @@ struct ClientStats {
 // A worker's side: its connections to all servers, and the memory that they read gradients from and
 // write parameters to. Servers of other hosts do so through the network.
 //
-// Thread-safe: calls wait for each other. A call that is answered blocks until all servers have. An
-// error is kRankLost where a server is gone, after which every call gives it, or what a server has
-// refused.
+// Thread-safe: calls wait for each other. A call that is answered blocks until all servers have; a
+// server that comes back is asked again, and counts no push twice. An error is kRankLost where a
+// server is gone, after which every call gives it, or what a server has refused.
 class Client {
  public:
   // Blocking.
@@ -102,11 +105,18 @@ class Client {
  private:
   explicit Client(ClientOptions options);
   Status enter(int server) REQUIRES(mutex_);
-  Status tell_all(const Message& message) REQUIRES(mutex_);
-  Status tell(int server, const Message& message) REQUIRES(mutex_);
-  // The next message of that server, which has to be a T.
+  Enter entry(int server) const;
+  // All that a server answers; what is on its way when it is lost is asked again.
+  Status ask_all(const Message& question) REQUIRES(mutex_);
+  Status ask(int server, const Message& question) REQUIRES(mutex_);
+  // The answer of that server, which has to be a T.
   template <typename T>
   Result<T> hear(int server) REQUIRES(mutex_);
+  Status reach_all() REQUIRES(mutex_);
+  // `lost`: of one of the servers. Waits for it.
+  Status rejoin(const Error& lost) REQUIRES(mutex_);
+  Status call_again(int server, std::uint64_t deadline_ns) REQUIRES(mutex_);
+  bool may_come_back(const Error& error) const REQUIRES(mutex_);
   Status hear_ready() REQUIRES(mutex_);
   Result<MemorySegment> fetch(const Message& question, std::size_t bytes, int servers)
       REQUIRES(mutex_);
@@ -118,6 +128,7 @@ class Client {
   std::size_t at(int server) const { return static_cast<std::size_t>(server); }
 
   const ClientOptions options_;
+  const std::uint64_t process_;  // by chance, and not 0
   WorkerMemory memory_;
   ServerLinks links_;
   Model model_;
@@ -129,6 +140,14 @@ class Client {
   std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
   std::uint64_t clock_ GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
+  struct Asked {
+    std::optional<Message> question;  // that has no answer yet
+    bool keeps_state = false;
+    bool gave_parameters = false;
+    std::uint64_t answered = 0;  // the seq of the latest push that was
+  };
+  std::vector<Asked> asked_ GUARDED_BY(mutex_);       // by server
+  bool a_link_is_broken_ GUARDED_BY(mutex_) = false;  // the next call sees to it
   bool unanswered_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
   std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest

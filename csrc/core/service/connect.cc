@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <list>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -30,16 +32,18 @@ Status wait_for_news(const std::list<Call>& calls) {
   return ready < 0 && errno != EINTR ? Status(Error::from_errno("poll", errno)) : Status();
 }
 
-Status call_all(const ServersAddress& address, const WorkerMemory& memory,
-                std::uint64_t deadline_ns, Links& links) {
+// Those of `servers` that are on other hosts.
+Status call_all(const ServersAddress& address, std::span<const int> servers,
+                const WorkerMemory& memory, std::uint64_t deadline_ns, Links& links) {
   std::list<Call> calls;
-  for (std::size_t server = 0; server < address.servers.size(); ++server) {
-    if (!address.servers[server]) continue;
+  for (const int server : servers) {
+    const auto& endpoint = address.servers[static_cast<std::size_t>(server)];
+    if (!endpoint) continue;
     const Hello hello{.purpose = Purpose::kService,
                       .from = address.worker,
-                      .to = static_cast<Rank>(server),
+                      .to = server,
                       .incarnation = address.life};
-    calls.emplace_back(*address.keys, hello, std::vector{*address.servers[server]}, deadline_ns);
+    calls.emplace_back(*address.keys, hello, std::vector{*endpoint}, deadline_ns);
   }
   while (!calls.empty()) {
     for (auto next = calls.begin(); next != calls.end();) {
@@ -57,21 +61,35 @@ Status call_all(const ServersAddress& address, const WorkerMemory& memory,
   return {};
 }
 
+Result<Links> connect(const ServersAddress& address, std::span<const int> servers,
+                      const WorkerMemory& memory, std::uint64_t deadline_ns) {
+  Links links(address.servers.size());
+  for (const int server : servers) {
+    const auto at = static_cast<std::size_t>(server);
+    if (address.servers[at]) continue;
+    auto socket = connect_in_job_folder(folder_of_server(address.folder, server), deadline_ns,
+                                        address.timeout_ms, "server " + std::to_string(server));
+    if (!socket) return socket.error();
+    links[at] = make_link_here(std::move(socket).value(), memory);
+  }
+  CIRANDA_TRY(call_all(address, servers, memory, deadline_ns, links));
+  return links;
+}
+
 }  // namespace
 
+Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& address, int server,
+                                                      const WorkerMemory& memory,
+                                                      std::uint64_t deadline_ns) {
+  auto links = connect(address, {&server, 1}, memory, deadline_ns);
+  if (!links) return links.error();
+  return std::move(links.value()[static_cast<std::size_t>(server)]);
+}
+
 Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemory& memory) {
-  const std::uint64_t deadline_ns = monotonic_ns() + address.timeout_ms * kMsInNs;
-  Links links(address.servers.size());
-  for (std::size_t server = 0; server < address.servers.size(); ++server) {
-    if (address.servers[server]) continue;
-    const int number = static_cast<int>(server);
-    auto socket = connect_in_job_folder(folder_of_server(address.folder, number), deadline_ns,
-                                        address.timeout_ms, "server " + std::to_string(number));
-    if (!socket) return socket.error();
-    links[server] = make_link_here(std::move(socket).value(), memory);
-  }
-  CIRANDA_TRY(call_all(address, memory, deadline_ns, links));
-  return links;
+  std::vector<int> all(address.servers.size());
+  std::iota(all.begin(), all.end(), 0);
+  return connect(address, all, memory, monotonic_ns() + address.timeout_ms * kMsInNs);
 }
 
 }  // namespace ciranda::ps

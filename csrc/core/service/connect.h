@@ -26,6 +26,12 @@ struct ServersAddress {
   std::uint64_t timeout_ms = 30'000;  // for the servers to show up
 };
 
+// A link to that server. kTimeout at the deadline (monotonic_ns), where nobody is there. Blocking.
+// `memory` must outlive the link.
+Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& address, int server,
+                                                      const WorkerMemory& memory,
+                                                      std::uint64_t deadline_ns);
+
 // One link for each server, which is there and proven, where it is on another host. Blocking, and
 // in the time of the slowest. `memory` must outlive the links.
 Result<std::vector<std::unique_ptr<ServerLink>>> connect_to_servers(const ServersAddress& address,

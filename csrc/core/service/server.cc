@@ -72,7 +72,13 @@ Server::Server(ServerOptions options)
 Server::~Server() = default;
 
 Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
+  options.desk.keeps_state = options.state.has_value();
   std::unique_ptr<Server> server(new Server(std::move(options)));
+  if (const auto& state = server->options_.state) {
+    auto files = StateFiles::open(*state, server->desk_, monotonic_ns());
+    if (!files) return files.error();
+    server->files_ = std::move(files).value();
+  }
   CIRANDA_TRY(server->listen());
   return server;
 }
@@ -110,6 +116,7 @@ void Server::stop() {
 
 std::uint64_t Server::next_deadline_ns() const {
   std::uint64_t next_ns = desk_.next_lease_ns();
+  if (files_) next_ns = std::min(next_ns, files_->next_deadline_ns());
   if (acceptor_) next_ns = std::min(next_ns, acceptor_->next_deadline_ns().value_or(kNever));
   for (const auto& [caller, connection] : connections_) {
     next_ns = std::min(next_ns, connection.ends_ns);
@@ -128,7 +135,7 @@ Status Server::run() {
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       const auto caller = static_cast<Desk::Caller>(event.data.u64);
-      if (caller == kStop) return {};
+      if (caller == kStop) return files_ ? files_->finish() : Status();
       if (caller == kHere) {
         CIRANDA_TRY(accept_here());
       } else if (caller == kElsewhere) {
@@ -141,9 +148,12 @@ Status Server::run() {
       CIRANDA_TRY(accept_from_elsewhere());
     }
     desk_.end_leases(monotonic_ns(), answers_);
-    carry_out();
+    CIRANDA_TRY(carry_out());
+    report_losses();
+    if (files_) files_->tend(monotonic_ns());
     end_farewells();
   }
+  if (files_) files_->discard();
   connections_.clear();  // their workers wait for that
   return {};
 }
@@ -188,7 +198,7 @@ void Server::serve(Desk::Caller caller, bool has_room) {
   if (has_room && !found->second.link->flush()) {
     desk_.close(caller, turn_ns_, answers_);
     connections_.erase(caller);
-    return carry_out();
+    return answer_at_once();
   }
   watch_room(caller, found->second);
   read_from(caller);
@@ -198,6 +208,8 @@ void Server::read_from(Desk::Caller caller) {
   Connection& connection = connections_.at(caller);
   while (take_next(caller, connection) && connections_.contains(caller) &&
          connection.link->carries_data()) {
+    // What one message fetches lies where that of the next would.
+    if (files_ && failed_) failed_ = carry_out();
   }
 }
 
@@ -212,7 +224,7 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
   if (!message && message.error().code == ErrorCode::kRankLost) {
     desk_.close(caller, turn_ns_, answers_);
     connections_.erase(caller);
-    carry_out();
+    answer_at_once();
     return false;
   }
   const std::uint64_t begin_ns = monotonic_ns();
@@ -230,7 +242,7 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
   } else {
     desk_.refuse(caller, message.error(), turn_ns_, answers_);
   }
-  carry_out();
+  answer_at_once();
   busy_ns_ += monotonic_ns() - begin_ns;
   return true;
 }
@@ -238,7 +250,27 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
 // -------------------------------------------------------------------------------------------
 // Answers
 
-void Server::carry_out() {
+// Where a state is kept, nothing is answered before it is as safe as promised; for all that have
+// come in this turn at once.
+Status Server::carry_out() {
+  CIRANDA_TRY(failed_);
+  if (files_ && !answers_.empty()) CIRANDA_TRY(files_->settle());
+  send_answers();
+  return {};
+}
+
+void Server::answer_at_once() {
+  if (!files_) send_answers();
+}
+
+void Server::report_losses() {
+  const std::uint64_t lost = desk_.lost();
+  if (lost == std::exchange(lost_, lost)) return;
+  std::fprintf(stderr, "ciranda-ps: server %d has lost %llu pushes that it had answered\n",
+               options_.desk.server, static_cast<unsigned long long>(lost));
+}
+
+void Server::send_answers() {
   for (Desk::Answer& answer : answers_) {
     if (auto* stats = std::get_if<Stats>(&answer.message)) add_times(*stats);
     send(answer);

@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/ps/desk.h"
+#include "core/service/state_files.h"
 #include "core/service/worker_link.h"
 #include "core/transport/acceptor.h"
 #include "core/transport/fd.h"
@@ -28,6 +29,8 @@ struct ServerOptions {
   std::vector<Fd> listeners = {};
   std::unique_ptr<const ConnectionKeys> keys = {};
   bool authenticates = true;  // see MessageLink
+  // Where it keeps what it holds, so that another one can go on when it is killed.
+  std::optional<StateOptions> state = {};
 };
 
 // One of a job's servers: a Desk, and the workers' connections to it. One thread, which takes one
@@ -42,7 +45,10 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Until stop(), or until every worker has left.
+  // What it has found of an earlier one, see StateFiles; empty: nothing.
+  std::string found() const { return files_ ? files_->found() : ""; }
+
+  // Until stop(), or until every worker has left, when nothing of its state stays.
   Status run();
   // Async-signal-safe.
   void stop();
@@ -66,8 +72,11 @@ class Server {
   void serve(Desk::Caller caller, bool has_room);
   void read_from(Desk::Caller caller);
   bool take_next(Desk::Caller caller, Connection& connection);
-  void carry_out();
+  Status carry_out();
+  void answer_at_once();
+  void send_answers();
   void send(Desk::Answer& answer);
+  void report_losses();
   void watch_room(Desk::Caller caller, Connection& connection);
   void end_farewells();
   std::uint64_t next_deadline_ns() const;
@@ -75,6 +84,7 @@ class Server {
 
   ServerOptions options_;
   Desk desk_;
+  std::unique_ptr<StateFiles> files_;  // null: none
   std::unique_ptr<JobFolder> folder_;  // null: none
   std::optional<Acceptor> acceptor_;   // of other hosts
   Fd epoll_;
@@ -82,6 +92,8 @@ class Server {
   std::map<Desk::Caller, Connection> connections_;  // by the desk's number
   Desk::Caller next_caller_;
   Desk::Answers answers_;      // that are to be sent
+  Status failed_;              // files_
+  std::uint64_t lost_ = 0;     // of which it has been said
   std::uint64_t turn_ns_ = 0;  // when epoll told of the messages that are taken now
   std::uint64_t busy_ns_ = 0;
   std::uint64_t oldest_ns_ = 0;

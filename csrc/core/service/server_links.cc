@@ -17,14 +17,12 @@ std::string words_of(int server) {
   return "server " + std::to_string(server);
 }
 
-Error refusal(int server, const Refused& refused) {
-  return {.code = refused.code, .text = words_of(server) + ": " + refused.text};
-}
-
 }  // namespace
 
 ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace)
     : links_(std::move(links)),
+      replaced_(links_.size()),
+      refuses_(links_.size()),
       pace_(pace),
       heard_(links_.size()),
       next_beat_ns_(monotonic_ns() + pace.beat_ns) {}
@@ -46,7 +44,7 @@ Result<Message> ServerLinks::next(int server) {
     if (!heard.empty()) {
       Message message = std::move(heard.front());
       heard.pop_front();
-      if (const auto* refused = std::get_if<Refused>(&message)) return refusal(server, *refused);
+      if (const auto* refused = std::get_if<Refused>(&message)) return refused_by(server, *refused);
       return message;
     }
     CIRANDA_TRY(wait(server));
@@ -94,6 +92,17 @@ Status ServerLinks::wait(int server) {
   return {};
 }
 
+Error ServerLinks::refused_by(int server, const Refused& refused) {
+  refuses_[at(server)] = true;
+  return {.code = refused.code, .text = words_of(server) + ": " + refused.text, .rank = server};
+}
+
+void ServerLinks::replace(int server, std::unique_ptr<ServerLink> link) {
+  links_[at(server)]->close();
+  replaced_[at(server)] = std::exchange(links_[at(server)], std::move(link));
+  heard_[at(server)].clear();
+}
+
 // What it has told last may say why it is gone.
 Error ServerLinks::lost(int server) {
   auto& heard = heard_[at(server)];
@@ -103,7 +112,7 @@ Error ServerLinks::lost(int server) {
     heard.push_back(std::move(*last.value()));
   }
   for (const Message& each : heard) {
-    if (const auto* refused = std::get_if<Refused>(&each)) return refusal(server, *refused);
+    if (const auto* refused = std::get_if<Refused>(&each)) return refused_by(server, *refused);
   }
   return {.code = ErrorCode::kRankLost, .text = words_of(server) + " is lost", .rank = server};
 }

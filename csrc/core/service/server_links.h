@@ -16,8 +16,8 @@ namespace ciranda::ps {
 // A worker's links to all its servers. While one server is waited for the others' links go on where
 // they carry data, so that none waits for another, and the servers hear that the worker lives.
 //
-// An error is kRankLost with the server in its `rank`, or what a server has refused. Not
-// thread-safe.
+// An error is kRankLost with the server in its `rank`, or what a server has refused, with the same.
+// Not thread-safe.
 class ServerLinks {
  public:
   struct Pace {
@@ -37,6 +37,10 @@ class ServerLinks {
 
   // The next message of that server. Blocks until it is there.
   Result<Message> next(int server);
+  // It has hung up on this worker with a reason, and not just gone.
+  bool refuses(int server) const { return refuses_[at(server)]; }
+  // A new link to a server that is lost. What was heard from it and not wanted is forgotten.
+  void replace(int server, std::unique_ptr<ServerLink> link);
   // Does what next() does without waiting, and then what news to wait for.
   Status advance(int server);
   std::vector<pollfd> news_of(int server) const;
@@ -56,7 +60,12 @@ class ServerLinks {
   Status wait(int server);
   std::size_t at(int server) const { return static_cast<std::size_t>(server); }
 
-  std::vector<std::unique_ptr<ServerLink>> links_;  // by server; none goes as long as this lives
+  Error refused_by(int server, const Refused& refused);
+
+  std::vector<std::unique_ptr<ServerLink>> links_;  // by server
+  // The link before that one, closed: a process that is forked now may look at it.
+  std::vector<std::unique_ptr<ServerLink>> replaced_;
+  std::vector<bool> refuses_;
   Pace pace_;
   std::vector<std::deque<Message>> heard_;  // by server, before it was wanted
   std::uint64_t next_beat_ns_ = 0;

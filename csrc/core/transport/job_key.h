@@ -23,5 +23,6 @@ Result<Secret> read_key_file(const std::string& path);
 
 // Fills `bytes` from the kernel's random numbers.
 void fill_random(std::span<std::byte> bytes);
+std::uint64_t random_number();
 
 }  // namespace ciranda

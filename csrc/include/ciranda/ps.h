@@ -81,6 +81,7 @@ struct JobStats {
     std::uint64_t held_bytes = 0;          // parameters and state
     double busy_s = 0;                     // spent on pushes
     double longest_in_queue_s = 0;         // that a push has waited for its turn
+    std::uint64_t lost_pushes = 0;         // answered, and lost since the server was killed
     std::vector<OfWorker> workers;         // by rank
   };
   std::vector<Server> servers;

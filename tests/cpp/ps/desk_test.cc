@@ -12,138 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "ps/desks.h"
 #include "ps/models.h"
 
 namespace ciranda::ps {
 namespace {
 
 using testing::exact_rule;
+using testing::kLeaseNs;
 using testing::model_of;
 
-constexpr std::uint64_t kLeaseNs = 100;
 constexpr Mode kSsp{.kind = ModeKind::kSsp};
 
-// A desk whose callers' connections are calls, and whose time is a number.
-class DeskTest : public ::testing::Test {
- protected:
-  void start(int workers, Mode mode = {}, int servers = 1) {
-    model_ = model_of({{3, 40}, {17}}, mode);
-    options_ = {.job_id = "job", .servers = servers, .workers = workers, .lease_ns = kLeaseNs};
-    desk_ = std::make_unique<Desk>(options_);
-  }
-
-  // A new connection.
-  Desk::Caller call() {
-    desk_->open(++callers_, now_ns_);
-    return callers_;
-  }
-  void say(Desk::Caller caller, Message message) { say(caller, std::move(message), model_); }
-  void say(Desk::Caller caller, Message message, const Model& model) {
-    std::vector<std::byte> letter;
-    encode(model, letter);
-    const Desk::Attached attached{
-        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
-        .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
-          if (without_memory_) return Error{.code = ErrorCode::kMalformed, .text = "no memory"};
-          std::vector<std::byte>& memory = memory_[caller];
-          memory.resize(static_cast<std::size_t>(bytes));
-          return memory.data();
-        }};
-    Desk::Answers answers;
-    desk_->take(caller, std::move(message), attached, now_ns_, answers);
-    keep(std::move(answers));
-  }
-  void hang_up(Desk::Caller caller) {
-    Desk::Answers answers;
-    desk_->close(caller, now_ns_, answers);
-    keep(std::move(answers));
-  }
-  void pass(std::uint64_t ns) {
-    now_ns_ += ns;
-    Desk::Answers answers;
-    desk_->end_leases(now_ns_, answers);
-    keep(std::move(answers));
-  }
-
-  // The next answer, which has to be a T.
-  template <typename T>
-  T answer(Desk::Caller caller) {
-    std::vector<Message>& own = answers_[caller];
-    if (own.empty() || !std::holds_alternative<T>(own.front())) {
-      ADD_FAILURE() << "caller " << caller << " has another answer, or none";
-      return {};
-    }
-    Message first = std::move(own.front());
-    own.erase(own.begin());
-    return std::get<T>(std::move(first));
-  }
-  bool waits(Desk::Caller caller) { return answers_[caller].empty(); }
-  // What it is refused with; the desk has hung up.
-  std::string refusal(Desk::Caller caller) { return answer<Refused>(caller).text; }
-  bool hung_up_on(Desk::Caller caller) const { return hung_up_on_.contains(caller); }
-
-  Enter entry(Worker worker, Life life = 1) const {
-    return {.job_id = "job",
-            .worker = worker,
-            .life = life,
-            .workers = options_.workers,
-            .servers = options_.servers};
-  }
-  Desk::Caller enter(Worker worker, Life life = 1) {
-    const Desk::Caller caller = call();
-    say(caller, entry(worker, life));
-    answer<Welcome>(caller);
-    return caller;
-  }
-  // Its parameters are all `first`.
-  void declare(Desk::Caller caller, float first, std::uint64_t decided = 0) {
-    memory_[caller].resize(Layout(model_, options_.servers).memory_bytes());
-    float* values = reinterpret_cast<float*>(memory_[caller].data());
-    std::fill_n(values, memory_[caller].size() / sizeof(float), first);
-    say(caller, Declare{.decided = decided});
-  }
-  Desk::Caller join(Worker worker, Life life = 1) {
-    const Desk::Caller caller = enter(worker, life);
-    declare(caller, 0.0f);
-    return caller;
-  }
-  void push(Desk::Caller caller, Worker worker, std::uint64_t seq, float gradient = 1.0f) {
-    float* values = reinterpret_cast<float*>(memory_[caller].data());
-    std::fill_n(values, memory_[caller].size() / 2 / sizeof(float), gradient);
-    say(caller, push_of(worker, seq));
-  }
-  Push push_of(Worker worker, std::uint64_t seq) const {
-    return {.worker = worker,
-            .seq = seq,
-            .clock = seq,
-            .rules = {exact_rule(), exact_rule()},
-            .used = std::vector<bool>(3, true)};
-  }
-  float parameter(Desk::Caller caller) {
-    const std::uint64_t at = desk_->shard()->layout().parameters_at(0);
-    return *reinterpret_cast<const float*>(memory_[caller].data() + at);
-  }
-
-  Model model_;
-  DeskOptions options_;
-  std::unique_ptr<Desk> desk_;
-  std::uint64_t now_ns_ = 1'000;
-  bool without_memory_ = false;
-
- private:
-  void keep(Desk::Answers answers) {
-    for (Desk::Answer& each : answers) {
-      EXPECT_FALSE(hung_up_on(each.to)) << "an answer to " << each.to << " after the last";
-      if (each.hangs_up) hung_up_on_.insert(each.to);
-      answers_[each.to].push_back(std::move(each.message));
-    }
-  }
-
-  Desk::Caller callers_ = 0;
-  std::map<Desk::Caller, std::vector<std::byte>> memory_;
-  std::map<Desk::Caller, std::vector<Message>> answers_;
-  std::set<Desk::Caller> hung_up_on_;
-};
+class DeskTest : public testing::Desks {};
 
 TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
   start(2, {}, /*servers=*/3);
@@ -156,7 +37,7 @@ TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
     return refusal(caller);
   };
   EXPECT_EQ(refused([](Enter& message) { message.version = 9; }),
-            "worker 1 speaks version 9 of the servers' protocol, server 0 version 1; install the "
+            "worker 1 speaks version 9 of the servers' protocol, server 0 version 2; install the "
             "same ciranda for both");
   EXPECT_EQ(refused([](Enter& message) { message.job_id = "b"; }),
             "worker 1 is of job 'b', server 0 of job 'job'");

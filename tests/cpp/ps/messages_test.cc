@@ -17,8 +17,14 @@ std::vector<Message> one_of_each() {
   kernels::UpdateRule adam{.kind = kernels::RuleKind::kAdam, .lr = 0.25, .maximize = true};
   adam.amsgrad = true;
   return {
-      Enter{.job_id = "job", .worker = 3, .life = 2, .workers = 4, .servers = 2, .server = 1},
-      Declare{.model_bytes = 12'345, .decided = 9},
+      Enter{.job_id = "job",
+            .worker = 3,
+            .life = 2,
+            .process = 1ull << 63,
+            .workers = 4,
+            .servers = 2,
+            .server = 1},
+      Declare{.model_bytes = 12'345, .decided = 9, .returns = true, .answered = 8},
       Push{.worker = 3,
            .seq = 1ull << 40,
            .base = 7,
@@ -33,7 +39,7 @@ std::vector<Message> one_of_each() {
       Beat{},
       Leave{},
       MoveGradients{},
-      Welcome{.decided = 17},
+      Welcome{.decided = 17, .keeps_state = true},
       Refused{.code = ErrorCode::kMismatch, .text = "no"},
       Ready{.version = 300},
       Ack{.worker = 1, .seq = 2, .outcome = Outcome::kLate, .version = UINT64_MAX},
@@ -46,7 +52,8 @@ std::vector<Message> one_of_each() {
             .outcomes = {5, 6, 7, 8},
             .staleness = std::vector<std::uint64_t>(16, 9),
             .gradient_bytes = 10,
-            .parameter_bytes = 11},
+            .parameter_bytes = 11,
+            .lost = 12},
   };
 }
 

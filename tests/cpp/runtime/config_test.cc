@@ -484,6 +484,7 @@ constexpr Variable kVariables[] = {
     // Servers compare how many they are with what each worker was told, and know its lives.
     {"CIRANDA_PS_SERVERS", Of::kMeeting},
     {"CIRANDA_PS", Of::kMeeting},
+    {"CIRANDA_PS_PATIENCE_SECONDS", Of::kRank, "5", "6"},
     {"CIRANDA_LIFE", Of::kMeeting},
 };
 // Which rank of which job this is, in the words of its starter: for the meeting, too.
@@ -589,6 +590,9 @@ TEST(Config, ServersAreHereOrCalled) {
   EXPECT_EQ(words_of(here.value().servers), (std::vector<std::string>{"here", "here"}));
   EXPECT_EQ(here.value().life_base, std::uint64_t{4} << 32);
   EXPECT_EQ(here.value().servers_job, "j");
+  EXPECT_EQ(here.value().servers_patience_ms, 60'000u);
+  told["CIRANDA_PS_PATIENCE_SECONDS"] = "0";
+  EXPECT_EQ(read(told).value().servers_patience_ms, 0u);
 
   told["CIRANDA_PS_SERVERS"] = "here,[fd00::1]:7";
   EXPECT_NE(read(told).error().text.find("need the job's key"), std::string::npos);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -58,6 +59,31 @@ class Service : public ::testing::Test {
     servers_.erase(servers_.begin() + static_cast<std::ptrdiff_t>(server));
   }
 
+  // The servers keep what they hold, and workers wait for one that is lost.
+  void keep_state(Durability durability, std::uint64_t patience_ms = 20'000) {
+    durability_ = durability;
+    patience_ms_ = patience_ms;
+  }
+  std::filesystem::path state_of(int server) const {
+    return std::filesystem::path(folder_) / ("state" + std::to_string(server));
+  }
+  // Its state as it was before is all that the next one finds.
+  enum class End { kInOrder, kKilled, kWithoutItsState };
+  void restart_server(int server, End end = End::kInOrder) {
+    const auto at = static_cast<std::size_t>(server);
+    const std::filesystem::path kept = state_of(server), copy = kept.string() + "-copy";
+    if (end == End::kKilled) std::filesystem::copy(kept, copy);
+    servers_[at]->stop();
+    threads_[at].join();
+    servers_[at].reset();
+    if (end != End::kInOrder) std::filesystem::remove_all(kept);
+    if (end == End::kKilled) std::filesystem::rename(copy, kept);
+    auto started = Server::start(options_of(server, 10'000'000'000));
+    ASSERT_TRUE(started.ok()) << started.error().text;
+    servers_[at] = std::move(started).value();
+    threads_[at] = std::thread([server = servers_[at].get()] { EXPECT_TRUE(server->run().ok()); });
+  }
+
   ClientOptions options(Worker worker, Life life = 1) const {
     std::vector<std::optional<Endpoint>> servers = endpoints_;
     servers.resize(static_cast<std::size_t>(servers_count_));
@@ -68,7 +94,8 @@ class Service : public ::testing::Test {
                         .life = life,
                         .timeout_ms = 20'000},
             .job_id = "job",
-            .workers = workers_};
+            .workers = workers_,
+            .patience_ms = patience_ms_};
   }
   std::unique_ptr<Client> connect(Worker worker, Life life = 1) const {
     auto client = Client::connect(options(worker, life));
@@ -96,15 +123,23 @@ class Service : public ::testing::Test {
                                    .servers = servers_count_,
                                    .workers = workers_,
                                    .lease_ns = lease_ns}};
+    if (durability_) {
+      options.state = {.folder = state_of(server), .durability = *durability_};
+    }
     if (!elsewhere_) return options;
     options.job_folder.clear();
     options.keys = keys();
-    options.listeners.push_back(listen_tcp("127.0.0.1").value());
-    endpoints_.push_back(local_address(options.listeners.front().get()).value().endpoint());
+    endpoints_.resize(std::max(endpoints_.size(), static_cast<std::size_t>(server) + 1));
+    auto& endpoint = endpoints_[static_cast<std::size_t>(server)];
+    const std::uint16_t port = endpoint ? endpoint->port : std::uint16_t{0};
+    options.listeners.push_back(listen_tcp("127.0.0.1", {.first = port, .last = port}).value());
+    endpoint = local_address(options.listeners.front().get()).value().endpoint();
     return options;
   }
 
   std::string folder_;
+  std::optional<Durability> durability_;  // none: they keep nothing
+  std::uint64_t patience_ms_ = 0;
   bool elsewhere_ = false;
   bool tls_ = false;
   std::vector<std::optional<Endpoint>> endpoints_;

@@ -349,10 +349,12 @@ class PsJob {
     say(actor.connections.back(), entry(actor.number, actor.life, server));
   }
 
-  ps::Enter entry(ps::Worker worker, ps::Life life, std::size_t server) const {
+  // Of another process each time.
+  ps::Enter entry(ps::Worker worker, ps::Life life, std::size_t server) {
     return {.job_id = "job",
             .worker = worker,
             .life = life,
+            .process = ++processes_,
             .workers = static_cast<std::int32_t>(actors_.size()),
             .servers = static_cast<std::int32_t>(desks_.size()),
             .server = static_cast<std::int32_t>(server)};
@@ -754,6 +756,7 @@ class PsJob {
   [[noreturn]] static void fail(const std::string& text) { throw Violation{text}; }
 
   SimRandom random_;
+  std::uint64_t processes_ = 0;
   PsCoverage& seen_;
   const bool traces_;
   ps::Model model_;

@@ -1,0 +1,85 @@
+#include "core/ps/journal.h"
+
+#include <utility>
+
+#include "core/ps/messages.h"
+#include "core/wire/codec.h"
+
+namespace ciranda::ps {
+namespace {
+
+// A push as the message that brought it.
+void write_push(Writer& out, const Push& push) {
+  std::vector<std::byte> packet;
+  encode(Message(push), packet);
+  out.varint(packet.size());
+  out.bytes(packet);
+}
+
+Push read_push(Reader& in) {
+  std::vector<std::byte> packet(in.count("change.push", kPacketBytesMax, 1));
+  in.bytes("change.push", packet);
+  if (!in.ok()) return {};
+  auto message = decode_message(packet);
+  if (message && std::holds_alternative<Push>(message.value())) {
+    return std::get<Push>(std::move(message).value());
+  }
+  in.fail("change.push", message ? "is another message" : message.error().text);
+  return {};
+}
+
+}  // namespace
+
+void encode(const Change& change, std::vector<std::byte>& out) {
+  Writer writer(out);
+  writer.u8(static_cast<std::uint8_t>(change.kind));
+  switch (change.kind) {
+    case Change::Kind::kApplied:
+      writer.f64(change.scale);
+      writer.varint(change.pushes.size());
+      for (const Push& push : change.pushes) write_push(writer, push);
+      break;
+    case Change::Kind::kSkipped:
+      writer.u8(static_cast<std::uint8_t>(change.outcome));
+      write_push(writer, change.pushes.front());
+      break;
+    case Change::Kind::kEntered:
+      writer.varint(static_cast<std::uint64_t>(change.worker));
+      writer.varint(change.life);
+      writer.u64(change.process);
+      break;
+    case Change::Kind::kLeft:
+      writer.varint(static_cast<std::uint64_t>(change.worker));
+      break;
+  }
+}
+
+Result<Change> decode_change(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  Change change;
+  change.kind = static_cast<Change::Kind>(in.u8("change.kind", kChangeKindCount - 1));
+  switch (change.kind) {
+    case Change::Kind::kApplied:
+      change.scale = in.f64("change.scale");
+      change.pushes.resize(in.count("change.pushes", kLocalRanksMax, 2));
+      for (Push& push : change.pushes) push = read_push(in);
+      break;
+    case Change::Kind::kSkipped:
+      change.outcome = static_cast<Outcome>(in.u8("change.outcome", kOutcomeCount - 1));
+      change.pushes.push_back(read_push(in));
+      break;
+    case Change::Kind::kEntered:
+      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax - 1));
+      change.life = in.varint("change.life", UINT64_MAX);
+      change.process = in.u64("change.process");
+      break;
+    case Change::Kind::kLeft:
+      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax - 1));
+      break;
+  }
+  if (in.ok() && in.remaining() > 0) in.fail("change", "goes on after its end");
+  if (!in.ok()) return in.error();
+  return change;
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,139 @@
+// What a server keeps of its shard, and how it is made again.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/ps/journal.h"
+#include "core/ps/shard.h"
+#include "core/wire/codec.h"
+
+namespace ciranda::ps {
+namespace {
+
+Error no_change_of_this(const char* why) {
+  return {.code = ErrorCode::kMalformed, .text = std::string("a change that was kept ") + why};
+}
+
+}  // namespace
+
+// -------------------------------------------------------------------------------------------
+// Journal
+
+void Shard::write_applied(std::span<const Push* const> pushes, double scale) const {
+  Change change{.kind = Change::Kind::kApplied, .scale = scale};
+  Journal::Data data;
+  for (const Push* push : pushes) {
+    change.pushes.push_back(*push);
+    for (const auto& [begin, bytes] : layout_.gradients_of(server_)) {
+      data.emplace_back(at(push->worker).gradients + begin, bytes);
+    }
+  }
+  journal_->write(change, data);
+}
+
+void Shard::skip(const Push& push, Outcome outcome) {
+  count(outcome);
+  if (journal_ == nullptr) return;
+  journal_->write({.kind = Change::Kind::kSkipped, .pushes = {push}, .outcome = outcome}, {});
+}
+
+Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
+  const std::uint64_t share = layout_.share_bytes(server_);
+  if (change.pushes.empty()) return no_change_of_this("is of no worker");
+  Update update{.pushes = {}, .gradients = {}, .packed = true, .scale = change.scale};
+  std::vector<const Push*> pushes;
+  for (const Push& push : change.pushes) {
+    if (static_cast<std::size_t>(push.worker) >= members_.size() ||
+        push.used.size() != steps_.size() || push.rules.size() != model_.tables.size()) {
+      return no_change_of_this("is of another model");
+    }
+    for (std::size_t t = 0; t < push.rules.size(); ++t) {
+      if (!same_state(push.rules[t], model_.tables[t].rule)) {
+        return no_change_of_this("is of another model");
+      }
+    }
+    update.gradients.push_back(data.data() + pushes.size() * share);
+    pushes.push_back(&push);
+  }
+  const bool applied = change.kind == Change::Kind::kApplied;
+  if (data.size() != (applied ? pushes.size() * share : 0)) {
+    return no_change_of_this("has other gradients than it says");
+  }
+  update.pushes = pushes;
+  if (applied) make(update);
+  if (applied && model_.mode.kind == ModeKind::kSync) {
+    const auto slowest = std::min_element(
+        pushes.begin(), pushes.end(),
+        [](const Push* one, const Push* other) { return one->clock < other->clock; });
+    round_clock_ = std::max(round_clock_, (*slowest)->clock);
+  }
+  for (const Push* push : pushes) {
+    Member& member = at(push->worker);
+    member.decided = std::max(member.decided, push->seq);
+    member.clock = std::max({member.clock, push->clock, round_clock_});
+    count(change.outcome);
+  }
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
+// Snapshots
+
+void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
+  const std::size_t bytes = element_bytes(table);
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    if (piece.table != table) continue;
+    std::memcpy(into + static_cast<std::size_t>(piece.begin) * bytes,
+                states_[array].data + piece.at,
+                static_cast<std::size_t>(piece.end - piece.begin) * bytes);
+  }
+}
+
+Shard::Arrays Shard::arrays() {
+  const std::uint64_t bytes = layout_.share_bytes(server_);
+  Arrays arrays = {{parameters_.data, bytes}};
+  for (const Array& state : states_) arrays.emplace_back(state.data, bytes);
+  return arrays;
+}
+
+void Shard::save(std::vector<std::byte>& out) const {
+  Writer writer(out);
+  writer.varint(version_);
+  writer.varint(round_clock_);
+  writer.varint(steps_.size());
+  for (const std::int64_t steps : steps_) writer.varint(static_cast<std::uint64_t>(steps));
+  writer.varint(members_.size());
+  for (const Member& member : members_) {
+    writer.varint(member.decided);
+    writer.varint(member.clock);
+  }
+  for (const std::uint64_t outcomes : counters_.outcomes) writer.varint(outcomes);
+}
+
+Status Shard::restore(std::span<const std::byte> saved) {
+  Reader in(saved);
+  version_ = in.varint("shard.version", UINT64_MAX);
+  round_clock_ = in.varint("shard.round_clock", UINT64_MAX);
+  if (in.count("shard.steps", kSlotsMax, 1) != steps_.size()) in.fail("shard.steps", "are others");
+  for (std::int64_t& steps : steps_) {
+    steps = static_cast<std::int64_t>(in.varint("shard.steps", INT64_MAX));
+  }
+  if (in.count("shard.workers", kLocalRanksMax, 2) != members_.size()) {
+    in.fail("shard.workers", "are others");
+  }
+  for (Member& member : members_) {
+    member.decided = in.varint("shard.decided", UINT64_MAX);
+    member.clock = in.varint("shard.clock", UINT64_MAX);
+  }
+  for (std::uint64_t& outcomes : counters_.outcomes) {
+    outcomes = in.varint("shard.outcomes", UINT64_MAX);
+  }
+  if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");
+  if (!in.ok()) return in.error();
+  given_ = true;
+  return {};
+}
+
+}  // namespace ciranda::ps

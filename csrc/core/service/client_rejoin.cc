@@ -1,0 +1,84 @@
+// A server is lost, and comes back or another one takes its place: the worker calls it again and
+// asks what it has had no answer to. The server knows which pushes it has decided.
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/service/client.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::uint64_t kMsInNs = 1'000'000;
+// The other servers hear that the worker lives between two tries.
+constexpr std::uint64_t kTryNs = 1'000'000'000;
+constexpr int kRetryMs = 10;
+
+std::string seconds(std::uint64_t ms) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(ms) / 1'000);
+  return text.data();
+}
+
+}  // namespace
+
+bool Client::may_come_back(const Error& error) const {
+  return options_.patience_ms > 0 && error.code == ErrorCode::kRankLost && error.rank >= 0 &&
+         asked_[at(error.rank)].keeps_state && !links_.refuses(error.rank);
+}
+
+Status Client::rejoin(const Error& lost) {
+  if (!may_come_back(lost)) return failed(lost);
+  const int server = lost.rank;
+  const std::uint64_t deadline_ns = monotonic_ns() + options_.patience_ms * kMsInNs;
+  const std::string patience = seconds(options_.patience_ms);
+  std::fprintf(stderr, "ciranda: worker %d waits up to %s for a lost server to come back: %s\n",
+               worker(), patience.c_str(), lost.text.c_str());
+  for (;;) {
+    const Status back = call_again(server, deadline_ns);
+    if (back) {
+      a_link_is_broken_ = false;
+      return {};
+    }
+    const Error& why = back.error();
+    if (!may_come_back(why) && why.code != ErrorCode::kTimeout) return failed(why);
+    if (monotonic_ns() >= deadline_ns) {
+      return failed({.code = ErrorCode::kRankLost,
+                     .text = lost.text + ", and did not come back within " + patience,
+                     .rank = server});
+    }
+    links_.beat_if_due();
+    ::poll(nullptr, 0, kRetryMs);
+  }
+}
+
+Status Client::call_again(int server, std::uint64_t deadline_ns) {
+  auto link = connect_to_server(options_.address, server, memory_,
+                                std::min(deadline_ns, monotonic_ns() + kTryNs));
+  if (!link) return link.error();
+  links_.replace(server, std::move(link).value());
+  const Asked& asked = asked_[at(server)];
+  const bool enters = asked.question && std::holds_alternative<Enter>(*asked.question);
+  if (!enters) {
+    CIRANDA_TRY(links_.send(server, entry(server)));
+    const auto welcome = links_.next(server);
+    if (!welcome) return welcome.error();
+  }
+  if (asked.gave_parameters) {
+    CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.letter_bytes,
+                                            .decided = unanswered_ ? seq_ - 1 : seq_,
+                                            .returns = true,
+                                            .answered = asked.answered}));
+    const auto ready = links_.next(server);
+    if (!ready) return ready.error();
+    if (memory_.gradients.fd.valid()) CIRANDA_TRY(links_.send(server, MoveGradients{}));
+  }
+  return asked.question ? links_.send(server, *asked.question) : Status();
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/ps/desk.h"
+#include "ps/models.h"
+
+namespace ciranda::ps::testing {
+
+inline constexpr std::uint64_t kLeaseNs = 100;
+
+// A desk whose callers' connections are calls, and whose time is a number.
+class Desks : public ::testing::Test {
+ protected:
+  void start(int workers, Mode mode = {}, int servers = 1) {
+    model_ = model_of({{3, 40}, {17}}, mode);
+    options_ = {.job_id = "job", .servers = servers, .workers = workers, .lease_ns = kLeaseNs};
+    desk_ = std::make_unique<Desk>(options_);
+  }
+
+  // A new connection.
+  Desk::Caller call() {
+    desk_->open(++callers_, now_ns_);
+    return callers_;
+  }
+  void say(Desk::Caller caller, Message message) { say(caller, std::move(message), model_); }
+  void say(Desk::Caller caller, Message message, const Model& model) {
+    std::vector<std::byte> letter;
+    encode(model, letter);
+    const Desk::Attached attached{
+        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
+        .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
+          if (without_memory_) return Error{.code = ErrorCode::kMalformed, .text = "no memory"};
+          std::vector<std::byte>& memory = memory_[caller];
+          memory.resize(static_cast<std::size_t>(bytes));
+          return memory.data();
+        }};
+    Desk::Answers answers;
+    desk_->take(caller, std::move(message), attached, now_ns_, answers);
+    keep(std::move(answers));
+  }
+  void hang_up(Desk::Caller caller) {
+    Desk::Answers answers;
+    desk_->close(caller, now_ns_, answers);
+    keep(std::move(answers));
+  }
+  void pass(std::uint64_t ns) {
+    now_ns_ += ns;
+    Desk::Answers answers;
+    desk_->end_leases(now_ns_, answers);
+    keep(std::move(answers));
+  }
+
+  // The next answer, which has to be a T.
+  template <typename T>
+  T answer(Desk::Caller caller) {
+    std::vector<Message>& own = answers_[caller];
+    if (own.empty() || !std::holds_alternative<T>(own.front())) {
+      ADD_FAILURE() << "caller " << caller << " has another answer, or none";
+      return {};
+    }
+    Message first = std::move(own.front());
+    own.erase(own.begin());
+    return std::get<T>(std::move(first));
+  }
+  bool waits(Desk::Caller caller) { return answers_[caller].empty(); }
+  // What it is refused with; the desk has hung up.
+  std::string refusal(Desk::Caller caller) { return answer<Refused>(caller).text; }
+  bool hung_up_on(Desk::Caller caller) const { return hung_up_on_.contains(caller); }
+
+  // Of another process each time.
+  Enter entry(Worker worker, Life life = 1) {
+    return {.job_id = "job",
+            .worker = worker,
+            .life = life,
+            .process = ++processes_,
+            .workers = options_.workers,
+            .servers = options_.servers};
+  }
+  Desk::Caller enter(Worker worker, Life life = 1) {
+    const Desk::Caller caller = call();
+    say(caller, entry(worker, life));
+    answer<Welcome>(caller);
+    return caller;
+  }
+  // Its parameters are all `first`. `answered`: it returns.
+  void declare(Desk::Caller caller, float first, std::uint64_t decided = 0,
+               std::optional<std::uint64_t> answered = {}) {
+    memory_[caller].resize(Layout(model_, options_.servers).memory_bytes());
+    float* values = reinterpret_cast<float*>(memory_[caller].data());
+    std::fill_n(values, memory_[caller].size() / sizeof(float), first);
+    say(caller,
+        Declare{
+            .decided = decided, .returns = answered.has_value(), .answered = answered.value_or(0)});
+  }
+  Desk::Caller join(Worker worker, Life life = 1) { return join(entry(worker, life)); }
+  void push(Desk::Caller caller, Worker worker, std::uint64_t seq, float gradient = 1.0f) {
+    float* values = reinterpret_cast<float*>(memory_[caller].data());
+    std::fill_n(values, memory_[caller].size() / 2 / sizeof(float), gradient);
+    say(caller, push_of(worker, seq));
+  }
+  Push push_of(Worker worker, std::uint64_t seq) const {
+    Push push{.worker = worker, .seq = seq, .clock = seq};
+    for (const Table& table : model_.tables) push.rules.push_back(table.rule);
+    push.used.assign(slot_count(model_), true);
+    return push;
+  }
+  // The process that entered so has lost its connection, or its server, and calls again.
+  Desk::Caller come_back(const Enter& entry, std::uint64_t answered) {
+    const Desk::Caller caller = call();
+    say(caller, entry);
+    answer<Welcome>(caller);
+    declare(caller, 0.0f, answered, answered);
+    return caller;
+  }
+  Desk::Caller join(const Enter& entry) {
+    const Desk::Caller caller = call();
+    say(caller, entry);
+    answer<Welcome>(caller);
+    declare(caller, 0.0f);
+    return caller;
+  }
+  float parameter(Desk::Caller caller) {
+    const std::uint64_t at = desk_->shard()->layout().parameters_at(0);
+    return *reinterpret_cast<const float*>(memory_[caller].data() + at);
+  }
+
+  Model model_;
+  DeskOptions options_;
+  std::unique_ptr<Desk> desk_;
+  std::uint64_t now_ns_ = 1'000;
+  bool without_memory_ = false;
+
+ private:
+  void keep(Desk::Answers answers) {
+    for (Desk::Answer& each : answers) {
+      EXPECT_FALSE(hung_up_on(each.to)) << "an answer to " << each.to << " after the last";
+      if (each.hangs_up) hung_up_on_.insert(each.to);
+      answers_[each.to].push_back(std::move(each.message));
+    }
+  }
+
+  Desk::Caller callers_ = 0;
+  std::uint64_t processes_ = 0;
+  std::map<Desk::Caller, std::vector<std::byte>> memory_;
+  std::map<Desk::Caller, std::vector<Message>> answers_;
+  std::set<Desk::Caller> hung_up_on_;
+};
+
+}  // namespace ciranda::ps::testing
