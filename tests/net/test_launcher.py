@@ -332,6 +332,25 @@ def test_a_killed_server_of_another_host_ends_all_and_is_named(make_cluster):
     assert re.search(r"cause +.*SIGKILL", block), block
 
 
+def test_a_killed_server_of_another_host_comes_back_with_its_state(make_cluster):
+    cluster = make_cluster(3, addresses=("ipv4",))
+    state = cluster.folder / "state"
+    process = cluster.start(
+        *SERVED, "--ps-dir", str(state), "--restarts", "1", str(SERVED_RANK), "sync", "40"
+    )
+    while "step 2" not in process.stdout.readline():
+        assert process.poll() is None
+    os.kill(cluster.process_on(cluster.hosts[0], "ciranda-ps"), signal.SIGKILL)
+    output, errors = process.communicate(timeout=60)
+    cluster.assert_gone(time.monotonic())
+    assert process.returncode == 0, errors
+    lines = output.splitlines()
+    trained = [json.loads(line[4:]) for line in lines if line.startswith(("[0] {", "[1] {"))]
+    assert len(trained) == 2 and all(each["off"] < 1e-6 for each in trained)
+    assert "ciranda: server 0 was ended by Killed" in errors
+    assert "[s0] ciranda-ps: server 0 goes on from version" in errors
+
+
 def test_a_killed_rank_of_another_host_comes_back_to_its_servers(make_cluster):
     cluster = make_cluster(3, addresses=("ipv4",))
     text = (

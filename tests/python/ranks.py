@@ -165,6 +165,7 @@ class Job:
         place: bool = True,
         fresh: bool = False,
         servers: int = 0,
+        durability: str = "",
     ) -> None:
         self.size = size
         self.folder = Path(tempfile.mkdtemp(prefix="cr-"))  # short: a Unix socket lies in it
@@ -178,6 +179,7 @@ class Job:
             command = [what.__code__.co_filename, what.__qualname__, json.dumps(list(args))]
         self._command, self._env, self._place, self._fresh = command, env, place, fresh
         self._lives = [1] * size
+        self._durability = durability
         self._of_job = {
             "CIRANDA_SIZE": str(size),
             "CIRANDA_JOB_ID": uuid.uuid4().hex,
@@ -215,7 +217,10 @@ class Job:
         program = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
         of_job = {"workers": self._of_job["CIRANDA_SIZE"], "servers": len(self._servers_at())}
         arguments = [f"--{name}={value}" for name, value in {**of_job, "server": server}.items()]
-        output = open(self.folder / f"server-{server}", "wb")  # noqa: SIM115 - the child's
+        if self._durability:
+            arguments.append(f"--durability={self._durability}")
+            arguments.append(f"--dir={self.folder / 'state' / str(server)}")
+        output = open(self.folder / f"server-{server}", "ab")  # noqa: SIM115 - the child's
         with output:
             return subprocess.Popen(
                 [program, *arguments],
@@ -232,6 +237,12 @@ class Job:
         self._lives[rank] += 1
         (self._own(rank) / "exit").unlink(missing_ok=True)
         self.processes[rank] = self._start(rank)
+
+    def kill_server(self, server: int) -> None:
+        """Another one takes its place, and what it finds of its state."""
+        self.servers[server].kill()
+        self.servers[server].wait()
+        self.servers[server] = self._start_server(server)
 
     def server_said(self, server: int) -> str:
         return (self.folder / f"server-{server}").read_text(encoding="utf-8", errors="replace")
@@ -336,10 +347,19 @@ def start_ranks(
     place: bool = True,
     fresh: bool = False,
     servers: int = 0,
+    durability: str = "",
 ) -> Job:
-    """Starts the ranks and returns at once; use it in a `with`. See run_ranks()."""
+    """Starts the ranks and returns at once; use it in a `with`. See run_ranks(). Servers keep what
+    they hold where there is a `durability`."""
     return Job(
-        source_or_function, size, args=args, env=env, place=place, fresh=fresh, servers=servers
+        source_or_function,
+        size,
+        args=args,
+        env=env,
+        place=place,
+        fresh=fresh,
+        servers=servers,
+        durability=durability,
     )
 
 

@@ -27,7 +27,14 @@ from ciranda.launch.environment import (
     JobPlaces,
 )
 from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
-from ciranda.launch.hosts import HostSource, Place, ServerPlace, parse_hostfile, parse_hosts
+from ciranda.launch.hosts import (
+    HostSource,
+    Place,
+    ServerPlace,
+    ServerState,
+    parse_hostfile,
+    parse_hosts,
+)
 from ciranda.launch.launch_plan import LaunchPlan
 from ciranda.launch.meeting import Meeting, Ports
 from ciranda.launch.nodes import Node
@@ -131,7 +138,18 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
 @click.option("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data.")
 @click.option("--ps", type=int, metavar="N", help="Parameter servers, for backend='ps'.")
 @click.option("--ps-hosts", metavar="H1,H2:2", help="Hosts of the servers [those of the ranks].")
-@click.option("--restarts", type=int, metavar="N", help="With --ps: start killed ranks again [0].")
+@click.option("--ps-dir", metavar="DIR", help="Where servers keep what they hold, on their hosts.")
+@click.option(
+    "--durability",
+    type=click.Choice(["memory", "log", "disk"]),
+    help="With --ps-dir: what outlives a killed server, see docs/parameter-server.md [log].",
+)
+@click.option(
+    "--restarts",
+    type=int,
+    metavar="N",
+    help="With --ps: start killed ranks again, with --ps-dir servers too [0].",
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="End the whole job after that.")
 @click.option("-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks.")
@@ -174,6 +192,8 @@ def run_command(
     trusted_network: bool,
     ps: int | None,
     ps_hosts: str | None,
+    ps_dir: str | None,
+    durability: str | None,
     restarts: int | None,
     timeout: float | None,
     assign: tuple[str, ...],
@@ -213,6 +233,7 @@ def run_command(
         size = len(all_places)
         by_agents = node is None and launch_plan.needs_agents(ranks, host)
         servers = _servers(ps, ps_hosts, restarts, all_places, node, host)
+        server_state = _server_state(ps_dir, durability, servers)
         by_agents = by_agents or any(each.host.name != host for each in servers)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
@@ -236,6 +257,7 @@ def run_command(
                 servers=servers,
                 servers_at=[HERE] * len(servers),
                 server_program=local.SERVER_PROGRAM,
+                server_state=server_state,
                 restarts=restarts or 0,
                 horovod_names=theirs.horovod_names,
             )
@@ -386,6 +408,19 @@ def _servers(
             f"--ps: '{local.SERVER_PROGRAM}' is missing; install ciranda anew", EXIT_NOT_FOUND
         )
     return host_list.assign_servers(count, ranks, named)
+
+
+def _server_state(
+    ps_dir: str | None, durability: str | None, servers: Sequence[ServerPlace]
+) -> ServerState | None:
+    """Where they keep what they hold; None: nowhere, a lost server ends the job."""
+    if ps_dir is None:
+        if durability is not None:
+            raise LaunchError("--durability goes with --ps-dir, where servers keep what they hold")
+        return None
+    if not servers:
+        raise LaunchError("--ps-dir goes with --ps, the number of servers")
+    return ServerState(os.path.abspath(ps_dir), durability or "log")
 
 
 def _has_several_hosts(plan: LaunchPlan) -> bool:

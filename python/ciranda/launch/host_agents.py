@@ -345,6 +345,7 @@ class HostAgents:
                 meets=bool(task.key),
                 listen=listens.get(agent.index),
                 servers=agent.servers,
+                server_state=plan.server_state,
                 restarts=plan.restarts,
                 horovod_names=task.horovod_names,
                 calls=bool(task.call_folder),

@@ -87,6 +87,14 @@ class ServerPlace:
     host_index: int  # among the hosts of ranks, and behind them those that have servers alone
 
 
+@dataclass(frozen=True)
+class ServerState:
+    """Where servers keep what they hold, a folder for each, and what their answers promise."""
+
+    folder: str  # on their hosts
+    durability: str  # memory, log or disk
+
+
 AnyPlace = Place | ServerPlace
 
 

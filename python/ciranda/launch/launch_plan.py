@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ciranda.launch.environment import (
     without_identity,
 )
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import Host, HostSource, Place, ServerPlace
+from ciranda.launch.hosts import Host, HostSource, Place, ServerPlace, ServerState
 from ciranda.launch.meeting import Meeting, parse_endpoint
 from ciranda.launch.processes import name_of, server_number
 
@@ -44,6 +45,7 @@ class RankPlan:
         return self.place.rank
 
     number = rank  # among the job's processes, see processes
+    may_come_back = True
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class ServerPlan:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     shown: Mapping[str, str]
+
+    may_come_back: bool = False  # it keeps its state
 
     @property
     def number(self) -> int:
@@ -68,7 +72,8 @@ class LaunchPlan:
     user_names: tuple[str, ...]  # set by -x and --env-file
     meeting: Meeting | None = None  # of the hosts, where there are several
     servers: tuple[ServerPlan, ...] = ()
-    restarts: int = 0  # of ranks that were killed
+    restarts: int = 0  # of processes that were killed and may come back
+    server_state: ServerState | None = None
     servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
 
     @property
@@ -135,6 +140,7 @@ def plan_launch(
     servers_at: Sequence[str] = (),
     servers_stay: bool = False,
     server_program: str = "",
+    server_state: ServerState | None = None,
     restarts: int = 0,
     horovod_names: bool = False,
 ) -> LaunchPlan:
@@ -173,10 +179,18 @@ def plan_launch(
     protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
     for server in servers:
         shown = server_environment(places)
-        told = {"--workers": size, "--servers": len(servers_at), "--server": server.server}
-        arguments = [text for name, number in told.items() for text in (name, str(number))]
+        told: dict[str, object] = {
+            "--workers": size,
+            "--servers": len(servers_at),
+            "--server": server.server,
+        }
+        if server_state is not None:
+            told["--dir"] = os.path.join(server_state.folder, f"server-{server.server}")
+            told["--durability"] = server_state.durability
+        arguments = [text for name, value in told.items() for text in (name, str(value))]
         command = (server_program, *arguments, *protection)
-        serving.append(ServerPlan(server, command, {**plain, **shown}, shown))
+        keeps = server_state is not None
+        serving.append(ServerPlan(server, command, {**plain, **shown}, shown, keeps))
     return LaunchPlan(
         tuple(plans),
         size,
@@ -187,6 +201,7 @@ def plan_launch(
         meeting,
         tuple(serving),
         restarts,
+        server_state,
         servers_stay,
     )
 

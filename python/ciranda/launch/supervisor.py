@@ -3,8 +3,8 @@
 It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
 one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
 whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
-when a job is over, but that servers end after the ranks, and that a rank which was killed may come
-back.
+when a job is over, but that servers end after the ranks, and that a rank which was killed, or a
+server that keeps its state, may come back.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class Supervisor:
         self._channels = channels
         self._alive: dict[int, int] = {}  # pid -> number
         self._restarts = plan.restarts  # that are left
-        self._lives: Counter[int] = Counter()  # of ranks, beyond the first
+        self._lives: Counter[int] = Counter()  # beyond the first
         self._kept: dict[int, tuple[RankPlan | ServerPlan, tuple[int, int]]] = {}  # to come back
+        self._listeners = dict(plan.meeting.listeners) if plan.meeting is not None else {}
         self._servers_may_end = not plan.servers_stay
         self._servers_told = False  # to end
         self._over = False
@@ -110,10 +111,10 @@ class Supervisor:
         outputs = zip(self._plan.processes, self._channels.outputs, strict=True)
         for process, streams in outputs:
             started = started and self._start(process, streams)
-            if self._restarts and not is_server(process.number):
+            if self._restarts and process.may_come_back:
                 self._kept[process.number] = (process, streams)
             else:
-                _close_all(streams)
+                self._let_go(process.number, streams)
         if not started:
             self._kill_all()
 
@@ -121,9 +122,13 @@ class Supervisor:
         self, process: RankPlan | ServerPlan, streams: tuple[int, int], life: int = 1
     ) -> bool:
         number = process.number
+        meeting = self._plan.meeting
         stdin = self._channels.stdin if number == 0 else os.open(os.devnull, os.O_RDONLY)
         try:
-            with _handed_over(self._plan.meeting, number) as handed:
+            with _key_of(meeting) as handed:
+                if number in self._listeners:
+                    name = SERVER_LISTENER_FD if is_server(number) else RENDEZVOUS_FD
+                    handed[name] = self._listeners[number]
                 told = {name: str(fd) for name, fd in handed.items()}
                 if life > 1:
                     told[LIFE] = str(life)
@@ -183,7 +188,8 @@ class Supervisor:
         if self._alive and not self._servers_may_end:
             return False
         while self._kept:
-            _close_all(self._kept.popitem()[1][1])
+            number, (_, streams) = self._kept.popitem()
+            self._let_go(number, streams)
         if self._alive:
             self._end_servers()
             return self._over
@@ -237,31 +243,28 @@ class Supervisor:
         if not self._start(process, streams, self._lives[number] + 1):
             self._kill_all()
 
+    def _let_go(self, number: int, streams: Sequence[int]) -> None:
+        """It is not started again: what it reads and writes ends with it."""
+        listener = self._listeners.pop(number, None)
+        for fd in streams if listener is None else (*streams, listener):
+            os.close(fd)
+
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone
             os.write(self._channels.events, line.encode() + b"\n")
 
 
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
 @contextlib.contextmanager
-def _handed_over(meeting: Meeting | None, number: int) -> Iterator[dict[str, int]]:
-    """The descriptors that a process inherits, by the variables that tell their numbers."""
+def _key_of(meeting: Meeting | None) -> Iterator[dict[str, int]]:
+    """The job's key in a pipe, by the variable that tells its number."""
     if meeting is None:
         yield {}
         return
-    handed = {KEY_FD: key_pipe(meeting.key)}
-    if number in meeting.listeners:
-        name = SERVER_LISTENER_FD if is_server(number) else RENDEZVOUS_FD
-        handed[name] = meeting.listeners[number]
+    key = key_pipe(meeting.key)
     try:
-        yield handed
+        yield {KEY_FD: key}
     finally:
-        for fd in handed.values():
-            os.close(fd)
+        os.close(key)
 
 
 def _wake_on_child() -> int:

@@ -104,7 +104,8 @@ def stats() -> dict[str, Any]:
     `waiting_for_workers_s`, the part in which servers held an answer back for other workers.
     server: `version`, `pushes` by outcome, `pulls`, `staleness` (pushes by theirs: 0, 1, 2, 3, 4
     to 7, 8 to 15, …), `gradient_bytes` read, `parameter_bytes` written to workers, `held_bytes`,
-    `busy_s`, `longest_in_queue_s` and `workers`: `here`, `pushes`, `waiting_for_workers_s`.
+    `busy_s`, `longest_in_queue_s`, `lost_pushes` (that it had answered before it was killed, and
+    has not any more) and `workers`: `here`, `pushes`, `waiting_for_workers_s`.
     Blocks for the servers' answers.
     """
     return _C.server_stats()

@@ -39,15 +39,20 @@ class Job:
         self.endpoints = [
             f"{network.hosts[server].address()}:{PORT + server}" for server in range(servers)
         ]
-        self.servers: list[subprocess.Popen[str]] = []
+        self.servers: dict[int, subprocess.Popen[str]] = {}
         self.running: list[subprocess.Popen[str]] = []
 
     def start_servers(self, *options: str) -> None:
-        for server, endpoint in enumerate(self.endpoints):
-            command = [str(PROGRAM), "--workers", str(self.workers), "--listen", endpoint]
-            command += ["--servers", str(len(self.endpoints)), "--server", str(server)]
-            command += ["--key-file", str(self.key), *options]
-            self.servers.append(self.popen(server, command))
+        for server in range(len(self.endpoints)):
+            self.start_server(server, *options)
+
+    def start_server(self, server: int, *options: str) -> None:
+        endpoint = self.endpoints[server]
+        command = [str(PROGRAM), "--workers", str(self.workers), "--listen", endpoint]
+        command += ["--servers", str(len(self.endpoints)), "--server", str(server)]
+        command += ["--key-file", str(self.key)]
+        command += [f"{each}/{server}" if each.startswith("/") else each for each in options]
+        self.servers[server] = self.popen(server, command)
 
     def start_worker(self, rank: int, *arguments: str, **env: str) -> subprocess.Popen[str]:
         host = len(self.network.hosts) - self.workers + rank
@@ -122,7 +127,7 @@ def test_rounds_between_hosts_are_one_process_with_the_joined_batch(
     told = {f"CIRANDA_{protection.upper().replace('-', '_')}": "1"} if options else {}
     workers = made.start_workers("sync", "8", **told)
     assert_trained(workers, 8)
-    for server, text in enumerate(outputs(made.servers)):
+    for server, text in enumerate(outputs(list(made.servers.values()))):
         assert text.startswith(f"server {server} of 2: 16 pushes"), text
 
 
@@ -138,8 +143,28 @@ def test_who_has_another_key_is_turned_away(job: Callable[..., Job], tmp_path: P
     assert "may be of another job" in text
     # It serves on.
     assert_trained([made.start_worker(0, "sync", "2")], 2)
-    (said,) = outputs(made.servers)
+    (said,) = outputs(list(made.servers.values()))
     assert "turned away" in said
+
+
+@pytest.mark.parametrize("protection", ["tags", "tls"])
+def test_servers_are_killed_and_started_again_by_hand(
+    job: Callable[..., Job], tmp_path: Path, protection: str
+) -> None:
+    """And training is still one process with the joined batch."""
+    made = job(3, servers=2)
+    options = ["--dir", str(tmp_path / "state")] + (["--tls"] if protection == "tls" else [])
+    made.start_servers(*options)
+    told = {"CIRANDA_TLS": "1"} if protection == "tls" else {}
+    workers = made.start_workers("sync", "24", PAUSE_S="0.02", **told)
+    for kill in range(4):
+        wait_for(workers, f"step {4 * kill + 2}")
+        server = kill % 2
+        os.kill(program_of(made.servers[server]), signal.SIGKILL)
+        made.servers[server].wait(20)
+        made.start_server(server, *options)
+    assert_trained(workers, 24)
+    assert not list((tmp_path / "state").glob("*/*"))
 
 
 def test_rounds_survive_delay_and_loss(job: Callable[..., Job]) -> None:
@@ -234,5 +259,5 @@ def test_strangers_who_call_as_fast_as_they_can_keep_no_worker_out(job: Callable
     assert flood.stdout.readline() == "ready\n"
     assert_trained(made.start_workers("sync", "8"), 8)
     flood.communicate()
-    (said,) = outputs(made.servers)
+    (said,) = outputs(list(made.servers.values()))
     assert "turned away" in said

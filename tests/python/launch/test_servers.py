@@ -23,7 +23,7 @@ def is_it(entry):
     except OSError:
         return False
     mine = os.environ["CIRANDA_JOB_ID"].encode()
-    return asked[-3:-1] == [b"--server", b"1"] and b"CIRANDA_JOB_ID=" + mine in told
+    return (b"--server", b"1") in zip(asked, asked[1:]) and b"CIRANDA_JOB_ID=" + mine in told
 if rank == 0:
     (pid,) = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdecimal() and is_it(e)]
     os.kill(pid, signal.SIGKILL)
@@ -91,6 +91,53 @@ def test_a_killed_rank_comes_back_as_often_as_it_may(launcher):
     assert done.returncode == 128 + signal.SIGKILL
     assert "rank 1 on" in done.stderr
     assert "restarts" in done.stderr and "2 of 2" in done.stderr
+
+
+def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path):
+    """Its lines go on under its name, and so does its state, which is gone with the job."""
+    text = KILL_SERVER_1.replace("time.sleep(300)", "time.sleep(0.1)")
+    training = (
+        "import torch, ciranda.torch as cr\n"
+        "cr.init()\n"
+        "x = torch.nn.Parameter(torch.zeros(40_000))\n"
+        "optimizer = cr.DistributedOptimizer(\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "def step():\n"
+        "    x.grad = torch.ones_like(x)\n"
+        "    optimizer.step()\n"
+        "step()\n" + text + "step()\n"
+        "print(x.min().item(), x.max().item())\n"
+    )
+    state = tmp_path / "new" / "state"
+    options = ["-np", "1", "--ps", "2", "--ps-dir", str(state), "--restarts", "1"]
+    done = launcher.run(*options, launcher.script(training))
+    assert done.returncode == 0, done.stderr
+    assert "[0] -2.0 -2.0" in done.stdout
+    assert "[s1] server 1 of 2: 2 pushes" in done.stdout
+    again = "ciranda: server 1 was ended by Killed, SIGKILL (9); it is started again, 1 of 1"
+    assert again in done.stderr
+    assert "[s1] ciranda-ps: server 1 goes on from version 1" in done.stderr
+    assert sorted(path.name for path in state.iterdir()) == ["server-0", "server-1"]
+    assert not list(state.glob("*/*"))
+
+
+def test_a_state_of_another_job_is_refused(launcher, tmp_path):
+    training = (
+        "import torch, ciranda.torch as cr\n"
+        "cr.init()\n"
+        "x = torch.nn.Parameter(torch.zeros(4))\n"
+        "cr.DistributedOptimizer(\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "os._exit(3)\n"  # without leaving
+    )
+    options = ["-np", "1", "--ps", "1", "--ps-dir", str(tmp_path)]
+    script = launcher.script(training)
+    assert launcher.run(*options, script).returncode == 3
+    done = launcher.run(*options, script)
+    assert done.returncode == 1
+    assert f"the snapshot {tmp_path}/server-0/snapshot-" in done.stderr
+    assert "cannot be used: it is of job '" in done.stderr
+    assert "name another folder, or remove what is in this one" in done.stderr
 
 
 def test_a_rank_may_ask_its_servers_after_ctrl_c(launcher):
@@ -181,6 +228,8 @@ MEETING = ["--rendezvous=127.0.0.1:1", "--key-file=key"]
     [
         (["--ps", "0"], "--ps must be 1 to 64 servers, not 0"),
         (["--restarts", "1"], "--restarts goes with --ps"),
+        (["--ps-dir", "state"], "--ps-dir goes with --ps"),
+        (["--ps", "1", "--durability", "log"], "--durability goes with --ps-dir"),
         (["--ps", "1", "--restarts", "-1"], "--restarts must be at least 0, not -1"),
         (["--ps-hosts", "a:60,b:5"], "--ps must be 1 to 64 servers, not 65"),
         (["--ps-hosts", "a,,b"], "--ps-hosts: a host is missing"),
