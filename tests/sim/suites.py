@@ -656,8 +656,8 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "forgets_what_an_earlier_life_has_pushed",  # I21
         "ps/desk.cc",
-        "Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0}",
-        "Welcome{.decided = 0}",
+        "Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0,",
+        "Welcome{.decided = 0,",
     ),
     Mutant(
         "answers_again_what_is_held",  # I24
@@ -758,8 +758,8 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "reads_gradients_where_they_were",  # I22
         "ps/shard.cc",
-        "at(pushes[i]->worker).gradients + layout_",
-        "at(pushes[i]->worker).memory + layout_",
+        "update.gradients.push_back(at(push->worker).gradients);",
+        "update.gradients.push_back(at(push->worker).memory);",
     ),
     Mutant(
         "keeps_what_has_no_gradient_from_the_others",  # I22
@@ -770,8 +770,8 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "hears_an_older_life",  # I25
         "ps/desk.cc",
-        "if (message.life <= known.life) {",
-        "if (message.life == known.life) {",
+        "if (message.life <= known.life && !returns) {",
+        "if (message.life == known.life && !returns) {",
     ),
     Mutant(
         "lets_two_lives_live",  # I25
@@ -790,6 +790,54 @@ _OF_PARAMETER_SERVER = (
         "ps/desk.cc",
         "connection.heard_ns = now_ns;",
         "",
+    ),
+    Mutant(
+        "lets_a_second_process_return",  # I25
+        "ps/desk.cc",
+        "message.life == known.life && message.process == known.process;",
+        "message.life == known.life;",
+    ),
+    Mutant(
+        "waits_for_ever_for_who_does_not_come_back",  # I27
+        "ps/desk_state.cc",
+        "expected_ns_ = now_ns + options_.lease_ns;",
+        "",
+    ),
+    Mutant(
+        "comes_back_without_who_has_left",  # I27
+        "ps/desk_state.cc",
+        'each.left = in.u8("state.left", 1) != 0;',
+        'in.u8("state.left", 1);',
+    ),
+    Mutant(
+        "comes_back_without_what_was_applied",  # I28
+        "ps/shard_state.cc",
+        "if (applied) make(update);",
+        "",
+    ),
+    Mutant(
+        "comes_back_without_what_was_skipped",  # I21
+        "ps/shard_state.cc",
+        "journal_->write({.kind = Change::Kind::kSkipped,",
+        "if (false) journal_->write({.kind = Change::Kind::kSkipped,",
+    ),
+    Mutant(
+        "comes_back_at_the_clock_of_its_start",  # I24
+        "ps/shard_state.cc",
+        "member.clock = std::max({member.clock, push->clock, round_clock_});",
+        "",
+    ),
+    Mutant(
+        "gives_who_returns_what_it_has_not_asked_for",  # I22
+        "ps/desk.cc",
+        "connection.returns ? shard_->version() : shard_->pull(connection.worker);",
+        "shard_->pull(connection.worker);",
+    ),
+    Mutant(
+        "lets_a_duplicate_through_the_gate",  # I24
+        "ps/shard.cc",
+        "    if (!may_go_on(push.clock)) {",
+        "    if (false) {",
     ),
 )
 

@@ -223,6 +223,7 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   self_now.process = message.process;
   self_now.caller = caller;
   self_now.left = false;
+  if (shard_) shard_->hear(message.worker);  // it was not waited for any more since a restart
   of(caller).worker = message.worker;
   answers.push_back({caller, Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0,
                                      .keeps_state = options_.keeps_state}});

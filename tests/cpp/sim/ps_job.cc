@@ -41,8 +41,10 @@ struct Connection {
   std::deque<Memory> moves;   // what comes with each MoveGradients that is on its way
   std::vector<Memory> moved;  // what has come
   bool ended = false;
-  bool repeats = false;       // a push was said twice, and may be answered twice
-  std::uint64_t written = 0;  // which version lies in the server's part of the memory
+  bool repeats = false;         // a push was said twice, and may be answered twice
+  bool returns = false;         // its server came back, and may have decided what it is asked
+  bool declares_again = false;  // the next Ready brings no parameters
+  std::uint64_t written = 0;    // which version lies in the server's part of the memory
 };
 
 // A worker's program, as Client does it.
@@ -58,13 +60,18 @@ struct Actor {
   };
   ps::Worker number = 0;
   ps::Life life = 0;
+  std::uint64_t process = 0;
   State state = State::kOff;
   bool known = false;  // to all servers, which wait for who has not come
   bool stays_off = false;
   std::uint64_t paused_until = 0;
   std::uint64_t beats_at = 0;
-  std::vector<std::size_t> connections;                // of this life, by server
-  std::vector<bool> unanswered;                        // by server
+  std::vector<std::size_t> connections;  // of this life, by server
+  std::vector<bool> unanswered;          // by server
+  enum class Return : std::uint8_t { kNone, kEnters, kDeclares };
+  std::vector<Return> returns;                         // by server, which has come back
+  std::vector<bool> given;                             // by server: it has had parameters
+  std::vector<std::uint64_t> answered;                 // by server: its latest push that was
   std::deque<std::pair<std::size_t, Message>> outbox;  // what goes to which server
   std::vector<std::uint64_t> bases;
   std::vector<std::optional<ps::Push>> sent;  // the latest, by server
@@ -76,6 +83,35 @@ struct Actor {
   double gradient = 0.0;
   std::vector<bool> used;
   int pushes_left = 0;
+};
+
+// What a server keeps, should it be killed.
+class Kept final : public ps::Journal {
+ public:
+  explicit Kept(Desk& desk) {
+    desk.save(saved_);
+    for (const auto& array : desk.arrays()) arrays_.emplace_back(array.begin(), array.end());
+    desk.keep_journal(this);
+  }
+  void write(const ps::Change& change, const Data& data) override {
+    std::vector<std::byte> all;
+    for (const auto& piece : data) all.insert(all.end(), piece.begin(), piece.end());
+    changes_.emplace_back(change, std::move(all));
+  }
+  Status make_again(Desk& desk, std::uint64_t now) const {
+    CIRANDA_TRY(desk.restore(saved_, now));
+    const ps::Shard::Arrays arrays = desk.arrays();
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      std::copy(arrays_[i].begin(), arrays_[i].end(), arrays[i].begin());
+    }
+    for (const auto& [change, data] : changes_) CIRANDA_TRY(desk.repeat(change, data));
+    return {};
+  }
+
+ private:
+  std::vector<std::byte> saved_;
+  std::vector<std::vector<std::byte>> arrays_;
+  std::vector<std::pair<ps::Change, std::vector<std::byte>>> changes_;
 };
 
 struct Part {  // of a slot, on one server
@@ -122,12 +158,15 @@ class PsJob {
     crashes_ = faulty_ && random_.one_in(2);
     pauses_ = faulty_ && random_.one_in(3);
     repeats_ = faulty_ && random_.one_in(2);
+    kills_ = faulty_ && random_.one_in(3);
+    kept_.resize(servers);
     for (std::size_t server = 0; server < servers; ++server) {
-      desks_.push_back(std::make_unique<Desk>(ps::DeskOptions{.job_id = "job",
-                                                              .server = static_cast<int>(server),
-                                                              .servers = static_cast<int>(servers),
-                                                              .workers = static_cast<int>(workers),
-                                                              .lease_ns = kLease}));
+      options_.push_back({.job_id = "job",
+                          .server = static_cast<int>(server),
+                          .servers = static_cast<int>(servers),
+                          .workers = static_cast<int>(workers),
+                          .lease_ns = kLease});
+      desks_.push_back(std::make_unique<Desk>(options_.back()));
       oracles_.emplace_back(PsOracle::Options{.mode = model_.mode,
                                               .workers = workers,
                                               .slots = ps::slot_count(model_),
@@ -219,6 +258,7 @@ class PsJob {
     }
     if (random_.one_in(10)) end_leases(random_.below(desks_.size()));
     if (faulty_) disturb(actors_[random_.below(actors_.size())]);
+    if (faulty_) disturb(random_.below(desks_.size()));
   }
 
   std::size_t random_open_connection() {
@@ -239,6 +279,12 @@ class PsJob {
     if (repeats_ && random_.one_in(30)) repeat(actor);
     if (crashes_ && random_.one_in(200)) hurry(actor);
     if (crashes_ && random_.one_in(200)) try_older_life(actor);
+  }
+
+  void disturb(std::size_t server) {
+    if (kept_[server] == nullptr) return;
+    if (kills_ && random_.one_in(100)) kill(server);
+    if (kills_ && random_.one_in(200)) keep(server);
   }
 
   // No faults from here on, and who is off starts again, but for some whom nobody needs.
@@ -312,6 +358,10 @@ class PsJob {
 
   void start(Actor& actor) {
     ++actor.life;
+    actor.process = ++processes_;
+    actor.returns.assign(desks_.size(), Actor::Return::kNone);
+    actor.given.assign(desks_.size(), false);
+    actor.answered.assign(desks_.size(), 0);
     seen_.restarts += actor.life > 1 ? 1 : 0;
     actor.seq = actor.clock = 0;
     actor.connections.clear();
@@ -346,15 +396,14 @@ class PsJob {
     const std::size_t server = actor.connections.size();
     actor.connections.push_back(open(server, actor));
     actor.unanswered[server] = true;
-    say(actor.connections.back(), entry(actor.number, actor.life, server));
+    say(actor.connections.back(), entry(actor, actor.life, actor.process, server));
   }
 
-  // Of another process each time.
-  ps::Enter entry(ps::Worker worker, ps::Life life, std::size_t server) {
+  ps::Enter entry(const Actor& actor, ps::Life life, std::uint64_t process, std::size_t server) {
     return {.job_id = "job",
-            .worker = worker,
+            .worker = actor.number,
             .life = life,
-            .process = ++processes_,
+            .process = process,
             .workers = static_cast<std::int32_t>(actors_.size()),
             .servers = static_cast<std::int32_t>(desks_.size()),
             .server = static_cast<std::int32_t>(server)};
@@ -423,6 +472,7 @@ class PsJob {
   }
 
   void send_next(Actor& actor) {
+    if (actor.returns[actor.outbox.front().first] != Actor::Return::kNone) return;
     auto [server, message] = std::move(actor.outbox.front());
     actor.outbox.pop_front();
     const std::size_t index = actor.connections[server];
@@ -456,7 +506,7 @@ class PsJob {
   void repeat(const Actor& actor) {
     if (!all_know(actor)) return;
     const std::size_t server = random_.below(desks_.size());
-    if (!actor.sent[server]) return;
+    if (!actor.sent[server] || actor.returns[server] != Actor::Return::kNone) return;
     connections_[actor.connections[server]].repeats = true;
     say(actor.connections[server], *actor.sent[server]);
   }
@@ -466,6 +516,7 @@ class PsJob {
     if (actor.state != Actor::State::kPushing || model_.mode.kind == ModeKind::kAsync) return;
     const std::size_t server = random_.below(desks_.size());
     if (!actor.sent[server] || actor.sent[server]->seq != actor.seq) return;
+    if (actor.returns[server] != Actor::Return::kNone) return;
     ps::Push next = *actor.sent[server];
     ++next.seq;
     ++next.clock;
@@ -481,7 +532,7 @@ class PsJob {
     const std::size_t server = random_.below(desks_.size());
     const std::size_t index = open(server, actor);
     ++seen_.strangers;
-    say(index, entry(actor.number, actor.life - random_.below(actor.life), server));
+    say(index, entry(actor, actor.life - random_.below(actor.life), ++processes_, server));
     say(index, push_of(actor, actor.seq + 1));
     connections_[index].up.push_back(std::nullopt);
   }
@@ -501,6 +552,7 @@ class PsJob {
 
   void hear(Actor& actor, std::size_t server, const Message& message) {
     if (std::holds_alternative<ps::Refused>(message)) return crash(actor, "was refused");
+    if (actor.returns[server] != Actor::Return::kNone) return return_to(actor, server);
     if (const auto* welcome = std::get_if<ps::Welcome>(&message)) {
       actor.unanswered[server] = false;
       actor.seq = std::max(actor.seq, welcome->decided);
@@ -513,6 +565,7 @@ class PsJob {
       check_memory(server, connection, connection.written, "when the answer comes");
       seen_.pulls += actor.state == Actor::State::kPulling ? 1 : 0;
       actor.clock = std::max(actor.clock, ready->clock);
+      actor.given[server] = true;
       return answered(actor, server, ready->version);
     }
     const auto* ack = std::get_if<ps::Ack>(&message);
@@ -523,9 +576,12 @@ class PsJob {
       if (!connection.repeats) fail("I21: a push is answered twice");
       return;
     }
-    if (ack->outcome == Outcome::kDuplicate) fail("I21: a push was decided before it came");
+    const bool duplicate = ack->outcome == Outcome::kDuplicate;
+    if (duplicate && !connection.returns) fail("I21: a push was decided before it came");
     const bool applied = oracles_[server].has_applied(actor.number, ack->seq);
-    if (applied != (ack->outcome == Outcome::kApplied)) fail("I21: a push is not told as it was");
+    if (!duplicate && applied != (ack->outcome == Outcome::kApplied)) {
+      fail("I21: a push is not told as it was");
+    }
     if (!connection.repeats && connection.written != ack->version) {
       fail("I22: the parameters are not those of the version that the answer names");
     }
@@ -537,8 +593,47 @@ class PsJob {
     seen_.stale += ack->outcome == Outcome::kStale ? 1 : 0;
     seen_.late += ack->outcome == Outcome::kLate ? 1 : 0;
     actor.clock = std::max(actor.clock, ack->clock);
+    actor.answered[server] = ack->seq;
     answered(actor, server, ack->version);
     if (actor.state == Actor::State::kReady) ++seen_.pushes;
+  }
+
+  // Its server came back.
+  void call_again(Actor& actor, std::size_t server) {
+    const bool was_entering =
+        actor.state == Actor::State::kEntering && server + 1 == actor.connections.size();
+    actor.returns[server] = was_entering ? Actor::Return::kNone : Actor::Return::kEnters;
+    actor.connections[server] = open(server, actor);
+    connections_.back().returns = true;
+    connections_.back().gradient = actor.gradient;
+    std::erase_if(actor.outbox, [&](const auto& each) {  // it is told where they lie now
+      return each.first == server && std::holds_alternative<ps::MoveGradients>(each.second);
+    });
+    say(actor.connections[server], entry(actor, actor.life, actor.process, server));
+    ++seen_.returns;
+  }
+
+  // It has heard Welcome, or then Ready, and asks what has no answer.
+  void return_to(Actor& actor, std::size_t server) {
+    const std::size_t index = actor.connections[server];
+    if (actor.returns[server] == Actor::Return::kEnters && actor.given[server]) {
+      actor.returns[server] = Actor::Return::kDeclares;
+      const bool pushes = actor.state == Actor::State::kPushing;
+      return say(index, ps::Declare{.decided = pushes ? actor.seq - 1 : actor.seq,
+                                    .returns = true,
+                                    .answered = actor.answered[server]});
+    }
+    actor.returns[server] = Actor::Return::kNone;
+    if (actor.given[server] && actor.gradients != actor.memory) {
+      connections_[index].moves.push_back(actor.gradients);
+      say(index, ps::MoveGradients{});
+    }
+    const bool is_to_be_asked = std::any_of(actor.outbox.begin(), actor.outbox.end(),
+                                            [&](const auto& each) { return each.first == server; });
+    if (!actor.unanswered[server] || is_to_be_asked) return;
+    if (actor.state == Actor::State::kDeclaring) say(index, ps::Declare{.decided = actor.seq});
+    if (actor.state == Actor::State::kPushing) say(index, *actor.sent[server]);
+    if (actor.state == Actor::State::kPulling) say(index, ps::Pull{});
   }
 
   bool undisturbed() const {
@@ -558,6 +653,48 @@ class PsJob {
 
   // -----------------------------------------------------------------------------------------
   // Servers
+
+  void keep(std::size_t server) {
+    kept_[server] = std::make_unique<Kept>(*desks_[server]);
+    oracles_[server].snapshot();
+  }
+
+  // Another one takes its place, with what it has kept.
+  void kill(std::size_t server) {
+    for (const Connection& each : connections_) {
+      const bool leaves = std::any_of(each.up.begin(), each.up.end(), [](const auto& message) {
+        return message && std::holds_alternative<ps::Leave>(*message);
+      });
+      // Whose last word it has not heard would be waited for.
+      if (each.server == server && leaves) return;
+    }
+    note("server " + std::to_string(server) + " is killed and comes back");
+    ++seen_.server_crashes;
+    auto again = std::make_unique<Desk>(options_[server]);
+    const Status made = kept_[server]->make_again(*again, now_);
+    if (!made) fail("I28: a server does not come back: " + made.error().text);
+    const ps::Shard::Arrays before = desks_[server]->arrays(), after = again->arrays();
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (!std::ranges::equal(before[i], after[i])) fail("I28: a server comes back otherwise");
+    }
+    desks_[server] = std::move(again);
+    desks_[server]->keep_journal(kept_[server].get());
+    oracles_[server].restart(now_);
+    for (Connection& each : connections_) {
+      if (each.server != server || each.ended) continue;
+      each.ended = true;
+      each.up.clear();
+      each.down.clear();
+      each.memory.reset();
+    }
+    for (Actor& actor : actors_) {
+      const bool leaves = actor.state == Actor::State::kLeft &&
+                          std::any_of(actor.outbox.begin(), actor.outbox.end(),
+                                      [&](const auto& each) { return each.first == server; });
+      const bool here = actor.state != Actor::State::kOff && actor.state != Actor::State::kLeft;
+      if ((here || leaves) && actor.connections.size() > server) call_again(actor, server);
+    }
+  }
 
   bool deliver_up(std::size_t index) {
     Connection& connection = connections_[index];
@@ -609,8 +746,9 @@ class PsJob {
     PsOracle& oracle = oracles_[connection.server];
     const Desk::Caller id = connection.id;
     if (const auto* enter = std::get_if<ps::Enter>(&message)) {
-      oracle.enter(id, enter->worker, enter->life, now_, expected);
+      oracle.enter(id, *enter, now_, expected);
     } else if (const auto* declare = std::get_if<ps::Declare>(&message)) {
+      connection.declares_again = declare->returns;
       oracle.declare(id, connection.first, declare->decided, now_, expected);
     } else if (const auto* push = std::get_if<ps::Push>(&message)) {
       oracle.push(id,
@@ -627,7 +765,12 @@ class PsJob {
     } else {
       oracle.beat(id, now_);
     }
+    const bool is_asked = !connection.declares_again || !connection.memory;
+    const auto before = is_asked ? std::vector<std::byte>() : *connection.memory;
     desks_[connection.server]->take(id, message, attached, now_, answers);
+    if (!is_asked && before != *connection.memory) {
+      fail("I22: a worker that returns is given what it has not asked for");
+    }
   }
 
   Result<std::byte*> take_moved(Connection& connection, std::uint64_t bytes) const {
@@ -680,8 +823,10 @@ class PsJob {
       expected.erase(same);
       Connection& to = connections_[static_cast<std::size_t>(answer.to)];
       if (given.kind == PsAnswer::Kind::kReady || given.kind == PsAnswer::Kind::kAck) {
-        to.written = given.version;
-        check_memory(server, to, given.version, "as it is answered");
+        const bool writes =
+            given.kind == PsAnswer::Kind::kAck || !std::exchange(to.declares_again, false);
+        if (writes) to.written = given.version;
+        if (writes) check_memory(server, to, given.version, "as it is answered");
         seen_.duplicates += given.outcome == Outcome::kDuplicate ? 1 : 0;
       }
       to.ended = to.ended || answer.hangs_up;
@@ -695,6 +840,7 @@ class PsJob {
            words_of(missing));
     }
     if (answers.empty()) ++seen_.waits;
+    if (kept_[server] == nullptr && oracle.giver() >= 0) keep(server);
     if (desks_[server]->stats().version != oracle.version()) {
       fail("I21: version " + std::to_string(desks_[server]->stats().version) + " instead of " +
            std::to_string(oracle.version()));
@@ -761,10 +907,13 @@ class PsJob {
   const bool traces_;
   ps::Model model_;
   std::optional<ps::Layout> layout_;
-  bool faulty_ = false, was_faulty_ = false, crashes_ = false, pauses_ = false, repeats_ = false;
+  bool faulty_ = false, was_faulty_ = false, crashes_ = false, pauses_ = false, repeats_ = false,
+       kills_ = false;
   std::uint64_t now_ = 0;
   std::uint64_t gradients_ = 0;
+  std::vector<ps::DeskOptions> options_;
   std::vector<std::unique_ptr<Desk>> desks_;
+  std::vector<std::unique_ptr<Kept>> kept_;  // by server, once it has parameters
   std::vector<PsOracle> oracles_;
   std::vector<std::vector<Part>> parts_;  // by server
   std::vector<Actor> actors_;

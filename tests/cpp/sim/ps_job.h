@@ -22,6 +22,8 @@ struct PsCoverage {
   std::uint64_t silences = 0;   // leases that ended
   std::uint64_t strangers = 0;  // older lives that tried again
   std::uint64_t impatient = 0;  // pushes before the answer to the one before
+  std::uint64_t server_crashes = 0;
+  std::uint64_t returns = 0;  // workers' to a server that came back
 };
 
 // Plays one whole job of servers (ps::Desk) and workers, from the first Enter to the last Leave, in

@@ -47,10 +47,10 @@ void PsOracle::hear(Peer& peer, std::uint64_t now) {
   peer.presence = Presence::kHere;
 }
 
-void PsOracle::enter(Caller caller, ps::Worker worker, ps::Life life, std::uint64_t now,
-                     Answers& answers) {
-  Peer& peer = peers_[static_cast<std::size_t>(worker)];
-  if (life <= peer.life) {
+void PsOracle::enter(Caller caller, const ps::Enter& entry, std::uint64_t now, Answers& answers) {
+  Peer& peer = peers_[static_cast<std::size_t>(entry.worker)];
+  const bool returns = entry.life == peer.life && entry.process == peer.process;
+  if (entry.life <= peer.life && !returns) {
     answers.push_back({.to = caller, .kind = PsAnswer::Kind::kRefused});
     return;
   }
@@ -58,10 +58,11 @@ void PsOracle::enter(Caller caller, ps::Worker worker, ps::Life life, std::uint6
     answers.push_back({.to = peer.caller, .kind = PsAnswer::Kind::kRefused});
     close(peer.caller, /*left=*/false, answers);
   }
-  peer.life = life;
+  peer.life = entry.life;
+  peer.process = entry.process;
   peer.caller = caller;
   peer.left = false;
-  peer.heard = now;
+  hear(peer, now);
   answers.push_back({.to = caller, .kind = PsAnswer::Kind::kWelcome, .number = peer.decided});
 }
 
@@ -108,8 +109,7 @@ void PsOracle::push(Caller caller, const Push& push, std::uint64_t now, Answers&
     answer.outcome = Outcome::kDuplicate;
     answer.version = version();
     answer.clock = peer->clock;
-    answers.push_back(answer);
-    return;
+    return answer_or_hold(*peer, push, answer, answers);
   }
   if (peer->held || (peer->parked && peer->parked->seq != push.seq)) {
     answers.push_back({.to = caller, .kind = PsAnswer::Kind::kRefused});
@@ -122,9 +122,8 @@ void PsOracle::push(Caller caller, const Push& push, std::uint64_t now, Answers&
     peer->parked = push;
     return settle(answers);
   }
-  peer->decided = push.seq;
+  decide(*peer, push);
   if (mode.kind == ModeKind::kSync) {
-    peer->clock = std::max(peer->clock, round_clock_);
     answer.outcome = Outcome::kLate;
   } else if (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
              staleness > mode.max_staleness) {
@@ -135,13 +134,44 @@ void PsOracle::push(Caller caller, const Push& push, std::uint64_t now, Answers&
   }
   answer.version = version();
   answer.clock = peer->clock;
-  if (gate_is_open(push.clock)) {
-    answers.push_back(answer);
-  } else {
-    peer->held = push.seq;
-    peer->held_clock = push.clock;
-  }
+  answer_or_hold(*peer, push, answer, answers);
   settle(answers);
+}
+
+void PsOracle::answer_or_hold(Peer& peer, const Push& push, const PsAnswer& answer,
+                              Answers& answers) const {
+  if (gate_is_open(push.clock)) return answers.push_back(answer);
+  peer.held = push.seq;
+  peer.held_as = answer.outcome;
+  peer.held_clock = push.clock;
+}
+
+// What a restart knows of it, too.
+void PsOracle::decide(Peer& peer, const Push& push) {
+  peer.decided = push.seq;
+  peer.clock = std::max(peer.clock, round_clock_);
+  peer.kept_decided = push.seq;
+  peer.kept_clock = std::max({peer.kept_clock, push.clock, round_clock_});
+}
+
+void PsOracle::snapshot() {
+  for (Peer& peer : peers_) {
+    peer.kept_decided = peer.decided;
+    peer.kept_clock = peer.clock;
+  }
+}
+
+void PsOracle::restart(std::uint64_t now) {
+  for (Peer& peer : peers_) {
+    peer.presence = peer.left ? Presence::kGone : Presence::kExpected;
+    peer.caller = -1;
+    peer.waits = false;
+    peer.decided = peer.kept_decided;
+    peer.clock = peer.kept_clock;
+    peer.parked.reset();
+    peer.held.reset();
+  }
+  expected_until_ = now + options_.lease;
 }
 
 void PsOracle::apply(const std::vector<std::pair<ps::Worker, Push>>& pushes, double weight) {
@@ -173,16 +203,18 @@ void PsOracle::settle(Answers& answers) {
     for (const auto& [worker, push] : round) {
       Peer& peer = peers_[static_cast<std::size_t>(worker)];
       peer.parked.reset();
-      peer.decided = push.seq;
-      peer.clock = std::max(peer.clock, round_clock_);
+      decide(peer, push);
       answers.push_back(
           {.to = peer.caller, .number = push.seq, .version = version(), .clock = peer.clock});
     }
   }
   for (Peer& peer : peers_) {
     if (!peer.held || !gate_is_open(peer.held_clock)) continue;
-    answers.push_back(
-        {.to = peer.caller, .number = *peer.held, .version = version(), .clock = peer.clock});
+    answers.push_back({.to = peer.caller,
+                       .number = *peer.held,
+                       .outcome = peer.held_as,
+                       .version = version(),
+                       .clock = peer.clock});
     peer.held.reset();
   }
 }
@@ -217,6 +249,12 @@ void PsOracle::end_leases(std::uint64_t now, Answers& answers) {
     if (peer.caller < 0 || !peer.counts() || now < peer.heard + options_.lease) continue;
     peer.presence = Presence::kSilent;
     ++silences_;
+  }
+  if (expected_until_ && now >= *expected_until_) {
+    expected_until_.reset();
+    for (Peer& peer : peers_) {
+      if (peer.caller < 0 && peer.counts()) peer.presence = Presence::kSilent;
+    }
   }
   settle(answers);
 }

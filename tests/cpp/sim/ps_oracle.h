@@ -46,7 +46,7 @@ class PsOracle {
     std::vector<bool> used;
   };
   // Each begins with what it means that the caller is heard.
-  void enter(Caller caller, ps::Worker worker, ps::Life life, std::uint64_t now, Answers& answers);
+  void enter(Caller caller, const ps::Enter& entry, std::uint64_t now, Answers& answers);
   void declare(Caller caller, double first, std::uint64_t decided, std::uint64_t now,
                Answers& answers);
   void push(Caller caller, const Push& push, std::uint64_t now, Answers& answers);
@@ -54,6 +54,10 @@ class PsOracle {
   void beat(Caller caller, std::uint64_t now);
   void close(Caller caller, bool left, Answers& answers);
   void end_leases(std::uint64_t now, Answers& answers);
+  // A snapshot is made: all that there is then is there after a restart.
+  void snapshot();
+  // It was killed, and comes back with its snapshot and what it has decided since.
+  void restart(std::uint64_t now);
 
   std::uint64_t version() const { return history_.empty() ? 0 : history_.size() - 1; }
   // Of all versions; none before the first parameters are given.
@@ -71,6 +75,7 @@ class PsOracle {
     Presence presence = Presence::kExpected;
     bool counts() const { return presence == Presence::kExpected || presence == Presence::kHere; }
     ps::Life life = 0;
+    std::uint64_t process = 0;
     Caller caller = -1;
     bool left = false;
     bool waits = false;  // for the first parameters
@@ -78,8 +83,11 @@ class PsOracle {
     std::uint64_t heard = 0;
     std::uint64_t decided = 0;
     std::uint64_t clock = 0;
+    std::uint64_t kept_decided = 0;  // as a restart finds them
+    std::uint64_t kept_clock = 0;
     std::optional<Push> parked;
     std::optional<std::uint64_t> held;  // the seq
+    ps::Outcome held_as = ps::Outcome::kApplied;
     std::uint64_t held_clock = 0;
   };
 
@@ -91,12 +99,15 @@ class PsOracle {
   std::uint64_t clock_to_return_to(const Peer& peer, Presence or_of) const;
   void hear(Peer& peer, std::uint64_t now);
   void apply(const std::vector<std::pair<ps::Worker, Push>>& pushes, double weight);
+  void decide(Peer& peer, const Push& push);
+  void answer_or_hold(Peer& peer, const Push& push, const PsAnswer& answer, Answers& answers) const;
   void give(Answers& answers);
   void settle(Answers& answers);  // who need wait no longer
 
   const Options options_;
   std::vector<Peer> peers_;
   std::uint64_t round_clock_ = 0;
+  std::optional<std::uint64_t> expected_until_;  // after a restart: who has not come back
   std::vector<Values> history_;
   ps::Worker giver_ = -1;
   std::set<std::pair<ps::Worker, std::uint64_t>> applied_;
