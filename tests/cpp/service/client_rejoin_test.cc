@@ -63,6 +63,20 @@ TEST_P(Rejoin, AServerThatComesBackGoesOn) {
   }
 }
 
+// The server is as it was, and takes the worker for the one that it knows.
+TEST_P(Rejoin, AConnectionThatBreaksIsMadeAnew) {
+  keep_state(Durability::kLog);
+  start_servers(2, 1);
+  const Model model = model_of(kSizes);
+  const auto client = connect(0);
+  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  for (int i = 1; i <= 4; ++i) {
+    break_connection(i % 2);
+    EXPECT_EQ(push(*client, model, 1.0f).value(), Outcome::kApplied);
+    expect_parameters(*client, model, -static_cast<float>(i));
+  }
+}
+
 TEST_P(Rejoin, WhatOnlyMemoryHeldIsCounted) {
   keep_state(Durability::kMemory);
   start_servers(2, 1);

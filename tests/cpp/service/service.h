@@ -1,6 +1,9 @@
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -82,6 +85,29 @@ class Service : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started.error().text;
     servers_[at] = std::move(started).value();
     threads_[at] = std::thread([server = servers_[at].get()] { EXPECT_TRUE(server->run().ok()); });
+  }
+
+  // That of this process's only client to that server.
+  void break_connection(int server) const {
+    int broken = 0;
+    for (int fd = 3; fd < 1'024; ++fd) {
+      sockaddr_storage peer{};
+      socklen_t size = sizeof peer;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+      if (!is_at(server, peer)) continue;
+      ::shutdown(fd, SHUT_RDWR);
+      ++broken;
+    }
+    ASSERT_EQ(broken, 1);
+  }
+  bool is_at(int server, const sockaddr_storage& peer) const {
+    if (peer.ss_family == AF_UNIX) {
+      const auto* path = reinterpret_cast<const sockaddr_un*>(&peer)->sun_path;
+      return std::string(path).starts_with(folder_of_server(folder_, server));
+    }
+    if (peer.ss_family != AF_INET || !elsewhere_) return false;
+    const std::uint16_t port = ntohs(reinterpret_cast<const sockaddr_in*>(&peer)->sin_port);
+    return port == endpoints_[static_cast<std::size_t>(server)]->port;
   }
 
   ClientOptions options(Worker worker, Life life = 1) const {

@@ -185,8 +185,9 @@ def test_rounds_go_on_after_a_second_without_network(job: Callable[..., Job]) ->
     assert_trained(workers, 40)
 
 
+@pytest.mark.parametrize("seconds", [7, pytest.param(30, marks=pytest.mark.soak)])
 def test_a_host_that_is_gone_for_a_while_keeps_nobody_and_comes_back(
-    job: Callable[..., Job],
+    job: Callable[..., Job], seconds: int
 ) -> None:
     made = job(3)
     made.start_servers("--lease", "5")
@@ -195,12 +196,27 @@ def test_a_host_that_is_gone_for_a_while_keeps_nobody_and_comes_back(
     wait_for([staying, leaving], "step 2")
     made.network.unplug(made.network.hosts[2])
     gone_s = time.monotonic()
-    while time.monotonic() < gone_s + 7:  # its lease is over, and rounds go on
+    while time.monotonic() < gone_s + seconds:  # its lease is over, and rounds go on
         wait_for_a_step(staying)
     made.network.plug(made.network.hosts[2])
     for _ in range(20):
         wait_for_a_step(leaving)
         wait_for_a_step(staying)
+
+
+@pytest.mark.soak
+def test_a_server_whose_host_is_gone_for_half_a_minute_is_waited_for(
+    job: Callable[..., Job],
+) -> None:
+    made = job(3)
+    made.start_servers()
+    workers = made.start_workers("async", "200", PAUSE_S="0.01")
+    wait_for(workers, "step 2")
+    made.network.unplug(made.network.hosts[0])
+    time.sleep(30)
+    made.network.plug(made.network.hosts[0])
+    results = [json.loads(text.splitlines()[-1]) for text in outputs(workers)]
+    assert max(each["pushes"] for each in results) == [200, 200], results
 
 
 def wait_for_a_step(process: subprocess.Popen[str]) -> None:
