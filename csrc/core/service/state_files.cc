@@ -247,6 +247,7 @@ Status StateFiles::open_log(std::uint64_t generation) {
   auto log = RecordWriter::create(path(kLog, generation));
   if (!log) return log.error();
   log_.emplace(std::move(log).value());
+  log_generation_ = generation;
   return sync_folder();
 }
 
@@ -257,8 +258,9 @@ Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
     if (options_.durability == Durability::kDisk && log_) CIRANDA_TRY(log_->sync());
     CIRANDA_TRY(open_log(log_generation_ + 1));
     log_synced_ = true;
+  } else {
+    ++log_generation_;
   }
-  ++log_generation_;
   changed_ = false;
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
