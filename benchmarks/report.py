@@ -50,6 +50,11 @@ OTHER_CORE = (
 )
 LOCK_STEP = "steps in lock step: see the table of a barrier a step"
 
+# Between namespaces of one machine.
+KERNEL_COPIES = (
+    "plain sockets take half of what these peers take: the kernel's copies are everybody's limit"
+)
+
 TARGETS: dict[str, Target] = {
     "allreduce.4B": at_most(6, " µs"),
     "allreduce.4B.over_mpi": at_most(3, " µs"),
@@ -148,6 +153,22 @@ TARGETS: dict[str, Target] = {
     "ps.accuracy.async": at_least(-1, " points"),
     "ps.balance": at_most(1.1),
     "ps.memory": at_most(1.1),
+    "ps-hosts.4 KiB.rpc": at_least(5, "x"),
+    "ps-hosts.4 KiB.ray": at_least(5, "x"),
+    "ps-hosts.64 MiB.rpc": at_least(5, "x", reason=KERNEL_COPIES),
+    "ps-hosts.64 MiB.ray": at_least(5, "x", reason=KERNEL_COPIES),
+    "ps-hosts.ciranda": at_least(0.9, "x"),
+    "ps-hosts.trusted": at_least(0.9, "x"),
+    "ps-hosts.tls": at_least(
+        0.9, "x", reason="128 MiB are encrypted and decrypted by the two cores that also copy them"
+    ),
+    "ps-hosts.bytes": at_most(1.1, "x"),
+    "ps-hosts.work": at_most(
+        1.5,
+        "x",
+        reason="8 servers, a worker and the kernel's copies share two cores, and a server's waits "
+        "for one count",
+    ),
     "api.allreduce": at_most(3, " µs"),
     "api.unnamed": at_most(1.1, "x"),
     "api.broadcast": at_most(3, " ms"),

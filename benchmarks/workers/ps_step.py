@@ -3,6 +3,7 @@
 ciranda  DistributedOptimizer.step(), below `ciranda run -np 1 --ps 1`
 rpc      torch.distributed.rpc: a remote call takes the gradient and gives the parameters back
 ray      a method of a Ray actor does
+sockets  no server: as many bytes to another process and back, through a TCP connection
 plain    no server: torch's own optimizer steps in the worker
 passes   no server: the passes over memory that cannot be left out, by one thread of one process
 
@@ -12,7 +13,10 @@ it and ends with the new values in the worker's own parameter.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +29,7 @@ import torch
 LEARNING_RATE = 2.0**-20
 # Enough for the objects of a few steps of 64 MiB.
 RAY_STORE_BYTES = 2**31
+RAY_JOIN_S = 60
 
 
 def make_parameter(elements: int) -> torch.nn.Parameter:
@@ -71,6 +76,16 @@ class CirandaWorker:
         os.sched_setaffinity(0, self.cores[:1])
         for process in control.servers_of_this_job():
             os.sched_setaffinity(int(process.name), [self.cores[cores - 1]])
+
+    def servers(self) -> list[dict[str, float]]:
+        """What each has done so far."""
+        return [
+            {
+                "bytes": each["gradient_bytes"] + each["parameter_bytes"],
+                "busy_s": each["busy_s"],
+            }
+            for each in self.hvd.ps.stats()["servers"]
+        ]
 
     def close(self) -> None:
         self.hvd.shutdown()
@@ -146,13 +161,28 @@ class RayWorker(Worker):
 
         super().__init__(elements)
         self.ray = ray
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=RAY_STORE_BYTES,
-            log_to_driver=False,
-        )
-        self.server = ray.remote(RayServer).remote(elements)
+        server = ray.remote(RayServer)
+        if address := os.environ.get("RAY_ADDRESS"):  # nodes that others have started
+            self._join(address)
+            server = server.options(resources={"server": 1})
+        else:
+            ray.init(
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=RAY_STORE_BYTES,
+                log_to_driver=False,
+            )
+        self.server = server.remote(elements)
+
+    def _join(self, address: str) -> None:
+        for _ in range(RAY_JOIN_S):
+            try:
+                self.ray.init(address=address, log_to_driver=False)
+            except (ConnectionError, RuntimeError, ValueError):
+                time.sleep(1.0)
+            else:
+                return
+        self.ray.init(address=address)
 
     def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
         answer = self.server.apply_gradients.remote(gradient.numpy())
@@ -162,6 +192,50 @@ class RayWorker(Worker):
 
     def close(self) -> None:
         self.ray.shutdown()
+
+
+class SocketsWorker(Worker):
+    """Rank 1 sends back what it gets, once it has all of it."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(elements)
+        self.rank = int(os.environ["RANK"])
+        self.bytes = memoryview(bytearray(elements * 4))
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        if self.rank == 0:
+            with socket.create_server(address) as listener:
+                self.socket, _ = listener.accept()
+        else:
+            self.socket = self._call(address)
+            threading.Thread(target=self._serve, daemon=True).start()
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @staticmethod
+    def _call(address: tuple[str, int]) -> socket.socket:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                return socket.create_connection(address)
+            time.sleep(0.05)
+
+    def _serve(self) -> None:
+        while self._receive():
+            self.socket.sendall(self.bytes)
+
+    def _receive(self) -> bool:
+        got = 0
+        while got < len(self.bytes):
+            count = self.socket.recv_into(self.bytes[got:])
+            if count == 0:
+                return False
+            got += count
+        return True
+
+    def step(self) -> None:
+        self.socket.sendall(self.bytes)
+        self._receive()
+
+    def close(self) -> None:
+        self.socket.close()
 
 
 class PlainWorker(Worker):
@@ -188,6 +262,7 @@ SIDES: dict[str, Callable[[int], Any]] = {
     "ciranda": CirandaWorker,
     "rpc": RpcWorker,
     "ray": RayWorker,
+    "sockets": SocketsWorker,
     "plain": PlainWorker,
     "passes": PassesWorker,
 }
@@ -215,7 +290,10 @@ def main() -> None:
     worker = SIDES[args.side](args.bytes // 4)
 
     def handle(command: control.Command) -> control.Reply:
-        """{"cores": n} or {"iterations": n}; a server's own process has nothing to time."""
+        """{"cores": n}, {"servers": true} or {"iterations": n}; a server's own process has nothing
+        to time."""
+        if "servers" in command:
+            return {"servers": worker.servers()}
         if "cores" in command:
             worker.hold(command["cores"])
             return {}
