@@ -19,16 +19,13 @@ import pytest
 from benchmarks import common
 from benchmarks.report import Report
 from benchmarks.test_hosts import network  # noqa: F401 - a fixture
-from benchmarks.test_ps import RAY, percentile_99, ray_version
+from benchmarks.test_ps import MIB, RAY, STEP_BYTES, STEPS, percentile_99, ray_version
 from net.network import Network
 
 import ciranda
 
 SERVER = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
 PORTS = itertools.count(29600)
-MIB = 1024 * 1024
-STEP_BYTES = {"4 KiB": 4096, "64 MiB": 64 * MIB}
-STEPS = {"4 KiB": 1000, "64 MiB": 10}
 SIDES = {
     "ciranda": "ciranda, authenticated",
     "trusted": "ciranda, trusted network",
@@ -118,16 +115,8 @@ class Between:
 
     def _ray(self) -> list[subprocess.Popen[bytes]]:
         # By the interpreter that has torch: what it starts has it too.
-        ray = [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            "--block",
-            "--disable-usage-stats",
-            "--num-cpus=2",
-        ]
-        ray.append(f"--object-store-memory={2**30}")
+        ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+        ray += ["--disable-usage-stats", "--num-cpus=2", f"--object-store-memory={2**30}"]
         port = next(PORTS)
         address = f"{self.there.address()}:{port}"
         env = {"PYTHONPATH": RAY.packages, "RAY_USAGE_STATS_ENABLED": 0}

@@ -268,7 +268,7 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
     shard_->keep_journal(journal_);
     std::vector<Ack> none;
     for (std::size_t each = 0; each < members_.size(); ++each) {
-      if (members_[each].gone) shard_->leave(static_cast<Worker>(each), none);
+      if (members_[each].gone) leave_shard(static_cast<Worker>(each));
     }
     for (const auto& [each, connection] : connections_) {
       if (connection.silent) shard_->fall_silent(connection.worker, none);

@@ -61,16 +61,6 @@ bool Shard::has_memory() const {
                      [](const Array& state) { return state.data != nullptr; });
 }
 
-std::uint64_t Shard::held_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    const std::uint64_t arrays = 1 + kernels::state_arrays(model_.tables[piece.table].rule).size();
-    bytes +=
-        arrays * static_cast<std::uint64_t>(piece.end - piece.begin) * element_bytes(piece.table);
-  }
-  return bytes;
-}
-
 // -------------------------------------------------------------------------------------------
 // Who is here
 
@@ -163,6 +153,15 @@ Status Shard::check(const Push& push) const {
     return refused(push.worker, "has the number " + std::to_string(push.seq) + " after " +
                                     std::to_string(member.decided));
   }
+  CIRANDA_TRY(check_form(push));
+  if (model_.mode.kind == ModeKind::kSync && push.scale != 1.0) {
+    return refused(push.worker, "is scaled, which rounds cannot be");
+  }
+  return {};
+}
+
+// Whether it is of this model.
+Status Shard::check_form(const Push& push) const {
   if (push.used.size() != steps_.size() || push.rules.size() != model_.tables.size()) {
     return refused(push.worker, "speaks of another number of parameters");
   }
@@ -170,9 +169,6 @@ Status Shard::check(const Push& push) const {
     if (!same_state(push.rules[t], model_.tables[t].rule)) {
       return refused(push.worker, "brings a rule that needs other state");
     }
-  }
-  if (model_.mode.kind == ModeKind::kSync && push.scale != 1.0) {
-    return refused(push.worker, "is scaled, which rounds cannot be");
   }
   return {};
 }

@@ -171,6 +171,7 @@ class Shard {
   };
   void make(const Update& update);
   void make_piece(const Layout::Piece& piece, const Update& update, std::span<const StepRun> runs);
+  Status check_form(const Push& push) const;
   void skip(const Push& push, Outcome outcome);
   void write_applied(std::span<const Push* const> pushes, double scale) const;
   void copy_parameters(Worker worker);

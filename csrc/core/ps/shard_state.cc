@@ -24,9 +24,10 @@ Error no_change_of_this(const char* why) {
 void Shard::write_applied(std::span<const Push* const> pushes, double scale) const {
   Change change{.kind = Change::Kind::kApplied, .scale = scale};
   Journal::Data data;
+  const auto share = layout_.gradients_of(server_);
   for (const Push* push : pushes) {
     change.pushes.push_back(*push);
-    for (const auto& [begin, bytes] : layout_.gradients_of(server_)) {
+    for (const auto& [begin, bytes] : share) {
       data.emplace_back(at(push->worker).gradients + begin, bytes);
     }
   }
@@ -45,14 +46,8 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
   Update update{.pushes = {}, .gradients = {}, .packed = true, .scale = change.scale};
   std::vector<const Push*> pushes;
   for (const Push& push : change.pushes) {
-    if (static_cast<std::size_t>(push.worker) >= members_.size() ||
-        push.used.size() != steps_.size() || push.rules.size() != model_.tables.size()) {
+    if (static_cast<std::size_t>(push.worker) >= members_.size() || !check_form(push)) {
       return no_change_of_this("is of another model");
-    }
-    for (std::size_t t = 0; t < push.rules.size(); ++t) {
-      if (!same_state(push.rules[t], model_.tables[t].rule)) {
-        return no_change_of_this("is of another model");
-      }
     }
     update.gradients.push_back(data.data() + pushes.size() * share);
     pushes.push_back(&push);
@@ -80,6 +75,16 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
 
 // -------------------------------------------------------------------------------------------
 // Snapshots
+
+std::uint64_t Shard::held_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Layout::Piece& piece : layout_.pieces(server_)) {
+    const std::uint64_t arrays = 1 + kernels::state_arrays(model_.tables[piece.table].rule).size();
+    bytes +=
+        arrays * static_cast<std::uint64_t>(piece.end - piece.begin) * element_bytes(piece.table);
+  }
+  return bytes;
+}
 
 void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
   const std::size_t bytes = element_bytes(table);

@@ -17,8 +17,7 @@
 
 namespace ciranda::ps {
 
-Client::Client(ClientOptions options)
-    : options_(std::move(options)), process_(random_number() | 1) {
+Client::Client(ClientOptions options) : options_(std::move(options)), process_(random_number()) {
   if (options_.timeline_path.empty()) return;
   timeline_ = std::make_unique<Timeline>(worker(), options_.job_id);
   if (const Status on = timeline_->start(options_.timeline_path); !on) {
@@ -58,24 +57,15 @@ void Client::leave() {
   }
   const MutexLock lock(mutex_);
   if (failure_) return;
+  // One that is just coming back would wait for this worker for ever: it has to answer first.
   const bool may_be_away =
       std::any_of(asked_.begin(), asked_.end(), [](const Asked& each) { return each.keeps_state; });
-  if (!may_be_away || unanswered_ || reach_all()) links_.leave();
+  if (!may_be_away || unanswered_ || ask_stats()) links_.leave();
   failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
   if (!timeline_) return;
   if (const Status written = timeline_->stop(); !written) {
     std::fprintf(stderr, "ciranda: %s\n", written.error().text.c_str());
   }
-}
-
-// A server that is just coming back would wait for this worker for ever.
-Status Client::reach_all() {
-  CIRANDA_TRY(ask_all(AskStats{}));
-  for (int server = 0; server < servers(); ++server) {
-    const auto stats = hear<Stats>(server);
-    if (!stats) return stats.error();
-  }
-  return {};
 }
 
 void Client::close_in_forked_child() noexcept {
@@ -375,6 +365,10 @@ ClientStats Client::own_stats() const {
 Result<std::vector<Stats>> Client::stats() {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
+  return ask_stats();
+}
+
+Result<std::vector<Stats>> Client::ask_stats() {
   CIRANDA_TRY(ask_all(AskStats{}));
   std::vector<Stats> all;
   for (int server = 0; server < servers(); ++server) {

@@ -112,7 +112,7 @@ class Client {
   // The answer of that server, which has to be a T.
   template <typename T>
   Result<T> hear(int server) REQUIRES(mutex_);
-  Status reach_all() REQUIRES(mutex_);
+  Result<std::vector<Stats>> ask_stats() REQUIRES(mutex_);
   // `lost`: of one of the servers. Waits for it.
   Status rejoin(const Error& lost) REQUIRES(mutex_);
   Status call_again(int server, std::uint64_t deadline_ns) REQUIRES(mutex_);
@@ -128,7 +128,7 @@ class Client {
   std::size_t at(int server) const { return static_cast<std::size_t>(server); }
 
   const ClientOptions options_;
-  const std::uint64_t process_;  // by chance, and not 0
+  const std::uint64_t process_;  // by chance
   WorkerMemory memory_;
   ServerLinks links_;
   Model model_;

@@ -59,6 +59,19 @@ Status write_all(int file, Pieces pieces, const std::string& path) {
   return {};
 }
 
+Status read_all(int file, std::uint64_t at, std::span<std::byte> into, const std::string& path) {
+  while (!into.empty()) {
+    const std::size_t some = std::min(into.size(), kPieceBytesMax);
+    const ssize_t count = ::pread(file, into.data(), some, static_cast<off_t>(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return cannot("read", path);
+    if (count == 0) return Error{.code = ErrorCode::kSystem, .text = path + " has become shorter"};
+    at += static_cast<std::uint64_t>(count);
+    into = into.subspan(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
 }  // namespace
 
 RecordWriter::RecordWriter(std::string path, Fd file, MessageMac mac, std::uint64_t bytes,
@@ -114,32 +127,14 @@ Result<RecordReader> RecordReader::open(const std::string& path) {
   struct stat facts {};
   if (!file.valid() || ::fstat(file.get(), &facts) != 0) return cannot("open", path);
   std::array<std::byte, kBeginBytes> begin{};
-  ssize_t count = 0;
-  do {
-    count = ::pread(file.get(), begin.data(), begin.size(), 0);
-  } while (count < 0 && errno == EINTR);
-  if (count < 0) return cannot("read", path);
-  if (count != static_cast<ssize_t>(kBeginBytes) ||
-      std::memcmp(begin.data(), kMagic.data(), kMagic.size()) != 0) {
+  const auto size = static_cast<std::uint64_t>(facts.st_size);
+  if (size >= kBeginBytes) CIRANDA_TRY(read_all(file.get(), 0, begin, path));
+  if (size < kBeginBytes || std::memcmp(begin.data(), kMagic.data(), kMagic.size()) != 0) {
     return Error{.code = ErrorCode::kMalformed, .text = path + " is no file of records"};
   }
   const auto key = Secret::take(std::span(begin).last<Secret::kBytes>());
   if (!key) return key.error();
-  return RecordReader(path, std::move(file), key.value(),
-                      static_cast<std::uint64_t>(facts.st_size));
-}
-
-Status RecordReader::read(std::uint64_t at, std::span<std::byte> into) const {
-  while (!into.empty()) {
-    const std::size_t some = std::min(into.size(), kPieceBytesMax);
-    const ssize_t count = ::pread(file_.get(), into.data(), some, static_cast<off_t>(at));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return cannot("read", path_);
-    if (count == 0) return Error{.code = ErrorCode::kSystem, .text = path_ + " has become shorter"};
-    at += static_cast<std::uint64_t>(count);
-    into = into.subspan(static_cast<std::size_t>(count));
-  }
-  return {};
+  return RecordReader(path, std::move(file), key.value(), size);
 }
 
 Result<std::optional<RecordReader::Record>> RecordReader::next() {
@@ -147,7 +142,7 @@ Result<std::optional<RecordReader::Record>> RecordReader::next() {
   const std::uint64_t left = size_ - at_;
   if (left < kSizesBytes + kTagBytes) return none;
   Sizes sizes{};
-  CIRANDA_TRY(read(at_, std::as_writable_bytes(std::span(sizes))));
+  CIRANDA_TRY(read_all(file_.get(), at_, std::as_writable_bytes(std::span(sizes)), path_));
   const std::uint64_t room = left - kSizesBytes - kTagBytes;
   if (sizes[0] > room || sizes[1] > room - sizes[0]) return none;
   Record record{.note = std::vector<std::byte>(sizes[0]), .data = std::vector<std::byte>(sizes[1])};
@@ -155,7 +150,7 @@ Result<std::optional<RecordReader::Record>> RecordReader::next() {
   std::uint64_t at = at_ + kSizesBytes;
   for (const std::span<std::byte> part :
        {std::span(record.note), std::span(record.data), std::span<std::byte>(tag)}) {
-    CIRANDA_TRY(read(at, part));
+    CIRANDA_TRY(read_all(file_.get(), at, part, path_));
     at += part.size();
   }
   Pieces pieces = {std::as_bytes(std::span(sizes))};

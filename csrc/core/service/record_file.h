@@ -65,7 +65,6 @@ class RecordReader {
 
  private:
   RecordReader(std::string path, Fd file, const Secret& key, std::uint64_t size);
-  Status read(std::uint64_t at, std::span<std::byte> into) const;
 
   std::string path_;
   Fd file_;

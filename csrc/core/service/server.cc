@@ -209,7 +209,7 @@ void Server::read_from(Desk::Caller caller) {
   while (take_next(caller, connection) && connections_.contains(caller) &&
          connection.link->carries_data()) {
     // What one message fetches lies where that of the next would.
-    if (files_ && failed_) failed_ = carry_out();
+    if (files_) failed_ = carry_out();
   }
 }
 

@@ -2,7 +2,6 @@
 // twice, loses one unnoticed, or waits for ever for who is gone.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "core/ps/desk.h"
 #include "ps/desks.h"
+#include "ps/kept.h"
 #include "ps/models.h"
 
 namespace ciranda::ps {
@@ -20,41 +20,17 @@ using testing::kLeaseNs;
 
 constexpr Mode kSync{.kind = ModeKind::kSync};
 
-class DeskStateTest : public testing::Desks, public Journal {
+class DeskStateTest : public testing::Desks {
  protected:
-  using Bytes = std::vector<std::byte>;
-
-  void write(const Change& change, const Data& data) override {
-    Bytes all;
-    for (const auto& piece : data) all.insert(all.end(), piece.begin(), piece.end());
-    changes_.emplace_back(change, std::move(all));
-  }
-  void take_snapshot() {
-    saved_.clear();
-    arrays_.clear();
-    changes_.clear();
-    desk_->save(saved_);
-    for (const auto& array : desk_->arrays()) arrays_.emplace_back(array.begin(), array.end());
-    desk_->keep_journal(this);
-  }
+  void take_snapshot() { kept_.emplace(*desk_); }
   // The server is killed, and comes back with its snapshot and what was written since.
   void restart(bool with_changes = true) {
     desk_ = std::make_unique<Desk>(options_);
-    const Status restored = desk_->restore(saved_, now_ns_);
-    ASSERT_TRUE(restored.ok()) << restored.error().text;
-    const Shard::Arrays arrays = desk_->arrays();
-    for (std::size_t i = 0; i < arrays.size(); ++i) {
-      std::copy(arrays_[i].begin(), arrays_[i].end(), arrays[i].begin());
-    }
-    if (!with_changes) return;
-    for (const auto& [change, data] : changes_) {
-      const Status repeated = desk_->repeat(change, data);
-      ASSERT_TRUE(repeated.ok()) << repeated.error().text;
-    }
+    const Status made = kept_->make_again(*desk_, now_ns_, with_changes);
+    ASSERT_TRUE(made.ok()) << made.error().text;
   }
-  Bytes saved_;
-  std::vector<Bytes> arrays_;
-  std::vector<std::pair<Change, Bytes>> changes_;
+
+  std::optional<testing::Kept> kept_;
 };
 
 TEST_F(DeskStateTest, AWorkerWhoseConnectionIsLostCallsAgain) {
@@ -167,20 +143,21 @@ TEST_F(DeskStateTest, WhatIsOfAnotherServerIsRefused) {
   start(1);
   join(entry(0));
   take_snapshot();
+  std::vector<std::byte> saved = kept_->saved();
   const auto refused = [&](auto change) {
     DeskOptions other = options_;
     change(other);
-    const Status restored = Desk(other).restore(saved_, now_ns_);
+    const Status restored = Desk(other).restore(saved, now_ns_);
     return restored ? "" : restored.error().text;
   };
   EXPECT_EQ(refused([](DeskOptions& other) { other.job_id = "other"; }),
             "it is of job 'job', and this one is 'other'");
   EXPECT_EQ(refused([](DeskOptions& other) { other.servers = 2; }),
             "it is of server 0 of 1 with 1 workers, and this one is server 0 of 2 with 1");
-  for (std::size_t size = 0; size < saved_.size(); ++size) {
-    EXPECT_FALSE(Desk(options_).restore(std::span(saved_).first(size), now_ns_).ok());
+  for (std::size_t size = 0; size < saved.size(); ++size) {
+    EXPECT_FALSE(Desk(options_).restore(std::span(saved).first(size), now_ns_).ok());
   }
-  saved_.front() = std::byte{9};
+  saved.front() = std::byte{9};
   EXPECT_EQ(refused([](DeskOptions&) {}), "it was kept by another version of ciranda");
 }
 

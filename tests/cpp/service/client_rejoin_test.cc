@@ -21,7 +21,19 @@ using testing::model_of;
 using testing::name_of;
 using testing::push;
 
-class Rejoin : public testing::ServiceAnywhere {};
+class Rejoin : public testing::ServiceAnywhere {
+ protected:
+  // Two servers, and one worker, whose parameters are zeros.
+  std::unique_ptr<Client> begin(Durability durability, std::uint64_t patience_ms = 20'000) {
+    keep_state(durability, patience_ms);
+    start_servers(2, 1);
+    auto client = connect(0);
+    EXPECT_TRUE(declare(*client, model_, 0.0f).ok());
+    return client;
+  }
+
+  const Model model_ = model_of(kSizes);
+};
 INSTANTIATE_TEST_SUITE_P(Ways, Rejoin, kWays, name_of);
 
 TEST_P(Rejoin, AServerThatComesBackGoesOn) {
@@ -65,27 +77,19 @@ TEST_P(Rejoin, AServerThatComesBackGoesOn) {
 
 // The server is as it was, and takes the worker for the one that it knows.
 TEST_P(Rejoin, AConnectionThatBreaksIsMadeAnew) {
-  keep_state(Durability::kLog);
-  start_servers(2, 1);
-  const Model model = model_of(kSizes);
-  const auto client = connect(0);
-  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  const auto client = begin(Durability::kLog);
   for (int i = 1; i <= 4; ++i) {
     break_connection(i % 2);
-    EXPECT_EQ(push(*client, model, 1.0f).value(), Outcome::kApplied);
-    expect_parameters(*client, model, -static_cast<float>(i));
+    EXPECT_EQ(push(*client, model_, 1.0f).value(), Outcome::kApplied);
+    expect_parameters(*client, model_, -static_cast<float>(i));
   }
 }
 
 TEST_P(Rejoin, WhatOnlyMemoryHeldIsCounted) {
-  keep_state(Durability::kMemory);
-  start_servers(2, 1);
-  const Model model = model_of(kSizes);
-  const auto client = connect(0);
-  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(push(*client, model, 1.0f).ok());
+  const auto client = begin(Durability::kMemory);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(push(*client, model_, 1.0f).ok());
   restart_server(1, End::kKilled);
-  ASSERT_TRUE(push(*client, model, 1.0f).ok());
+  ASSERT_TRUE(push(*client, model_, 1.0f).ok());
   const auto stats = client->stats();
   ASSERT_TRUE(stats.ok());
   EXPECT_EQ(stats.value()[0].lost, 0u);
@@ -115,13 +119,9 @@ TEST_P(Rejoin, ARoundIsMadeWithTheResentPushes) {
 }
 
 TEST_P(Rejoin, AServerWithoutItsStateIsRefused) {
-  keep_state(Durability::kLog);
-  start_servers(2, 1);
-  const Model model = model_of(kSizes);
-  const auto client = connect(0);
-  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  const auto client = begin(Durability::kLog);
   restart_server(1, End::kWithoutItsState);
-  const auto outcome = push(*client, model, 1.0f);
+  const auto outcome = push(*client, model_, 1.0f);
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().code, ErrorCode::kRankLost);
   EXPECT_EQ(outcome.error().text.find("server 1: it was started anew and has nothing"), 0u)
@@ -130,13 +130,9 @@ TEST_P(Rejoin, AServerWithoutItsStateIsRefused) {
 }
 
 TEST_P(Rejoin, WhoDoesNotComeBackIsLost) {
-  keep_state(Durability::kLog, /*patience_ms=*/100);
-  start_servers(2, 1);
-  const Model model = model_of(kSizes);
-  const auto client = connect(0);
-  ASSERT_TRUE(declare(*client, model, 0.0f).ok());
+  const auto client = begin(Durability::kLog, /*patience_ms=*/100);
   stop_server(1);
-  const auto outcome = push(*client, model, 1.0f);
+  const auto outcome = push(*client, model_, 1.0f);
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().text, "server 1 is lost, and did not come back within 0.1 s");
   EXPECT_EQ(client->lost_server(), 1);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ps/kept.h"
 #include "ps/models.h"
 #include "sim/network.h"
 #include "sim/ps_oracle.h"
@@ -83,35 +84,6 @@ struct Actor {
   double gradient = 0.0;
   std::vector<bool> used;
   int pushes_left = 0;
-};
-
-// What a server keeps, should it be killed.
-class Kept final : public ps::Journal {
- public:
-  explicit Kept(Desk& desk) {
-    desk.save(saved_);
-    for (const auto& array : desk.arrays()) arrays_.emplace_back(array.begin(), array.end());
-    desk.keep_journal(this);
-  }
-  void write(const ps::Change& change, const Data& data) override {
-    std::vector<std::byte> all;
-    for (const auto& piece : data) all.insert(all.end(), piece.begin(), piece.end());
-    changes_.emplace_back(change, std::move(all));
-  }
-  Status make_again(Desk& desk, std::uint64_t now) const {
-    CIRANDA_TRY(desk.restore(saved_, now));
-    const ps::Shard::Arrays arrays = desk.arrays();
-    for (std::size_t i = 0; i < arrays.size(); ++i) {
-      std::copy(arrays_[i].begin(), arrays_[i].end(), arrays[i].begin());
-    }
-    for (const auto& [change, data] : changes_) CIRANDA_TRY(desk.repeat(change, data));
-    return {};
-  }
-
- private:
-  std::vector<std::byte> saved_;
-  std::vector<std::vector<std::byte>> arrays_;
-  std::vector<std::pair<ps::Change, std::vector<std::byte>>> changes_;
 };
 
 struct Part {  // of a slot, on one server
@@ -655,7 +627,7 @@ class PsJob {
   // Servers
 
   void keep(std::size_t server) {
-    kept_[server] = std::make_unique<Kept>(*desks_[server]);
+    kept_[server] = std::make_unique<ps::testing::Kept>(*desks_[server]);
     oracles_[server].snapshot();
   }
 
@@ -913,7 +885,7 @@ class PsJob {
   std::uint64_t gradients_ = 0;
   std::vector<ps::DeskOptions> options_;
   std::vector<std::unique_ptr<Desk>> desks_;
-  std::vector<std::unique_ptr<Kept>> kept_;  // by server, once it has parameters
+  std::vector<std::unique_ptr<ps::testing::Kept>> kept_;  // by server, once it has parameters
   std::vector<PsOracle> oracles_;
   std::vector<std::vector<Part>> parts_;  // by server
   std::vector<Actor> actors_;

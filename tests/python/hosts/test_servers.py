@@ -84,6 +84,11 @@ class Job:
         self.running.append(process)
         return process
 
+    def unplug_for(self, host: int, seconds: float) -> None:
+        self.network.unplug(self.network.hosts[host])
+        time.sleep(seconds)
+        self.network.plug(self.network.hosts[host])
+
     def end(self) -> None:
         for process in self.running:
             process.kill()
@@ -179,9 +184,7 @@ def test_rounds_go_on_after_a_second_without_network(job: Callable[..., Job]) ->
     made.start_servers()
     workers = made.start_workers("sync", "40", PAUSE_S="0.02")
     wait_for(workers, "step 2")
-    made.network.unplug(made.network.hosts[2])
-    time.sleep(1)
-    made.network.plug(made.network.hosts[2])
+    made.unplug_for(2, seconds=1)
     assert_trained(workers, 40)
 
 
@@ -212,9 +215,7 @@ def test_a_server_whose_host_is_gone_for_half_a_minute_is_waited_for(
     made.start_servers()
     workers = made.start_workers("async", "200", PAUSE_S="0.01")
     wait_for(workers, "step 2")
-    made.network.unplug(made.network.hosts[0])
-    time.sleep(30)
-    made.network.plug(made.network.hosts[0])
+    made.unplug_for(0, seconds=30)
     results = [json.loads(text.splitlines()[-1]) for text in outputs(workers)]
     assert max(each["pushes"] for each in results) == [200, 200], results
 
