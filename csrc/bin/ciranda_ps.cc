@@ -37,9 +37,16 @@ constexpr const char* kHelp =
   --durability WHAT    what an answer to a worker promises: memory (what came since the latest
                        snapshot is lost and counted), log (it is in the file), disk (synced) [log]
   --snapshot SECONDS   how often it makes one, where something has changed [60]
+  --checkpoint-dir DIR make checkpoints of all servers there, one more when all workers have left;
+                       all servers write to that folder
+  --checkpoint-every N after N pushes (rounds of Sync), or Ns: after N seconds [1000]
+  --restore DIR        begin with that checkpoint, or the newest in that folder, of any number of
+                       servers
   --tls                encrypt what goes to workers and comes from them (CIRANDA_TLS=1 there)
   --trusted-network    do not authenticate gradients and parameters (CIRANDA_TRUSTED_NETWORK=1)
 )";
+
+constexpr std::uint64_t kUsualCheckpoint = 1'000;  // pushes
 
 Server* running = nullptr;  // NOLINT: for the signal handler
 
@@ -73,6 +80,24 @@ Status read_number(const char* option, const char* text, int low, int high, int&
                " to " + std::to_string(high) + ", not '" + text + "'");
 }
 
+// A number of pushes, or of seconds.
+Status read_interval(const std::string& text, DeskOptions& desk) {
+  const bool is_time = text.ends_with('s');
+  const std::string number = is_time ? text.substr(0, text.size() - 1) : text;
+  int value = 0;
+  const Status read =
+      read_number("--checkpoint-every", number.c_str(), 1, is_time ? 86'400 : 1 << 30, value);
+  if (!read) {
+    return wrong(
+        "--checkpoint-every must be a number of pushes, such as 1000, or of seconds, such "
+        "as 60s, not '" +
+        text + "'");
+  }
+  desk.checkpoint_pushes = is_time ? 0 : static_cast<std::uint64_t>(value);
+  desk.checkpoint_ns = is_time ? static_cast<std::uint64_t>(value) * 1'000'000'000 : 0;
+  return {};
+}
+
 Status read_durability(const std::string& text, Durability& value) {
   if (text == "memory") return value = Durability::kMemory, Status();
   if (text == "log") return value = Durability::kLog, Status();
@@ -91,6 +116,9 @@ Result<Options> read_arguments(int count, char** texts) {
     kDir,
     kDurability,
     kSnapshot,
+    kCheckpointDir,
+    kCheckpointEvery,
+    kRestore,
     kTls,
     kTrusted,
     kHelpWanted
@@ -104,6 +132,9 @@ Result<Options> read_arguments(int count, char** texts) {
                                {"dir", required_argument, nullptr, kDir},
                                {"durability", required_argument, nullptr, kDurability},
                                {"snapshot", required_argument, nullptr, kSnapshot},
+                               {"checkpoint-dir", required_argument, nullptr, kCheckpointDir},
+                               {"checkpoint-every", required_argument, nullptr, kCheckpointEvery},
+                               {"restore", required_argument, nullptr, kRestore},
                                {"tls", no_argument, nullptr, kTls},
                                {"trusted-network", no_argument, nullptr, kTrusted},
                                {"help", no_argument, nullptr, kHelpWanted},
@@ -111,8 +142,10 @@ Result<Options> read_arguments(int count, char** texts) {
   Options options;
   StateOptions state;
   bool speaks_of_state = false;
+  bool speaks_of_checkpoints = false;
   DeskOptions& desk = options.server.desk;
   desk.workers = 0;
+  desk.checkpoint_pushes = kUsualCheckpoint;
   ::opterr = 0;
   int name = 0;
   while ((name = ::getopt_long(count, texts, "", kNames, nullptr)) != -1) {
@@ -154,6 +187,18 @@ Result<Options> read_arguments(int count, char** texts) {
         state.snapshot_ns = static_cast<std::uint64_t>(seconds) * 1'000'000'000;
         break;
       }
+      case kCheckpointDir:
+        options.server.checkpoints = ::optarg;
+        if (options.server.checkpoints.empty()) read = wrong("--checkpoint-dir names no folder");
+        break;
+      case kCheckpointEvery:
+        speaks_of_checkpoints = true;
+        read = read_interval(::optarg, desk);
+        break;
+      case kRestore:
+        options.server.restored = ::optarg;
+        if (options.server.restored.empty()) read = wrong("--restore names no folder");
+        break;
       case kTls:
         options.tls = true;
         break;
@@ -174,6 +219,9 @@ Result<Options> read_arguments(int count, char** texts) {
   }
   if (speaks_of_state && state.folder.empty()) {
     return wrong("--dir DIR is missing: where the server keeps what it holds");
+  }
+  if (speaks_of_checkpoints && options.server.checkpoints.empty()) {
+    return wrong("--checkpoint-dir DIR is missing: where checkpoints go");
   }
   if (!state.folder.empty()) options.server.state = std::move(state);
   if (desk.workers == 0) return wrong("--workers is missing: how many workers the job has");

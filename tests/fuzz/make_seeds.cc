@@ -248,6 +248,7 @@ void add_servers(const Corpus& corpus) {
                         .used = {true, false, true}}},
       {"fetch_state", ps::FetchState{.table = 1, .array = 2}},
       {"average", ps::Average{.name = "loss", .value = 0.25}},
+      {"mark", ps::Mark{.checkpoint = 300}},
       {"welcome", ps::Welcome{.decided = 7}},
       {"refused", ps::Refused{.text = "worker 1 is there already"}},
       {"ready", ps::Ready{.version = 200, .clock = 8}},

@@ -127,6 +127,8 @@ class Play {
         return ps::MoveGradients{};
       case 5:
         return ps::Average{.name = "loss", .value = 1.0};
+      case 6:
+        return ps::Mark{.checkpoint = input.u8()};
       default:
         return ps::Push{.worker = 1 + input.u8() % 2,
                         .seq = input.u8(),

@@ -822,6 +822,24 @@ _OF_PARAMETER_SERVER = (
         "if (false) journal_->write({.kind = Change::Kind::kSkipped,",
     ),
     Mutant(
+        "leaves_out_what_comes_late",  # I29
+        "ps/cut.cc",
+        "if (!open_ || change.kind != Change::Kind::kApplied) return;",
+        "return;",
+    ),
+    Mutant(
+        "takes_what_is_behind_the_checkpoint",  # I29
+        "ps/cut.cc",
+        "if (is_behind(change.pushes[i].worker)) continue;",
+        "",
+    ),
+    Mutant(
+        "closes_a_checkpoint_too_early",  # I29
+        "ps/cut.cc",
+        "return !each.here || each.marked >= latest_;",
+        "return each.marked >= 0;",
+    ),
+    Mutant(
         "comes_back_at_the_clock_of_its_start",  # I24
         "ps/shard_state.cc",
         "member.clock = std::max({member.clock, push->clock, round_clock_});",

@@ -20,7 +20,9 @@ std::string words_of(Worker worker) {
 }  // namespace
 
 Desk::Desk(DeskOptions options)
-    : options_(std::move(options)), members_(static_cast<std::size_t>(options_.workers)) {}
+    : options_(std::move(options)),
+      members_(static_cast<std::size_t>(options_.workers)),
+      cut_(options_.workers) {}
 
 // -------------------------------------------------------------------------------------------
 // Messages
@@ -63,8 +65,10 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
     return refused(ErrorCode::kMalformed, "the first packet of a connection has to be Enter");
   }
   if (std::holds_alternative<Beat>(message)) return {};
-  if (std::holds_alternative<Leave>(message))
+  if (const auto* last = std::get_if<Leave>(&message)) {
+    mark(connection.worker, last->checkpoint);
     return depart(caller, /*left=*/true, answers), Status();
+  }
   if (std::holds_alternative<AskStats>(message)) {
     answers.push_back({caller, stats()});
     return {};
@@ -83,8 +87,12 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   if (std::holds_alternative<Pull>(message)) {
     ++pulls_;
     answers.push_back({caller, Ready{.version = shard_->pull(connection.worker),
-                                     .clock = shard_->clock(connection.worker)}});
+                                     .clock = shard_->clock(connection.worker),
+                                     .checkpoint = announced_}});
     return {};
+  }
+  if (const auto* behind = std::get_if<Mark>(&message)) {
+    return mark(connection.worker, behind->checkpoint), Status();
   }
   if (const auto* wanted = std::get_if<FetchState>(&message)) {
     return fetch_state(caller, *wanted, attached, answers);
@@ -104,6 +112,7 @@ void Desk::tell(std::vector<Ack> acks, Answers& answers) {
     Member& worker = member(ack.worker);
     if (worker.caller < 0) continue;
     ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
+    ack.checkpoint = announced_;
     worker.stats.pushes += ack.outcome == Outcome::kDuplicate ? 0 : 1;
     worker.stats.held_ns += ack.held_ns;
     answers.push_back({worker.caller, ack});
@@ -116,8 +125,11 @@ Status Desk::push(Caller caller, Push message, Answers& answers) {
   }
   CIRANDA_TRY(shard_->check(message));
   member(message.worker).pushed_ns = now_ns_;
+  const bool is_new = message.seq > shard_->decided(message.worker);
+  if (is_new) cut_.expect_push(message.worker);
   std::vector<Ack> acks;
   shard_->push(std::move(message), acks);
+  if (is_new) announce_checkpoint();
   tell(std::move(acks), answers);
   return {};
 }
@@ -243,6 +255,7 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   if (!letter) return letter.error();
   auto model = decode_model(letter.value());
   if (!model) return model.error();
+  if (is_adopted_) shard_->set_mode(model.value().mode);
   if (shard_) {
     const std::string why = difference(shard_->model(), model.value());
     if (!why.empty()) {
@@ -252,34 +265,43 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   }
   std::unique_ptr<Shard> first;
   if (!shard_) {
-    first = std::make_unique<Shard>(std::move(model).value(), options_.servers, options_.server,
-                                    options_.workers);
-    if (!first->has_memory()) {
-      return refused(ErrorCode::kSystem, "server " + std::to_string(options_.server) +
-                                             " has no memory for " +
-                                             std::to_string(first->held_bytes()) +
-                                             " bytes of parameters and state; start more servers");
-    }
+    auto made = first_shard(std::move(model).value());
+    if (!made) return made.error();
+    first = std::move(made).value();
   }
   const auto memory = attached.memory((shard_ ? *shard_ : *first).layout().memory_bytes());
   if (!memory) return memory.error();
-  if (first) {
-    shard_ = std::move(first);
-    shard_->keep_journal(journal_);
-    std::vector<Ack> none;
-    for (std::size_t each = 0; each < members_.size(); ++each) {
-      if (members_[each].gone) leave_shard(static_cast<Worker>(each));
-    }
-    for (const auto& [each, connection] : connections_) {
-      if (connection.silent) shard_->fall_silent(connection.worker, none);
-    }
-  }
+  if (first) begin_with(std::move(first));
+  is_adopted_ = false;
+  cut_.enter(worker);
   of(caller).memory = memory.value();
   of(caller).waits = true;
   of(caller).returns = message.returns;
   shard_->enter(worker, memory.value(), message.decided);
   give_if_there(answers);
   return {};
+}
+
+Result<std::unique_ptr<Shard>> Desk::first_shard(Model model) const {
+  auto shard = std::make_unique<Shard>(std::move(model), options_.servers, options_.server,
+                                       options_.workers);
+  if (shard->has_memory()) return shard;
+  return refused(ErrorCode::kSystem, "server " + std::to_string(options_.server) +
+                                         " has no memory for " +
+                                         std::to_string(shard->held_bytes()) +
+                                         " bytes of parameters and state; start more servers");
+}
+
+void Desk::begin_with(std::unique_ptr<Shard> shard) {
+  shard_ = std::move(shard);
+  link_journal();
+  std::vector<Ack> none;
+  for (std::size_t each = 0; each < members_.size(); ++each) {
+    if (members_[each].gone) leave_shard(static_cast<Worker>(each));
+  }
+  for (const auto& [each, connection] : connections_) {
+    if (connection.silent) shard_->fall_silent(connection.worker, none);
+  }
 }
 
 // One that was here before this server was started anew, or its connection lost.
@@ -309,8 +331,9 @@ void Desk::give_if_there(Answers& answers) {
     if (!std::exchange(connection.waits, false)) continue;
     const std::uint64_t version =
         connection.returns ? shard_->version() : shard_->pull(connection.worker);
-    answers.push_back(
-        {caller, Ready{.version = version, .clock = shard_->clock(connection.worker)}});
+    answers.push_back({caller, Ready{.version = version,
+                                     .clock = shard_->clock(connection.worker),
+                                     .checkpoint = announced_}});
   }
 }
 
@@ -327,6 +350,8 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   if (!shard_) return;
   std::vector<Ack> acks;
   shard_->leave(worker, acks);
+  cut_.leave(worker);
+  link_journal();
   tell(std::move(acks), answers);
   if (left) give_if_there(answers);
 }
@@ -366,25 +391,6 @@ void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
     }
   }
   tell(std::move(acks), answers);
-}
-
-Stats Desk::stats() const {
-  Stats stats;
-  if (!shard_) return stats;
-  const ShardCounters& counters = shard_->counters();
-  stats.version = shard_->version();
-  stats.held_bytes = shard_->held_bytes();
-  stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());
-  stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
-  stats.gradient_bytes = counters.gradient_bytes;
-  stats.parameter_bytes = counters.parameter_bytes;
-  stats.pulls = pulls_;
-  stats.lost = lost_;
-  for (const Member& each : members_) {
-    stats.workers.push_back(each.stats);
-    stats.workers.back().here = each.caller >= 0;
-  }
-  return stats;
 }
 
 }  // namespace ciranda::ps

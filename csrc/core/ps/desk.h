@@ -5,10 +5,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/ps/cut.h"
 #include "core/ps/journal.h"
 #include "core/ps/messages.h"
 #include "core/ps/shard.h"
@@ -23,6 +25,9 @@ struct DeskOptions {
   // A worker that has said nothing for so long does not keep the others waiting.
   std::uint64_t lease_ns = 10'000'000'000;
   bool keeps_state = false;  // which its workers are told
+  // Server 0: a checkpoint is made after so many pushes (rounds), and after so long. 0: not.
+  std::uint64_t checkpoint_pushes = 0;
+  std::uint64_t checkpoint_ns = 0;
 };
 
 // What a server decides: who may enter, whose parameters are the first, whose lease is over, and
@@ -63,6 +68,12 @@ class Desk {
 
   // From here on everything that a server needs to be made again is written there first.
   void keep_journal(Journal* journal);
+  // From here on there are checkpoints.
+  void keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest);  // see Cut::keep()
+  // This desk is new: it begins with what this shard holds, and the first worker's mode.
+  void adopt(std::unique_ptr<Shard> shard);
+  // All have left: the last checkpoint is begun and closed, where anybody has declared.
+  void end_checkpoints();
   // Once the shard has parameters: all that there is to keep but for what lies in arrays().
   void save(std::vector<std::byte>& out) const;
   Shard::Arrays arrays() { return shard_->arrays(); }
@@ -75,6 +86,7 @@ class Desk {
 
   bool all_have_left() const;
   const Shard* shard() const { return shard_.get(); }  // null before the first declaration
+  bool has_parameters() const { return shard_ && shard_->given() && !is_adopted_; }
   // Pushes that were answered and that a restart has lost.
   std::uint64_t lost() const { return lost_; }
   Stats stats() const;
@@ -108,8 +120,13 @@ class Desk {
                      Answers& answers);
   Status fetch_steps(Caller caller, const Attached& attached, Answers& answers);
   void depart(Caller caller, bool left, Answers& answers);
+  Result<std::unique_ptr<Shard>> first_shard(Model model) const;
+  void begin_with(std::unique_ptr<Shard> shard);
   Status welcome_back(Worker worker, const Declare& message);
   void leave_shard(Worker worker);
+  void announce_checkpoint();
+  void mark(Worker worker, std::uint64_t checkpoint);
+  void link_journal();
   void give_if_there(Answers& answers);
   void hang_up(Caller caller, const Error& why, Answers& answers);
   void tell(std::vector<Ack> acks, Answers& answers);
@@ -124,6 +141,12 @@ class Desk {
   std::uint64_t lost_ = 0;                  // pushes that were answered and that a restart has lost
   std::uint64_t expected_ns_ = UINT64_MAX;  // until then who was here before one is waited for
   Journal* journal_ = nullptr;
+  CheckpointKeeper* keeper_ = nullptr;
+  Cut cut_;
+  std::uint64_t announced_ = 0;          // the latest checkpoint; server 0
+  std::uint64_t announced_version_ = 0;  // and when that was
+  std::optional<std::uint64_t> announced_ns_;
+  bool is_adopted_ = false;  // and nobody has declared yet
   std::unique_ptr<Shard> shard_;
   std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
 };

@@ -1,4 +1,6 @@
 // What a server keeps of its desk, and how it is made again.
+#include "core/ps/desk_state.h"
+
 #include <string>
 #include <utility>
 
@@ -10,12 +12,83 @@ namespace {
 
 constexpr std::uint32_t kStateVersion = 1;
 
+Error mismatch(std::string why) {
+  return {.code = ErrorCode::kMismatch, .text = std::move(why)};
+}
+
 }  // namespace
 
 void Desk::keep_journal(Journal* journal) {
   journal_ = journal;
-  if (shard_) shard_->keep_journal(journal);
+  cut_.forward_to(journal);
+  link_journal();
 }
+
+// -------------------------------------------------------------------------------------------
+// Checkpoints
+
+void Desk::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest) {
+  keeper_ = keeper;
+  announced_ = latest;
+  cut_.keep(keeper, latest);
+}
+
+void Desk::adopt(std::unique_ptr<Shard> shard) {
+  begin_with(std::move(shard));
+  is_adopted_ = true;
+}
+
+// Nothing is written for nobody.
+void Desk::link_journal() {
+  if (shard_) shard_->keep_journal(cut_.wants_changes() ? &cut_ : nullptr);
+}
+
+void Desk::mark(Worker worker, std::uint64_t checkpoint) {
+  if (!shard_ || !shard_->given()) return;
+  cut_.mark(worker, checkpoint);
+  link_journal();
+}
+
+void Desk::end_checkpoints() {
+  if (has_parameters()) cut_.end();
+}
+
+void Desk::announce_checkpoint() {
+  if (keeper_ == nullptr || options_.server != 0) return;
+  if (!announced_ns_) announced_ns_ = now_ns_;
+  const bool after_pushes = options_.checkpoint_pushes > 0 &&
+                            shard_->version() >= announced_version_ + options_.checkpoint_pushes;
+  const bool after_time =
+      options_.checkpoint_ns > 0 && now_ns_ >= *announced_ns_ + options_.checkpoint_ns;
+  if (!after_pushes && !after_time) return;
+  const auto next = keeper_->announce();
+  if (!next) return;
+  announced_ = *next;
+  announced_version_ = shard_->version();
+  announced_ns_ = now_ns_;
+}
+
+Stats Desk::stats() const {
+  Stats stats;
+  if (!shard_) return stats;
+  const ShardCounters& counters = shard_->counters();
+  stats.version = shard_->version();
+  stats.held_bytes = shard_->held_bytes();
+  stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());
+  stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
+  stats.gradient_bytes = counters.gradient_bytes;
+  stats.parameter_bytes = counters.parameter_bytes;
+  stats.pulls = pulls_;
+  stats.lost = lost_;
+  for (const Member& each : members_) {
+    stats.workers.push_back(each.stats);
+    stats.workers.back().here = each.caller >= 0;
+  }
+  return stats;
+}
+
+// -------------------------------------------------------------------------------------------
+// What is kept
 
 void Desk::save(std::vector<std::byte>& out) const {
   Writer writer(out);
@@ -40,52 +113,77 @@ void Desk::save(std::vector<std::byte>& out) const {
   shard_->save(out);
 }
 
-Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
+Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved) {
   Reader in(saved);
+  SavedDesk desk;
   const std::uint32_t version = in.u32("state.version");
-  const std::string job(in.text("state.job", in.count("state.job", kJobIdBytesMax, 1)));
-  const auto server = static_cast<int>(in.varint("state.server", kServersMax - 1));
-  const auto servers = static_cast<int>(in.varint("state.servers", kServersMax));
-  const std::size_t workers = in.count("state.workers", kLocalRanksMax, 12);
-  if (!in.ok()) return in.error();
-  const auto mismatch = [](std::string why) {
-    return Error{.code = ErrorCode::kMismatch, .text = std::move(why)};
-  };
-  if (version != kStateVersion) {
+  if (in.ok() && version != kStateVersion) {
     return mismatch("it was kept by another version of ciranda");
   }
-  if (job != options_.job_id) {
-    return mismatch("it is of job '" + job + "', and this one is '" + options_.job_id + "'");
-  }
-  if (server != options_.server || servers != options_.servers || workers != members_.size()) {
-    return mismatch("it is of server " + std::to_string(server) + " of " + std::to_string(servers) +
-                    " with " + std::to_string(workers) + " workers, and this one is server " +
-                    std::to_string(options_.server) + " of " + std::to_string(options_.servers) +
-                    " with " + std::to_string(members_.size()));
-  }
-  for (Member& each : members_) {
+  desk.job_id = in.text("state.job", in.count("state.job", kJobIdBytesMax, 1));
+  desk.server = static_cast<int>(in.varint("state.server", kServersMax - 1));
+  desk.servers = static_cast<int>(in.varint("state.servers", kServersMax));
+  desk.members.resize(in.count("state.workers", kLocalRanksMax, 12));
+  for (SavedDesk::Member& each : desk.members) {
     each.life = in.varint("state.life", UINT64_MAX);
     each.process = in.u64("state.process");
     each.left = in.u8("state.left", 1) != 0;
-    each.stats.pushes = in.varint("state.pushes", UINT64_MAX);
-    each.stats.held_ns = in.varint("state.held_ns", UINT64_MAX);
+    each.pushes = in.varint("state.pushes", UINT64_MAX);
+    each.held_ns = in.varint("state.held_ns", UINT64_MAX);
   }
-  lost_ = in.varint("state.lost", UINT64_MAX);
+  desk.lost = in.varint("state.lost", UINT64_MAX);
   std::vector<std::byte> letter(in.count("state.model", kModelBytesMax, 1));
   in.bytes("state.model", letter);
+  if (in.ok() && desk.server >= desk.servers) in.fail("state.server", "is none of the servers");
   if (!in.ok()) return in.error();
   auto model = decode_model(letter);
   if (!model) return model.error();
-  shard_ = std::make_unique<Shard>(std::move(model).value(), options_.servers, options_.server,
-                                   options_.workers);
-  if (!shard_->has_memory()) {
+  desk.model = std::move(model).value();
+  const auto rest = saved.subspan(in.offset());
+  desk.shard.assign(rest.begin(), rest.end());
+  return desk;
+}
+
+Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved) {
+  auto shard = std::make_unique<Shard>(saved.model, saved.servers, saved.server,
+                                       static_cast<int>(saved.members.size()));
+  if (!shard->has_memory()) {
     return Error{.code = ErrorCode::kSystem,
-                 .text = "there is no memory for " + std::to_string(shard_->held_bytes()) +
+                 .text = "there is no memory for " + std::to_string(shard->held_bytes()) +
                          " bytes of parameters and state"};
   }
-  CIRANDA_TRY(shard_->restore(saved.subspan(in.offset())));
-  for (std::size_t each = 0; each < members_.size(); ++each) {
-    if (members_[each].left) leave_shard(static_cast<Worker>(each));
+  CIRANDA_TRY(shard->restore(saved.shard));
+  return shard;
+}
+
+Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
+  const auto decoded = decode_saved_desk(saved);
+  if (!decoded) return decoded.error();
+  const SavedDesk& was = decoded.value();
+  const std::size_t workers = was.members.size();
+  if (was.job_id != options_.job_id) {
+    return mismatch("it is of job '" + was.job_id + "', and this one is '" + options_.job_id + "'");
+  }
+  if (was.server != options_.server || was.servers != options_.servers ||
+      workers != members_.size()) {
+    return mismatch("it is of server " + std::to_string(was.server) + " of " +
+                    std::to_string(was.servers) + " with " + std::to_string(workers) +
+                    " workers, and this one is server " + std::to_string(options_.server) + " of " +
+                    std::to_string(options_.servers) + " with " + std::to_string(members_.size()));
+  }
+  auto shard = make_shard(was);
+  if (!shard) return shard.error();
+  shard_ = std::move(shard).value();
+  is_adopted_ = false;
+  lost_ = was.lost;
+  for (std::size_t each = 0; each < workers; ++each) {
+    const SavedDesk::Member& member = was.members[each];
+    members_[each].life = member.life;
+    members_[each].process = member.process;
+    members_[each].left = member.left;
+    members_[each].stats.pushes = member.pushes;
+    members_[each].stats.held_ns = member.held_ns;
+    if (member.left) leave_shard(static_cast<Worker>(each));
   }
   expected_ns_ = now_ns + options_.lease_ns;
   return {};

@@ -172,6 +172,20 @@ void read(Reader& in, Average& message) {
   message.value = in.f64("average.value");
 }
 
+void write(Writer& out, const Mark& message) {
+  out.varint(message.checkpoint);
+}
+void read(Reader& in, Mark& message) {
+  message.checkpoint = in.varint("mark.checkpoint", kCheckpointMax);
+}
+
+void write(Writer& out, const Leave& message) {
+  out.varint(message.checkpoint);
+}
+void read(Reader& in, Leave& message) {
+  message.checkpoint = in.varint("leave.checkpoint", kCheckpointMax);
+}
+
 void write(Writer& out, const Welcome& message) {
   out.varint(message.decided);
   out.u8(message.keeps_state ? 1 : 0);
@@ -194,10 +208,12 @@ void read(Reader& in, Refused& message) {
 void write(Writer& out, const Ready& message) {
   out.varint(message.version);
   out.varint(message.clock);
+  out.varint(message.checkpoint);
 }
 void read(Reader& in, Ready& message) {
   message.version = in.varint("ready.version", UINT64_MAX);
   message.clock = in.varint("ready.clock", UINT64_MAX);
+  message.checkpoint = in.varint("ready.checkpoint", kCheckpointMax);
 }
 
 void write(Writer& out, const Ack& message) {
@@ -207,6 +223,7 @@ void write(Writer& out, const Ack& message) {
   out.varint(message.version);
   out.varint(message.clock);
   out.varint(message.held_ns);
+  out.varint(message.checkpoint);
 }
 void read(Reader& in, Ack& message) {
   message.worker = static_cast<Worker>(in.varint("ack.worker", kRanksMax - 1));
@@ -215,6 +232,7 @@ void read(Reader& in, Ack& message) {
   message.version = in.varint("ack.version", UINT64_MAX);
   message.clock = in.varint("ack.clock", UINT64_MAX);
   message.held_ns = in.varint("ack.held_ns", UINT64_MAX);
+  message.checkpoint = in.varint("ack.checkpoint", kCheckpointMax);
 }
 
 void write(Writer& out, const Averaged& message) {

@@ -17,12 +17,13 @@ namespace ciranda::ps {
 // host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
 // clock.
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
 inline constexpr std::size_t kJobIdBytesMax = 256;
 inline constexpr int kServersMax = 64;
+inline constexpr std::uint64_t kCheckpointMax = std::uint64_t{1} << 40;
 // What a job is called whose servers and workers are started by hand.
 inline constexpr std::string_view kJobByHand = "by hand";
 
@@ -90,8 +91,15 @@ struct AskStats {
 struct Beat {
   bool operator==(const Beat&) const = default;
 };
+// What it has pushed belongs to that checkpoint, which server 0 has announced to it; what it pushes
+// from here on does not. All its pushes are answered. Not answered.
+struct Mark {
+  std::uint64_t checkpoint = 0;
+  bool operator==(const Mark&) const = default;
+};
 // It has done its work, and counts no more. Not answered.
 struct Leave {
+  std::uint64_t checkpoint = 0;  // the latest that it knows
   bool operator==(const Leave&) const = default;
 };
 
@@ -111,7 +119,8 @@ struct Refused {
 // To Declare, Pull: the parameters of that version are in the worker's memory.
 struct Ready {
   std::uint64_t version = 0;
-  std::uint64_t clock = 0;  // what counts as the worker's
+  std::uint64_t clock = 0;       // what counts as the worker's
+  std::uint64_t checkpoint = 0;  // the latest that was announced, by server 0
   bool operator==(const Ready&) const = default;
 };
 // Ack: see shard.h.
@@ -147,7 +156,7 @@ struct Stats {
 
 using Message =
     std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats, Beat, Leave,
-                 MoveGradients, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats>;
+                 MoveGradients, Mark, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats>;
 
 // Appends the message's bytes to `out`. Texts are cut at their limits.
 void encode(const Message& message, std::vector<std::byte>& out);

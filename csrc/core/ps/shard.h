@@ -43,9 +43,10 @@ struct Ack {
   Worker worker = 0;
   std::uint64_t seq = 0;
   Outcome outcome = Outcome::kApplied;
-  std::uint64_t version = 0;  // pushes applied; with kSync rounds
-  std::uint64_t clock = 0;    // what counts as its worker's, which may be more than it has told
-  std::uint64_t held_ns = 0;  // that it was held back for other workers; told by the desk
+  std::uint64_t version = 0;     // pushes applied; with kSync rounds
+  std::uint64_t clock = 0;       // what counts as its worker's, which may be more than it has told
+  std::uint64_t held_ns = 0;     // that it was held back for other workers; told by the desk
+  std::uint64_t checkpoint = 0;  // the latest that was announced, by server 0; told by the desk
   bool operator==(const Ack&) const = default;
 };
 
@@ -76,7 +77,10 @@ class Shard {
   bool has_memory() const;
 
   const Model& model() const { return model_; }
+  // Before anybody has entered.
+  void set_mode(const Mode& mode) { model_.mode = mode; }
   const Layout& layout() const { return layout_; }
+  int server() const { return server_; }
 
   // A new life of the worker, whose memory, layout().memory_bytes() long, is this from here on.
   // What an earlier life has pushed and nobody has answered is forgotten; `decided`: of its pushes,
@@ -112,6 +116,8 @@ class Shard {
   // Of a table's state the array of that number (kernels::state_arrays) into memory of the table's
   // size, those elements that this server holds.
   void copy_state(std::size_t table, std::size_t array, std::byte* into) const;
+  // The same of its parameters.
+  void copy_parameters(std::size_t table, std::byte* into) const;
   // By slot, of all tables: steps that it has made.
   std::span<const std::int64_t> steps() const { return steps_; }
 
@@ -126,6 +132,9 @@ class Shard {
   // arrays() are to be filled by the caller. kMalformed names field and offset. Every worker counts
   // as expected.
   Status restore(std::span<const std::byte> saved);
+  // Its parameters and state are those of `part` where that holds them, and slots have made as many
+  // steps as the most. `part`: of the same tables, and any number of servers.
+  void take_over(const Shard& part);
   // What has become of a change once more; `data`: what was written with it, one behind the other.
   Status repeat(const Change& change, std::span<const std::byte> data);
 
@@ -175,6 +184,7 @@ class Shard {
   void skip(const Push& push, Outcome outcome);
   void write_applied(std::span<const Push* const> pushes, double scale) const;
   void copy_parameters(Worker worker);
+  void copy_table(std::size_t table, const std::byte* from, std::byte* into) const;
   void copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
                   std::span<const Worker> targets);
   void count(Outcome outcome) { ++counters_.outcomes[static_cast<std::size_t>(outcome)]; }
@@ -183,7 +193,7 @@ class Shard {
     return dtype_bytes(model_.tables[table].dtype);
   }
 
-  const Model model_;
+  Model model_;
   const Layout layout_;
   const int server_;
   const std::vector<std::size_t> first_slot_;  // by table, among all slots

@@ -87,13 +87,41 @@ std::uint64_t Shard::held_bytes() const {
 }
 
 void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
+  copy_table(table, states_[array].data, into);
+}
+
+void Shard::copy_parameters(std::size_t table, std::byte* into) const {
+  copy_table(table, parameters_.data, into);
+}
+
+void Shard::copy_table(std::size_t table, const std::byte* from, std::byte* into) const {
   const std::size_t bytes = element_bytes(table);
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     if (piece.table != table) continue;
-    std::memcpy(into + static_cast<std::size_t>(piece.begin) * bytes,
-                states_[array].data + piece.at,
+    std::memcpy(into + static_cast<std::size_t>(piece.begin) * bytes, from + piece.at,
                 static_cast<std::size_t>(piece.end - piece.begin) * bytes);
   }
+}
+
+void Shard::take_over(const Shard& part) {
+  for (const Layout::Piece& own : layout_.pieces(server_)) {
+    const std::size_t bytes = element_bytes(own.table);
+    for (const Layout::Piece& theirs : part.layout_.pieces(part.server_)) {
+      const std::int64_t begin = std::max(own.begin, theirs.begin);
+      const std::int64_t end = std::min(own.end, theirs.end);
+      if (own.table != theirs.table || begin >= end) continue;
+      const auto size = static_cast<std::size_t>(end - begin) * bytes;
+      const std::uint64_t to = own.at + static_cast<std::uint64_t>(begin - own.begin) * bytes;
+      const std::uint64_t from =
+          theirs.at + static_cast<std::uint64_t>(begin - theirs.begin) * bytes;
+      std::memcpy(parameters_.data + to, part.parameters_.data + from, size);
+      for (std::size_t i = 0; i < states_.size(); ++i) {
+        std::memcpy(states_[i].data + to, part.states_[i].data + from, size);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = std::max(steps_[i], part.steps_[i]);
+  given_ = true;
 }
 
 Shard::Arrays Shard::arrays() {

@@ -60,7 +60,7 @@ void Client::leave() {
   // One that is just coming back would wait for this worker for ever: it has to answer first.
   const bool may_be_away =
       std::any_of(asked_.begin(), asked_.end(), [](const Asked& each) { return each.keeps_state; });
-  if (!may_be_away || unanswered_ || ask_stats()) links_.leave();
+  if (!may_be_away || unanswered_ || ask_stats()) links_.leave(announced_);
   failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
   if (!timeline_) return;
   if (const Status written = timeline_->stop(); !written) {
@@ -238,6 +238,18 @@ Status Client::hear_ready() {
     asked_[at(server)].gave_parameters = true;
     versions_[at(server)] = ready.value().version;
     clock_ = std::max(clock_, ready.value().clock);
+    announced_ = std::max(announced_, ready.value().checkpoint);
+  }
+  return mark();
+}
+
+// Between two pushes: those before belong to the checkpoint.
+Status Client::mark() {
+  if (marked_ == announced_) return {};
+  marked_ = announced_;
+  for (int server = 0; server < servers(); ++server) {
+    const Status sent = links_.send(server, Mark{.checkpoint = marked_});
+    if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // which says it again
   }
   return {};
 }
@@ -302,6 +314,7 @@ Status Client::hear_answers() {
     asked_[at(server)].answered = ack.value().seq;
     versions_[at(server)] = ack.value().version;
     clock_ = std::max(clock_, ack.value().clock);
+    announced_ = std::max(announced_, ack.value().checkpoint);
   }
   unanswered_ = false;
   outcome_ = outcome;
@@ -310,7 +323,7 @@ Status Client::hear_answers() {
   stats_.waiting_ns += end_ns - begin_ns;
   stats_.held_ns += std::min(held_ns, end_ns - begin_ns);
   if (timeline_) timeline_->record("PUSH", "parameters", pushed_ns_, end_ns);
-  return {};
+  return mark();
 }
 
 Result<Outcome> Client::answer() {

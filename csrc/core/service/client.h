@@ -121,6 +121,7 @@ class Client {
   Result<MemorySegment> fetch(const Message& question, std::size_t bytes, int servers)
       REQUIRES(mutex_);
   Status hear_answers() REQUIRES(mutex_);
+  Status mark() REQUIRES(mutex_);
   Error failed(Error error) REQUIRES(mutex_);
   void wake_thread();
   void attend();
@@ -148,6 +149,8 @@ class Client {
   };
   std::vector<Asked> asked_ GUARDED_BY(mutex_);       // by server
   bool a_link_is_broken_ GUARDED_BY(mutex_) = false;  // the next call sees to it
+  std::uint64_t announced_ GUARDED_BY(mutex_) = 0;    // the latest checkpoint, by server 0
+  std::uint64_t marked_ GUARDED_BY(mutex_) = 0;       // that the servers were told of
   bool unanswered_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
   std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest

@@ -77,6 +77,7 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
     const auto ready = links_.next(server);
     if (!ready) return ready.error();
     if (memory_.gradients.fd.valid()) CIRANDA_TRY(links_.send(server, MoveGradients{}));
+    if (marked_ > 0) CIRANDA_TRY(links_.send(server, Mark{.checkpoint = marked_}));
   }
   return asked.question ? links_.send(server, *asked.question) : Status();
 }

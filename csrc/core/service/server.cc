@@ -1,5 +1,6 @@
 #include "core/service/server.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/service/checkpoint_reader.h"
 #include "core/transport/socket_io.h"
 #include "core/transport/tcp.h"
 
@@ -74,13 +76,32 @@ Server::~Server() = default;
 Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   options.desk.keeps_state = options.state.has_value();
   std::unique_ptr<Server> server(new Server(std::move(options)));
-  if (const auto& state = server->options_.state) {
-    auto files = StateFiles::open(*state, server->desk_, monotonic_ns());
-    if (!files) return files.error();
-    server->files_ = std::move(files).value();
-  }
+  CIRANDA_TRY(server->find_state());
   CIRANDA_TRY(server->listen());
   return server;
+}
+
+Status Server::find_state() {
+  const DeskOptions& desk = options_.desk;
+  if (options_.state) {
+    auto files = StateFiles::open(*options_.state, desk_, monotonic_ns());
+    if (!files) return files.error();
+    files_ = std::move(files).value();
+    found_ = files_->found();
+  }
+  if (!options_.restored.empty() && found_.empty()) {
+    const auto checkpoint = CheckpointReader::open(options_.restored);
+    if (!checkpoint) return checkpoint.error();
+    auto share = checkpoint.value().share(desk.server, desk.servers, desk.workers);
+    if (!share) return share.error();
+    desk_.adopt(std::move(share).value());
+    found_ = "the checkpoint " + checkpoint.value().folder();
+  }
+  if (options_.checkpoints.empty()) return {};
+  auto checkpoints = CheckpointFiles::open(options_.checkpoints, desk_, desk);
+  if (!checkpoints) return checkpoints.error();
+  checkpoints_ = std::move(checkpoints).value();
+  return {};
 }
 
 Status Server::listen() {
@@ -117,6 +138,7 @@ void Server::stop() {
 std::uint64_t Server::next_deadline_ns() const {
   std::uint64_t next_ns = desk_.next_lease_ns();
   if (files_) next_ns = std::min(next_ns, files_->next_deadline_ns());
+  if (checkpoints_) next_ns = std::min(next_ns, checkpoints_->next_deadline_ns());
   if (acceptor_) next_ns = std::min(next_ns, acceptor_->next_deadline_ns().value_or(kNever));
   for (const auto& [caller, connection] : connections_) {
     next_ns = std::min(next_ns, connection.ends_ns);
@@ -132,11 +154,13 @@ Status Server::run() {
     if (count < 0 && errno != EINTR) return Error::from_errno("epoll_wait", errno);
     turn_ns_ = monotonic_ns();
     bool called = false;
+    bool stops = false;
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       const auto caller = static_cast<Desk::Caller>(event.data.u64);
-      if (caller == kStop) return files_ ? files_->finish() : Status();
-      if (caller == kHere) {
+      if (caller == kStop) {
+        stops = true;
+      } else if (caller == kHere) {
         CIRANDA_TRY(accept_here());
       } else if (caller == kElsewhere) {
         called = true;
@@ -151,11 +175,25 @@ Status Server::run() {
     CIRANDA_TRY(carry_out());
     report_losses();
     if (files_) files_->tend(monotonic_ns());
+    if (checkpoints_) checkpoints_->tend(monotonic_ns());
     end_farewells();
+    // Who has left has said so before.
+    if (stops && !desk_.all_have_left()) return files_ ? files_->finish() : Status();
   }
-  if (files_) files_->discard();
   connections_.clear();  // their workers wait for that
+  if (checkpoints_) end_checkpoints();
+  if (files_) files_->discard();
   return {};
+}
+
+// What was trained is not lost for a stop().
+void Server::end_checkpoints() {
+  desk_.end_checkpoints();
+  for (;;) {
+    checkpoints_->tend(monotonic_ns());
+    if (checkpoints_->done()) return;
+    ::poll(nullptr, 0, poll_timeout_ms(checkpoints_->next_deadline_ns()));
+  }
 }
 
 // -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/ps/desk.h"
+#include "core/service/checkpoint_files.h"
 #include "core/service/state_files.h"
 #include "core/service/worker_link.h"
 #include "core/transport/acceptor.h"
@@ -31,6 +32,10 @@ struct ServerOptions {
   bool authenticates = true;  // see MessageLink
   // Where it keeps what it holds, so that another one can go on when it is killed.
   std::optional<StateOptions> state = {};
+  // Where its checkpoints go, which all servers write to; empty: there are none.
+  std::string checkpoints = {};
+  // A checkpoint that it begins with, where it has no state; see CheckpointReader. Empty: none.
+  std::string restored = {};
 };
 
 // One of a job's servers: a Desk, and the workers' connections to it. One thread, which takes one
@@ -45,10 +50,11 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // What it has found of an earlier one, see StateFiles; empty: nothing.
-  std::string found() const { return files_ ? files_->found() : ""; }
+  // What it has found of an earlier one, see StateFiles, or begins with; empty: nothing.
+  const std::string& found() const { return found_; }
 
-  // Until stop(), or until every worker has left, when nothing of its state stays.
+  // Until stop(), or until every worker has left, when nothing of its state stays, and the last
+  // checkpoint has been made.
   Status run();
   // Async-signal-safe.
   void stop();
@@ -64,6 +70,7 @@ class Server {
   };
 
   explicit Server(ServerOptions options);
+  Status find_state();
   Status listen();
   Status watch(int descriptor, std::uint64_t number);
   Status accept_here();
@@ -79,12 +86,15 @@ class Server {
   void report_losses();
   void watch_room(Desk::Caller caller, Connection& connection);
   void end_farewells();
+  void end_checkpoints();
   std::uint64_t next_deadline_ns() const;
   void add_times(Stats& stats) const;
 
   ServerOptions options_;
   Desk desk_;
-  std::unique_ptr<StateFiles> files_;  // null: none
+  std::unique_ptr<StateFiles> files_;             // null: none
+  std::unique_ptr<CheckpointFiles> checkpoints_;  // null: none
+  std::string found_;
   std::unique_ptr<JobFolder> folder_;  // null: none
   std::optional<Acceptor> acceptor_;   // of other hosts
   Fd epoll_;

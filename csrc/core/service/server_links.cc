@@ -129,10 +129,10 @@ void ServerLinks::beat_if_due() {
 
 // Reads on until the servers hang up: who closes a socket with bytes in it takes back what the
 // other side has not read yet.
-void ServerLinks::leave() {
+void ServerLinks::leave(std::uint64_t checkpoint) {
   const std::uint64_t deadline_ns = monotonic_ns() + kGoodbyeNs;
   for (const auto& link : links_) {
-    if (!link->send(Leave{}) || !link->carries_data()) continue;
+    if (!link->send(Leave{.checkpoint = checkpoint}) || !link->carries_data()) continue;
     while (link->has_queued() && link->flush() && monotonic_ns() < deadline_ns) {
       static_cast<void>(wait_for(link->watched(), deadline_ns));
     }

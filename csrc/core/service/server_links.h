@@ -49,9 +49,10 @@ class ServerLinks {
   void beat_if_due();
   std::uint64_t next_beat_ns() const { return next_beat_ns_; }
 
-  // Tells them that it leaves, and waits, for some seconds at most, until those on other hosts have
+  // Tells them that it leaves, which knows of that checkpoint, and waits, for some seconds at most,
+  // until those on other hosts have
   // heard it.
-  void leave();
+  void leave(std::uint64_t checkpoint = 0);
   // In a forked child. Async-signal-safe.
   void close() noexcept;
 

@@ -28,19 +28,13 @@ namespace {
 constexpr const char* kSnapshot = "snapshot-";
 constexpr const char* kLog = "log-";
 constexpr const char* kUnfinished = "unfinished-";
-constexpr std::uint64_t kChildPollNs = 50'000'000;
-constexpr int kChildNiceness = 10;
+constexpr const char* kNoNewSnapshot = "there is no new snapshot, the one before stays";
 // A log is at most so many times as long as what the server holds, and this.
 constexpr std::uint64_t kLogFactor = 8;
 constexpr std::uint64_t kLogBytesMin = std::uint64_t{64} << 20;
 
 Error cannot(const std::string& what, const std::string& path) {
   return Error::from_errno("cannot " + what + " " + path, errno);
-}
-
-void complain(const Error& why) {
-  std::fprintf(stderr, "ciranda-ps: there is no new snapshot, the one before stays: %s\n",
-               why.text.c_str());
 }
 
 struct Named {
@@ -87,10 +81,7 @@ Result<std::unique_ptr<StateFiles>> StateFiles::open(StateOptions options, Desk&
 }
 
 StateFiles::~StateFiles() {
-  if (child_ != 0) {
-    ::kill(child_, SIGKILL);
-    look_after_child(/*wait=*/true);
-  }
+  child_.end();
   // Closing would not do: a process forked meanwhile holds the same lock.
   if (folder_.valid()) ::flock(folder_.get(), LOCK_UN);
 }
@@ -205,10 +196,9 @@ void StateFiles::write(const Change& change, const Data& data) {
 }
 
 Status StateFiles::settle() {
-  const bool has_parameters = desk_.shard() != nullptr && desk_.shard()->given();
   // The first answers are those that say that the parameters are here.
-  if (has_parameters && generation_ == 0) {
-    if (child_ == 0) CIRANDA_TRY(begin_snapshot(monotonic_ns()));
+  if (desk_.has_parameters() && generation_ == 0) {
+    if (!child_.running()) CIRANDA_TRY(begin_snapshot(monotonic_ns()));
     if (!look_after_child(/*wait=*/true)) {
       return Error{.code = ErrorCode::kSystem,
                    .text = "there is no first snapshot in " + options_.folder};
@@ -225,7 +215,7 @@ Status StateFiles::settle() {
 // Snapshots
 
 void StateFiles::tend(std::uint64_t now_ns) {
-  if (child_ != 0) {
+  if (child_.running()) {
     (void)look_after_child(/*wait=*/false);
     return;
   }
@@ -235,11 +225,13 @@ void StateFiles::tend(std::uint64_t now_ns) {
       log_bytes < kLogBytesMin + kLogFactor * desk_.shard()->held_bytes()) {
     return;
   }
-  if (const Status begun = begin_snapshot(now_ns); !begun) complain(begun.error());
+  if (const Status begun = begin_snapshot(now_ns); !begun) {
+    std::fprintf(stderr, "ciranda-ps: %s: %s\n", kNoNewSnapshot, begun.error().text.c_str());
+  }
 }
 
 std::uint64_t StateFiles::next_deadline_ns() const {
-  if (child_ != 0) return monotonic_ns() + kChildPollNs;
+  if (child_.running()) return monotonic_ns() + kChildPollNs;
   return changed_ && generation_ != 0 ? begun_ns_ + options_.snapshot_ns : kNever;
 }
 
@@ -262,53 +254,13 @@ Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
     ++log_generation_;
   }
   changed_ = false;
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno("fork", errno);
-  if (child > 0) {
-    child_ = child;
-    return {};
-  }
-  // It must not outlive the server, whose successor writes there too, nor hold its connections.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);
-  ::close_range(3, ~0u, 0);
-  ::setpriority(PRIO_PROCESS, 0, kChildNiceness);
-  const std::string unfinished = path(kUnfinished, log_generation_);
-  const Status written = write_snapshot(unfinished);
-  if (!written) {
-    complain(written.error());
-    ::unlink(unfinished.c_str());
-  }
-  ::_exit(written ? 0 : 1);
-}
-
-// Whole on the disk before it has its name.
-Status StateFiles::write_snapshot(const std::string& unfinished) const {
-  auto writer = RecordWriter::create(unfinished);
-  if (!writer) return writer.error();
-  std::vector<std::byte> note;
-  desk_.save(note);
-  for (const std::span<std::byte> array : desk_.arrays()) {
-    CIRANDA_TRY(writer.value().append(note, {array}));
-    note.clear();
-  }
-  CIRANDA_TRY(writer.value().sync());
-  const std::string finished = path(kSnapshot, log_generation_);
-  if (::rename(unfinished.c_str(), finished.c_str()) != 0) return cannot("make", finished);
-  return sync_folder();
+  return child_.begin(desk_, names(log_generation_), kNoNewSnapshot);
 }
 
 // Whether the snapshot is there, once the child has ended.
 bool StateFiles::look_after_child(bool wait) {
-  int how = 0;
-  pid_t ended = 0;
-  do {
-    ended = ::waitpid(child_, &how, wait ? 0 : WNOHANG);
-  } while (ended < 0 && errno == EINTR);
-  if (ended == 0) return false;
-  child_ = 0;
-  if (::access(path(kSnapshot, log_generation_).c_str(), F_OK) != 0) {
+  if (!child_.look_after(wait)) return false;
+  if (!child_.made()) {
     changed_ = true;
     return false;
   }
@@ -318,20 +270,17 @@ bool StateFiles::look_after_child(bool wait) {
 }
 
 Status StateFiles::finish() {
-  if (child_ != 0) (void)look_after_child(/*wait=*/true);
+  if (child_.running()) (void)look_after_child(/*wait=*/true);
   if (!changed_ || generation_ == 0) return {};
   ++log_generation_;
   log_.reset();
-  CIRANDA_TRY(write_snapshot(path(kUnfinished, log_generation_)));
+  CIRANDA_TRY(write_snapshot(desk_, names(log_generation_)));
   remove_before(log_generation_);
   return {};
 }
 
 void StateFiles::discard() {
-  if (child_ != 0) {
-    ::kill(child_, SIGKILL);
-    (void)look_after_child(/*wait=*/true);
-  }
+  child_.end();
   log_.reset();
   remove_before(UINT64_MAX);
 }
@@ -348,6 +297,10 @@ Status StateFiles::sync_folder() const {
   const Fd folder(::open(options_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.valid() && ::fsync(folder.get()) == 0) return {};
   return cannot("write", options_.folder);
+}
+
+FileNames StateFiles::names(std::uint64_t generation) const {
+  return {.unfinished = path(kUnfinished, generation), .finished = path(kSnapshot, generation)};
 }
 
 std::string StateFiles::path(const char* what, std::uint64_t generation) const {

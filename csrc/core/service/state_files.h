@@ -11,6 +11,7 @@
 #include "core/ps/desk.h"
 #include "core/ps/journal.h"
 #include "core/service/record_file.h"
+#include "core/service/snapshot.h"
 #include "core/transport/fd.h"
 
 namespace ciranda::ps {
@@ -68,10 +69,10 @@ class StateFiles final : public Journal {
   Status read_log(const std::string& path, std::uint64_t& changes, bool& torn);
   Status open_log(std::uint64_t generation);
   Status begin_snapshot(std::uint64_t now_ns);
-  Status write_snapshot(const std::string& path) const;
   bool look_after_child(bool wait);
   void remove_before(std::uint64_t generation);
   Status sync_folder() const;
+  FileNames names(std::uint64_t generation) const;
   std::string path(const char* what, std::uint64_t generation) const;
   bool keeps_log() const { return options_.durability != Durability::kMemory; }
 
@@ -85,7 +86,7 @@ class StateFiles final : public Journal {
   Status log_failed_;
   bool log_synced_ = true;
   bool changed_ = false;            // since a snapshot was begun
-  pid_t child_ = 0;                 // that makes snapshot log_generation_; 0: none
+  SnapshotChild child_;             // that makes snapshot log_generation_
   std::uint64_t begun_ns_ = 0;      // when the latest was
   std::vector<std::byte> encoded_;  // scratch
 };

@@ -49,6 +49,12 @@ class Service : public ::testing::Test {
       });
     }
   }
+  // All workers have left.
+  void await_servers() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    servers_.clear();
+  }
   void stop_servers() {
     for (auto& server : servers_) server->stop();
     for (std::thread& thread : threads_) thread.join();
@@ -67,6 +73,9 @@ class Service : public ::testing::Test {
     durability_ = durability;
     patience_ms_ = patience_ms;
   }
+  // A checkpoint after so many pushes, and at the end.
+  void make_checkpoints(std::uint64_t pushes) { checkpoint_pushes_ = pushes; }
+  std::string checkpoints() const { return folder_ + "/checkpoints"; }
   std::filesystem::path state_of(int server) const {
     return std::filesystem::path(folder_) / ("state" + std::to_string(server));
   }
@@ -152,6 +161,11 @@ class Service : public ::testing::Test {
     if (durability_) {
       options.state = {.folder = state_of(server), .durability = *durability_};
     }
+    if (checkpoint_pushes_ > 0) {
+      options.checkpoints = checkpoints();
+      options.desk.checkpoint_pushes = checkpoint_pushes_;
+    }
+    options.restored = restored_;
     if (!elsewhere_) return options;
     options.job_folder.clear();
     options.keys = keys();
@@ -166,6 +180,8 @@ class Service : public ::testing::Test {
   std::string folder_;
   std::optional<Durability> durability_;  // none: they keep nothing
   std::uint64_t patience_ms_ = 0;
+  std::uint64_t checkpoint_pushes_ = 0;  // 0: none are made
+  std::string restored_;                 // empty: nothing
   bool elsewhere_ = false;
   bool tls_ = false;
   std::vector<std::optional<Endpoint>> endpoints_;

@@ -3,7 +3,6 @@
 #include "core/service/state_files.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -19,6 +18,7 @@
 #include "core/base/clock.h"
 #include "ps/desks.h"
 #include "ps/models.h"
+#include "service/file_size_limit.h"
 
 namespace ciranda::ps {
 namespace {
@@ -334,31 +334,13 @@ TEST_F(StateFilesTest, WhatIsDamagedOrOfAnotherIsRefused) {
   begins(refusal_of({.folder = root_ / "file"}), "cannot open " + (root_ / "file").string());
 }
 
-// Files may not become longer than so many bytes while it lives, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uint64_t bytes) : ignored_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, ignored_);
-  }
-
- private:
-  void (*ignored_)(int);
-  rlimit before_{};
-};
-
 TEST_F(StateFilesTest, AFullDiskKeepsTheLastWholeSnapshotAndAnswersNothing) {
   begin(1, {}, options(Durability::kLog));
   push_number(0);
   settle();
   const Held then = held();
   {
-    const FileSizeLimit full(fs::file_size(latest("log-")) + 100);
+    const testing::FileSizeLimit full(fs::file_size(latest("log-")) + 100);
     files_->tend(monotonic_ns() + 2 * kNoSnapshots);  // which a new log fits, and it does not
     wait_for_snapshot();
     EXPECT_EQ(latest("snapshot-").filename(), "snapshot-1");

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -78,6 +80,8 @@ struct Actor {
   std::vector<std::optional<ps::Push>> sent;  // the latest, by server
   std::uint64_t seq = 0;
   std::uint64_t clock = 0;
+  ps::Checkpoint announced = 0;  // that it has heard of
+  ps::Checkpoint marked = 0;     // that it has told, or is about to
   Memory memory;
   Memory gradients;  // the same, or where they have moved to
   double first = 0.0;
@@ -94,10 +98,10 @@ struct Part {  // of a slot, on one server
 };
 
 const char* name_of(const Message& message) {
-  constexpr const char* kNames[] = {"Enter",         "Declare",  "Push",     "Pull",  "FetchState",
-                                    "FetchSteps",    "Average",  "AskStats", "Beat",  "Leave",
-                                    "MoveGradients", "Welcome",  "Refused",  "Ready", "Ack",
-                                    "Fetched",       "Averaged", "Stats"};
+  constexpr const char* kNames[] = {"Enter",         "Declare", "Push",     "Pull",    "FetchState",
+                                    "FetchSteps",    "Average", "AskStats", "Beat",    "Leave",
+                                    "MoveGradients", "Mark",    "Welcome",  "Refused", "Ready",
+                                    "Ack",           "Fetched", "Averaged", "Stats"};
   static_assert(std::size(kNames) == std::variant_size_v<Message>);
   return kNames[message.index()];
 }
@@ -116,6 +120,50 @@ std::string words_of(const PsAnswer& answer) {
          std::to_string(answer.clock);
 }
 
+// A server's part of the latest checkpoint that it was told of: which pushes are in it.
+class CheckpointPart final : public ps::CheckpointKeeper {
+ public:
+  using Pushes = std::set<std::pair<ps::Worker, std::uint64_t>>;
+
+  CheckpointPart(const Desk& desk, const PsOracle& oracle, ps::Checkpoint& announced)
+      : desk_(desk), oracle_(oracle), announced_(announced) {}
+  std::optional<ps::Checkpoint> announce() override { return ++announced_; }
+  void begin(ps::Checkpoint checkpoint) override {
+    checkpoint_ = checkpoint;
+    open_ = true;
+    pushes_ = oracle_.applied();
+  }
+  void add(const ps::Change& change, const ps::Journal::Data&) override {
+    for (const ps::Push& push : change.pushes) pushes_.insert({push.worker, push.seq});
+    late += change.pushes.size();
+  }
+  void close() override { open_ = false; }
+  void withdraw() override { checkpoint_ = 0; }
+
+  void hear_mark(ps::Worker worker, ps::Checkpoint checkpoint) {
+    belong_.try_emplace({checkpoint, worker}, desk_.shard()->decided(worker));
+  }
+  // The latest of the worker's pushes that belong to it; nothing if it has told nothing.
+  std::optional<std::uint64_t> last_of(ps::Checkpoint checkpoint, ps::Worker worker) const {
+    const auto found = belong_.find({checkpoint, worker});
+    return found == belong_.end() ? std::nullopt : std::optional(found->second);
+  }
+  ps::Checkpoint latest() const { return checkpoint_; }
+  bool is_closed(ps::Checkpoint checkpoint) const { return checkpoint == checkpoint_ && !open_; }
+  const Pushes& pushes() const { return pushes_; }
+
+  std::uint64_t late = 0;
+
+ private:
+  const Desk& desk_;
+  const PsOracle& oracle_;
+  ps::Checkpoint& announced_;
+  ps::Checkpoint checkpoint_ = 0;
+  bool open_ = false;
+  Pushes pushes_;
+  std::map<std::pair<ps::Checkpoint, ps::Worker>, std::uint64_t> belong_;
+};
+
 class PsJob {
  public:
   PsJob(std::uint64_t seed, PsCoverage& seen, bool traces)
@@ -132,12 +180,14 @@ class PsJob {
     repeats_ = faulty_ && random_.one_in(2);
     kills_ = faulty_ && random_.one_in(3);
     kept_.resize(servers);
+    const std::uint64_t checkpoint_pushes = random_.below(5);  // 0: none
     for (std::size_t server = 0; server < servers; ++server) {
       options_.push_back({.job_id = "job",
                           .server = static_cast<int>(server),
                           .servers = static_cast<int>(servers),
                           .workers = static_cast<int>(workers),
-                          .lease_ns = kLease});
+                          .lease_ns = kLease,
+                          .checkpoint_pushes = checkpoint_pushes});
       desks_.push_back(std::make_unique<Desk>(options_.back()));
       oracles_.emplace_back(PsOracle::Options{.mode = model_.mode,
                                               .workers = workers,
@@ -145,6 +195,8 @@ class PsJob {
                                               .lease = kLease});
       parts_.push_back(parts_of(static_cast<int>(server)));
     }
+    checkpoint_parts_.resize(servers);
+    for (std::size_t server = 0; server < servers; ++server) keep_checkpoints(server);
     for (std::size_t worker = 0; worker < workers; ++worker) {
       actors_.push_back({.number = static_cast<ps::Worker>(worker),
                          .pushes_left = static_cast<int>(2 + random_.below(7))});
@@ -323,7 +375,7 @@ class PsJob {
 
   void leave(Actor& actor) {
     for (std::size_t server = 0; server < desks_.size(); ++server) {
-      actor.outbox.push_back({server, ps::Leave{}});
+      actor.outbox.push_back({server, ps::Leave{.checkpoint = actor.announced}});
     }
     actor.state = Actor::State::kLeft;
   }
@@ -336,6 +388,7 @@ class PsJob {
     actor.answered.assign(desks_.size(), 0);
     seen_.restarts += actor.life > 1 ? 1 : 0;
     actor.seq = actor.clock = 0;
+    actor.announced = actor.marked = 0;
     actor.connections.clear();
     actor.unanswered.assign(desks_.size(), false);
     actor.bases.assign(desks_.size(), 0);
@@ -537,6 +590,7 @@ class PsJob {
       check_memory(server, connection, connection.written, "when the answer comes");
       seen_.pulls += actor.state == Actor::State::kPulling ? 1 : 0;
       actor.clock = std::max(actor.clock, ready->clock);
+      actor.announced = std::max(actor.announced, ready->checkpoint);
       actor.given[server] = true;
       return answered(actor, server, ready->version);
     }
@@ -565,6 +619,7 @@ class PsJob {
     seen_.stale += ack->outcome == Outcome::kStale ? 1 : 0;
     seen_.late += ack->outcome == Outcome::kLate ? 1 : 0;
     actor.clock = std::max(actor.clock, ack->clock);
+    actor.announced = std::max(actor.announced, ack->checkpoint);
     actor.answered[server] = ack->seq;
     answered(actor, server, ack->version);
     if (actor.state == Actor::State::kReady) ++seen_.pushes;
@@ -600,6 +655,7 @@ class PsJob {
       connections_[index].moves.push_back(actor.gradients);
       say(index, ps::MoveGradients{});
     }
+    if (actor.given[server] && actor.marked > 0) say(index, ps::Mark{.checkpoint = actor.marked});
     const bool is_to_be_asked = std::any_of(actor.outbox.begin(), actor.outbox.end(),
                                             [&](const auto& each) { return each.first == server; });
     if (!actor.unanswered[server] || is_to_be_asked) return;
@@ -620,11 +676,57 @@ class PsJob {
     const auto& waiting = actor.unanswered;
     if (std::find(waiting.begin(), waiting.end(), true) == waiting.end()) {
       actor.state = Actor::State::kReady;
+      mark(actor);
+    }
+  }
+
+  // Between two pushes: those before belong to the checkpoint.
+  void mark(Actor& actor) {
+    if (actor.marked == actor.announced) return;
+    actor.marked = actor.announced;
+    for (std::size_t server = 0; server < desks_.size(); ++server) {
+      actor.outbox.push_back({server, ps::Mark{.checkpoint = actor.marked}});
     }
   }
 
   // -----------------------------------------------------------------------------------------
   // Servers
+
+  void keep_checkpoints(std::size_t server) {
+    checkpoint_parts_[server] =
+        std::make_unique<CheckpointPart>(*desks_[server], oracles_[server], announced_);
+    desks_[server]->keep_checkpoints(checkpoint_parts_[server].get(), announced_);
+  }
+
+  // Once all have closed their parts of one: each has the pushes that their workers have made
+  // before they told it so, of those that it has applied, and no others; so have all the same.
+  void check_checkpoint() {
+    for (const auto& part : checkpoint_parts_) {
+      if (announced_ == checked_ || !part->is_closed(announced_)) return;
+    }
+    checked_ = announced_;
+    ++seen_.checkpoints;
+    for (std::size_t server = 0; server < desks_.size(); ++server) {
+      const CheckpointPart& part = *checkpoint_parts_[server];
+      for (const auto& push : oracles_[server].applied()) {
+        const bool is_in = part.pushes().contains(push);
+        const auto last = part.last_of(checked_, push.first);
+        if (last && is_in != (push.second <= *last)) fail_part(server, push, is_in);
+        const bool of_both = oracles_[0].has_applied(push.first, push.second) && last &&
+                             checkpoint_parts_[0]->last_of(checked_, push.first);
+        if (of_both && is_in != checkpoint_parts_[0]->pushes().contains(push)) {
+          fail_part(server, push, is_in);
+        }
+      }
+    }
+  }
+
+  [[noreturn]] void fail_part(std::size_t server, std::pair<ps::Worker, std::uint64_t> push,
+                              bool is_in) const {
+    fail("I29: push " + std::to_string(push.second) + " of worker " + std::to_string(push.first) +
+         (is_in ? " is" : " is not") + " in the part of server " + std::to_string(server) +
+         " of checkpoint " + std::to_string(checked_));
+  }
 
   void keep(std::size_t server) {
     kept_[server] = std::make_unique<ps::testing::Kept>(*desks_[server]);
@@ -652,6 +754,7 @@ class PsJob {
     desks_[server] = std::move(again);
     desks_[server]->keep_journal(kept_[server].get());
     oracles_[server].restart(now_);
+    keep_checkpoints(server);
     for (Connection& each : connections_) {
       if (each.server != server || each.ended) continue;
       each.ended = true;
@@ -690,6 +793,7 @@ class PsJob {
     const bool pushed = message && std::holds_alternative<ps::Push>(*message);
     compare(connection.server, answers, std::move(expected), pushed ? "I26" : "I25");
     if (connection.ended) connection.memory.reset();
+    check_checkpoint();
     return true;
   }
 
@@ -740,6 +844,9 @@ class PsJob {
     const bool is_asked = !connection.declares_again || !connection.memory;
     const auto before = is_asked ? std::vector<std::byte>() : *connection.memory;
     desks_[connection.server]->take(id, message, attached, now_, answers);
+    if (const auto* told = std::get_if<ps::Mark>(&message); told != nullptr) {
+      checkpoint_parts_[connection.server]->hear_mark(connection.worker, told->checkpoint);
+    }
     if (!is_asked && before != *connection.memory) {
       fail("I22: a worker that returns is given what it has not asked for");
     }
@@ -857,14 +964,21 @@ class PsJob {
   }
 
   void check_end() {
+    const bool all = std::all_of(actors_.begin(), actors_.end(), [](const Actor& actor) {
+      return actor.state == Actor::State::kLeft;
+    });
     for (std::size_t server = 0; server < desks_.size(); ++server) {
       if (oracles_[server].giver() != oracles_[0].giver()) {
         fail("I22: two servers have the first parameters of different workers");
       }
-      const bool all = std::all_of(actors_.begin(), actors_.end(), [](const Actor& actor) {
-        return actor.state == Actor::State::kLeft;
-      });
       if (desks_[server]->all_have_left() != all) fail("I27: a server does not know its end");
+      if (all) desks_[server]->end_checkpoints();
+    }
+    for (const auto& part : checkpoint_parts_) {
+      if (all && part->latest() != checkpoint_parts_[0]->latest()) {
+        fail("I29: two servers end with different checkpoints");
+      }
+      seen_.late_pushes += part->late;
     }
   }
 
@@ -886,6 +1000,9 @@ class PsJob {
   std::vector<ps::DeskOptions> options_;
   std::vector<std::unique_ptr<Desk>> desks_;
   std::vector<std::unique_ptr<ps::testing::Kept>> kept_;  // by server, once it has parameters
+  std::vector<std::unique_ptr<CheckpointPart>> checkpoint_parts_;  // by server
+  ps::Checkpoint announced_ = 0;
+  ps::Checkpoint checked_ = 0;
   std::vector<PsOracle> oracles_;
   std::vector<std::vector<Part>> parts_;  // by server
   std::vector<Actor> actors_;

@@ -23,7 +23,9 @@ struct PsCoverage {
   std::uint64_t strangers = 0;  // older lives that tried again
   std::uint64_t impatient = 0;  // pushes before the answer to the one before
   std::uint64_t server_crashes = 0;
-  std::uint64_t returns = 0;  // workers' to a server that came back
+  std::uint64_t checkpoints = 0;  // whole
+  std::uint64_t late_pushes = 0;  // that came after a server's part of one was begun
+  std::uint64_t returns = 0;      // workers' to a server that came back
 };
 
 // Plays one whole job of servers (ps::Desk) and workers, from the first Enter to the last Leave, in

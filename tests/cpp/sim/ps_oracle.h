@@ -66,6 +66,7 @@ class PsOracle {
   bool has_applied(ps::Worker worker, std::uint64_t seq) const {
     return applied_.contains({worker, seq});
   }
+  const std::set<std::pair<ps::Worker, std::uint64_t>>& applied() const { return applied_; }
   bool gate_is_open(std::uint64_t clock) const;
   std::uint64_t silences() const { return silences_; }
 

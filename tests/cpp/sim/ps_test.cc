@@ -28,7 +28,8 @@ TEST(ParameterServerSimulation, KeepsItsInvariantsInEveryJob) {
   EXPECT_GT(seen.waits, kJobs);
   for (const std::uint64_t rare :
        {seen.stale, seen.late, seen.pulls, seen.moves, seen.duplicates, seen.crashes, seen.restarts,
-        seen.silences, seen.strangers, seen.impatient, seen.server_crashes, seen.returns}) {
+        seen.silences, seen.strangers, seen.impatient, seen.server_crashes, seen.returns,
+        seen.checkpoints, seen.late_pushes}) {
     EXPECT_GT(rare, kJobs / 10);
   }
   EXPECT_GT(seen.in_part, kJobs / 100);

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/shard.h"
+
+namespace ciranda::ps {
+
+// What Desk::save() has written.
+struct SavedDesk {
+  std::string job_id;
+  int server = 0;
+  int servers = 1;
+  struct Member {
+    Life life = 0;
+    std::uint64_t process = 0;
+    bool left = false;
+    std::uint64_t pushes = 0;
+    std::uint64_t held_ns = 0;
+  };
+  std::vector<Member> members;
+  std::uint64_t lost = 0;
+  Model model;
+  std::vector<std::byte> shard;  // see Shard::save()
+};
+
+// Of anything. kMismatch: of another version of ciranda; kMalformed names field and offset.
+Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved);
+
+// The shard that it was, but for its arrays(). kSystem: there is no memory for it.
+Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved);
+
+}  // namespace ciranda::ps

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/cut.h"
+#include "core/ps/desk.h"
+#include "core/service/record_file.h"
+#include "core/service/snapshot.h"
+
+namespace ciranda::ps {
+
+// The checkpoints of a job, in a folder that all its servers write to. Each has a folder of its
+// own, `checkpoint-C`, with two files of each server: `part-I-of-N`, a snapshot, and
+// `late-I-of-N`, changes that came to it later and belong to it,
+// with an empty record behind the last. Server 0 finds all of them
+// there and writes the `manifest`: only then the checkpoint is one, and those before the one before
+// it are removed.
+//
+// What fails is said on stderr, and leaves the checkpoint before. Not thread-safe. Blocks for the
+// disk alone.
+class CheckpointFiles final : public CheckpointKeeper {
+ public:
+  // Makes the folder where it is missing. `desk` must outlive this.
+  static Result<std::unique_ptr<CheckpointFiles>> open(std::string folder, Desk& desk,
+                                                       const DeskOptions& options);
+
+  std::optional<Checkpoint> announce() override;
+  void begin(Checkpoint checkpoint) override;
+  void add(const Change& change, const Journal::Data& data) override;
+  void close() override;
+  void withdraw() override;
+
+  // Looks after what is on its way.
+  void tend(std::uint64_t now_ns);
+  std::uint64_t next_deadline_ns() const;
+  // Nothing is on its way.
+  bool done() const { return !late_ && !child_.running() && awaited_ == 0; }
+
+ private:
+  CheckpointFiles(std::string folder, Desk& desk, const DeskOptions& options)
+      : folder_(std::move(folder)),
+        desk_(desk),
+        server_(options.server),
+        servers_(options.servers) {}
+  void give_up(const std::string& why);
+  std::string missing_part() const;
+  Status write_manifest() const;
+  void remove_older() const;
+  FileNames names(const char* what, Checkpoint checkpoint) const;
+
+  const std::string folder_;
+  Desk& desk_;
+  const int server_;
+  const int servers_;
+  Checkpoint latest_ = 0;             // that is announced or begun
+  std::optional<RecordWriter> late_;  // while it is open
+  SnapshotChild child_;
+  Checkpoint awaited_ = 0;          // server 0: whose parts are on their way; 0: none
+  std::uint64_t deadline_ns_ = 0;   // of that, once the own part is there
+  std::vector<std::byte> encoded_;  // scratch
+};
+
+// The names of a checkpoint's files.
+std::string checkpoint_folder(const std::string& folder, Checkpoint checkpoint);
+std::string part_file(const char* what, int server, int servers);
+inline constexpr const char* kPartFile = "part";
+inline constexpr const char* kLateFile = "late";
+inline constexpr const char* kManifestFile = "manifest";
+// Numbers of those that are in the folder, in their order; whole or not.
+std::vector<Checkpoint> list_checkpoints(const std::string& folder);
+bool is_whole(const std::string& checkpoint_folder);
+
+struct Manifest {
+  Checkpoint checkpoint = 0;
+  int servers = 1;
+};
+void encode(const Manifest& manifest, std::vector<std::byte>& out);
+Result<Manifest> decode_manifest(std::span<const std::byte> bytes);
+
+}  // namespace ciranda::ps

@@ -1,0 +1,128 @@
+#include "core/service/checkpoint_reader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <ranges>
+#include <utility>
+#include <vector>
+
+#include "core/ps/desk_state.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr const char* kDamaged = "it is damaged, or cut off";
+
+Error cannot_use(const std::string& path, const std::string& why,
+                 ErrorCode code = ErrorCode::kMalformed) {
+  return {.code = code, .text = "the checkpoint's file " + path + " cannot be used: " + why};
+}
+
+// The next record, which has to be there.
+Result<RecordReader::Record> next(RecordReader& reader, const std::string& path) {
+  auto record = reader.next();
+  if (!record) return record.error();
+  if (!record.value()) return cannot_use(path, kDamaged);
+  return std::move(*record.value());
+}
+
+Result<RecordReader> open_file(const std::string& path) {
+  auto reader = RecordReader::open(path);
+  if (!reader && reader.error().code == ErrorCode::kMalformed) return cannot_use(path, kDamaged);
+  return reader;
+}
+
+Result<std::unique_ptr<Shard>> read_snapshot(const std::string& path) {
+  auto reader = open_file(path);
+  if (!reader) return reader.error();
+  auto record = next(reader.value(), path);
+  if (!record) return record.error();
+  const auto saved = decode_saved_desk(record.value().note);
+  if (!saved) return cannot_use(path, saved.error().text, saved.error().code);
+  auto shard = make_shard(saved.value());
+  if (!shard) return cannot_use(path, shard.error().text, shard.error().code);
+  const Shard::Arrays arrays = shard.value()->arrays();
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (i > 0) record = next(reader.value(), path);
+    if (!record) return record.error();
+    if (record.value().data.size() != arrays[i].size()) return cannot_use(path, kDamaged);
+    std::ranges::copy(record.value().data, arrays[i].begin());
+  }
+  return shard;
+}
+
+Status repeat_late(const std::string& path, Shard& shard) {
+  auto reader = open_file(path);
+  if (!reader) return reader.error();
+  for (;;) {
+    const auto record = next(reader.value(), path);
+    if (!record) return record.error();
+    if (record.value().note.empty()) return {};
+    const auto change = decode_change(record.value().note);
+    const Status repeated =
+        change ? shard.repeat(change.value(), record.value().data) : Status(change.error());
+    if (!repeated) return cannot_use(path, repeated.error().text, repeated.error().code);
+  }
+}
+
+}  // namespace
+
+Result<CheckpointReader> CheckpointReader::open(const std::string& path) {
+  std::string folder = path;
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  if (!is_whole(folder)) {
+    const auto numbers = list_checkpoints(folder);
+    const auto newest = std::ranges::find_if(
+        numbers.rbegin(), numbers.rend(),
+        [&](Checkpoint number) { return is_whole(checkpoint_folder(folder, number)); });
+    if (newest == numbers.rend()) {
+      return Error{.code = ErrorCode::kInvalidArgument,
+                   .text = "there is no whole checkpoint in " + path};
+    }
+    folder = checkpoint_folder(folder, *newest);
+  }
+  const std::string name = folder + "/" + kManifestFile;
+  auto file = open_file(name);
+  if (!file) return file.error();
+  const auto record = next(file.value(), name);
+  if (!record) return record.error();
+  const auto manifest = decode_manifest(record.value().note);
+  if (!manifest) return cannot_use(name, manifest.error().text, manifest.error().code);
+  return CheckpointReader(std::move(folder), manifest.value().servers);
+}
+
+Result<std::unique_ptr<Shard>> CheckpointReader::part(int server) const {
+  const std::string path = folder_ + "/" + part_file(kPartFile, server, servers_);
+  auto shard = read_snapshot(path);
+  if (!shard) return shard;
+  const Shard& read = *shard.value();
+  if (read.layout().servers() != servers_ || read.server() != server) {
+    return cannot_use(path, "it is another server's");
+  }
+  CIRANDA_TRY(repeat_late(folder_ + "/" + part_file(kLateFile, server, servers_), *shard.value()));
+  return shard;
+}
+
+Result<std::unique_ptr<Shard>> CheckpointReader::share(int server, int servers, int workers) const {
+  std::unique_ptr<Shard> share;
+  for (int each = 0; each < servers_; ++each) {
+    const auto read = part(each);
+    if (!read) return read.error();
+    const Shard& one = *read.value();
+    if (!share) share = std::make_unique<Shard>(one.model(), servers, server, workers);
+    if (!share->has_memory()) {
+      return Error{.code = ErrorCode::kSystem,
+                   .text = "there is no memory for " + std::to_string(share->held_bytes()) +
+                           " bytes of parameters and state"};
+    }
+    if (!(one.model().tables == share->model().tables)) {
+      return cannot_use(folder_, "its parts are of different models");
+    }
+    share->take_over(one);
+  }
+  return share;
+}
+
+}  // namespace ciranda::ps
