@@ -5,6 +5,7 @@
 #include "torch/error.h"
 #include "torch/ps_differences.h"
 #include "torch/ps_reducer.h"
+#include "torch/saved_parameters.h"
 #include "torch/servers.h"
 
 namespace ciranda {
@@ -111,6 +112,23 @@ void bind_servers(py::module_& module) {
       py::arg("root_rank"), py::arg("all_ranks"), py::arg("what"), Released(),
       "What broadcasting parameters means with servers.");
   module.def("server_average", &ps::average, py::arg("value"), py::arg("name"), Released());
+  module.def(
+      "read_checkpoint",
+      [](const std::string& path) {
+        std::vector<SavedParameter> saved;
+        {
+          const py::gil_scoped_release released;
+          saved = read_checkpoint(path);
+        }
+        py::list parameters;
+        for (const SavedParameter& each : saved) {
+          py::dict state;
+          for (const auto& [name, value] : each.state) state[py::str(name)] = value;
+          parameters.append(py::make_tuple(each.name, each.value, state));
+        }
+        return parameters;
+      },
+      py::arg("path"), "(name, value, state of the optimizer) of each parameter.");
   module.def("server_stats", [] {
     const ps::JobStats stats = [] {
       const py::gil_scoped_release released;

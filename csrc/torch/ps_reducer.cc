@@ -1,7 +1,6 @@
 #include "torch/ps_reducer.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "core/kernels/reduce.h"
 #include "torch/error.h"
+#include "torch/saved_parameters.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -216,23 +216,13 @@ HostStep::State PsReducer::state(std::size_t position, bool) {
   const std::int64_t step =
       reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
   const kernels::UpdateRule& rule = rules_[slot.group];
-  const bool adagrad = rule.kind == kernels::RuleKind::kAdagrad;
-  if (step == 0 && !adagrad) return {};
-  HostStep::State state;
-  if (rule.kind != kernels::RuleKind::kSgd) {
-    state.emplace_back("step", at::scalar_tensor(static_cast<double>(step)));
-  }
-  const auto arrays = kernels::state_arrays(rule);
   const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
-  for (std::size_t array = 0; array < arrays.size(); ++array) {
-    const at::Tensor lies = slot.value;
+  return state_of(rule, step, [&](std::size_t array) {
+    const at::Tensor& lies = slot.value;
     std::byte* const data = state_array(slot.table, array).data() +
                             static_cast<std::size_t>(begin) * lies.element_size();
-    at::Tensor value = at::from_blob(data, lies.sizes(), lies.options()).clone();
-    if (step == 0) value.fill_(rule.initial_accumulator_value);
-    state.emplace_back(std::string(kernels::torch_name(arrays[array])), std::move(value));
-  }
-  return state;
+    return at::from_blob(data, lies.sizes(), lies.options()).clone();
+  });
 }
 
 void PsReducer::adopt_state(std::size_t, HostStep::State state) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'autotune', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'autotune', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize']
 class Compression:
     """
     Members:
@@ -450,6 +450,10 @@ def pull_newest(root_rank: typing.SupportsInt | typing.SupportsIndex, all_ranks:
     """
 def rank() -> int:
     ...
+def read_checkpoint(path: str) -> list:
+    """
+    (name, value, state of the optimizer) of each parameter.
+    """
 def recv_async(tensor: torch.Tensor, src: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
 def reduce_async(input: torch.Tensor, output: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:

@@ -267,7 +267,7 @@ def _plan(
         servers_at=servers_at,
         servers_stay=True,
         server_program=local.SERVER_PROGRAM,
-        server_state=orders.server_state,
+        server_files=orders.server_files,
         restarts=orders.restarts,
         horovod_names=orders.horovod_names,
     )

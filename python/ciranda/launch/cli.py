@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,8 @@ from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
 from ciranda.launch.hosts import (
     HostSource,
     Place,
+    ServerFiles,
     ServerPlace,
-    ServerState,
     parse_hostfile,
     parse_hosts,
 )
@@ -145,6 +146,13 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
     help="With --ps-dir: what outlives a killed server, see docs/parameter-server.md [log].",
 )
 @click.option(
+    "--checkpoint-dir", metavar="DIR", help="Where servers make checkpoints, on all their hosts."
+)
+@click.option(
+    "--checkpoint-every", metavar="N|Ns", help="After N pushes, or after N seconds [1000]."
+)
+@click.option("--restore", metavar="DIR", help="A checkpoint that servers begin with.")
+@click.option(
     "--restarts",
     type=int,
     metavar="N",
@@ -194,6 +202,9 @@ def run_command(
     ps_hosts: str | None,
     ps_dir: str | None,
     durability: str | None,
+    checkpoint_dir: str | None,
+    checkpoint_every: str | None,
+    restore: str | None,
     restarts: int | None,
     timeout: float | None,
     assign: tuple[str, ...],
@@ -233,7 +244,9 @@ def run_command(
         size = len(all_places)
         by_agents = node is None and launch_plan.needs_agents(ranks, host)
         servers = _servers(ps, ps_hosts, restarts, all_places, node, host)
-        server_state = _server_state(ps_dir, durability, servers)
+        server_files = _server_files(
+            servers, ps_dir, durability, checkpoint_dir, checkpoint_every, restore
+        )
         by_agents = by_agents or any(each.host.name != host for each in servers)
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
@@ -257,7 +270,7 @@ def run_command(
                 servers=servers,
                 servers_at=[HERE] * len(servers),
                 server_program=local.SERVER_PROGRAM,
-                server_state=server_state,
+                server_files=server_files,
                 restarts=restarts or 0,
                 horovod_names=theirs.horovod_names,
             )
@@ -410,17 +423,35 @@ def _servers(
     return host_list.assign_servers(count, ranks, named)
 
 
-def _server_state(
-    ps_dir: str | None, durability: str | None, servers: Sequence[ServerPlace]
-) -> ServerState | None:
-    """Where they keep what they hold; None: nowhere, a lost server ends the job."""
-    if ps_dir is None:
-        if durability is not None:
-            raise LaunchError("--durability goes with --ps-dir, where servers keep what they hold")
-        return None
-    if not servers:
-        raise LaunchError("--ps-dir goes with --ps, the number of servers")
-    return ServerState(os.path.abspath(ps_dir), durability or "log")
+def _server_files(
+    servers: Sequence[ServerPlace],
+    ps_dir: str | None,
+    durability: str | None,
+    checkpoint_dir: str | None,
+    checkpoint_every: str | None,
+    restore: str | None,
+) -> ServerFiles:
+    """What servers write and read; without a folder of state a lost server ends the job."""
+    if durability is not None and ps_dir is None:
+        raise LaunchError("--durability goes with --ps-dir, where servers keep what they hold")
+    if checkpoint_every is not None and checkpoint_dir is None:
+        raise LaunchError("--checkpoint-every goes with --checkpoint-dir, where checkpoints go")
+    if checkpoint_every is not None and not re.fullmatch("[1-9][0-9]{0,8}s?", checkpoint_every):
+        raise LaunchError(
+            "--checkpoint-every must be a number of pushes, such as 1000, or of seconds, such as "
+            f"60s, not {checkpoint_every!r}"
+        )
+    folders = {"--ps-dir": ps_dir, "--checkpoint-dir": checkpoint_dir, "--restore": restore}
+    paths = {name: os.path.abspath(path) for name, path in folders.items() if path is not None}
+    if paths and not servers:
+        raise LaunchError(f"{next(iter(paths))} goes with --ps, the number of servers")
+    return ServerFiles(
+        state=paths.get("--ps-dir"),
+        durability=durability or "log",
+        checkpoints=paths.get("--checkpoint-dir"),
+        checkpoint_every=checkpoint_every,
+        restore=paths.get("--restore"),
+    )
 
 
 def _has_several_hosts(plan: LaunchPlan) -> bool:

@@ -8,6 +8,7 @@ import signal
 VICTIMS_GRACE_S = 2.0  # survivors of a dead rank notice it and write their error files
 INTERRUPT_GRACE_S = 5.0  # for `except KeyboardInterrupt: save()`
 TERMINATE_GRACE_S = 5.0
+CHECKPOINT_GRACE_S = 120.0  # instead: of servers that write a last checkpoint
 CUT_SHORT_GRACE_S = 1.0  # instead: a job that lost a host is gone everywhere within 5 s
 KILL_GRACE_S = 12.0  # longer than the supervisor itself tries
 

@@ -345,7 +345,7 @@ class HostAgents:
                 meets=bool(task.key),
                 listen=listens.get(agent.index),
                 servers=agent.servers,
-                server_state=plan.server_state,
+                server_files=plan.server_files,
                 restarts=plan.restarts,
                 horovod_names=task.horovod_names,
                 calls=bool(task.call_folder),

@@ -88,12 +88,17 @@ class ServerPlace:
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """Where servers keep what they hold, a folder for each, and what their answers promise."""
+class ServerFiles:
+    """What servers write and read; folders are on their hosts."""
 
-    folder: str  # on their hosts
-    durability: str  # memory, log or disk
+    state: str | None = None  # of what they hold, a folder for each in it
+    durability: str = "log"  # what their answers promise: memory, log or disk
+    checkpoints: str | None = None  # which all of them write to
+    checkpoint_every: str | None = None  # pushes, or seconds as in 60s
+    restore: str | None = None  # a checkpoint, or where they are
 
+
+NO_SERVER_FILES = ServerFiles()
 
 AnyPlace = Place | ServerPlace
 

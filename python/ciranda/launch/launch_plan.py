@@ -24,7 +24,7 @@ from ciranda.launch.environment import (
     without_identity,
 )
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import Host, HostSource, Place, ServerPlace, ServerState
+from ciranda.launch.hosts import NO_SERVER_FILES, Host, HostSource, Place, ServerFiles, ServerPlace
 from ciranda.launch.meeting import Meeting, parse_endpoint
 from ciranda.launch.processes import name_of, server_number
 
@@ -73,7 +73,7 @@ class LaunchPlan:
     meeting: Meeting | None = None  # of the hosts, where there are several
     servers: tuple[ServerPlan, ...] = ()
     restarts: int = 0  # of processes that were killed and may come back
-    server_state: ServerState | None = None
+    server_files: ServerFiles = NO_SERVER_FILES
     servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
 
     @property
@@ -140,7 +140,7 @@ def plan_launch(
     servers_at: Sequence[str] = (),
     servers_stay: bool = False,
     server_program: str = "",
-    server_state: ServerState | None = None,
+    server_files: ServerFiles = NO_SERVER_FILES,
     restarts: int = 0,
     horovod_names: bool = False,
 ) -> LaunchPlan:
@@ -184,12 +184,16 @@ def plan_launch(
             "--servers": len(servers_at),
             "--server": server.server,
         }
-        if server_state is not None:
-            told["--dir"] = os.path.join(server_state.folder, f"server-{server.server}")
-            told["--durability"] = server_state.durability
-        arguments = [text for name, value in told.items() for text in (name, str(value))]
+        if server_files.state is not None:
+            told["--dir"] = os.path.join(server_files.state, f"server-{server.server}")
+            told["--durability"] = server_files.durability
+        told["--checkpoint-dir"] = server_files.checkpoints
+        told["--checkpoint-every"] = server_files.checkpoint_every
+        told["--restore"] = server_files.restore
+        given = {name: value for name, value in told.items() if value is not None}
+        arguments = [text for name, value in given.items() for text in (name, str(value))]
         command = (server_program, *arguments, *protection)
-        keeps = server_state is not None
+        keeps = server_files.state is not None
         serving.append(ServerPlan(server, command, {**plain, **shown}, shown, keeps))
     return LaunchPlan(
         tuple(plans),
@@ -201,7 +205,7 @@ def plan_launch(
         meeting,
         tuple(serving),
         restarts,
-        server_state,
+        server_files,
         servers_stay,
     )
 

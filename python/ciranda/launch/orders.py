@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ciranda.launch.environment import may_travel
-from ciranda.launch.hosts import Host, Place, ServerPlace, ServerState
+from ciranda.launch.hosts import NO_SERVER_FILES, Host, Place, ServerFiles, ServerPlace
 from ciranda.launch.meeting import Ports
 
 # Variables that go to other hosts by themselves, for they are meant for the ranks; all else, such
@@ -65,7 +65,7 @@ class Orders:
     meets: bool  # other hosts: the key and the place to meet follow
     listen: Listen | None  # rank 0 runs here and is met, or servers run here
     servers: Sequence[ServerPlace] = ()  # of this host
-    server_state: ServerState | None = None
+    server_files: ServerFiles = NO_SERVER_FILES
     restarts: int = 0
     horovod_names: bool = False
     calls: bool = False  # a function, which follows
@@ -87,7 +87,7 @@ def decode_orders(content: dict[str, Any]) -> Orders:
             "servers": [
                 ServerPlace(**{**each, "host": Host(**each["host"])}) for each in content["servers"]
             ],
-            "server_state": content["server_state"] and ServerState(**content["server_state"]),
+            "server_files": ServerFiles(**content["server_files"]),
             "listen": listen and Listen(**{**listen, "ports": Ports(**listen["ports"])}),
         }
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ciranda.launch import local, process_tree
-from ciranda.launch.ending import TERMINATE_GRACE_S
+from ciranda.launch.ending import CHECKPOINT_GRACE_S, TERMINATE_GRACE_S
 from ciranda.launch.environment import KEY_FD, LIFE, RENDEZVOUS_FD, SERVER_LISTENER_FD
 from ciranda.launch.launch_plan import LaunchPlan, RankPlan, ServerPlan
 from ciranda.launch.meeting import Meeting, key_pipe
@@ -207,7 +207,8 @@ class Supervisor:
         if not self._servers_told:
             self._servers_told = True
             self._signal(self._alive, signal.SIGTERM, False)
-            self._kill_at = now + TERMINATE_GRACE_S
+            makes_checkpoints = self._plan.server_files.checkpoints is not None
+            self._kill_at = now + (CHECKPOINT_GRACE_S if makes_checkpoints else TERMINATE_GRACE_S)
         elif self._kill_at is not None and now >= self._kill_at:
             self._kill_all()
 

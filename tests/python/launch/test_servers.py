@@ -229,6 +229,13 @@ MEETING = ["--rendezvous=127.0.0.1:1", "--key-file=key"]
         (["--ps", "0"], "--ps must be 1 to 64 servers, not 0"),
         (["--restarts", "1"], "--restarts goes with --ps"),
         (["--ps-dir", "state"], "--ps-dir goes with --ps"),
+        (["--checkpoint-dir", "there"], "--checkpoint-dir goes with --ps"),
+        (["--restore", "there"], "--restore goes with --ps"),
+        (["--ps", "1", "--checkpoint-every", "9"], "--checkpoint-every goes with --checkpoint-dir"),
+        (
+            ["--ps", "1", "--checkpoint-dir", "there", "--checkpoint-every", "often"],
+            "--checkpoint-every must be a number of pushes, such as 1000, or of seconds, such as",
+        ),
         (["--ps", "1", "--durability", "log"], "--durability goes with --ps-dir"),
         (["--ps", "1", "--restarts", "-1"], "--restarts must be at least 0, not -1"),
         (["--ps-hosts", "a:60,b:5"], "--ps must be 1 to 64 servers, not 65"),
