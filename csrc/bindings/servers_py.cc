@@ -87,10 +87,15 @@ void bind_servers(py::module_& module) {
 
   py::class_<PsReducer, Reducer, std::shared_ptr<PsReducer>>(module, "PsReducer",
                                                              "To the servers, which step.")
-      .def(py::init([](ps::Mode mode, bool ahead, bool force) {
-             return make_ps_reducer({.mode = mode, .ahead = ahead, .force = force});
+      .def(py::init([](ps::Mode mode, bool ahead, bool force, int push_every, int fetch_every) {
+             return make_ps_reducer({.mode = mode,
+                                     .ahead = ahead,
+                                     .force = force,
+                                     .push_every = push_every,
+                                     .fetch_every = fetch_every});
            }),
-           py::kw_only(), py::arg("mode"), py::arg("ahead"), py::arg("force"));
+           py::kw_only(), py::arg("mode"), py::arg("ahead"), py::arg("force"),
+           py::arg("push_every") = 0, py::arg("fetch_every") = 0);
   py::class_<PsDifferences, std::shared_ptr<PsDifferences>>(
       module, "PsDifferences", "Of a step that the worker makes, to the servers.")
       .def(py::init([](ps::Mode mode) { return make_ps_differences(mode); }), py::kw_only(),

@@ -1,5 +1,6 @@
 #include "torch/ps_reducer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -16,7 +17,7 @@ namespace ciranda {
 PsReducer::PsReducer(std::shared_ptr<ps::Client> client, Options options)
     : client_(std::move(client)),
       options_(options),
-      parameters_(client_, options.mode, options.ahead) {
+      parameters_(client_, options.mode, options.ahead || options.push_every > 0) {
   check_mode(options.mode, client_->workers());
 }
 
@@ -34,7 +35,7 @@ void PsReducer::make_gradient(std::size_t index) {
   const ServedParameters::Slot& slot = parameters_.slots()[index];
   const at::Tensor& parameter = slot.parameter;
   Gradient& gradient = gradients_[index];
-  if (options_.ahead || !parameter.is_cpu() || !parameter.is_contiguous() ||
+  if (options_.ahead || strays() || !parameter.is_cpu() || !parameter.is_contiguous() ||
       parameter.numel() == 0) {
     lay_out(index);
     return;
@@ -98,6 +99,10 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
          .text = "DistributedOptimizer: the servers cannot make the step, because " + objection});
   }
   parameters_.refuse_changes();
+  if (strays()) {
+    stray(gradient_scale, max_norm);
+    return {};
+  }
   const std::vector<std::uint64_t> made_from(parameters_.shown().begin(),
                                              parameters_.shown().end());
   if (unanswered_) await_answer();
@@ -110,13 +115,9 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
   if (options_.mode.kind == ps::ModeKind::kSync && scale != 1.0) {
     scale_gradients(used, std::exchange(scale, 1.0));
   }
-  std::vector<kernels::UpdateRule> rules;
-  for (std::size_t table = 0; table < parameters_.tables(); ++table) {
-    rules.push_back(rules_.at(parameters_.group_of_table(table)));
-  }
   for (auto& arrays : fetched_) arrays.clear();
   fetched_steps_.reset();
-  check(client_->push(made_from, scale, std::move(rules), std::move(used)));
+  check(client_->push(made_from, scale, rules_of_tables(), std::move(used)));
   unanswered_ = true;
   if (!options_.ahead) await_answer();
   return {};
@@ -193,9 +194,76 @@ double PsReducer::norm() {
 void PsReducer::pull() {
   const MutexLock lock(mutex_);
   parameters_.refuse_changes();
+  if (strays()) push_accrued();
   if (unanswered_) await_answer();
   check(client_->pull());
   parameters_.show();
+  unfetched_ = 0;
+}
+
+std::vector<kernels::UpdateRule> PsReducer::rules_of_tables() const {
+  std::vector<kernels::UpdateRule> rules;
+  for (std::size_t table = 0; table < parameters_.tables(); ++table) {
+    rules.push_back(rules_.at(parameters_.group_of_table(table)));
+  }
+  return rules;
+}
+
+// -------------------------------------------------------------------------------------------
+// Downpour (Dean et al. 2012, algorithm 7.1)
+
+void PsReducer::stray(double scale, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const auto& slots = parameters_.slots();
+  // Until the answer the servers read there.
+  if (std::exchange(unanswered_, false)) unwrap(client_->answer());
+  if (unpushed_ == 0) {
+    for (Gradient& gradient : gradients_) gradient.served.zero_();
+    accrued_.assign(slots.size(), false);
+  }
+  std::vector<at::Tensor> own(slots.size());
+  double squares = 0.0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const at::Tensor& gradient = slots[i].parameter.grad();
+    if (!gradient.defined()) continue;
+    own[i] = gradient.layout() == c10::Layout::Strided ? gradient : gradient.to_dense();
+    if (max_norm > 0.0) squares += std::pow(own[i].norm(2, at::kDouble).item<double>() * scale, 2);
+  }
+  if (max_norm > 0.0) {
+    norm_ = std::sqrt(squares);
+    scale *= clip_coefficient(norm_, max_norm);
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!own[i].defined()) continue;
+    const kernels::UpdateRule& rule = rules_.at(slots[i].group);
+    gradients_[i].served.add_(own[i].is_cpu() ? own[i] : own[i].cpu(), scale);
+    accrued_[slots[i].position] = true;
+    slots[i].parameter.detach().sub_(own[i], (rule.maximize ? -scale : scale) * rule.lr);
+  }
+  parameters_.keep();
+  ++unpushed_;
+  ++unfetched_;
+  if (unpushed_ >= options_.push_every) push_accrued();
+  if (unfetched_ >= options_.fetch_every) fetch();
+}
+
+void PsReducer::push_accrued() {
+  if (std::exchange(unpushed_, 0) == 0) return;
+  for (auto& arrays : fetched_) arrays.clear();
+  fetched_steps_.reset();
+  check(client_->push(parameters_.shown(), 1.0, rules_of_tables(), accrued_));
+  unanswered_ = true;
+}
+
+// An answer to a push has brought them, as they were then.
+void PsReducer::fetch() {
+  if (std::exchange(unanswered_, false)) {
+    unwrap(client_->answer());
+  } else {
+    check(client_->pull());
+  }
+  parameters_.show();
+  unfetched_ = 0;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -210,7 +278,14 @@ const MemorySegment& PsReducer::state_array(std::size_t table, std::size_t array
 
 HostStep::State PsReducer::state(std::size_t position, bool) {
   const MutexLock lock(mutex_);
-  if (unanswered_) await_answer();
+  if (unanswered_) {
+    if (strays()) {
+      unwrap(client_->answer());
+      unanswered_ = false;
+    } else {
+      await_answer();
+    }
+  }
   const ServedParameters::Slot& slot = parameters_.slots().at(position);
   if (!fetched_steps_) fetched_steps_ = unwrap(client_->fetch_steps());
   const std::int64_t step =

@@ -28,6 +28,10 @@ class PsReducer final : public Reducer, public Puller {
     // before instead.
     bool ahead = false;
     bool force = false;  // see check_momentum()
+    // Downpour: gradients of so many steps are pushed as one, and the newest parameters are fetched
+    // after so many; between, this worker's parameters make its own steps of plain SGD. 0: not.
+    int push_every = 0;
+    int fetch_every = 0;
   };
   PsReducer(std::shared_ptr<ps::Client> client, Options options);
 
@@ -77,6 +81,11 @@ class PsReducer final : public Reducer, public Puller {
   at::Tensor lay_out(std::size_t index) REQUIRES(mutex_);
   void follow_moves() REQUIRES(mutex_);
   std::vector<bool> take_gradients() REQUIRES(mutex_);
+  bool strays() const { return options_.push_every > 0; }
+  void stray(double scale, double max_norm) REQUIRES(mutex_);
+  void push_accrued() REQUIRES(mutex_);
+  void fetch() REQUIRES(mutex_);
+  std::vector<kernels::UpdateRule> rules_of_tables() const REQUIRES(mutex_);
   double norm_of(const std::vector<bool>& used, double scale) const REQUIRES(mutex_);
   void scale_gradients(const std::vector<bool>& used, double scale) REQUIRES(mutex_);
   void await_answer() REQUIRES(mutex_);
@@ -91,6 +100,11 @@ class PsReducer final : public Reducer, public Puller {
   int moves_ GUARDED_BY(mutex_) = 0;                           // of the gradients' memory
   bool unanswered_ GUARDED_BY(mutex_) = false;
   double norm_ GUARDED_BY(mutex_) = 0.0;
+  // Downpour: the slots, as Push::used counts, whose gradients of steps since the latest push lie
+  // in `served`; and steps since the latest push, and fetch.
+  std::vector<bool> accrued_ GUARDED_BY(mutex_);
+  int unpushed_ GUARDED_BY(mutex_) = 0;
+  int unfetched_ GUARDED_BY(mutex_) = 0;
   // What was fetched since the latest step: by table and array, and the numbers of steps.
   std::vector<std::vector<std::optional<MemorySegment>>> fetched_ GUARDED_BY(mutex_);
   std::optional<MemorySegment> fetched_steps_ GUARDED_BY(mutex_);

@@ -113,6 +113,10 @@ void ServedParameters::refuse_changes() const {
   }
 }
 
+void ServedParameters::keep() {
+  for (Slot& slot : slots_) slot.latest.renew(slot.parameter);
+}
+
 void ServedParameters::show() {
   for (Slot& slot : slots_) {
     if (slot.moved) {

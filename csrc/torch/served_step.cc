@@ -29,6 +29,12 @@ ps::Mode mode_of(const ps::AnyMode& mode) {
   if (const auto* bounded = std::get_if<ps::SSP>(&mode)) {
     return {.kind = ps::ModeKind::kSsp, .staleness = bounded->staleness};
   }
+  if (const auto* downpour = std::get_if<ps::Downpour>(&mode)) {
+    if (downpour->n_push < 1 || downpour->n_fetch < 1) {
+      refuse(ErrorCode::kInvalidArgument, "Downpour: n_push and n_fetch must be at least 1");
+    }
+    return {};
+  }
   const auto& free = std::get<ps::Async>(mode);
   if (free.ahead != 0 && free.ahead != 1) {
     refuse(ErrorCode::kInvalidArgument, "Async: ahead must be 0 or 1");
@@ -46,6 +52,11 @@ ps::Mode mode_of(const ps::AnyMode& mode) {
 bool is_ahead(const ps::AnyMode& mode) {
   const auto* free = std::get_if<ps::Async>(&mode);
   return free != nullptr && free->ahead == 1;
+}
+
+std::optional<ps::Downpour> downpour_of(const ps::AnyMode& mode) {
+  const auto* downpour = std::get_if<ps::Downpour>(&mode);
+  return downpour == nullptr ? std::nullopt : std::optional(*downpour);
 }
 
 void check_ps_options(const DistributedOptions& options) {
@@ -114,8 +125,12 @@ class StepOnServers final : public ServedStep {
              "parameter servers cannot make the step, because " + c10::demangle(type.name()) +
                  " is none of SGD, Adam, AdamW, Adagrad, RMSprop; pass UpdateOn::kWorker");
     }
-    reducer_ = make_ps_reducer(
-        {.mode = mode_of(*options.mode), .ahead = is_ahead(*options.mode), .force = options.force});
+    const auto downpour = downpour_of(*options.mode);
+    reducer_ = make_ps_reducer({.mode = mode_of(*options.mode),
+                                .ahead = is_ahead(*options.mode),
+                                .force = options.force,
+                                .push_every = downpour ? downpour->n_push : 0,
+                                .fetch_every = downpour ? downpour->n_fetch : 0});
     for (std::size_t position = 0; position < named_.size(); ++position) {
       const auto held = optimizer_.state().find(named_[position].second.unsafeGetTensorImpl());
       if (held == optimizer_.state().end() || held->second == nullptr) continue;
@@ -184,6 +199,10 @@ class StepOfWorker final : public ServedStep {
       refuse(ErrorCode::kInvalidArgument,
              "with UpdateOn::kWorker a step begins where the one before ended; use Async with "
              "ahead=0");
+    }
+    if (downpour_of(*options.mode)) {
+      refuse(ErrorCode::kInvalidArgument,
+             "with Downpour the servers make the step; use UpdateOn::kServer");
     }
     differences_->add_parameters(parameters);
   }

@@ -324,7 +324,7 @@ class PsReducer(Reducer):
     """
     To the servers, which step.
     """
-    def __init__(self, *, mode: ServerMode, ahead: bool, force: bool) -> None:
+    def __init__(self, *, mode: ServerMode, ahead: bool, force: bool, push_every: typing.SupportsInt | typing.SupportsIndex = 0, fetch_every: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
 class PsDifferences:
     """

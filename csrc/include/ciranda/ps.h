@@ -39,7 +39,16 @@ struct Sync {
   std::uint32_t backup_workers = 0;
 };
 
-using AnyMode = std::variant<Async, SSP, Sync>;
+// Downpour SGD (Dean et al. 2012): as Async, but gradients of so many steps are pushed as one, and
+// the newest parameters are fetched after so many; between, a worker makes steps of plain SGD of
+// its own, with the optimizer's learning rate. With Adagrad as the optimizer, which the servers
+// run. broadcast_parameters() pushes what is left, and fetches.
+struct Downpour {
+  int n_push = 1;
+  int n_fetch = 1;
+};
+
+using AnyMode = std::variant<Async, SSP, Sync, Downpour>;
 
 // Who makes the optimizer's step.
 enum class UpdateOn : std::uint8_t {

@@ -15,7 +15,7 @@ import torch
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 
-__all__ = ["SSP", "Async", "Mode", "Sync", "average", "load_checkpoint", "stats"]
+__all__ = ["SSP", "Async", "Downpour", "Mode", "Sync", "average", "load_checkpoint", "stats"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,31 @@ class Sync:
         return _C.ServerMode(_C.ModeKind.sync, backup_workers=self.backup_workers)
 
 
-Mode = Async | SSP | Sync
+@dataclass(frozen=True)
+class Downpour:
+    """Downpour SGD (Dean et al. 2012): as Async, but the gradients of n_push steps are pushed as
+    one and the newest parameters are fetched after n_fetch; between, each worker makes steps of
+    plain SGD of its own, with the optimizer's learning rate.
+
+    The servers run the optimizer: Adagrad is what it was published with. broadcast_parameters()
+    pushes what is left, and fetches.
+    """
+
+    n_push: int = 1
+    n_fetch: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("n_push", "n_fetch"):
+            value = getattr(self, name)
+            _check_count(f"Downpour: {name}", value)
+            if value < 1:
+                raise ValueError(f"Downpour: {name} must be at least 1, not {value!r}")
+
+    def _native(self) -> Any:
+        return _C.ServerMode(_C.ModeKind.async_)
+
+
+Mode = Async | SSP | Sync | Downpour
 
 
 def _check_count(what: str, value: Any) -> None:

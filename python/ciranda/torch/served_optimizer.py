@@ -14,7 +14,7 @@ from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.host_step import HostStep, obstacle
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
-from ciranda.torch.ps import Async, Mode
+from ciranda.torch.ps import Async, Downpour, Mode
 
 UpdateOn = Literal["server", "worker"]
 
@@ -94,8 +94,13 @@ def distribute(
                 f"DistributedOptimizer: parameter servers cannot make the step, because {problem}; "
                 "pass update_on='worker'"
             )
+        downpour = mode if isinstance(mode, Downpour) else None
         reducer = _C.PsReducer(
-            mode=native, ahead=isinstance(mode, Async) and mode.ahead == 1, force=force
+            mode=native,
+            ahead=isinstance(mode, Async) and mode.ahead == 1,
+            force=force,
+            push_every=downpour.n_push if downpour else 0,
+            fetch_every=downpour.n_fetch if downpour else 0,
         )
         host_step = HostStep(inner_class, reducer)
         host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
@@ -116,8 +121,8 @@ def distribute(
 def _native_mode(mode: Any, update_on: Any) -> Any:
     if not isinstance(mode, Mode):
         raise InvalidArgumentError(
-            "DistributedOptimizer: backend='ps' needs a mode: ps.Async(), ps.SSP(staleness) or "
-            f"ps.Sync(), not {mode!r}"
+            "DistributedOptimizer: backend='ps' needs a mode: ps.Async(), ps.SSP(staleness), "
+            f"ps.Sync() or ps.Downpour(n_push, n_fetch), not {mode!r}"
         )
     if update_on not in ("server", "worker"):
         raise InvalidArgumentError(
@@ -127,6 +132,10 @@ def _native_mode(mode: Any, update_on: Any) -> Any:
         raise InvalidArgumentError(
             "DistributedOptimizer: with update_on='worker' a step begins where the one before "
             "ended; use Async(ahead=0)"
+        )
+    if update_on == "worker" and isinstance(mode, Downpour):
+        raise InvalidArgumentError(
+            "DistributedOptimizer: with Downpour the servers make the step; pass update_on='server'"
         )
     return mode._native()
 

@@ -157,13 +157,42 @@ void worker() {
   }
 }
 
+// With plain SGD on the servers too, what a worker does alone is what they do.
+void downpour() {
+  auto net = make_net();
+  auto alone = make_net();
+  torch::optim::SGD plain(alone->parameters(), 0.1);
+  DistributedOptimizer optimizer(torch::optim::SGD(net->parameters(), 0.1), net->named_parameters(),
+                                 {.mode = ciranda::ps::Downpour{.n_push = 2, .n_fetch = 4}});
+  for (int step = 0; step < 6; ++step) {
+    const Tensor images = batch(step);
+    const auto train = [&](torch::nn::Sequential& one, auto& its_optimizer) {
+      its_optimizer.zero_grad();
+      one->forward(images).square().mean().backward();
+      its_optimizer.step();
+    };
+    train(net, optimizer);
+    train(alone, plain);
+  }
+  for (size_t i = 0; i < net->parameters().size(); ++i) {
+    require(torch::allclose(net->parameters()[i], alone->parameters()[i], 1e-5, 1e-7),
+            "other steps than alone");
+  }
+  require(ciranda::ps::stats().worker.pushes.applied == 3, "not a push for two steps");
+  require_error("n_push and n_fetch must be at least 1", [&] {
+    DistributedOptimizer none(torch::optim::SGD(net->parameters(), 0.1), net->named_parameters(),
+                              {.mode = ciranda::ps::Downpour{.n_push = 0}});
+  });
+}
+
 }  // namespace
 
 int main(int, char** argv) {
   try {
     ciranda::init();
     torch::set_num_threads(1);
-    std::string(argv[1]) == "rounds" ? rounds() : worker();
+    const std::string what = argv[1];
+    what == "rounds" ? rounds() : what == "worker" ? worker() : downpour();
     std::printf("passed\n");
   } catch (const std::exception& error) {
     std::printf("failed: %s\n", error.what());

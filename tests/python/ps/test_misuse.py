@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make(backend="ring", mode=None),
         "this job has parameter servers; pass backend='ps', or start it without --ps",
     ),
-    "no mode": (lambda: make(mode=None), "needs a mode: ps.Async(), ps.SSP(staleness) or ps.Sync"),
+    "no mode": (lambda: make(mode=None), "needs a mode: ps.Async(), ps.SSP(staleness), ps.Sync"),
     "option": (lambda: make(op=cr.Sum), "op is for ranks that reduce gradients among themselves"),
     "optimizer": (
         lambda: make(torch.optim.Adamax),
