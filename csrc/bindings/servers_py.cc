@@ -98,12 +98,16 @@ void bind_servers(py::module_& module) {
            py::arg("push_every") = 0, py::arg("fetch_every") = 0);
   py::class_<PsDifferences, std::shared_ptr<PsDifferences>>(
       module, "PsDifferences", "Of a step that the worker makes, to the servers.")
-      .def(py::init([](ps::Mode mode) { return make_ps_differences(mode); }), py::kw_only(),
-           py::arg("mode"))
+      .def(py::init([](ps::Mode mode, double rho, int period) {
+             return make_ps_differences({.mode = mode, .rho = rho, .period = period});
+           }),
+           py::kw_only(), py::arg("mode"), py::arg("rho") = 0.0, py::arg("period") = 0)
       .def("add_parameters", &PsDifferences::add_parameters, py::arg("named_parameters"),
            Released())
       .def("begin", &PsDifferences::begin, Released())
-      .def("push", &PsDifferences::push, Released());
+      .def(
+          "push", [](PsDifferences& self, const std::vector<double>& rates) { self.push(rates); },
+          py::arg("rates"), Released());
 
   module.def("server_count", &server_count, "0 in a World, and before init().");
   module.def(

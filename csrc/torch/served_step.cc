@@ -35,6 +35,12 @@ ps::Mode mode_of(const ps::AnyMode& mode) {
     }
     return {};
   }
+  if (const auto* elastic = std::get_if<ps::EASGD>(&mode)) {
+    if (!(elastic->rho > 0.0) || elastic->period < 1) {
+      refuse(ErrorCode::kInvalidArgument, "EASGD: rho must be more than 0, and period at least 1");
+    }
+    return {};
+  }
   const auto& free = std::get<ps::Async>(mode);
   if (free.ahead != 0 && free.ahead != 1) {
     refuse(ErrorCode::kInvalidArgument, "Async: ahead must be 0 or 1");
@@ -57,6 +63,15 @@ bool is_ahead(const ps::AnyMode& mode) {
 std::optional<ps::Downpour> downpour_of(const ps::AnyMode& mode) {
   const auto* downpour = std::get_if<ps::Downpour>(&mode);
   return downpour == nullptr ? std::nullopt : std::optional(*downpour);
+}
+
+PsDifferences::Options differences_of(const ps::AnyMode& mode) {
+  PsDifferences::Options options{.mode = mode_of(mode)};
+  if (const auto* elastic = std::get_if<ps::EASGD>(&mode)) {
+    options.rho = elastic->rho;
+    options.period = elastic->period;
+  }
+  return options;
 }
 
 void check_ps_options(const DistributedOptions& options) {
@@ -194,7 +209,10 @@ class StepOfWorker final : public ServedStep {
                const DistributedOptions& options)
       : ServedStep(optimizer, "each worker makes its own step"),
         max_norm_(options.max_grad_norm.value_or(0.0)),
-        differences_(make_ps_differences(mode_of(*options.mode))) {
+        group_of_(std::holds_alternative<ps::EASGD>(*options.mode)
+                      ? groups_of(optimizer, parameters)
+                      : std::vector<std::size_t>()),
+        differences_(make_ps_differences(differences_of(*options.mode))) {
     if (is_ahead(*options.mode)) {
       refuse(ErrorCode::kInvalidArgument,
              "with UpdateOn::kWorker a step begins where the one before ended; use Async with "
@@ -223,7 +241,7 @@ class StepOfWorker final : public ServedStep {
         return of_closure;
       });
     }
-    differences_->push();
+    differences_->push(rates());
     return loss;
   }
 
@@ -232,12 +250,21 @@ class StepOfWorker final : public ServedStep {
   double grad_norm() const override { return norm_; }
 
  private:
+  // By parameter; none where they mean nothing.
+  std::vector<double> rates() {
+    std::vector<double> rates;
+    for (const std::size_t group : group_of_) {
+      rates.push_back(optimizer_.param_groups()[group].options().get_lr());
+    }
+    return rates;
+  }
   void clip() {
     if (max_norm_ > 0.0) norm_ = torch::nn::utils::clip_grad_norm_(parameters_, max_norm_);
   }
 
   const double max_norm_;
   double norm_ = 0.0;
+  const std::vector<std::size_t> group_of_;
   std::shared_ptr<PsDifferences> differences_;
 };
 
@@ -274,7 +301,8 @@ std::unique_ptr<DistributedStep::Impl> make_served_step(torch::optim::Optimizer&
                 options.max_grad_norm);
   check_ps_options(options);
   NamedParameters parameters = names_of(parameters_of(optimizer), named_parameters);
-  if (options.update_on == ps::UpdateOn::kWorker) {
+  if (options.update_on == ps::UpdateOn::kWorker ||
+      std::holds_alternative<ps::EASGD>(*options.mode)) {
     return std::make_unique<StepOfWorker>(optimizer, parameters, options);
   }
   return std::make_unique<StepOnServers>(optimizer, type, std::move(parameters), options);

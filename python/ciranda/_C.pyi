@@ -330,13 +330,13 @@ class PsDifferences:
     """
     Of a step that the worker makes, to the servers.
     """
-    def __init__(self, *, mode: ServerMode) -> None:
+    def __init__(self, *, mode: ServerMode, rho: typing.SupportsFloat | typing.SupportsIndex = 0.0, period: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
         ...
     def begin(self) -> None:
         ...
-    def push(self) -> None:
+    def push(self, rates: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]) -> None:
         ...
 def abandon(handle: typing.SupportsInt | typing.SupportsIndex) -> None:
     """

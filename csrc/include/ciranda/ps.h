@@ -48,12 +48,21 @@ struct Downpour {
   int n_fetch = 1;
 };
 
-using AnyMode = std::variant<Async, SSP, Sync, Downpour>;
+// Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker trains parameters of its own
+// with any optimizer; after `period` steps they and the servers' come nearer to each other, by rho
+// times the learning rate of what they differ by. The servers' are the result:
+// broadcast_parameters() takes them.
+struct EASGD {
+  double rho = 0.0;
+  int period = 1;
+};
+
+using AnyMode = std::variant<Async, SSP, Sync, Downpour, EASGD>;
 
 // Who makes the optimizer's step.
 enum class UpdateOn : std::uint8_t {
   kServer,  // of SGD, Adam, AdamW, Adagrad, RMSprop
-  kWorker,  // and the servers add up what that has changed
+  kWorker,  // and the servers add up what that has changed; always with EASGD
 };
 
 // The mean of the latest values that workers have given under this name, this one included; waits

@@ -15,7 +15,17 @@ import torch
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 
-__all__ = ["SSP", "Async", "Downpour", "Mode", "Sync", "average", "load_checkpoint", "stats"]
+__all__ = [
+    "EASGD",
+    "SSP",
+    "Async",
+    "Downpour",
+    "Mode",
+    "Sync",
+    "average",
+    "load_checkpoint",
+    "stats",
+]
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,31 @@ class Downpour:
         return _C.ServerMode(_C.ModeKind.async_)
 
 
-Mode = Async | SSP | Sync | Downpour
+@dataclass(frozen=True)
+class EASGD:
+    """Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker trains parameters of its
+    own with any optimizer; after `period` steps they and the servers' come nearer to each other, by
+    rho times the learning rate of what they differ by. That product is at most 1; the paper's is
+    0.9 divided by the number of workers.
+
+    The servers' are the result: broadcast_parameters() takes them, to test or to save.
+    """
+
+    rho: float
+    period: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rho, bool) or not isinstance(self.rho, int | float) or not self.rho > 0:
+            raise ValueError(f"EASGD: rho must be more than 0, not {self.rho!r}")
+        _check_count("EASGD: period", self.period)
+        if self.period < 1:
+            raise ValueError(f"EASGD: period must be at least 1, not {self.period!r}")
+
+    def _native(self) -> Any:
+        return _C.ServerMode(_C.ModeKind.async_)
+
+
+Mode = Async | SSP | Sync | Downpour | EASGD
 
 
 def _check_count(what: str, value: Any) -> None:

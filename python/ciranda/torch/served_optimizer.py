@@ -14,7 +14,7 @@ from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.host_step import HostStep, obstacle
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
-from ciranda.torch.ps import Async, Downpour, Mode
+from ciranda.torch.ps import EASGD, Async, Downpour, Mode
 
 UpdateOn = Literal["server", "worker"]
 
@@ -58,13 +58,20 @@ class _Pushes(_OnServers):
     """The worker makes the step, and the servers add up what it has changed."""
 
     _ciranda_differences: Any
+    _ciranda_pushed: list[int]  # ids of the parameters; none where rates mean nothing
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """The optimizer's own step; the parameters are the servers' afterwards."""
         self._ciranda_differences.begin()
         result = super().step(closure, *args, **kwargs)
-        self._ciranda_differences.push()
+        self._ciranda_differences.push(self._ciranda_rates())
         return result
+
+    def _ciranda_rates(self) -> list[float]:
+        """The learning rate of each parameter, in the order in which they were added."""
+        groups: Any = self.param_groups  # type: ignore[attr-defined]
+        rate_of = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
+        return [rate_of[each] for each in self._ciranda_pushed]
 
     def _loss_of_all(self, loss: Any) -> Any:
         return loss  # each worker searches for itself
@@ -87,7 +94,8 @@ def distribute(
     distributed: Any = optimizer
     reducer: Any = NoReducer()
     host_step, pushes = None, None
-    if update_on == "server":
+    elastic = mode if isinstance(mode, EASGD) else None
+    if update_on == "server" and elastic is None:
         problem = obstacle(optimizer, Compression.none)
         if problem:
             raise InvalidArgumentError(
@@ -106,8 +114,13 @@ def distribute(
         host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
         optimizer.state = defaultdict(dict)
     else:
-        pushes = _C.PsDifferences(mode=native)
+        pushes = _C.PsDifferences(
+            mode=native,
+            rho=elastic.rho if elastic else 0.0,
+            period=elastic.period if elastic else 0,
+        )
         pushes.add_parameters(named)
+        distributed._ciranda_pushed = [id(parameter) for _, parameter in named] if elastic else []
     distributed._ciranda_reducer = reducer
     distributed._ciranda_differences = pushes
     distributed._ciranda_host_step = host_step
@@ -122,7 +135,7 @@ def _native_mode(mode: Any, update_on: Any) -> Any:
     if not isinstance(mode, Mode):
         raise InvalidArgumentError(
             "DistributedOptimizer: backend='ps' needs a mode: ps.Async(), ps.SSP(staleness), "
-            f"ps.Sync() or ps.Downpour(n_push, n_fetch), not {mode!r}"
+            f"ps.Sync(), ps.Downpour(n_push, n_fetch) or ps.EASGD(rho, period), not {mode!r}"
         )
     if update_on not in ("server", "worker"):
         raise InvalidArgumentError(

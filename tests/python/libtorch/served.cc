@@ -185,6 +185,37 @@ void downpour() {
   });
 }
 
+// All the way nearer: the worker and the servers change places.
+void easgd() {
+  auto net = make_net();
+  auto alone = make_net();
+  torch::optim::SGD plain(alone->parameters(), 0.125);
+  DistributedOptimizer optimizer(torch::optim::SGD(net->parameters(), 0.125),
+                                 net->named_parameters(),
+                                 {.mode = ciranda::ps::EASGD{.rho = 8.0, .period = 2}});
+  for (int step = 0; step < 2; ++step) {
+    const auto train = [&](torch::nn::Sequential& one, auto& its_optimizer) {
+      its_optimizer.zero_grad();
+      one->forward(batch(step)).square().mean().backward();
+      its_optimizer.step();
+    };
+    train(net, optimizer);
+    train(alone, plain);
+  }
+  const auto require_same = [&](torch::nn::Sequential other, const char* what) {
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      require(torch::allclose(net->parameters()[i], other->parameters()[i], 1e-9, 1e-12), what);
+    }
+  };
+  require_same(make_net(), "the worker's are not what the servers' were");
+  ciranda::broadcast_parameters(*net, 0);
+  require_same(alone, "the servers' are not what the worker's were");
+  require_error("rho must be more than 0", [&] {
+    DistributedOptimizer none(torch::optim::SGD(net->parameters(), 0.1), net->named_parameters(),
+                              {.mode = ciranda::ps::EASGD{}});
+  });
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -192,7 +223,10 @@ int main(int, char** argv) {
     ciranda::init();
     torch::set_num_threads(1);
     const std::string what = argv[1];
-    what == "rounds" ? rounds() : what == "worker" ? worker() : downpour();
+    what == "rounds"     ? rounds()
+    : what == "worker"   ? worker()
+    : what == "downpour" ? downpour()
+                         : easgd();
     std::printf("passed\n");
   } catch (const std::exception& error) {
     std::printf("failed: %s\n", error.what());

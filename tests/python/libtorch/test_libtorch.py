@@ -84,7 +84,9 @@ def test_check_passes_on_each_of_four_ranks(said_by_four: str, check: str) -> No
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("what", "workers"), [("rounds", 2), ("worker", 1), ("downpour", 1)])
+@pytest.mark.parametrize(
+    ("what", "workers"), [("rounds", 2), ("worker", 1), ("downpour", 1), ("easgd", 1)]
+)
 def test_servers_train(program: Path, what: str, workers: int) -> None:
     said = run(*LAUNCH, "-np", workers, "--ps", 2, program.parent / "served", what)
     assert said.count("passed\n") == workers
