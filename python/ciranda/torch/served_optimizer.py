@@ -68,7 +68,10 @@ class _Pushes(_OnServers):
         return result
 
     def _ciranda_rates(self) -> list[float]:
-        """The learning rate of each parameter, in the order in which they were added."""
+        """The learning rate of each parameter, in the order in which they were added; none where
+        they mean nothing, for an optimizer may have none."""
+        if not self._ciranda_pushed:
+            return []
         groups: Any = self.param_groups  # type: ignore[attr-defined]
         rate_of = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
         return [rate_of[each] for each in self._ciranda_pushed]

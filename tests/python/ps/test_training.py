@@ -320,3 +320,34 @@ def again_after_shutdown() -> list[float]:
 def test_the_parameters_stay_after_shutdown() -> None:
     with_servers = values_of(run_ranks(again_after_shutdown, 1, servers=1))[0]
     assert with_servers[1] == pytest.approx(with_servers[0] + 1)
+
+
+class Halves(torch.optim.Optimizer):
+    """Has no learning rate."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.mul_(0.5)
+
+
+def halved() -> float:
+    cr.init()
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = cr.DistributedOptimizer(
+        Halves([parameter]),
+        [("x", parameter)],
+        backend="ps",
+        mode=ps.Async(),
+        update_on="worker",
+    )
+    optimizer.step()
+    return parameter.sum().item()
+
+
+def test_a_worker_steps_without_a_learning_rate() -> None:
+    assert values_of(run_ranks(halved, 1, servers=1)) == [1.5]
