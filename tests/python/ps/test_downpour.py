@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from ps.learning import right_after_training
 from ranks import run_ranks, values_of
 
 import ciranda.torch as cr
@@ -101,30 +102,14 @@ def test_one_worker_does_what_the_paper_says(
     assert result["pushes"] == result["step"] == -(-STEPS // n_push)
 
 
-def loss_of_two(n_push: int, n_fetch: int) -> float:
-    cr.init()
-    torch.manual_seed(3)
-    net = torch.nn.Linear(8, 4)
-    weights = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
-    optimizer = cr.DistributedOptimizer(
-        torch.optim.Adagrad(net.parameters(), lr=0.1),
-        net.named_parameters(),
-        backend="ps",
-        mode=ps.Downpour(n_push, n_fetch),
+def right_of_two(n_push: int, n_fetch: int) -> float:
+    return right_after_training(
+        lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), ps.Downpour(n_push, n_fetch)
     )
-    generator = torch.Generator().manual_seed(cr.rank())
-    for _ in range(400):
-        x = torch.randn(32, 8, generator=generator)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), (x @ weights).argmax(1)).backward()
-        optimizer.step()
-    cr.broadcast_parameters(net.named_parameters(), root_rank=0)
-    x = torch.randn(2_000, 8, generator=torch.Generator().manual_seed(9))
-    return (net(x).argmax(1) == (x @ weights).argmax(1)).float().mean().item()
 
 
 def test_two_workers_learn() -> None:
-    for right in values_of(run_ranks(loss_of_two, 2, args=(5, 5), servers=2)):
+    for right in values_of(run_ranks(right_of_two, 2, args=(5, 5), servers=2)):
         assert right > 0.9
 
 
