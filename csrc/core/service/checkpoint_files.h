@@ -18,10 +18,9 @@ namespace ciranda::ps {
 
 // The checkpoints of a job, in a folder that all its servers write to. Each has a folder of its
 // own, `checkpoint-C`, with two files of each server: `part-I-of-N`, a snapshot, and
-// `late-I-of-N`, changes that came to it later and belong to it,
-// with an empty record behind the last. Server 0 finds all of them
-// there and writes the `manifest`: only then the checkpoint is one, and those before the one before
-// it are removed.
+// `late-I-of-N`, changes that came to it later and belong to it, with an empty record behind the
+// last. Server 0 finds all of them there and writes the `manifest`: only then the checkpoint is
+// one, and those before the one before it are removed.
 //
 // What fails is said on stderr, and leaves the checkpoint before. Not thread-safe. Blocks for the
 // disk alone.

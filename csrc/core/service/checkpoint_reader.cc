@@ -1,7 +1,5 @@
 #include "core/service/checkpoint_reader.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <optional>
 #include <ranges>

@@ -23,14 +23,17 @@ constexpr int kChildNiceness = 10;
 
 }  // namespace
 
+Status sync_folder(const std::string& folder) {
+  const Fd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened.valid() && ::fsync(opened.get()) == 0) return {};
+  return Error::from_errno("cannot write " + folder, errno);
+}
+
 Status finish_file(const FileNames& names) {
   if (::rename(names.unfinished.c_str(), names.finished.c_str()) != 0) {
     return Error::from_errno("cannot make " + names.finished, errno);
   }
-  const std::string folder = std::filesystem::path(names.finished).parent_path();
-  const Fd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened.valid() && ::fsync(opened.get()) == 0) return {};
-  return Error::from_errno("cannot write " + folder, errno);
+  return sync_folder(std::filesystem::path(names.finished).parent_path());
 }
 
 Status write_snapshot(Desk& desk, const FileNames& names) {

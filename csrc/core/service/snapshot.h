@@ -20,6 +20,8 @@ struct FileNames {
 // Desk::arrays(), then the others. Blocks for the disk.
 Status write_snapshot(Desk& desk, const FileNames& names);
 
+// What names a folder has is on the disk when it returns.
+Status sync_folder(const std::string& folder);
 // `names.unfinished` gets its other name, for good.
 Status finish_file(const FileNames& names);
 

@@ -3,16 +3,12 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -240,7 +236,7 @@ Status StateFiles::open_log(std::uint64_t generation) {
   if (!log) return log.error();
   log_.emplace(std::move(log).value());
   log_generation_ = generation;
-  return sync_folder();
+  return sync_folder(options_.folder);
 }
 
 // The log goes on in a new file, which belongs to the snapshot that is begun.
@@ -291,12 +287,6 @@ void StateFiles::remove_before(std::uint64_t generation) {
   for (const Named& file : files.value()) {
     if (file.generation < generation) ::unlink((options_.folder + "/" + file.name).c_str());
   }
-}
-
-Status StateFiles::sync_folder() const {
-  const Fd folder(::open(options_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.valid() && ::fsync(folder.get()) == 0) return {};
-  return cannot("write", options_.folder);
 }
 
 FileNames StateFiles::names(std::uint64_t generation) const {

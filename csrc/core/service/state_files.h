@@ -71,7 +71,6 @@ class StateFiles final : public Journal {
   Status begin_snapshot(std::uint64_t now_ns);
   bool look_after_child(bool wait);
   void remove_before(std::uint64_t generation);
-  Status sync_folder() const;
   FileNames names(std::uint64_t generation) const;
   std::string path(const char* what, std::uint64_t generation) const;
   bool keeps_log() const { return options_.durability != Durability::kMemory; }
