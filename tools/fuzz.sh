@@ -18,7 +18,7 @@ build_targets() { cmake --preset fuzz >/dev/null && cmake --build --preset fuzz;
 
 fuzz() {
   local name=$1 learnt=build/fuzz/learnt/$1 log=build/fuzz/$1.log
-  local target=("build/fuzz/tests/fuzz/${name}_fuzz")
+  local target=("build/asan/tests/fuzz/${name}_fuzz")
   if [[ -f tests/fuzz/${name}_fuzz.py ]]; then
     target=("$python" "tests/fuzz/${name}_fuzz.py")
     if ! "$python" -c 'import atheris' 2>/dev/null; then
