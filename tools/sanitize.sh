@@ -11,7 +11,7 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then
 fi
 
 # The simulations decide the same here: fewer of them, for what memory and threads do meanwhile.
-export CIRANDA_SIM_SCHEDULES=${CIRANDA_SIM_SCHEDULES:-500}
+export CIRANDA_SIM_SCHEDULES=${CIRANDA_SIM_SCHEDULES:-200}
 
 build_preset() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1"; }
 
