@@ -23,7 +23,7 @@ from ranks import Job, mark, report, run_ranks, start_ranks, values_of, wait_unt
 import ciranda.torch as hvd
 from ciranda.errors import CirandaError, ForkedError, RankLostError
 
-AT_ONCE_S = 5.0  # no timeout was waited for
+AT_ONCE_S = 10.0  # no timeout was waited for
 PROMISED_S = 1.0
 
 

@@ -20,6 +20,7 @@ from world import Mode
 SEEDS = "DIFFERENTIAL_SEEDS"
 MODES: tuple[Mode, ...] = ("auto", "host", False)
 PLACES: list[tuple[Mode, int]] = [(mode, size) for mode in MODES for size in (2, 3)]
+SOAKED: list[tuple[Mode, int]] = [("host", 2), (False, 3)]  # of the scripts
 BATCH = 200  # programs in one start of the ranks
 FAILURES_MAX = 3  # that one test reports
 
@@ -37,7 +38,13 @@ def _verdicts_of_scripts(mode: Mode, size: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "mode", "size"),
     [
-        pytest.param(name, mode, size, id=f"{name}-{mode}-{size}")
+        pytest.param(
+            name,
+            mode,
+            size,
+            id=f"{name}-{mode}-{size}",
+            marks=[pytest.mark.soak] * ((mode, size) in SOAKED),
+        )
         for mode, size in PLACES
         for name, known in SCRIPTS.items()
         if mode in known.modes and size in known.sizes
@@ -49,11 +56,11 @@ def test_a_script_does_what_torch_does(name: str, mode: Mode, size: int) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["auto", "host"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("host", marks=pytest.mark.soak)])
 def test_scripts_do_what_torch_does_on_two_hosts(
     make_network: Callable[..., Any], tmp_path: Path, mode: Mode
 ) -> None:
-    names = [name for name, known in SCRIPTS.items() if mode in known.modes]
+    names = [name for name, known in SCRIPTS.items() if mode in known.modes and known.on_hosts]
     start = start_on_hosts(make_network(2, addresses=("ipv4",)), tmp_path, 2)
     cases = [{"script": name} for name in names]
     found = verdicts(cases, mode, start, tmp_path / "runs", FAILURES_MAX)
