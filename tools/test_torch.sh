@@ -13,7 +13,7 @@ python=$VENV/bin/python
 # What does not touch torch (faults, wrong use, the launcher) is tested with the default one.
 selection=(tests/python/torch/test_{collectives,host_step,objects}.py
   tests/python/torch/test_optimizer_{gradients,places,sparse,training}.py
-  tests/python/examples/test_fashion_mnist.py)
+  tests/python/examples/test_mnist.py)
 
 default_setup() { env -u TORCH_VERSION -u VENV -u SKBUILD_BUILD_DIR tools/setup.sh test; }
 

@@ -24,6 +24,7 @@ pytestmark = [
 
 JOBS = min(2, os.cpu_count() or 1)
 ALL = [(suite, mutant) for suite in SUITES for mutant in suite.mutants]
+SOAKED = 5  # one of so many is tried without: they judge the tests, which change less than the code
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,7 @@ def outcomes(folder: Path, request: pytest.FixtureRequest) -> Iterator[dict[str,
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 def test_the_sources_as_they_are_pass(folder: Path, suite: Suite) -> None:
     result = run(link(folder / suite.name, suite), suite, timeout_s=300)
@@ -63,7 +65,13 @@ def test_names_are_unique_and_there_are_enough() -> None:
     assert len({mutant.name for _, mutant in ALL}) == len(ALL) >= 64
 
 
-@pytest.mark.parametrize("mutant", [mutant for _, mutant in ALL], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.soak] * (index % SOAKED > 0))
+        for index, (_, mutant) in enumerate(ALL)
+    ],
+)
 def test_a_planted_mistake_is_found(outcomes: dict[str, Future[Outcome]], mutant: Mutant) -> None:
     result = outcomes[mutant.name].result()
     assert what_found_it(result), (

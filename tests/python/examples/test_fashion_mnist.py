@@ -79,7 +79,7 @@ def run_job(
     return parsed
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_the_job_learns_and_repeats_itself(example_file: Path, tmp_path: Path, ranks: int) -> None:
     data = write_small_data_set(tmp_path, train=960, test=203)
     launcher = ["-m", "ciranda", "run", "-np", str(ranks)] if ranks > 1 else []
@@ -117,7 +117,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("mode", ["ssp", "sync"])  # async, where ranks are killed
+@pytest.mark.parametrize(
+    "mode", [pytest.param("ssp", marks=pytest.mark.soak), "sync"]
+)  # async, where ranks are killed
 def test_the_job_learns_with_parameter_servers(
     example_file: Path, tmp_path: Path, mode: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from idx_files import write_small_data_set
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_the_short_example_learns(example_file: Path, tmp_path: Path, ranks: int) -> None:
     data = write_small_data_set(tmp_path, train=1600, test=203)
     launcher = ["-m", "ciranda", "run", "-np", str(ranks)] if ranks > 1 else []

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from idx_files import write_small_data_set
 from terminal import Screen, run_in_terminal
 
@@ -43,6 +44,7 @@ def assert_table_is_whole(shown: str, prefix: str) -> None:
         assert re.fullmatch(re.escape(prefix) + wanted + " *", line), lines
 
 
+@pytest.mark.soak
 def test_one_process_draws_a_bar_and_a_table(example_file: Path, tmp_path: Path) -> None:
     shown = show_on_terminal([], example_file, tmp_path)
     assert re.search(r"\repoch 1: +\d+%\|.*\d+/300 \[", shown)

@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("operations", "shard_step"), [("auto", "off"), ("auto", "host"), ("gloo", "host")]
+    ("operations", "shard_step"),
+    [pytest.param("auto", "off", marks=pytest.mark.soak), ("auto", "host"), ("gloo", "host")],
 )
 def test_training_equals_one_process(
     make_network: Callable[..., Any], start: Start, operations: str, shard_step: str
@@ -42,12 +43,12 @@ def test_training_equals_one_process(
     "epochs",
     [
         ["5,3,2,5", "2,4,4,1"],
-        ["3,2,0,1", "1,2,2,1"],
+        pytest.param(["3,2,0,1", "1,2,2,1"], marks=pytest.mark.soak),
         ["2,3,0,0", "1,2,2,1"],
     ],
     ids=["one-of-each", "before-the-others", "a-whole-host-before-its-first-step"],
 )
-@pytest.mark.parametrize("shard_step", ["auto", "host"])
+@pytest.mark.parametrize("shard_step", [pytest.param("auto", marks=pytest.mark.soak), "host"])
 def test_ranks_with_fewer_batches_share_their_step(
     make_network: Callable[..., Any], start: Start, shard_step: str, epochs: list[str]
 ) -> None:
@@ -72,7 +73,11 @@ def test_a_process_set_on_two_hosts_shares_its_step(
 
 
 @pytest.mark.parametrize(
-    ("compression", "env"), [("fp16", {}), ("none", {"CIRANDA_WIRE_DTYPE": "bfloat16"})]
+    ("compression", "env"),
+    [
+        pytest.param("fp16", {}, marks=pytest.mark.soak),
+        ("none", {"CIRANDA_WIRE_DTYPE": "bfloat16"}),
+    ],
 )
 def test_gradients_in_16_bits_take_half_the_bytes(
     make_network: Callable[..., Any], start: Start, compression: str, env: dict[str, str]
@@ -117,7 +122,7 @@ def test_objects_travel_and_pickle_needs_trust(
         assert pickles or "between hosts it needs --tls" in result["refused"]
 
 
-@pytest.mark.parametrize("operations", ["auto", "gloo"])
+@pytest.mark.parametrize("operations", ["auto", pytest.param("gloo", marks=pytest.mark.soak)])
 def test_three_hosts_with_ipv6_only(
     make_network: Callable[..., Any], start: Start, operations: str
 ) -> None:
@@ -175,7 +180,11 @@ def test_who_listens_in_between_learns_nothing_with_tls(
 
 
 @pytest.mark.parametrize(
-    ("addresses", "options"), [(("ipv4", "ipv6"), ()), (("ipv6",), ("--tls",))]
+    ("addresses", "options"),
+    [
+        pytest.param(("ipv4", "ipv6"), (), marks=pytest.mark.soak),
+        (("ipv6",), ("--tls",)),
+    ],
 )
 def test_one_command_trains_on_two_hosts(
     make_network: Callable[..., Any],

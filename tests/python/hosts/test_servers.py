@@ -122,7 +122,9 @@ def assert_trained(processes: list[subprocess.Popen[str]], steps: int) -> None:
         assert max(result["pushes"]) == steps
 
 
-@pytest.mark.parametrize("protection", ["tags", "tls", "trusted-network"])
+@pytest.mark.parametrize(
+    "protection", ["tags", "tls", pytest.param("trusted-network", marks=pytest.mark.soak)]
+)
 def test_rounds_between_hosts_are_one_process_with_the_joined_batch(
     job: Callable[..., Job], protection: str
 ) -> None:
@@ -152,7 +154,7 @@ def test_who_has_another_key_is_turned_away(job: Callable[..., Job], tmp_path: P
     assert "turned away" in said
 
 
-@pytest.mark.parametrize("protection", ["tags", "tls"])
+@pytest.mark.parametrize("protection", [pytest.param("tags", marks=pytest.mark.soak), "tls"])
 def test_servers_are_killed_and_started_again_by_hand(
     job: Callable[..., Job], tmp_path: Path, protection: str
 ) -> None:

@@ -13,7 +13,9 @@ import pytest
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "migrate-from-ddp.md"
 
 
-@pytest.mark.parametrize("starter", ["ciranda run", "torchrun"])
+@pytest.mark.parametrize(
+    "starter", ["ciranda run", pytest.param("torchrun", marks=pytest.mark.soak)]
+)
 def test_the_script_trains_the_same_model_on_all_ranks(launcher, starter):
     (text,) = re.findall(r"as a whole script:\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     check = (
