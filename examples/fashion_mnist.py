@@ -3,6 +3,8 @@
     python examples/fashion_mnist.py                        # one process, no launcher
     ciranda run -np 2 examples/fashion_mnist.py             # two, on this machine
     ciranda run -np 2 --ps 1 examples/fashion_mnist.py --backend ps --mode async
+    ciranda run -np 2 --ps 1 --checkpoint-dir DIR --checkpoint-every 10s --evaluator \\
+        examples/fashion_mnist.py --backend ps        # test accuracy over time: DIR/curve.csv
 
 What makes an ordinary PyTorch script a distributed one is marked with (1) to (6).
 """
@@ -406,8 +408,19 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def evaluate(args: argparse.Namespace) -> None:
+    """The test accuracy of each checkpoint of the servers, beside the training."""
+    directory = find_data(args.data, ranks_meet=False)
+    split = read_split(directory, FILES["test_images"], FILES["test_labels"])
+    model = MODELS[args.model]()
+    hvd.ps.evaluate(model, lambda: {"accuracy": test_accuracy(model, split, args)})
+
+
 def main() -> None:
     args = parse_args()
+    if hvd.ps.is_evaluator():
+        evaluate(args)
+        return
     hvd.init()  # (1) Find the other ranks.
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -317,6 +317,26 @@ def test_each_host_is_told_of_its_own_servers_and_where_the_others_are(make_clus
     assert re.fullmatch(r"\[1\] 10\.77\.1\.1:\d+,10\.77\.1\.2:\d+ False", said[1])
 
 
+def test_an_evaluator_is_where_server_0_is_and_ends_after_the_servers(make_cluster):
+    cluster = make_cluster(3, addresses=("ipv4",))
+    text = (
+        "import os, sys, time\n"
+        "if 'CIRANDA_EVALUATED' in os.environ:\n"
+        "    sys.stdin.read()\n"
+        "    print('over on', os.uname().nodename, os.environ['CIRANDA_EVALUATED'])\n"
+        "else:\n    time.sleep(1)\n    print('rank', os.environ['RANK'], 'has ended')\n"
+    )
+    options = ("--checkpoint-dir", "checkpoints", "--evaluator", "--verbose")
+    result = cluster.run(*SERVED, *options, cluster.script(text))
+    cluster.assert_gone(time.monotonic())
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert re.fullmatch(r"\[e\] over on node0 /.*/checkpoints", lines[-1]), lines
+    ended = re.findall(r"ciranda: (.*) ended after .* exit code 0", result.stderr)
+    assert sorted(ended) == ["evaluator", "rank 0", "rank 1", "server 0", "server 1"]
+    assert ended.index("evaluator") > ended.index("server 0")
+
+
 def test_a_killed_server_of_another_host_ends_all_and_is_named(make_cluster):
     cluster = make_cluster(3, addresses=("ipv4",))
     process = cluster.start(*SERVED, str(SERVED_RANK), "sync", "1000000")

@@ -153,6 +153,11 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
 )
 @click.option("--restore", metavar="DIR", help="A checkpoint that servers begin with.")
 @click.option(
+    "--evaluator",
+    is_flag=True,
+    help="COMMAND in one process more, to score checkpoints: see docs/parameter-server.md.",
+)
+@click.option(
     "--restarts",
     type=int,
     metavar="N",
@@ -205,6 +210,7 @@ def run_command(
     checkpoint_dir: str | None,
     checkpoint_every: str | None,
     restore: str | None,
+    evaluator: bool,
     restarts: int | None,
     timeout: float | None,
     assign: tuple[str, ...],
@@ -248,6 +254,12 @@ def run_command(
             servers, ps_dir, durability, checkpoint_dir, checkpoint_every, restore
         )
         by_agents = by_agents or any(each.host.name != host for each in servers)
+        if evaluator and (server_files.checkpoints is None or as_function):
+            raise LaunchError(
+                "--evaluator goes with --checkpoint-dir, the checkpoints that it scores"
+                if server_files.checkpoints is None
+                else "--evaluator runs a script: ciranda.run() has none; start it by ciranda run"
+            )
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
         networks = ",".join(each for each in (nic, theirs.nic) if each)
@@ -272,6 +284,7 @@ def run_command(
                 server_program=local.SERVER_PROGRAM,
                 server_files=server_files,
                 restarts=restarts or 0,
+                evaluator=evaluator,
                 horovod_names=theirs.horovod_names,
             )
 

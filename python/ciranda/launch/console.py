@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from ciranda.launch.processes import is_server, label_of
+from ciranda.launch.processes import is_rank, label_of
 
 PARTIAL_QUIET_S = 0.1  # a line without an end is shown after this pause: it may be a prompt
 TRACEBACK_QUIET_S = 0.1  # after its last line: the message may go on, or a cause may follow
@@ -324,7 +324,7 @@ class Console:
         self._streams: dict[tuple[int, int], OutputStream] = {}
         width = len(str(size - 1))
         for index, rank in enumerate(ranks):
-            if shown is not None and not is_server(rank) and rank not in shown:
+            if shown is not None and is_rank(rank) and rank not in shown:
                 continue
             label = f"[{label_of(rank):>{width}}]"
             for fd, sink in zip((1, 2), self._sinks, strict=True):

@@ -48,8 +48,10 @@ TRUSTED_NETWORK = "CIRANDA_TRUSTED_NETWORK"
 SERVERS = "CIRANDA_PS_SERVERS"
 SERVER_LISTENER_FD = "CIRANDA_PS_LISTENER_FD"
 LIFE = "CIRANDA_LIFE"
+# In the evaluator: the folder of the checkpoints.
+EVALUATED = "CIRANDA_EVALUATED"
 HERE = "here"  # a server of this host, in the job's folder
-_SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE})
+_SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE, EVALUATED})
 # Where a user's own servers are; their workers need the key that they were started with.
 SERVERS_BY_HAND = "CIRANDA_PS"
 _KEY_FILE = "CIRANDA_KEY_FILE"

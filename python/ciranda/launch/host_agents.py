@@ -30,7 +30,7 @@ from ciranda.launch.local_ranks import children_before_us, tell
 from ciranda.launch.meeting import Ports
 from ciranda.launch.orders import Listen, Orders, encode_orders
 from ciranda.launch.outbox import Outbox
-from ciranda.launch.processes import server_number
+from ciranda.launch.processes import EVALUATOR, server_number
 from ciranda.launch.pulse import fork_pulse
 
 _READ_BYTES = 64 * 1024
@@ -94,6 +94,7 @@ class _Agent:
     connection: Sequence[str] = ()  # SSH_CONNECTION, in words
     problem: str = ""
     done: bool = False
+    evaluates: bool = False
 
     @property
     def index(self) -> int:
@@ -104,7 +105,8 @@ class _Agent:
     def numbers(self) -> list[int]:
         """Of its processes."""
         ranks = [place.rank for place in self.places]
-        return ranks + [server_number(each.server) for each in self.servers]
+        servers = [server_number(each.server) for each in self.servers]
+        return [*ranks, *servers, *[EVALUATOR] * self.evaluates]
 
 
 class HostAgents:
@@ -207,6 +209,8 @@ class HostAgents:
             errors,
             heard=time.monotonic(),
         )
+        evaluator = self._task.plan.evaluator
+        agent.evaluates = evaluator is not None and evaluator.place in agent.servers
         os.set_blocking(errors, False)
         self._loop.watch(output, partial(self._on_output, agent))
         self._loop.watch(errors, partial(self._on_errors, agent))
@@ -347,6 +351,7 @@ class HostAgents:
                 servers=agent.servers,
                 server_files=plan.server_files,
                 restarts=plan.restarts,
+                evaluator=agent.evaluates,
                 horovod_names=task.horovod_names,
                 calls=bool(task.call_folder),
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ciranda.compat import python_path
 from ciranda.launch import hosts as host_list
 from ciranda.launch.environment import (
+    EVALUATED,
     LIFE,
     RENDEZVOUS,
     SERVERS,
@@ -26,7 +27,7 @@ from ciranda.launch.environment import (
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.hosts import NO_SERVER_FILES, Host, HostSource, Place, ServerFiles, ServerPlace
 from ciranda.launch.meeting import Meeting, parse_endpoint
-from ciranda.launch.processes import name_of, server_number
+from ciranda.launch.processes import EVALUATOR, name_of, server_number
 
 _PATH = "PYTHONPATH"
 # What servers are told by options that ranks find in their environment.
@@ -63,6 +64,22 @@ class ServerPlan:
 
 
 @dataclass(frozen=True)
+class EvaluatorPlan:
+    """The ranks' program in one process more, where server 0 is, which completes checkpoints."""
+
+    place: ServerPlace
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    shown: Mapping[str, str]
+
+    number = EVALUATOR
+    may_come_back = True
+
+
+ProcessPlan = RankPlan | ServerPlan | EvaluatorPlan
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     ranks: tuple[RankPlan, ...]  # all of the job, or those of one host
     size: int  # of the job
@@ -75,11 +92,12 @@ class LaunchPlan:
     restarts: int = 0  # of processes that were killed and may come back
     server_files: ServerFiles = NO_SERVER_FILES
     servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
+    evaluator: EvaluatorPlan | None = None
 
     @property
-    def processes(self) -> tuple[RankPlan | ServerPlan, ...]:
+    def processes(self) -> tuple[ProcessPlan, ...]:
         """What is started here, in this order: workers look for their servers."""
-        return (*self.servers, *self.ranks)
+        return (*self.servers, *self.ranks, *((self.evaluator,) if self.evaluator else ()))
 
     @property
     def host_count(self) -> int:
@@ -143,12 +161,14 @@ def plan_launch(
     server_files: ServerFiles = NO_SERVER_FILES,
     restarts: int = 0,
     horovod_names: bool = False,
+    evaluator: bool = False,
 ) -> LaunchPlan:
     """Later wins: what is inherited, the launcher's, the user's.
 
     `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
     `servers`: those of `server_program` to plan; `servers_at`: where each of the job is, as ranks
-    here are told. `horovod_names`: they find ciranda under the name of horovod too.
+    here are told. `horovod_names`: they find ciranda under the name of horovod too. `evaluator`:
+    the job has one.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
@@ -157,25 +177,49 @@ def plan_launch(
     job = job_environment(places, size=size, master=master, rendezvous=rendezvous)
     if servers_at:
         job |= {SERVERS: ",".join(servers_at), LIFE: "1"}
-    plans = []
-    for place in ranks:
-        known_cores = cores if place.host.name == host else None
+
+    def complete(
+        told: Mapping[str, str],
+        before: Mapping[str, str],
+        place_host: Host,
+        sharing: int,
+        alone: bool,
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """What a process of the program gets, and the launcher's part of it."""
+        known_cores = cores if place_host.name == host else None
         defaults = default_environment(
-            cores=known_cores,
-            local_size=place.local_size,
-            one_host=place.host_count == 1,
-            columns=columns,
+            cores=known_cores, local_size=sharing, one_host=alone, columns=columns
         )
         ours = {name: text for name, text in defaults.items() if name not in set_already}
-        ours |= {**job, **rank_environment(places, place)}
+        ours |= told
         shown = {name: text for name, text in ours.items() if name not in user}
-        complete = {**inherited, **ours, **user}
+        whole = {**before, **ours, **user}
         if horovod_names:
-            complete[_PATH] = python_path(set_already.get(_PATH))
-            shown |= {} if _PATH in user else {_PATH: complete[_PATH]}
-        plans.append(RankPlan(place, tuple(argv), complete, shown))
+            whole[_PATH] = python_path(set_already.get(_PATH))
+            shown |= {} if _PATH in user else {_PATH: whole[_PATH]}
+        return whole, shown
+
+    plans = []
+    for place in ranks:
+        told_rank = {**job, **rank_environment(places, place)}
+        one_host = place.host_count == 1
+        plans.append(
+            RankPlan(
+                place,
+                tuple(argv),
+                *complete(told_rank, inherited, place.host, place.local_size, one_host),
+            )
+        )
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
+    evaluating = None
+    completing = next((each for each in servers if each.server == 0), None)
+    if evaluator and completing is not None:
+        folder = {EVALUATED: server_files.checkpoints or ""}
+        sharing = max(1, sum(each.host.name == completing.host.name for each in ranks))
+        evaluating = EvaluatorPlan(
+            completing, tuple(argv), *complete(folder, plain, completing.host, sharing, False)
+        )
     protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
     for server in servers:
         shown = server_environment(places)
@@ -207,6 +251,7 @@ def plan_launch(
         restarts,
         server_files,
         servers_stay,
+        evaluating,
     )
 
 
@@ -225,10 +270,11 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         local = f"{place.local_rank} of {place.local_size}"
         stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
         table.append((str(place.rank), place.host.destination, local, stdin, command))
-    for server in plan.servers:
-        program = shlex.join(server.argv)
-        host = server.place.host.destination
-        table.append((name_of(server.number), host, "", "/dev/null", program))
+    others: list[ServerPlan | EvaluatorPlan] = [*plan.servers]
+    others += [plan.evaluator] if plan.evaluator else []
+    for each in others:
+        program = shlex.join(each.argv)
+        table.append((name_of(each.number), each.place.host.destination, "", "/dev/null", program))
     shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
     lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
     lines += ["", "set for every rank:"]
@@ -243,9 +289,9 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         if own:
             lines += ["", f"set for rank {rank.rank}:"]
             lines += [f"  {name}={text}" for name, text in own]
-    for server in plan.servers:
-        lines += ["", f"set for {name_of(server.number)}:"]
-        lines += [f"  {name}={text}" for name, text in sorted(server.shown.items())]
+    for each in others:
+        lines += ["", f"set for {name_of(each.number)}:"]
+        lines += [f"  {name}={text}" for name, text in sorted(each.shown.items())]
     return "\n".join(lines)
 
 

@@ -67,6 +67,7 @@ class Orders:
     servers: Sequence[ServerPlace] = ()  # of this host
     server_files: ServerFiles = NO_SERVER_FILES
     restarts: int = 0
+    evaluator: bool = False  # where server 0 is
     horovod_names: bool = False
     calls: bool = False  # a function, which follows
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ciranda.launch.environment import JobPlaces
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.processes import is_server, name_of
+from ciranda.launch.processes import is_rank, name_of
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 STREAMS = ("stdout", "stderr")
@@ -36,7 +36,7 @@ class OutputFiles:
                 os.unlink(places.error_file(number))
             for stream, name in enumerate(STREAMS, start=1):
                 files = self._files[number, stream] = [log]
-                if by_stream is not None and not is_server(number):
+                if by_stream is not None and is_rank(number):
                     path = os.path.join(by_stream, f"rank.{number:0{width}}", name)
                     files.append(self._open(path))
 

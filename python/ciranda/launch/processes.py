@@ -1,8 +1,11 @@
-"""The numbers of a job's processes: a rank's own from 0 on, and below them server k is ~k. Pure."""
+"""The numbers of a job's processes: a rank's own from 0 on, below them server k is ~k, and the
+evaluator's. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+EVALUATOR = -1_000_000
 
 
 def server_number(server: int) -> int:
@@ -10,27 +13,36 @@ def server_number(server: int) -> int:
     return ~server
 
 
+def is_rank(number: int) -> bool:
+    return number >= 0
+
+
 def is_server(number: int) -> bool:
-    return number < 0
+    return EVALUATOR < number < 0
 
 
 def name_of(number: int) -> str:
-    """`rank 3` or `server 1`"""
+    """`rank 3`, `server 1` or `evaluator`"""
+    if number == EVALUATOR:
+        return "evaluator"
     return f"server {~number}" if is_server(number) else f"rank {number}"
 
 
 def label_of(number: int) -> str:
     """What stands before a line of its output."""
+    if number == EVALUATOR:
+        return "e"
     return f"s{~number}" if is_server(number) else str(number)
 
 
 def names_of(numbers: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-2, 5` or `ranks 0-2, 5 and server 1`"""
     numbers = list(numbers)
-    ranks = [number for number in numbers if not is_server(number)]
+    ranks = [number for number in numbers if is_rank(number)]
     servers = sorted(~number for number in numbers if is_server(number))
     kinds = (("rank", ranks), ("server", servers))
-    return " and ".join(_listed(kind, of_kind) for kind, of_kind in kinds if of_kind)
+    parts = [_listed(kind, of_kind) for kind, of_kind in kinds if of_kind]
+    return " and ".join([*parts, *["evaluator"] * (EVALUATOR in numbers)])
 
 
 def _listed(kind: str, numbers: Sequence[int]) -> str:

@@ -3,8 +3,8 @@
 It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
 one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
 whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
-when a job is over, but that servers end after the ranks, and that a rank which was killed, or a
-server that keeps its state, may come back.
+when a job is over, but that servers end after the ranks and the evaluator after them, and that a
+rank or an evaluator which was killed, or a server that keeps its state, may come back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import NoReturn
 from ciranda.launch import local, process_tree
 from ciranda.launch.ending import CHECKPOINT_GRACE_S, TERMINATE_GRACE_S
 from ciranda.launch.environment import KEY_FD, LIFE, RENDEZVOUS_FD, SERVER_LISTENER_FD
-from ciranda.launch.launch_plan import LaunchPlan, RankPlan, ServerPlan
+from ciranda.launch.launch_plan import LaunchPlan, ProcessPlan
 from ciranda.launch.meeting import Meeting, key_pipe
-from ciranda.launch.processes import is_server
+from ciranda.launch.processes import EVALUATOR, is_rank, is_server
 
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
@@ -82,7 +82,8 @@ class Supervisor:
         self._alive: dict[int, int] = {}  # pid -> number
         self._restarts = plan.restarts  # that are left
         self._lives: Counter[int] = Counter()  # beyond the first
-        self._kept: dict[int, tuple[RankPlan | ServerPlan, tuple[int, int]]] = {}  # to come back
+        self._kept: dict[int, tuple[ProcessPlan, tuple[int, int]]] = {}  # to come back
+        self._training = -1  # what the evaluator reads ends with the training
         self._listeners = dict(plan.meeting.listeners) if plan.meeting is not None else {}
         self._servers_may_end = not plan.servers_stay
         self._servers_told = False  # to end
@@ -118,12 +119,10 @@ class Supervisor:
         if not started:
             self._kill_all()
 
-    def _start(
-        self, process: RankPlan | ServerPlan, streams: tuple[int, int], life: int = 1
-    ) -> bool:
+    def _start(self, process: ProcessPlan, streams: tuple[int, int], life: int = 1) -> bool:
         number = process.number
         meeting = self._plan.meeting
-        stdin = self._channels.stdin if number == 0 else os.open(os.devnull, os.O_RDONLY)
+        stdin = self._stdin_of(number)
         try:
             with _key_of(meeting) as handed:
                 if number in self._listeners:
@@ -149,6 +148,21 @@ class Supervisor:
         self._alive[pid] = number
         self._tell(f"start {number} {pid}")
         return True
+
+    def _stdin_of(self, number: int) -> int:
+        if number == 0:
+            return self._channels.stdin
+        if number != EVALUATOR:
+            return os.open(os.devnull, os.O_RDONLY)
+        self._end_training()
+        read, self._training = os.pipe()
+        return read
+
+    def _end_training(self) -> None:
+        """The evaluator notices."""
+        if self._training >= 0:
+            os.close(self._training)
+            self._training = -1
 
     def _obey(self) -> None:
         commands = os.read(self._channels.commands, 64)
@@ -182,17 +196,21 @@ class Supervisor:
                     os.kill(pid, number)
 
     def _is_over(self) -> bool:
-        """Once all ranks are gone: ends servers, and what is left behind, politely, then not."""
-        if self._over or any(not is_server(number) for number in self._alive.values()):
+        """Once all ranks are gone: ends servers, and what is left behind, politely, then not.
+        Between the two the evaluator has the time that it takes."""
+        alive = self._alive.values()
+        if self._over or any(map(is_rank, alive)):
             return self._over
-        if self._alive and not self._servers_may_end:
-            return False
-        while self._kept:
-            number, (_, streams) = self._kept.popitem()
-            self._let_go(number, streams)
+        if any(map(is_server, alive)):
+            if self._servers_may_end:
+                self._let_go_kept(spared=EVALUATOR)
+                self._end_servers()
+            return self._over
         if self._alive:
-            self._end_servers()
+            self._kill_at = None
+            self._end_training()
             return self._over
+        self._let_go_kept()
         if process_tree.has_children():
             now = time.monotonic()
             if self._kill_at is None:
@@ -202,11 +220,17 @@ class Supervisor:
                 self._kill_all()
         return self._over or not process_tree.has_children()
 
+    def _let_go_kept(self, spared: int | None = None) -> None:
+        for number in [each for each in self._kept if each != spared]:
+            _, streams = self._kept.pop(number)
+            self._let_go(number, streams)
+
     def _end_servers(self) -> None:
         now = time.monotonic()
         if not self._servers_told:
             self._servers_told = True
-            self._signal(self._alive, signal.SIGTERM, False)
+            servers = (pid for pid, number in self._alive.items() if is_server(number))
+            self._signal(servers, signal.SIGTERM, False)
             makes_checkpoints = self._plan.server_files.checkpoints is not None
             self._kill_at = now + (CHECKPOINT_GRACE_S if makes_checkpoints else TERMINATE_GRACE_S)
         elif self._kill_at is not None and now >= self._kill_at:

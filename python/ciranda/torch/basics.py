@@ -9,8 +9,9 @@ import secrets
 from typing import Any
 
 from ciranda import _C
-from ciranda.errors import UnsupportedError
+from ciranda.errors import InvalidArgumentError, UnsupportedError
 from ciranda.torch import failure_report
+from ciranda.torch.evaluator import is_evaluator
 from ciranda.torch.functions import allgather_object
 from ciranda.torch.process_sets import ProcessSet, add_process_set, forget_all
 
@@ -31,6 +32,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     "dynamic" as in Horovod, which changes nothing, as sets may always be added.
     """
     global _registered
+    if is_evaluator():
+        raise InvalidArgumentError(
+            "init: this process is the evaluator of --evaluator and trains nothing; where "
+            "ps.is_evaluator() is true, call ps.evaluate() in place of init()"
+        )
     static = _static_sets(process_sets)
     comm = _check_comm(comm)
     was_there = _C.is_initialized()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import statistics
@@ -124,10 +125,15 @@ def test_the_job_learns_with_parameter_servers(
     example_file: Path, tmp_path: Path, mode: str
 ) -> None:
     data = write_small_data_set(tmp_path, train=960, test=203)
-    launcher = ["-m", "ciranda", "run", "-np", "2", "--ps", "2"]
+    launcher = ["-m", "ciranda", "run", "-np", "2", "--ps", "2", "--evaluator"]
+    launcher += ["--checkpoint-dir", str(tmp_path), "--checkpoint-every", "15"]
     ps = ["--backend", "ps", "--mode", mode]
     curve = run_job(example_file, launcher, data, tmp_path / "curve.json", *ps)
     assert curve["rows"][-1]["accuracy"] > 95
+    with open(tmp_path / "curve.csv", newline="") as file:
+        scored = [float(row["accuracy"]) for row in csv.DictReader(file)]
+    assert scored[-1] > 95
+    assert mode != "sync" or scored[-1] == pytest.approx(curve["rows"][-1]["accuracy"])
     for row in curve["rows"]:
         shares = ("compute_percent", "communication_percent", "waiting_percent")
         assert sum(row[share] for share in shares) == pytest.approx(100)
