@@ -360,6 +360,20 @@ def _has_anchor(page: Path, link: str) -> bool:
 
 
 @rule
+def tests_that_the_docs_name_exist(tree: Tree) -> list[str]:
+    """`tests/…/test_a.py::test_b`, `tests/cpp/…_test.cc::Suite.Name`"""
+    bad = []
+    for path in tree.under("", {".md"}):
+        text = tree.text(path)
+        for match in re.finditer(r"((?:tests|benchmarks)/[\w/]+\.(?:py|cc))::([\w.]+)", text):
+            file = tree.root / match[1]
+            name = match[2].rpartition(".")[2]
+            if not file.exists() or not re.search(rf"\b{name}\b", file.read_text("utf-8")):
+                bad.append(f"{path}:{line_of(text, match.start())}: no such test: {match[0]}")
+    return bad
+
+
+@rule
 def nothing_names_this_machine(tree: Tree) -> list[str]:
     pattern = re.compile(r"(?<![\w.}$/])/(?:work|root|home|Users)/[\w.]+|--(?:extra-)?index-url")
     return [

@@ -116,6 +116,11 @@ PLANTS = [
         {"README.md": "[x](a.md#gone)", "a.md": "# Here"},
         "no such heading: a.md#gone",
     ),
+    (
+        rules.tests_that_the_docs_name_exist,
+        {"docs/a.md": "`tests/test_a.py::test_gone`", "tests/test_a.py": "def test_here(): ..."},
+        "docs/a.md:1: no such test: tests/test_a.py::test_gone",
+    ),
     (rules.nothing_names_this_machine, {"tools/a.sh": "cd /ho" + "me/somebody"}, "tools/a.sh:1"),
     (rules.nothing_names_this_machine, {"a.txt": "--index" + "-url x"}, "names one machine"),
     (
@@ -142,8 +147,10 @@ INNOCENT = {
     "csrc/torch/a.cc": "#include <torch/torch.h>\nvoid f() { throw std::this_thread::get_id(); }",
     "python/ciranda/a.py": "import torch\nmodel.eval()  # eval(x)\n",
     "tests/cpp/base/a_test.cc": "",
+    "tests/cpp/base/b_test.cc": "TEST(A, Works) {}",
     "tests/cpp/transport/switchboard_thread_test.cc": "",
-    "docs/a.md": "# A\n[b](../README.md#the-start) [c](https://x.org) `[d](no.md)` [e](#a)",
+    "docs/a.md": "# A\n[b](../README.md#the-start) [c](https://x.org) `[d](no.md)` [e](#a)"
+    " `tests/cpp/base/b_test.cc::A.Works`",
     "README.md": "## The start!\n",
 }
 

@@ -98,6 +98,14 @@ def test_module_searches_only_beside_itself() -> None:
     assert not [name for name in needed if "cuda" in name], "one build serves machines without GPU"
 
 
+@pytest.mark.skipif(not shutil.which("readelf"), reason="needs binutils")
+def test_a_parameter_server_needs_neither_torch_nor_a_gpu() -> None:
+    needed = re.findall(
+        r"NEEDED.*\[(.*)\]", run("readelf", "-d", PACKAGE / "bin" / "ciranda-ps", cwd=PACKAGE)
+    )
+    assert needed and not [name for name in needed if re.search("torch|c10|cuda|nccl|python", name)]
+
+
 def test_cpp_program_builds_against_the_installed_package(tmp_path: Path) -> None:
     (tmp_path / "main.cc").write_text(
         "#include <ciranda/ciranda.h>\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -150,6 +151,29 @@ def test_every_push_of_many_workers_counts(mode: str) -> None:
         assert all(sum(staleness[3:]) == 0 for _, staleness in values)
     if mode == "ssp2":  # (3 - 1) * (2 * 2 + 1)
         assert all(sum(staleness[6:]) == 0 for _, staleness in values)
+
+
+def unequal_parts() -> list[int]:
+    """Of an epoch's ten steps rank 0 makes six and rank 1 four."""
+    cr.init()
+    net = make_net()
+    optimizer = cr.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.05),
+        net.named_parameters(),
+        backend="ps",
+        mode=MODES["async"],
+    )
+    for _ in range((6, 4)[cr.rank()]):
+        optimizer.zero_grad()
+        net(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+    while (version := ps.stats()["servers"][0]["version"]) < 10:
+        time.sleep(0.01)
+    return [version, ps.stats()["worker"]["pushes"]["applied"]]
+
+
+def test_an_epoch_may_be_split_unequally() -> None:
+    assert values_of(run_ranks(unequal_parts, 2, servers=2)) == [[10, 6], [10, 4]]
 
 
 def some_have_no_gradient() -> list[float]:
