@@ -178,48 +178,43 @@ def plan_launch(
     if servers_at:
         job |= {SERVERS: ",".join(servers_at), LIFE: "1"}
 
-    def complete(
-        told: Mapping[str, str],
-        before: Mapping[str, str],
-        place_host: Host,
-        sharing: int,
-        alone: bool,
+    def environments(
+        of: Mapping[str, str], told: Mapping[str, str], on: Host, *, sharing: int, one_host: bool
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """What a process of the program gets, and the launcher's part of it."""
-        known_cores = cores if place_host.name == host else None
+        """What a process of the program gets, and the launcher's part of it: `of` is inherited,
+        `told` is for it alone; `sharing` processes share the cores of the host that it is `on`."""
+        known_cores = cores if on.name == host else None
         defaults = default_environment(
-            cores=known_cores, local_size=sharing, one_host=alone, columns=columns
+            cores=known_cores, local_size=sharing, one_host=one_host, columns=columns
         )
         ours = {name: text for name, text in defaults.items() if name not in set_already}
         ours |= told
         shown = {name: text for name, text in ours.items() if name not in user}
-        whole = {**before, **ours, **user}
+        complete = {**of, **ours, **user}
         if horovod_names:
-            whole[_PATH] = python_path(set_already.get(_PATH))
-            shown |= {} if _PATH in user else {_PATH: whole[_PATH]}
-        return whole, shown
+            complete[_PATH] = python_path(set_already.get(_PATH))
+            shown |= {} if _PATH in user else {_PATH: complete[_PATH]}
+        return complete, shown
 
     plans = []
     for place in ranks:
-        told_rank = {**job, **rank_environment(places, place)}
-        one_host = place.host_count == 1
-        plans.append(
-            RankPlan(
-                place,
-                tuple(argv),
-                *complete(told_rank, inherited, place.host, place.local_size, one_host),
-            )
+        made = environments(
+            inherited,
+            {**job, **rank_environment(places, place)},
+            place.host,
+            sharing=place.local_size,
+            one_host=place.host_count == 1,
         )
+        plans.append(RankPlan(place, tuple(argv), *made))
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     evaluating = None
-    completing = next((each for each in servers if each.server == 0), None)
-    if evaluator and completing is not None:
-        folder = {EVALUATED: server_files.checkpoints or ""}
-        sharing = max(1, sum(each.host.name == completing.host.name for each in ranks))
-        evaluating = EvaluatorPlan(
-            completing, tuple(argv), *complete(folder, plain, completing.host, sharing, False)
-        )
+    server_0 = next((each for each in servers if each.server == 0), None)
+    if evaluator and server_0 is not None:
+        beside = sum(each.host.name == server_0.host.name for each in ranks)
+        told_it = {EVALUATED: server_files.checkpoints or ""}
+        made = environments(plain, told_it, server_0.host, sharing=max(1, beside), one_host=False)
+        evaluating = EvaluatorPlan(server_0, tuple(argv), *made)
     protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
     for server in servers:
         shown = server_environment(places)
