@@ -47,7 +47,7 @@ Status Ledger::check(TaskId task, const std::string& call, int copies) const {
 }
 
 Status Ledger::schedule(TaskId task, std::string call, int copies) {
-  const Status checked = check(task, call, copies);
+  Status checked = check(task, call, copies);
   if (!checked.ok() || task <= scheduled()) return checked;
   bytes_ += call.size();
   tasks_.push_back({.call = std::move(call), .copies = copies, .workers = {}, .outcome = {}});
