@@ -54,15 +54,19 @@ else()
 endif()
 target_link_options(ciranda_build_flags INTERFACE LINKER:-z,relro LINKER:-z,now)
 
+# Of targets with precompiled headers, which ccache leaves alone without these.
+add_library(ciranda_precompiled_flags INTERFACE)
+target_compile_options(ciranda_precompiled_flags INTERFACE
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+  "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+
 # Linked after ciranda_build_flags by the tests, whose own code takes longer to compile than to run.
 add_library(ciranda_test_flags INTERFACE)
 target_compile_options(ciranda_test_flags INTERFACE
   $<$<CONFIG:Release>:-O1>
   # At -O1, GCC sees uninitialized values in each std::optional.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
-  # Without these ccache leaves alone what uses precompiled headers.
-  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
-  "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+target_link_libraries(ciranda_test_flags INTERFACE ciranda_precompiled_flags)
 if(CIRANDA_SANITIZE MATCHES "fuzzer-no-link")
   target_compile_options(ciranda_test_flags INTERFACE -fno-sanitize=fuzzer-no-link)  # core's alone
 endif()
