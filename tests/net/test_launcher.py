@@ -289,7 +289,10 @@ def test_a_rank_that_fails_ends_all_and_is_named(make_cluster):
 SERVED = ("-H", "node1,node2", "--ps", "2", "--ps-hosts", "node0,node1")
 
 
-@pytest.mark.parametrize("options", [[], ["--tls"]], ids=["tags", "tls"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param([], id="tags", marks=pytest.mark.soak), pytest.param(["--tls"], id="tls")],
+)
 def test_servers_serve_ranks_of_several_hosts(make_cluster, options):
     cluster = make_cluster(3, addresses=("ipv4",))
     result = cluster.run(*SERVED, *options, str(SERVED_RANK), "sync", "6")

@@ -20,7 +20,7 @@ from world import Mode
 SEEDS = "DIFFERENTIAL_SEEDS"
 MODES: tuple[Mode, ...] = ("auto", "host", False)
 PLACES: list[tuple[Mode, int]] = [(mode, size) for mode in MODES for size in (2, 3)]
-SOAKED: list[tuple[Mode, int]] = [("host", 2), (False, 3)]  # of the scripts
+SOAKED: list[tuple[Mode, int]] = [("auto", 2), ("host", 2), (False, 3)]  # of the scripts
 BATCH = 200  # programs in one start of the ranks
 FAILURES_MAX = 3  # that one test reports
 
@@ -56,7 +56,8 @@ def test_a_script_does_what_torch_does(name: str, mode: Mode, size: int) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["auto", pytest.param("host", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["auto", "host"])
 def test_scripts_do_what_torch_does_on_two_hosts(
     make_network: Callable[..., Any], tmp_path: Path, mode: Mode
 ) -> None:
