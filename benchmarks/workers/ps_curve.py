@@ -1,4 +1,4 @@
-"""Accuracy on Fashion-MNIST against time: a ring, or parameter servers in one of their modes.
+"""Accuracy on Fashion-MNIST against time: alone, a ring, or parameter servers in a mode of theirs.
 
 Rank 0 keeps copies of the parameters while it trains, and looks at them when all is over.
 """
@@ -22,14 +22,17 @@ from fashion_mnist import DEBIAN_DIR, FILES, Split, read_split
 
 BATCH = 64
 LEARNING_RATE = 1e-3
+ADAGRAD_LEARNING_RATE = 1e-2
 # How often the ranks of a ring ask each other whether the time is over.
 STEPS_PER_LOOK = 10
 
 MODES: dict[str, Any] = {
+    "single": None,  # one rank
     "ring": None,
     "sync": hvd.ps.Sync(),
     "ssp": hvd.ps.SSP(2),
     "async": hvd.ps.Async(),
+    "downpour": hvd.ps.Downpour(n_push=8, n_fetch=8),
 }
 
 
@@ -51,10 +54,14 @@ def accuracy(model: nn.Module, parameters: list[torch.Tensor], test: Split) -> f
 class Run:
     def __init__(self, mode: str, seed: int) -> None:
         hvd.init()
-        self.ring = mode == "ring"
+        self.ring = MODES[mode] is None
         torch.manual_seed(seed)
         self.model = make_model()
-        optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE, fused=True)
+        optimizer: torch.optim.Optimizer
+        if mode == "downpour":  # published with it
+            optimizer = torch.optim.Adagrad(self.model.parameters(), lr=ADAGRAD_LEARNING_RATE)
+        else:
+            optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE, fused=True)
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,
             self.model.named_parameters(),
