@@ -46,9 +46,9 @@ check: ## formatters, linters, types, architecture, links
 	@tools/setup.sh check
 	@tools/check.sh
 
-sanitize: ## core's tests under ASan, UBSan and TSan
+sanitize: ## core's tests under ASan, UBSan and TSan, PRESETS="asan tsan"
 	@tools/setup.sh check
-	@tools/sanitize.sh
+	@tools/sanitize.sh $(PRESETS)
 
 fuzz: ## every decoder against random bytes, SECONDS_EACH=60; regressions run in `make test`
 	@tools/setup.sh fuzz
