@@ -60,7 +60,6 @@ def test_torchrun_on_two_hosts_trains(
     assert_trained(outputs(processes), 4)
 
 
-@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (openmpi-bin)")
 def test_mpirun_on_two_hosts_trains(make_network: MakeNetwork, environment: dict[str, str]) -> None:
     host = make_network(2, addresses=("ipv4",), ssh=True).hosts[0]

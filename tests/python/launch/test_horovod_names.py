@@ -77,7 +77,6 @@ def test_agents_of_other_hosts_give_the_names_too(launcher, run):
     assert lines == [f"[0] {file}", f"[1] {file}"], result.stderr
 
 
-@pytest.mark.soak
 def test_any_starter_does_with_the_module_in_between(launcher, run):
     (launcher.folder / "train.py").write_text(TRAIN)
     for words in (["train.py"], ["-m", "train"]):

@@ -38,7 +38,6 @@ def build_wheel(out: Path, *command: str) -> set[str]:
     return files | set(needs)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_both_ways_build_the_same_files(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"

@@ -56,8 +56,7 @@ def test_a_script_does_what_torch_does(name: str, mode: Mode, size: int) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.soak
-@pytest.mark.parametrize("mode", ["auto", "host"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("host", marks=pytest.mark.soak)])
 def test_scripts_do_what_torch_does_on_two_hosts(
     make_network: Callable[..., Any], tmp_path: Path, mode: Mode
 ) -> None:
