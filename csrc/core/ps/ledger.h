@@ -90,10 +90,9 @@ class Ledger {
   TaskId next_for(Worker worker);
 
   std::deque<Task> tasks_;
-  std::deque<TaskId>
-      waiting_;  // to be given; those that a worker has left come first. Some are done
-  std::vector<TaskId> given_;  // to workers, in that order, and not done
-  std::vector<bool> asking_;   // by worker
+  std::deque<TaskId> waiting_;  // to be given, unless done; what a worker has left comes first
+  std::vector<TaskId> given_;   // to workers, in that order, and not done
+  std::vector<bool> asking_;    // by worker
   TaskId settled_ = 0;
   std::size_t bytes_ = 0;  // of all calls and outcomes
   bool closed_ = false;

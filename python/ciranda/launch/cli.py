@@ -254,11 +254,13 @@ def run_command(
             servers, ps_dir, durability, checkpoint_dir, checkpoint_every, restore
         )
         by_agents = by_agents or any(each.host.name != host for each in servers)
-        if evaluator and (server_files.checkpoints is None or as_function):
+        if evaluator and server_files.checkpoints is None:
             raise LaunchError(
                 "--evaluator goes with --checkpoint-dir, the checkpoints that it scores"
-                if server_files.checkpoints is None
-                else "--evaluator runs a script: ciranda.run() has none; start it by ciranda run"
+            )
+        if evaluator and as_function:
+            raise LaunchError(
+                "--evaluator runs a script: ciranda.run() has none; start it by ciranda run"
             )
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())

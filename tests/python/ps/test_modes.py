@@ -126,16 +126,17 @@ def test_rounds_train_as_one_process_with_the_joined_batch(size: int, servers: i
         assert state < 1e-5
 
 
+def served_sgd(net: torch.nn.Module, mode: ps.Mode) -> Any:
+    return cr.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.05), net.named_parameters(), backend="ps", mode=mode
+    )
+
+
 def observed(mode: str) -> Any:
     """What was pushed, how stale it was, and what is left of the loss."""
     cr.init()
     net = make_net()
-    optimizer = cr.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=0.05),
-        net.named_parameters(),
-        backend="ps",
-        mode=MODES[mode],
-    )
+    optimizer = served_sgd(net, MODES[mode])
     train(net, optimizer, slice(16 * cr.rank(), 16 * (cr.rank() + 1)), cr.size())
     stats = ps.stats()
     return [stats["worker"]["pushes"]["applied"], stats["servers"][0]["staleness"]]
@@ -157,12 +158,7 @@ def unequal_parts() -> list[int]:
     """Of an epoch's ten steps rank 0 makes six and rank 1 four."""
     cr.init()
     net = make_net()
-    optimizer = cr.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=0.05),
-        net.named_parameters(),
-        backend="ps",
-        mode=MODES["async"],
-    )
+    optimizer = served_sgd(net, MODES["async"])
     for _ in range((6, 4)[cr.rank()]):
         optimizer.zero_grad()
         net(torch.ones(1, 8)).sum().backward()
