@@ -31,6 +31,7 @@ constexpr const char* kHelp =
   --key-file FILE      the job's key: who does not hold it is turned away
   --servers N          of a job with several: how many; CIRANDA_PS names all, in their order [1]
   --server I           and which one this is, from 0 [0]
+  --coordinator        the job has one: CIRANDA_COORDINATOR=1 for that process
   --lease SECONDS      a worker that is silent for so long keeps no other waiting [10]
   --dir DIR            keep what it holds there: when it is killed, start it again the same way, and
                        the workers go on with it; a folder of its own, empty when the job is over
@@ -119,6 +120,7 @@ Result<Options> read_arguments(int count, char** texts) {
     kCheckpointDir,
     kCheckpointEvery,
     kRestore,
+    kCoordinator,
     kTls,
     kTrusted,
     kHelpWanted
@@ -135,6 +137,7 @@ Result<Options> read_arguments(int count, char** texts) {
                                {"checkpoint-dir", required_argument, nullptr, kCheckpointDir},
                                {"checkpoint-every", required_argument, nullptr, kCheckpointEvery},
                                {"restore", required_argument, nullptr, kRestore},
+                               {"coordinator", no_argument, nullptr, kCoordinator},
                                {"tls", no_argument, nullptr, kTls},
                                {"trusted-network", no_argument, nullptr, kTrusted},
                                {"help", no_argument, nullptr, kHelpWanted},
@@ -198,6 +201,9 @@ Result<Options> read_arguments(int count, char** texts) {
       case kRestore:
         options.server.restored = ::optarg;
         if (options.server.restored.empty()) read = wrong("--restore names no folder");
+        break;
+      case kCoordinator:
+        desk.has_coordinator = true;
         break;
       case kTls:
         options.tls = true;

@@ -7,6 +7,7 @@
 
 #include "core/ps/journal.h"
 #include "core/ps/messages.h"
+#include "core/ps/model_codec.h"
 #include "core/wire/introduction.h"
 #include "core/wire/messages.h"
 #include "core/wire/sealed.h"
@@ -245,11 +246,18 @@ void add_servers(const Corpus& corpus) {
                         .base = 200,
                         .clock = 8,
                         .rules = {ps::testing::exact_rule(), ps::testing::exact_rule()},
-                        .used = {true, false, true}}},
+                        .used = {true, false, true},
+                        .of = {.task = 5, .part = 2, .settled = 3}}},
       {"fetch_state", ps::FetchState{.table = 1, .array = 2}},
       {"average", ps::Average{.name = "loss", .value = 0.25}},
       {"mark", ps::Mark{.checkpoint = 300}},
-      {"welcome", ps::Welcome{.decided = 7}},
+      {"take_task", ps::TakeTask{.done = 4, .failed = true, .text = "why"}},
+      {"schedule", ps::Schedule{.task = 5, .copies = 2, .call = "train [5]"}},
+      {"close_tasks", ps::CloseTasks{.tasks = 5}},
+      {"ask_task", ps::AskTask{.task = 5, .waits = true, .failures = 1}},
+      {"given", ps::Given{.task = 5, .settled = 3, .call = "train [5]"}},
+      {"task_told", ps::TaskTold{.task = 5, .done = true, .settled = 3, .text = "1.5"}},
+      {"welcome", ps::Welcome{.decided = 7, .scheduled = 5}},
       {"refused", ps::Refused{.text = "worker 1 is there already"}},
       {"ready", ps::Ready{.version = 200, .clock = 8}},
       {"ack", ps::Ack{.worker = 1, .seq = 8, .version = 201, .clock = 8, .held_ns = 1 << 20}},
@@ -270,7 +278,11 @@ void add_servers(const Corpus& corpus) {
       {"skipped",
        {.kind = ps::Change::Kind::kSkipped, .pushes = {push}, .outcome = ps::Outcome::kStale}},
       {"entered", {.kind = ps::Change::Kind::kEntered, .worker = 1, .life = 2, .process = 3}},
-      {"left", {.kind = ps::Change::Kind::kLeft, .worker = 1}}};
+      {"left", {.kind = ps::Change::Kind::kLeft, .worker = 1}},
+      {"scheduled",
+       {.kind = ps::Change::Kind::kScheduled, .task = 5, .copies = 2, .text = "train [5]"}},
+      {"task_done", {.kind = ps::Change::Kind::kTaskDone, .task = 5, .text = "1.5"}},
+      {"tasks_closed", {.kind = ps::Change::Kind::kTasksClosed, .task = 5}}};
   for (const auto& [name, change] : changes) {
     bytes = numbers({2});
     encode(change, bytes);
@@ -279,10 +291,10 @@ void add_servers(const Corpus& corpus) {
 
   // A mode, then what strangers do: a caller, 4 times what it does, and its numbers, among them how
   // many bits are flipped (none, but where it says so) and what memory comes with it.
-  const Bytes two_enter = numbers({0, 1, 32, 0, 1, 0, 4, 33, 1, 1, 0, 4});
-  const Bytes two_declare = numbers({36, 0, 0, 4, 37, 0, 0, 4});
+  const Bytes two_enter = numbers({0, 1, 48, 0, 1, 0, 4, 49, 1, 1, 0, 4});
+  const Bytes two_declare = numbers({52, 0, 0, 4, 53, 0, 0, 4});
   const auto pushes = [](int caller, int seq, int base, int memory) {
-    return numbers({24 + caller, caller, seq, base, seq, 1, 0, memory});
+    return numbers({28 + caller, caller, seq, base, seq, 1, 0, 0, 0, 0, memory});
   };
   const Bytes both = joined({two_enter, two_declare, pushes(0, 1, 0, 4), pushes(1, 1, 0, 4)});
   for (const int mode : {0, 3, 6, 1, 10, 2, 11, 20}) {
@@ -290,15 +302,21 @@ void add_servers(const Corpus& corpus) {
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), pushes(1, 2, 0, 255)}));
     corpus.add("ps_desk", "one_dies_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), numbers({4}),
-                       numbers({0, 32, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
+                       numbers({0, 48, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
     corpus.add("ps_desk", "leases_end_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, numbers({8, 120}), pushes(0, 2, 1, 4)}));
   }
   corpus.add("ps_desk", "without_memory",
-             joined({numbers({0}), two_enter, numbers({36, 0, 0, 2})}));
+             joined({numbers({0}), two_enter, numbers({52, 0, 0, 2})}));
   corpus.add("ps_desk", "fetches",
-             joined({numbers({0}), both, numbers({40, 1, 2, 0, 4, 40, 4, 0, 0, 4, 44, 0, 4}),
+             joined({numbers({0}), both, numbers({56, 1, 2, 0, 4, 56, 4, 0, 0, 4, 60, 0, 4}),
                      numbers({16, 0, 4, 20, 0, 0}), pushes(0, 2, 1, 4)}));
+  // The third caller coordinates: two tasks, of which each of the others has one.
+  corpus.add("ps_desk", "tasks",
+             joined({numbers({0}), both, numbers({2, 50, 2, 1, 0, 4}),
+                     numbers({38, 1, 1, 0, 4, 38, 2, 2, 0, 4}),
+                     numbers({32, 0, 0, 0, 4, 33, 0, 0, 0, 4, 32, 1, 0, 0, 4, 46, 1, 1, 0, 4}),
+                     numbers({42, 2, 0, 4, 33, 2, 1, 0, 4})}));
   corpus.add("ps_desk", "no_message",
              joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));
 }

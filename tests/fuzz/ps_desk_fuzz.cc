@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/ps/desk.h"
+#include "core/ps/model_codec.h"
 #include "fuzz/input.h"
 #include "ps/models.h"
 
@@ -51,7 +52,11 @@ std::vector<kernels::UpdateRule> rules_of(const ps::Model& model) {
 class Play {
  public:
   explicit Play(std::uint8_t shape)
-      : model_(model_of(shape)), desk_({.job_id = "job", .workers = kWorkers, .lease_ns = kLease}) {
+      : model_(model_of(shape)),
+        desk_({.job_id = "job",
+               .workers = kWorkers,
+               .lease_ns = kLease,
+               .has_coordinator = model_.mode.kind == ps::ModeKind::kAsync}) {
     desk_.open(kGood, now_);
     tell(kGood, enter(0, 1));
     tell(kGood, ps::Declare{});
@@ -113,10 +118,10 @@ class Play {
   }
 
   ps::Message likely(int what, Input& input) const {
-    switch (what % 8) {
+    switch (what % 12) {
       case 0:
         return ps::Enter{
-            .job_id = "job", .worker = 1 + input.u8() % 2, .life = input.u8(), .workers = kWorkers};
+            .job_id = "job", .worker = 1 + input.u8() % 3, .life = input.u8(), .workers = kWorkers};
       case 1:
         return declaration(input.u8());
       case 2:
@@ -129,13 +134,24 @@ class Play {
         return ps::Average{.name = "loss", .value = 1.0};
       case 6:
         return ps::Mark{.checkpoint = input.u8()};
+      case 8:
+        return ps::TakeTask{.done = input.u8(), .failed = input.u8() % 2 != 0, .text = "text"};
+      case 9:
+        return ps::Schedule{.task = input.u8(), .copies = input.u8(), .call = "call"};
+      case 10:
+        return ps::CloseTasks{.tasks = input.u8()};
+      case 11: {
+        const std::uint8_t drawn = input.u8();
+        return ps::AskTask{.task = input.u8(), .waits = drawn % 2 != 0, .failures = drawn / 2u};
+      }
       default:
         return ps::Push{.worker = 1 + input.u8() % 2,
                         .seq = input.u8(),
                         .base = input.u8(),
                         .clock = input.u8(),
                         .rules = rules_of(model_),
-                        .used = std::vector<bool>(ps::slot_count(model_), input.u8() % 4 != 0)};
+                        .used = std::vector<bool>(ps::slot_count(model_), input.u8() % 4 != 0),
+                        .of = {.task = input.u8(), .part = input.u8(), .settled = input.u8()}};
     }
   }
 

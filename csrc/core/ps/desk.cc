@@ -4,17 +4,13 @@
 #include <cstring>
 #include <utility>
 
+#include "core/ps/model_codec.h"
+
 namespace ciranda::ps {
 namespace {
 
-constexpr std::size_t kAveragesMax = 1024;  // names
-
 Error refused(ErrorCode code, std::string why) {
   return {.code = code, .text = std::move(why)};
-}
-
-std::string words_of(Worker worker) {
-  return "worker " + std::to_string(worker);
 }
 
 }  // namespace
@@ -22,7 +18,13 @@ std::string words_of(Worker worker) {
 Desk::Desk(DeskOptions options)
     : options_(std::move(options)),
       members_(static_cast<std::size_t>(options_.workers)),
-      cut_(options_.workers) {}
+      cut_(options_.workers) {
+  if (options_.has_coordinator && options_.server == 0) tasks_.emplace(options_.workers);
+}
+
+std::string Desk::words_of(Worker worker) const {
+  return is_coordinator(worker) ? "the coordinator" : "worker " + std::to_string(worker);
+}
 
 // -------------------------------------------------------------------------------------------
 // Messages
@@ -53,7 +55,7 @@ void Desk::take(Caller caller, Message message, const Attached& attached, std::u
   Connection& connection = found->second;
   now_ns_ = now_ns;
   connection.heard_ns = now_ns;
-  if (std::exchange(connection.silent, false) && shard_) shard_->hear(connection.worker);
+  if (std::exchange(connection.silent, false)) hear(connection.worker);
   const Status handled = handle(caller, std::move(message), attached, answers);
   if (!handled) hang_up(caller, handled.error(), answers);
 }
@@ -72,6 +74,10 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   if (std::holds_alternative<AskStats>(message)) {
     answers.push_back({caller, stats()});
     return {};
+  }
+  if (TaskDesk::concerns(message)) return take_of_tasks(caller, message, answers);
+  if (is_coordinator(connection.worker)) {
+    return refused(ErrorCode::kMalformed, "the coordinator sent what only workers send");
   }
   if (const auto* value = std::get_if<Average>(&message)) return average(caller, *value, answers);
   if (const auto* what = std::get_if<Declare>(&message)) {
@@ -134,44 +140,6 @@ Status Desk::push(Caller caller, Push message, Answers& answers) {
   return {};
 }
 
-Status Desk::average(Caller caller, const Average& message, Answers& answers) {
-  if (!averages_.contains(message.name) && averages_.size() >= kAveragesMax) {
-    return refused(ErrorCode::kLimit,
-                   "averages of more than " + std::to_string(kAveragesMax) + " names");
-  }
-  auto& latest = averages_[message.name];
-  latest[of(caller).worker] = message.value;
-  double sum = 0.0;
-  for (const auto& [worker, value] : latest) sum += value;
-  answers.push_back({caller, Averaged{.mean = sum / static_cast<double>(latest.size()),
-                                      .workers = static_cast<std::uint32_t>(latest.size())}});
-  return {};
-}
-
-Status Desk::fetch_state(Caller caller, const FetchState& message, const Attached& attached,
-                         Answers& answers) {
-  const auto& tables = shard_->model().tables;
-  if (message.table >= tables.size() ||
-      message.array >= kernels::state_arrays(tables[message.table].rule).size()) {
-    return refused(ErrorCode::kMalformed, "there is no such state");
-  }
-  const auto elements = static_cast<std::uint64_t>(shard_->layout().elements(message.table));
-  const auto memory = attached.memory(elements * dtype_bytes(tables[message.table].dtype));
-  if (!memory) return memory.error();
-  shard_->copy_state(message.table, message.array, memory.value());
-  answers.push_back({caller, Fetched{}});
-  return {};
-}
-
-Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answers) {
-  const auto steps = shard_->steps();
-  const auto memory = attached.memory(steps.size_bytes());
-  if (!memory) return memory.error();
-  std::memcpy(memory.value(), steps.data(), steps.size_bytes());
-  answers.push_back({caller, Fetched{}});
-  return {};
-}
-
 // -------------------------------------------------------------------------------------------
 // Who is here
 
@@ -195,7 +163,12 @@ Status Desk::check(const Enter& message) const {
                     std::to_string(message.servers) + " servers, " + server + " of " +
                     std::to_string(options_.workers) + " and " + std::to_string(options_.servers));
   }
-  if (message.worker >= options_.workers) {
+  if (is_coordinator(message.worker) && !options_.has_coordinator) {
+    return mismatch("there is no worker " + std::to_string(message.worker) + ", only 0 to " +
+                    std::to_string(options_.workers - 1) +
+                    "; servers of a job with a coordinator are started with --coordinator");
+  }
+  if (message.worker > options_.workers) {
     return mismatch("there is no " + self + ", only 0 to " + std::to_string(options_.workers - 1));
   }
   if (message.life == 0) {
@@ -235,10 +208,12 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   self_now.process = message.process;
   self_now.caller = caller;
   self_now.left = false;
-  if (shard_) shard_->hear(message.worker);  // it was not waited for any more since a restart
+  hear(message.worker);  // it was not waited for any more since a restart
   of(caller).worker = message.worker;
-  answers.push_back({caller, Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0,
-                                     .keeps_state = options_.keeps_state}});
+  Welcome welcome{.scheduled = tasks_ ? tasks_->scheduled() : 0,
+                  .keeps_state = options_.keeps_state};
+  if (shard_ && !is_coordinator(message.worker)) welcome.decided = shard_->decided(message.worker);
+  answers.push_back({caller, welcome});
   return {};
 }
 
@@ -255,6 +230,12 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   if (!letter) return letter.error();
   auto model = decode_model(letter.value());
   if (!model) return model.error();
+  if (options_.has_coordinator && model.value().mode.kind != ModeKind::kAsync) {
+    return refused(ErrorCode::kInvalidArgument,
+                   words_of(worker) +
+                       " would wait for others, which may have no task; use a mode in which "
+                       "nobody waits, such as Async()");
+  }
   if (is_adopted_) shard_->set_mode(model.value().mode);
   if (shard_) {
     const std::string why = difference(shard_->model(), model.value());
@@ -347,7 +328,12 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   if (left && journal_ != nullptr) {
     journal_->write({.kind = Change::Kind::kLeft, .worker = worker}, {});
   }
-  if (!shard_) return;
+  if (tasks_) {
+    TaskDesk::Answers given;
+    tasks_->leave(worker, who_has_left(), given);
+    give(std::move(given), answers);
+  }
+  if (!shard_ || is_coordinator(worker)) return;
   std::vector<Ack> acks;
   shard_->leave(worker, acks);
   cut_.leave(worker);
@@ -356,9 +342,13 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   if (left) give_if_there(answers);
 }
 
+void Desk::hear(Worker worker) {
+  if (shard_ && worker >= 0 && !is_coordinator(worker)) shard_->hear(worker);
+}
+
 bool Desk::all_have_left() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const Member& each) { return each.left; });
+  const TaskDesk::Left left = who_has_left();
+  return left.all_workers && (left.coordinator || !options_.has_coordinator);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -376,14 +366,19 @@ std::uint64_t Desk::next_lease_ns() const {
 void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
   now_ns_ = now_ns;
   std::vector<Ack> acks;
+  TaskDesk::Answers given;
   for (auto& [caller, connection] : connections_) {
     if (connection.worker < 0 || connection.silent ||
         now_ns < connection.heard_ns + options_.lease_ns) {
       continue;
     }
     connection.silent = true;
-    if (shard_) shard_->fall_silent(connection.worker, acks);
+    if (tasks_) tasks_->fall_silent(connection.worker, who_has_left(), given);
+    if (shard_ && !is_coordinator(connection.worker)) {
+      shard_->fall_silent(connection.worker, acks);
+    }
   }
+  give(std::move(given), answers);
   if (now_ns >= expected_ns_) {
     expected_ns_ = UINT64_MAX;
     for (std::size_t each = 0; each < members_.size(); ++each) {

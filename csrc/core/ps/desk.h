@@ -11,9 +11,11 @@
 
 #include "core/base/result.h"
 #include "core/ps/cut.h"
+#include "core/ps/desk_state.h"
 #include "core/ps/journal.h"
 #include "core/ps/messages.h"
 #include "core/ps/shard.h"
+#include "core/ps/task_desk.h"
 
 namespace ciranda::ps {
 
@@ -25,6 +27,8 @@ struct DeskOptions {
   // A worker that has said nothing for so long does not keep the others waiting.
   std::uint64_t lease_ns = 10'000'000'000;
   bool keeps_state = false;  // which its workers are told
+  // One more process gives tasks to the workers: see Enter, TaskDesk.
+  bool has_coordinator = false;
   // Server 0: a checkpoint is made after so many pushes (rounds), and after so long. 0: not.
   std::uint64_t checkpoint_pushes = 0;
   std::uint64_t checkpoint_ns = 0;
@@ -115,6 +119,9 @@ class Desk {
   Status enter(Caller caller, const Enter& message, Answers& answers);
   Status declare(Caller caller, const Declare& message, const Attached& attached, Answers& answers);
   Status push(Caller caller, Push message, Answers& answers);
+  Status take_of_tasks(Caller caller, const Message& message, Answers& answers);
+  void give(TaskDesk::Answers tasks, Answers& answers);
+  TaskDesk::Left who_has_left() const;
   Status average(Caller caller, const Average& message, Answers& answers);
   Status fetch_state(Caller caller, const FetchState& message, const Attached& attached,
                      Answers& answers);
@@ -124,18 +131,25 @@ class Desk {
   void begin_with(std::unique_ptr<Shard> shard);
   Status welcome_back(Worker worker, const Declare& message);
   void leave_shard(Worker worker);
+  static Member restored(const SavedDesk::Member& was);
   void announce_checkpoint();
   void mark(Worker worker, std::uint64_t checkpoint);
   void link_journal();
   void give_if_there(Answers& answers);
   void hang_up(Caller caller, const Error& why, Answers& answers);
   void tell(std::vector<Ack> acks, Answers& answers);
+  void hear(Worker worker);
   Connection& of(Caller caller) { return connections_.at(caller); }
-  Member& member(Worker worker) { return members_[static_cast<std::size_t>(worker)]; }
+  bool is_coordinator(Worker worker) const { return worker == options_.workers; }
+  std::string words_of(Worker worker) const;
+  Member& member(Worker worker) {
+    return is_coordinator(worker) ? coordinator_ : members_[static_cast<std::size_t>(worker)];
+  }
 
   const DeskOptions options_;
   std::map<Caller, Connection> connections_;
   std::vector<Member> members_;
+  Member coordinator_;
   std::uint64_t now_ns_ = 0;  // as it was told last
   std::uint64_t pulls_ = 0;
   std::uint64_t lost_ = 0;                  // pushes that were answered and that a restart has lost
@@ -148,6 +162,7 @@ class Desk {
   std::optional<std::uint64_t> announced_ns_;
   bool is_adopted_ = false;  // and nobody has declared yet
   std::unique_ptr<Shard> shard_;
+  std::optional<TaskDesk> tasks_;  // of server 0, in a job with a coordinator
   std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
 };
 

@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "core/ps/desk.h"
+#include "core/ps/model_codec.h"
 #include "core/wire/codec.h"
 
 namespace ciranda::ps {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 1;
+constexpr std::size_t kSavedTasksBytesMax = 2 * kLedgerBytesMax;
+constexpr std::uint32_t kStateVersion = 2;
 
 Error mismatch(std::string why) {
   return {.code = ErrorCode::kMismatch, .text = std::move(why)};
@@ -20,6 +22,7 @@ Error mismatch(std::string why) {
 
 void Desk::keep_journal(Journal* journal) {
   journal_ = journal;
+  if (tasks_) tasks_->keep_journal(journal);
   cut_.forward_to(journal);
   link_journal();
 }
@@ -44,7 +47,7 @@ void Desk::link_journal() {
 }
 
 void Desk::mark(Worker worker, std::uint64_t checkpoint) {
-  if (!shard_ || !shard_->given()) return;
+  if (!shard_ || !shard_->given() || is_coordinator(worker)) return;
   cut_.mark(worker, checkpoint);
   link_journal();
 }
@@ -68,25 +71,6 @@ void Desk::announce_checkpoint() {
   announced_ns_ = now_ns_;
 }
 
-Stats Desk::stats() const {
-  Stats stats;
-  if (!shard_) return stats;
-  const ShardCounters& counters = shard_->counters();
-  stats.version = shard_->version();
-  stats.held_bytes = shard_->held_bytes();
-  stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());
-  stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
-  stats.gradient_bytes = counters.gradient_bytes;
-  stats.parameter_bytes = counters.parameter_bytes;
-  stats.pulls = pulls_;
-  stats.lost = lost_;
-  for (const Member& each : members_) {
-    stats.workers.push_back(each.stats);
-    stats.workers.back().here = each.caller >= 0;
-  }
-  return stats;
-}
-
 // -------------------------------------------------------------------------------------------
 // What is kept
 
@@ -98,13 +82,20 @@ void Desk::save(std::vector<std::byte>& out) const {
   writer.varint(static_cast<std::uint64_t>(options_.server));
   writer.varint(static_cast<std::uint64_t>(options_.servers));
   writer.varint(members_.size());
-  for (const Member& each : members_) {
+  const auto write_member = [&](const Member& each) {
     writer.varint(each.life);
     writer.u64(each.process);
     writer.u8(each.left ? 1 : 0);
     writer.varint(each.stats.pushes);
     writer.varint(each.stats.held_ns);
-  }
+  };
+  for (const Member& each : members_) write_member(each);
+  writer.u8(options_.has_coordinator ? 1 : 0);
+  if (options_.has_coordinator) write_member(coordinator_);
+  std::vector<std::byte> tasks;
+  if (tasks_) tasks_->save(tasks);
+  writer.varint(tasks.size());
+  writer.bytes(tasks);
   writer.varint(lost_);
   std::vector<std::byte> letter;
   encode(shard_->model(), letter);
@@ -124,13 +115,17 @@ Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved) {
   desk.server = static_cast<int>(in.varint("state.server", kServersMax - 1));
   desk.servers = static_cast<int>(in.varint("state.servers", kServersMax));
   desk.members.resize(in.count("state.workers", kLocalRanksMax, 12));
-  for (SavedDesk::Member& each : desk.members) {
+  const auto read_member = [&](SavedDesk::Member& each) {
     each.life = in.varint("state.life", UINT64_MAX);
     each.process = in.u64("state.process");
     each.left = in.u8("state.left", 1) != 0;
     each.pushes = in.varint("state.pushes", UINT64_MAX);
     each.held_ns = in.varint("state.held_ns", UINT64_MAX);
-  }
+  };
+  for (SavedDesk::Member& each : desk.members) read_member(each);
+  if (in.u8("state.has_coordinator", 1) != 0) read_member(desk.coordinator.emplace());
+  desk.tasks.resize(in.count("state.tasks", kSavedTasksBytesMax, 1));
+  in.bytes("state.tasks", desk.tasks);
   desk.lost = in.varint("state.lost", UINT64_MAX);
   std::vector<std::byte> letter(in.count("state.model", kModelBytesMax, 1));
   in.bytes("state.model", letter);
@@ -156,6 +151,13 @@ Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved) {
   return shard;
 }
 
+Desk::Member Desk::restored(const SavedDesk::Member& was) {
+  Member member{.life = was.life, .process = was.process, .left = was.left};
+  member.stats.pushes = was.pushes;
+  member.stats.held_ns = was.held_ns;
+  return member;
+}
+
 Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
   const auto decoded = decode_saved_desk(saved);
   if (!decoded) return decoded.error();
@@ -171,20 +173,21 @@ Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
                     " workers, and this one is server " + std::to_string(options_.server) + " of " +
                     std::to_string(options_.servers) + " with " + std::to_string(members_.size()));
   }
+  if (was.coordinator.has_value() != options_.has_coordinator) {
+    return mismatch(was.coordinator ? "it is of a job with a coordinator, and this one has none"
+                                    : "it is of a job without a coordinator, and this one has one");
+  }
+  if (tasks_) CIRANDA_TRY(tasks_->restore(was.tasks));
   auto shard = make_shard(was);
   if (!shard) return shard.error();
   shard_ = std::move(shard).value();
   is_adopted_ = false;
   lost_ = was.lost;
   for (std::size_t each = 0; each < workers; ++each) {
-    const SavedDesk::Member& member = was.members[each];
-    members_[each].life = member.life;
-    members_[each].process = member.process;
-    members_[each].left = member.left;
-    members_[each].stats.pushes = member.pushes;
-    members_[each].stats.held_ns = member.held_ns;
-    if (member.left) leave_shard(static_cast<Worker>(each));
+    members_[each] = restored(was.members[each]);
+    if (members_[each].left) leave_shard(static_cast<Worker>(each));
   }
+  if (was.coordinator) coordinator_ = restored(*was.coordinator);
   expected_ns_ = now_ns + options_.lease_ns;
   return {};
 }
@@ -198,16 +201,24 @@ void Desk::leave_shard(Worker worker) {
 Status Desk::repeat(const Change& change, std::span<const std::byte> data) {
   if (change.kind == Change::Kind::kApplied || change.kind == Change::Kind::kSkipped) {
     CIRANDA_TRY(shard_->repeat(change, data));
-    for (const Push& push : change.pushes) ++member(push.worker).stats.pushes;
+    for (const Push& push : change.pushes) {
+      member(push.worker).stats.pushes += change.outcome == Outcome::kDuplicate ? 0 : 1;
+    }
     return {};
   }
-  if (change.worker >= options_.workers) {
+  if (change.kind != Change::Kind::kEntered && change.kind != Change::Kind::kLeft) {
+    if (tasks_) return tasks_->repeat(change);
+    return Error{.code = ErrorCode::kMalformed,
+                 .text = "a change is of a task, and there are none"};
+  }
+  if (change.worker > options_.workers ||
+      (is_coordinator(change.worker) && !options_.has_coordinator)) {
     return Error{.code = ErrorCode::kMalformed, .text = "a change is of no worker of this job"};
   }
   Member& worker = member(change.worker);
   worker.left = change.kind == Change::Kind::kLeft;
   if (worker.left) {
-    leave_shard(change.worker);
+    if (!is_coordinator(change.worker)) leave_shard(change.worker);
   } else {
     worker.life = change.life;
     worker.process = change.process;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct SavedDesk {
     std::uint64_t held_ns = 0;
   };
   std::vector<Member> members;
+  std::optional<Member> coordinator;  // none: the job has none
+  std::vector<std::byte> tasks;       // see Ledger::save()
   std::uint64_t lost = 0;
   Model model;
   std::vector<std::byte> shard;  // see Shard::save()

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/ps/messages.h"
+#include "core/ps/model_codec.h"
 #include "core/wire/codec.h"
 
 namespace ciranda::ps {
@@ -51,6 +52,19 @@ void encode(const Change& change, std::vector<std::byte>& out) {
     case Change::Kind::kLeft:
       writer.varint(static_cast<std::uint64_t>(change.worker));
       break;
+    case Change::Kind::kScheduled:
+      writer.varint(change.task);
+      writer.varint(static_cast<std::uint64_t>(change.copies));
+      write_text(writer, change.text, kTaskTextBytesMax);
+      break;
+    case Change::Kind::kTaskDone:
+      writer.varint(change.task);
+      writer.u8(change.failed ? 1 : 0);
+      write_text(writer, change.text, kTaskTextBytesMax);
+      break;
+    case Change::Kind::kTasksClosed:
+      writer.varint(change.task);
+      break;
   }
 }
 
@@ -69,12 +83,25 @@ Result<Change> decode_change(std::span<const std::byte> bytes) {
       change.pushes.push_back(read_push(in));
       break;
     case Change::Kind::kEntered:
-      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax - 1));
+      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax));
       change.life = in.varint("change.life", UINT64_MAX);
       change.process = in.u64("change.process");
       break;
     case Change::Kind::kLeft:
-      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax - 1));
+      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax));
+      break;
+    case Change::Kind::kScheduled:
+      change.task = in.varint("change.task", UINT64_MAX);
+      change.copies = static_cast<std::int32_t>(in.varint("change.copies", kRanksMax));
+      change.text = read_text(in, "change.call", kTaskTextBytesMax);
+      break;
+    case Change::Kind::kTaskDone:
+      change.task = in.varint("change.task", UINT64_MAX);
+      change.failed = in.u8("change.failed", 1) != 0;
+      change.text = read_text(in, "change.text", kTaskTextBytesMax);
+      break;
+    case Change::Kind::kTasksClosed:
+      change.task = in.varint("change.task", UINT64_MAX);
       break;
   }
   if (in.ok() && in.remaining() > 0) in.fail("change", "goes on after its end");

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/result.h"
@@ -14,21 +15,28 @@ namespace ciranda::ps {
 // repeated in their order, make the server again, to the bit.
 struct Change {
   enum class Kind : std::uint8_t {
-    kApplied,  // pushes, in one update: their gradients go with it
-    kSkipped,  // a push that was decided and not applied
-    kEntered,  // a life of a worker
-    kLeft,     // a worker, in order
+    kApplied,    // pushes, in one update: their gradients go with it
+    kSkipped,    // a push that was decided and not applied
+    kEntered,    // a life of a worker
+    kLeft,       // a worker, in order
+    kScheduled,  // a task
+    kTaskDone,
+    kTasksClosed,
   };
   Kind kind = Kind::kApplied;
   std::vector<Push> pushes = {};        // kApplied: by worker; kSkipped: one
   double scale = 1.0;                   // kApplied: of the gradients' sum
   Outcome outcome = Outcome::kApplied;  // kSkipped
-  Worker worker = 0;                    // kEntered, kLeft
+  Worker worker = 0;                    // kEntered, kLeft: or the coordinator, see Enter
   Life life = 0;                        // kEntered
   std::uint64_t process = 0;            // kEntered
+  TaskId task = 0;                      // kScheduled, kTaskDone; kTasksClosed: of how many
+  std::int32_t copies = 1;              // kScheduled
+  bool failed = false;                  // kTaskDone
+  std::string text = {};                // kScheduled: the call; kTaskDone: see TaskOutcome
   bool operator==(const Change&) const = default;
 };
-inline constexpr int kChangeKindCount = 4;
+inline constexpr int kChangeKindCount = 7;
 
 // Appends the change's bytes to `out`.
 void encode(const Change& change, std::vector<std::byte>& out);

@@ -35,9 +35,9 @@ Status Ledger::check(TaskId task, const std::string& call, int copies) const {
   if (copies < 1 || copies > kLocalRanksMax) {
     return refused(name + " is for " + std::to_string(copies) + " workers at a time");
   }
-  if (call.size() > kCallBytesMax) {
+  if (call.size() > kTaskTextBytesMax) {
     return refused(name + " has arguments of " + std::to_string(call.size()) + " bytes, at most " +
-                   std::to_string(kCallBytesMax) + " are possible");
+                   std::to_string(kTaskTextBytesMax) + " are possible");
   }
   if (bytes_ + call.size() > kLedgerBytesMax) {
     return refused(name + " and those before it take more than " + std::to_string(kLedgerBytesMax) +
@@ -82,6 +82,7 @@ Result<bool> Ledger::finish(Worker worker, TaskId task, TaskOutcome outcome) {
   }
   if (at(task).outcome) return false;
   bytes_ += outcome.text.size();
+  if (outcome.failed) failed_.push_back(task);
   at(task).outcome = std::move(outcome);
   at(task).workers.clear();
   std::erase(given_, task);  // or it had been given back: next_for() passes it over
@@ -158,7 +159,7 @@ Result<Ledger> Ledger::restore(std::span<const std::byte> saved, int workers) {
   const bool closed = in.u8("ledger.closed", 1) != 0;
   const std::size_t tasks = in.count("ledger.tasks", kTasksMax, 3);
   for (TaskId task = 1; task <= tasks && in.ok(); ++task) {
-    std::string call(in.text("ledger.call", in.count("ledger.call", kCallBytesMax, 1)));
+    std::string call(in.text("ledger.call", in.count("ledger.call", kTaskTextBytesMax, 1)));
     const auto copies = static_cast<int>(in.varint("ledger.copies", kLocalRanksMax));
     const std::uint8_t state = in.u8("ledger.outcome", 2);
     TaskOutcome outcome{.failed = state == 2, .text = {}};

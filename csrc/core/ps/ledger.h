@@ -14,9 +14,6 @@
 
 namespace ciranda::ps {
 
-using TaskId = std::uint64_t;  // from 1, in the order in which tasks were scheduled; 0: none
-
-inline constexpr std::size_t kCallBytesMax = std::size_t{64} * 1024;
 inline constexpr std::size_t kLedgerBytesMax = std::size_t{1} << 30;
 
 // What became of a task.
@@ -47,10 +44,13 @@ class Ledger {
   // once these are done.
   Status close(TaskId tasks);
   TaskId scheduled() const { return tasks_.size(); }
+  bool closed() const { return closed_; }
   // Null: it is not done.
   const TaskOutcome* outcome(TaskId task) const;
   // All tasks up to this one are done.
   TaskId settled() const { return settled_; }
+  // Those that have failed, in the order in which they did.
+  const std::vector<TaskId>& failed() const { return failed_; }
 
   // --- The workers' ---
 
@@ -58,6 +58,8 @@ class Ledger {
   void ask(Worker worker);
   // False where that task's outcome is known already. kInvalidArgument: there is no such task.
   Result<bool> finish(Worker worker, TaskId task, TaskOutcome outcome);
+  // It has said nothing for long: others may do its task.
+  void release(Worker worker);
   // It is gone, or has ended.
   void leave(Worker worker);
 
@@ -86,7 +88,6 @@ class Ledger {
   Task& at(TaskId task) { return tasks_[task - 1]; }
   const Task& at(TaskId task) const { return tasks_[task - 1]; }
   Status check(TaskId task, const std::string& call, int copies) const;
-  void release(Worker worker);
   TaskId next_for(Worker worker);
 
   std::deque<Task> tasks_;
@@ -95,6 +96,7 @@ class Ledger {
   std::vector<bool> asking_;    // by worker
   TaskId settled_ = 0;
   std::size_t bytes_ = 0;  // of all calls and outcomes
+  std::vector<TaskId> failed_;
   bool closed_ = false;
 };
 

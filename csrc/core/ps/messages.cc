@@ -6,63 +6,14 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/ps/model_codec.h"
 #include "core/wire/codec.h"
 
 namespace ciranda::ps {
 namespace {
 
 constexpr std::size_t kAverageNameBytesMax = kNameBytesMax;
-constexpr std::size_t kRuleBytes = 1 + 10 * 8 + 1;
 constexpr std::size_t kStatsBinsMax = 64;
-
-void write_text(Writer& out, std::string_view text, std::size_t max) {
-  text = text.substr(0, max);
-  out.varint(text.size());
-  out.text(text);
-}
-std::string read_text(Reader& in, const char* field, std::size_t max) {
-  const std::size_t size = in.count(field, max, 1);
-  return std::string(in.text(field, size));
-}
-
-// The values of a rule in one order.
-template <typename Rule, typename Fn>
-void each_value(Rule& rule, Fn fn) {
-  fn(rule.lr);
-  fn(rule.weight_decay);
-  fn(rule.momentum);
-  fn(rule.dampening);
-  fn(rule.beta1);
-  fn(rule.beta2);
-  fn(rule.eps);
-  fn(rule.lr_decay);
-  fn(rule.initial_accumulator_value);
-  fn(rule.alpha);
-}
-template <typename Rule, typename Fn>
-void each_flag(Rule& rule, Fn fn) {
-  fn(rule.maximize, 1);
-  fn(rule.nesterov, 2);
-  fn(rule.amsgrad, 4);
-  fn(rule.centered, 8);
-}
-
-void write_rule(Writer& out, const kernels::UpdateRule& rule) {
-  out.u8(static_cast<std::uint8_t>(rule.kind));
-  each_value(rule, [&](double value) { out.f64(value); });
-  int flags = 0;
-  each_flag(rule, [&](bool flag, int bit) { flags |= flag ? bit : 0; });
-  out.u8(static_cast<std::uint8_t>(flags));
-}
-kernels::UpdateRule read_rule(Reader& in) {
-  kernels::UpdateRule rule;
-  rule.kind = static_cast<kernels::RuleKind>(
-      in.u8("rule.kind", static_cast<std::uint8_t>(kernels::RuleKind::kRmsprop)));
-  each_value(rule, [&](double& value) { value = in.f64("rule.value"); });
-  const int flags = in.u8("rule.flags", 15);
-  each_flag(rule, [&](bool& flag, int bit) { flag = (flags & bit) != 0; });
-  return rule;
-}
 
 void write_bits(Writer& out, const std::vector<bool>& bits) {
   out.varint(bits.size());
@@ -139,6 +90,9 @@ void write(Writer& out, const Push& message) {
   out.varint(message.base);
   out.varint(message.clock);
   out.f64(message.scale);
+  out.varint(message.of.task);
+  out.varint(message.of.part);
+  out.varint(message.of.settled);
   out.varint(message.rules.size());
   for (const kernels::UpdateRule& rule : message.rules) write_rule(out, rule);
   write_bits(out, message.used);
@@ -149,6 +103,9 @@ void read(Reader& in, Push& message) {
   message.base = in.varint("push.base", UINT64_MAX);
   message.clock = in.varint("push.clock", UINT64_MAX);
   message.scale = in.f64("push.scale");
+  message.of.task = in.varint("push.task", UINT64_MAX);
+  message.of.part = in.varint("push.part", UINT64_MAX);
+  message.of.settled = in.varint("push.settled", UINT64_MAX);
   message.rules.resize(in.count("push.rules", kTablesMax, kRuleBytes));
   for (kernels::UpdateRule& rule : message.rules) rule = read_rule(in);
   message.used = read_bits(in, "push.used");
@@ -186,12 +143,54 @@ void read(Reader& in, Leave& message) {
   message.checkpoint = in.varint("leave.checkpoint", kCheckpointMax);
 }
 
+void write(Writer& out, const TakeTask& message) {
+  out.varint(message.done);
+  out.u8(message.failed ? 1 : 0);
+  write_text(out, message.text, kTaskTextBytesMax);
+}
+void read(Reader& in, TakeTask& message) {
+  message.done = in.varint("take.done", UINT64_MAX);
+  message.failed = in.u8("take.failed", 1) != 0;
+  message.text = read_text(in, "take.text", kTaskTextBytesMax);
+}
+
+void write(Writer& out, const Schedule& message) {
+  out.varint(message.task);
+  out.varint(static_cast<std::uint64_t>(message.copies));
+  write_text(out, message.call, kTaskTextBytesMax);
+}
+void read(Reader& in, Schedule& message) {
+  message.task = in.varint("schedule.task", UINT64_MAX);
+  message.copies = static_cast<std::int32_t>(in.varint("schedule.copies", kRanksMax));
+  message.call = read_text(in, "schedule.call", kTaskTextBytesMax);
+}
+
+void write(Writer& out, const CloseTasks& message) {
+  out.varint(message.tasks);
+}
+void read(Reader& in, CloseTasks& message) {
+  message.tasks = in.varint("close.tasks", UINT64_MAX);
+}
+
+void write(Writer& out, const AskTask& message) {
+  out.varint(message.task);
+  out.u8(message.waits ? 1 : 0);
+  out.varint(message.failures);
+}
+void read(Reader& in, AskTask& message) {
+  message.task = in.varint("ask.task", UINT64_MAX);
+  message.waits = in.u8("ask.waits", 1) != 0;
+  message.failures = in.varint("ask.failures", UINT64_MAX);
+}
+
 void write(Writer& out, const Welcome& message) {
   out.varint(message.decided);
+  out.varint(message.scheduled);
   out.u8(message.keeps_state ? 1 : 0);
 }
 void read(Reader& in, Welcome& message) {
   message.decided = in.varint("welcome.decided", UINT64_MAX);
+  message.scheduled = in.varint("welcome.scheduled", UINT64_MAX);
   message.keeps_state = in.u8("welcome.keeps_state", 1) != 0;
 }
 
@@ -275,6 +274,32 @@ void read(Reader& in, Stats& message) {
   }
 }
 
+void write(Writer& out, const Given& message) {
+  out.varint(message.task);
+  out.varint(message.settled);
+  write_text(out, message.call, kTaskTextBytesMax);
+}
+void read(Reader& in, Given& message) {
+  message.task = in.varint("given.task", UINT64_MAX);
+  message.settled = in.varint("given.settled", UINT64_MAX);
+  message.call = read_text(in, "given.call", kTaskTextBytesMax);
+}
+
+void write(Writer& out, const TaskTold& message) {
+  out.varint(message.task);
+  out.u8(message.done ? 1 : 0);
+  out.u8(message.failed ? 1 : 0);
+  out.varint(message.settled);
+  write_text(out, message.text, kTaskTextBytesMax);
+}
+void read(Reader& in, TaskTold& message) {
+  message.task = in.varint("told.task", UINT64_MAX);
+  message.done = in.u8("told.done", 1) != 0;
+  message.failed = in.u8("told.failed", 1) != 0;
+  message.settled = in.varint("told.settled", UINT64_MAX);
+  message.text = read_text(in, "told.text", kTaskTextBytesMax);
+}
+
 // Messages without fields.
 template <typename T>
 requires std::is_empty_v<T>
@@ -293,32 +318,6 @@ Message message_of(Reader& in, std::size_t index) {
   return message;
 }
 
-void write_mode(Writer& out, const Mode& mode) {
-  out.u8(static_cast<std::uint8_t>(mode.kind));
-  out.u8(static_cast<std::uint8_t>(mode.policy));
-  out.varint(mode.max_staleness);
-  out.varint(mode.staleness);
-  out.varint(mode.backup_workers);
-}
-Mode read_mode(Reader& in) {
-  Mode mode;
-  mode.kind = static_cast<ModeKind>(in.u8("mode.kind", kModeKindCount - 1));
-  mode.policy = static_cast<StalePolicy>(in.u8("mode.policy", kStalePolicyCount - 1));
-  mode.max_staleness = in.varint("mode.max_staleness", UINT64_MAX);
-  mode.staleness = in.varint("mode.staleness", UINT64_MAX);
-  mode.backup_workers = static_cast<std::uint32_t>(in.varint("mode.backup_workers", kRanksMax));
-  return mode;
-}
-
-void read_slot(Reader& in, Slot& slot) {
-  slot.name = read_text(in, "slot.name", kNameBytesMax);
-  slot.shape.resize(in.count("slot.dimensions", kDimsMax, 1));
-  for (std::int64_t& size : slot.shape) {
-    size =
-        static_cast<std::int64_t>(in.varint("slot.size", static_cast<std::uint64_t>(kElementsMax)));
-  }
-}
-
 }  // namespace
 
 void encode(const Message& message, std::vector<std::byte>& out) {
@@ -335,39 +334,6 @@ Result<Message> decode_message(std::span<const std::byte> bytes) {
   if (in.ok() && in.remaining() > 0) in.fail("message", "goes on after its end");
   if (!in.ok()) return in.error();
   return message;
-}
-
-void encode(const Model& model, std::vector<std::byte>& out) {
-  Writer writer(out);
-  write_mode(writer, model.mode);
-  writer.varint(model.tables.size());
-  for (const Table& table : model.tables) {
-    writer.u8(static_cast<std::uint8_t>(table.dtype));
-    write_rule(writer, table.rule);
-    writer.varint(table.slots.size());
-    for (const Slot& slot : table.slots) {
-      write_text(writer, slot.name, kNameBytesMax);
-      writer.varint(slot.shape.size());
-      for (const std::int64_t size : slot.shape) writer.varint(static_cast<std::uint64_t>(size));
-    }
-  }
-}
-
-Result<Model> decode_model(std::span<const std::byte> bytes) {
-  Reader in(bytes);
-  Model model;
-  model.mode = read_mode(in);
-  model.tables.resize(in.count("model.tables", kTablesMax, 2 + kRuleBytes));
-  for (Table& table : model.tables) {
-    table.dtype = static_cast<DType>(in.u8("table.dtype", kDTypeCount - 1));
-    table.rule = read_rule(in);
-    table.slots.resize(in.count("table.slots", kSlotsMax, 2));
-    for (Slot& slot : table.slots) read_slot(in, slot);
-  }
-  if (in.ok() && in.remaining() > 0) in.fail("model", "goes on after its end");
-  if (!in.ok()) return in.error();
-  CIRANDA_TRY(check(model));
-  return model;
 }
 
 }  // namespace ciranda::ps

@@ -17,10 +17,9 @@ namespace ciranda::ps {
 // host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
 // clock.
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
-inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
 inline constexpr std::size_t kJobIdBytesMax = 256;
 inline constexpr int kServersMax = 64;
 inline constexpr std::uint64_t kCheckpointMax = std::uint64_t{1} << 40;
@@ -33,7 +32,7 @@ inline constexpr std::string_view kJobByHand = "by hand";
 struct Enter {
   std::uint32_t version = kProtocolVersion;
   std::string job_id;
-  Worker worker = 0;
+  Worker worker = 0;  // or the coordinator, whose number is the one behind the workers'
   Life life = 1;
   std::uint64_t process = 0;  // of that life, by chance: a second one is told from its return
   std::int32_t workers = 1;   // as it was told
@@ -103,10 +102,42 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
+// It has done that task, and wants another one. Answered with Given once there is one.
+struct TakeTask {
+  TaskId done = 0;  // 0: none yet
+  bool failed = false;
+  std::string text;  // see TaskOutcome
+  bool operator==(const TakeTask&) const = default;
+};
+
+// --- From the coordinator, to server 0; see Ledger ---
+
+// Not answered.
+struct Schedule {
+  TaskId task = 0;
+  std::int32_t copies = 1;
+  std::string call;
+  bool operator==(const Schedule&) const = default;
+};
+// Answered with TaskTold, of no task.
+struct CloseTasks {
+  TaskId tasks = 0;
+  bool operator==(const CloseTasks&) const = default;
+};
+// What has become of the task. Answered with TaskTold: at once, or, where it waits, once the task
+// is done or more than so many tasks have failed.
+struct AskTask {
+  TaskId task = 0;
+  bool waits = false;
+  std::uint64_t failures = UINT64_MAX;
+  bool operator==(const AskTask&) const = default;
+};
+
 // --- From a server ---
 
 struct Welcome {
   std::uint64_t decided = 0;  // the seq of its latest push that was
+  TaskId scheduled = 0;       // to the coordinator: so many tasks are known
   bool keeps_state = false;   // when this server is lost, another one may go on in its place
   bool operator==(const Welcome&) const = default;
 };
@@ -133,6 +164,21 @@ struct Averaged {
   std::uint32_t workers = 0;  // that have given a value
   bool operator==(const Averaged&) const = default;
 };
+// To TakeTask. No task: nothing is left to do.
+struct Given {
+  TaskId task = 0;
+  TaskId settled = 0;
+  std::string call;
+  bool operator==(const Given&) const = default;
+};
+struct TaskTold {
+  TaskId task = 0;  // which was asked for, or one that has failed
+  bool done = false;
+  bool failed = false;
+  TaskId settled = 0;
+  std::string text;
+  bool operator==(const TaskTold&) const = default;
+};
 struct WorkerStats {
   bool here = false;
   std::uint64_t pushes = 0;   // answered, each once
@@ -156,16 +202,12 @@ struct Stats {
 
 using Message =
     std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats, Beat, Leave,
-                 MoveGradients, Mark, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats>;
+                 MoveGradients, Mark, TakeTask, Schedule, CloseTasks, AskTask, Welcome, Refused,
+                 Ready, Ack, Fetched, Averaged, Stats, Given, TaskTold>;
 
 // Appends the message's bytes to `out`. Texts are cut at their limits.
 void encode(const Message& message, std::vector<std::byte>& out);
 // Of anything; allocates only what the bytes can hold. kMalformed names field and offset.
 Result<Message> decode_message(std::span<const std::byte> bytes);
-
-// check() has accepted it.
-void encode(const Model& model, std::vector<std::byte>& out);
-// What check() refuses is an error of its own, not kMalformed.
-Result<Model> decode_model(std::span<const std::byte> bytes);
 
 }  // namespace ciranda::ps

@@ -203,9 +203,10 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   count_staleness(staleness);
   Ack ack{.worker = worker, .seq = push.seq, .outcome = Outcome::kApplied, .clock = member.clock};
   const bool goes_on = may_go_on(push.clock);
-  if (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
-      staleness > mode.max_staleness) {
-    ack.outcome = Outcome::kStale;
+  const bool repeated = !parts_.add(push.of);
+  if (repeated || (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
+                   staleness > mode.max_staleness)) {
+    ack.outcome = repeated ? Outcome::kDuplicate : Outcome::kStale;
     skip(push, ack.outcome);
     copy_parameters(worker);
   } else {

@@ -11,6 +11,7 @@
 #include "core/plan/step_runs.h"
 #include "core/ps/layout.h"
 #include "core/ps/model.h"
+#include "core/ps/task_parts.h"
 
 namespace ciranda::ps {
 
@@ -27,12 +28,13 @@ struct Push {
   // By slot, of all tables: it has a gradient. In a round one that has none adds zeros, which lie
   // in its memory, where another worker has one.
   std::vector<bool> used = {};
+  TaskPart of = {};
   bool operator==(const Push&) const = default;
 };
 
 enum class Outcome : std::uint8_t {
   kApplied,
-  kDuplicate,  // it was decided before
+  kDuplicate,  // it was decided before, or another worker has pushed that part of its task
   kStale,      // made from parameters too old: not applied
   kLate,       // its round went on without it: not applied
 };
@@ -202,6 +204,7 @@ class Shard {
   std::uint64_t version_ = 0;
   std::uint64_t round_clock_ = 0;  // kSync: of the latest round
   std::vector<std::int64_t> steps_;
+  TaskParts parts_;
   // Of share_bytes() zeros, on a line of the cache; pages that nobody has touched take no memory.
   struct Array {
     explicit Array(std::uint64_t bytes);

@@ -68,6 +68,7 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
     Member& member = at(push->worker);
     member.decided = std::max(member.decided, push->seq);
     member.clock = std::max({member.clock, push->clock, round_clock_});
+    (void)parts_.add(push->of);
     count(change.outcome);
   }
   return {};
@@ -143,6 +144,7 @@ void Shard::save(std::vector<std::byte>& out) const {
     writer.varint(member.clock);
   }
   for (const std::uint64_t outcomes : counters_.outcomes) writer.varint(outcomes);
+  parts_.save(writer);
 }
 
 Status Shard::restore(std::span<const std::byte> saved) {
@@ -163,6 +165,7 @@ Status Shard::restore(std::span<const std::byte> saved) {
   for (std::uint64_t& outcomes : counters_.outcomes) {
     outcomes = in.varint("shard.outcomes", UINT64_MAX);
   }
+  parts_.restore(in);
   if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");
   if (!in.ok()) return in.error();
   given_ = true;

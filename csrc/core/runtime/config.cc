@@ -132,6 +132,14 @@ Status read_servers(const Environment& env, Config& config) {
   const bool by_hand = told == nullptr;
   const char* const name = by_hand ? "CIRANDA_PS" : "CIRANDA_PS_SERVERS";
   if (by_hand) told = env.text(name);
+  int coordinates = 0;
+  CIRANDA_TRY(env.integer("CIRANDA_COORDINATOR", 0, 1, coordinates));
+  config.coordinates = coordinates == 1;
+  if (told == nullptr && config.coordinates) {
+    return bad_value("CIRANDA_COORDINATOR", "1",
+                     "0 in a job without parameter servers, whose workers would take its tasks; "
+                     "CIRANDA_PS says where they are");
+  }
   if (told == nullptr) return {};
   CIRANDA_TRY(parse_servers(name, told, by_hand, config.servers));
   config.servers_job = by_hand ? std::string(ps::kJobByHand) : config.job_id;

@@ -39,6 +39,8 @@ struct Config {
   std::vector<std::optional<Endpoint>> servers;
   bool has_servers_elsewhere() const;
   std::string servers_job;  // what they call the job
+  // This process is no worker: it gives tasks to them, see Ledger. CIRANDA_COORDINATOR
+  bool coordinates = false;
   // How long one that is lost, and keeps its state, is waited for. CIRANDA_PS_PATIENCE_SECONDS
   std::uint64_t servers_patience_ms = 60'000;
   std::uint64_t life_base = 0;  // grows from start to start of this worker of theirs; CIRANDA_LIFE

@@ -12,6 +12,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/thread.h"
+#include "core/ps/model_codec.h"
 #include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
 
@@ -97,22 +98,6 @@ Status Client::ask_all(const Message& question) {
   return {};
 }
 
-template <typename T>
-Result<T> Client::hear(int server) {
-  for (;;) {
-    auto message = links_.next(server);
-    if (!message) {
-      CIRANDA_TRY(rejoin(message.error()));
-      continue;
-    }
-    asked_[at(server)].question.reset();
-    if (T* wanted = std::get_if<T>(&message.value())) return std::move(*wanted);
-    return Error{
-        .code = ErrorCode::kMalformed,
-        .text = "server " + std::to_string(server) + " answered something else than it was asked"};
-  }
-}
-
 // From the first `servers` of them.
 Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, int servers) {
   CIRANDA_TRY(hear_answers());
@@ -164,15 +149,9 @@ void Client::attend() {
 
 // Gives what to wait for, while something is left.
 std::vector<pollfd> Client::send_queued() {
-  if (!links_.has_queued() || a_link_is_broken_) return {};
-  const Status sent = links_.advance(ServerLinks::kNobody);
-  if (sent) return links_.news_of(ServerLinks::kNobody);
-  if (may_come_back(sent.error())) {
-    a_link_is_broken_ = true;
-  } else {
-    static_cast<void>(failed(sent.error()));
-  }
-  return {};
+  if (!links_.has_queued()) return {};
+  links_.advance(ServerLinks::kNobody);
+  return links_.news_of(ServerLinks::kNobody);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -276,13 +255,15 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
                     std::vector<kernels::UpdateRule> rules, std::vector<bool> used) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
+  if (part_.task != 0) ++part_.part;
   Message message = Push{.worker = worker(),
                          .seq = seq_ + 1,
                          .base = 0,
                          .clock = clock_ + 1,
                          .scale = scale,
                          .rules = std::move(rules),
-                         .used = std::move(used)};
+                         .used = std::move(used),
+                         .of = part_};
   if (failure_) return *failure_;
   for (int server = 0; server < servers(); ++server) {
     std::get<Push>(message).base = versions[at(server)];

@@ -31,6 +31,8 @@ struct ClientOptions {
   // it, or another one with its state, is there. The end of any other is this client's.
   std::uint64_t patience_ms = 0;
   std::string timeline_path;  // empty: none
+  // It gives tasks to the workers and is none of them: address.worker is how many there are.
+  bool coordinates = false;
 };
 
 // Of one worker, since it has connected.
@@ -42,8 +44,8 @@ struct ClientStats {
   std::uint64_t held_ns = 0;       // of that, while the answer was held back for other workers
 };
 
-// A worker's side: its connections to all servers, and the memory that they read gradients from and
-// write parameters to. Servers of other hosts do so through the network.
+// A worker's side, or the coordinator's: its connections to all servers, and the memory that they
+// read gradients from and write parameters to. Servers of other hosts do so through the network.
 //
 // Thread-safe: calls wait for each other. A call that is answered blocks until all servers have; a
 // server that comes back is asked again, and counts no push twice. An error is kRankLost where a
@@ -93,6 +95,15 @@ class Client {
   Result<MemorySegment> fetch_steps() EXCLUDES(mutex_);
   // The mean of the latest values of all workers that have given one under that name.
   Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
+  // A worker: it has done the task that it was given before, with that outcome, and wants another.
+  // Waits for one. What is pushed from here on are the task's parts. Nothing is left to do: task 0.
+  Result<Given> take_task(bool failed, std::string text) EXCLUDES(mutex_);
+  // The coordinator: see Ledger. Does not wait; what is refused is said to a later call.
+  Result<TaskId> schedule(std::string call, int copies) EXCLUDES(mutex_);
+  Status close_tasks() EXCLUDES(mutex_);
+  // See AskTask.
+  Result<TaskTold> ask_task(const AskTask& question) EXCLUDES(mutex_);
+  bool coordinates() const { return options_.coordinates; }
   Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
   ClientStats own_stats() const EXCLUDES(mutex_);
   // Whose end has ended this; none so far.
@@ -122,6 +133,7 @@ class Client {
       REQUIRES(mutex_);
   Status hear_answers() REQUIRES(mutex_);
   Status mark() REQUIRES(mutex_);
+  Status schedule_again(TaskId known) REQUIRES(mutex_);
   Error failed(Error error) REQUIRES(mutex_);
   void wake_thread();
   void attend();
@@ -148,7 +160,6 @@ class Client {
     std::uint64_t answered = 0;  // the seq of the latest push that was
   };
   std::vector<Asked> asked_ GUARDED_BY(mutex_);       // by server
-  bool a_link_is_broken_ GUARDED_BY(mutex_) = false;  // the next call sees to it
   std::uint64_t announced_ GUARDED_BY(mutex_) = 0;    // the latest checkpoint, by server 0
   std::uint64_t marked_ GUARDED_BY(mutex_) = 0;       // that the servers were told of
   bool unanswered_ GUARDED_BY(mutex_) = false;
@@ -157,9 +168,28 @@ class Client {
   ClientStats stats_ GUARDED_BY(mutex_);
   Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
 
+  TaskPart part_ GUARDED_BY(mutex_);                    // of the latest push
+  std::vector<Schedule> scheduled_ GUARDED_BY(mutex_);  // by this coordinator
+
   std::unique_ptr<Timeline> timeline_;  // null: none
   Fd wake_;                             // an eventfd: the thread looks what there is to do
   std::thread thread_;
 };
+
+template <typename T>
+Result<T> Client::hear(int server) {
+  for (;;) {
+    auto message = links_.next(server);
+    if (!message) {
+      CIRANDA_TRY(rejoin(message.error()));
+      continue;
+    }
+    asked_[at(server)].question.reset();
+    if (T* wanted = std::get_if<T>(&message.value())) return std::move(*wanted);
+    return Error{
+        .code = ErrorCode::kMalformed,
+        .text = "server " + std::to_string(server) + " answered something else than it was asked"};
+  }
+}
 
 }  // namespace ciranda::ps

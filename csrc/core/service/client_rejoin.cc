@@ -41,10 +41,7 @@ Status Client::rejoin(const Error& lost) {
                worker(), patience.c_str(), lost.text.c_str());
   for (;;) {
     const Status back = call_again(server, deadline_ns);
-    if (back) {
-      a_link_is_broken_ = false;
-      return {};
-    }
+    if (back) return {};
     const Error& why = back.error();
     if (!may_come_back(why) && why.code != ErrorCode::kTimeout) return failed(why);
     if (monotonic_ns() >= deadline_ns) {
@@ -68,6 +65,8 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
     CIRANDA_TRY(links_.send(server, entry(server)));
     const auto welcome = links_.next(server);
     if (!welcome) return welcome.error();
+    const auto* known = std::get_if<Welcome>(&welcome.value());
+    if (server == 0 && known != nullptr) CIRANDA_TRY(schedule_again(known->scheduled));
   }
   if (asked.gave_parameters) {
     CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.letter_bytes,

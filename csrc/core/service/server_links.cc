@@ -23,6 +23,7 @@ ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pa
     : links_(std::move(links)),
       replaced_(links_.size()),
       refuses_(links_.size()),
+      broken_(links_.size()),
       pace_(pace),
       heard_(links_.size()),
       next_beat_ns_(monotonic_ns() + pace.beat_ns) {}
@@ -33,37 +34,43 @@ Status ServerLinks::send(int server, const Message& message) {
 }
 
 bool ServerLinks::has_queued() const {
-  return std::any_of(links_.begin(), links_.end(),
-                     [](const auto& link) { return link->has_queued(); });
+  for (int each = 0; each < count(); ++each) {
+    if (!broken_[at(each)] && links_[at(each)]->has_queued()) return true;
+  }
+  return false;
 }
 
 Result<Message> ServerLinks::next(int server) {
   auto& heard = heard_[at(server)];
   for (;;) {
-    CIRANDA_TRY(advance(server));
+    advance(server);
     if (!heard.empty()) {
       Message message = std::move(heard.front());
       heard.pop_front();
       if (const auto* refused = std::get_if<Refused>(&message)) return refused_by(server, *refused);
       return message;
     }
+    if (broken_[at(server)]) return lost(server);
     CIRANDA_TRY(wait(server));
   }
 }
 
-Status ServerLinks::advance(int server) {
+void ServerLinks::advance(int server) {
   for (int each = 0; each < count(); ++each) {
-    ServerLink& link = *links_[at(each)];
-    if (each != server && !link.carries_data()) continue;
-    if (link.has_queued() && !link.flush()) return lost(each);
-    do {
-      auto message = link.receive();
-      if (!message && each == server && !heard_[at(each)].empty()) return {};  // that comes first
-      if (!message) return lost(each);
-      if (!message.value()) break;
-      heard_[at(each)].push_back(std::move(*message.value()));
-    } while (link.carries_data());
+    if (each != server && !links_[at(each)]->carries_data()) continue;
+    if (!broken_[at(each)]) broken_[at(each)] = !carry(each);
   }
+}
+
+Status ServerLinks::carry(int server) {
+  ServerLink& link = *links_[at(server)];
+  if (link.has_queued()) CIRANDA_TRY(link.flush());
+  do {
+    auto message = link.receive();
+    if (!message) return message.error();
+    if (!message.value()) break;
+    heard_[at(server)].push_back(std::move(*message.value()));
+  } while (link.carries_data());
   return {};
 }
 
@@ -71,7 +78,7 @@ std::vector<pollfd> ServerLinks::news_of(int server) const {
   std::vector<pollfd> polled;
   for (int each = 0; each < count(); ++each) {
     const ServerLink& link = *links_[at(each)];
-    if (each != server && !link.carries_data()) continue;
+    if (broken_[at(each)] || (each != server && !link.carries_data())) continue;
     polled.push_back(poll_for(link.watched()));
   }
   return polled;
@@ -101,6 +108,7 @@ void ServerLinks::replace(int server, std::unique_ptr<ServerLink> link) {
   links_[at(server)]->close();
   replaced_[at(server)] = std::exchange(links_[at(server)], std::move(link));
   heard_[at(server)].clear();
+  broken_[at(server)] = false;
 }
 
 // What it has told last may say why it is gone.

@@ -41,8 +41,9 @@ class ServerLinks {
   bool refuses(int server) const { return refuses_[at(server)]; }
   // A new link to a server that is lost. What was heard from it and not wanted is forgotten.
   void replace(int server, std::unique_ptr<ServerLink> link);
-  // Does what next() does without waiting, and then what news to wait for.
-  Status advance(int server);
+  // Does what next() does without waiting, and then what news to wait for. Of another server's end
+  // it is said where that one is wanted: it may be back by then.
+  void advance(int server);
   std::vector<pollfd> news_of(int server) const;
 
   // Tells the servers that the worker lives, if it is time to.
@@ -57,6 +58,7 @@ class ServerLinks {
   void close() noexcept;
 
  private:
+  Status carry(int server);
   Error lost(int server);
   Status wait(int server);
   std::size_t at(int server) const { return static_cast<std::size_t>(server); }
@@ -67,6 +69,7 @@ class ServerLinks {
   // The link before that one, closed: a process that is forked now may look at it.
   std::vector<std::unique_ptr<ServerLink>> replaced_;
   std::vector<bool> refuses_;
+  std::vector<bool> broken_;
   Pace pace_;
   std::vector<std::deque<Message>> heard_;  // by server, before it was wanted
   std::uint64_t next_beat_ns_ = 0;

@@ -9,6 +9,7 @@
 
 #include "core/base/assert.h"
 #include "core/ps/layout.h"
+#include "core/ps/model_codec.h"
 #include "core/service/receive_message.h"
 #include "core/transport/memory_segment.h"
 #include "core/transport/message_link.h"

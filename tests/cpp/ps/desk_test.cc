@@ -37,7 +37,7 @@ TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
     return refusal(caller);
   };
   EXPECT_EQ(refused([](Enter& message) { message.version = 9; }),
-            "worker 1 speaks version 9 of the servers' protocol, server 0 version 3; install the "
+            "worker 1 speaks version 9 of the servers' protocol, server 0 version 4; install the "
             "same ciranda for both");
   EXPECT_EQ(refused([](Enter& message) { message.job_id = "b"; }),
             "worker 1 is of job 'b', server 0 of job 'job'");
@@ -46,8 +46,12 @@ TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
   EXPECT_EQ(refused([](Enter& message) { message.servers = 1; }),
             "worker 1 was told of 2 workers and 1 servers, server 0 of 2 and 3");
   EXPECT_NE(refused([](Enter& message) { message.server = 1; }), "");
-  EXPECT_EQ(refused([](Enter& message) { message.worker = 2; }),
-            "there is no worker 2, only 0 to 1");
+  EXPECT_EQ(
+      refused([](Enter& message) { message.worker = 2; }),
+      "there is no worker 2, only 0 to 1; servers of a job with a coordinator are started with "
+      "--coordinator");
+  EXPECT_EQ(refused([](Enter& message) { message.worker = 3; }),
+            "there is no worker 3, only 0 to 1");
   enter(1);
 }
 
@@ -230,44 +234,6 @@ TEST_F(DeskTest, WhoIsSilentForALeaseKeepsNobody) {
   push(one, 1, 2);
   EXPECT_EQ(answer<Ack>(one).version, 4u);
   EXPECT_EQ(answer<Ack>(zero).version, 4u);
-}
-
-TEST_F(DeskTest, AveragesAreOfTheLatestValues) {
-  start(2);
-  const Desk::Caller zero = enter(0);
-  const Desk::Caller one = enter(1);
-  say(zero, Average{.name = "loss", .value = 4.0});
-  EXPECT_EQ(answer<Averaged>(zero), (Averaged{.mean = 4.0, .workers = 1}));
-  say(one, Average{.name = "loss", .value = 2.0});
-  EXPECT_EQ(answer<Averaged>(one), (Averaged{.mean = 3.0, .workers = 2}));
-  say(zero, Average{.name = "loss", .value = 6.0});
-  EXPECT_EQ(answer<Averaged>(zero), (Averaged{.mean = 4.0, .workers = 2}));
-  for (int i = 0; i < 1023; ++i) {
-    say(one, Average{.name = std::to_string(i)});
-    answer<Averaged>(one);
-  }
-  say(one, Average{.name = "one too many"});
-  EXPECT_EQ(refusal(one), "averages of more than 1024 names");
-}
-
-TEST_F(DeskTest, StateStepsAndNumbersAreFetched) {
-  start(1);
-  model_.tables[0].rule.momentum = 0.5;
-  const Desk::Caller zero = join(0);
-  answer<Ready>(zero);
-  Push pushed = push_of(0, 1);
-  pushed.rules[0].momentum = 0.5;
-  say(zero, pushed);
-  EXPECT_EQ(answer<Ack>(zero).version, 1u);
-  say(zero, AskStats{});
-  const auto stats = answer<Stats>(zero);
-  EXPECT_EQ(stats.version, 1u);
-  EXPECT_EQ(stats.outcomes[0], 1u);
-  EXPECT_EQ(stats.held_bytes, desk_->shard()->held_bytes());
-  say(zero, FetchState{.table = 0, .array = 0});
-  answer<Fetched>(zero);
-  say(zero, FetchSteps{});
-  answer<Fetched>(zero);
 }
 
 TEST_F(DeskTest, TheJobEndsWhenAllHaveLeft) {

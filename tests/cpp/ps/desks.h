@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/ps/desk.h"
+#include "core/ps/model_codec.h"
 #include "ps/models.h"
 
 namespace ciranda::ps::testing {

@@ -27,7 +27,10 @@ std::vector<Change> one_of_each() {
   return {{.kind = Change::Kind::kApplied, .pushes = {push_of(0), push_of(2)}, .scale = 0.5},
           {.kind = Change::Kind::kSkipped, .pushes = {push_of(1)}, .outcome = Outcome::kStale},
           {.kind = Change::Kind::kEntered, .worker = 3, .life = 1ull << 40, .process = 1ull << 63},
-          {.kind = Change::Kind::kLeft, .worker = 255}};
+          {.kind = Change::Kind::kLeft, .worker = 255},
+          {.kind = Change::Kind::kScheduled, .task = 7, .copies = 2, .text = "train [7]"},
+          {.kind = Change::Kind::kTaskDone, .task = 7, .failed = true, .text = "why"},
+          {.kind = Change::Kind::kTasksClosed, .task = 7}};
 }
 
 std::vector<std::byte> bytes_of(const Change& change) {

@@ -128,9 +128,9 @@ TEST(Ledger, RefusesWhatCannotBe) {
   EXPECT_EQ(ledger.schedule(3, "x").error().text, "task 3 was scheduled, but the next one is 2");
   EXPECT_FALSE(ledger.schedule(0, "x").ok());
   EXPECT_FALSE(ledger.schedule(2, "x", 0).ok());
-  EXPECT_EQ(ledger.schedule(2, std::string(kCallBytesMax + 1, 'x')).error().text,
+  EXPECT_EQ(ledger.schedule(2, std::string(kTaskTextBytesMax + 1, 'x')).error().text,
             "task 2 has arguments of 65537 bytes, at most 65536 are possible");
-  EXPECT_TRUE(ledger.schedule(2, std::string(kCallBytesMax, 'x')).ok());
+  EXPECT_TRUE(ledger.schedule(2, std::string(kTaskTextBytesMax, 'x')).ok());
   EXPECT_EQ(ledger.finish(0, 3, {}).error().text,
             "worker 0 has done task 3, which was not scheduled");
   ASSERT_TRUE(ledger.close(2).ok());

@@ -6,12 +6,8 @@
 #include <limits>
 #include <vector>
 
-#include "ps/models.h"
-
 namespace ciranda::ps {
 namespace {
-
-using testing::model_of;
 
 std::vector<Message> one_of_each() {
   kernels::UpdateRule adam{.kind = kernels::RuleKind::kAdam, .lr = 0.25, .maximize = true};
@@ -30,7 +26,8 @@ std::vector<Message> one_of_each() {
            .base = 7,
            .scale = 0.5,
            .rules = {adam, {}},
-           .used = {true, false, true, true, true, true, true, true, false, true}},
+           .used = {true, false, true, true, true, true, true, true, false, true},
+           .of = {.task = 4, .part = 2, .settled = 3}},
       Pull{},
       FetchState{.table = 5, .array = 2},
       FetchSteps{},
@@ -40,7 +37,11 @@ std::vector<Message> one_of_each() {
       Leave{.checkpoint = 7},
       MoveGradients{},
       Mark{.checkpoint = kCheckpointMax},
-      Welcome{.decided = 17, .keeps_state = true},
+      TakeTask{.done = 4, .failed = true, .text = "why"},
+      Schedule{.task = 5, .copies = 2, .call = "train [5]"},
+      CloseTasks{.tasks = 5},
+      AskTask{.task = 5, .waits = true, .failures = 1},
+      Welcome{.decided = 17, .scheduled = 5, .keeps_state = true},
       Refused{.code = ErrorCode::kMismatch, .text = "no"},
       Ready{.version = 300, .checkpoint = 300},
       Ack{.worker = 1, .seq = 2, .outcome = Outcome::kLate, .version = UINT64_MAX, .checkpoint = 9},
@@ -55,6 +56,8 @@ std::vector<Message> one_of_each() {
             .gradient_bytes = 10,
             .parameter_bytes = 11,
             .lost = 12},
+      Given{.task = 5, .settled = 3, .call = "train [5]"},
+      TaskTold{.task = 5, .done = true, .failed = true, .settled = 3, .text = "why"},
   };
 }
 
@@ -93,7 +96,8 @@ TEST(PsMessages, ThePushOfTheLargestModelFitsAPacket) {
                   .seq = UINT64_MAX,
                   .base = UINT64_MAX,
                   .rules = std::vector<kernels::UpdateRule>(kTablesMax),
-                  .used = std::vector<bool>(kSlotsMax, true)};
+                  .used = std::vector<bool>(kSlotsMax, true),
+                  .of = {UINT64_MAX, UINT64_MAX, UINT64_MAX}};
   EXPECT_LE(bytes_of(Message(push)).size(), kPacketBytesMax);
 }
 
@@ -102,24 +106,6 @@ TEST(PsMessages, BitsBehindTheLastSlotAreRefused) {
   ASSERT_TRUE(decode_message(bytes).ok());
   bytes.back() = std::byte{0x0f};
   EXPECT_FALSE(decode_message(bytes).ok());
-}
-
-TEST(PsMessages, AModelComesBackAndIsChecked) {
-  Model model = model_of({{3, 0, 5}, {1 << 20}}, {.kind = ModeKind::kSync, .backup_workers = 2});
-  model.tables[1].dtype = DType::kBFloat16;
-  model.tables[0].slots[0].shape = {};
-  model.tables[0].rule = {.kind = kernels::RuleKind::kRmsprop, .momentum = 0.5, .centered = true};
-  std::vector<std::byte> bytes = bytes_of(model);
-  const auto decoded = decode_model(bytes);
-  ASSERT_TRUE(decoded.ok()) << decoded.error().text;
-  EXPECT_EQ(decoded.value(), model);
-  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-    EXPECT_FALSE(decode_model(std::span(bytes).first(cut)).ok()) << cut;
-  }
-  model.tables[0].slots[1].name = model.tables[0].slots[0].name;
-  const auto refused = decode_model(bytes_of(model));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -486,6 +486,7 @@ constexpr Variable kVariables[] = {
     {"CIRANDA_PS", Of::kMeeting},
     {"CIRANDA_PS_PATIENCE_SECONDS", Of::kRank, "5", "6"},
     {"CIRANDA_LIFE", Of::kMeeting},
+    {"CIRANDA_COORDINATOR", Of::kMeeting},
 };
 // Which rank of which job this is, in the words of its starter: for the meeting, too.
 const std::set<std::string> kPlace = {
@@ -605,8 +606,15 @@ TEST(Config, ServersAreHereOrCalled) {
   EXPECT_TRUE(both.value().remote.tls);
   EXPECT_FALSE(both.value().engine.ring.authenticates);  // TLS does
 
+  EXPECT_FALSE(both.value().coordinates);
+  told["CIRANDA_COORDINATOR"] = "1";
+  EXPECT_TRUE(read(told).value().coordinates);
+
   told["CIRANDA_LIFE"] = "0";
   EXPECT_FALSE(read(told).ok());
+  told.erase("CIRANDA_PS_SERVERS");
+  told["CIRANDA_LIFE"] = "1";
+  EXPECT_NE(read(told).error().text.find("without parameter servers"), std::string::npos);
 }
 
 // However its workers are started, and on several hosts without meeting.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/ps/model_codec.h"
 #include "core/service/server_link.h"
 #include "core/service/worker_link.h"
 #include "core/transport/socket_io.h"

@@ -77,13 +77,20 @@ TEST_P(ServerLinksOf, ALostServerIsNamedWithWhatItSaidLast) {
   EXPECT_EQ(sent.error().code, ErrorCode::kMismatch);
 }
 
-// One that is lost is noticed while another is waited for, where its link carries data.
-TEST(ServerLinks, NobodyIsWaitedForOnceOneIsLost) {
-  Two two(Way::kElsewhere);
+TEST_P(ServerLinksOf, OneThatIsLostIsNamedWhereItIsWantedAndStopsNoOther) {
+  Two two(GetParam());
+  ASSERT_TRUE(two.servers[1]->send(Averaged{.mean = 1.0}).ok());
   two.servers[1].reset();
-  const auto heard = two.worker.next(0);
-  ASSERT_FALSE(heard.ok());
-  EXPECT_EQ(heard.error().rank, 1);
+  std::thread server([&] {
+    ::usleep(10'000);
+    ASSERT_TRUE(two.servers[0]->send(Averaged{.mean = 2.0}).ok());
+  });
+  EXPECT_EQ(std::get<Averaged>(two.worker.next(0).value()).mean, 2.0);
+  server.join();
+  EXPECT_EQ(std::get<Averaged>(two.worker.next(1).value()).mean, 1.0);
+  const auto lost = two.worker.next(1);
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().rank, 1);
 }
 
 TEST_P(ServerLinksOf, LeavingIsHeardByAll) {

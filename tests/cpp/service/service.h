@@ -130,7 +130,8 @@ class Service : public ::testing::Test {
                         .timeout_ms = 20'000},
             .job_id = "job",
             .workers = workers_,
-            .patience_ms = patience_ms_};
+            .patience_ms = patience_ms_,
+            .coordinates = worker == workers_};
   }
   std::unique_ptr<Client> connect(Worker worker, Life life = 1) const {
     auto client = Client::connect(options(worker, life));
@@ -157,7 +158,8 @@ class Service : public ::testing::Test {
                                    .server = server,
                                    .servers = servers_count_,
                                    .workers = workers_,
-                                   .lease_ns = lease_ns}};
+                                   .lease_ns = lease_ns,
+                                   .has_coordinator = has_coordinator_}};
     if (durability_) {
       options.state = {.folder = state_of(server), .durability = *durability_};
     }
@@ -182,6 +184,7 @@ class Service : public ::testing::Test {
   std::uint64_t patience_ms_ = 0;
   std::uint64_t checkpoint_pushes_ = 0;  // 0: none are made
   std::string restored_;                 // empty: nothing
+  bool has_coordinator_ = false;
   bool elsewhere_ = false;
   bool tls_ = false;
   std::vector<std::optional<Endpoint>> endpoints_;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ps/model_codec.h"
 #include "ps/kept.h"
 #include "ps/models.h"
 #include "sim/network.h"
@@ -98,10 +99,11 @@ struct Part {  // of a slot, on one server
 };
 
 const char* name_of(const Message& message) {
-  constexpr const char* kNames[] = {"Enter",         "Declare", "Push",     "Pull",    "FetchState",
-                                    "FetchSteps",    "Average", "AskStats", "Beat",    "Leave",
-                                    "MoveGradients", "Mark",    "Welcome",  "Refused", "Ready",
-                                    "Ack",           "Fetched", "Averaged", "Stats"};
+  constexpr const char* kNames[] = {
+      "Enter",      "Declare", "Push",    "Pull",          "FetchState", "FetchSteps", "Average",
+      "AskStats",   "Beat",    "Leave",   "MoveGradients", "Mark",       "TakeTask",   "Schedule",
+      "CloseTasks", "AskTask", "Welcome", "Refused",       "Ready",      "Ack",        "Fetched",
+      "Averaged",   "Stats",   "Given",   "TaskTold"};
   static_assert(std::size(kNames) == std::variant_size_v<Message>);
   return kNames[message.index()];
 }

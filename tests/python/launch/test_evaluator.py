@@ -65,14 +65,14 @@ def curve_of(folder: Path) -> list[dict[str, float]]:
 
 
 def test_each_checkpoint_is_scored_once_and_the_last_one_too(run):
-    dies = "died = f'died at {rows()}'; die = rows() in (1, 3) and not os.path.exists(died)"
+    dies = "died = f'died at {rows()}'; die = rows() in (0, 1) and not os.path.exists(died)"
     dies += "; _ = die and (open(died, 'w').close(), os.kill(os.getpid(), 9))"
     done = run("--restarts", "2", scoring=dies)
     assert done.returncode == 0, done.stderr
     assert "evaluator was ended by Killed, SIGKILL (9); it is started again, 2 of 2" in done.stderr
     curve = curve_of(run.folder)
     numbers = [row["checkpoint"] for row in curve]
-    assert numbers == sorted(set(numbers)) and len(numbers) >= 4
+    assert numbers == sorted(set(numbers)) and len(numbers) >= 3
     assert [row["weight"] for row in curve] == sorted(row["weight"] for row in curve)
     assert curve[-1]["weight"] == 8 and curve[-1]["twice"] == 16
     times = [row["time"] for row in curve]

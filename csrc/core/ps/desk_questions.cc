@@ -1,0 +1,111 @@
+// What workers ask of a server beside their pushes.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/ps/desk.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::size_t kAveragesMax = 1024;  // names
+
+Error refused(ErrorCode code, std::string why) {
+  return {.code = code, .text = std::move(why)};
+}
+
+}  // namespace
+
+Stats Desk::stats() const {
+  Stats stats;
+  if (!shard_) return stats;
+  const ShardCounters& counters = shard_->counters();
+  stats.version = shard_->version();
+  stats.held_bytes = shard_->held_bytes();
+  stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());
+  stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
+  stats.gradient_bytes = counters.gradient_bytes;
+  stats.parameter_bytes = counters.parameter_bytes;
+  stats.pulls = pulls_;
+  stats.lost = lost_;
+  for (const Member& each : members_) {
+    stats.workers.push_back(each.stats);
+    stats.workers.back().here = each.caller >= 0;
+  }
+  return stats;
+}
+
+Status Desk::average(Caller caller, const Average& message, Answers& answers) {
+  if (!averages_.contains(message.name) && averages_.size() >= kAveragesMax) {
+    return refused(ErrorCode::kLimit,
+                   "averages of more than " + std::to_string(kAveragesMax) + " names");
+  }
+  auto& latest = averages_[message.name];
+  latest[of(caller).worker] = message.value;
+  double sum = 0.0;
+  for (const auto& [worker, value] : latest) sum += value;
+  answers.push_back({caller, Averaged{.mean = sum / static_cast<double>(latest.size()),
+                                      .workers = static_cast<std::uint32_t>(latest.size())}});
+  return {};
+}
+
+Status Desk::fetch_state(Caller caller, const FetchState& message, const Attached& attached,
+                         Answers& answers) {
+  const auto& tables = shard_->model().tables;
+  if (message.table >= tables.size() ||
+      message.array >= kernels::state_arrays(tables[message.table].rule).size()) {
+    return refused(ErrorCode::kMalformed, "there is no such state");
+  }
+  const auto elements = static_cast<std::uint64_t>(shard_->layout().elements(message.table));
+  const auto memory = attached.memory(elements * dtype_bytes(tables[message.table].dtype));
+  if (!memory) return memory.error();
+  shard_->copy_state(message.table, message.array, memory.value());
+  answers.push_back({caller, Fetched{}});
+  return {};
+}
+
+Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answers) {
+  const auto steps = shard_->steps();
+  const auto memory = attached.memory(steps.size_bytes());
+  if (!memory) return memory.error();
+  std::memcpy(memory.value(), steps.data(), steps.size_bytes());
+  answers.push_back({caller, Fetched{}});
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
+// Tasks
+
+TaskDesk::Left Desk::who_has_left() const {
+  return {.coordinator = coordinator_.left,
+          .all_workers = std::all_of(members_.begin(), members_.end(),
+                                     [](const Member& each) { return each.left; })};
+}
+
+Status Desk::take_of_tasks(Caller caller, const Message& message, Answers& answers) {
+  if (!tasks_) {
+    return refused(ErrorCode::kInvalidArgument,
+                   options_.has_coordinator
+                       ? "server 0 knows of tasks, and no other"
+                       : "there is no coordinator that gives out tasks; start the job with "
+                         "--coordinator");
+  }
+  TaskDesk::Answers given;
+  CIRANDA_TRY(tasks_->take(of(caller).worker, message, who_has_left(), given));
+  give(std::move(given), answers);
+  return {};
+}
+
+void Desk::give(TaskDesk::Answers tasks, Answers& answers) {
+  for (TaskDesk::Answer& each : tasks) {
+    const Caller caller = member(each.to).caller;
+    if (caller < 0) continue;
+    if (auto* refusal = std::get_if<Refused>(&each.message)) {
+      hang_up(caller, {.code = refusal->code, .text = std::move(refusal->text)}, answers);
+    } else {
+      answers.push_back({caller, std::move(each.message)});
+    }
+  }
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,177 @@
+#include "core/ps/task_desk.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace ciranda::ps {
+namespace {
+
+Refused gone(std::string why) {
+  return {.code = ErrorCode::kRankLost, .text = std::move(why)};
+}
+
+}  // namespace
+
+bool TaskDesk::concerns(const Message& message) {
+  return std::holds_alternative<TakeTask>(message) || std::holds_alternative<Schedule>(message) ||
+         std::holds_alternative<CloseTasks>(message) || std::holds_alternative<AskTask>(message);
+}
+
+Status TaskDesk::take(Worker from, const Message& message, Left left, Answers& answers) {
+  Status taken;
+  if (const auto* wanted = std::get_if<TakeTask>(&message)) {
+    if (from == coordinator()) {
+      return Error{.code = ErrorCode::kMalformed, .text = "the coordinator takes no tasks"};
+    }
+    taken = take(from, *wanted);
+  } else if (from != coordinator()) {
+    return Error{.code = ErrorCode::kMalformed,
+                 .text = "worker " + std::to_string(from) + " schedules tasks, as coordinators do"};
+  } else if (const auto* task = std::get_if<Schedule>(&message)) {
+    taken = schedule(*task);
+  } else if (const auto* last = std::get_if<CloseTasks>(&message)) {
+    taken = close(*last);
+    if (taken) answers.push_back({from, TaskTold{.settled = ledger_.settled()}});
+  } else if (const auto* question = std::get_if<AskTask>(&message)) {
+    taken = ask(*question);
+  }
+  if (taken) answer(left, answers);
+  return taken;
+}
+
+void TaskDesk::write(const Change& change) {
+  if (journal_ != nullptr) journal_->write(change, {});
+}
+
+Status TaskDesk::schedule(const Schedule& message) {
+  const bool is_new = message.task > ledger_.scheduled();
+  CIRANDA_TRY(ledger_.schedule(message.task, message.call, message.copies));
+  if (!is_new) return {};
+  write({.kind = Change::Kind::kScheduled,
+         .task = message.task,
+         .copies = message.copies,
+         .text = message.call});
+  return {};
+}
+
+Status TaskDesk::close(const CloseTasks& message) {
+  CIRANDA_TRY(ledger_.close(message.tasks));
+  write({.kind = Change::Kind::kTasksClosed, .task = message.tasks});
+  return {};
+}
+
+Status TaskDesk::ask(const AskTask& message) {
+  if (message.task == 0 || message.task > ledger_.scheduled()) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "there is no task " + std::to_string(message.task) + " of " +
+                         std::to_string(ledger_.scheduled())};
+  }
+  question_ = message;
+  return {};
+}
+
+Status TaskDesk::take(Worker worker, const TakeTask& message) {
+  if (message.done != 0) {
+    auto first = ledger_.finish(worker, message.done, {message.failed, message.text});
+    if (!first) return first.error();
+    if (first.value()) {
+      write({.kind = Change::Kind::kTaskDone,
+             .task = message.done,
+             .failed = message.failed,
+             .text = message.text});
+    }
+  }
+  ledger_.ask(worker);
+  if (std::ranges::count(waiting_, worker) == 0) waiting_.push_back(worker);
+  return {};
+}
+
+void TaskDesk::leave(Worker who, Left left, Answers& answers) {
+  if (who == coordinator()) {
+    question_.reset();
+  } else {
+    ledger_.leave(who);
+    std::erase(waiting_, who);
+  }
+  answer(left, answers);
+}
+
+void TaskDesk::fall_silent(Worker who, Left left, Answers& answers) {
+  if (who == coordinator()) return;
+  ledger_.release(who);
+  answer(left, answers);
+}
+
+// Whatever can be answered by now.
+void TaskDesk::answer(Left left, Answers& answers) {
+  for (const Ledger::Assignment& each : ledger_.assign()) {
+    std::erase(waiting_, each.to);
+    answers.push_back(
+        {each.to,
+         Given{.task = each.task, .settled = ledger_.settled(), .call = std::string(each.call)}});
+  }
+  if (left.coordinator && !ledger_.closed()) {
+    for (const Worker worker : std::exchange(waiting_, {})) {
+      ledger_.leave(worker);
+      answers.push_back({worker, gone("the coordinator has ended before its work was done")});
+    }
+  }
+  if (!question_) return;
+  if (auto told = answer_to(*question_, left)) {
+    question_.reset();
+    answers.push_back({coordinator(), std::move(*told)});
+  }
+}
+
+std::optional<Message> TaskDesk::answer_to(const AskTask& question, Left left) const {
+  if (question.failures < ledger_.failed().size()) {
+    return told(ledger_.failed()[static_cast<std::size_t>(question.failures)]);
+  }
+  if (!question.waits || ledger_.outcome(question.task) != nullptr) return told(question.task);
+  if (!left.all_workers) return std::nullopt;
+  return gone("all workers have left, and task " + std::to_string(question.task) +
+              " is not done; they have to call ps.run()");
+}
+
+TaskTold TaskDesk::told(TaskId task) const {
+  TaskTold told{.task = task, .settled = ledger_.settled(), .text = {}};
+  const TaskOutcome* const outcome = ledger_.outcome(task);
+  if (outcome == nullptr) return told;
+  told.done = true;
+  told.failed = outcome->failed;
+  told.text = outcome->text;
+  return told;
+}
+
+// -------------------------------------------------------------------------------------------
+// What is kept
+
+Status TaskDesk::repeat(const Change& change) {
+  switch (change.kind) {
+    case Change::Kind::kScheduled:
+      return ledger_.schedule(change.task, change.text, change.copies);
+    case Change::Kind::kTaskDone: {
+      const auto done = ledger_.finish(0, change.task, {change.failed, change.text});
+      return done ? Status() : Status(done.error());
+    }
+    case Change::Kind::kTasksClosed:
+      return ledger_.close(change.task);
+    case Change::Kind::kApplied:
+    case Change::Kind::kSkipped:
+    case Change::Kind::kEntered:
+    case Change::Kind::kLeft:
+      break;
+  }
+  return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept is of no task"};
+}
+
+Status TaskDesk::restore(std::span<const std::byte> saved) {
+  auto ledger = Ledger::restore(saved, workers_);
+  if (!ledger) return ledger.error();
+  ledger_ = std::move(ledger).value();
+  return {};
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,116 @@
+// What could break: a coordinator that waits for ever, is told of a failure late or twice, or does
+// not find its tasks again.
+#include "core/ps/task_desk.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ciranda::ps {
+namespace {
+
+class TaskDeskTest : public ::testing::Test {
+ protected:
+  static constexpr Worker kCoordinator = 2;
+
+  void say(Worker from, const Message& message) {
+    const Status taken = desk_.take(from, message, left_, answers_);
+    ASSERT_TRUE(taken.ok()) << taken.error().text;
+  }
+  void schedule(TaskId task, int copies = 1) {
+    say(kCoordinator, Schedule{.task = task, .copies = copies, .call = std::to_string(task)});
+  }
+  // The only answer.
+  template <typename T>
+  T answer(Worker to) {
+    const TaskDesk::Answers answers = std::exchange(answers_, {});
+    if (answers.size() != 1 || answers[0].to != to ||
+        !std::holds_alternative<T>(answers[0].message)) {
+      ADD_FAILURE() << answers.size() << " answers, or another one";
+      return {};
+    }
+    return std::get<T>(answers[0].message);
+  }
+
+  TaskDesk desk_{2};
+  TaskDesk::Left left_;
+  TaskDesk::Answers answers_;
+};
+
+TEST_F(TaskDeskTest, AQuestionIsAnsweredAtOnceOrInTime) {
+  schedule(1);
+  say(kCoordinator, AskTask{.task = 1});
+  EXPECT_EQ(answer<TaskTold>(kCoordinator), TaskTold{.task = 1});
+  say(kCoordinator, AskTask{.task = 1, .waits = true});
+  say(0, TakeTask{});
+  EXPECT_EQ(answer<Given>(0).call, "1");
+  say(0, TakeTask{.done = 1, .text = "42"});
+  EXPECT_EQ(answer<TaskTold>(kCoordinator),
+            (TaskTold{.task = 1, .done = true, .settled = 1, .text = "42"}));
+  EXPECT_EQ(desk_.take(kCoordinator, AskTask{.task = 2}, left_, answers_).error().text,
+            "there is no task 2 of 1");
+}
+
+TEST_F(TaskDeskTest, AFailureIsToldBeforeWhatIsWaitedForIsDone) {
+  schedule(1);
+  schedule(2);
+  say(0, TakeTask{});
+  EXPECT_EQ(answer<Given>(0).task, 1u);
+  say(1, TakeTask{});
+  EXPECT_EQ(answer<Given>(1).task, 2u);
+  say(kCoordinator, AskTask{.task = 1, .waits = true, .failures = 0});
+  say(1, TakeTask{.done = 2, .failed = true, .text = "why"});
+  EXPECT_EQ(answer<TaskTold>(kCoordinator),
+            (TaskTold{.task = 2, .done = true, .failed = true, .text = "why"}));
+  say(kCoordinator, AskTask{.task = 1, .waits = true, .failures = 1});
+  EXPECT_TRUE(answers_.empty());
+  say(kCoordinator, AskTask{.task = 1, .waits = true});
+  EXPECT_TRUE(answers_.empty());
+}
+
+TEST_F(TaskDeskTest, ASlowTaskIsGivenTwiceAndTheFirstOutcomeCounts) {
+  schedule(1, /*copies=*/2);
+  say(0, TakeTask{});
+  EXPECT_EQ(answer<Given>(0).task, 1u);
+  say(1, TakeTask{});
+  EXPECT_EQ(answer<Given>(1).task, 1u);
+  say(1, TakeTask{.done = 1, .text = "fast"});
+  say(0, TakeTask{.done = 1, .text = "slow"});
+  say(kCoordinator, AskTask{.task = 1});
+  EXPECT_EQ(answer<TaskTold>(kCoordinator).text, "fast");
+}
+
+TEST_F(TaskDeskTest, WhatWasWrittenMakesItAgain) {
+  struct Kept final : Journal {
+    std::vector<Change> changes;
+    void write(const Change& change, const Data&) override { changes.push_back(change); }
+  } kept;
+  schedule(1);
+  std::vector<std::byte> saved;
+  desk_.save(saved);
+  desk_.keep_journal(&kept);
+  schedule(1);  // is known
+  schedule(2);
+  say(0, TakeTask{.done = 2, .failed = true, .text = "why"});
+  say(1, TakeTask{.done = 2, .text = "later"});
+  say(kCoordinator, CloseTasks{.tasks = 2});
+  EXPECT_EQ(std::get<TaskTold>(answers_.back().message), TaskTold{.settled = 0});
+  EXPECT_EQ(kept.changes.size(), 3u);
+  TaskDesk again(2);
+  ASSERT_TRUE(again.restore(saved).ok());
+  for (const Change& change : kept.changes) {
+    const Status repeated = again.repeat(change);
+    ASSERT_TRUE(repeated.ok()) << repeated.error().text;
+  }
+  std::vector<std::byte> one;
+  std::vector<std::byte> other;
+  desk_.save(one);
+  again.save(other);
+  EXPECT_EQ(one, other);
+  EXPECT_EQ(again.repeat({.kind = Change::Kind::kLeft}).error().code, ErrorCode::kMalformed);
+}
+
+}  // namespace
+}  // namespace ciranda::ps
