@@ -120,6 +120,48 @@ void bind_servers(py::module_& module) {
       },
       py::arg("root_rank"), py::arg("all_ranks"), py::arg("what"), Released(),
       "What broadcasting parameters means with servers.");
+  module.def(
+      "coordinates", [] { return server_count() > 0 && servers("")->coordinates(); },
+      "Whether this process is the coordinator.");
+  module.def(
+      "schedule_task",
+      [](const std::string& call, int copies) {
+        return unwrap(servers("ps.schedule")->schedule(call, copies));
+      },
+      py::arg("call"), py::arg("copies"), Released(), "Its number, from 1.");
+  module.def(
+      "close_tasks", [] { check(servers("ps.run")->close_tasks()); }, Released(),
+      "There are no more.");
+  module.def(
+      "ask_task",
+      [](std::uint64_t task, bool waits, std::optional<std::uint64_t> failures) {
+        const ps::TaskTold told = unwrap(servers("ps.run")->ask_task(
+            {.task = task, .waits = waits, .failures = failures.value_or(UINT64_MAX)}));
+        return std::tuple(told.task, told.done, told.failed, told.settled, told.text);
+      },
+      py::arg("task"), py::arg("waits"), py::arg("failures"), Released(),
+      "(task, done, failed, settled, text), at once or when that task is done or more have "
+      "failed.");
+  module.def(
+      "take_task",
+      [](bool failed, const std::string& text) {
+        const ps::Given given = unwrap(servers("ps.run")->take_task(failed, text));
+        return std::pair(given.task, given.call);
+      },
+      py::arg("failed"), py::arg("text"), Released(),
+      "(task, call), once there is one; no task: nothing is left. `text`: of the one before.");
+  module.def(
+      "begin_task",
+      [] {
+        if (const auto who = puller()) who->begin_task();
+      },
+      Released());
+  module.def(
+      "end_task",
+      [] {
+        if (const auto who = puller()) who->end_task();
+      },
+      Released());
   module.def("server_average", &ps::average, py::arg("value"), py::arg("name"), Released());
   module.def(
       "read_checkpoint",

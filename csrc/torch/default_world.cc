@@ -34,8 +34,9 @@ std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the f
 std::atomic<ps::Client*> client_at_fork{nullptr};       // NOLINT
 std::atomic<bool> forked{false};                        // NOLINT
 // Read in a forked child too, where no lock may be.
-Place own_place;  // NOLINT: of this rank
-Hosts own_hosts;  // NOLINT: of its job
+Place own_place;               // NOLINT: of this rank
+Hosts own_hosts;               // NOLINT: of its job
+bool own_coordinates = false;  // NOLINT: and it is no rank
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -61,18 +62,20 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
     keys = unwrap(
         ConnectionKeys::of_job(*handover.key, config.servers_job, /*epoch=*/0, config.remote.tls));
   }
-  return unwrap(ps::Client::connect({.address = {.folder = config.job_folder,
-                                                 .servers = config.servers,
-                                                 .keys = std::move(keys),
-                                                 .authenticates = config.engine.ring.authenticates,
-                                                 .worker = config.place.rank,
-                                                 // Each connection is a life of its own: see Desk.
-                                                 .life = config.life_base + ++connections,
-                                                 .timeout_ms = config.start_timeout_ms},
-                                     .job_id = config.servers_job,
-                                     .workers = config.place.size,
-                                     .patience_ms = config.servers_patience_ms,
-                                     .timeline_path = config.timeline_path}));
+  return unwrap(ps::Client::connect(
+      {.address = {.folder = config.job_folder,
+                   .servers = config.servers,
+                   .keys = std::move(keys),
+                   .authenticates = config.engine.ring.authenticates,
+                   .worker = config.coordinates ? config.place.size : config.place.rank,
+                   // Each connection is a life of its own: see Desk.
+                   .life = config.life_base + ++connections,
+                   .timeout_ms = config.start_timeout_ms},
+       .job_id = config.servers_job,
+       .workers = config.place.size,
+       .patience_ms = config.servers_patience_ms,
+       .timeline_path = config.coordinates ? "" : config.timeline_path,
+       .coordinates = config.coordinates}));
 }
 
 // A worker is told of its own host alone: the ranks of the others as if these had equally many.
@@ -116,6 +119,7 @@ void init_default_world(bool with_comm) {
     client = connect_to_servers(config);
     own_place = config.place;
     own_hosts = hosts_of_workers(own_place);
+    own_coordinates = config.coordinates;
     client_at_fork.store(client.get());
     shut_down_at_exit();
     return;
@@ -183,6 +187,15 @@ Place default_place() {
   const MutexLock lock(mutex);
   refuse_before_init();
   return own_place;
+}
+
+Rank rank_of(Rank Place::*number, std::string_view what) {
+  const Place place = default_place();
+  if (!own_coordinates) return place.*number;
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = std::string(what) +
+                           ": this process is the coordinator and no rank; ask for it in a task, "
+                           "or in what ps.per_worker() makes"});
 }
 
 Hosts ranks_of_hosts() {

@@ -25,6 +25,9 @@ void set_show_where(std::function<void()> show);
 // for); kNotInitialized before init().
 Place default_place();
 
+// A number of it that a rank alone has; kInvalidArgument in the coordinator, beginning with `what`.
+Rank rank_of(Rank Place::*number, std::string_view what);
+
 // By host its ranks, ascending.
 Hosts ranks_of_hosts();
 

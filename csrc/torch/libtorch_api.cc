@@ -26,13 +26,13 @@ std::shared_ptr<const Communicator> among(const ProcessSet& process_set, const c
 }  // namespace
 
 int rank() {
-  return default_place().rank;
+  return rank_of(&Place::rank, "rank");
 }
 int size() {
   return default_place().size;
 }
 int local_rank() {
-  return default_place().local_rank;
+  return rank_of(&Place::local_rank, "local_rank");
 }
 int local_size() {
   return default_place().local_size;

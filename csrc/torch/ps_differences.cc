@@ -96,8 +96,13 @@ void PsDifferences::pull() {
   parameters_.show();
 }
 
+void PsDifferences::begin_task() {
+  if (!is_elastic()) pull();
+}
+
 std::shared_ptr<PsDifferences> make_ps_differences(PsDifferences::Options options) {
-  auto differences = std::make_shared<PsDifferences>(servers("DistributedOptimizer"), options);
+  auto differences =
+      std::make_shared<PsDifferences>(worker_of_servers("DistributedOptimizer"), options);
   set_puller(differences);
   return differences;
 }

@@ -36,6 +36,8 @@ class PsDifferences final : public Puller {
   // says. kInvalidArgument where rho times a rate is above 1.
   void push(std::span<const double> rates = {}) EXCLUDES(mutex_);
   void pull() override EXCLUDES(mutex_);
+  void begin_task() override EXCLUDES(mutex_);
+  void end_task() override {}
 
  private:
   bool is_elastic() const { return options_.period > 0; }

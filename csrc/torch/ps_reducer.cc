@@ -201,6 +201,11 @@ void PsReducer::pull() {
   unfetched_ = 0;
 }
 
+void PsReducer::end_task() {
+  const MutexLock lock(mutex_);
+  if (strays()) push_accrued();
+}
+
 std::vector<kernels::UpdateRule> PsReducer::rules_of_tables() const {
   std::vector<kernels::UpdateRule> rules;
   for (std::size_t table = 0; table < parameters_.tables(); ++table) {
@@ -311,7 +316,7 @@ void PsReducer::adopt_state(std::size_t, HostStep::State state) {
 }
 
 std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options) {
-  auto reducer = std::make_shared<PsReducer>(servers("DistributedOptimizer"), options);
+  auto reducer = std::make_shared<PsReducer>(worker_of_servers("DistributedOptimizer"), options);
   set_puller(reducer);
   return reducer;
 }

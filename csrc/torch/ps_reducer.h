@@ -48,6 +48,8 @@ class PsReducer final : public Reducer, public Puller {
   void adopt_state(std::size_t position, HostStep::State state) override EXCLUDES(mutex_);
 
   void pull() override EXCLUDES(mutex_);
+  void begin_task() override { pull(); }
+  void end_task() override EXCLUDES(mutex_);
 
   void set_backward_passes_per_step(int) override {}
   void synchronize() override {}

@@ -78,16 +78,30 @@ std::shared_ptr<ps::Client> servers(std::string_view what) {
                                     "ciranda run --ps 1")});
 }
 
+std::shared_ptr<ps::Client> worker_of_servers(std::string_view what) {
+  auto client = servers(what);
+  if (!client->coordinates()) return client;
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = c10::str(what,
+                                    ": this process is the coordinator, which trains nothing; do "
+                                    "it in a task, or in what ps.per_worker() makes")});
+}
+
 namespace {
 
-Mutex puller_mutex;                                     // NOLINT
-std::weak_ptr<Puller> puller GUARDED_BY(puller_mutex);  // NOLINT: of the process
+Mutex puller_mutex;                                         // NOLINT
+std::weak_ptr<Puller> the_puller GUARDED_BY(puller_mutex);  // NOLINT: of the process
 
 }  // namespace
 
 void set_puller(const std::shared_ptr<Puller>& who) {
   const MutexLock lock(puller_mutex);
-  puller = who;
+  the_puller = who;
+}
+
+std::shared_ptr<Puller> puller() {
+  const MutexLock lock(puller_mutex);
+  return the_puller.lock();
 }
 
 void pull_newest(int root_rank, bool all_ranks, std::string_view what) {
@@ -98,12 +112,8 @@ void pull_newest(int root_rank, bool all_ranks, std::string_view what) {
                                       "0 for all ranks; pass root_rank 0 and no process "
                                       "set")});
   }
-  std::shared_ptr<Puller> who;
-  {
-    const MutexLock lock(puller_mutex);
-    who = puller.lock();
-  }
-  if (who) who->pull();
+  (void)worker_of_servers(what);
+  if (const auto who = puller()) who->pull();
 }
 
 void check_mode(const ps::Mode& mode, int workers) {
@@ -134,7 +144,7 @@ void check_momentum(const ps::Mode& mode, int workers, std::span<const kernels::
 namespace ps {
 
 double average(double value, const std::string& name) {
-  return unwrap(servers("ps.average")->average(name, value));
+  return unwrap(worker_of_servers("ps.average")->average(name, value));
 }
 
 JobStats stats() {

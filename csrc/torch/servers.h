@@ -18,6 +18,8 @@ int server_count();
 // The connection to them. Throws what default_client() does, and kInvalidArgument, beginning with
 // `what`, where the job has none.
 std::shared_ptr<ps::Client> servers(std::string_view what);
+// Of a worker, which the coordinator is not: kInvalidArgument there.
+std::shared_ptr<ps::Client> worker_of_servers(std::string_view what);
 
 // Who has parameters of the servers. One in a process: servers hold one model.
 class Puller {
@@ -28,8 +30,14 @@ class Puller {
   Puller& operator=(const Puller&) = delete;
   // Takes the newest parameters, of all workers' pushes. Blocking.
   virtual void pull() = 0;
+  // What it pushes from here on belongs to a task that a coordinator has given, and was given with
+  // the newest parameters, where they are not the worker's own; until end_task(), by which all of
+  // it has been pushed. Blocking.
+  virtual void begin_task() = 0;
+  virtual void end_task() = 0;
 };
 void set_puller(const std::shared_ptr<Puller>& puller);  // the one from here on
+std::shared_ptr<Puller> puller();                        // null: none
 // What it means to broadcast parameters from `root_rank` where the servers hold them: the puller
 // pulls. kInvalidArgument, beginning with `what`, unless `root_rank` is 0 and all ranks are meant.
 void pull_newest(int root_rank, bool all_ranks, std::string_view what);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'autotune', 'backends', 'barrier_async', 'broadcast_async', 'broadcast_tensors', 'check_options', 'cpu_operations', 'cross_rank', 'cross_size', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task']
 class Compression:
     """
     Members:
@@ -368,6 +368,10 @@ def arena_allreduce_async(tensor: torch.Tensor, name: str, op: typing.SupportsIn
     ...
 def arena_empty(shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], like: torch.Tensor) -> torch.Tensor:
     ...
+def ask_task(task: typing.SupportsInt | typing.SupportsIndex, waits: bool, failures: typing.SupportsInt | typing.SupportsIndex | None) -> tuple[int, bool, bool, int, str]:
+    """
+    (task, done, failed, settled, text), at once or when that task is done or more have failed.
+    """
 def autotune() -> dict:
     """
     What the environment says of autotuning.
@@ -378,6 +382,8 @@ def backends() -> list:
     """
 def barrier_async(name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
+def begin_task() -> None:
+    ...
 def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
@@ -386,6 +392,14 @@ def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typ
     """
 def check_options(op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, max_grad_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
     ...
+def close_tasks() -> None:
+    """
+    There are no more.
+    """
+def coordinates() -> bool:
+    """
+    Whether this process is the coordinator.
+    """
 def cpu_operations() -> str:
     """
     The backend that runs operations on tensors of the CPU.
@@ -393,6 +407,8 @@ def cpu_operations() -> str:
 def cross_rank() -> int:
     ...
 def cross_size() -> int:
+    ...
+def end_task() -> None:
     ...
 def gather_async(input: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
@@ -468,6 +484,10 @@ def require_agreement(name: str, options: str, parameters: collections.abc.Seque
     ...
 def scatter_async(input: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
+def schedule_task(call: str, copies: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    Its number, from 1.
+    """
 def send_async(tensor: torch.Tensor, dst: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
 def server_average(value: typing.SupportsFloat | typing.SupportsIndex, name: str) -> float:
@@ -507,6 +527,10 @@ def streams() -> int:
 def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list[torch.Tensor], list[int]] | None:
     """
     (outputs, received rows) of the operation; None for a handle that is not unfinished.
+    """
+def take_task(failed: bool, text: str) -> tuple[int, str]:
+    """
+    (task, call), once there is one; no task: nothing is left. `text`: of the one before.
     """
 ADASUM: int = 5
 AUTO_PARAMETERS_MIN: int = 65536

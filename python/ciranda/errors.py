@@ -17,6 +17,7 @@ __all__ = [
     "RankFailedError",
     "RankLostError",
     "ShutdownError",
+    "TaskFailedError",
     "TimeoutError",
     "UnsupportedError",
 ]
@@ -69,6 +70,10 @@ class DuplicateNameError(InvalidArgumentError):
 
 class NotInitializedError(InvalidArgumentError):
     """Before init() or after shutdown()."""
+
+
+class TaskFailedError(RuntimeError):
+    """A task that ps.schedule() has given to a worker has raised there; the text says which."""
 
 
 class RankFailedError(RuntimeError):

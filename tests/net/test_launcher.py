@@ -340,6 +340,36 @@ def test_an_evaluator_is_where_server_0_is_and_ends_after_the_servers(make_clust
     assert ended.index("evaluator") > ended.index("server 0")
 
 
+def test_a_coordinator_is_where_server_0_is_and_comes_back(make_cluster):
+    cluster = make_cluster(3, addresses=("ipv4",))
+    text = (
+        "import os, signal, time, ciranda.torch as cr\n"
+        "from ciranda.torch import ps\n"
+        "cr.init()\n"
+        "@ps.task\n"
+        "def where(number):\n"
+        "    time.sleep(0.05)\n"
+        "    return [number, cr.rank(), os.uname().nodename]\n"
+        "def main():\n"
+        "    told = [ps.schedule(where, number) for number in range(20)]\n"
+        "    ps.join()\n"
+        "    if os.environ['CIRANDA_LIFE'] == '1':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    told = [each.result() for each in told]\n"
+        "    assert [each[0] for each in told] == list(range(20))\n"
+        "    print(os.uname().nodename, sorted({f'{rank} {node}' for _, rank, node in told}))\n"
+        "ps.run(main)\n"
+    )
+    options = ("--coordinator", "--restarts", "1", "--verbose")
+    result = cluster.run(*SERVED, *options, cluster.script(text))
+    cluster.assert_gone(time.monotonic())
+    assert result.returncode == 0, result.stderr
+    assert "[c] node0 ['0 node1', '1 node2']" in result.stdout
+    assert "coordinator was ended by Killed, SIGKILL (9); it is started again" in result.stderr
+    ended = re.findall(r"ciranda: (.*) ended after .* exit code 0", result.stderr)
+    assert sorted(ended) == ["coordinator", "rank 0", "rank 1", "server 0", "server 1"]
+
+
 def test_a_killed_server_of_another_host_ends_all_and_is_named(make_cluster):
     cluster = make_cluster(3, addresses=("ipv4",))
     process = cluster.start(*SERVED, str(SERVED_RANK), "sync", "1000000")

@@ -269,6 +269,6 @@ def _plan(
         server_program=local.SERVER_PROGRAM,
         server_files=orders.server_files,
         restarts=orders.restarts,
-        evaluator=orders.evaluator,
+        roles=orders.roles,
         horovod_names=orders.horovod_names,
     )

@@ -40,6 +40,7 @@ from ciranda.launch.launch_plan import LaunchPlan
 from ciranda.launch.meeting import Meeting, Ports
 from ciranda.launch.nodes import Node
 from ciranda.launch.orders import allowed_environment
+from ciranda.launch.processes import COORDINATOR, EVALUATOR
 
 AS_FUNCTION = "ciranda.run()"  # by which name function.py starts it
 SERVERS_MAX = 64
@@ -158,6 +159,11 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
     help="COMMAND in one process more, to score checkpoints: see docs/parameter-server.md.",
 )
 @click.option(
+    "--coordinator",
+    is_flag=True,
+    help="With --ps: COMMAND in one process more, which gives tasks to the others.",
+)
+@click.option(
     "--restarts",
     type=int,
     metavar="N",
@@ -211,6 +217,7 @@ def run_command(
     checkpoint_every: str | None,
     restore: str | None,
     evaluator: bool,
+    coordinator: bool,
     restarts: int | None,
     timeout: float | None,
     assign: tuple[str, ...],
@@ -258,9 +265,14 @@ def run_command(
             raise LaunchError(
                 "--evaluator goes with --checkpoint-dir, the checkpoints that it scores"
             )
-        if evaluator and as_function:
+        if coordinator and not servers:
+            raise LaunchError("--coordinator goes with --ps, for its workers' parameters")
+        roles = {"--coordinator": COORDINATOR} if coordinator else {}
+        roles |= {"--evaluator": EVALUATOR} if evaluator else {}
+        if roles and as_function:
             raise LaunchError(
-                "--evaluator runs a script: ciranda.run() has none; start it by ciranda run"
+                f"{next(iter(roles))} runs a script: ciranda.run() has none; start it by "
+                "ciranda run"
             )
         shown = None if show_ranks is None else launch_plan.parse_ranks(show_ranks, size)
         argv = local.resolve_command(command, os.get_exec_path())
@@ -286,7 +298,7 @@ def run_command(
                 server_program=local.SERVER_PROGRAM,
                 server_files=server_files,
                 restarts=restarts or 0,
-                evaluator=evaluator,
+                roles=tuple(roles.values()),
                 horovod_names=theirs.horovod_names,
             )
 

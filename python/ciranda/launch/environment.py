@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.hosts import Host, Place, assign_ranks
-from ciranda.launch.processes import name_of
+from ciranda.launch.processes import COORDINATOR, name_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _CGROUP_ROOT = "/sys/fs/cgroup"
@@ -50,8 +50,10 @@ SERVER_LISTENER_FD = "CIRANDA_PS_LISTENER_FD"
 LIFE = "CIRANDA_LIFE"
 # In the evaluator: the folder of the checkpoints.
 EVALUATED = "CIRANDA_EVALUATED"
+# 1 in the coordinator.
+COORDINATES = "CIRANDA_COORDINATOR"
 HERE = "here"  # a server of this host, in the job's folder
-_SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE, EVALUATED})
+_SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE, EVALUATED, COORDINATES})
 # Where a user's own servers are; their workers need the key that they were started with.
 SERVERS_BY_HAND = "CIRANDA_PS"
 _KEY_FILE = "CIRANDA_KEY_FILE"
@@ -104,6 +106,12 @@ def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
         "CIRANDA_ERROR_FILE": error_file,
         "TORCHELASTIC_ERROR_FILE": error_file,
     }
+
+
+def coordinator_environment(places: JobPlaces) -> dict[str, str]:
+    """The variables that tell the coordinator its place: none of a rank, but as if it were one."""
+    alone = {"CIRANDA_RANK": "0", "CIRANDA_CROSS_RANK": "0", "CIRANDA_CROSS_SIZE": "1"}
+    return {**alone, "CIRANDA_ERROR_FILE": places.error_file(COORDINATOR)}
 
 
 def server_environment(places: JobPlaces) -> dict[str, str]:

@@ -30,7 +30,7 @@ from ciranda.launch.local_ranks import children_before_us, tell
 from ciranda.launch.meeting import Ports
 from ciranda.launch.orders import Listen, Orders, encode_orders
 from ciranda.launch.outbox import Outbox
-from ciranda.launch.processes import EVALUATOR, server_number
+from ciranda.launch.processes import server_number, trains
 from ciranda.launch.pulse import fork_pulse
 
 _READ_BYTES = 64 * 1024
@@ -94,7 +94,7 @@ class _Agent:
     connection: Sequence[str] = ()  # SSH_CONNECTION, in words
     problem: str = ""
     done: bool = False
-    evaluates: bool = False
+    roles: Sequence[int] = ()
 
     @property
     def index(self) -> int:
@@ -106,7 +106,7 @@ class _Agent:
         """Of its processes."""
         ranks = [place.rank for place in self.places]
         servers = [server_number(each.server) for each in self.servers]
-        return [*ranks, *servers, *[EVALUATOR] * self.evaluates]
+        return [*ranks, *servers, *self.roles]
 
 
 class HostAgents:
@@ -129,7 +129,7 @@ class HostAgents:
         process_tree.adopt_orphans()
         self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S
         plan = self._task.plan
-        self._ranks_left = {rank.rank for rank in plan.ranks}
+        self._ranks_left = {each.number for each in plan.processes if trains(each.number)}
         self._servers_at = [""] * len(plan.servers)
         places: list[AnyPlace] = [each.place for each in plan.ranks]
         places += [each.place for each in plan.servers]
@@ -209,8 +209,7 @@ class HostAgents:
             errors,
             heard=time.monotonic(),
         )
-        evaluator = self._task.plan.evaluator
-        agent.evaluates = evaluator is not None and evaluator.place in agent.servers
+        agent.roles = [each.number for each in self._task.plan.roles if each.place in agent.servers]
         os.set_blocking(errors, False)
         self._loop.watch(output, partial(self._on_output, agent))
         self._loop.watch(errors, partial(self._on_errors, agent))
@@ -351,7 +350,7 @@ class HostAgents:
                 servers=agent.servers,
                 server_files=plan.server_files,
                 restarts=plan.restarts,
-                evaluator=agent.evaluates,
+                roles=[each.number for each in plan.roles],
                 horovod_names=task.horovod_names,
                 calls=bool(task.call_folder),
             )

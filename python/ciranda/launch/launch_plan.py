@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from ciranda.compat import python_path
 from ciranda.launch import hosts as host_list
 from ciranda.launch.environment import (
+    COORDINATES,
     EVALUATED,
     LIFE,
     RENDEZVOUS,
@@ -17,6 +19,7 @@ from ciranda.launch.environment import (
     TLS,
     TRUSTED_NETWORK,
     JobPlaces,
+    coordinator_environment,
     default_environment,
     identity_names,
     job_environment,
@@ -27,7 +30,7 @@ from ciranda.launch.environment import (
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.hosts import NO_SERVER_FILES, Host, HostSource, Place, ServerFiles, ServerPlace
 from ciranda.launch.meeting import Meeting, parse_endpoint
-from ciranda.launch.processes import EVALUATOR, name_of, server_number
+from ciranda.launch.processes import COORDINATOR, name_of, server_number
 
 _PATH = "PYTHONPATH"
 # What servers are told by options that ranks find in their environment.
@@ -64,19 +67,20 @@ class ServerPlan:
 
 
 @dataclass(frozen=True)
-class EvaluatorPlan:
-    """The ranks' program in one process more, where server 0 is, which completes checkpoints."""
+class RolePlan:
+    """The ranks' program in one process more, where server 0 is, which completes checkpoints and
+    gives out tasks."""
 
+    number: int  # COORDINATOR or EVALUATOR
     place: ServerPlace
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     shown: Mapping[str, str]
 
-    number = EVALUATOR
     may_come_back = True
 
 
-ProcessPlan = RankPlan | ServerPlan | EvaluatorPlan
+ProcessPlan = RankPlan | ServerPlan | RolePlan
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,12 @@ class LaunchPlan:
     restarts: int = 0  # of processes that were killed and may come back
     server_files: ServerFiles = NO_SERVER_FILES
     servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
-    evaluator: EvaluatorPlan | None = None
+    roles: tuple[RolePlan, ...] = ()
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
         """What is started here, in this order: workers look for their servers."""
-        return (*self.servers, *self.ranks, *((self.evaluator,) if self.evaluator else ()))
+        return (*self.servers, *self.ranks, *self.roles)
 
     @property
     def host_count(self) -> int:
@@ -161,14 +165,14 @@ def plan_launch(
     server_files: ServerFiles = NO_SERVER_FILES,
     restarts: int = 0,
     horovod_names: bool = False,
-    evaluator: bool = False,
+    roles: Sequence[int] = (),
 ) -> LaunchPlan:
     """Later wins: what is inherited, the launcher's, the user's.
 
     `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
     `servers`: those of `server_program` to plan; `servers_at`: where each of the job is, as ranks
-    here are told. `horovod_names`: they find ciranda under the name of horovod too. `evaluator`:
-    the job has one.
+    here are told. `horovod_names`: they find ciranda under the name of horovod too. `roles`:
+    COORDINATOR and EVALUATOR, as the job has them.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
@@ -208,13 +212,15 @@ def plan_launch(
         plans.append(RankPlan(place, tuple(argv), *made))
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
-    evaluating = None
-    server_0 = next((each for each in servers if each.server == 0), None)
-    if evaluator and server_0 is not None:
-        beside = sum(each.host.name == server_0.host.name for each in ranks)
+    playing = []
+    of_servers_0 = [each for each in servers if each.server == 0]  # it may be on another host
+    for role, server in itertools.product(roles, of_servers_0):
+        beside = sum(each.host.name == server.host.name for each in ranks)
         told_it = {EVALUATED: server_files.checkpoints or ""}
-        made = environments(plain, told_it, server_0.host, sharing=max(1, beside), one_host=False)
-        evaluating = EvaluatorPlan(server_0, tuple(argv), *made)
+        if role == COORDINATOR:
+            told_it = {**job, **coordinator_environment(places), COORDINATES: "1"}
+        made = environments(plain, told_it, server.host, sharing=max(1, beside), one_host=False)
+        playing.append(RolePlan(role, server, tuple(argv), *made))
     protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
     for server in servers:
         shown = server_environment(places)
@@ -231,7 +237,8 @@ def plan_launch(
         told["--restore"] = server_files.restore
         given = {name: value for name, value in told.items() if value is not None}
         arguments = [text for name, value in given.items() for text in (name, str(value))]
-        command = (server_program, *arguments, *protection)
+        coordinated = ["--coordinator"] if COORDINATOR in roles else []
+        command = (server_program, *arguments, *coordinated, *protection)
         keeps = server_files.state is not None
         serving.append(ServerPlan(server, command, {**plain, **shown}, shown, keeps))
     return LaunchPlan(
@@ -246,7 +253,7 @@ def plan_launch(
         restarts,
         server_files,
         servers_stay,
-        evaluating,
+        tuple(playing),
     )
 
 
@@ -265,8 +272,7 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         local = f"{place.local_rank} of {place.local_size}"
         stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
         table.append((str(place.rank), place.host.destination, local, stdin, command))
-    others: list[ServerPlan | EvaluatorPlan] = [*plan.servers]
-    others += [plan.evaluator] if plan.evaluator else []
+    others: list[ServerPlan | RolePlan] = [*plan.servers, *plan.roles]
     for each in others:
         program = shlex.join(each.argv)
         table.append((name_of(each.number), each.place.host.destination, "", "/dev/null", program))

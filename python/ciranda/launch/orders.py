@@ -67,7 +67,7 @@ class Orders:
     servers: Sequence[ServerPlace] = ()  # of this host
     server_files: ServerFiles = NO_SERVER_FILES
     restarts: int = 0
-    evaluator: bool = False  # where server 0 is
+    roles: Sequence[int] = ()  # of the job: COORDINATOR, EVALUATOR, which run where server 0 does
     horovod_names: bool = False
     calls: bool = False  # a function, which follows
 

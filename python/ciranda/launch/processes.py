@@ -1,11 +1,13 @@
-"""The numbers of a job's processes: a rank's own from 0 on, below them server k is ~k, and the
-evaluator's. Pure."""
+"""The numbers of a job's processes: a rank's own from 0 on, below them server k is ~k, and those of
+the coordinator and the evaluator. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 EVALUATOR = -1_000_000
+COORDINATOR = 1_000_000
+_NAMES = {EVALUATOR: "evaluator", COORDINATOR: "coordinator"}
 
 
 def server_number(server: int) -> int:
@@ -14,6 +16,11 @@ def server_number(server: int) -> int:
 
 
 def is_rank(number: int) -> bool:
+    return 0 <= number < COORDINATOR
+
+
+def trains(number: int) -> bool:
+    """A rank or the coordinator: servers are there as long as one of these."""
     return number >= 0
 
 
@@ -22,16 +29,16 @@ def is_server(number: int) -> bool:
 
 
 def name_of(number: int) -> str:
-    """`rank 3`, `server 1` or `evaluator`"""
-    if number == EVALUATOR:
-        return "evaluator"
+    """`rank 3`, `server 1`, `coordinator` or `evaluator`"""
+    if number in _NAMES:
+        return _NAMES[number]
     return f"server {~number}" if is_server(number) else f"rank {number}"
 
 
 def label_of(number: int) -> str:
     """What stands before a line of its output."""
-    if number == EVALUATOR:
-        return "e"
+    if number in _NAMES:
+        return _NAMES[number][0]
     return f"s{~number}" if is_server(number) else str(number)
 
 
@@ -42,7 +49,7 @@ def names_of(numbers: Iterable[int]) -> str:
     servers = sorted(~number for number in numbers if is_server(number))
     kinds = (("rank", ranks), ("server", servers))
     parts = [_listed(kind, of_kind) for kind, of_kind in kinds if of_kind]
-    return " and ".join([*parts, *["evaluator"] * (EVALUATOR in numbers)])
+    return " and ".join([*parts, *(name for each, name in _NAMES.items() if each in numbers)])
 
 
 def _listed(kind: str, numbers: Sequence[int]) -> str:

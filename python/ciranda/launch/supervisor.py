@@ -3,8 +3,8 @@
 It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
 one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
 whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
-when a job is over, but that servers end after the ranks and the evaluator after them, and that a
-rank or an evaluator which was killed, or a server that keeps its state, may come back.
+when a job is over, but that servers end after the ranks and the coordinator, and the evaluator
+after them, and that each of these which was killed may come back, servers that keep their state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ciranda.launch.ending import CHECKPOINT_GRACE_S, TERMINATE_GRACE_S
 from ciranda.launch.environment import KEY_FD, LIFE, RENDEZVOUS_FD, SERVER_LISTENER_FD
 from ciranda.launch.launch_plan import LaunchPlan, ProcessPlan
 from ciranda.launch.meeting import Meeting, key_pipe
-from ciranda.launch.processes import EVALUATOR, is_rank, is_server
+from ciranda.launch.processes import EVALUATOR, is_server, trains
 
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
@@ -199,7 +199,7 @@ class Supervisor:
         """Once all ranks are gone: ends servers, and what is left behind, politely, then not.
         Between the two the evaluator has the time that it takes."""
         alive = self._alive.values()
-        if self._over or any(map(is_rank, alive)):
+        if self._over or any(map(trains, alive)):
             return self._over
         if any(map(is_server, alive)):
             if self._servers_may_end:

@@ -18,6 +18,7 @@ from ciranda.errors import CirandaError, RankLostError
 
 launched_as: list[int] | None = None  # by rank the launcher's number, after init(comm=...)
 _installed = False
+_COORDINATOR = 1_000_000  # as the launcher numbers it
 
 
 def _launched(rank: int) -> int:
@@ -61,7 +62,7 @@ def _lost_server() -> int | None:
 def _report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     if not _C.is_initialized() or issubclass(kind, (KeyboardInterrupt, SystemExit)):
         return
-    rank = _C.rank()
+    rank = _COORDINATOR if _C.coordinates() else _C.rank()
     meets = not _C.server_count()  # with servers, ranks do not
     pending = _C.pending() if meets else []
     for operation in pending:

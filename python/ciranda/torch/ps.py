@@ -12,19 +12,39 @@ from typing import Any, Literal
 from ciranda import _C
 from ciranda.torch.checkpoints import load_checkpoint
 from ciranda.torch.evaluator import evaluate, is_evaluator
+from ciranda.torch.tasks import (
+    Future,
+    Task,
+    done,
+    is_coordinator,
+    join,
+    per_worker,
+    run,
+    schedule,
+    task,
+)
 
 __all__ = [
     "EASGD",
     "SSP",
     "Async",
     "Downpour",
+    "Future",
     "Mode",
     "Sync",
+    "Task",
     "average",
+    "done",
     "evaluate",
+    "is_coordinator",
     "is_evaluator",
+    "join",
     "load_checkpoint",
+    "per_worker",
+    "run",
+    "schedule",
     "stats",
+    "task",
 ]
 
 

@@ -15,6 +15,7 @@ from ciranda.torch.compression import Compression
 from ciranda.torch.host_step import HostStep, obstacle
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
 from ciranda.torch.ps import EASGD, Async, Downpour, Mode
+from ciranda.torch.tasks import refuse_in_task
 
 UpdateOn = Literal["server", "worker"]
 
@@ -92,6 +93,7 @@ def distribute(
     max_grad_norm: float | None,
 ) -> Any:
     """Makes `optimizer` push to the servers."""
+    refuse_in_task("DistributedOptimizer")
     native = _native_mode(mode, update_on)
     inner_class: Any = type(optimizer)
     distributed: Any = optimizer

@@ -21,7 +21,7 @@ from ciranda.launch.orders import (
     encode_orders,
 )
 from ciranda.launch.outbox import Outbox
-from ciranda.launch.processes import server_number
+from ciranda.launch.processes import COORDINATOR, EVALUATOR, server_number
 
 FRAMES = st.lists(
     st.tuples(st.sampled_from([frames.BEAT, frames.NEWS, frames.ORDER]), st.binary(max_size=40)),
@@ -56,7 +56,7 @@ def test_no_two_kinds_of_frames_are_alike():
     assert len(letters) == len(set(letters)) > 10
 
 
-@pytest.mark.parametrize("number", [4095, server_number(63)])
+@pytest.mark.parametrize("number", [4095, server_number(63), COORDINATOR, EVALUATOR])
 def test_a_processs_frame_names_it(number):
     (found,) = FrameReader().feed(frames.rank_frame(frames.OUTPUT[0], number, b"text"))
     assert frames.read_rank(found.payload) == (number, b"text")
@@ -77,6 +77,7 @@ def test_orders_arrive_as_they_were_given(listen):
         meets=True,
         listen=listen,
         servers=list(assign_servers(2, ranks, parse_hosts("me@b,c"))),
+        roles=[COORDINATOR],
     )
     (found,) = FrameReader().feed(frames.json_frame(frames.PLAN, encode_orders(orders)))
     assert decode_orders(frames.read_json(found.payload)) == orders

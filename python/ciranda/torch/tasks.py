@@ -1,0 +1,291 @@
+"""Tasks that a coordinator gives to workers, which train with parameter servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from ciranda import _C
+from ciranda.errors import InvalidArgumentError, TaskFailedError
+
+_COORDINATOR = "CIRANDA_COORDINATOR"
+_TEXT_BYTES_MAX = 60_000  # of a failure, below what servers take
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Future(Generic[R]):
+    """What will have become of a task."""
+
+    def __init__(self, coordinator: _Coordinator, task: int) -> None:
+        self._coordinator = coordinator
+        self._task = task
+
+    def done(self) -> bool:
+        """Whether a worker has done it. Blocks for an answer of server 0."""
+        return bool(self._coordinator.ask(self._task, waits=False)[1])
+
+    def result(self) -> R:
+        """What it has returned, which came through JSON. Blocks until it has. TaskFailedError where
+        it has raised."""
+        told = self._coordinator.ask(self._task, waits=True)
+        self._coordinator.check(told)
+        return json.loads(told[4])  # type: ignore[no-any-return]
+
+
+class Task(Generic[P, R]):
+    """A function that workers may do for the coordinator; called, it is that function."""
+
+    def __init__(self, function: Callable[P, R], copies: int) -> None:
+        self._function = function
+        self.name = function.__qualname__
+        self.copies = copies
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+
+class _Coordinator:
+    """What main() has scheduled so far."""
+
+    def __init__(self) -> None:
+        self._calls: list[str] = []
+        self._settled = 0
+        self._raised: set[int] = set()  # tasks that have failed, of which join() has said so
+
+    def schedule(self, name: str, copies: int, args: Any, kwargs: Any) -> int:
+        try:
+            call = json.dumps([name, args, kwargs])
+        except (TypeError, ValueError) as problem:
+            raise InvalidArgumentError(
+                f"schedule: the arguments of task {name} have to be what JSON has (numbers, texts, "
+                f"lists, dicts, None): {problem}"
+            ) from None
+        task = _C.schedule_task(call, copies)
+        self._calls.append(call)
+        return task
+
+    def ask(self, task: int, *, waits: bool, failures: int | None = None) -> Any:
+        told = _C.ask_task(task, waits, failures)
+        self._settled = max(self._settled, told[3])
+        return told
+
+    def check(self, told: Any) -> None:
+        task, _, failed, _, text = told
+        if failed:
+            name, args, kwargs = json.loads(self._calls[task - 1])
+            words = [*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())]
+            raise TaskFailedError(f"task {task}, {name}({', '.join(words)}), failed: {text}")
+
+    def join(self) -> None:
+        while self._calls:
+            next_task = min(self._settled + 1, len(self._calls))
+            told = self.ask(next_task, waits=True, failures=len(self._raised))
+            number, failed = told[0], told[2]
+            if failed and number not in self._raised:
+                self._raised.add(number)
+                self.check(told)
+            elif self._settled == len(self._calls):
+                return
+
+    def done(self) -> bool:
+        if self._settled < len(self._calls):
+            self.ask(len(self._calls), waits=False)
+        return self._settled == len(self._calls)
+
+
+_tasks: dict[str, Task[Any, Any]] = {}
+_makers: list[_PerWorker[Any]] = []
+_coordinator: _Coordinator | None = None  # while run() has main() run
+_in_task = False
+
+
+def is_coordinator() -> bool:
+    """Whether this process is the one that `ciranda run --coordinator` has started beside the
+    workers: it gives them tasks. Also before init()."""
+    return os.environ.get(_COORDINATOR) == "1"
+
+
+@overload
+def task(function: Callable[P, R]) -> Task[P, R]: ...
+@overload
+def task(*, copies: int = 1) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(function: Any = None, *, copies: int = 1) -> Any:
+    """Makes a function of a module a task: what schedule() may have a worker do.
+
+    Its arguments and what it returns go through JSON: numbers, texts, lists, dicts, None, 64 KiB at
+    most. It is known by its name, so that no code travels.
+
+    What it pushes counts once, also where its worker dies in it and another one does it again: the
+    n-th push of the task is one push, whoever makes it. So it has to make as many pushes each time.
+
+    copies: so many workers may do it at a time: where nothing else is left to do, a second one
+    begins with it, and the first that ends counts.
+    """
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
+        raise InvalidArgumentError(f"task: copies must be a whole number from 1, not {copies!r}")
+
+    def decorate(function: Callable[P, R]) -> Task[P, R]:
+        return _register(function, copies)
+
+    return decorate if function is None else decorate(function)
+
+
+def _register(function: Callable[P, R], copies: int) -> Task[P, R]:
+    name = getattr(function, "__qualname__", repr(function))
+    if not callable(function) or "<" in name:
+        raise InvalidArgumentError(
+            f"task: {name} is no function of a module; workers find tasks by such a name"
+        )
+    known = _tasks.get(name)
+    if known is not None and known.__module__ != function.__module__:
+        raise InvalidArgumentError(
+            f"task: there are two with the name {name}, in {known.__module__} and "
+            f"{function.__module__}; give one another name"
+        )
+    made = Task(function, copies)
+    _tasks[name] = made
+    return made
+
+
+class _PerWorker(Generic[R]):
+    def __init__(self, make: Callable[[], R]) -> None:
+        self._make = make
+        self._made: list[R] = []
+        self.__doc__ = make.__doc__
+
+    def __call__(self) -> R:
+        if is_coordinator():
+            raise InvalidArgumentError(
+                f"{self._make.__qualname__}: each worker has one, and this process is the "
+                "coordinator; ask for it in a task"
+            )
+        if not self._made:
+            self._made.append(self._make())
+        return self._made[0]
+
+
+def per_worker(make: Callable[[], R]) -> Callable[[], R]:
+    """Each worker has one of what `make` returns: its model and optimizer, its data set.
+
+    run() makes all of them, in the order in which they were defined, before the first task; the
+    function that this returns gives the same one each time. InvalidArgumentError in the
+    coordinator, which has none.
+    """
+    made = _PerWorker(make)
+    _makers.append(made)
+    return made
+
+
+def schedule(function: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    """Has some worker do that task, with these arguments; does not wait.
+
+    In the coordinator, within main() of run(). Tasks are begun in the order in which they were
+    scheduled. One whose worker dies, or says nothing for a lease, is given to another one.
+    """
+    coordinator = _the_coordinator("schedule")
+    if not isinstance(function, Task):
+        raise InvalidArgumentError(
+            f"schedule: {function!r} is no task; decorate the function with @ps.task"
+        )
+    return Future(coordinator, coordinator.schedule(function.name, function.copies, args, kwargs))
+
+
+def join() -> None:
+    """Blocks until all tasks are done that were scheduled so far. TaskFailedError, once for each,
+    as soon as one has raised; the others go on."""
+    _the_coordinator("join").join()
+
+
+def done() -> bool:
+    """Whether all tasks are done that were scheduled so far. Blocks for an answer of server 0."""
+    return _the_coordinator("done").done()
+
+
+def run(main: Callable[[], object]) -> None:
+    """In the coordinator: calls main(), which schedules tasks, and waits for the last of them. In a
+    worker: makes what is per_worker(), and does tasks until main() has ended.
+
+    Before each task a worker's parameters are the newest. A coordinator that is killed and started
+    again runs main() from its beginning: it has to schedule the same tasks, and finds those that
+    are done with what they have returned. MismatchError where they are others.
+
+    Blocks. An exception of main() is raised here; one of a task is its coordinator's, see join().
+    """
+    global _coordinator
+    if is_coordinator():
+        _coordinator = _Coordinator()
+        try:
+            main()
+            _coordinator.join()
+        finally:
+            _coordinator = None
+        _C.close_tasks()
+        return
+    for each in _makers:
+        each()
+    _C.end_task()  # what was pushed before is of none
+    failed, text = False, ""
+    while True:
+        number, call = _C.take_task(failed, text)
+        if number == 0:
+            return
+        failed, text = _do(call)
+
+
+def refuse_in_task(what: str) -> None:
+    """For what all workers begin with."""
+    if _in_task:
+        raise InvalidArgumentError(
+            f"{what}: workers begin with it before their first task; make it in a function with "
+            "@ps.per_worker"
+        )
+
+
+def _the_coordinator(what: str) -> _Coordinator:
+    if _coordinator is not None:
+        return _coordinator
+    raise InvalidArgumentError(
+        f"{what}: only the coordinator schedules tasks, in the function that ps.run() is given; "
+        "start it by ciranda run --coordinator"
+    )
+
+
+def _do(call: str) -> tuple[bool, str]:
+    """Whether the task has failed, and with what, or what it has returned."""
+    global _in_task
+    _in_task = True
+    try:
+        name, args, kwargs = json.loads(call)
+        if name not in _tasks:
+            raise InvalidArgumentError(
+                f"this worker has no task {name}; decorate the function when its module is loaded"
+            )
+        _C.begin_task()
+        try:
+            returned = _tasks[name](*args, **kwargs)
+        finally:
+            _C.end_task()
+        try:
+            text = json.dumps(returned)
+        except (TypeError, ValueError) as problem:
+            raise InvalidArgumentError(
+                f"what task {name} returns has to be what JSON has: {problem}"
+            ) from None
+        if len(text) > _TEXT_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"task {name} returns {len(text)} bytes, and at most {_TEXT_BYTES_MAX} are "
+                "possible; write large results to files"
+            )
+        return False, text
+    except Exception as problem:
+        text = f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}"
+        return True, text.encode()[:_TEXT_BYTES_MAX].decode(errors="ignore")
+    finally:
+        _in_task = False
