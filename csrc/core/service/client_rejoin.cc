@@ -37,8 +37,9 @@ Status Client::rejoin(const Error& lost) {
   const int server = lost.rank;
   const std::uint64_t deadline_ns = monotonic_ns() + options_.patience_ms * kMsInNs;
   const std::string patience = seconds(options_.patience_ms);
-  std::fprintf(stderr, "ciranda: worker %d waits up to %s for a lost server to come back: %s\n",
-               worker(), patience.c_str(), lost.text.c_str());
+  const std::string self = coordinates() ? "the coordinator" : "worker " + std::to_string(worker());
+  std::fprintf(stderr, "ciranda: %s waits up to %s for a lost server to come back: %s\n",
+               self.c_str(), patience.c_str(), lost.text.c_str());
   for (;;) {
     const Status back = call_again(server, deadline_ns);
     if (back) return {};

@@ -49,14 +49,17 @@ def run_job(example: Path, data: Path, *options: str, epochs: int, kill_every_s:
                 os.kill(pids[name], signal.SIGKILL)
 
     over = threading.Event()
-    threads = [threading.Thread(target=read_errors)]
+    threads = [threading.Thread(target=read_errors, daemon=True)]
     if kill_every_s:
-        threads.append(threading.Thread(target=kill_in_turn))
+        threads.append(threading.Thread(target=kill_in_turn, daemon=True))
     for thread in threads:
         thread.start()
-    printed = process.stdout.read()
-    code = process.wait()
-    over.set()
+    try:
+        printed = process.stdout.read()
+        code = process.wait()
+    finally:
+        over.set()
+        process.kill()  # which ends the job's tree
     for thread in threads:
         thread.join()
     assert code == 0, printed + "".join(said)
