@@ -91,13 +91,17 @@ class _Coordinator:
             if failed and number not in self._raised:
                 self._raised.add(number)
                 self.check(told)
-            elif self._settled == len(self._calls):
+            elif self._all_settled():
                 return
 
     def done(self) -> bool:
-        if self._settled < len(self._calls):
+        if not self._all_settled():
             self.ask(len(self._calls), waits=False)
-        return self._settled == len(self._calls)
+        return self._all_settled()
+
+    def _all_settled(self) -> bool:
+        """In an earlier life it may have scheduled more."""
+        return self._settled >= len(self._calls)
 
 
 _tasks: dict[str, Task[Any, Any]] = {}

@@ -54,7 +54,9 @@ if not ps.is_coordinator() and cr.rank() == 0:
 """
 
 ALL = """
-    futures = [ps.schedule(push, n) for n in range(20)]
+    futures = [ps.schedule(push, n) for n in range(8)]
+    ps.join()
+    futures += [ps.schedule(push, n) for n in range(8, 20)]
     ps.join()
     assert ps.done() and futures[-1].done()
     assert [each.result()["number"] for each in futures] == list(range(20))
