@@ -257,6 +257,10 @@ void add_servers(const Corpus& corpus) {
       {"ask_task", ps::AskTask{.task = 5, .waits = true, .failures = 1}},
       {"given", ps::Given{.task = 5, .settled = 3, .call = "train [5]"}},
       {"task_told", ps::TaskTold{.task = 5, .done = true, .settled = 3, .text = "1.5"}},
+      {"vector_work",
+       ps::VectorWork{
+           .number = 3, .sums = {{.into = 2, .terms = {{0, 1.0}, {1, -0.5}}}}, .dots = {{1, 2}}}},
+      {"vector_values", ps::VectorValues{.dots = {0.5}}},
       {"welcome", ps::Welcome{.decided = 7, .scheduled = 5}},
       {"refused", ps::Refused{.text = "worker 1 is there already"}},
       {"ready", ps::Ready{.version = 200, .clock = 8}},
@@ -282,7 +286,9 @@ void add_servers(const Corpus& corpus) {
       {"scheduled",
        {.kind = ps::Change::Kind::kScheduled, .task = 5, .copies = 2, .text = "train [5]"}},
       {"task_done", {.kind = ps::Change::Kind::kTaskDone, .task = 5, .text = "1.5"}},
-      {"tasks_closed", {.kind = ps::Change::Kind::kTasksClosed, .task = 5}}};
+      {"tasks_closed", {.kind = ps::Change::Kind::kTasksClosed, .task = 5}},
+      {"worked",
+       {.kind = ps::Change::Kind::kWorked, .work = {.number = 1, .sums = {}, .dots = {{0, 0}}}}}};
   for (const auto& [name, change] : changes) {
     bytes = numbers({2});
     encode(change, bytes);
@@ -291,10 +297,10 @@ void add_servers(const Corpus& corpus) {
 
   // A mode, then what strangers do: a caller, 4 times what it does, and its numbers, among them how
   // many bits are flipped (none, but where it says so) and what memory comes with it.
-  const Bytes two_enter = numbers({0, 1, 48, 0, 1, 0, 4, 49, 1, 1, 0, 4});
-  const Bytes two_declare = numbers({52, 0, 0, 4, 53, 0, 0, 4});
+  const Bytes two_enter = numbers({0, 1, 56, 0, 1, 0, 4, 57, 1, 1, 0, 4});
+  const Bytes two_declare = numbers({60, 0, 0, 4, 61, 0, 0, 4});
   const auto pushes = [](int caller, int seq, int base, int memory) {
-    return numbers({28 + caller, caller, seq, base, seq, 1, 0, 0, 0, 0, memory});
+    return numbers({28 + caller, caller, seq, base, seq, 1, 0, 0, 0, 0, 0, memory});
   };
   const Bytes both = joined({two_enter, two_declare, pushes(0, 1, 0, 4), pushes(1, 1, 0, 4)});
   for (const int mode : {0, 3, 6, 1, 10, 2, 11, 20}) {
@@ -302,21 +308,24 @@ void add_servers(const Corpus& corpus) {
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), pushes(1, 2, 0, 255)}));
     corpus.add("ps_desk", "one_dies_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), numbers({4}),
-                       numbers({0, 48, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
+                       numbers({0, 56, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
     corpus.add("ps_desk", "leases_end_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, numbers({8, 120}), pushes(0, 2, 1, 4)}));
   }
   corpus.add("ps_desk", "without_memory",
-             joined({numbers({0}), two_enter, numbers({52, 0, 0, 2})}));
+             joined({numbers({0}), two_enter, numbers({60, 0, 0, 2})}));
   corpus.add("ps_desk", "fetches",
-             joined({numbers({0}), both, numbers({56, 1, 2, 0, 4, 56, 4, 0, 0, 4, 60, 0, 4}),
+             joined({numbers({0}), both, numbers({64, 1, 2, 0, 4, 64, 4, 0, 0, 4, 68, 0, 4}),
                      numbers({16, 0, 4, 20, 0, 0}), pushes(0, 2, 1, 4)}));
   // The third caller coordinates: two tasks, of which each of the others has one.
   corpus.add("ps_desk", "tasks",
-             joined({numbers({0}), both, numbers({2, 50, 2, 1, 0, 4}),
+             joined({numbers({0}), both, numbers({2, 58, 2, 1, 0, 4}),
                      numbers({38, 1, 1, 0, 4, 38, 2, 2, 0, 4}),
                      numbers({32, 0, 0, 0, 4, 33, 0, 0, 0, 4, 32, 1, 0, 0, 4, 46, 1, 1, 0, 4}),
                      numbers({42, 2, 0, 4, 33, 2, 1, 0, 4})}));
+  corpus.add("ps_desk", "vectors",
+             joined({numbers({0}), both, numbers({2, 58, 2, 1, 0, 4}),
+                     numbers({50, 1, 3, 0, 1, 3, 0, 4, 50, 2, 0, 3, 3, 3, 0, 4})}));
   corpus.add("ps_desk", "no_message",
              joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));
 }

@@ -118,7 +118,7 @@ class Play {
   }
 
   ps::Message likely(int what, Input& input) const {
-    switch (what % 12) {
+    switch (what % 14) {
       case 0:
         return ps::Enter{
             .job_id = "job", .worker = 1 + input.u8() % 3, .life = input.u8(), .workers = kWorkers};
@@ -144,6 +144,11 @@ class Play {
         const std::uint8_t drawn = input.u8();
         return ps::AskTask{.task = input.u8(), .waits = drawn % 2 != 0, .failures = drawn / 2u};
       }
+      case 12:
+        return ps::VectorWork{
+            .number = input.u8(),
+            .sums = {{.into = input.u8() % 4u, .terms = {{input.u8() % 4u, 0.5}, {1, 1.0}}}},
+            .dots = {{input.u8() % 4u, input.u8() % 4u}}};
       default:
         return ps::Push{.worker = 1 + input.u8() % 2,
                         .seq = input.u8(),
@@ -151,7 +156,8 @@ class Play {
                         .clock = input.u8(),
                         .rules = rules_of(model_),
                         .used = std::vector<bool>(ps::slot_count(model_), input.u8() % 4 != 0),
-                        .of = {.task = input.u8(), .part = input.u8(), .settled = input.u8()}};
+                        .of = {.task = input.u8(), .part = input.u8(), .settled = input.u8()},
+                        .into = input.u8() % 3u};
     }
   }
 

@@ -77,6 +77,9 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   }
   if (TaskDesk::concerns(message)) return take_of_tasks(caller, message, answers);
   if (is_coordinator(connection.worker)) {
+    if (const auto* vectors = std::get_if<VectorWork>(&message)) {
+      return work(caller, *vectors, answers);
+    }
     return refused(ErrorCode::kMalformed, "the coordinator sent what only workers send");
   }
   if (const auto* value = std::get_if<Average>(&message)) return average(caller, *value, answers);

@@ -121,6 +121,7 @@ class Desk {
   Status push(Caller caller, Push message, Answers& answers);
   Status take_of_tasks(Caller caller, const Message& message, Answers& answers);
   void give(TaskDesk::Answers tasks, Answers& answers);
+  Status work(Caller caller, const VectorWork& message, Answers& answers);
   TaskDesk::Left who_has_left() const;
   Status average(Caller caller, const Average& message, Answers& answers);
   Status fetch_state(Caller caller, const FetchState& message, const Attached& attached,
@@ -162,7 +163,8 @@ class Desk {
   std::optional<std::uint64_t> announced_ns_;
   bool is_adopted_ = false;  // and nobody has declared yet
   std::unique_ptr<Shard> shard_;
-  std::optional<TaskDesk> tasks_;  // of server 0, in a job with a coordinator
+  std::optional<TaskDesk> tasks_;     // of server 0, in a job with a coordinator
+  std::vector<VectorsWorked> works_;  // all so far: a coordinator may ask again
   std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
 };
 

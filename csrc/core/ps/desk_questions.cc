@@ -108,4 +108,32 @@ void Desk::give(TaskDesk::Answers tasks, Answers& answers) {
   }
 }
 
+// A coordinator that was started again asks from the beginning.
+Status Desk::work(Caller caller, const VectorWork& message, Answers& answers) {
+  const std::string name = "work " + std::to_string(message.number) + " with vectors";
+  if (!has_parameters()) {
+    return refused(ErrorCode::kInvalidArgument,
+                   name + " came before any worker has declared its parameters");
+  }
+  if (message.number == 0 || message.number > works_.size() + 1) {
+    return refused(ErrorCode::kRankLost,
+                   name + " came, and the latest that this server knows of is " +
+                       std::to_string(works_.size()) +
+                       "; servers that are to come back with it need --durability log or disk");
+  }
+  if (message.number > works_.size()) {
+    if (journal_ != nullptr) journal_->write({.kind = Change::Kind::kWorked, .work = message}, {});
+    auto dots = shard_->work(message);
+    if (!dots) return dots.error();
+    works_.push_back({message, std::move(dots).value()});
+  }
+  const VectorsWorked& done = works_[static_cast<std::size_t>(message.number - 1)];
+  if (!(done.work == message)) {
+    return refused(ErrorCode::kMismatch,
+                   name + " was another one before the coordinator was started again");
+  }
+  answers.push_back({caller, VectorValues{.dots = done.dots}});
+  return {};
+}
+
 }  // namespace ciranda::ps

@@ -12,6 +12,7 @@ namespace ciranda::ps {
 namespace {
 
 constexpr std::size_t kSavedTasksBytesMax = 2 * kLedgerBytesMax;
+constexpr std::size_t kWorksMax = std::size_t{1} << 24;
 constexpr std::uint32_t kStateVersion = 2;
 
 Error mismatch(std::string why) {
@@ -96,6 +97,11 @@ void Desk::save(std::vector<std::byte>& out) const {
   if (tasks_) tasks_->save(tasks);
   writer.varint(tasks.size());
   writer.bytes(tasks);
+  writer.varint(works_.size());
+  for (const VectorsWorked& each : works_) {
+    write(writer, each.work);
+    for (const double dot : each.dots) writer.f64(dot);
+  }
   writer.varint(lost_);
   std::vector<std::byte> letter;
   encode(shard_->model(), letter);
@@ -126,6 +132,12 @@ Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved) {
   if (in.u8("state.has_coordinator", 1) != 0) read_member(desk.coordinator.emplace());
   desk.tasks.resize(in.count("state.tasks", kSavedTasksBytesMax, 1));
   in.bytes("state.tasks", desk.tasks);
+  desk.works.resize(in.count("state.works", kWorksMax, 3));
+  for (VectorsWorked& each : desk.works) {
+    read(in, each.work);
+    each.dots.resize(each.work.dots.size());
+    for (double& dot : each.dots) dot = in.f64("state.dot");
+  }
   desk.lost = in.varint("state.lost", UINT64_MAX);
   std::vector<std::byte> letter(in.count("state.model", kModelBytesMax, 1));
   in.bytes("state.model", letter);
@@ -188,6 +200,7 @@ Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
     if (members_[each].left) leave_shard(static_cast<Worker>(each));
   }
   if (was.coordinator) coordinator_ = restored(*was.coordinator);
+  works_ = was.works;
   expected_ns_ = now_ns + options_.lease_ns;
   return {};
 }
@@ -204,6 +217,12 @@ Status Desk::repeat(const Change& change, std::span<const std::byte> data) {
     for (const Push& push : change.pushes) {
       member(push.worker).stats.pushes += change.outcome == Outcome::kDuplicate ? 0 : 1;
     }
+    return {};
+  }
+  if (change.kind == Change::Kind::kWorked) {
+    auto dots = shard_->work(change.work);
+    if (!dots) return dots.error();
+    works_.push_back({change.work, std::move(dots).value()});
     return {};
   }
   if (change.kind != Change::Kind::kEntered && change.kind != Change::Kind::kLeft) {

@@ -28,6 +28,7 @@ struct SavedDesk {
   std::vector<Member> members;
   std::optional<Member> coordinator;  // none: the job has none
   std::vector<std::byte> tasks;       // see Ledger::save()
+  std::vector<VectorsWorked> works;
   std::uint64_t lost = 0;
   Model model;
   std::vector<std::byte> shard;  // see Shard::save()

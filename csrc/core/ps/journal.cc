@@ -65,6 +65,9 @@ void encode(const Change& change, std::vector<std::byte>& out) {
     case Change::Kind::kTasksClosed:
       writer.varint(change.task);
       break;
+    case Change::Kind::kWorked:
+      write(writer, change.work);
+      break;
   }
 }
 
@@ -102,6 +105,9 @@ Result<Change> decode_change(std::span<const std::byte> bytes) {
       break;
     case Change::Kind::kTasksClosed:
       change.task = in.varint("change.task", UINT64_MAX);
+      break;
+    case Change::Kind::kWorked:
+      read(in, change.work);
       break;
   }
   if (in.ok() && in.remaining() > 0) in.fail("change", "goes on after its end");

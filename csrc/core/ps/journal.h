@@ -22,6 +22,7 @@ struct Change {
     kScheduled,  // a task
     kTaskDone,
     kTasksClosed,
+    kWorked,  // with vectors
   };
   Kind kind = Kind::kApplied;
   std::vector<Push> pushes = {};        // kApplied: by worker; kSkipped: one
@@ -34,9 +35,10 @@ struct Change {
   std::int32_t copies = 1;              // kScheduled
   bool failed = false;                  // kTaskDone
   std::string text = {};                // kScheduled: the call; kTaskDone: see TaskOutcome
+  VectorWork work = {};                 // kWorked
   bool operator==(const Change&) const = default;
 };
-inline constexpr int kChangeKindCount = 7;
+inline constexpr int kChangeKindCount = 8;
 
 // Appends the change's bytes to `out`.
 void encode(const Change& change, std::vector<std::byte>& out);

@@ -93,6 +93,7 @@ void write(Writer& out, const Push& message) {
   out.varint(message.of.task);
   out.varint(message.of.part);
   out.varint(message.of.settled);
+  out.varint(message.into);
   out.varint(message.rules.size());
   for (const kernels::UpdateRule& rule : message.rules) write_rule(out, rule);
   write_bits(out, message.used);
@@ -106,6 +107,7 @@ void read(Reader& in, Push& message) {
   message.of.task = in.varint("push.task", UINT64_MAX);
   message.of.part = in.varint("push.part", UINT64_MAX);
   message.of.settled = in.varint("push.settled", UINT64_MAX);
+  message.into = static_cast<VectorId>(in.varint("push.into", kVectorsMax - 1));
   message.rules.resize(in.count("push.rules", kTablesMax, kRuleBytes));
   for (kernels::UpdateRule& rule : message.rules) rule = read_rule(in);
   message.used = read_bits(in, "push.used");
@@ -298,6 +300,15 @@ void read(Reader& in, TaskTold& message) {
   message.failed = in.u8("told.failed", 1) != 0;
   message.settled = in.varint("told.settled", UINT64_MAX);
   message.text = read_text(in, "told.text", kTaskTextBytesMax);
+}
+
+void write(Writer& out, const VectorValues& message) {
+  out.varint(message.dots.size());
+  for (const double dot : message.dots) out.f64(dot);
+}
+void read(Reader& in, VectorValues& message) {
+  message.dots.resize(in.count("values.dots", kVectorDotsMax, 8));
+  for (double& dot : message.dots) dot = in.f64("values.dot");
 }
 
 // Messages without fields.

@@ -133,6 +133,8 @@ struct AskTask {
   bool operator==(const AskTask&) const = default;
 };
 
+// VectorWork: to each server; see vectors.h. Answered with VectorValues.
+
 // --- From a server ---
 
 struct Welcome {
@@ -179,6 +181,10 @@ struct TaskTold {
   std::string text;
   bool operator==(const TaskTold&) const = default;
 };
+struct VectorValues {
+  std::vector<double> dots = {};
+  bool operator==(const VectorValues&) const = default;
+};
 struct WorkerStats {
   bool here = false;
   std::uint64_t pushes = 0;   // answered, each once
@@ -202,8 +208,8 @@ struct Stats {
 
 using Message =
     std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats, Beat, Leave,
-                 MoveGradients, Mark, TakeTask, Schedule, CloseTasks, AskTask, Welcome, Refused,
-                 Ready, Ack, Fetched, Averaged, Stats, Given, TaskTold>;
+                 MoveGradients, Mark, TakeTask, Schedule, CloseTasks, AskTask, VectorWork, Welcome,
+                 Refused, Ready, Ack, Fetched, Averaged, Stats, Given, TaskTold, VectorValues>;
 
 // Appends the message's bytes to `out`. Texts are cut at their limits.
 void encode(const Message& message, std::vector<std::byte>& out);

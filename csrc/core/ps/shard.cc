@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -14,7 +13,8 @@
 namespace ciranda::ps {
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
+// What is added to a vector, as it is.
+const kernels::UpdateRule kAdd{.kind = kernels::RuleKind::kSgd, .lr = 1.0, .maximize = true};
 
 std::size_t states_max(const Model& model) {
   std::size_t most = 0;
@@ -24,22 +24,12 @@ std::size_t states_max(const Model& model) {
   return most;
 }
 
-std::byte* on_a_line(void* memory) {
-  const std::size_t behind = reinterpret_cast<std::uintptr_t>(memory) % kLineBytes;
-  return static_cast<std::byte*>(memory) + (behind == 0 ? 0 : kLineBytes - behind);
-}
-
 Error refused(Worker worker, const std::string& why) {
   return {.code = ErrorCode::kInvalidArgument,
           .text = "a push of worker " + std::to_string(worker) + " " + why};
 }
 
 }  // namespace
-
-Shard::Array::Array(std::uint64_t bytes)
-    : memory(static_cast<std::byte*>(std::calloc(bytes + kLineBytes, 1)), std::free) {
-  if (memory) data = on_a_line(memory.get());
-}
 
 Shard::Shard(Model model, int servers, int server, int workers)
     : model_(std::move(model)),
@@ -48,7 +38,8 @@ Shard::Shard(Model model, int servers, int server, int workers)
       first_slot_(first_slots(model_)),
       members_(static_cast<std::size_t>(workers)),
       steps_(slot_count(model_)),
-      parameters_(layout_.share_bytes(server)) {
+      parameters_(layout_.share_bytes(server)),
+      vectors_(runs_of(model_, layout_, server), layout_.share_bytes(server)) {
   CIRANDA_ASSERT(workers <= kLocalRanksMax);
   for (std::size_t i = states_max(model_); i > 0; --i) {
     states_.emplace_back(layout_.share_bytes(server));
@@ -58,7 +49,7 @@ Shard::Shard(Model model, int servers, int server, int workers)
 bool Shard::has_memory() const {
   return parameters_.data != nullptr &&
          std::all_of(states_.begin(), states_.end(),
-                     [](const Array& state) { return state.data != nullptr; });
+                     [](const ZeroArray& state) { return state.data != nullptr; });
 }
 
 // -------------------------------------------------------------------------------------------
@@ -140,7 +131,7 @@ std::uint64_t Shard::slowest_clock(bool or_silent) const {
 // -------------------------------------------------------------------------------------------
 // Pushes
 
-Status Shard::check(const Push& push) const {
+Status Shard::check(const Push& push) {
   if (push.worker < 0 || static_cast<std::size_t>(push.worker) >= members_.size()) {
     return refused(push.worker, "came, and there is no such worker");
   }
@@ -157,7 +148,10 @@ Status Shard::check(const Push& push) const {
   if (model_.mode.kind == ModeKind::kSync && push.scale != 1.0) {
     return refused(push.worker, "is scaled, which rounds cannot be");
   }
-  return {};
+  if (model_.mode.kind != ModeKind::kAsync && push.into != kParametersVector) {
+    return refused(push.worker, "is for a vector, for which nobody can wait");
+  }
+  return vectors_.reserve(push.into);
 }
 
 // Whether it is of this model.
@@ -213,7 +207,9 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
     const bool weakened = mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kScale;
     const double by = weakened ? static_cast<double>(std::max<std::uint64_t>(staleness, 1)) : 1.0;
     const Push* const one = &push;
-    apply({&one, 1}, push.scale / by, {&worker, goes_on ? 1u : 0u});
+    const bool adds = push.into != kParametersVector;
+    apply({&one, 1}, push.scale / by, {&worker, goes_on && !adds ? 1u : 0u});
+    if (goes_on && adds) copy_parameters(worker);
     count(ack.outcome);
   }
   ack.version = version_;
@@ -323,7 +319,8 @@ void Shard::make(const Update& update) {
     }
     make_piece(piece, update, runs);
   }
-  for (std::size_t i = 0; i < used.size(); ++i) steps_[i] += used[i] ? 1 : 0;
+  const bool steps = update.pushes.front()->into == kParametersVector;
+  for (std::size_t i = 0; i < used.size(); ++i) steps_[i] += steps && used[i] ? 1 : 0;
   ++version_;
 }
 
@@ -331,7 +328,10 @@ void Shard::make(const Update& update) {
 void Shard::make_piece(const Layout::Piece& piece, const Update& update,
                        std::span<const StepRun> runs) {
   const std::size_t bytes = element_bytes(piece.table);
-  const kernels::UpdateRule& rule = update.pushes.front()->rules[piece.table];
+  const VectorId into = update.pushes.front()->into;
+  const bool adds = into != kParametersVector;
+  const kernels::UpdateRule& rule = adds ? kAdd : update.pushes.front()->rules[piece.table];
+  std::byte* const target = adds ? vectors_.data(into) : parameters_.data;
   const std::size_t push_count = update.pushes.size();
   const std::span<const Worker> targets = update.targets;
   const std::size_t state_count = kernels::state_arrays(rule).size();
@@ -350,7 +350,7 @@ void Shard::make_piece(const Layout::Piece& piece, const Update& update,
     const std::uint64_t gradients_at =
         update.packed ? own : layout_.gradients_at(piece.table) + in_table;
     for (std::size_t i = 0; i < push_count; ++i) gradients[i] = update.gradients[i] + gradients_at;
-    parameters[0] = parameters_.data + own;
+    parameters[0] = target + own;
     for (std::size_t i = 0; i < targets.size(); ++i) {
       parameters[1 + i] = at(targets[i]).memory + layout_.parameters_at(piece.table) + in_table;
     }

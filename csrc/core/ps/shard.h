@@ -12,6 +12,8 @@
 #include "core/ps/layout.h"
 #include "core/ps/model.h"
 #include "core/ps/task_parts.h"
+#include "core/ps/vectors.h"
+#include "core/ps/zero_array.h"
 
 namespace ciranda::ps {
 
@@ -29,6 +31,8 @@ struct Push {
   // in its memory, where another worker has one.
   std::vector<bool> used = {};
   TaskPart of = {};
+  // They are added to that vector, see Vectors, and not to the parameters.
+  VectorId into = kParametersVector;
   bool operator==(const Push&) const = default;
 };
 
@@ -102,8 +106,8 @@ class Shard {
   std::uint64_t decided(Worker worker) const { return at(worker).decided; }
 
   // Why it cannot be, as a sentence: the worker is not here, a rule of another state, a number of
-  // slots or a seq that does not follow.
-  Status check(const Push& push) const;
+  // slots or a seq that does not follow, a vector that cannot be. Has memory for what it needs.
+  Status check(const Push& push);
   // What check() has accepted. Answers, also those of others' pushes that this one was missing for,
   // are appended to `acks`.
   void push(Push push, std::vector<Ack>& acks);
@@ -120,6 +124,8 @@ class Shard {
   void copy_state(std::size_t table, std::size_t array, std::byte* into) const;
   // The same of its parameters.
   void copy_parameters(std::size_t table, std::byte* into) const;
+  // Once it has parameters. Errors as Vectors'. What workers have in their memory stays.
+  Result<std::vector<double>> work(const VectorWork& work);
   // By slot, of all tables: steps that it has made.
   std::span<const std::int64_t> steps() const { return steps_; }
 
@@ -183,6 +189,7 @@ class Shard {
   void make(const Update& update);
   void make_piece(const Layout::Piece& piece, const Update& update, std::span<const StepRun> runs);
   Status check_form(const Push& push) const;
+  static std::vector<Vectors::Run> runs_of(const Model& model, const Layout& layout, int server);
   void skip(const Push& push, Outcome outcome);
   void write_applied(std::span<const Push* const> pushes, double scale) const;
   void copy_parameters(Worker worker);
@@ -205,14 +212,9 @@ class Shard {
   std::uint64_t round_clock_ = 0;  // kSync: of the latest round
   std::vector<std::int64_t> steps_;
   TaskParts parts_;
-  // Of share_bytes() zeros, on a line of the cache; pages that nobody has touched take no memory.
-  struct Array {
-    explicit Array(std::uint64_t bytes);
-    std::unique_ptr<std::byte, void (*)(void*)> memory;
-    std::byte* data = nullptr;  // where there is not so much
-  };
-  Array parameters_;
-  std::vector<Array> states_;  // as many as the rule with most of them has
+  ZeroArray parameters_;           // of share_bytes()
+  std::vector<ZeroArray> states_;  // as many as the rule with most of them has
+  Vectors vectors_;
   ShardCounters counters_;
   Journal* journal_ = nullptr;
 };

@@ -46,7 +46,8 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
   Update update{.pushes = {}, .gradients = {}, .packed = true, .scale = change.scale};
   std::vector<const Push*> pushes;
   for (const Push& push : change.pushes) {
-    if (static_cast<std::size_t>(push.worker) >= members_.size() || !check_form(push)) {
+    if (static_cast<std::size_t>(push.worker) >= members_.size() || !check_form(push) ||
+        !vectors_.reserve(push.into)) {
       return no_change_of_this("is of another model");
     }
     update.gradients.push_back(data.data() + pushes.size() * share);
@@ -128,7 +129,10 @@ void Shard::take_over(const Shard& part) {
 Shard::Arrays Shard::arrays() {
   const std::uint64_t bytes = layout_.share_bytes(server_);
   Arrays arrays = {{parameters_.data, bytes}};
-  for (const Array& state : states_) arrays.emplace_back(state.data, bytes);
+  for (const ZeroArray& state : states_) arrays.emplace_back(state.data, bytes);
+  for (VectorId vector = 1; vector <= vectors_.count(); ++vector) {
+    arrays.emplace_back(vectors_.data(vector), bytes);
+  }
   return arrays;
 }
 
@@ -145,6 +149,7 @@ void Shard::save(std::vector<std::byte>& out) const {
   }
   for (const std::uint64_t outcomes : counters_.outcomes) writer.varint(outcomes);
   parts_.save(writer);
+  writer.varint(vectors_.count());
 }
 
 Status Shard::restore(std::span<const std::byte> saved) {
@@ -166,8 +171,10 @@ Status Shard::restore(std::span<const std::byte> saved) {
     outcomes = in.varint("shard.outcomes", UINT64_MAX);
   }
   parts_.restore(in);
+  const auto vectors = static_cast<VectorId>(in.varint("shard.vectors", kVectorsMax - 1));
   if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");
   if (!in.ok()) return in.error();
+  CIRANDA_TRY(vectors_.reserve(vectors));
   given_ = true;
   return {};
 }

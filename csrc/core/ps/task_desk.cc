@@ -162,6 +162,7 @@ Status TaskDesk::repeat(const Change& change) {
     case Change::Kind::kSkipped:
     case Change::Kind::kEntered:
     case Change::Kind::kLeft:
+    case Change::Kind::kWorked:
       break;
   }
   return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept is of no task"};

@@ -252,7 +252,7 @@ std::vector<std::uint64_t> Client::versions() const {
 }
 
 Status Client::push(std::span<const std::uint64_t> versions, double scale,
-                    std::vector<kernels::UpdateRule> rules, std::vector<bool> used) {
+                    std::vector<kernels::UpdateRule> rules, std::vector<bool> used, VectorId into) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
   if (part_.task != 0) ++part_.part;
@@ -263,7 +263,8 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
                          .scale = scale,
                          .rules = std::move(rules),
                          .used = std::move(used),
-                         .of = part_};
+                         .of = part_,
+                         .into = into};
   if (failure_) return *failure_;
   for (int server = 0; server < servers(); ++server) {
     std::get<Push>(message).base = versions[at(server)];

@@ -84,7 +84,8 @@ class Client {
   // The gradients go to all servers; they were made from parameters of `versions`. `scale`,
   // `rules`, `used`: see Push. Does not block for long.
   Status push(std::span<const std::uint64_t> versions, double scale,
-              std::vector<kernels::UpdateRule> rules, std::vector<bool> used) EXCLUDES(mutex_);
+              std::vector<kernels::UpdateRule> rules, std::vector<bool> used,
+              VectorId into = kParametersVector) EXCLUDES(mutex_);
   // For the answers to the latest push: what the least of the servers did with it. kApplied where
   // there is none.
   Result<Outcome> answer() EXCLUDES(mutex_);
@@ -103,6 +104,8 @@ class Client {
   Status close_tasks() EXCLUDES(mutex_);
   // See AskTask.
   Result<TaskTold> ask_task(const AskTask& question) EXCLUDES(mutex_);
+  // On all servers, whose dot products are added up. Its number is chosen here.
+  Result<std::vector<double>> work(VectorWork work) EXCLUDES(mutex_);
   bool coordinates() const { return options_.coordinates; }
   Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
   ClientStats own_stats() const EXCLUDES(mutex_);
@@ -159,9 +162,9 @@ class Client {
     bool gave_parameters = false;
     std::uint64_t answered = 0;  // the seq of the latest push that was
   };
-  std::vector<Asked> asked_ GUARDED_BY(mutex_);       // by server
-  std::uint64_t announced_ GUARDED_BY(mutex_) = 0;    // the latest checkpoint, by server 0
-  std::uint64_t marked_ GUARDED_BY(mutex_) = 0;       // that the servers were told of
+  std::vector<Asked> asked_ GUARDED_BY(mutex_);     // by server
+  std::uint64_t announced_ GUARDED_BY(mutex_) = 0;  // the latest checkpoint, by server 0
+  std::uint64_t marked_ GUARDED_BY(mutex_) = 0;     // that the servers were told of
   bool unanswered_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
   std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest
@@ -170,6 +173,7 @@ class Client {
 
   TaskPart part_ GUARDED_BY(mutex_);                    // of the latest push
   std::vector<Schedule> scheduled_ GUARDED_BY(mutex_);  // by this coordinator
+  std::uint64_t works_ GUARDED_BY(mutex_) = 0;          // so far, by this coordinator
 
   std::unique_ptr<Timeline> timeline_;  // null: none
   Fd wake_;                             // an eventfd: the thread looks what there is to do

@@ -65,4 +65,17 @@ Result<TaskTold> Client::ask_task(const AskTask& question) {
   return hear<TaskTold>(kServer);
 }
 
+Result<std::vector<double>> Client::work(VectorWork work) {
+  const MutexLock lock(mutex_);
+  work.number = ++works_;
+  CIRANDA_TRY(ask_all(work));
+  std::vector<double> dots(work.dots.size());
+  for (int server = 0; server < servers(); ++server) {
+    const auto values = hear<VectorValues>(server);
+    if (!values) return values.error();
+    for (std::size_t i = 0; i < dots.size(); ++i) dots[i] += values.value().dots.at(i);
+  }
+  return dots;
+}
+
 }  // namespace ciranda::ps

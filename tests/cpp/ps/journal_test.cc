@@ -30,7 +30,9 @@ std::vector<Change> one_of_each() {
           {.kind = Change::Kind::kLeft, .worker = 255},
           {.kind = Change::Kind::kScheduled, .task = 7, .copies = 2, .text = "train [7]"},
           {.kind = Change::Kind::kTaskDone, .task = 7, .failed = true, .text = "why"},
-          {.kind = Change::Kind::kTasksClosed, .task = 7}};
+          {.kind = Change::Kind::kTasksClosed, .task = 7},
+          {.kind = Change::Kind::kWorked,
+           .work = {.number = 1, .sums = {{.into = 3, .terms = {{0, 2.0}}}}, .dots = {{3, 0}}}}};
 }
 
 std::vector<std::byte> bytes_of(const Change& change) {

@@ -27,7 +27,8 @@ std::vector<Message> one_of_each() {
            .scale = 0.5,
            .rules = {adam, {}},
            .used = {true, false, true, true, true, true, true, true, false, true},
-           .of = {.task = 4, .part = 2, .settled = 3}},
+           .of = {.task = 4, .part = 2, .settled = 3},
+           .into = 7},
       Pull{},
       FetchState{.table = 5, .array = 2},
       FetchSteps{},
@@ -41,6 +42,9 @@ std::vector<Message> one_of_each() {
       Schedule{.task = 5, .copies = 2, .call = "train [5]"},
       CloseTasks{.tasks = 5},
       AskTask{.task = 5, .waits = true, .failures = 1},
+      VectorWork{.number = 3,
+                 .sums = {{.into = 2, .terms = {{0, 1.0}, {255, -0.5}}}, {.into = 1}},
+                 .dots = {{1, 1}, {1, 255}}},
       Welcome{.decided = 17, .scheduled = 5, .keeps_state = true},
       Refused{.code = ErrorCode::kMismatch, .text = "no"},
       Ready{.version = 300, .checkpoint = 300},
@@ -58,6 +62,7 @@ std::vector<Message> one_of_each() {
             .lost = 12},
       Given{.task = 5, .settled = 3, .call = "train [5]"},
       TaskTold{.task = 5, .done = true, .failed = true, .settled = 3, .text = "why"},
+      VectorValues{.dots = {0.5, -3.0}},
   };
 }
 

@@ -451,7 +451,7 @@ TEST(Shard, APushBeforeTheAnswerToTheOneBeforeIsRefused) {
 
 TEST(Shard, WhatAPushMayNotSayIsRefused) {
   Job job(model_of(kSizes, kSync), 1, 2);
-  const Shard& shard = job.shard(0);
+  Shard& shard = job.shard(0);
   Push good{.worker = 0,
             .seq = 1,
             .rules = {exact_rule(), exact_rule()},

@@ -132,6 +132,28 @@ TEST_P(Tasks, AreFoundAfterServersWereKilled) {
   }
 }
 
+TEST_P(Tasks, VectorsAreThoseOfAllServersAndComeBackWithThem) {
+  keep_state(Durability::kLog);
+  start(1);
+  const auto client = connect(0);
+  ASSERT_TRUE(declare(*client, model_, 1.0f).ok());
+  ASSERT_TRUE(push(*client, model_, 2.0f, 1).ok());
+  expect_parameters(*client, model_, 1.0f);
+  const auto twos = coordinator_->work({.dots = {{0, 1}}});
+  ASSERT_TRUE(twos.ok()) << twos.error().text;
+  EXPECT_GE(twos.value()[0], 2.0 * 40'021);
+  restart_server(1, End::kKilled);
+  ASSERT_TRUE(push(*client, model_, 1.0f, 1).ok());
+  restart_server(0, End::kKilled);
+  const auto moved =
+      coordinator_->work({.sums = {{.into = 0, .terms = {{0, 1.0}, {1, 2.0}}}}, .dots = {{0, 1}}});
+  ASSERT_TRUE(moved.ok()) << moved.error().text;
+  EXPECT_EQ(moved.value()[0], 7.0 * 3.0 / 2.0 * twos.value()[0]);
+  ASSERT_TRUE(client->pull().ok());
+  expect_parameters(*client, model_, 7.0f);
+  coordinator_.reset();
+}
+
 TEST_P(Tasks, TextsThatAreTooLongAreRefused) {
   start(1);
   const std::string large(kTaskTextBytesMax + 1, 'x');

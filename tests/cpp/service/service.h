@@ -222,7 +222,8 @@ inline Status declare(Client& client, const Model& model, float first) {
   });
 }
 
-inline Result<Outcome> push(Client& client, const Model& model, float gradient) {
+inline Result<Outcome> push(Client& client, const Model& model, float gradient,
+                            VectorId into = kParametersVector) {
   for (std::size_t table = 0; table < model.tables.size(); ++table) {
     std::fill_n(floats(client, client.layout().gradients_at(table)),
                 client.layout().elements(table), gradient);
@@ -230,7 +231,7 @@ inline Result<Outcome> push(Client& client, const Model& model, float gradient) 
   std::vector<kernels::UpdateRule> rules;
   for (const Table& table : model.tables) rules.push_back(table.rule);
   const Status sent = client.push(client.versions(), 1.0, std::move(rules),
-                                  std::vector<bool>(slot_count(model), true));
+                                  std::vector<bool>(slot_count(model), true), into);
   if (!sent) return sent.error();
   return client.answer();
 }
