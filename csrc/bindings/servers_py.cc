@@ -4,6 +4,7 @@
 #include "bindings/bindings.h"
 #include "torch/error.h"
 #include "torch/ps_differences.h"
+#include "torch/ps_gradients.h"
 #include "torch/ps_reducer.h"
 #include "torch/saved_parameters.h"
 #include "torch/servers.h"
@@ -108,6 +109,31 @@ void bind_servers(py::module_& module) {
       .def(
           "push", [](PsDifferences& self, const std::vector<double>& rates) { self.push(rates); },
           py::arg("rates"), Released());
+
+  py::class_<PsGradients, std::shared_ptr<PsGradients>>(
+      module, "PsGradients", "That servers add up in a vector beside the parameters.")
+      .def(py::init(&make_ps_gradients))
+      .def("add_parameters", &PsGradients::add_parameters, py::arg("named_parameters"), Released())
+      .def("push", &PsGradients::push, py::arg("into"), Released());
+  module.def(
+      "work_with_vectors",
+      [](const std::vector<std::pair<ps::VectorId, std::vector<std::pair<ps::VectorId, double>>>>&
+             sums,
+         const std::vector<std::pair<ps::VectorId, ps::VectorId>>& dots) {
+        ps::VectorWork work;
+        for (const auto& [into, terms] : sums) {
+          work.sums.push_back({.into = into});
+          for (const auto& [vector, factor] : terms) {
+            work.sums.back().terms.push_back({.vector = vector, .factor = factor});
+          }
+        }
+        for (const auto& [one, other] : dots) work.dots.push_back({.one = one, .other = other});
+        return unwrap(servers("ps.lbfgs")->work(std::move(work)));
+      },
+      py::arg("sums"), py::arg("dots"), Released(),
+      "Of the coordinator: sums of vectors, (into, (vector, factor), ...), in their order, then "
+      "dot "
+      "products, which are the answer. Vector 0 is the parameters.");
 
   module.def("server_count", &server_count, "0 in a World, and before init().");
   module.def(

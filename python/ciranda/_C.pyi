@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'work_with_vectors']
 class Compression:
     """
     Members:
@@ -338,6 +338,16 @@ class PsDifferences:
         ...
     def push(self, rates: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]) -> None:
         ...
+class PsGradients:
+    """
+    That servers add up in a vector beside the parameters.
+    """
+    def __init__(self) -> None:
+        ...
+    def add_parameters(self, named_parameters: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+        ...
+    def push(self, into: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
 def abandon(handle: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Frees what the operation holds, once it is done; nobody will synchronize it.
@@ -531,6 +541,10 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list
 def take_task(failed: bool, text: str) -> tuple[int, str]:
     """
     (task, call), once there is one; no task: nothing is left. `text`: of the one before.
+    """
+def work_with_vectors(sums: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]]], dots: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> list[float]:
+    """
+    Of the coordinator: sums of vectors, (into, (vector, factor), ...), in their order, then dot products, which are the answer. Vector 0 is the parameters.
     """
 ADASUM: int = 5
 AUTO_PARAMETERS_MIN: int = 65536

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ciranda import _C
 from ciranda.torch.checkpoints import load_checkpoint
 from ciranda.torch.evaluator import evaluate, is_evaluator
+from ciranda.torch.sandblaster import LbfgsResult, Sandblaster, lbfgs
 from ciranda.torch.tasks import (
     Future,
     Task,
@@ -30,7 +31,9 @@ __all__ = [
     "Async",
     "Downpour",
     "Future",
+    "LbfgsResult",
     "Mode",
+    "Sandblaster",
     "Sync",
     "Task",
     "average",
@@ -39,6 +42,7 @@ __all__ = [
     "is_coordinator",
     "is_evaluator",
     "join",
+    "lbfgs",
     "load_checkpoint",
     "per_worker",
     "run",
