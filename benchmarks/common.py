@@ -80,9 +80,10 @@ def through_ciranda(
 
 
 def program_through_ciranda(
-    program: Sequence[str], log: IO[bytes], ranks: int, servers: int = 0
+    program: Sequence[str], log: IO[bytes], ranks: int, servers: int = 0, coordinator: bool = False
 ) -> list[subprocess.Popen[bytes]]:
     shape = ["-np", str(ranks), *(["--ps", str(servers)] if servers else [])]
+    shape += ["--coordinator"] if coordinator else []
     return [start([*ciranda_command(), "run", *shape, *program], log, one_thread_env())]
 
 

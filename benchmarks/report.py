@@ -167,6 +167,7 @@ TARGETS: dict[str, Target] = {
     "ps-hosts.tls": at_least(
         0.9, "x", reason="128 MiB are encrypted and decrypted by the two cores that also copy them"
     ),
+    "ps-tensorflow.mlp": at_least(2, "x"),
     "ps-hosts.bytes": at_most(1.1, "x"),
     "ps-hosts.work": at_most(
         1.5,

@@ -36,10 +36,12 @@ EVERY_S = 0.25
 RUNS = 3
 
 # What a row is called, and its way of workers/ps_curve.py.
+BACKED_UP = "async, backed up"
 ON_HOSTS = {
     "one machine": "single",
     "ring": "ring",
     "parameter servers, asynchronous": "async",
+    "the same, backed up": BACKED_UP,
     "parameter servers, synchronous": "sync",
     "parameter servers, Downpour SGD": "downpour",
 }
@@ -50,14 +52,17 @@ ON_ONE_HOST = {
     "parameter server, synchronous": "sync",
     "parameter server, asynchronous": "async",
     "parameter server, Downpour SGD": "downpour",
+    "parameter server, Sandblaster L-BFGS": "sandblaster",
 }
 
 HOW = f"""A perceptron of 101,770 parameters (784-128-10), batches of 64 on each worker, Adam with a
-learning rate of 1e-3 (Downpour: Adagrad, 1e-2, gradients of 8 steps as one), on Fashion-MNIST for
-{SECONDS:g} seconds, {RUNS} runs; two workers with one thread each, but for one machine or process.
+learning rate of 1e-3 (Downpour: Adagrad, 1e-2, gradients of 8 steps as one; Sandblaster: L-BFGS
+over all 60,000 images, in portions of 5,000), on Fashion-MNIST for {SECONDS:g} seconds, {RUNS}
+runs; two workers with one thread each, but for one machine or process.
 Targets are what the study reports of its own systems and machines."""
 ABOUT_HOSTS = """Hosts are network namespaces of one machine; the slow link takes 30 ms each way and
-20 Mbit/s. Each host has one of two parameter servers."""
+20 Mbit/s. Each host has one of two parameter servers. Backed up: each server keeps its log and
+snapshots, and makes a checkpoint each 1,000 pushes, so that it can be killed at any time."""
 
 
 @contextlib.contextmanager
@@ -77,7 +82,7 @@ def two_hosts(folder: Path, *, slow: bool) -> Iterator[Network]:
         yield network
 
 
-def through_hosts_and_servers(network: Network) -> common.Launcher:
+def through_hosts_and_servers(network: Network, *, backed_up: bool) -> common.Launcher:
     """A worker and a server on each host."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
@@ -101,6 +106,9 @@ def through_hosts_and_servers(network: Network) -> common.Launcher:
         for number, (host, endpoint) in enumerate(zip(network.hosts, endpoints, strict=True)):
             command = [str(SERVER), f"--workers={ranks}", f"--servers={len(endpoints)}"]
             command += [f"--server={number}", "--listen", endpoint, "--key-file", str(key)]
+            if backed_up:
+                command += ["--dir", str(key.with_name(f"state-{number}"))]
+                command += ["--checkpoint-dir", str(key.with_name("checkpoints"))]
             processes.append(start(host, command))
             processes.append(start(host, [sys.executable, *worker], CIRANDA_RANK=number, **told))
         return processes
@@ -143,9 +151,20 @@ def headings(case: str, *more: str) -> list[str]:
     ]
 
 
+def sandblaster(seed: int) -> common.SideMaker:
+    """Two workers, one server, and the coordinator, which is the one that answers."""
+
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
+        program = [sys.executable, *worker]
+        return common.program_through_ciranda(program, log, common.RANKS, 1, coordinator=True)
+
+    arguments = ["--side", "sandblaster", "--seed", str(seed)]
+    return functools.partial(common.Side, "sandblaster", launch, "ps_sandblaster.py", arguments, 1)
+
+
 def side_of(launcher: common.Launcher, way: str, seed: int) -> common.SideMaker:
     ranks = 1 if way == "single" else common.RANKS
-    arguments = ["--side", way, "--seed", str(seed)]
+    arguments = ["--side", "async" if way == BACKED_UP else way, "--seed", str(seed)]
     return functools.partial(common.Side, way, launcher, "ps_curve.py", arguments, ranks)
 
 
@@ -168,7 +187,7 @@ def test_one_machine_ring_and_servers_on_two_hosts(tmp_path: Path, benchmark: An
         if way == "ring":
             narrow = {"CIRANDA_WIRE_DTYPE": "bfloat16"} if title == HALVED else {}
             return through_hosts(network, ours=True, variables=narrow)
-        return through_hosts_and_servers(network)
+        return through_hosts_and_servers(network, backed_up=way == BACKED_UP)
 
     def one_run(seed: int) -> None:
         for number, (case, (slow, slowness)) in enumerate(cases.items()):
@@ -208,6 +227,9 @@ def test_mirrored_and_servers_on_one_host(benchmark: Any) -> None:
 
     def one_run(seed: int) -> None:
         for title, way in ON_ONE_HOST.items():
+            if way == "sandblaster":
+                found[title].add(sandblaster(seed), [1.0, 1.0])
+                continue
             served = way not in ("single", "ring")
             launcher = common.through_servers(1) if served else common.through_ciranda
             found[title].add(side_of(launcher, way, seed), [1.0, 1.0])

