@@ -27,7 +27,10 @@ Reply = dict[str, Any]
 
 
 def servers_of_this_job() -> list[Path]:
-    """The folders in /proc of its parameter servers, by their number."""
+    """The folders in /proc of its parameter servers, by their number; none where the launcher has
+    not started them."""
+    if "CIRANDA_JOB_DIR" not in os.environ:
+        return []
     job = f"CIRANDA_JOB_DIR={os.environ['CIRANDA_JOB_DIR']}"
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
