@@ -656,8 +656,8 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "forgets_what_an_earlier_life_has_pushed",  # I21
         "ps/desk.cc",
-        "Welcome{.decided = shard_ ? shard_->decided(message.worker) : 0,",
-        "Welcome{.decided = 0,",
+        "welcome.decided = shard_->decided(message.worker);",
+        "",
     ),
     Mutant(
         "answers_again_what_is_held",  # I24
@@ -716,8 +716,8 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "drops_at_the_bound",  # I24
         "ps/shard.cc",
-        "staleness > mode.max_staleness) {",
-        "staleness >= mode.max_staleness) {",
+        "staleness > mode.max_staleness)) {",
+        "staleness >= mode.max_staleness)) {",
     ),
     Mutant(
         "takes_the_late_into_the_round",  # I24

@@ -72,8 +72,9 @@ Status TaskDesk::ask(const AskTask& message) {
   return {};
 }
 
+// A task that is not known any more, as a server's state was in memory alone, is done again.
 Status TaskDesk::take(Worker worker, const TakeTask& message) {
-  if (message.done != 0) {
+  if (message.done != 0 && message.done <= ledger_.scheduled()) {
     auto first = ledger_.finish(worker, message.done, {message.failed, message.text});
     if (!first) return first.error();
     if (first.value()) {
@@ -163,6 +164,7 @@ Status TaskDesk::repeat(const Change& change) {
     case Change::Kind::kEntered:
     case Change::Kind::kLeft:
     case Change::Kind::kWorked:
+    case Change::Kind::kRows:
       break;
   }
   return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept is of no task"};

@@ -82,6 +82,14 @@ TEST_F(TaskDeskTest, ASlowTaskIsGivenTwiceAndTheFirstOutcomeCounts) {
   EXPECT_EQ(answer<TaskTold>(kCoordinator).text, "fast");
 }
 
+// A server that keeps its state in memory alone has come back with less of it.
+TEST_F(TaskDeskTest, WhatItDoesNotKnowAnyMoreIsDoneAgain) {
+  say(0, TakeTask{.done = 1, .text = "forgotten"});
+  EXPECT_TRUE(answers_.empty());
+  schedule(1);
+  EXPECT_EQ(answer<Given>(0).task, 1u);
+}
+
 TEST_F(TaskDeskTest, WhatWasWrittenMakesItAgain) {
   struct Kept final : Journal {
     std::vector<Change> changes;
