@@ -6,6 +6,7 @@
 #include "torch/ps_differences.h"
 #include "torch/ps_gradients.h"
 #include "torch/ps_reducer.h"
+#include "torch/row_tables.h"
 #include "torch/saved_parameters.h"
 #include "torch/servers.h"
 
@@ -134,6 +135,28 @@ void bind_servers(py::module_& module) {
       "Of the coordinator: sums of vectors, (into, (vector, factor), ...), in their order, then "
       "dot "
       "products, which are the answer. Vector 0 is the parameters.");
+
+  module.def(
+      "add_row_table",
+      [](const std::string& name, std::uint64_t rows, std::uint32_t columns, bool adagrad,
+         double initial_accumulator_value, double eps, double deviation, std::uint64_t seed) {
+        kernels::UpdateRule rule{
+            .kind = adagrad ? kernels::RuleKind::kAdagrad : kernels::RuleKind::kSgd,
+            .eps = eps,
+            .initial_accumulator_value = initial_accumulator_value};
+        return add_row_table({.name = name,
+                              .rows = rows,
+                              .columns = columns,
+                              .rule = rule,
+                              .deviation = deviation,
+                              .seed = seed});
+      },
+      py::kw_only(), py::arg("name"), py::arg("rows"), py::arg("columns"), py::arg("adagrad"),
+      py::arg("initial_accumulator_value"), py::arg("eps"), py::arg("deviation"), py::arg("seed"),
+      "A table of rows on the servers; its number.");
+  module.def("pull_rows", &pull_rows, py::arg("table"), py::arg("rows"), Released());
+  module.def("push_rows", &push_rows, py::arg("table"), py::arg("rows"), py::arg("gradients"),
+             py::arg("lr"), Released());
 
   module.def("server_count", &server_count, "0 in a World, and before init().");
   module.def(

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "torch/error.h"
+#include "torch/row_tables.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -38,7 +39,7 @@ ServedParameters::ServedParameters(std::shared_ptr<ps::Client> client, ps::Mode 
 
 void ServedParameters::declare(NamedParameters parameters, std::span<const std::size_t> group_of,
                                std::span<const kernels::UpdateRule> rules) {
-  ps::Model model{.mode = mode_, .tables = {}};
+  ps::Model model{.mode = mode_, .tables = {}, .row_tables = take_row_tables()};
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto& [name, parameter] = parameters[i];
     const DType dtype =

@@ -261,6 +261,9 @@ void add_servers(const Corpus& corpus) {
        ps::VectorWork{
            .number = 3, .sums = {{.into = 2, .terms = {{0, 1.0}, {1, -0.5}}}}, .dots = {{1, 2}}}},
       {"vector_values", ps::VectorValues{.dots = {0.5}}},
+      {"pull_rows", ps::PullRows{.table = 1, .count = 3}},
+      {"push_rows",
+       ps::PushRows{.seq = 4, .table = 1, .count = 3, .rule = ps::testing::exact_rule()}},
       {"welcome", ps::Welcome{.decided = 7, .scheduled = 5}},
       {"refused", ps::Refused{.text = "worker 1 is there already"}},
       {"ready", ps::Ready{.version = 200, .clock = 8}},
@@ -297,8 +300,8 @@ void add_servers(const Corpus& corpus) {
 
   // A mode, then what strangers do: a caller, 4 times what it does, and its numbers, among them how
   // many bits are flipped (none, but where it says so) and what memory comes with it.
-  const Bytes two_enter = numbers({0, 1, 56, 0, 1, 0, 4, 57, 1, 1, 0, 4});
-  const Bytes two_declare = numbers({60, 0, 0, 4, 61, 0, 0, 4});
+  const Bytes two_enter = numbers({0, 1, 64, 0, 1, 0, 4, 65, 1, 1, 0, 4});
+  const Bytes two_declare = numbers({68, 0, 0, 4, 69, 0, 0, 4});
   const auto pushes = [](int caller, int seq, int base, int memory) {
     return numbers({28 + caller, caller, seq, base, seq, 1, 0, 0, 0, 0, 0, memory});
   };
@@ -308,23 +311,26 @@ void add_servers(const Corpus& corpus) {
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), pushes(1, 2, 0, 255)}));
     corpus.add("ps_desk", "one_dies_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), numbers({4}),
-                       numbers({0, 56, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
+                       numbers({0, 64, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
     corpus.add("ps_desk", "leases_end_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, numbers({8, 120}), pushes(0, 2, 1, 4)}));
   }
   corpus.add("ps_desk", "without_memory",
-             joined({numbers({0}), two_enter, numbers({60, 0, 0, 2})}));
+             joined({numbers({0}), two_enter, numbers({68, 0, 0, 2})}));
   corpus.add("ps_desk", "fetches",
-             joined({numbers({0}), both, numbers({64, 1, 2, 0, 4, 64, 4, 0, 0, 4, 68, 0, 4}),
+             joined({numbers({0}), both, numbers({72, 1, 2, 0, 4, 72, 4, 0, 0, 4, 76, 0, 4}),
                      numbers({16, 0, 4, 20, 0, 0}), pushes(0, 2, 1, 4)}));
   // The third caller coordinates: two tasks, of which each of the others has one.
   corpus.add("ps_desk", "tasks",
-             joined({numbers({0}), both, numbers({2, 58, 2, 1, 0, 4}),
+             joined({numbers({0}), both, numbers({2, 66, 2, 1, 0, 4}),
                      numbers({38, 1, 1, 0, 4, 38, 2, 2, 0, 4}),
                      numbers({32, 0, 0, 0, 4, 33, 0, 0, 0, 4, 32, 1, 0, 0, 4, 46, 1, 1, 0, 4}),
                      numbers({42, 2, 0, 4, 33, 2, 1, 0, 4})}));
+  corpus.add("ps_desk", "rows",
+             joined({numbers({0}), both, numbers({56, 0, 1, 0, 0, 56, 0, 2, 0, 0}),
+                     numbers({61, 1, 1, 1, 0, 0, 0, 0, 61, 2, 1, 0, 0, 0, 0, 0})}));
   corpus.add("ps_desk", "vectors",
-             joined({numbers({0}), both, numbers({2, 58, 2, 1, 0, 4}),
+             joined({numbers({0}), both, numbers({2, 66, 2, 1, 0, 4}),
                      numbers({50, 1, 3, 0, 1, 3, 0, 4, 50, 2, 0, 3, 3, 3, 0, 4})}));
   corpus.add("ps_desk", "no_message",
              joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));

@@ -40,6 +40,13 @@ ps::Model model_of(std::uint8_t shape) {
   }
   model.tables[1].dtype = DType::kFloat64;
   model.tables[2].dtype = DType::kBFloat16;
+  for (const char* name : {"words", "users"}) {
+    model.row_tables.push_back({.name = name,
+                                .rows = 10,
+                                .columns = 3,
+                                .rule = {.kind = kernels::RuleKind::kAdagrad},
+                                .deviation = 1.0});
+  }
   return model;
 }
 
@@ -118,7 +125,7 @@ class Play {
   }
 
   ps::Message likely(int what, Input& input) const {
-    switch (what % 14) {
+    switch (what % 16) {
       case 0:
         return ps::Enter{
             .job_id = "job", .worker = 1 + input.u8() % 3, .life = input.u8(), .workers = kWorkers};
@@ -149,6 +156,14 @@ class Play {
             .number = input.u8(),
             .sums = {{.into = input.u8() % 4u, .terms = {{input.u8() % 4u, 0.5}, {1, 1.0}}}},
             .dots = {{input.u8() % 4u, input.u8() % 4u}}};
+      case 14:
+        return ps::PullRows{.table = input.u8() % 3u, .count = input.u8() % 4u};
+      case 15:
+        return ps::PushRows{.seq = input.u8(),
+                            .table = input.u8() % 3u,
+                            .count = input.u8() % 4u,
+                            .rule = model_.row_tables[0].rule,
+                            .of = {.task = input.u8(), .part = input.u8()}};
       default:
         return ps::Push{.worker = 1 + input.u8() % 2,
                         .seq = input.u8(),

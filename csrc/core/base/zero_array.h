@@ -2,15 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
-namespace ciranda::ps {
+namespace ciranda {
 
 // Zeros, on a line of the cache; pages that nobody has touched take no memory.
 struct ZeroArray {
   explicit ZeroArray(std::uint64_t bytes);
-  std::unique_ptr<std::byte, void (*)(void*)> memory;
+  // Most of which will never be touched: more than there is memory for is possible, and who touches
+  // too much of it is killed.
+  static ZeroArray sparse(std::uint64_t bytes);
+
+  std::unique_ptr<std::byte, std::function<void(void*)>> memory;
   std::byte* data = nullptr;  // where there is not so much
+
+ private:
+  ZeroArray() = default;
 };
 
-}  // namespace ciranda::ps
+}  // namespace ciranda

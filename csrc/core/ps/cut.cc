@@ -52,6 +52,9 @@ void Cut::close_if_complete() {
 // Of a round the pushes that belong here are one of their own.
 void Cut::write(const Change& change, const Data& data) {
   if (next_ != nullptr) next_->write(change, data);
+  if (open_ && change.kind == Change::Kind::kRows && !is_behind(change.worker)) {
+    keeper_->add(change, data);
+  }
   if (!open_ || change.kind != Change::Kind::kApplied) return;
   Change part{.kind = change.kind, .scale = change.scale};
   Data parts;

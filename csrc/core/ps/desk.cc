@@ -113,6 +113,12 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
     return {};
   }
   if (std::holds_alternative<FetchSteps>(message)) return fetch_steps(caller, attached, answers);
+  if (const auto* rows = std::get_if<PullRows>(&message)) {
+    return pull_rows(caller, *rows, attached, answers);
+  }
+  if (const auto* rows = std::get_if<PushRows>(&message)) {
+    return push_rows(caller, *rows, attached, answers);
+  }
   return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
 }
 
@@ -215,7 +221,10 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   of(caller).worker = message.worker;
   Welcome welcome{.scheduled = tasks_ ? tasks_->scheduled() : 0,
                   .keeps_state = options_.keeps_state};
-  if (shard_ && !is_coordinator(message.worker)) welcome.decided = shard_->decided(message.worker);
+  if (shard_ && !is_coordinator(message.worker)) {
+    welcome.decided = shard_->decided(message.worker);
+    welcome.decided_rows = shard_->decided_rows(message.worker);
+  }
   answers.push_back({caller, welcome});
   return {};
 }
@@ -347,11 +356,6 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
 
 void Desk::hear(Worker worker) {
   if (shard_ && worker >= 0 && !is_coordinator(worker)) shard_->hear(worker);
-}
-
-bool Desk::all_have_left() const {
-  const TaskDesk::Left left = who_has_left();
-  return left.all_workers && (left.coordinator || !options_.has_coordinator);
 }
 
 // -------------------------------------------------------------------------------------------

@@ -121,6 +121,16 @@ class Desk {
   Status push(Caller caller, Push message, Answers& answers);
   Status take_of_tasks(Caller caller, const Message& message, Answers& answers);
   void give(TaskDesk::Answers tasks, Answers& answers);
+  Status pull_rows(Caller caller, const PullRows& message, const Attached& attached,
+                   Answers& answers);
+  Status push_rows(Caller caller, const PushRows& message, const Attached& attached,
+                   Answers& answers);
+  // The numbers of rows, copied, and the memory behind them.
+  struct Rows {
+    std::vector<std::uint64_t> numbers;
+    std::byte* data = nullptr;
+  };
+  Result<Rows> rows_of(std::uint32_t table, std::uint64_t count, const Attached& attached) const;
   Status work(Caller caller, const VectorWork& message, Answers& answers);
   TaskDesk::Left who_has_left() const;
   Status average(Caller caller, const Average& message, Answers& answers);

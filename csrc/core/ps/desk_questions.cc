@@ -74,12 +74,58 @@ Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answe
 }
 
 // -------------------------------------------------------------------------------------------
+// Tables of rows
+
+// Copied, since who shares the memory may write to it meanwhile.
+Result<Desk::Rows> Desk::rows_of(std::uint32_t table, std::uint64_t count,
+                                 const Attached& attached) const {
+  const auto& tables = shard_->model().row_tables;
+  if (table >= tables.size()) {
+    return refused(ErrorCode::kMalformed,
+                   "there is no table " + std::to_string(table) + " of rows");
+  }
+  Rows rows;
+  if (count == 0) return rows;
+  const auto memory =
+      attached.memory(count * (sizeof(std::uint64_t) + tables[table].columns * sizeof(float)));
+  if (!memory) return memory.error();
+  rows.numbers.resize(count);
+  std::memcpy(rows.numbers.data(), memory.value(), count * sizeof(std::uint64_t));
+  rows.data = memory.value() + count * sizeof(std::uint64_t);
+  return rows;
+}
+
+Status Desk::pull_rows(Caller caller, const PullRows& message, const Attached& attached,
+                       Answers& answers) {
+  const auto rows = rows_of(message.table, message.count, attached);
+  if (!rows) return rows.error();
+  CIRANDA_TRY(shard_->pull_rows(message.table, rows.value().numbers, rows.value().data));
+  answers.push_back({caller, RowsRead{}});
+  return {};
+}
+
+Status Desk::push_rows(Caller caller, const PushRows& message, const Attached& attached,
+                       Answers& answers) {
+  const auto rows = rows_of(message.table, message.count, attached);
+  if (!rows) return rows.error();
+  CIRANDA_TRY(
+      shard_->push_rows(of(caller).worker, message, rows.value().numbers, rows.value().data));
+  answers.push_back({caller, RowsPushed{}});
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
 // Tasks
 
 TaskDesk::Left Desk::who_has_left() const {
   return {.coordinator = coordinator_.left,
           .all_workers = std::all_of(members_.begin(), members_.end(),
                                      [](const Member& each) { return each.left; })};
+}
+
+bool Desk::all_have_left() const {
+  const TaskDesk::Left left = who_has_left();
+  return left.all_workers && (left.coordinator || !options_.has_coordinator);
 }
 
 Status Desk::take_of_tasks(Caller caller, const Message& message, Answers& answers) {

@@ -129,7 +129,10 @@ Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved) {
     each.held_ns = in.varint("state.held_ns", UINT64_MAX);
   };
   for (SavedDesk::Member& each : desk.members) read_member(each);
-  if (in.u8("state.has_coordinator", 1) != 0) read_member(desk.coordinator.emplace());
+  if (in.u8("state.has_coordinator", 1) != 0) {
+    desk.coordinator = SavedDesk::Member();
+    read_member(*desk.coordinator);
+  }
   desk.tasks.resize(in.count("state.tasks", kSavedTasksBytesMax, 1));
   in.bytes("state.tasks", desk.tasks);
   desk.works.resize(in.count("state.works", kWorksMax, 3));
@@ -219,6 +222,7 @@ Status Desk::repeat(const Change& change, std::span<const std::byte> data) {
     }
     return {};
   }
+  if (change.kind == Change::Kind::kRows) return shard_->repeat(change, data);
   if (change.kind == Change::Kind::kWorked) {
     auto dots = shard_->work(change.work);
     if (!dots) return dots.error();

@@ -9,21 +9,22 @@
 namespace ciranda::ps {
 namespace {
 
-// A push as the message that brought it.
-void write_push(Writer& out, const Push& push) {
+// As the message that brought it.
+void write_message(Writer& out, const Message& message) {
   std::vector<std::byte> packet;
-  encode(Message(push), packet);
+  encode(message, packet);
   out.varint(packet.size());
   out.bytes(packet);
 }
 
-Push read_push(Reader& in) {
+template <typename T>
+T read_message(Reader& in) {
   std::vector<std::byte> packet(in.count("change.push", kPacketBytesMax, 1));
   in.bytes("change.push", packet);
   if (!in.ok()) return {};
   auto message = decode_message(packet);
-  if (message && std::holds_alternative<Push>(message.value())) {
-    return std::get<Push>(std::move(message).value());
+  if (message && std::holds_alternative<T>(message.value())) {
+    return std::get<T>(std::move(message).value());
   }
   in.fail("change.push", message ? "is another message" : message.error().text);
   return {};
@@ -38,11 +39,11 @@ void encode(const Change& change, std::vector<std::byte>& out) {
     case Change::Kind::kApplied:
       writer.f64(change.scale);
       writer.varint(change.pushes.size());
-      for (const Push& push : change.pushes) write_push(writer, push);
+      for (const Push& push : change.pushes) write_message(writer, push);
       break;
     case Change::Kind::kSkipped:
       writer.u8(static_cast<std::uint8_t>(change.outcome));
-      write_push(writer, change.pushes.front());
+      write_message(writer, change.pushes.front());
       break;
     case Change::Kind::kEntered:
       writer.varint(static_cast<std::uint64_t>(change.worker));
@@ -68,6 +69,10 @@ void encode(const Change& change, std::vector<std::byte>& out) {
     case Change::Kind::kWorked:
       write(writer, change.work);
       break;
+    case Change::Kind::kRows:
+      writer.varint(static_cast<std::uint64_t>(change.worker));
+      write_message(writer, change.rows);
+      break;
   }
 }
 
@@ -79,11 +84,11 @@ Result<Change> decode_change(std::span<const std::byte> bytes) {
     case Change::Kind::kApplied:
       change.scale = in.f64("change.scale");
       change.pushes.resize(in.count("change.pushes", kLocalRanksMax, 2));
-      for (Push& push : change.pushes) push = read_push(in);
+      for (Push& push : change.pushes) push = read_message<Push>(in);
       break;
     case Change::Kind::kSkipped:
       change.outcome = static_cast<Outcome>(in.u8("change.outcome", kOutcomeCount - 1));
-      change.pushes.push_back(read_push(in));
+      change.pushes.push_back(read_message<Push>(in));
       break;
     case Change::Kind::kEntered:
       change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax));
@@ -108,6 +113,10 @@ Result<Change> decode_change(std::span<const std::byte> bytes) {
       break;
     case Change::Kind::kWorked:
       read(in, change.work);
+      break;
+    case Change::Kind::kRows:
+      change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax - 1));
+      change.rows = read_message<PushRows>(in);
       break;
   }
   if (in.ok() && in.remaining() > 0) in.fail("change", "goes on after its end");

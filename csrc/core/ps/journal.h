@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/ps/messages.h"
 #include "core/ps/shard.h"
 
 namespace ciranda::ps {
@@ -23,6 +24,7 @@ struct Change {
     kTaskDone,
     kTasksClosed,
     kWorked,  // with vectors
+    kRows,    // a push of rows, whose numbers and gradients go with it
   };
   Kind kind = Kind::kApplied;
   std::vector<Push> pushes = {};        // kApplied: by worker; kSkipped: one
@@ -35,10 +37,11 @@ struct Change {
   std::int32_t copies = 1;              // kScheduled
   bool failed = false;                  // kTaskDone
   std::string text = {};                // kScheduled: the call; kTaskDone: see TaskOutcome
+  PushRows rows = {};                   // kRows
   VectorWork work = {};                 // kWorked
   bool operator==(const Change&) const = default;
 };
-inline constexpr int kChangeKindCount = 8;
+inline constexpr int kChangeKindCount = 9;
 
 // Appends the change's bytes to `out`.
 void encode(const Change& change, std::vector<std::byte>& out);

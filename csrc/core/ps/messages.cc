@@ -48,6 +48,19 @@ std::vector<std::uint64_t> read_counts(Reader& in, const char* field) {
   return counts;
 }
 
+void write_part(Writer& out, const TaskPart& part) {
+  out.varint(part.task);
+  out.varint(part.part);
+  out.varint(part.settled);
+}
+TaskPart read_part(Reader& in) {
+  TaskPart part;
+  part.task = in.varint("part.task", UINT64_MAX);
+  part.part = in.varint("part.part", UINT64_MAX);
+  part.settled = in.varint("part.settled", UINT64_MAX);
+  return part;
+}
+
 // --- Each message's fields, out and in ---
 
 void write(Writer& out, const Enter& message) {
@@ -90,9 +103,7 @@ void write(Writer& out, const Push& message) {
   out.varint(message.base);
   out.varint(message.clock);
   out.f64(message.scale);
-  out.varint(message.of.task);
-  out.varint(message.of.part);
-  out.varint(message.of.settled);
+  write_part(out, message.of);
   out.varint(message.into);
   out.varint(message.rules.size());
   for (const kernels::UpdateRule& rule : message.rules) write_rule(out, rule);
@@ -104,9 +115,7 @@ void read(Reader& in, Push& message) {
   message.base = in.varint("push.base", UINT64_MAX);
   message.clock = in.varint("push.clock", UINT64_MAX);
   message.scale = in.f64("push.scale");
-  message.of.task = in.varint("push.task", UINT64_MAX);
-  message.of.part = in.varint("push.part", UINT64_MAX);
-  message.of.settled = in.varint("push.settled", UINT64_MAX);
+  message.of = read_part(in);
   message.into = static_cast<VectorId>(in.varint("push.into", kVectorsMax - 1));
   message.rules.resize(in.count("push.rules", kTablesMax, kRuleBytes));
   for (kernels::UpdateRule& rule : message.rules) rule = read_rule(in);
@@ -143,6 +152,32 @@ void write(Writer& out, const Leave& message) {
 }
 void read(Reader& in, Leave& message) {
   message.checkpoint = in.varint("leave.checkpoint", kCheckpointMax);
+}
+
+void write(Writer& out, const PullRows& message) {
+  out.varint(message.table);
+  out.varint(message.count);
+}
+void read(Reader& in, PullRows& message) {
+  message.table = static_cast<std::uint32_t>(in.varint("pull_rows.table", kTablesMax - 1));
+  message.count = in.varint("pull_rows.count", kRowsAtOnceMax);
+}
+
+void write(Writer& out, const PushRows& message) {
+  out.varint(message.seq);
+  out.varint(message.table);
+  out.varint(message.count);
+  out.f64(message.scale);
+  write_rule(out, message.rule);
+  write_part(out, message.of);
+}
+void read(Reader& in, PushRows& message) {
+  message.seq = in.varint("push_rows.seq", UINT64_MAX);
+  message.table = static_cast<std::uint32_t>(in.varint("push_rows.table", kTablesMax - 1));
+  message.count = in.varint("push_rows.count", kRowsAtOnceMax);
+  message.scale = in.f64("push_rows.scale");
+  message.rule = read_rule(in);
+  message.of = read_part(in);
 }
 
 void write(Writer& out, const TakeTask& message) {
@@ -187,11 +222,13 @@ void read(Reader& in, AskTask& message) {
 
 void write(Writer& out, const Welcome& message) {
   out.varint(message.decided);
+  out.varint(message.decided_rows);
   out.varint(message.scheduled);
   out.u8(message.keeps_state ? 1 : 0);
 }
 void read(Reader& in, Welcome& message) {
   message.decided = in.varint("welcome.decided", UINT64_MAX);
+  message.decided_rows = in.varint("welcome.decided_rows", UINT64_MAX);
   message.scheduled = in.varint("welcome.scheduled", UINT64_MAX);
   message.keeps_state = in.u8("welcome.keeps_state", 1) != 0;
 }

@@ -22,6 +22,7 @@ inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kJobIdBytesMax = 256;
 inline constexpr int kServersMax = 64;
+inline constexpr std::uint64_t kRowsAtOnceMax = std::uint64_t{1} << 24;  // of one server
 inline constexpr std::uint64_t kCheckpointMax = std::uint64_t{1} << 40;
 // What a job is called whose servers and workers are started by hand.
 inline constexpr std::string_view kJobByHand = "by hand";
@@ -110,6 +111,24 @@ struct TakeTask {
   bool operator==(const TakeTask&) const = default;
 };
 
+// The numbers of so many rows of a row table come with it, 8 bytes each, and room for as many rows.
+// Answered with RowsRead.
+struct PullRows {
+  std::uint32_t table = 0;
+  std::uint64_t count = 0;
+  bool operator==(const PullRows&) const = default;
+};
+// The numbers of rows and their gradients come with it. Answered with RowsPushed.
+struct PushRows {
+  std::uint64_t seq = 0;  // grows, from 1, the same to all servers, over all tables
+  std::uint32_t table = 0;
+  std::uint64_t count = 0;  // may be 0
+  double scale = 1.0;
+  kernels::UpdateRule rule = {};
+  TaskPart of = {};  // whose parts are counted apart from those of Push
+  bool operator==(const PushRows&) const = default;
+};
+
 // --- From the coordinator, to server 0; see Ledger ---
 
 // Not answered.
@@ -138,9 +157,10 @@ struct AskTask {
 // --- From a server ---
 
 struct Welcome {
-  std::uint64_t decided = 0;  // the seq of its latest push that was
-  TaskId scheduled = 0;       // to the coordinator: so many tasks are known
-  bool keeps_state = false;   // when this server is lost, another one may go on in its place
+  std::uint64_t decided = 0;       // the seq of its latest push that was
+  std::uint64_t decided_rows = 0;  // the same of PushRows
+  TaskId scheduled = 0;            // to the coordinator: so many tasks are known
+  bool keeps_state = false;        // when this server is lost, another one may go on in its place
   bool operator==(const Welcome&) const = default;
 };
 // To Enter or Declare; the server closes the connection.
@@ -165,6 +185,13 @@ struct Averaged {
   double mean = 0.0;
   std::uint32_t workers = 0;  // that have given a value
   bool operator==(const Averaged&) const = default;
+};
+// The rows lie in the memory that came with PullRows, in their order.
+struct RowsRead {
+  bool operator==(const RowsRead&) const = default;
+};
+struct RowsPushed {
+  bool operator==(const RowsPushed&) const = default;
 };
 // To TakeTask. No task: nothing is left to do.
 struct Given {
@@ -208,8 +235,9 @@ struct Stats {
 
 using Message =
     std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats, Beat, Leave,
-                 MoveGradients, Mark, TakeTask, Schedule, CloseTasks, AskTask, VectorWork, Welcome,
-                 Refused, Ready, Ack, Fetched, Averaged, Stats, Given, TaskTold, VectorValues>;
+                 MoveGradients, Mark, PullRows, PushRows, TakeTask, Schedule, CloseTasks, AskTask,
+                 VectorWork, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats, Given,
+                 TaskTold, VectorValues, RowsRead, RowsPushed>;
 
 // Appends the message's bytes to `out`. Texts are cut at their limits.
 void encode(const Message& message, std::vector<std::byte>& out);

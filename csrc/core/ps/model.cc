@@ -69,6 +69,25 @@ std::string words_of(const kernels::UpdateRule& rule) {
   return text;
 }
 
+Status check_rows(const RowTable& table) {
+  const std::string what = "the table '" + table.name + "'";
+  if (table.rows < 1 || table.rows > kRowsMax || table.columns < 1 || table.columns > kColumnsMax) {
+    return refused(what + " has " + std::to_string(table.rows) + " rows of " +
+                   std::to_string(table.columns) + " numbers; possible are up to 2^40 rows of " +
+                   std::to_string(kColumnsMax));
+  }
+  const kernels::UpdateRule& rule = table.rule;
+  const bool keeps_time = rule.kind == kernels::RuleKind::kSgd
+                              ? rule.momentum != 0.0
+                              : rule.kind != kernels::RuleKind::kAdagrad || rule.lr_decay != 0.0;
+  if (keeps_time || rule.weight_decay != 0.0) {
+    return refused(what +
+                   " needs a rule that changes a row only when it has a gradient: SGD without "
+                   "momentum or Adagrad without lr_decay, and without weight_decay");
+  }
+  return {};
+}
+
 std::string difference(const Table& ours, const Table& other) {
   if (ours.dtype != other.dtype) {
     return "parameters of " + std::string(dtype_name(other.dtype)) + " instead of " +
@@ -144,6 +163,17 @@ Status check(const Model& model) {
     }
   }
   if (elements == 0) return refused("the parameters have no elements");
+  if (model.row_tables.size() > kTablesMax) {
+    return refused(std::to_string(model.row_tables.size()) + " tables of rows; servers hold " +
+                   std::to_string(kTablesMax));
+  }
+  for (const RowTable& table : model.row_tables) {
+    CIRANDA_TRY(check_rows(table));
+    if (table.name.size() > kNameBytesMax || !names.insert(table.name).second) {
+      return refused("the table '" + table.name.substr(0, 40) +
+                     "' has too long a name, or one that is there twice");
+    }
+  }
   return {};
 }
 
@@ -163,6 +193,17 @@ std::string difference(const Model& ours, const Model& other) {
   }
   for (std::size_t i = 0; i < ours.tables.size(); ++i) {
     if (std::string text = difference(ours.tables[i], other.tables[i]); !text.empty()) return text;
+  }
+  if (ours.row_tables.size() != other.row_tables.size()) {
+    return std::to_string(other.row_tables.size()) + " tables of rows instead of " +
+           std::to_string(ours.row_tables.size());
+  }
+  for (std::size_t i = 0; i < ours.row_tables.size(); ++i) {
+    RowTable theirs = other.row_tables[i];
+    theirs.rule.lr = ours.row_tables[i].rule.lr;  // which each push brings
+    if (ours.row_tables[i] == theirs) continue;
+    return "the table '" + theirs.name + "' is another than the table '" + ours.row_tables[i].name +
+           "'";
   }
   return {};
 }

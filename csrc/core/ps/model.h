@@ -58,14 +58,33 @@ struct Table {
   bool operator==(const Table&) const = default;
 };
 
+// A table of which a worker has only the rows that it asks for, such as an embedding's. Row r is on
+// server r mod N, as the row r / N there.
+struct RowTable {
+  std::string name;
+  std::uint64_t rows = 0;
+  std::uint32_t columns = 0;  // of float32
+  // What a row becomes must not depend on when it was looked at: SGD without momentum, or Adagrad
+  // whose rate does not decay; neither decays weights.
+  kernels::UpdateRule rule = {};
+  // A row begins with numbers that are normally distributed with it, and follow from seed and row.
+  double deviation = 0.0;
+  std::uint64_t seed = 0;
+  bool operator==(const RowTable&) const = default;
+};
+
+inline constexpr std::uint64_t kRowsMax = std::uint64_t{1} << 40;
+inline constexpr std::uint32_t kColumnsMax = 1 << 16;
+
 // What all workers of a job declare alike.
 struct Model {
   Mode mode;
   std::vector<Table> tables;
+  std::vector<RowTable> row_tables = {};
   bool operator==(const Model&) const = default;
 };
 
-inline constexpr std::size_t kTablesMax = 64;
+inline constexpr std::size_t kTablesMax = 64;                        // of each kind
 inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // of all tables
 inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // of all tables
 

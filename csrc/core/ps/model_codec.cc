@@ -96,6 +96,15 @@ void encode(const Model& model, std::vector<std::byte>& out) {
       for (const std::int64_t size : slot.shape) writer.varint(static_cast<std::uint64_t>(size));
     }
   }
+  writer.varint(model.row_tables.size());
+  for (const RowTable& table : model.row_tables) {
+    write_text(writer, table.name, kNameBytesMax);
+    writer.varint(table.rows);
+    writer.varint(table.columns);
+    write_rule(writer, table.rule);
+    writer.f64(table.deviation);
+    writer.u64(table.seed);
+  }
 }
 
 Result<Model> decode_model(std::span<const std::byte> bytes) {
@@ -108,6 +117,15 @@ Result<Model> decode_model(std::span<const std::byte> bytes) {
     table.rule = read_rule(in);
     table.slots.resize(in.count("table.slots", kSlotsMax, 2));
     for (Slot& slot : table.slots) read_slot(in, slot);
+  }
+  model.row_tables.resize(in.count("model.row_tables", kTablesMax, 19 + kRuleBytes));
+  for (RowTable& table : model.row_tables) {
+    table.name = read_text(in, "rows.name", kNameBytesMax);
+    table.rows = in.varint("rows.rows", kRowsMax);
+    table.columns = static_cast<std::uint32_t>(in.varint("rows.columns", kColumnsMax));
+    table.rule = read_rule(in);
+    table.deviation = in.f64("rows.deviation");
+    table.seed = in.u64("rows.seed");
   }
   if (in.ok() && in.remaining() > 0) in.fail("model", "goes on after its end");
   if (!in.ok()) return in.error();

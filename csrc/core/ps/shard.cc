@@ -44,12 +44,13 @@ Shard::Shard(Model model, int servers, int server, int workers)
   for (std::size_t i = states_max(model_); i > 0; --i) {
     states_.emplace_back(layout_.share_bytes(server));
   }
+  for (const RowTable& table : model_.row_tables) rows_.emplace_back(table, servers, server);
 }
 
 bool Shard::has_memory() const {
   return parameters_.data != nullptr &&
-         std::all_of(states_.begin(), states_.end(),
-                     [](const ZeroArray& state) { return state.data != nullptr; });
+         std::ranges::all_of(states_, [](const auto& state) { return state.data != nullptr; }) &&
+         std::ranges::all_of(rows_, &RowShare::has_memory);
 }
 
 // -------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@
 #include <span>
 #include <vector>
 
+#include "core/base/zero_array.h"
 #include "core/plan/step_runs.h"
 #include "core/ps/layout.h"
 #include "core/ps/model.h"
+#include "core/ps/rows.h"
 #include "core/ps/task_parts.h"
 #include "core/ps/vectors.h"
-#include "core/ps/zero_array.h"
 
 namespace ciranda::ps {
 
@@ -65,6 +66,7 @@ struct ShardCounters {
 };
 
 struct Change;
+struct PushRows;
 class Journal;
 
 // What one server holds: its pieces of the parameters and of the optimizer's state. It decides
@@ -126,6 +128,16 @@ class Shard {
   void copy_parameters(std::size_t table, std::byte* into) const;
   // Once it has parameters. Errors as Vectors'. What workers have in their memory stays.
   Result<std::vector<double>> work(const VectorWork& work);
+  // --- Tables of rows; kInvalidArgument for a table or rows that cannot be ---
+
+  // `rows`: this server's, ascending. One behind the other into memory of as many.
+  Status pull_rows(std::size_t table, std::span<const std::uint64_t> rows, std::byte* into);
+  // A worker's push: counts once, by its number and by what part of a task it is. `gradients`: of
+  // those rows, one behind the other.
+  Status push_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
+                   const std::byte* gradients);
+  // The number of its latest that was decided.
+  std::uint64_t decided_rows(Worker worker) const { return at(worker).decided_rows; }
   // By slot, of all tables: steps that it has made.
   std::span<const std::int64_t> steps() const { return steps_; }
 
@@ -159,6 +171,7 @@ class Shard {
     std::byte* memory = nullptr;
     const std::byte* gradients = nullptr;
     std::uint64_t decided = 0;
+    std::uint64_t decided_rows = 0;
     std::uint64_t clock = 0;     // of its latest push, or what counts for it
     std::optional<Push> parked;  // kSync: until its round is full
     std::optional<Ack> held;     // kSsp: until the others are near that push's clock
@@ -189,6 +202,10 @@ class Shard {
   void make(const Update& update);
   void make_piece(const Layout::Piece& piece, const Update& update, std::span<const StepRun> runs);
   Status check_form(const Push& push) const;
+  Status check_rows(std::size_t table, std::span<const std::uint64_t> rows) const;
+  Status repeat_rows(const Change& change, std::span<const std::byte> data);
+  void apply_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
+                  const std::byte* gradients);
   static std::vector<Vectors::Run> runs_of(const Model& model, const Layout& layout, int server);
   void skip(const Push& push, Outcome outcome);
   void write_applied(std::span<const Push* const> pushes, double scale) const;
@@ -212,9 +229,11 @@ class Shard {
   std::uint64_t round_clock_ = 0;  // kSync: of the latest round
   std::vector<std::int64_t> steps_;
   TaskParts parts_;
+  TaskParts row_parts_;
   ZeroArray parameters_;           // of share_bytes()
   std::vector<ZeroArray> states_;  // as many as the rule with most of them has
   Vectors vectors_;
+  std::vector<RowShare> rows_;  // by table of rows
   ShardCounters counters_;
   Journal* journal_ = nullptr;
 };

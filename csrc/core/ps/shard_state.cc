@@ -41,6 +41,7 @@ void Shard::skip(const Push& push, Outcome outcome) {
 }
 
 Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
+  if (change.kind == Change::Kind::kRows) return repeat_rows(change, data);
   const std::uint64_t share = layout_.share_bytes(server_);
   if (change.pushes.empty()) return no_change_of_this("is of no worker");
   Update update{.pushes = {}, .gradients = {}, .packed = true, .scale = change.scale};
@@ -85,6 +86,7 @@ std::uint64_t Shard::held_bytes() const {
     bytes +=
         arrays * static_cast<std::uint64_t>(piece.end - piece.begin) * element_bytes(piece.table);
   }
+  for (const RowShare& rows : rows_) bytes += rows.held_bytes();
   return bytes;
 }
 
@@ -123,6 +125,7 @@ void Shard::take_over(const Shard& part) {
     }
   }
   for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = std::max(steps_[i], part.steps_[i]);
+  for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].take_over(part.rows_[i]);
   given_ = true;
 }
 
@@ -132,6 +135,9 @@ Shard::Arrays Shard::arrays() {
   for (const ZeroArray& state : states_) arrays.emplace_back(state.data, bytes);
   for (VectorId vector = 1; vector <= vectors_.count(); ++vector) {
     arrays.emplace_back(vectors_.data(vector), bytes);
+  }
+  for (RowShare& rows : rows_) {
+    for (const auto& array : rows.arrays()) arrays.push_back(array);
   }
   return arrays;
 }
@@ -150,6 +156,9 @@ void Shard::save(std::vector<std::byte>& out) const {
   for (const std::uint64_t outcomes : counters_.outcomes) writer.varint(outcomes);
   parts_.save(writer);
   writer.varint(vectors_.count());
+  row_parts_.save(writer);
+  for (const Member& member : members_) writer.varint(member.decided_rows);
+  for (const RowShare& rows : rows_) rows.save(writer);
 }
 
 Status Shard::restore(std::span<const std::byte> saved) {
@@ -172,6 +181,11 @@ Status Shard::restore(std::span<const std::byte> saved) {
   }
   parts_.restore(in);
   const auto vectors = static_cast<VectorId>(in.varint("shard.vectors", kVectorsMax - 1));
+  row_parts_.restore(in);
+  for (Member& member : members_) {
+    member.decided_rows = in.varint("shard.decided_rows", UINT64_MAX);
+  }
+  for (RowShare& rows : rows_) rows.restore(in);
   if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");
   if (!in.ok()) return in.error();
   CIRANDA_TRY(vectors_.reserve(vectors));

@@ -8,7 +8,7 @@
 
 #include "core/base/dtype.h"
 #include "core/base/result.h"
-#include "core/ps/zero_array.h"
+#include "core/base/zero_array.h"
 #include "core/wire/codec.h"
 
 namespace ciranda::ps {

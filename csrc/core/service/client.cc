@@ -173,6 +173,7 @@ Status Client::enter(int server) {
   if (!welcome) return welcome.error();
   // A push that only some servers have decided is over: it was never answered.
   seq_ = std::max(seq_, welcome.value().decided);
+  rows_seq_ = std::max(rows_seq_, welcome.value().decided_rows);
   asked_[at(server)].keeps_state = welcome.value().keeps_state;
   return {};
 }

@@ -96,6 +96,12 @@ class Client {
   Result<MemorySegment> fetch_steps() EXCLUDES(mutex_);
   // The mean of the latest values of all workers that have given one under that name.
   Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
+  // Rows of a table of them (Model::row_tables), ascending, each once: one behind the other.
+  Status pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into)
+      EXCLUDES(mutex_);
+  // Updates them by the rule; `gradients`: one behind the other.
+  Status push_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* gradients,
+                   const kernels::UpdateRule& rule, double scale) EXCLUDES(mutex_);
   // A worker: it has done the task that it was given before, with that outcome, and wants another.
   // Waits for one. What is pushed from here on are the task's parts. Nothing is left to do: task 0.
   Result<Given> take_task(bool failed, std::string text) EXCLUDES(mutex_);
@@ -137,6 +143,11 @@ class Client {
   Status hear_answers() REQUIRES(mutex_);
   Status mark() REQUIRES(mutex_);
   Status schedule_again(TaskId known) REQUIRES(mutex_);
+  Status lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) REQUIRES(mutex_);
+  std::byte* row_data(int server) REQUIRES(mutex_) {
+    const WorkerMemory::Rows& rows = memory_.rows[at(server)];
+    return rows.memory.segment.data() + rows.numbers_bytes;
+  }
   Error failed(Error error) REQUIRES(mutex_);
   void wake_thread();
   void attend();
@@ -155,6 +166,7 @@ class Client {
   std::optional<int> lost_server_ GUARDED_BY(mutex_);
   std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
   std::uint64_t clock_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t rows_seq_ GUARDED_BY(mutex_) = 0;           // of the latest push of rows
   std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
   struct Asked {
     std::optional<Message> question;  // that has no answer yet
@@ -172,6 +184,7 @@ class Client {
   Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
 
   TaskPart part_ GUARDED_BY(mutex_);                    // of the latest push
+  TaskPart rows_part_ GUARDED_BY(mutex_);               // of the latest push of rows
   std::vector<Schedule> scheduled_ GUARDED_BY(mutex_);  // by this coordinator
   std::uint64_t works_ GUARDED_BY(mutex_) = 0;          // so far, by this coordinator
 

@@ -28,6 +28,7 @@ Result<Given> Client::take_task(bool failed, std::string text) {
   auto given = hear<Given>(kServer);
   if (!given) return given.error();
   part_ = {.task = given.value().task, .part = 0, .settled = given.value().settled};
+  rows_part_ = part_;
   return given;
 }
 

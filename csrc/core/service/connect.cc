@@ -70,7 +70,7 @@ Result<Links> connect(const ServersAddress& address, std::span<const int> server
     auto socket = connect_in_job_folder(folder_of_server(address.folder, server), deadline_ns,
                                         address.timeout_ms, "server " + std::to_string(server));
     if (!socket) return socket.error();
-    links[at] = make_link_here(std::move(socket).value(), memory);
+    links[at] = make_link_here(std::move(socket).value(), server, memory);
   }
   CIRANDA_TRY(call_all(address, servers, memory, deadline_ns, links));
   return links;

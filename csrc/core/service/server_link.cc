@@ -11,10 +11,14 @@
 namespace ciranda::ps {
 namespace {
 
+bool is_of_rows(const Message& message) {
+  return std::holds_alternative<PullRows>(message) || std::holds_alternative<PushRows>(message);
+}
+
 class LinkHere final : public ServerLink {
  public:
-  LinkHere(Fd socket, const WorkerMemory& memory)
-      : socket_(std::move(socket)), memory_(memory), packet_(kPacketBytesMax) {}
+  LinkHere(Fd socket, int server, const WorkerMemory& memory)
+      : socket_(std::move(socket)), server_(server), memory_(memory), packet_(kPacketBytesMax) {}
 
   Watched watched() const override { return {.socket = socket_.get(), .readable = true}; }
   bool carries_data() const override { return false; }
@@ -28,6 +32,9 @@ class LinkHere final : public ServerLink {
     } else if (std::holds_alternative<FetchState>(message) ||
                std::holds_alternative<FetchSteps>(message)) {
       descriptors = {memory_.fetched.fd.get()};
+    } else if (is_of_rows(message)) {
+      const Fd& rows = memory_.rows[static_cast<std::size_t>(server_)].memory.fd;
+      if (rows.valid()) descriptors = {rows.get()};  // else there are none
     }
     encoded_.clear();
     encode(message, encoded_);
@@ -47,6 +54,7 @@ class LinkHere final : public ServerLink {
 
  private:
   Fd socket_;
+  const int server_;
   const WorkerMemory& memory_;
   std::vector<std::byte> packet_;   // scratch
   std::vector<std::byte> encoded_;  // scratch
@@ -74,6 +82,11 @@ class LinkElsewhere final : public ServerLink {
     } else if (std::holds_alternative<Push>(message)) {
       add(parts.emplace_back(), memory_.gradient_segment().data(),
           memory_.layout->gradients_of(server_));
+    } else if (is_of_rows(message)) {
+      const std::size_t gradients =
+          std::holds_alternative<PushRows>(message) ? rows().rows_bytes : 0;
+      const std::size_t bytes = rows().numbers_bytes + gradients;
+      if (bytes > 0) parts.emplace_back().emplace_back(rows().memory.segment.data(), bytes);
     }
     return link_.send(encoded_, std::move(parts));
   }
@@ -101,6 +114,7 @@ class LinkElsewhere final : public ServerLink {
  private:
   using Ranges = std::vector<Layout::Range>;
 
+  const WorkerMemory::Rows& rows() const { return memory_.rows[static_cast<std::size_t>(server_)]; }
   static void add(auto& places, std::byte* memory, const Ranges& ranges) {
     for (const auto& [at, bytes] : ranges) places.emplace_back(memory + at, bytes);
   }
@@ -118,6 +132,8 @@ class LinkElsewhere final : public ServerLink {
       } else {
         places.emplace_back(fetched, memory_.fetched_bytes);
       }
+    } else if (std::holds_alternative<RowsRead>(message)) {
+      places.emplace_back(rows().memory.segment.data() + rows().numbers_bytes, rows().rows_bytes);
     }
     return places;
   }
@@ -138,8 +154,8 @@ Result<SharedMemory> SharedMemory::create(std::size_t bytes) {
                       .fd = std::move(created.value().fd)};
 }
 
-std::unique_ptr<ServerLink> make_link_here(Fd socket, const WorkerMemory& memory) {
-  return std::make_unique<LinkHere>(std::move(socket), memory);
+std::unique_ptr<ServerLink> make_link_here(Fd socket, int server, const WorkerMemory& memory) {
+  return std::make_unique<LinkHere>(std::move(socket), server, memory);
 }
 
 std::unique_ptr<ServerLink> make_link_elsewhere(ProvenSocket socket, int server, bool authenticates,

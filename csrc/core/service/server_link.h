@@ -33,6 +33,14 @@ struct WorkerMemory {
   SharedMemory fetched = {};    // of FetchState and FetchSteps
   std::optional<std::size_t> fetched_table = {};  // none: steps
   std::size_t fetched_bytes = 0;
+  // Of PullRows and PushRows, by server: the numbers of rows, and behind them the rows or their
+  // gradients.
+  struct Rows {
+    SharedMemory memory = {};
+    std::size_t numbers_bytes = 0;
+    std::size_t rows_bytes = 0;
+  };
+  std::vector<Rows> rows = {};
   // Where they lie.
   const MemorySegment& gradient_segment() const {
     return gradients.segment.data() != nullptr ? gradients.segment : memory.segment;
@@ -67,7 +75,7 @@ class ServerLink {
 };
 
 // `memory` must outlive the link. On the server's host, by its socket.
-std::unique_ptr<ServerLink> make_link_here(Fd socket, const WorkerMemory& memory);
+std::unique_ptr<ServerLink> make_link_here(Fd socket, int server, const WorkerMemory& memory);
 // To another host. `authenticates`: see MessageLink.
 std::unique_ptr<ServerLink> make_link_elsewhere(ProvenSocket socket, int server, bool authenticates,
                                                 const WorkerMemory& memory);

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -19,6 +20,8 @@ namespace {
 
 // Answers that a worker has not read. It waits for each, so who has more of them reads nothing.
 constexpr std::size_t kUnreadMax = 64;
+// That a worker may ask for at once.
+constexpr std::uint64_t kRowsBytesMax = std::uint64_t{1} << 30;
 
 Error gone() {
   return lost("the worker is gone");
@@ -146,6 +149,7 @@ class RemoteLink final : public WorkerLink {
             },
             .memory = [this](std::uint64_t bytes) -> Result<std::byte*> {
               if (memory_ && !std::exchange(declared_, true)) return memory_.get();
+              if (fetched_ && rows_bytes_ > 0) return fetched_.get();  // they have come
               fetched_ = make_pages(bytes);
               if (!fetched_) return no_memory(bytes);
               return fetched_.get();
@@ -164,6 +168,12 @@ class RemoteLink final : public WorkerLink {
       auto data = places(fetched, fetched_ranges_);
       return link_.send(encoded_, {std::move(data)}, std::move(fetched));
     }
+    if (std::holds_alternative<RowsRead>(message)) {
+      Pages rows = std::exchange(fetched_, nullptr);
+      MessageLink::Outgoing data{{rows.get() + numbers_bytes_, std::exchange(rows_bytes_, 0)}};
+      return link_.send(encoded_, {std::move(data)}, std::move(rows));
+    }
+    rows_bytes_ = 0;
     return link_.send(encoded_);
   }
   Status flush() override {
@@ -222,6 +232,12 @@ class RemoteLink final : public WorkerLink {
       return Error{.code = ErrorCode::kMalformed,
                    .text = "a worker of another host has no memory here that could move"};
     }
+    if (const auto* wanted = std::get_if<PullRows>(&*message_)) {
+      return expect_rows(wanted->table, wanted->count, /*and_gradients=*/false);
+    }
+    if (const auto* pushed = std::get_if<PushRows>(&*message_)) {
+      return expect_rows(pushed->table, pushed->count, /*and_gradients=*/true);
+    }
     if (const auto* wanted = std::get_if<FetchState>(&*message_)) {
       fetched_ranges_.clear();
       if (layout_ && wanted->table < tables_) {
@@ -234,6 +250,24 @@ class RemoteLink final : public WorkerLink {
     return {};
   }
 
+  // Numbers of rows, and room for as many rows behind them.
+  Status expect_rows(std::uint32_t table, std::uint64_t count, bool and_gradients) {
+    if (table >= columns_.size()) {
+      return Error{.code = ErrorCode::kMalformed,
+                   .text = "there is no table " + std::to_string(table) + " of rows"};
+    }
+    numbers_bytes_ = count * sizeof(std::uint64_t);
+    rows_bytes_ = count * columns_[table] * sizeof(float);
+    if (rows_bytes_ > kRowsBytesMax) return no_memory(rows_bytes_);
+    fetched_ = make_pages(std::max<std::uint64_t>(1, numbers_bytes_ + rows_bytes_));
+    if (!fetched_) return no_memory(numbers_bytes_ + rows_bytes_);
+    const std::uint64_t comes = numbers_bytes_ + (and_gradients ? rows_bytes_ : 0);
+    MessageLink::Incoming in;
+    if (comes > 0) in.emplace_back(fetched_.get(), static_cast<std::size_t>(comes));
+    link_.expect(std::move(in));
+    return {};
+  }
+
   // The rest of a declaration, once its letter is here.
   Status expect_parameters() {
     const auto model = decode_model(letter_);
@@ -241,6 +275,7 @@ class RemoteLink final : public WorkerLink {
     layout_.emplace(model.value(), servers_);
     tables_ = model.value().tables.size();
     steps_bytes_ = slot_count(model.value()) * sizeof(std::int64_t);
+    for (const RowTable& rows : model.value().row_tables) columns_.push_back(rows.columns);
     memory_ = make_pages(layout_->memory_bytes());
     if (!memory_) return no_memory(layout_->memory_bytes());
     expect(layout_->parameters_of(server_));
@@ -261,6 +296,9 @@ class RemoteLink final : public WorkerLink {
   bool declared_ = false;
   Pages fetched_;  // until the answer
   Ranges fetched_ranges_;
+  std::vector<std::uint64_t> columns_;  // by table of rows
+  std::uint64_t numbers_bytes_ = 0;     // in fetched_
+  std::uint64_t rows_bytes_ = 0;        // behind them; 0: there are none
   bool ends_ = false;
 };
 

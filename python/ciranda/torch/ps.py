@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ciranda import _C
 from ciranda.torch.checkpoints import load_checkpoint
+from ciranda.torch.embedding import Embedding
 from ciranda.torch.evaluator import evaluate, is_evaluator
 from ciranda.torch.sandblaster import LbfgsResult, Sandblaster, lbfgs
 from ciranda.torch.tasks import (
@@ -30,6 +31,7 @@ __all__ = [
     "SSP",
     "Async",
     "Downpour",
+    "Embedding",
     "Future",
     "LbfgsResult",
     "Mode",

@@ -12,6 +12,7 @@ from ciranda import _C
 from ciranda.errors import InvalidArgumentError, UnsupportedError
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
+from ciranda.torch.embedding import forget_all, push_all
 from ciranda.torch.host_step import HostStep, obstacle
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
 from ciranda.torch.ps import EASGD, Async, Downpour, Mode
@@ -22,6 +23,20 @@ UpdateOn = Literal["server", "worker"]
 
 class _OnServers(Distributed):
     """The servers hold the parameters that there were when it was made."""
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The optimizer's, and that of tables of rows (ps.Embedding)."""
+        result = super().step(closure, *args, **kwargs)
+        push_all()
+        return result
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """The optimizer's, and of tables of rows."""
+        forget_all()
+        super().zero_grad(*args, **kwargs)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step.hooked = True  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused."""

@@ -37,10 +37,16 @@ class Desks : public ::testing::Test {
   void say(Desk::Caller caller, Message message, const Model& model) {
     std::vector<std::byte> letter;
     encode(model, letter);
+    const bool of_rows =
+        std::holds_alternative<PullRows>(message) || std::holds_alternative<PushRows>(message);
     const Desk::Attached attached{
         .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
-        .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
+        .memory = [&, of_rows](std::uint64_t bytes) -> Result<std::byte*> {
           if (without_memory_) return Error{.code = ErrorCode::kMalformed, .text = "no memory"};
+          if (of_rows) {
+            rows_.resize(static_cast<std::size_t>(bytes));
+            return rows_.data();
+          }
           std::vector<std::byte>& memory = memory_[caller];
           memory.resize(static_cast<std::size_t>(bytes));
           return memory.data();
@@ -140,6 +146,7 @@ class Desks : public ::testing::Test {
   std::unique_ptr<Desk> desk_;
   std::uint64_t now_ns_ = 1'000;
   bool without_memory_ = false;
+  std::vector<std::byte> rows_;  // that come with a message: numbers, and what is behind them
 
  private:
   void keep(Desk::Answers answers) {

@@ -32,7 +32,10 @@ std::vector<Change> one_of_each() {
           {.kind = Change::Kind::kTaskDone, .task = 7, .failed = true, .text = "why"},
           {.kind = Change::Kind::kTasksClosed, .task = 7},
           {.kind = Change::Kind::kWorked,
-           .work = {.number = 1, .sums = {{.into = 3, .terms = {{0, 2.0}}}}, .dots = {{3, 0}}}}};
+           .work = {.number = 1, .sums = {{.into = 3, .terms = {{0, 2.0}}}}, .dots = {{3, 0}}}},
+          {.kind = Change::Kind::kRows,
+           .worker = 2,
+           .rows = {.seq = 5, .table = 1, .count = 3, .rule = exact_rule()}}};
 }
 
 std::vector<std::byte> bytes_of(const Change& change) {

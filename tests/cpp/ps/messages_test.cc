@@ -38,6 +38,13 @@ std::vector<Message> one_of_each() {
       Leave{.checkpoint = 7},
       MoveGradients{},
       Mark{.checkpoint = kCheckpointMax},
+      PullRows{.table = 3, .count = 1'000},
+      PushRows{.seq = 9,
+               .table = 3,
+               .count = 7,
+               .scale = 0.5,
+               .rule = adam,
+               .of = {.task = 4, .part = 2, .settled = 3}},
       TakeTask{.done = 4, .failed = true, .text = "why"},
       Schedule{.task = 5, .copies = 2, .call = "train [5]"},
       CloseTasks{.tasks = 5},
@@ -45,7 +52,7 @@ std::vector<Message> one_of_each() {
       VectorWork{.number = 3,
                  .sums = {{.into = 2, .terms = {{0, 1.0}, {255, -0.5}}}, {.into = 1}},
                  .dots = {{1, 1}, {1, 255}}},
-      Welcome{.decided = 17, .scheduled = 5, .keeps_state = true},
+      Welcome{.decided = 17, .decided_rows = 6, .scheduled = 5, .keeps_state = true},
       Refused{.code = ErrorCode::kMismatch, .text = "no"},
       Ready{.version = 300, .checkpoint = 300},
       Ack{.worker = 1, .seq = 2, .outcome = Outcome::kLate, .version = UINT64_MAX, .checkpoint = 9},
@@ -63,6 +70,8 @@ std::vector<Message> one_of_each() {
       Given{.task = 5, .settled = 3, .call = "train [5]"},
       TaskTold{.task = 5, .done = true, .failed = true, .settled = 3, .text = "why"},
       VectorValues{.dots = {0.5, -3.0}},
+      RowsRead{},
+      RowsPushed{},
   };
 }
 

@@ -23,6 +23,12 @@ TEST(ModelCodec, AModelComesBackAndIsChecked) {
   Model model = model_of({{3, 0, 5}, {1 << 20}}, {.kind = ModeKind::kSync, .backup_workers = 2});
   model.tables[1].dtype = DType::kBFloat16;
   model.tables[0].slots[0].shape = {};
+  model.row_tables = {{.name = "words",
+                       .rows = std::uint64_t{1} << 33,
+                       .columns = 64,
+                       .rule = {.kind = kernels::RuleKind::kAdagrad},
+                       .deviation = 0.25,
+                       .seed = 1ull << 60}};
   model.tables[0].rule = {.kind = kernels::RuleKind::kRmsprop, .momentum = 0.5, .centered = true};
   std::vector<std::byte> bytes = bytes_of(model);
   const auto decoded = decode_model(bytes);

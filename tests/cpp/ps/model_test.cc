@@ -90,5 +90,30 @@ TEST(Model, RulesOfOneKindMayNeedOtherState) {
   EXPECT_FALSE(same_state(other, adam));
 }
 
+TEST(PsModel, ATableOfRowsMustNotKeepTime) {
+  const auto with = [](auto change) {
+    Model model = testing::model_of({{3}});
+    model.row_tables = {{.name = "words", .rows = 10, .columns = 2, .rule = testing::exact_rule()}};
+    change(model.row_tables[0]);
+    return model;
+  };
+  const Model good = with([](RowTable&) {});
+  EXPECT_TRUE(check(good).ok());
+  for (const Model& bad :
+       {with([](RowTable& table) { table.rows = 0; }),
+        with([](RowTable& table) { table.rows = kRowsMax + 1; }),
+        with([](RowTable& table) { table.columns = 0; }),
+        with([](RowTable& table) { table.name = "p0"; }),
+        with([](RowTable& table) { table.rule.kind = kernels::RuleKind::kAdam; }),
+        with([](RowTable& table) { table.rule.momentum = 0.5; }),
+        with([](RowTable& table) { table.rule.weight_decay = 0.1; })}) {
+    EXPECT_EQ(check(bad).error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(difference(good, with([](RowTable& table) { table.rule.lr = 9.0; })), "");
+  EXPECT_EQ(difference(good, with([](RowTable& table) { table.seed = 9; })),
+            "the table 'words' is another than the table 'words'");
+  EXPECT_EQ(difference(good, testing::model_of({{3}})), "0 tables of rows instead of 1");
+}
+
 }  // namespace
 }  // namespace ciranda::ps

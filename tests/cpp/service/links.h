@@ -43,7 +43,7 @@ inline ProvenSocket proven(Fd socket, int sends, int receives) {
 inline Ends connect_ends(Way way, const WorkerMemory& memory, int server = 0, int servers = 1) {
   if (way == Way::kHere) {
     auto [a, b] = make_packet_sockets().value();
-    return {make_link_here(std::move(a), memory), make_local_link(std::move(b))};
+    return {make_link_here(std::move(a), 0, memory), make_local_link(std::move(b))};
   }
   auto [a, b] = tcp_sockets();
   return {make_link_elsewhere(proven(std::move(a), 1, 2), server, true, memory),

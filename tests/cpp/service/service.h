@@ -45,7 +45,7 @@ class Service : public ::testing::Test {
       servers_.push_back(std::move(started).value());
       threads_.emplace_back([server = servers_.back().get()] {
         const Status ended = server->run();
-        EXPECT_TRUE(ended.ok());
+        EXPECT_TRUE(ended.ok()) << ended.error().text;
       });
     }
   }

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/ps/model.h"
+
+namespace ciranda {
+
+// Tables of rows on the parameter servers, of which this worker has those that it asks for; see
+// ps::RowTable. Of the process. Thread-safe. They throw Exception, and kInvalidArgument where the
+// job has no servers.
+
+// Its number. Before DistributedOptimizer is made, which declares it with the parameters.
+std::size_t add_row_table(ps::RowTable table);
+// Those that have been added; none can be from here on.
+std::vector<ps::RowTable> take_row_tables();
+// `rows`: int64, ascending, each once. float32, as many rows. Blocking.
+at::Tensor pull_rows(std::size_t table, const at::Tensor& rows);
+// Their gradients, float32, make the rule's step with that learning rate. Blocking.
+void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& gradients, double lr);
+
+}  // namespace ciranda
