@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'work_with_vectors']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'add_row_table', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'work_with_vectors']
 class Compression:
     """
     Members:
@@ -360,6 +360,10 @@ def add_process_set(ranks: collections.abc.Sequence[typing.SupportsInt | typing.
     """
     By all ranks; blocking. The number of the set.
     """
+def add_row_table(*, name: str, rows: typing.SupportsInt | typing.SupportsIndex, columns: typing.SupportsInt | typing.SupportsIndex, adagrad: bool, initial_accumulator_value: typing.SupportsFloat | typing.SupportsIndex, eps: typing.SupportsFloat | typing.SupportsIndex, deviation: typing.SupportsFloat | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    A table of rows on the servers; its number.
+    """
 def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def allgather_bytes(mine: torch.Tensor, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> list[torch.Tensor]:
@@ -474,6 +478,10 @@ def pull_newest(root_rank: typing.SupportsInt | typing.SupportsIndex, all_ranks:
     """
     What broadcasting parameters means with servers.
     """
+def pull_rows(table: typing.SupportsInt | typing.SupportsIndex, rows: torch.Tensor) -> torch.Tensor:
+    ...
+def push_rows(table: typing.SupportsInt | typing.SupportsIndex, rows: torch.Tensor, gradients: torch.Tensor, lr: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    ...
 def rank() -> int:
     ...
 def read_checkpoint(path: str) -> list:

@@ -84,7 +84,9 @@ class Embedding(torch.nn.Module):
         rows = _C.pull_rows(self._table, looked_up).to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            rows.register_hook(lambda gradient: self._keep(looked_up, gradient))
+            rows.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: self._keep(looked_up, gradient)
+            )
         return F.embedding(places.to(ids.device), rows)
 
     def _keep(self, looked_up: torch.Tensor, gradient: torch.Tensor) -> None:
