@@ -90,36 +90,7 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
     return refused(ErrorCode::kMalformed,
                    words_of(connection.worker) + " has not declared its parameters");
   }
-  if (auto* gradients = std::get_if<Push>(&message)) {
-    return push(caller, std::move(*gradients), answers);
-  }
-  if (std::holds_alternative<Pull>(message)) {
-    ++pulls_;
-    answers.push_back({caller, Ready{.version = shard_->pull(connection.worker),
-                                     .clock = shard_->clock(connection.worker),
-                                     .checkpoint = announced_}});
-    return {};
-  }
-  if (const auto* behind = std::get_if<Mark>(&message)) {
-    return mark(connection.worker, behind->checkpoint), Status();
-  }
-  if (const auto* wanted = std::get_if<FetchState>(&message)) {
-    return fetch_state(caller, *wanted, attached, answers);
-  }
-  if (std::holds_alternative<MoveGradients>(message)) {
-    const auto memory = attached.memory(shard_->layout().gradient_bytes());
-    if (!memory) return memory.error();
-    shard_->move_gradients(connection.worker, memory.value());
-    return {};
-  }
-  if (std::holds_alternative<FetchSteps>(message)) return fetch_steps(caller, attached, answers);
-  if (const auto* rows = std::get_if<PullRows>(&message)) {
-    return pull_rows(caller, *rows, attached, answers);
-  }
-  if (const auto* rows = std::get_if<PushRows>(&message)) {
-    return push_rows(caller, *rows, attached, answers);
-  }
-  return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
+  return take_declared(caller, std::move(message), attached, answers);
 }
 
 void Desk::tell(std::vector<Ack> acks, Answers& answers) {

@@ -115,6 +115,8 @@ class Desk {
   };
 
   Status handle(Caller caller, Message message, const Attached& attached, Answers& answers);
+  // Of who has declared.
+  Status take_declared(Caller caller, Message message, const Attached& attached, Answers& answers);
   Status check(const Enter& message) const;
   Status enter(Caller caller, const Enter& message, Answers& answers);
   Status declare(Caller caller, const Declare& message, const Attached& attached, Answers& answers);
