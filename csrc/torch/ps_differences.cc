@@ -91,9 +91,7 @@ void PsDifferences::come_nearer(std::span<const double> rates) {
 
 void PsDifferences::pull() {
   const MutexLock lock(mutex_);
-  parameters_.refuse_changes();
-  check(client_->pull());
-  parameters_.show();
+  parameters_.pull();
 }
 
 void PsDifferences::begin_task() {

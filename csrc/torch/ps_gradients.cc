@@ -49,9 +49,7 @@ void PsGradients::push(ps::VectorId into) {
 
 void PsGradients::pull() {
   const MutexLock lock(mutex_);
-  parameters_.refuse_changes();
-  check(client_->pull());
-  parameters_.show();
+  parameters_.pull();
 }
 
 std::shared_ptr<PsGradients> make_ps_gradients() {

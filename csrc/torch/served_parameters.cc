@@ -114,6 +114,12 @@ void ServedParameters::refuse_changes() const {
   }
 }
 
+void ServedParameters::pull() {
+  refuse_changes();
+  check(client_->pull());
+  show();
+}
+
 void ServedParameters::keep() {
   for (Slot& slot : slots_) slot.latest.renew(slot.parameter);
 }

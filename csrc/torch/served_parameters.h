@@ -58,6 +58,8 @@ class ServedParameters {
 
   // What the program must not have done since show(), as a sentence in an Exception.
   void refuse_changes() const;
+  // The program sees the newest. Throws as refuse_changes() does. Blocking.
+  void pull();
   // What the program sees is what it shall be: a step of its own.
   void keep();
   // After an answer: the program sees what the servers have written.
