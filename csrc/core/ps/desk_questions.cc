@@ -203,6 +203,7 @@ Status Desk::work(Caller caller, const VectorWork& message, Answers& answers) {
                        "; servers that are to come back with it need --durability log or disk");
   }
   if (message.number > works_.size()) {
+    CIRANDA_TRY(shard_->check(message));  // what is kept can be repeated
     if (journal_ != nullptr) journal_->write({.kind = Change::Kind::kWorked, .work = message}, {});
     auto dots = shard_->work(message);
     if (!dots) return dots.error();

@@ -126,7 +126,9 @@ class Shard {
   void copy_state(std::size_t table, std::size_t array, std::byte* into) const;
   // The same of its parameters.
   void copy_parameters(std::size_t table, std::byte* into) const;
-  // Once it has parameters. Errors as Vectors'. What workers have in their memory stays.
+  // Why it cannot be, as Vectors says. Has memory for what it needs.
+  Status check(const VectorWork& work) { return vectors_.reserve(work); }
+  // Once it has parameters. Errors as check()'s. What workers have in their memory stays.
   Result<std::vector<double>> work(const VectorWork& work);
   // --- Tables of rows; kInvalidArgument for a table or rows that cannot be ---
 

@@ -119,14 +119,18 @@ Status Vectors::reserve(VectorId vector) {
   return {};
 }
 
-Result<std::vector<double>> Vectors::work(const VectorWork& work, std::byte* parameters) {
+Status Vectors::reserve(const VectorWork& work) {
   VectorId most = 0;
   for (const VectorWork::Sum& each : work.sums) {
     most = std::max(most, each.into);
     for (const VectorWork::Term& term : each.terms) most = std::max(most, term.vector);
   }
   for (const VectorWork::Dot& dot : work.dots) most = std::max({most, dot.one, dot.other});
-  CIRANDA_TRY(reserve(most));
+  return reserve(most);
+}
+
+Result<std::vector<double>> Vectors::work(const VectorWork& work, std::byte* parameters) {
+  CIRANDA_TRY(reserve(work));
   for (const VectorWork::Sum& each : work.sums) sum(each, parameters);
   std::vector<double> values(work.dots.size());
   for (const Run& run : runs_) {

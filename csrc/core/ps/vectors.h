@@ -72,6 +72,8 @@ class Vectors {
   // kInvalidArgument: of another dtype than float32 and float64, or no such vector; kSystem: there
   // is no memory for it.
   Status reserve(VectorId vector);
+  // The same of all that the work speaks of.
+  Status reserve(const VectorWork& work);
   // Errors as reserve()'s, and nothing is done. The dot products of this server's share, summed in
   // double.
   Result<std::vector<double>> work(const VectorWork& work, std::byte* parameters);

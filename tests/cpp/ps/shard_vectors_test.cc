@@ -106,6 +106,22 @@ TEST_F(ShardVectorsTest, WhatWasKeptMakesThemAgainAndAnswersTheSame) {
             "are to come back with it need --durability log or disk");
 }
 
+TEST_F(ShardVectorsTest, WorkThatIsRefusedIsNotKept) {
+  start(1);
+  options_.has_coordinator = true;
+  model_.tables[1].dtype = DType::kBFloat16;
+  desk_ = std::make_unique<Desk>(options_);
+  coordinator_ = enter(1);
+  answer<Ready>(join(0));
+  testing::Kept kept(*desk_);
+  say(coordinator_, VectorWork{.number = 1, .dots = {{1, 1}}});
+  EXPECT_EQ(refusal(coordinator_),
+            "vectors are of float32 and float64, and a parameter is of bfloat16");
+  desk_ = std::make_unique<Desk>(options_);
+  const Status made = kept.make_again(*desk_, now_ns_);
+  EXPECT_TRUE(made.ok()) << made.error().text;
+}
+
 TEST_F(ShardVectorsTest, WhatCannotBeIsRefused) {
   start(1);
   options_.has_coordinator = true;
