@@ -45,6 +45,7 @@ ps::Model model_of(std::uint8_t shape) {
                                 .rows = 10,
                                 .columns = 3,
                                 .rule = {.kind = kernels::RuleKind::kAdagrad},
+                                .given = model.row_tables.size() == 1,
                                 .deviation = 1.0});
   }
   return model;
@@ -162,6 +163,7 @@ class Play {
         return ps::PushRows{.seq = input.u8(),
                             .table = input.u8() % 3u,
                             .count = input.u8() % 4u,
+                            .begins = input.u8() % 2 != 0,
                             .rule = model_.row_tables[0].rule,
                             .of = {.task = input.u8(), .part = input.u8()}};
       default:

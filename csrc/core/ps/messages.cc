@@ -159,7 +159,7 @@ void write(Writer& out, const PullRows& message) {
   out.varint(message.count);
 }
 void read(Reader& in, PullRows& message) {
-  message.table = static_cast<std::uint32_t>(in.varint("pull_rows.table", kTablesMax - 1));
+  message.table = static_cast<std::uint32_t>(in.varint("pull_rows.table", kRowTablesMax - 1));
   message.count = in.varint("pull_rows.count", kRowsAtOnceMax);
 }
 
@@ -168,14 +168,16 @@ void write(Writer& out, const PushRows& message) {
   out.varint(message.table);
   out.varint(message.count);
   out.f64(message.scale);
+  out.u8(message.begins ? 1 : 0);
   write_rule(out, message.rule);
   write_part(out, message.of);
 }
 void read(Reader& in, PushRows& message) {
   message.seq = in.varint("push_rows.seq", UINT64_MAX);
-  message.table = static_cast<std::uint32_t>(in.varint("push_rows.table", kTablesMax - 1));
+  message.table = static_cast<std::uint32_t>(in.varint("push_rows.table", kRowTablesMax - 1));
   message.count = in.varint("push_rows.count", kRowsAtOnceMax);
   message.scale = in.f64("push_rows.scale");
+  message.begins = in.u8("push_rows.begins", 1) != 0;
   message.rule = read_rule(in);
   message.of = read_part(in);
 }

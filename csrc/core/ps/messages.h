@@ -17,7 +17,7 @@ namespace ciranda::ps {
 // host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
 // clock.
 
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kJobIdBytesMax = 256;
@@ -118,12 +118,14 @@ struct PullRows {
   std::uint64_t count = 0;
   bool operator==(const PullRows&) const = default;
 };
-// The numbers of rows and their gradients come with it. Answered with RowsPushed.
+// The numbers of rows and their gradients come with it; or, `begins`, what those begin with that
+// are not there yet. Answered with RowsPushed.
 struct PushRows {
   std::uint64_t seq = 0;  // grows, from 1, the same to all servers, over all tables
   std::uint32_t table = 0;
   std::uint64_t count = 0;  // may be 0
   double scale = 1.0;
+  bool begins = false;
   kernels::UpdateRule rule = {};
   TaskPart of = {};  // whose parts are counted apart from those of Push
   bool operator==(const PushRows&) const = default;

@@ -163,9 +163,9 @@ Status check(const Model& model) {
     }
   }
   if (elements == 0) return refused("the parameters have no elements");
-  if (model.row_tables.size() > kTablesMax) {
+  if (model.row_tables.size() > kRowTablesMax) {
     return refused(std::to_string(model.row_tables.size()) + " tables of rows; servers hold " +
-                   std::to_string(kTablesMax));
+                   std::to_string(kRowTablesMax));
   }
   for (const RowTable& table : model.row_tables) {
     CIRANDA_TRY(check_rows(table));

@@ -67,7 +67,10 @@ struct RowTable {
   // What a row becomes must not depend on when it was looked at: SGD without momentum, or Adagrad
   // whose rate does not decay; neither decays weights.
   kernels::UpdateRule rule = {};
-  // A row begins with numbers that are normally distributed with it, and follow from seed and row.
+  // A row begins with what the first worker gives it, and cannot be asked for before. Else it
+  // begins with numbers that are normally distributed with `deviation`, and follow from seed and
+  // row.
+  bool given = false;
   double deviation = 0.0;
   std::uint64_t seed = 0;
   bool operator==(const RowTable&) const = default;
@@ -84,7 +87,8 @@ struct Model {
   bool operator==(const Model&) const = default;
 };
 
-inline constexpr std::size_t kTablesMax = 64;                        // of each kind
+inline constexpr std::size_t kTablesMax = 64;
+inline constexpr std::size_t kRowTablesMax = 4096;
 inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // of all tables
 inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // of all tables
 

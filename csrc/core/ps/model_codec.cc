@@ -102,6 +102,7 @@ void encode(const Model& model, std::vector<std::byte>& out) {
     writer.varint(table.rows);
     writer.varint(table.columns);
     write_rule(writer, table.rule);
+    writer.u8(table.given ? 1 : 0);
     writer.f64(table.deviation);
     writer.u64(table.seed);
   }
@@ -118,12 +119,13 @@ Result<Model> decode_model(std::span<const std::byte> bytes) {
     table.slots.resize(in.count("table.slots", kSlotsMax, 2));
     for (Slot& slot : table.slots) read_slot(in, slot);
   }
-  model.row_tables.resize(in.count("model.row_tables", kTablesMax, 19 + kRuleBytes));
+  model.row_tables.resize(in.count("model.row_tables", kRowTablesMax, 20 + kRuleBytes));
   for (RowTable& table : model.row_tables) {
     table.name = read_text(in, "rows.name", kNameBytesMax);
     table.rows = in.varint("rows.rows", kRowsMax);
     table.columns = static_cast<std::uint32_t>(in.varint("rows.columns", kColumnsMax));
     table.rule = read_rule(in);
+    table.given = in.u8("rows.given", 1) != 0;
     table.deviation = in.f64("rows.deviation");
     table.seed = in.u64("rows.seed");
   }

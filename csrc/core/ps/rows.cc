@@ -62,6 +62,27 @@ Status RowShare::check(std::span<const std::uint64_t> rows) const {
   return {};
 }
 
+Status RowShare::are_there(std::span<const std::uint64_t> rows) const {
+  for (const std::uint64_t row : rows) {
+    if (!table_.given || is_touched(local(row))) continue;
+    return refused("row " + std::to_string(row) + " of the table '" + table_.name +
+                   "' is not on server " + std::to_string(server_) +
+                   ": no worker has given it, or it was lost with a server that kept it in memory "
+                   "alone (see --durability)");
+  }
+  return {};
+}
+
+void RowShare::begin(std::span<const std::uint64_t> rows, const std::byte* values) {
+  for (const std::uint64_t row : rows) {
+    if (touch(local(row))) {
+      std::memcpy(this->values(local(row)), values, row_bytes());
+      begin_sums(local(row));
+    }
+    values += row_bytes();
+  }
+}
+
 bool RowShare::touch(std::uint64_t local_row) {
   if (is_touched(local_row)) return false;
   words()[local_row / 64] |= std::uint64_t{1} << (local_row % 64);
@@ -75,10 +96,13 @@ void RowShare::make(std::uint64_t row) {
   for (std::uint64_t i = 0; i < table_.columns && table_.deviation != 0.0; ++i) {
     own[i] = static_cast<float>(table_.deviation * normal(table_.seed, row * table_.columns + i));
   }
-  if (has_sums_) {
-    std::fill_n(sums(local(row)), table_.columns,
-                static_cast<float>(table_.rule.initial_accumulator_value));
-  }
+  begin_sums(local(row));
+}
+
+void RowShare::begin_sums(std::uint64_t local_row) {
+  if (!has_sums_) return;
+  std::fill_n(sums(local_row), table_.columns,
+              static_cast<float>(table_.rule.initial_accumulator_value));
 }
 
 void RowShare::read(std::span<const std::uint64_t> rows, std::byte* into) {

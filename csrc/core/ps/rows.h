@@ -29,10 +29,15 @@ class RowShare {
   // Whether these are rows of this server, ascending, so that none comes twice. kInvalidArgument
   // names the one that cannot be.
   Status check(std::span<const std::uint64_t> rows) const;
-  // check() has accepted them. One behind the other into memory of as many rows.
+  // Whether they can be asked for. check() has accepted them. kInvalidArgument names one that
+  // nobody has given.
+  Status are_there(std::span<const std::uint64_t> rows) const;
+  // check() has accepted them. Those that are not there yet are, with these values.
+  void begin(std::span<const std::uint64_t> rows, const std::byte* values);
+  // Those that are_there(). One behind the other into memory of as many rows.
   void read(std::span<const std::uint64_t> rows, std::byte* into);
-  // The rows' gradients lie one behind the other, and are multiplied by `scale`. `rule`: of the
-  // table's kind.
+  // Those that are_there(). The rows' gradients lie one behind the other, and are multiplied by
+  // `scale`. `rule`: of the table's kind.
   void update(std::span<const std::uint64_t> rows, const std::byte* gradients,
               const kernels::UpdateRule& rule, double scale);
   // So many have been asked for.
@@ -68,6 +73,7 @@ class RowShare {
   // It is there from here on; false where it was before.
   bool touch(std::uint64_t local_row);
   void make(std::uint64_t row);
+  void begin_sums(std::uint64_t local_row);
   bool block_is_touched(std::uint64_t block) const;
   std::uint64_t* words() const { return reinterpret_cast<std::uint64_t*>(touched_.data); }
   std::uint64_t share_bytes() const { return local_rows_ * row_bytes(); }

@@ -205,6 +205,7 @@ class Shard {
   void make_piece(const Layout::Piece& piece, const Update& update, std::span<const StepRun> runs);
   Status check_form(const Push& push) const;
   Status check_rows(std::size_t table, std::span<const std::uint64_t> rows) const;
+  Status check_push(const PushRows& push, std::span<const std::uint64_t> rows) const;
   Status repeat_rows(const Change& change, std::span<const std::byte> data);
   void apply_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
                   const std::byte* gradients);

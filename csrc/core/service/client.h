@@ -102,6 +102,9 @@ class Client {
   // Updates them by the rule; `gradients`: one behind the other.
   Status push_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* gradients,
                    const kernels::UpdateRule& rule, double scale) EXCLUDES(mutex_);
+  // What they begin with, of a table whose rows are given; those that are there stay as they are.
+  Status begin_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* values)
+      EXCLUDES(mutex_);
   // A worker: it has done the task that it was given before, with that outcome, and wants another.
   // Waits for one. What is pushed from here on are the task's parts. Nothing is left to do: task 0.
   Result<Given> take_task(bool failed, std::string text) EXCLUDES(mutex_);
@@ -144,6 +147,8 @@ class Client {
   Status mark() REQUIRES(mutex_);
   Status schedule_again(TaskId known) REQUIRES(mutex_);
   Status lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) REQUIRES(mutex_);
+  Status send_rows(PushRows message, std::span<const std::uint64_t> rows, const float* values)
+      REQUIRES(mutex_);
   std::byte* row_data(int server) REQUIRES(mutex_) {
     const WorkerMemory::Rows& rows = memory_.rows[at(server)];
     return rows.memory.segment.data() + rows.numbers_bytes;

@@ -20,18 +20,22 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
   memory_.rows.resize(count);
   for (std::size_t server = 0; server < count; ++server) {
     WorkerMemory::Rows& own = memory_.rows[server];
+    const std::size_t before = own.numbers_bytes + own.rows_bytes;
     own.numbers_bytes = numbers[server].size() * sizeof(std::uint64_t);
     own.rows_bytes = numbers[server].size() * model_.row_tables[table].columns * sizeof(float);
-    own.memory = {};
-    if (numbers[server].empty()) continue;
+    const std::size_t bytes = own.numbers_bytes + own.rows_bytes;
+    if (bytes != before) own.memory = {};
+    if (bytes == 0) continue;
     if (numbers[server].size() > kRowsAtOnceMax) {
       return Error{
           .code = ErrorCode::kLimit,
           .text = "more than " + std::to_string(kRowsAtOnceMax) + " rows of one server at once"};
     }
-    auto memory = SharedMemory::create(own.numbers_bytes + own.rows_bytes);
-    if (!memory) return memory.error();
-    own.memory = std::move(memory).value();
+    if (!own.memory.fd.valid()) {
+      auto memory = SharedMemory::create(bytes);
+      if (!memory) return memory.error();
+      own.memory = std::move(memory).value();
+    }
     std::memcpy(own.memory.segment.data(), numbers[server].data(), own.numbers_bytes);
   }
   return {};
@@ -64,12 +68,30 @@ Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows,
   return {};
 }
 
-// To all servers, also those that have none of the rows, so that their numbers agree.
 Status Client::push_rows(std::size_t table, std::span<const std::uint64_t> rows,
                          const float* gradients, const kernels::UpdateRule& rule, double scale) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(lay_out_rows(table, rows));
-  const std::size_t columns = model_.row_tables[table].columns;
+  if (rows_part_.task != 0) ++rows_part_.part;
+  return send_rows(
+      {.table = static_cast<std::uint32_t>(table), .scale = scale, .rule = rule, .of = rows_part_},
+      rows, gradients);
+}
+
+Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows,
+                          const float* values) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(lay_out_rows(table, rows));
+  return send_rows({.table = static_cast<std::uint32_t>(table),
+                    .begins = true,
+                    .rule = model_.row_tables[table].rule},
+                   rows, values);
+}
+
+// To all servers, also those that have none of the rows, so that their numbers agree.
+Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
+                         const float* values) {
+  const std::size_t columns = model_.row_tables[message.table].columns;
   std::vector<float*> next;
   for (int server = 0; server < servers(); ++server) {
     const bool has_rows = memory_.rows[at(server)].numbers_bytes > 0;
@@ -77,20 +99,14 @@ Status Client::push_rows(std::size_t table, std::span<const std::uint64_t> rows,
   }
   for (const std::uint64_t row : rows) {
     float*& to = next[row % next.size()];
-    std::memcpy(to, gradients, columns * sizeof(float));
+    std::memcpy(to, values, columns * sizeof(float));
     to += columns;
-    gradients += columns;
+    values += columns;
   }
-  ++rows_seq_;
-  if (rows_part_.task != 0) ++rows_part_.part;
+  message.seq = ++rows_seq_;
   for (int server = 0; server < servers(); ++server) {
-    CIRANDA_TRY(ask(
-        server, PushRows{.seq = rows_seq_,
-                         .table = static_cast<std::uint32_t>(table),
-                         .count = memory_.rows[at(server)].numbers_bytes / sizeof(std::uint64_t),
-                         .scale = scale,
-                         .rule = rule,
-                         .of = rows_part_}));
+    message.count = memory_.rows[at(server)].numbers_bytes / sizeof(std::uint64_t);
+    CIRANDA_TRY(ask(server, message));
   }
   for (int server = 0; server < servers(); ++server) {
     const auto pushed = hear<RowsPushed>(server);

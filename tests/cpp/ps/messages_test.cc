@@ -43,6 +43,7 @@ std::vector<Message> one_of_each() {
                .table = 3,
                .count = 7,
                .scale = 0.5,
+               .begins = true,
                .rule = adam,
                .of = {.task = 4, .part = 2, .settled = 3}},
       TakeTask{.done = 4, .failed = true, .text = "why"},

@@ -182,6 +182,25 @@ TEST(RowShare, ComesBackAsItWasAndOnAnotherNumberOfServers) {
   EXPECT_EQ(other.read(all), expected);
 }
 
+TEST(RowShare, RowsThatAreGivenAreThereFromThenOn) {
+  RowTable table = table_of(10);
+  table.given = true;
+  Servers servers(table, 2);
+  RowShare& share = servers.share(1);
+  const std::vector<float> values = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f};
+  const auto* given = reinterpret_cast<const std::byte*>(values.data());
+  EXPECT_EQ(share.are_there(Rows{3}).error().text,
+            "row 3 of the table 'words' is not on server 1: no worker has given it, or it was lost "
+            "with a server that kept it in memory alone (see --durability)");
+  share.begin(Rows{3, 5}, given);
+  share.begin(Rows{1, 3}, given);  // the first counts
+  EXPECT_TRUE(share.are_there(Rows{1, 3, 5}).ok());
+  EXPECT_FALSE(share.are_there(Rows{5, 7}).ok());
+  EXPECT_EQ(servers.read({1, 3, 5}), (std::vector<float>{1, 2, 3, 1, 2, 3, 4, 5, 6}));
+  servers.update({3}, adagrad());  // the sums are there, too
+  EXPECT_FLOAT_EQ(servers.read({3})[0], 1.0f - 0.5f * 4.0f / std::sqrt(17.0f));
+}
+
 TEST(RowShare, WhatCannotBeIsRefused) {
   const RowShare share(table_of(10), 2, 1);
   EXPECT_TRUE(share.check(Rows{1, 3, 9}).ok());

@@ -24,6 +24,9 @@ class ShardRowsTest : public testing::Desks {
                           .rows = 100,
                           .columns = 2,
                           .rule = {.kind = kernels::RuleKind::kSgd, .lr = 1.0}}};
+    model_.row_tables.push_back(model_.row_tables[0]);
+    model_.row_tables[1].name = "layer";
+    model_.row_tables[1].given = true;
     for (Worker worker = 0; worker < workers; ++worker) {
       workers_.push_back(join(worker));
       answer<Ready>(workers_.back());
@@ -38,16 +41,19 @@ class ShardRowsTest : public testing::Desks {
   // Each element takes `gradient`.
   void push_rows(Worker worker, std::uint64_t seq, const Numbers& numbers, float gradient,
                  TaskPart of = {}) {
-    fill(numbers, gradient);
-    PushRows push{.seq = seq, .count = numbers.size(), .rule = model_.row_tables[0].rule, .of = of};
+    push_rows(worker, numbers, gradient, {.seq = seq, .rule = model_.row_tables[0].rule, .of = of});
+  }
+  void push_rows(Worker worker, const Numbers& numbers, float value, PushRows push) {
+    fill(numbers, value);
+    push.count = numbers.size();
     const Desk::Caller caller = workers_[static_cast<std::size_t>(worker)];
     say(caller, push);
     answer<RowsPushed>(caller);
   }
-  float pull_row(Worker worker, std::uint64_t number) {
+  float pull_row(Worker worker, std::uint64_t number, std::uint32_t table = 0) {
     fill({number}, 9.0f);
     const Desk::Caller caller = workers_[static_cast<std::size_t>(worker)];
-    say(caller, PullRows{.count = 1});
+    say(caller, PullRows{.table = table, .count = 1});
     answer<RowsRead>(caller);
     float value = 0.0f;
     std::memcpy(&value, rows_.data() + sizeof(std::uint64_t), sizeof value);
@@ -92,6 +98,26 @@ TEST_F(ShardRowsTest, WhatWasKeptMakesThemAgain) {
   EXPECT_EQ(pull_row(0, 99), -2.0f);
 }
 
+TEST_F(ShardRowsTest, WhatTheyBeganWithIsMadeAgain) {
+  begin(1);
+  PushRows push{.table = 1, .rule = model_.row_tables[0].rule};
+  push.seq = 1;
+  push.begins = true;
+  push_rows(0, {7}, 5.0f, push);
+  testing::Kept kept(*desk_);
+  push.seq = 2;
+  push_rows(0, {7, 8}, 6.0f, push);
+  push.seq = 3;
+  push.begins = false;
+  push_rows(0, {8}, 1.0f, push);
+  desk_ = std::make_unique<Desk>(options_);
+  ASSERT_TRUE(kept.make_again(*desk_, now_ns_).ok());
+  workers_ = {join(0, 2)};
+  answer<Ready>(workers_[0]);
+  EXPECT_EQ(pull_row(0, 7, 1), 5.0f);
+  EXPECT_EQ(pull_row(0, 8, 1), 5.0f);
+}
+
 TEST_F(ShardRowsTest, WhatCannotBeIsRefused) {
   begin(1);
   const auto refused = [&](Message message, const Numbers& numbers) {
@@ -103,13 +129,18 @@ TEST_F(ShardRowsTest, WhatCannotBeIsRefused) {
     answer<Ready>(workers_[0]);
     return text;
   };
-  EXPECT_EQ(refused(PullRows{.table = 1, .count = 1}, {1}), "there is no table 1 of rows");
+  EXPECT_EQ(refused(PullRows{.table = 2, .count = 1}, {1}), "there is no table 2 of rows");
   EXPECT_NE(refused(PullRows{.count = 1}, {100}).find("row 100 of the table 'words'"),
             std::string::npos);
   EXPECT_NE(refused(PullRows{.count = 2}, {5, 5}).find("row 5"), std::string::npos);
   EXPECT_EQ(
       refused(PushRows{.seq = 1, .count = 1, .rule = {.kind = kernels::RuleKind::kAdagrad}}, {5}),
       "a push of rows brings a rule that needs other state");
+  EXPECT_EQ(refused(PushRows{.seq = 1, .count = 1, .begins = true}, {5}),
+            "the table 'words' makes its rows itself");
+  const std::string absent = "row 5 of the table 'layer' is not on server 0";
+  EXPECT_EQ(refused(PullRows{.table = 1, .count = 1}, {5}).find(absent), 0u);
+  EXPECT_EQ(refused(PushRows{.seq = 1, .table = 1, .count = 1}, {5}).find(absent), 0u);
   without_memory_ = true;
   say(workers_[0], PullRows{.count = 1});
   EXPECT_EQ(refusal(workers_[0]), "no memory");

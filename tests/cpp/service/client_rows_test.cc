@@ -65,6 +65,26 @@ TEST_P(Rows, ComeFromTheirServersInTheirOrder) {
   testing::expect_parameters(*client, model_, -1.0f);
 }
 
+TEST_P(Rows, BeginWithWhatTheFirstWorkerGives) {
+  keep_state(Durability::kLog);
+  model_.row_tables[1].given = true;
+  start_servers(2, 2);
+  const auto client = connect(0);
+  const auto other = connect(1);
+  ASSERT_TRUE(declare(*client, model_, 0.0f).ok());
+  ASSERT_TRUE(declare(*other, model_, 0.0f).ok());
+  const std::vector<float> first = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> second(6, 9.0f);
+  ASSERT_TRUE(client->begin_rows(1, Numbers{0, 1}, first.data()).ok());
+  ASSERT_TRUE(other->begin_rows(1, Numbers{0, 1}, second.data()).ok());
+  push(*other, {1}, {1, 1, 1});
+  restart_server(1, End::kKilled);
+  EXPECT_EQ(pull(*other, {0, 1}), (std::vector<float>{1, 2, 3, 3, 4, 5}));
+  std::vector<float> none(3);
+  EXPECT_NE(other->pull_rows(1, Numbers{2}, none.data()).error().text.find("is not on server 0"),
+            std::string::npos);
+}
+
 TEST_P(Rows, OfServersThatWereKilledComeBackAndCountOnce) {
   keep_state(Durability::kLog);
   start_servers(2, 1);
