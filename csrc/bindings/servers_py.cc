@@ -139,7 +139,8 @@ void bind_servers(py::module_& module) {
   module.def(
       "add_row_table",
       [](const std::string& name, std::uint64_t rows, std::uint32_t columns, bool adagrad,
-         double initial_accumulator_value, double eps, double deviation, std::uint64_t seed) {
+         double initial_accumulator_value, double eps, bool given, double deviation,
+         std::uint64_t seed) {
         kernels::UpdateRule rule{
             .kind = adagrad ? kernels::RuleKind::kAdagrad : kernels::RuleKind::kSgd,
             .eps = eps,
@@ -148,13 +149,19 @@ void bind_servers(py::module_& module) {
                               .rows = rows,
                               .columns = columns,
                               .rule = rule,
+                              .given = given,
                               .deviation = deviation,
                               .seed = seed});
       },
       py::kw_only(), py::arg("name"), py::arg("rows"), py::arg("columns"), py::arg("adagrad"),
-      py::arg("initial_accumulator_value"), py::arg("eps"), py::arg("deviation"), py::arg("seed"),
+      py::arg("initial_accumulator_value"), py::arg("eps"), py::arg("given") = false,
+      py::arg("deviation") = 0.0, py::arg("seed") = 0,
       "A table of rows on the servers; its number.");
   module.def("pull_rows", &pull_rows, py::arg("table"), py::arg("rows"), Released());
+  module.def("zero_rows", &zero_rows, py::arg("table"), "Of all rows of the table.");
+  module.def("note_freed", &note_freed, py::arg("bytes"), Released());
+  module.def("begin_rows", &begin_rows, py::arg("table"), py::arg("rows"), py::arg("values"),
+             Released());
   module.def("push_rows", &push_rows, py::arg("table"), py::arg("rows"), py::arg("gradients"),
              py::arg("lr"), Released());
 

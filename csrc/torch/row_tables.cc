@@ -1,12 +1,15 @@
 #include "torch/row_tables.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/StringUtil.h>
+#include <malloc.h>
 
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/base/zero_array.h"
 #include "torch/error.h"
 #include "torch/servers.h"
 
@@ -16,6 +19,8 @@ namespace {
 Mutex mutex;                                         // NOLINT
 std::vector<ps::RowTable> tables GUARDED_BY(mutex);  // NOLINT: of the process
 bool taken GUARDED_BY(mutex) = false;                // NOLINT
+std::int64_t freed GUARDED_BY(mutex) = 0;            // NOLINT: bytes, since malloc gave them back
+constexpr std::int64_t kKeptMax = std::int64_t{1} << 25;
 
 std::span<const std::uint64_t> numbers_of(const at::Tensor& rows) {
   return {static_cast<const std::uint64_t*>(rows.const_data_ptr()),
@@ -27,14 +32,26 @@ ps::RowTable table_of(std::size_t table) {
   return tables.at(table);
 }
 
+// Zeros in pages of their own.
+at::Tensor in_pages(std::int64_t rows, std::int64_t columns) {
+  const std::int64_t bytes = rows * columns * static_cast<std::int64_t>(sizeof(float));
+  auto pages = std::make_shared<ZeroArray>(ZeroArray::sparse(static_cast<std::uint64_t>(bytes)));
+  if (pages->data == nullptr) {
+    throw Exception({.code = ErrorCode::kSystem,
+                     .text = c10::str("there is no memory for ", bytes, " bytes of rows")});
+  }
+  return at::from_blob(
+      pages->data, {rows, columns}, [pages](void*) {}, at::kFloat);
+}
+
 }  // namespace
 
 std::size_t add_row_table(ps::RowTable table) {
-  (void)worker_of_servers("Embedding");
+  (void)worker_of_servers(table.given ? "Layer" : "Embedding");
   const MutexLock lock(mutex);
   if (taken) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = c10::str("Embedding: the table '", table.name,
+                     .text = c10::str("the table '", table.name,
                                       "' comes after DistributedOptimizer, which has told the "
                                       "servers what there is; make it before")});
   }
@@ -49,12 +66,33 @@ std::vector<ps::RowTable> take_row_tables() {
 }
 
 at::Tensor pull_rows(std::size_t table, const at::Tensor& rows) {
-  const auto columns = static_cast<std::int64_t>(table_of(table).columns);
   const at::Tensor numbers = rows.contiguous();
-  at::Tensor values = at::empty({numbers.numel(), columns}, at::kFloat);
+  at::Tensor values = in_pages(numbers.numel(), static_cast<std::int64_t>(table_of(table).columns));
   check(worker_of_servers("Embedding")
             ->pull_rows(table, numbers_of(numbers), values.mutable_data_ptr<float>()));
   return values;
+}
+
+at::Tensor zero_rows(std::size_t table) {
+  const ps::RowTable all = table_of(table);
+  return in_pages(static_cast<std::int64_t>(all.rows), static_cast<std::int64_t>(all.columns));
+}
+
+void note_freed(std::int64_t bytes) {
+  const MutexLock lock(mutex);
+  freed += bytes;
+  if (freed < kKeptMax) return;
+  freed = 0;
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
+
+void begin_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& values) {
+  const at::Tensor numbers = rows.contiguous();
+  const at::Tensor all = values.contiguous();
+  check(worker_of_servers("Layer")->begin_rows(table, numbers_of(numbers),
+                                               all.const_data_ptr<float>()));
 }
 
 void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& gradients, double lr) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'add_row_table', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'work_with_vectors']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'GradientReducer', 'MAX', 'MIN', 'ModeKind', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsReducer', 'Reducer', 'RuleKind', 'SUM', 'ServerMode', 'StalePolicy', 'UpdateRule', 'abandon', 'abort', 'add_process_set', 'add_row_table', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_rows', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_options', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'note_freed', 'obstacle_to_sharing', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'remove_process_set', 'require_agreement', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'work_with_vectors', 'zero_rows']
 class Compression:
     """
     Members:
@@ -360,7 +360,7 @@ def add_process_set(ranks: collections.abc.Sequence[typing.SupportsInt | typing.
     """
     By all ranks; blocking. The number of the set.
     """
-def add_row_table(*, name: str, rows: typing.SupportsInt | typing.SupportsIndex, columns: typing.SupportsInt | typing.SupportsIndex, adagrad: bool, initial_accumulator_value: typing.SupportsFloat | typing.SupportsIndex, eps: typing.SupportsFloat | typing.SupportsIndex, deviation: typing.SupportsFloat | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> int:
+def add_row_table(*, name: str, rows: typing.SupportsInt | typing.SupportsIndex, columns: typing.SupportsInt | typing.SupportsIndex, adagrad: bool, initial_accumulator_value: typing.SupportsFloat | typing.SupportsIndex, eps: typing.SupportsFloat | typing.SupportsIndex, given: bool = False, deviation: typing.SupportsFloat | typing.SupportsIndex = 0.0, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
     A table of rows on the servers; its number.
     """
@@ -395,6 +395,8 @@ def backends() -> list:
     What this build and this machine have; needs no World.
     """
 def barrier_async(name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    ...
+def begin_rows(table: typing.SupportsInt | typing.SupportsIndex, rows: torch.Tensor, values: torch.Tensor) -> None:
     ...
 def begin_task() -> None:
     ...
@@ -461,6 +463,8 @@ def lost_server() -> int | None:
     The one whose end has ended this worker's training; None so far.
     """
 def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    ...
+def note_freed(bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
 def obstacle_to_sharing(demanded: bool, obstacle: str | None, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], auto_parameters_min: typing.SupportsInt | typing.SupportsIndex) -> str:
     ...
@@ -553,6 +557,10 @@ def take_task(failed: bool, text: str) -> tuple[int, str]:
 def work_with_vectors(sums: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]]], dots: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> list[float]:
     """
     Of the coordinator: sums of vectors, (into, (vector, factor), ...), in their order, then dot products, which are the answer. Vector 0 is the parameters.
+    """
+def zero_rows(table: typing.SupportsInt | typing.SupportsIndex) -> torch.Tensor:
+    """
+    Of all rows of the table.
     """
 ADASUM: int = 5
 AUTO_PARAMETERS_MIN: int = 65536

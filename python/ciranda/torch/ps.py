@@ -13,6 +13,7 @@ from ciranda import _C
 from ciranda.torch.checkpoints import load_checkpoint
 from ciranda.torch.embedding import Embedding
 from ciranda.torch.evaluator import evaluate, is_evaluator
+from ciranda.torch.layer import Layer
 from ciranda.torch.sandblaster import LbfgsResult, Sandblaster, lbfgs
 from ciranda.torch.tasks import (
     Future,
@@ -33,6 +34,7 @@ __all__ = [
     "Downpour",
     "Embedding",
     "Future",
+    "Layer",
     "LbfgsResult",
     "Mode",
     "Sandblaster",

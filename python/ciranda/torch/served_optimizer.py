@@ -14,6 +14,7 @@ from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.embedding import forget_all, push_all
 from ciranda.torch.host_step import HostStep, obstacle
+from ciranda.torch.layer import begin_all, end_step, refuse_all
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
 from ciranda.torch.ps import EASGD, Async, Downpour, Mode
 from ciranda.torch.tasks import refuse_in_task
@@ -28,6 +29,7 @@ class _OnServers(Distributed):
         """The optimizer's, and that of tables of rows (ps.Embedding)."""
         result = super().step(closure, *args, **kwargs)
         push_all()
+        end_step()
         return result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -110,6 +112,10 @@ def distribute(
     """Makes `optimizer` push to the servers."""
     refuse_in_task("DistributedOptimizer")
     native = _native_mode(mode, update_on)
+    if not isinstance(mode, Async) or mode.policy != "apply":
+        refuse_all("its pushes count at once, as in no mode but ps.Async() without a policy")
+    if max_grad_norm is not None:
+        refuse_all("its gradients are pushed before there is a norm of all; pass no max_grad_norm")
     inner_class: Any = type(optimizer)
     distributed: Any = optimizer
     reducer: Any = NoReducer()
@@ -141,6 +147,7 @@ def distribute(
         )
         pushes.add_parameters(named)
         distributed._ciranda_pushed = [id(parameter) for _, parameter in named] if elastic else []
+    begin_all()
     distributed._ciranda_reducer = reducer
     distributed._ciranda_differences = pushes
     distributed._ciranda_host_step = host_step

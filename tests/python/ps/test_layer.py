@@ -1,0 +1,194 @@
+"""Layers whose parameters servers alone hold: breaks when they train otherwise than the plain
+model, when a worker holds more than a layer of it, or when a script goes on that they would train
+wrong."""
+
+from __future__ import annotations
+
+import copy
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import ciranda.torch as cr
+from ciranda.errors import InvalidArgumentError
+from ciranda.torch import ps
+
+WIDTH, CLASSES, STEPS = 40, 5, 20  # 1,640 parameters: two rows
+
+
+class Block(nn.Module):
+    """With a parameter that gets no gradient, one that is frozen, a buffer, and a part that is
+    computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.idle = nn.Parameter(torch.randn(3))
+        self.frozen = nn.Parameter(torch.randn(WIDTH), requires_grad=False)
+        self.again = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.linear(x)) + self.frozen
+        return x + checkpoint(self.again, x, use_reentrant=False)
+
+
+class Model(nn.Module):
+    def __init__(self, part: Callable[[Callable[[], nn.Module]], nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = part(lambda: nn.Linear(WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, CLASSES)
+        self.block = part(Block)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.first(x), inplace=True)
+        x = F.relu(self.first(x), inplace=True)  # the same parameters twice
+        return self.head(self.block(x))
+
+
+def losses_of(model: nn.Module, *optimizers: Any) -> list[float]:
+    losses = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        x = torch.randn(16, WIDTH, generator=generator)
+        loss = F.cross_entropy(model(x), torch.randint(CLASSES, (16,), generator=generator))
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def wrapped(model: nn.Module, **options: Any) -> Any:
+    options = {"backend": "ps", "mode": ps.Async()} | options
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return cr.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+
+
+def trains_as_the_plain_model(kind: str) -> None:
+    cr.init()
+    rates: dict[str, Any] = {"lr": 0.1}
+    if kind == "adagrad":
+        rates |= {"initial_accumulator_value": 0.1}
+    plain = Model(lambda make: make())
+    after = torch.rand(1)
+    model = Model(lambda make: ps.Layer(make, optimizer=kind, **rates))  # type: ignore[arg-type]
+    optimizer = wrapped(model)
+    assert torch.equal(torch.rand(1), after)
+    assert [name for name, _ in model.named_parameters()] == ["head.weight", "head.bias"]
+    for name, value in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+    makers = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+    rest = [*plain.first.parameters(), *plain.block.parameters()]
+    theirs = makers[kind](rest, **rates)
+    expected = losses_of(plain, theirs, torch.optim.SGD(plain.head.parameters(), lr=0.1))
+    assert losses_of(model, optimizer) == pytest.approx(expected, abs=1e-5)
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], value, atol=1e-5), name
+    assert all(bool(each.isnan().all()) for each in model.first.module.parameters())
+    model.eval()
+    plain.eval()
+    x = torch.randn(4, WIDTH)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), plain(x), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adagrad"])
+def test_they_train_as_the_plain_model(kind: str) -> None:
+    for rank in run_ranks(trains_as_the_plain_model, 1, args=(kind,), servers=2):
+        assert rank.exit_code == 0, rank.stderr
+
+
+def grows_by_mb() -> float:
+    """A model of 403 MB, trained for two steps."""
+    cr.init()
+    torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1).step()  # imports 150 MB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    blocks = [ps.Layer(lambda: nn.Linear(1024, 1024, bias=False), lr=1e-4) for _ in range(96)]
+    model = nn.Sequential(*blocks, nn.Linear(1024, 1))
+    optimizer = wrapped(model)
+    for _ in range(2):
+        model(torch.randn(4, 1024)).sum().backward()
+        optimizer.step()
+    held = sum(each["held_bytes"] for each in ps.stats()["servers"])
+    assert held > 96 * 4 * 1024 * 1024
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+
+
+def test_a_model_of_400_mb_takes_no_worker_more_than_100_mb() -> None:
+    for rank in run_ranks(grows_by_mb, 2, servers=2):
+        assert rank.exit_code == 0, rank.stderr
+        assert rank.value < 100
+
+
+def refuses(case: str) -> None:
+    cr.init()
+    head = nn.Linear(2, 1)
+
+    def layer(make: Callable[[], Any] = lambda: nn.Linear(2, 2), **options: Any) -> ps.Layer:
+        return ps.Layer(make, lr=0.1, **options)
+
+    if case == "making":
+        taken = nn.Linear(2, 2)
+        layer(lambda: taken)
+        for make, why in (
+            (lambda: taken, "parameter 'weight' is in another Layer, too"),
+            (nn.ReLU, "the module has no parameters"),
+            (lambda: 3, "make\\(\\) returned 3 instead of a module"),
+            (lambda: nn.Linear(2, 2).double(), "parameter 'weight' is torch.float64 on cpu"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=why):
+                layer(make)
+        with pytest.raises(InvalidArgumentError, match="optimizer must be 'sgd' or 'adagrad'"):
+            layer(optimizer="adam")
+        with pytest.raises(InvalidArgumentError, match="'layer 0': make\\(\\) must return a new"):
+            wrapped(head)
+        return
+    part = layer(name="part")
+    if case == "modes":
+        for options, why in (
+            ({"mode": ps.Sync()}, "'part': its pushes count at once"),
+            ({"max_grad_norm": 1.0}, "pass no max_grad_norm"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=why):
+                wrapped(head, **options)
+        return
+    optimizer = wrapped(head)
+    with pytest.raises(InvalidArgumentError, match="comes after DistributedOptimizer"):
+        layer()
+    for what, why in (
+        (lambda: copy.deepcopy(part), "cannot be copied or pickled"),
+        (part.double, "it stays float32 on cpu"),
+        (lambda: part.load_state_dict(nn.Linear(2, 2).state_dict()), "load them in make"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            what()
+    part.to("cpu")
+    x = torch.randn(3, 2)
+    old = part(part(x)).sum()
+    head(part(x)).sum().backward()
+    with pytest.raises(InvalidArgumentError, match="a second backward\\(\\) before step"):
+        head(part(x)).sum().backward()
+    optimizer.step()
+    with pytest.raises(InvalidArgumentError, match="have changed since the forward pass"):
+        old.backward()
+    optimizer.zero_grad()
+    head(part(x)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("case", ["making", "modes", "using"])
+def test_wrong_use_is_a_sentence(case: str) -> None:
+    for rank in run_ranks(refuses, 1, args=(case,), servers=1):
+        assert rank.exit_code == 0, rank.stderr
