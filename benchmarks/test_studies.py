@@ -6,7 +6,9 @@
 The studies trained with TensorFlow: one with a ring and with asynchronous parameter servers on two
 machines, through a LAN and a slow VPN; one with mirrored parameters, and with parameter servers,
 synchronous, asynchronous and with Downpour SGD. Here all train the same model on Fashion-MNIST, and
-each row has its accuracy too.
+each row has its accuracy too. A third one, of native roles and a sharded saver:
+
+    python -m pytest benchmarks/test_study_roles.py
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def report_of(name: str, title: str, *about: str) -> Iterator[Report]:
     if not FASHION_MNIST.exists():
         pytest.skip("Fashion-MNIST is not there: apt install dataset-fashion-mnist")
     with Report(name, title).kept() as report:
-        report.sections += [HOW, *about]
+        report.sections += about
         yield report
 
 
@@ -200,7 +202,7 @@ def test_one_machine_ring_and_servers_on_two_hosts(tmp_path: Path, benchmark: An
 
     seeds = iter(range(RUNS))
     title = "One machine, a ring, and parameter servers on two hosts"
-    with report_of("study-hosts", title, ABOUT_HOSTS) as report:
+    with report_of("study-hosts", title, HOW, ABOUT_HOSTS) as report:
         benchmark.pedantic(lambda: one_run(next(seeds)), rounds=RUNS, iterations=1)
         for case, rows in found.items():
             report.table(headings(case), [runs.row(title) for title, runs in rows.items()])
@@ -235,7 +237,8 @@ def test_mirrored_and_servers_on_one_host(benchmark: Any) -> None:
             found[title].add(side_of(launcher, way, seed), [1.0, 1.0])
 
     seeds = iter(range(RUNS))
-    with report_of("study-one-host", "One process, mirrored, and a parameter server") as report:
+    title = "One process, mirrored, and a parameter server"
+    with report_of("study-one-host", title, HOW) as report:
         benchmark.pedantic(lambda: one_run(next(seeds)), rounds=RUNS, iterations=1)
         alone = found["one process"].images_per_s
         scaling = {t: runs.images_per_s.over(alone).scaled(50) for t, runs in found.items()}

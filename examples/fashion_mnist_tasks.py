@@ -98,6 +98,7 @@ def accuracy(model: nn.Module, split: fm.Split) -> float:
 
 def main() -> None:
     images = ps.schedule(count_images).result()
+    print(f"begins with an accuracy of {ps.schedule(score).result():.2f} %")
     for epoch in range(args.epochs):
         firsts = itertools.count(0, BATCHES_A_TASK * args.batch_size)
         parts = itertools.takewhile(lambda first: first < images, firsts)

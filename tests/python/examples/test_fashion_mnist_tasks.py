@@ -4,67 +4,28 @@ because any of its processes is killed."""
 from __future__ import annotations
 
 import csv
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from idx_files import write_small_data_set
+from role_job import RoleJob
 
 
 def run_job(example: Path, data: Path, *options: str, epochs: int, kill_every_s: float = 0) -> str:
     """What it has printed."""
-    launcher = [sys.executable, "-m", "ciranda", "run", "-np", "2", "--ps", "2", "--coordinator"]
-    job = [str(example.with_name("fashion_mnist_tasks.py")), "--data", str(data)]
-    job += ["--epochs", str(epochs), "--threads", "1"]
-    process = subprocess.Popen(
-        [*launcher, "--verbose", *options, *job],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    pids: dict[str, int] = {}
-    said: list[str] = []
-
-    def read_errors() -> None:
-        for line in process.stderr or ():
-            said.append(line)
-            found = re.search(r"(rank \d|server \d|coordinator|evaluator) is pid (\d+)", line)
-            if found:
-                pids[found[1]] = int(found[2])
-
-    def kill_in_turn() -> None:
+    shape = ["-np", "2", "--ps", "2", "--coordinator"]
+    program = [str(example.with_name("fashion_mnist_tasks.py")), "--data", str(data)]
+    program += ["--epochs", str(epochs), "--threads", "1"]
+    with RoleJob(*shape, *options, *program) as job:
         turn = 0
-        while not over.wait(kill_every_s):
-            name = sorted(pids)[turn % len(pids)]
+        while not job.ends_within(kill_every_s or None):
+            job.kill(sorted(job.pids)[turn % len(job.pids)])
             turn += 1
-            if process.poll() is None:
-                os.kill(pids[name], signal.SIGKILL)
-
-    over = threading.Event()
-    threads = [threading.Thread(target=read_errors, daemon=True)]
-    if kill_every_s:
-        threads.append(threading.Thread(target=kill_in_turn, daemon=True))
-    for thread in threads:
-        thread.start()
-    try:
-        printed = process.stdout.read()
-        code = process.wait()
-    finally:
-        over.set()
-        process.kill()  # which ends the job's tree
-    for thread in threads:
-        thread.join()
-    assert code == 0, printed + "".join(said)
-    print(printed, "".join(line for line in said if "started again" in line))
-    return printed
+    print(job.text(), "started again:", job.started_again)
+    return job.text()
 
 
 def last_accuracy(printed: str) -> float:
