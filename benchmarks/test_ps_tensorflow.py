@@ -19,13 +19,21 @@ from net.network import Network
 TENSORFLOW = common.OwnEnvironment("tensorflow")
 # How many steps TensorFlow's coordinator schedules at once: its tutorial's way, and a generous one.
 AT_ONCE = (1, 20)
-OURS = "ciranda, authenticated"
+# How it protects what travels, and its way of workers/train.py.
+OURS = {
+    "ciranda, authenticated": ("ciranda", "ps async"),
+    "ciranda, trusted network": ("trusted", "ps async"),
+    "ciranda, trusted network, one step ahead": ("trusted", "ps ahead"),
+}
+DEFAULT = next(iter(OURS))
+ALONE = "limit: the worker alone"
 ROUNDS = 5  # in each of which all sides are started anew
 WARM_UP_STEPS, STEPS = 100, 400
 
 HOW = """A perceptron (784-512-512-10, 669,706 parameters), batches of 64 that are there, SGD. One
 worker on one host, one server on the other, one thread for the computing of each process.
-ciranda: DistributedOptimizer with Async(); every step pushes and gets the new parameters.
+ciranda: DistributedOptimizer with Async(); every step pushes and gets the new parameters, or, with
+ahead=1, those of the step before. Alone: the worker's own computing, without a server.
 TensorFlow: ParameterServerStrategy over gRPC, its coordinator beside the worker, which schedules
 each step alone, as in its tutorial, or 20 in one function. The sides run one after the other."""
 
@@ -56,9 +64,13 @@ class Cluster(Between):
 
 
 def makers(hosts: Network) -> dict[str, common.SideMaker]:
-    ours = ["--side", "ps async", "--model", "mlp", "--optimizer", "sgd"]
-    made: dict[str, common.SideMaker] = {
-        OURS: functools.partial(common.Side, OURS, Between(hosts, "ciranda"), "train.py", ours, 1)
+    def trains(name: str, launcher: common.Launcher, way: str) -> common.SideMaker:
+        arguments = ["--side", way, "--model", "mlp", "--optimizer", "sgd"]
+        return functools.partial(common.Side, name, launcher, "train.py", arguments, 1)
+
+    made = {
+        name: trains(name, Between(hosts, protection), way)
+        for name, (protection, way) in OURS.items()
     }
     for steps in AT_ONCE:
         name = f"TensorFlow, {steps} step{'s' if steps > 1 else ''} at once"
@@ -66,6 +78,7 @@ def makers(hosts: Network) -> dict[str, common.SideMaker]:
         made[name] = functools.partial(
             SideWithNodes, name, Cluster(hosts, name), "ps_tensorflow.py", theirs, 1
         )
+    made[ALONE] = trains(ALONE, common.through_ciranda, "alone")
     return made
 
 
@@ -89,12 +102,14 @@ def test_training(network: Network, benchmark: Any) -> None:  # noqa: F811
         report.table(
             ["mlp, one worker, the server elsewhere", "images/s", "÷ first"],
             [
-                [name, samples.show(0), samples.over(rates[OURS]).show()]
+                [name, samples.show(0), samples.over(rates[DEFAULT]).show()]
                 for name, samples in rates.items()
             ],
         )
-        best = max((name for name in rates if name != OURS), key=lambda name: rates[name].median)
-        ratio = rates[OURS].over(rates[best])
-        report.check("ps-tensorflow.mlp", f"mlp: ciranda ÷ {best}", ratio)
+        theirs = [name for name in rates if name not in (*OURS, ALONE)]
+        best = max(theirs, key=lambda name: rates[name].median)
+        for name in OURS:
+            ratio = rates[name].over(rates[best])
+            report.check(f"ps-tensorflow.{name}", f"mlp: {name} ÷ {best}", ratio)
         report.data["images_per_s"] = common.as_json(rates)
         report.panels["images/s"] = rates

@@ -7,7 +7,8 @@ lockstep  the same, but each step has a barrier in shared memory: the limit of e
 ddp       DistributedDataParallel over Gloo, with settings the harness searches
 zero      the same with ZeroRedundancyOptimizer: each rank keeps and updates a part of the state
 ciranda   DistributedOptimizer; repeated: every rank steps alone; host: reduced in the shared step
-ps        DistributedOptimizer on parameter servers: async, ssp (2 steps ahead at most) or sync
+ps        DistributedOptimizer on parameter servers: async, ahead (async, and step() does not wait
+          for its answer), ssp (2 steps ahead at most) or sync
 """
 
 from __future__ import annotations
@@ -194,7 +195,12 @@ class ServedTrainer(Trainer):
         hvd.init()
         self.idle_bytes = server_memory()
         super().__init__(job, hvd.rank())
-        modes = {"async": hvd.ps.Async(), "ssp": hvd.ps.SSP(2), "sync": hvd.ps.Sync()}
+        modes = {
+            "async": hvd.ps.Async(),
+            "ahead": hvd.ps.Async(ahead=1),
+            "ssp": hvd.ps.SSP(2),
+            "sync": hvd.ps.Sync(),
+        }
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer,
             named_parameters=self.model.named_parameters(),
@@ -278,7 +284,7 @@ class ZeroTrainer(DdpTrainer):
 
 
 SHARD_STEP = {"ciranda": "auto", "ciranda repeated": False, "ciranda host": "host"}
-SERVED = {"ps async": "async", "ps ssp": "ssp", "ps sync": "sync"}
+SERVED = {"ps async": "async", "ps ahead": "ahead", "ps ssp": "ssp", "ps sync": "sync"}
 
 
 def make_trainer(side: str, job: Job) -> tuple[Trainer, int]:
