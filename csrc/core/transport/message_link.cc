@@ -138,8 +138,11 @@ Result<std::size_t> MessageLink::take(std::span<std::byte> into) {
 
 // True once the next header has come, which is of that kind.
 Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_max) {
+  // What comes behind the header of much data shall not go through the inbox.
+  const bool alone = kind == kData && unread_.empty() && missing_ >= kDirectBytes;
   while (header_have_ < header_.size()) {
-    auto count = take(std::span(header_).subspan(header_have_));
+    const auto rest = std::span(header_).subspan(header_have_);
+    auto count = alone ? stream_.receive(rest) : take(rest);
     if (!count) return count.error();
     if (count.value() == 0) return false;
     header_have_ += count.value();
