@@ -78,8 +78,10 @@ class Layer(torch.nn.Module):
         self._values: torch.Tensor | None = None  # of all parameters, while they are here
         self._gradients: torch.Tensor | None = None  # the same of this backward pass
         self._without_gradient: set[int] = set()  # parameters in this backward pass
-        self._backward_pass = -1  # the one at whose end the values go
+        self._ends_with_backward = False  # what is here for this backward pass
+        self._uses: set[_Use] = set()  # that the backward pass has begun with, and not ended
         self._forward_passes = 0  # that are under way, within each other
+        self._absent = torch.full((), torch.nan, device=self._device)
         self._pushes = 0
         self._pushed = False  # since the latest step()
         for number, parameter in enumerate(self._parameters_there):
@@ -103,20 +105,22 @@ class Layer(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns. Blocks for the servers."""
+        if not _in_backward():
+            self._forget_backward()  # one that failed
         self._fetch()
         self._forward_passes += 1
+        inputs = _differentiable((args, kwargs))
+        use = _Use(self, len(inputs))
+        for each in inputs:
+            each.register_hook(use.end)  # type: ignore[no-untyped-call]
         try:
             with saved_tensors_hooks(self._pack, _unpack):
                 output = self.module(*args, **kwargs)
         finally:
             self._forward_passes -= 1
-            if _running_backward() != -1:
-                self._keep_until_the_end()
-            elif self._forward_passes == 0:
-                self._drop()
-        for each in _pytree.tree_leaves(output):
-            if isinstance(each, torch.Tensor) and each.requires_grad:
-                each.register_hook(self._before_backward)  # type: ignore[no-untyped-call]
+            self._drop_unused()
+        for each in _differentiable(output):
+            each.register_hook(use.begin)  # type: ignore[no-untyped-call]
         return output
 
     # ------------------------------------------------------------------------------------------
@@ -132,9 +136,12 @@ class Layer(torch.nn.Module):
 
     def _drop(self) -> None:
         self._values = None
-        absent = torch.full((), torch.nan, device=self._device)
         for parameter in self._parameters_there:
-            parameter.data = absent.expand(parameter.shape)
+            parameter.data = self._absent.expand(parameter.shape)
+
+    def _drop_unused(self) -> None:
+        if self._forward_passes == 0 and not self._uses:
+            self._drop()
 
     def _note_freed(self) -> None:
         _C.note_freed(4 * sum(each.numel() for each in self._parameters_there))
@@ -156,26 +163,25 @@ class Layer(torch.nn.Module):
     # ------------------------------------------------------------------------------------------
     # The backward pass
 
-    # What is computed again in the backward pass (torch.utils.checkpoint) reads the parameters.
-    def _before_backward(self, _: torch.Tensor) -> None:
-        self._keep_until_the_end()
-        self._fetch()
-
-    def _keep_until_the_end(self) -> None:
-        if self._backward_pass == _running_backward():
-            return
-        self._backward_pass = _running_backward()
-        self._gradients = None  # of one that failed
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+    # At its end, what is here goes.
+    def _join_backward(self) -> None:
+        if not self._ends_with_backward:
+            self._ends_with_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:
-        self._backward_pass = -1
         if self._gradients is not None:
             self._push(self._gradients)
-        self._drop()
+        self._forget_backward()
+        self._drop_unused()
+
+    def _forget_backward(self) -> None:
+        self._ends_with_backward = False
+        self._gradients = None
+        self._uses.clear()
 
     def _take_gradient(self, number: int, parameter: torch.Tensor) -> None:
-        self._keep_until_the_end()
+        self._join_backward()
         if self._gradients is None:
             self._gradients = _C.zero_rows(self._table).to(self._device).view(-1)
             self._without_gradient = {
@@ -189,6 +195,7 @@ class Layer(torch.nn.Module):
         self._without_gradient.discard(number)
         if not self._without_gradient:
             self._push(self._gradients)
+            self._uses.clear()
             self._drop()
             del gradient
             self._note_freed()
@@ -275,6 +282,27 @@ class Layer(torch.nn.Module):
         raise InvalidArgumentError(f"Layer '{self.name}': {why}")
 
 
+class _Use:
+    """One computation of a layer, whose backward pass needs its parameters between the gradients of
+    what came out and those of what went in: also what is computed again there
+    (torch.utils.checkpoint), which no saved tensor tells of."""
+
+    def __init__(self, layer: Layer, inputs: int) -> None:
+        self._layer = layer
+        self._inputs = inputs
+
+    def begin(self, _: torch.Tensor) -> None:
+        self._layer._join_backward()
+        self._layer._uses.add(self)
+        self._layer._fetch()
+
+    def end(self, _: torch.Tensor) -> None:
+        self._inputs -= 1
+        if self._inputs == 0:
+            self._layer._uses.discard(self)
+            self._layer._drop_unused()
+
+
 class _Saved(NamedTuple):
     """A part of a layer's parameters that the backward pass needs."""
 
@@ -291,7 +319,7 @@ def _unpack(saved: _Saved | torch.Tensor) -> torch.Tensor:
         layer._refuse(
             "its parameters have changed since the forward pass whose gradient is asked for"
         )
-    layer._keep_until_the_end()
+    layer._join_backward()
     return layer._fetch().as_strided(*saved.place)
 
 
@@ -299,8 +327,13 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _running_backward() -> int:
-    return torch._C._current_graph_task_id()  # -1: none
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _differentiable(values: Any) -> list[torch.Tensor]:
+    leaves = _pytree.tree_leaves(values)
+    return [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
 
 
 def refuse_all(why: str) -> None:
