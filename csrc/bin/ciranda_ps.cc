@@ -299,8 +299,10 @@ Status open_listener(Options& options) {
 // One line, of what there was to do.
 void say_the_end(const DeskOptions& options, const Stats& stats) {
   std::uint64_t pushes = 0;
-  for (const std::uint64_t count : stats.outcomes) pushes += count;
-  pushes -= stats.outcomes[static_cast<std::size_t>(Outcome::kDuplicate)];  // said twice
+  for (std::size_t outcome = 0; outcome < stats.outcomes.size(); ++outcome) {
+    const bool said_again = outcome == static_cast<std::size_t>(Outcome::kDuplicate);
+    pushes += said_again ? 0 : stats.outcomes[outcome];
+  }
   std::printf("server %d of %d: %llu pushes, %.1f MB of parameters and state, %.1f s at work\n",
               options.server, options.servers, static_cast<unsigned long long>(pushes),
               static_cast<double>(stats.held_bytes) / 1e6,
