@@ -1,6 +1,7 @@
 #include "torch/row_tables.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <malloc.h>
 
@@ -21,6 +22,7 @@ std::vector<ps::RowTable> tables GUARDED_BY(mutex);  // NOLINT: of the process
 bool taken GUARDED_BY(mutex) = false;                // NOLINT
 std::int64_t freed GUARDED_BY(mutex) = 0;            // NOLINT: bytes, since malloc gave them back
 constexpr std::int64_t kKeptMax = std::int64_t{1} << 25;
+constexpr std::int64_t kManyBytes = std::int64_t{1} << 18;
 
 std::span<const std::uint64_t> numbers_of(const at::Tensor& rows) {
   return {static_cast<const std::uint64_t*>(rows.const_data_ptr()),
@@ -32,9 +34,14 @@ ps::RowTable table_of(std::size_t table) {
   return tables.at(table);
 }
 
-// Zeros in pages of their own.
-at::Tensor in_pages(std::int64_t rows, std::int64_t columns) {
+std::shared_ptr<ps::Client> worker_of(const ps::RowTable& table) {
+  return worker_of_servers(table.given ? "Layer" : "Embedding");
+}
+
+// Zeros; many in pages of their own.
+at::Tensor make_rows(std::int64_t rows, std::int64_t columns) {
   const std::int64_t bytes = rows * columns * static_cast<std::int64_t>(sizeof(float));
+  if (bytes < kManyBytes) return at::zeros({rows, columns}, at::kFloat);
   auto pages = std::make_shared<ZeroArray>(ZeroArray::sparse(static_cast<std::uint64_t>(bytes)));
   if (pages->data == nullptr) {
     throw Exception({.code = ErrorCode::kSystem,
@@ -47,7 +54,7 @@ at::Tensor in_pages(std::int64_t rows, std::int64_t columns) {
 }  // namespace
 
 std::size_t add_row_table(ps::RowTable table) {
-  (void)worker_of_servers(table.given ? "Layer" : "Embedding");
+  (void)worker_of(table);
   const MutexLock lock(mutex);
   if (taken) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -67,15 +74,15 @@ std::vector<ps::RowTable> take_row_tables() {
 
 at::Tensor pull_rows(std::size_t table, const at::Tensor& rows) {
   const at::Tensor numbers = rows.contiguous();
-  at::Tensor values = in_pages(numbers.numel(), static_cast<std::int64_t>(table_of(table).columns));
-  check(worker_of_servers("Embedding")
-            ->pull_rows(table, numbers_of(numbers), values.mutable_data_ptr<float>()));
+  const ps::RowTable all = table_of(table);
+  at::Tensor values = make_rows(numbers.numel(), static_cast<std::int64_t>(all.columns));
+  check(worker_of(all)->pull_rows(table, numbers_of(numbers), values.mutable_data_ptr<float>()));
   return values;
 }
 
 at::Tensor zero_rows(std::size_t table) {
   const ps::RowTable all = table_of(table);
-  return in_pages(static_cast<std::int64_t>(all.rows), static_cast<std::int64_t>(all.columns));
+  return make_rows(static_cast<std::int64_t>(all.rows), static_cast<std::int64_t>(all.columns));
 }
 
 void note_freed(std::int64_t bytes) {
@@ -91,17 +98,18 @@ void note_freed(std::int64_t bytes) {
 void begin_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& values) {
   const at::Tensor numbers = rows.contiguous();
   const at::Tensor all = values.contiguous();
-  check(worker_of_servers("Layer")->begin_rows(table, numbers_of(numbers),
-                                               all.const_data_ptr<float>()));
+  check(worker_of(table_of(table))
+            ->begin_rows(table, numbers_of(numbers), all.const_data_ptr<float>()));
 }
 
 void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& gradients, double lr) {
-  kernels::UpdateRule rule = table_of(table).rule;
+  const ps::RowTable all = table_of(table);
+  kernels::UpdateRule rule = all.rule;
   rule.lr = lr;
   const at::Tensor numbers = rows.contiguous();
   const at::Tensor values = gradients.contiguous();
-  check(worker_of_servers("Embedding")
-            ->push_rows(table, numbers_of(numbers), values.const_data_ptr<float>(), rule, 1.0));
+  check(worker_of(all)->push_rows(table, numbers_of(numbers), values.const_data_ptr<float>(), rule,
+                                  1.0));
 }
 
 }  // namespace ciranda

@@ -20,7 +20,7 @@ std::size_t add_row_table(ps::RowTable table);
 std::vector<ps::RowTable> take_row_tables();
 // `rows`: int64, ascending, each once. float32, as many rows. Blocking.
 at::Tensor pull_rows(std::size_t table, const at::Tensor& rows);
-// Zeros for all rows of a table, float32, in pages that go back to the system with them.
+// Zeros for all rows of a table, float32; many in pages that go back to the system with them.
 at::Tensor zero_rows(std::size_t table);
 // So many bytes have been freed that malloc had given. What it keeps of large blocks that come and
 // go between small ones grows to the size of all of them, so it is told to give that back now and

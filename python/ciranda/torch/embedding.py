@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch.nn import functional as F
@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 
-_all: weakref.WeakSet[Embedding] = weakref.WeakSet()
+# By table, in the order in which they were made.
+_all: weakref.WeakValueDictionary[int, Embedding] = weakref.WeakValueDictionary()
 
 
 class Embedding(torch.nn.Module):
@@ -65,7 +66,7 @@ class Embedding(torch.nn.Module):
             deviation=deviation,
             seed=seed,
         )
-        _all.add(self)
+        _all[self._table] = self
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
@@ -113,15 +114,11 @@ class Embedding(torch.nn.Module):
 
 def push_all() -> None:
     """Of every table of this process, in the order in which they were made."""
-    for each in _ordered():
+    for each in _all.values():
         each.push()
 
 
 def forget_all() -> None:
     """Of every table."""
-    for each in _ordered():
+    for each in _all.values():
         each.forget()
-
-
-def _ordered() -> list[Any]:
-    return sorted(_all, key=lambda each: each._table) if _all else []

@@ -16,7 +16,9 @@ from ciranda.errors import InvalidArgumentError
 
 _ROW = 1024  # elements that lie together on one server
 
-_all: weakref.WeakSet[Layer] = weakref.WeakSet()
+# By table, in the order in which they were made.
+_all: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
+_LAYER = "_ciranda_layer"  # of a parameter that is in one
 _numbers = itertools.count()
 
 
@@ -62,9 +64,9 @@ class Layer(torch.nn.Module):
         object.__setattr__(self, "_inner", inner)  # hidden from parameters() and modules()
         self._parameters_there = self._checked(inner)
         self._device = self._parameters_there[0].device
-        elements = sum(each.numel() for each in self._parameters_there)
-        columns = min(elements, _ROW)
-        self._rows = torch.arange((elements + columns - 1) // columns)
+        self._elements = sum(each.numel() for each in self._parameters_there)
+        columns = min(self._elements, _ROW)
+        self._rows = torch.arange((self._elements + columns - 1) // columns)
         self._shape = (len(self._rows), columns)
         self._table = _C.add_row_table(
             name=self.name,
@@ -85,13 +87,14 @@ class Layer(torch.nn.Module):
         self._pushes = 0
         self._pushed = False  # since the latest step()
         for number, parameter in enumerate(self._parameters_there):
+            setattr(parameter, _LAYER, self.name)
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     lambda parameter, number=number: self._take_gradient(number, parameter)
                 )
         self._drop()
         self._note_freed()
-        _all.add(self)
+        _all[self._table] = self
 
     @property
     def module(self) -> torch.nn.Module:
@@ -100,8 +103,7 @@ class Layer(torch.nn.Module):
         return inner
 
     def extra_repr(self) -> str:
-        elements = sum(each.numel() for each in self._parameters_there)
-        return f"{type(self.module).__name__} of {elements} parameters on servers"
+        return f"{type(self.module).__name__} of {self._elements} parameters on servers"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns. Blocks for the servers."""
@@ -144,11 +146,11 @@ class Layer(torch.nn.Module):
             self._drop()
 
     def _note_freed(self) -> None:
-        _C.note_freed(4 * sum(each.numel() for each in self._parameters_there))
+        _C.note_freed(4 * self._elements)
 
     def _parts(self, flat: torch.Tensor) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
         sizes = [each.numel() for each in self._parameters_there]
-        parts = torch.split(flat[: sum(sizes)], sizes)
+        parts = torch.split(flat[: self._elements], sizes)
         return [
             (parameter, part.view(parameter.shape))
             for parameter, part in zip(self._parameters_there, parts, strict=True)
@@ -228,7 +230,7 @@ class Layer(torch.nn.Module):
                 )
             if each.device != parameters[0].device:
                 self._refuse("its parameters are on several devices; make a Layer for each")
-            if any(each is other for layer in _all for other in layer._parameters_there):
+            if hasattr(each, _LAYER):
                 self._refuse(f"parameter '{name}' is in another Layer, too; make() must make it")
         return parameters
 
@@ -239,10 +241,8 @@ class Layer(torch.nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
             made = list(make().parameters())
-        theirs = [each.shape for each in made]
-        if theirs != [each.shape for each in self._parameters_there] or any(
-            one is other for one in made for other in self._parameters_there
-        ):
+        shapes = [each.shape for each in self._parameters_there]
+        if [each.shape for each in made] != shapes or any(hasattr(each, _LAYER) for each in made):
             self._refuse("make() must return a new module of the same shapes whenever it is called")
         values = _C.zero_rows(self._table)
         for (_, part), parameter in zip(self._parts(values.view(-1)), made, strict=True):
@@ -338,22 +338,18 @@ def _differentiable(values: Any) -> list[torch.Tensor]:
 
 def refuse_all(why: str) -> None:
     """Where there are any that are not trained yet."""
-    for each in _ordered():
+    for each in _all.values():
         if each._make is not None:
             each._refuse(why)
 
 
 def begin_all() -> None:
     """Gives the servers what the layers of this process begin with."""
-    for each in _ordered():
+    for each in _all.values():
         each._begin()
 
 
 def end_step() -> None:
     """All layers may push again."""
-    for each in _all:
+    for each in _all.values():
         each._pushed = False
-
-
-def _ordered() -> list[Any]:
-    return sorted(_all, key=lambda each: each._table) if _all else []
