@@ -59,16 +59,21 @@ void Desk::end_checkpoints() {
 
 void Desk::announce_checkpoint() {
   if (keeper_ == nullptr || options_.server != 0) return;
-  if (!announced_ns_) announced_ns_ = now_ns_;
-  const bool after_pushes = options_.checkpoint_pushes > 0 &&
-                            shard_->version() >= announced_version_ + options_.checkpoint_pushes;
+  const std::uint64_t pushes = options_.checkpoint_pushes;
+  const std::uint64_t version = shard_->version();
+  if (!announced_ns_) {
+    announced_ns_ = now_ns_;
+    // A server that comes back has announced the one before this push.
+    if (pushes > 0 && version > 0) announced_version_ = (version - 1) / pushes * pushes;
+  }
+  const bool after_pushes = pushes > 0 && version >= announced_version_ + pushes;
   const bool after_time =
       options_.checkpoint_ns > 0 && now_ns_ >= *announced_ns_ + options_.checkpoint_ns;
   if (!after_pushes && !after_time) return;
   const auto next = keeper_->announce();
   if (!next) return;
   announced_ = *next;
-  announced_version_ = shard_->version();
+  announced_version_ = version;
   announced_ns_ = now_ns_;
 }
 

@@ -201,6 +201,24 @@ TEST_F(CutTest, IsAnnouncedAfterSoManyPushesAndToWhoComes) {
   EXPECT_EQ(answer<Ready>(join(0, 2)).checkpoint, 2u);
 }
 
+TEST_F(CutTest, AServerThatComesBackAnnouncesWhenTheNextIsDue) {
+  begin(1, {}, 2);
+  push_of_worker(0, 1);
+  push_of_worker(0, 1);
+  std::vector<std::byte> saved;
+  desk_->save(saved);
+  desk_ = std::make_unique<Desk>(options_);
+  ASSERT_TRUE(desk_->restore(saved, now_ns_).ok());
+  parts_ = std::make_unique<Parts>(*desk_);
+  desk_->keep_checkpoints(parts_.get(), parts_->announced = 1);
+  callers_[0] = join(0, 2);
+  answer<Ready>(callers_[0]);
+  push_of_worker(0, 1);
+  EXPECT_EQ(answer<Ack>(callers_[0]).checkpoint, 1u);
+  push_of_worker(0, 1);
+  EXPECT_EQ(answer<Ack>(callers_[0]).checkpoint, 2u);
+}
+
 TEST_F(CutTest, IsAnnouncedAfterSoLong) {
   start(1);
   options_.checkpoint_ns = 50;
