@@ -128,7 +128,12 @@ TARGETS: dict[str, Target] = {
     "gpu.resnet50.one": at_least(0.99),
     # What the studies report: 635 s an epoch over a VPN for 18 s on a LAN; 184 s with a ring for
     # 115 s with servers, on machines that are not alike; 69.6 % scaling of mirrored parameters.
-    "studies.slow": at_most(635 / 18, "x"),
+    "studies.slow": at_most(
+        635 / 18,
+        "x",
+        reason="the study's LAN took 18 s an epoch, this one 1: a step over the slow link takes "
+        "0.32 s, of which 0.22 are the link's for 407 KB, 30 ms away",
+    ),
     "studies.straggler": at_least(184 / 115, "x"),
     "studies.scaling": at_least(69.6, " %"),
     # Of one with native roles, which names no figures: the project's own.
