@@ -174,7 +174,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_parameter_servers_learn_what_a_ring_does(
     example_file: Path, fashion_mnist: ModuleType, tmp_path: Path, ranks: int
 ) -> None:
-    """On the real data set, within a point, also where a rank is killed every 5 seconds."""
+    """On the real data set, within a point, also where a rank is killed every 5 seconds. Rounds go
+    on without it, and what it would have pushed in the time that it takes to come back is lost: of
+    rounds every 10 seconds, for it takes up to 8 where ranks share cores."""
     killed_in_turn = tmp_path / "killed_in_turn.py"
     killed_in_turn.write_text(KILLED_IN_TURN)
 
@@ -189,8 +191,9 @@ def test_parameter_servers_learn_what_a_ring_does(
     reached = {"ring": accuracy()}
     for mode in ("async", "ssp", "sync"):
         ps = ("--backend", "ps", "--mode", mode)
+        every_s = "10" if mode == "sync" else "5"
         reached[mode] = accuracy("--ps", "2", ps=ps)
-        killed = ("--ps", "2", "--restarts", "999", str(killed_in_turn), str(time.time()), "5")
+        killed = ("--ps", "2", "--restarts", "999", str(killed_in_turn), str(time.time()), every_s)
         reached[f"{mode}, killed"] = accuracy(*killed, ps=ps)
     print(reached)
     assert min(reached.values()) >= reached["ring"] - 1.0, reached
