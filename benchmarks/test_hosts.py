@@ -29,9 +29,9 @@ from benchmarks.test_allreduce import MIB, median_us, size_name
 from benchmarks.training import WARM_UP_STEPS, WINDOW_S, best_ddp_settings, images_per_s
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from net.link import Link
-from net.namespace import obstacle
-from net.network import Network
+from ciranda.netns.link import Link
+from ciranda.netns.namespace import obstacle
+from ciranda.netns.network import Network
 
 PORTS = itertools.count(29400)  # of the sides, which live at once
 ITERATIONS = {4: 1000, MIB: 60, 64 * MIB: 5}

@@ -20,9 +20,9 @@ from benchmarks import common
 from benchmarks.report import Report
 from benchmarks.test_hosts import network  # noqa: F401 - a fixture
 from benchmarks.test_ps import MIB, RAY, STEP_BYTES, STEPS, percentile_99, ray_version
-from net.network import Network
 
 import ciranda
+from ciranda.netns.network import Network
 
 SERVER = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
 PORTS = itertools.count(29600)

@@ -14,7 +14,8 @@ from benchmarks import common
 from benchmarks.report import Report
 from benchmarks.test_hosts import network  # noqa: F401 - a fixture
 from benchmarks.test_ps_hosts import PORTS, Between, SideWithNodes
-from net.network import Network
+
+from ciranda.netns.network import Network
 
 TENSORFLOW = common.OwnEnvironment("tensorflow")
 # How many steps TensorFlow's coordinator schedules at once: its tutorial's way, and a generous one.

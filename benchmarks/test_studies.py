@@ -29,7 +29,8 @@ from benchmarks.report import Report
 from benchmarks.test_hosts import PORTS, SLOW, obstacle, through_hosts
 from benchmarks.test_ps import FASHION_MNIST, SLOWNESS, Curve, seconds_to
 from benchmarks.test_ps_hosts import SERVER
-from net.network import Network
+
+from ciranda.netns.network import Network
 
 TRAINING_IMAGES = 60_000
 ACCURACY = 0.85

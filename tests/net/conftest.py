@@ -1,4 +1,4 @@
-"""Lets test modules say `from net.network import Network`, and gives them `make_network`."""
+"""Lets test modules import `net`, and gives them `make_network`."""
 
 from __future__ import annotations
 

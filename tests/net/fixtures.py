@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from net import namespace, sshd
-from net.network import Network
+from ciranda.netns import namespace, sshd
+from ciranda.netns.network import Network
 
 
 @pytest.fixture

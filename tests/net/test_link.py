@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from net.link import Fabric, Link
+from ciranda.netns.link import Fabric, Link
 
 BYTES = 1000
 A, B, C = (ipaddress.ip_address(f"10.77.1.{last}").packed for last in (1, 2, 3))

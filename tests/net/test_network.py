@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from net.link import Link
+from ciranda.netns.link import Link
 from net.traffic import round_trips_ms, tcp_mbit
 
 MSS_PART = 1448 / 1500  # payload in a full packet, as the router counts bytes
@@ -101,7 +101,7 @@ import signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's `pytest &`
 sys.path.insert(0, sys.argv[1])
-from net.network import Network
+from ciranda.netns.network import Network
 with Network(2, Path(sys.argv[2]), router=sys.argv[3] == "True") as network:
     a, b = network.hosts
     sleeper = a.popen(["sleep", "60"])

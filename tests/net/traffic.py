@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from net.network import Host
+    from ciranda.netns.network import Host
 
 _PORT = 7
 _ANSWER_S = 0.2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
-from net.network import Network
+from ciranda.netns.network import Network
 
 PORT = 29400
 LIMIT_S = 60.0

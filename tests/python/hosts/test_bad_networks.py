@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from host_ranks import Start, outputs, wait_for
-from net.link import Link
+from ciranda.netns.link import Link
 
 HERE = Path(__file__).parent
 LOST_S = 5.0  # promised: by then every rank has failed

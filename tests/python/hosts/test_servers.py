@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from host_ranks import outputs, wait_for
-from net.link import Link
-from net.network import Network
+from ciranda.netns.link import Link
+from ciranda.netns.network import Network
 from test_bad_networks import program_of
 
 import ciranda

@@ -1,4 +1,4 @@
-"""One machine of a test network: namespaces that live as long as the process that made them.
+"""One machine of a network: namespaces that live as long as the process that made them.
 
 A machine has its own network, mounts, processes, name and shared memory. Nothing of it has a name
 outside: its first process holds it, the kernel ends that process with ours, and whatever runs
@@ -53,7 +53,7 @@ def obstacle() -> str | None:
             return f"the program {program} is not installed"
     if not os.path.exists("/dev/net/tun"):
         return "there is no /dev/net/tun"
-    probe = subprocess.run([*_UNSHARE, "true"], capture_output=True, text=True)
+    probe = subprocess.run([*_UNSHARE, "true"], check=False, capture_output=True, text=True)
     return probe.stderr.strip() if probe.returncode else None
 
 
@@ -73,14 +73,13 @@ class Namespace:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C is for pytest
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - pytest has one thread
+            start_new_session=True,  # a Ctrl-C is for us
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread of ours holds a lock here
         )
         self.pid = self._holder.pid
-        assert self._holder.stdout is not None
-        said = self._holder.stdout.readline()
+        said = self._holder.stdout.readline() if self._holder.stdout else b""
         if said != b"ready\n":
-            said += self._holder.stdout.read()
+            said += self._holder.stdout.read() if self._holder.stdout else b""
             self.crash()
             raise OSError(f"{name} does not come up: {said.decode(errors='replace').strip()}")
         self._entrances = [os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
@@ -90,7 +89,9 @@ class Namespace:
         options = {"stdin": subprocess.DEVNULL} | options
         if "input" in options:
             del options["stdin"]
-        return subprocess.run(argv, capture_output=True, text=True, **self._inside(options))
+        return subprocess.run(
+            argv, check=False, capture_output=True, text=True, **self._inside(options)
+        )
 
     def check(self, argv: Sequence[str], **options: Any) -> str:
         """What a command inside prints; the command must succeed. Blocks."""
@@ -114,6 +115,7 @@ class Namespace:
         """Runs a program of ours that is moved to this network only."""
         done = subprocess.run(
             ["nsenter", f"--net=/proc/{self.pid}/ns/net", *argv],
+            check=False,
             input=text,
             capture_output=True,
             text=True,
@@ -152,7 +154,7 @@ class Namespace:
         if child != 0:
             _stand_in_for(child)
         _die_with_parent()
-        for each in _FORWARDED:  # a shell's `pytest &` would have its commands ignore Ctrl-C
+        for each in _FORWARDED:  # what a shell's & starts ignores Ctrl-C
             signal.signal(each, signal.SIG_DFL)
 
 

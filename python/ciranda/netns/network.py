@@ -1,4 +1,4 @@
-"""A network of hosts for a test:
+"""A network of hosts:
 
     with Network(2, folder, addresses=("ipv6",), ssh=True) as network:
         a, b = network.hosts
@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
-from net import sshd
-from net.bridge import Bridge
-from net.link import Link
-from net.namespace import Namespace
-from net.router import Router
+from ciranda.netns import sshd
+from ciranda.netns.bridge import Bridge
+from ciranda.netns.link import Link
+from ciranda.netns.namespace import Namespace
+from ciranda.netns.router import Router
 
 HOSTS_MAX = 254  # what fits into an IPv4 network of 24 bits
 Family = Literal["ipv4", "ipv6"]
@@ -70,7 +70,8 @@ class Network:
         seed: int = 0,
         ssh: bool = False,
     ) -> None:
-        assert 1 <= count <= HOSTS_MAX and addresses
+        if not 1 <= count <= HOSTS_MAX or not addresses:
+            raise ValueError(f"1 to {HOSTS_MAX} hosts with addresses, not {count}")
         self.folder = folder
         self.hosts: list[Host] = []
         self._families = tuple(addresses)

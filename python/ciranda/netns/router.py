@@ -1,6 +1,7 @@
 """Hosts joined by cables that delay, lose and limit: a process between TUN devices.
 
-Kernels without netem cannot do that. `python -m net.router` is the process; `Router` starts it.
+Kernels without netem cannot do that. `python -m ciranda.netns.router` is the process; `Router`
+starts it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from net.link import Fabric, Link
-from net.namespace import Namespace
+from ciranda.netns.link import Fabric, Link
+from ciranda.netns.namespace import Namespace
 
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
@@ -55,12 +55,11 @@ class Router:
         """Makes the devices and lets packets through."""
         plan = {"seed": self._seed, "ports": [asdict(port) for port in self._ports]}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "net.router"],
-            cwd=Path(__file__).parents[1],
+            [sys.executable, "-m", "ciranda.netns.router"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for pytest
+            start_new_session=True,  # a Ctrl-C is for us
         )
         self._tell(plan)
 
@@ -77,11 +76,13 @@ class Router:
             self._process.communicate()  # the end of its input ends it
 
     def _tell(self, message: object) -> None:
-        assert self._process is not None and self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(message) + "\n")
-        self._process.stdin.flush()
-        if self._process.stdout.readline() != "done\n":
-            raise OSError(f"the router ended with {self._process.wait()}")
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise OSError("the router is not started")
+        process.stdin.write(json.dumps(message) + "\n")
+        process.stdin.flush()
+        if process.stdout.readline() != "done\n":
+            raise OSError(f"the router ended with {process.wait()}")
 
 
 # --- the process -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from net.namespace import SBIN_PATH, Namespace
+from ciranda.netns.namespace import SBIN_PATH, Namespace
 
 _CLIENT = """\
 Host *
@@ -66,7 +66,8 @@ def start_sshd(host: Namespace, folder: Path) -> None:
     configuration = folder / f"{host.name}_sshd_config"
     configuration.write_text(_SERVER.format(folder=folder, name=host.name))
     program = shutil.which("sshd", path=SBIN_PATH)  # sshd demands an absolute path
-    assert program is not None
+    if program is None:
+        raise OSError(str(obstacle()))
     host.check([program, "-f", str(configuration), "-E", str(folder / f"{host.name}_sshd.log")])
 
 

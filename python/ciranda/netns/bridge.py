@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from net.link import Link
-from net.namespace import Namespace
+from ciranda.netns.link import Link
+from ciranda.netns.namespace import Namespace
 
 _QUEUE_MS = 50
 _BURST_MS = 2  # what may pass at once; less would need a finer clock than tbf's
