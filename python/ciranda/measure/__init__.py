@@ -1,0 +1,1 @@
+"""What `ciranda bench`, `ciranda compare` and the benchmarks measure with. Imports no torch."""

@@ -1,0 +1,61 @@
+"""What a reader needs to judge figures: the machine, its load, and the versions of what ran."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def version_of(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def first_line_of(command: Sequence[str]) -> str:
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return "absent"
+    return (text.splitlines() or ["unknown"])[0]
+
+
+def cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def stolen_s() -> float:
+    """For how long this virtual machine's cores were kept for others, since boot; 0 where nobody
+    says."""
+    with contextlib.suppress(OSError, IndexError):
+        ticks = int(Path("/proc/stat").read_text().splitlines()[0].split()[8])
+        return ticks / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def machine() -> dict[str, Any]:
+    """What a reader needs to judge the figures, the load by others included."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_bytes / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": version_of("torch"),
+        "ciranda": version_of("ciranda"),
+        "load_average": round(os.getloadavg()[0], 2),
+        "utc": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+    }
