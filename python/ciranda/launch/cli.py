@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -245,7 +246,7 @@ def run_command(
             click.echo(f"{ctx.command_path}: {note}", err=True)
         as_function = ctx.info_name == AS_FUNCTION
         host, cores = os.uname().nodename, environment.count_cores()
-        named = _named_hosts(hosts, hostfile)
+        named = named_hosts(hosts, hostfile)
         node = _node(no_ssh, node_rank, nodes, rendezvous, key_file)
         if node is None:
             named = named or slurm.allocated_hosts(os.environ)
@@ -505,7 +506,7 @@ def _operations(cpu: str | None, gloo: bool, gpu: str | None, trusted: bool) -> 
     return {name: text for name, text in told.items() if text is not None}
 
 
-def _named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
+def named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
     """What -H or --hostfile names."""
     if hosts is not None and hostfile is not None:
         raise LaunchError("-H and --hostfile both name the hosts; give one of them")
@@ -581,7 +582,42 @@ def _print_cmake_prefix_path(context: click.Context, _: click.Parameter, wanted:
         context.exit()
 
 
-@click.group(name="ciranda", context_settings={"help_option_names": ["-h", "--help"]})
+class _Verbs(click.Group):
+    """Verbs whose modules are imported when they are needed: `ciranda run` starts without them."""
+
+    # Verb: module and command in it; the line of `ciranda --help`.
+    LAZY: Mapping[str, tuple[str, str, str]] = {
+        "doctor": (
+            "ciranda.doctor.cli",
+            "doctor_command",
+            "Say what is wrong on this machine, or between hosts.",
+        ),
+        "sweep": (
+            "ciranda.sweep.cli",
+            "sweep_command",
+            "Search for parameters: many trainings, side by side.",
+        ),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.LAZY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, command, _ = self.LAZY[cmd_name]
+        found: click.Command = getattr(importlib.import_module(module), command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = {name: text for name, (_, _, text) in self.LAZY.items()}
+        for name, command in self.commands.items():
+            lines[name] = command.get_short_help_str(formatter.width)
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(lines.items()))
+
+
+@click.group(name="ciranda", cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--cmake-prefix-path",
     is_flag=True,

@@ -19,7 +19,7 @@ _IFREQ = struct.Struct("16s24x")
 _IFREQ_ADDRESS = slice(20, 24)
 _IF_INET6 = "/proc/net/if_inet6"
 # Bridges of containers and virtual machines, whose addresses many hosts share.
-_BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "lxcbr", "lxdbr", "podman", "vmnet")
+BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "lxcbr", "lxdbr", "podman", "vmnet")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -59,7 +59,7 @@ def choose_addresses(addresses: Sequence[HostAddress], wanted: str) -> list[str]
     if not fitting:
         there = ", ".join(f"{each.interface} {each.address}" for each in addresses) or "none"
         raise LaunchError(f"--nic {wanted}: no address of this host fits; it has: {there}")
-    fitting.sort(key=lambda each: each.interface.startswith(_BRIDGES))
+    fitting.sort(key=lambda each: each.interface.startswith(BRIDGES))
     return [str(each.address) for each in fitting]
 
 

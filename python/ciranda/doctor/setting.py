@@ -1,0 +1,21 @@
+"""What a job would ask of a host. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ciranda.launch.meeting import Ports
+
+Facts = Mapping[str, Any]  # of one host, as facts.host_facts() finds them
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the job would ask of the host."""
+
+    slots: int = 1
+    alone: bool = True  # the job's only host
+    nic: str = ""
+    ports: Ports = field(default_factory=Ports)

@@ -1,0 +1,165 @@
+"""The way from one host to another, measured over one TCP connection.
+
+The listener binds one address only, and serves one caller: the first that shows a random token,
+which both were told through ssh. What it gets and sends are zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import secrets
+import socket
+import statistics
+import struct
+import threading
+import time
+from typing import Any
+
+from ciranda.launch.meeting import Ports, open_listener
+
+TOKEN_BYTES = 32
+SEND_S = 0.25  # for how long bytes are sent
+LISTEN_LIMIT_S = 12.0  # from listening to the end
+_CONNECT_LIMIT_S = 3.0
+_STEP_LIMIT_S = 6.0  # of one send or receive: what was sent may queue for so long
+_STRANGER_LIMIT_S = 1.0  # to show the token
+_PINGS = 21
+_LARGE = bytes(64 * 1024)  # many packets, and few seconds on any way that is of use
+_DRAIN_S = 4.0  # what is sent may take so long to arrive, judged by _LARGE
+_CHUNK = bytes(256 * 1024)
+_HEARD = struct.Struct("!Qd")  # bytes, and the seconds in which they came
+
+# How a call ended.
+REFUSED = "refused"
+TIMED_OUT = "timed out"
+UNREACHABLE = "unreachable"
+CUT = "cut"  # after the connection was made
+STALLED = "stalled"  # small messages pass, large ones do not
+FAILED = "failed"
+
+
+def draw_token() -> str:
+    return secrets.token_hex(TOKEN_BYTES)
+
+
+def listen(address: str, ports: Ports, token: str) -> int:
+    """Serves one caller from a thread, for a limited time; returns the port."""
+    listener = open_listener([address], ports, f"doctor, {address}")
+    port: int = listener.getsockname()[1]
+    threading.Thread(target=_serve, args=(listener, bytes.fromhex(token)), daemon=True).start()
+    return port
+
+
+def _serve(listener: socket.socket, token: bytes) -> None:
+    deadline = time.monotonic() + LISTEN_LIMIT_S
+    with listener, contextlib.suppress(OSError):
+        while (left_s := deadline - time.monotonic()) > 0:
+            listener.settimeout(left_s)
+            caller, _ = listener.accept()
+            with caller:
+                caller.settimeout(_STRANGER_LIMIT_S)
+                if _shows(caller, token):
+                    caller.settimeout(_STEP_LIMIT_S)
+                    _answer(caller)
+                    return
+
+
+def _shows(caller: socket.socket, token: bytes) -> bool:
+    try:
+        return hmac.compare_digest(_receive(caller, len(token)), token)
+    except OSError:
+        return False
+
+
+def _answer(caller: socket.socket) -> None:
+    caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(1 + _PINGS):
+        caller.sendall(_receive(caller, 1))
+    _receive(caller, len(_LARGE))
+    caller.sendall(b"\0")
+    buffer = bytearray(len(_CHUNK))
+    count_bytes = caller.recv_into(buffer)
+    began = time.monotonic()
+    heard_bytes = 0  # since then
+    while count := caller.recv_into(buffer):
+        heard_bytes += count
+    caller.sendall(_HEARD.pack(heard_bytes if heard_bytes else count_bytes, _since(began)))
+
+
+def call(address: str, port: int, token: str) -> dict[str, Any]:
+    """Round trip and bandwidth to a listener, or {"end": how it failed, "why": …}."""
+    began = time.monotonic()
+    try:
+        connection = socket.create_connection((address, port), _CONNECT_LIMIT_S)
+    except OSError as error:
+        return {"end": _end_of(error), "why": str(error), "address": address, "port": port}
+    facts: dict[str, Any] = {
+        "address": address,
+        "port": port,
+        "from": connection.getsockname()[0],
+        "connect_s": _since(began),
+    }
+    with connection:
+        connection.settimeout(_STEP_LIMIT_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connection.sendall(bytes.fromhex(token))
+            _round_trip(connection)  # the other side wakes up
+            facts["rtt_s"] = statistics.median(_round_trip(connection) for _ in range(_PINGS))
+        except OSError as error:
+            return facts | {"end": CUT, "why": str(error)}
+        try:
+            large_s = _round_trip(connection, _LARGE)
+        except TimeoutError as error:
+            return facts | {"end": STALLED, "why": str(error)}
+        except OSError as error:
+            return facts | {"end": CUT, "why": str(error)}
+        try:
+            facts["bytes_per_s"] = _bandwidth(connection, int(len(_LARGE) / large_s * _DRAIN_S))
+        except OSError as error:
+            return facts | {"end": CUT, "why": str(error)}
+    return facts
+
+
+def _end_of(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return TIMED_OUT
+    if error.errno == errno.ECONNREFUSED:
+        return REFUSED
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN):
+        return UNREACHABLE
+    return FAILED
+
+
+def _round_trip(connection: socket.socket, message: bytes = b"\0") -> float:
+    began = time.monotonic()
+    connection.sendall(message)
+    _receive(connection, 1)
+    return _since(began)
+
+
+def _bandwidth(connection: socket.socket, bytes_max: int) -> float:
+    """As the listener counts."""
+    began, sent_bytes = time.monotonic(), 0
+    while _since(began) < SEND_S and sent_bytes <= bytes_max:
+        connection.sendall(_CHUNK)
+        sent_bytes += len(_CHUNK)
+    connection.shutdown(socket.SHUT_WR)
+    count_bytes, seconds = _HEARD.unpack(_receive(connection, _HEARD.size))
+    return float(count_bytes / max(seconds, 1e-6))
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        chunk = connection.recv(count - len(received))
+        if not chunk:
+            raise ConnectionResetError(errno.ECONNRESET, "the other side has closed")
+        received += chunk
+    return received
+
+
+def _since(began: float) -> float:
+    return time.monotonic() - began
