@@ -1,0 +1,149 @@
+"""The command `ciranda sweep`: options in, one sweep out. Imports neither torch nor Optuna."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from ciranda.launch.errors import EXIT_SIGNAL_BASE, LaunchError
+from ciranda.sweep.settings import PRUNERS, SAMPLERS, SweepSettings
+from ciranda.sweep.space import parse_space
+
+_EXAMPLES = """\b
+Examples:
+  ciranda sweep --trials 12 --param lr=1e-4..1e-1:log --maximize accuracy \\
+      --metric-regex 'accuracy (\\d+\\.\\d+)' -- train.py --lr {lr}
+  ciranda sweep --sampler grid --param lr=0.1,0.01 --param batch=32,64 \\
+      --minimize loss -np 2 --parallel 2 -- train.py --lr {lr} --batch {batch}
+"""
+
+
+@click.command(
+    name="sweep",
+    epilog=_EXAMPLES,
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="lr=1e-4..1e-1:log, batch=32,64; for each.",
+)
+@click.option("--maximize", metavar="METRIC", help="What the trials report: the more the better.")
+@click.option("--minimize", metavar="METRIC", help="The less the better.")
+@click.option("--trials", type=int, metavar="N", help="In all [the whole grid].")
+@click.option("-np", "--np", "--num-proc", "np", type=int, default=1, help="Ranks a trial [1].")
+@click.option("--parallel", type=int, metavar="N", help="Trials side by side [cores / ranks].")
+@click.option("--sampler", type=click.Choice(SAMPLERS), default="tpe", help="What to try [tpe].")
+@click.option("--seed", type=int, help="Of the sampler [another each time].")
+@click.option(
+    "--prune", type=click.Choice(PRUNERS), default="none", help="End bad trials early [none]."
+)
+@click.option(
+    "--prune-after", type=int, default=0, metavar="STEPS", help="Judge none before that step [0]."
+)
+@click.option(
+    "--metric-regex", metavar="REGEX", help="Values are in rank 0's output [ciranda.sweep.report]."
+)
+@click.option("--out", default="sweep-results", metavar="DIR", help="Results [sweep-results].")
+@click.option("--storage", metavar="FILE", help="The journal, to go on from [sweep.log in --out].")
+@click.option("--run", "run_options", default="", metavar="OPTIONS", help="More of ciranda run's.")
+@click.option("-H", "--hosts", "--hostfile", hidden=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
+@click.pass_context
+def sweep_command(
+    ctx: click.Context,
+    /,
+    parameters: tuple[str, ...],
+    maximize: str | None,
+    minimize: str | None,
+    trials: int | None,
+    np: int,
+    parallel: int | None,
+    sampler: str,
+    seed: int | None,
+    prune: str,
+    prune_after: int,
+    metric_regex: str | None,
+    out: str,
+    storage: str | None,
+    run_options: str,
+    hosts: str | None,
+    command: tuple[str, ...],
+) -> None:
+    """Search parameters of COMMAND: run it many times, some side by side.
+
+    Each run is a job of N ranks on this host. {lr} in COMMAND becomes a value of --param lr=...,
+    {trial} the trial's number. The same command line goes on where a sweep was interrupted.
+    """
+    from ciranda.sweep.display import Display
+    from ciranda.sweep.sweep import run_sweep
+    from ciranda.sweep.table import summary
+
+    try:
+        if hosts is not None:
+            raise LaunchError("-H: the trials of a sweep run on this host; leave it out")
+        metric, is_maximum = _goal(maximize, minimize)
+        settings = SweepSettings(
+            command=command,
+            space=parse_space(parameters),
+            metric=metric,
+            maximize=is_maximum,
+            trials=trials,
+            np=np,
+            parallel=parallel,
+            sampler=sampler,
+            seed=seed,
+            prune=prune,
+            prune_after=prune_after,
+            metric_regex=metric_regex,
+            out=Path(out),
+            storage=None if storage is None else Path(storage),
+            run_options=_words(run_options),
+        )
+        display = Display(sys.stdout, metric)
+        try:
+            result = run_sweep(settings, display)
+        finally:
+            display.close()
+        for line in summary(settings, result):
+            click.echo(line)
+        if result.signal is not None:
+            click.echo(f"{ctx.command_path}: interrupted; the same command goes on", err=True)
+            code = EXIT_SIGNAL_BASE + result.signal
+        elif result.best is None:
+            raise LaunchError(_no_best(settings, len(result.trials)), exit_code=1)
+        else:
+            code = 0
+    except LaunchError as error:
+        for line in str(error).splitlines():
+            click.echo(f"{ctx.command_path}: {line}", err=True)
+        code = error.exit_code
+    ctx.exit(code)
+
+
+def _goal(maximize: str | None, minimize: str | None) -> tuple[str, bool]:
+    if maximize is not None and minimize is not None:
+        raise LaunchError("--maximize and --minimize both name the metric; give one of them")
+    metric = minimize if maximize is None else maximize
+    if not metric:
+        raise LaunchError("say what is searched for: --maximize METRIC or --minimize METRIC")
+    return metric, maximize is not None
+
+
+def _words(run_options: str) -> list[str]:
+    try:
+        return shlex.split(run_options)
+    except ValueError as error:
+        raise LaunchError(f"--run {run_options!r}: {error}") from None
+
+
+def _no_best(settings: SweepSettings, count: int) -> str:
+    return (
+        f"of {count} trials none is complete; {settings.out}/trial-N/output.log is what each of "
+        "them has said"
+    )

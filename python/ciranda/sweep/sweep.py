@@ -1,0 +1,203 @@
+"""Runs a sweep: trials side by side on this host, each a job of its own, until all are done.
+
+result = run_sweep(SweepSettings(command, parse_space(["lr=1e-4..1e-1:log"]), ...))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from ciranda.launch.environment import count_cores
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.failure import signal_words
+from ciranda.sweep.launch_check import check_launch
+from ciranda.sweep.reports import Report
+from ciranda.sweep.settings import (
+    COMPLETE,
+    FAILED,
+    INTERRUPTED,
+    PRUNED,
+    SweepResult,
+    SweepSettings,
+    TrialResult,
+    check,
+)
+from ciranda.sweep.table import results_csv
+from ciranda.sweep.trial_job import TrialJob
+
+if TYPE_CHECKING:
+    from ciranda.sweep.study import Study
+
+POLL_S = 0.1  # a trial takes longer than that to start
+END_LIMIT_S = 30.0  # the launcher of a trial needs 10 for the slowest ranks
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Listener(Protocol):
+    """Hears how the sweep goes on."""
+
+    def opened(self, *, planned: int, done: int, slots: int, threads: int) -> None: ...
+
+    def started(self, trial: TrialResult) -> None: ...
+
+    def reported(self, number: int, report: Report) -> None: ...
+
+    def ended(self, trial: TrialResult, best: TrialResult | None, job: TrialJob) -> None: ...
+
+    def interrupted(self, running: int) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+def run_sweep(settings: SweepSettings, listener: Listener | None = None) -> SweepResult:
+    """Runs the trials that the settings' storage does not have yet; LaunchError says in a sentence
+    why none can run. Failed trials are results; SIGINT, SIGTERM and SIGHUP end all of them."""
+    check(settings)
+    check_launch(settings)
+    try:
+        from ciranda.sweep.study import open_study
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise LaunchError("a sweep needs Optuna, which is not here: pip install optuna") from None
+    with open_study(settings) as study:
+        return _Sweep(settings, study, listener).run()
+
+
+class _Sweep:
+    def __init__(self, settings: SweepSettings, study: Study, listener: Listener | None) -> None:
+        cores = count_cores()
+        self._settings = settings
+        self._study = study
+        self._listener = listener
+        self._slots = settings.slots(cores)
+        self._threads = settings.threads(cores)
+        self._jobs: list[TrialJob] = []  # that run
+        self._signals: list[int] = []  # that came, and were not handed on yet
+        self._signal: int | None = None  # the first of all
+
+    def run(self) -> SweepResult:
+        started = time.monotonic()
+        self._tell_opened()
+        with self._catch_signals():
+            try:
+                self._start_trials()
+                while self._jobs:
+                    time.sleep(POLL_S)
+                    self._hand_on_signals()
+                    for job in list(self._jobs):
+                        self._look_at(job)
+                    self._start_trials()
+                    if self._listener:
+                        self._listener.tick()
+            finally:
+                self._end_all()
+        self._hand_on_signals()  # one that came when nothing ran any more
+        self._write_csv()
+        return SweepResult(
+            trials=self._study.results(),
+            best=self._study.best(),
+            seconds=time.monotonic() - started,
+            signal=self._signal,
+        )
+
+    def _start_trials(self) -> None:
+        while self._signal is None and not self._signals and len(self._jobs) < self._slots:
+            trial = self._study.ask()
+            if trial is None:
+                return
+            self._jobs.append(
+                TrialJob(self._settings, trial.number, trial.parameters, threads=self._threads)
+            )
+            if self._listener:
+                self._listener.started(trial)
+
+    def _look_at(self, job: TrialJob) -> None:
+        code = job.exit_code()  # first: what it reported before its end is then in the file
+        for report in job.new_reports(is_over=code is not None):
+            stop = self._study.should_stop(job.number, report)
+            if self._listener:
+                self._listener.reported(job.number, report)
+            if stop and code is None:
+                job.stop_early()
+        if code is not None:
+            self._conclude(job, code)
+
+    def _conclude(self, job: TrialJob, code: int) -> None:
+        self._jobs.remove(job)
+        state, why = self._state_of(job, code)
+        value = job.last_value if state == COMPLETE else None
+        result = self._study.tell(job.number, state, seconds=job.seconds, value=value, why=why)
+        self._write_csv()
+        if self._listener:
+            self._listener.ended(result, self._study.best(), job)
+
+    def _state_of(self, job: TrialJob, code: int) -> tuple[str, str]:
+        if code == 0:
+            missing = job.what_is_missing()
+            return (FAILED, missing) if missing else (COMPLETE, "")
+        if job.stopped_early:
+            return PRUNED, ""
+        if self._signal is not None:
+            return INTERRUPTED, ""
+        return FAILED, f"exit code {code}" if code > 0 else signal_words(-code)
+
+    def _tell_opened(self) -> None:
+        if self._listener:
+            done = sum(each.state != INTERRUPTED for each in self._study.results())
+            planned = done + self._study.left
+            self._listener.opened(
+                planned=planned, done=done, slots=self._slots, threads=self._threads
+            )
+
+    def _write_csv(self) -> None:
+        """All at once: a reader sees the old table or the new one."""
+        path = self._settings.out / "results.csv"
+        draft = path.with_name(path.name + ".new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(results_csv(self._settings.space, self._study.results()))
+            os.replace(draft, path)
+        except OSError as error:
+            raise LaunchError(f"cannot write {path}: {error.strerror}") from error
+
+    # The end
+
+    @contextlib.contextmanager
+    def _catch_signals(self) -> Iterator[None]:
+        """Only the main thread may; others leave signals to it."""
+        before: dict[int, object] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # started by nohup
+                before[number] = signal.signal(number, lambda *got: self._signals.append(got[0]))
+        try:
+            yield
+        finally:
+            for caught, handler in before.items():
+                signal.signal(caught, handler)  # type: ignore[arg-type]
+
+    def _hand_on_signals(self) -> None:
+        """Each to every launcher: the first is polite, the second is not."""
+        while self._signals:
+            came = self._signals.pop(0)
+            if self._signal is None:
+                self._signal = came
+                if self._listener:
+                    self._listener.interrupted(len(self._jobs))
+            for job in self._jobs:
+                job.send(came)
+
+    def _end_all(self) -> None:
+        """There are none, unless something has gone wrong here."""
+        for job in self._jobs:
+            job.send(signal.SIGTERM)
+        for job in self._jobs:
+            job.wait(END_LIMIT_S)
