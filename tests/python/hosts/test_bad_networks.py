@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from host_ranks import Start, outputs, wait_for
+
 from ciranda.netns.link import Link
 
 HERE = Path(__file__).parent

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from host_ranks import outputs, wait_for
-from ciranda.netns.link import Link
-from ciranda.netns.network import Network
 from test_bad_networks import program_of
 
 import ciranda
+from ciranda.netns.link import Link
+from ciranda.netns.network import Network
 
 HERE = Path(__file__).parent
 PROGRAM = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
