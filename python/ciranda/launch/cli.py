@@ -587,6 +587,11 @@ class _Verbs(click.Group):
 
     # Verb: module and command in it; the line of `ciranda --help`.
     LAZY: Mapping[str, tuple[str, str, str]] = {
+        "bench": (
+            "ciranda.bench.cli",
+            "bench_command",
+            "Measure collectives, beside those of others.",
+        ),
         "doctor": (
             "ciranda.doctor.cli",
             "doctor_command",

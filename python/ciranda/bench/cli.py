@@ -1,0 +1,124 @@
+"""The verb `ciranda bench`: options in, tables out. Imports neither torch nor matplotlib."""
+
+from __future__ import annotations
+
+import click
+
+from ciranda.bench.case import DTYPE_BYTES, OPS, REDOPS
+from ciranda.bench.settings import Settings, cases_named, sides_named
+from ciranda.bench.sides_here import BACKENDS, PEERS
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.hosts import LOCAL_RANKS_MAX
+
+_EXAMPLES = """\b
+Examples:
+  ciranda bench -np 2
+  ciranda bench --op all --max-bytes 1M --json base.json
+  ciranda bench --op all --max-bytes 1M --compare base.json --fail-below 0.9
+"""
+
+
+class _Bench(click.Command):
+    """Keeps the arguments as they were typed, for the record."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = [*ctx.command_path.split(), *args]
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    cls=_Bench,
+    name="bench",
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "-np", "--np", "--num-proc", "np", type=int, default=2, metavar="N", help="Ranks [2]."
+)
+@click.option("--op", default="allreduce", metavar="OP,...", help=f"{', '.join(OPS)}, or all.")
+@click.option("--min-bytes", default="4", metavar="SIZE", help="The smallest size [4].")
+@click.option("--max-bytes", default="64M", metavar="SIZE", help="The largest size [64M].")
+@click.option("--factor", type=int, default=4, metavar="N", help="From a size to the next [4].")
+@click.option(
+    "--dtype", default="float32", metavar="T,...", help=f"{', '.join(DTYPE_BYTES)} [float32]."
+)
+@click.option("--redop", default="sum", metavar="R,...", help=f"{', '.join(REDOPS)} [sum].")
+@click.option("--backends", metavar="B,...", help="Of ciranda: shm, gloo, nccl, none [all here].")
+@click.option("--peers", metavar="P,...", help="c10d, mpi, memcpy, none [all that are here].")
+@click.option("--rounds", type=int, default=5, metavar="N", help="Alternations of all sides [5].")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="[cpu]")
+@click.option("--csv", "csv_path", metavar="FILE", help="Write the tables.")
+@click.option("--json", "json_path", metavar="FILE", help="Write everything, for --compare.")
+@click.option("--png", metavar="FILE", help="Draw bus bandwidths; needs matplotlib.")
+@click.option("--compare", metavar="FILE", help="An earlier run's --json: print ratios of speed.")
+@click.option(
+    "--fail-below",
+    type=float,
+    metavar="RATIO",
+    help="With --compare: exit code 1 if a backend of ciranda is below, by more than the noise.",
+)
+@click.option("-H", "--hosts", hidden=True)
+@click.pass_context
+def bench_command(
+    ctx: click.Context,
+    /,
+    np: int,
+    op: str,
+    min_bytes: str,
+    max_bytes: str,
+    factor: int,
+    dtype: str,
+    redop: str,
+    backends: str | None,
+    peers: str | None,
+    rounds: int,
+    device: str,
+    csv_path: str | None,
+    json_path: str | None,
+    png: str | None,
+    compare: str | None,
+    fail_below: float | None,
+    hosts: str | None,
+) -> None:
+    """Measure collectives on this host, as nccl-tests prints them.
+
+    Beside ciranda's backends: torch.distributed, mpi4py where it is installed, and a plain copy.
+    Every result is verified.
+    """
+    from ciranda.bench import session  # not needed for --help
+
+    try:
+        if hosts is not None:
+            raise LaunchError(
+                "-H: bench measures one host, where its peers are too; for several, run its worker "
+                "by `ciranda run -H`, as docs/bench.md shows"
+            )
+        if not 1 <= np <= LOCAL_RANKS_MAX:
+            raise LaunchError(f"-np must be 1 to {LOCAL_RANKS_MAX} ranks, not {np}")
+        if rounds < 1:
+            raise LaunchError(f"--rounds must be at least 1, not {rounds}")
+        if fail_below is not None and compare is None:
+            raise LaunchError("--fail-below goes with --compare, the run that it compares with")
+        if fail_below is not None and not fail_below > 0:
+            raise LaunchError(
+                f"--fail-below must be a ratio above 0, such as 0.9, not {fail_below:g}"
+            )
+        settings = Settings(
+            ranks=np,
+            cases=cases_named(op, min_bytes, max_bytes, factor, dtype, redop, np),
+            backends=sides_named(backends, "--backends", BACKENDS[device]),
+            peers=sides_named(peers, "--peers", PEERS),
+            rounds=rounds,
+            device=device,
+            csv=csv_path,
+            json=json_path,
+            png=png,
+            compare=compare,
+            fail_below=fail_below,
+        )
+        code = session.run(settings, ctx.obj)
+    except LaunchError as error:
+        for line in str(error).splitlines():
+            click.echo(f"{ctx.command_path}: {line}", err=True)
+        code = error.exit_code
+    ctx.exit(code)
