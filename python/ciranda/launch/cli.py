@@ -592,6 +592,11 @@ class _Verbs(click.Group):
             "bench_command",
             "Measure collectives, beside those of others.",
         ),
+        "compare": (
+            "ciranda.compare.cli",
+            "compare_command",
+            "Train in many ways, and compare: five published studies.",
+        ),
         "doctor": (
             "ciranda.doctor.cli",
             "doctor_command",

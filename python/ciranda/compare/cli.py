@@ -1,0 +1,166 @@
+"""The command `ciranda compare`. Imports no torch."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ciranda.compare import comparison, machine, page, runs, study, system
+from ciranda.compare.results import Results
+from ciranda.compare.setting import Setting
+from ciranda.measure.machine import machine as machine_facts
+
+_SMALL_CORES = 8
+_EPILOG = """\b
+Examples:
+  ciranda compare --list
+  ciranda compare --study 003 --quick
+  ciranda compare --study grid --models small-cnn --data ×1,×4 --ranks 1,2
+  ciranda compare --study 003 --systems one,shm,./mine.py
+"""
+
+
+def _listed(kind: Callable[[str], Any]) -> Callable[..., list[Any] | None]:
+    def read(ctx: click.Context, param: click.Parameter, text: str | None) -> list[Any] | None:
+        if text is None:
+            return None
+        try:
+            return [kind(each.strip()) for each in text.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not a list like {param.metavar}") from None
+
+    return read
+
+
+def _times(text: str) -> int:
+    return int(text.lstrip("×x"))
+
+
+@click.command(
+    name="compare", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option("--study", "wanted", metavar="NAME", help="000 to 004, a word for it, or a file.")
+@click.option("--list", "listed", is_flag=True, help="Print studies and systems, and exit.")
+@click.option("--quick", "mode", flag_value="quick", help="A few minutes [with few cores].")
+@click.option("--full", "mode", flag_value="full", help="All of the study's grid.")
+@click.option("--tables", metavar="A,B", callback=_listed(str), help="Of the study [all].")
+@click.option("--models", metavar="A,B", callback=_listed(str), help="Instead of the study's.")
+@click.option("--data", metavar="×1,×4", callback=_listed(_times), help="How often the data.")
+@click.option("--batch", metavar="64,128", callback=_listed(int), help="Images a rank and step.")
+@click.option("--ranks", metavar="1,2", callback=_listed(int), help="Numbers of ranks.")
+@click.option("--systems", metavar="A,B", callback=_listed(str), help="Names, or files of yours.")
+@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="How often each run.")
+@click.option("--hosts", metavar="A,B", help="By ssh, instead of hosts made of namespaces.")
+@click.option("--data-dir", metavar="DIR", help="The folder of the images.")
+@click.option("--out", metavar="DIR", default="ciranda-compare", help="Results [ciranda-compare].")
+@click.option("--dry-run", is_flag=True, help="Print what would run; start nothing.")
+def compare_command(
+    wanted: str | None,
+    listed: bool,
+    mode: str | None,
+    tables: list[str] | None,
+    models: list[str] | None,
+    data: list[int] | None,
+    batch: list[int] | None,
+    ranks: list[int] | None,
+    systems: list[str] | None,
+    rounds: int | None,
+    hosts: str | None,
+    data_dir: str | None,
+    out: str,
+    dry_run: bool,
+) -> None:
+    """Train in many ways and compare: seconds, images/s, accuracy, and where the time goes.
+
+    Each study is one that was published, with what it left out. Results are in DIR: Markdown, a
+    page with plots, CSV, JSON, PNG. A run that is there already is not measured again, so the
+    command may be ended at any time and given again.
+    """
+    if listed or wanted is None:
+        _print_list()
+        return
+    mode = mode or ("quick" if machine.cores() < _SMALL_CORES else "full")
+    grid = {"model": models, "times": data, "batch": batch, "ranks": ranks}
+    request = study.Request(
+        mode=mode,
+        grid={name: values for name, values in grid.items() if values is not None},
+        systems=systems or (),
+        tables=tables or (),
+        rounds=rounds,
+    )
+    try:
+        found = study.load(study.find(wanted), request)
+        names = dict.fromkeys(name for table in found.tables for name in table.systems)
+        loaded = {name: system.load(name) for name in names}
+        missing = _missing(loaded, hosts)
+        planned = comparison.plan(found, loaded, missing)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    where = "-hosts" if hosts else ""
+    results = Results(Path(out, f"study-{found.number}-{mode}{where}"))
+    click.echo(f"Study {found.number}, {mode}: {len(planned)} runs; results in {results.folder}")
+    for line in _left_out(found, loaded, missing):
+        click.echo(f"  without {line}")
+    if dry_run:
+        for each in planned:
+            click.echo(f"  round {each.number + 1}: {comparison.describe(each.setting)}")
+        return
+    _measure(planned, loaded, results, data_dir, hosts)
+    facts = {"mode": mode, **machine_facts()}
+    text = page.write(found, loaded, results, missing, facts)
+    click.echo(f"\n{text}\nIn {results.folder}: study-{found.number}.html and others")
+
+
+def _measure(
+    planned: Sequence[comparison.Planned],
+    loaded: dict[str, system.System],
+    results: Results,
+    data_dir: str | None,
+    hosts: str | None,
+) -> None:
+    # Not KeyboardInterrupt, which is lost where it comes in the middle of a fork.
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        comparison.measure(planned, loaded, results, click.echo, stop, data_dir, hosts)
+    except runs.Interrupted:
+        raise click.ClickException(
+            "ended; the same command goes on where it stopped, and what is measured stays"
+        ) from None
+
+
+def _missing(loaded: Mapping[str, system.System], hosts: str | None) -> comparison.Missing:
+    reasons = {name: each.missing() for name, each in loaded.items()}
+    no_hosts = None if hosts else runs.network_obstacle()
+
+    def missing(setting: Setting) -> str | None:
+        return reasons[setting.system] or (no_hosts if setting.network != "host" else None)
+
+    return missing
+
+
+def _left_out(
+    found: study.Study, loaded: Mapping[str, system.System], missing: comparison.Missing
+) -> list[str]:
+    """Each system and why, once."""
+    settings = [each for table in found.tables for each in table.settings(loaded)]
+    lines = {f"{loaded[s.system].title}: {why}" for s in settings if (why := missing(s))}
+    return sorted(lines)
+
+
+def _print_list() -> None:
+    click.echo("Studies (--study):")
+    for number, path in study.paths().items():
+        told = study.load(path, study.Request("quick"))
+        click.echo(f"  {number}  {', '.join(told.words)}: {told.title}")
+        click.echo(f"       tables: {', '.join(table.name for table in told.tables)}")
+    click.echo("Systems (--systems):")
+    for name in system.names():
+        each = system.load(name)
+        click.echo(f"  {name:14} {each.title}" + (f" [{why}]" if (why := each.missing()) else ""))

@@ -1,0 +1,111 @@
+"""All runs of a study, round by round, and how long the rest will take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ciranda.compare import machine, runs
+from ciranda.compare.results import Results
+from ciranda.compare.setting import Setting
+from ciranda.compare.study import Study
+from ciranda.compare.system import System
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    setting: Setting
+    number: int  # of the round
+
+
+# Why a setting cannot run on this machine; None where it can.
+Missing = Callable[[Setting], str | None]
+
+
+def plan(study: Study, systems: Mapping[str, System], missing: Missing) -> list[Planned]:
+    """Each run once, also where tables share one. Within a cell systems alternate, round by round,
+    so that what the machine does at a minute happens to all of them."""
+    planned: dict[tuple[str, int], Planned] = {}
+    for table in study.tables:
+        cells: dict[str, list[Setting]] = {}
+        for setting in table.settings(systems):
+            if missing(setting) is None:
+                cells.setdefault(setting.but(system="").key(), []).append(setting)
+        for cell in _with_their_baseline(list(cells.values())):
+            for number in range(table.rounds):
+                for setting in cell:
+                    planned.setdefault((setting.key(), number), Planned(setting, number))
+    return list(planned.values())
+
+
+def _with_their_baseline(cells: Sequence[list[Setting]]) -> list[list[Setting]]:
+    """Cells that differ in their ranks alone are one: one process and two are to be compared."""
+    joined: dict[str, list[Setting]] = {}
+    for cell in cells:
+        key = cell[0].but(system="", ranks=0, killed="").key()
+        joined.setdefault(key, []).extend(cell)
+    return list(joined.values())
+
+
+def measure(
+    planned: Sequence[Planned],
+    systems: Mapping[str, System],
+    results: Results,
+    say: Say,
+    stop: threading.Event,
+    data_folder: str | None,
+    hosts: str | None,
+) -> None:
+    """Those that are not there yet. Blocks; runs.Interrupted once `stop` is set."""
+    left = [each for each in planned if not results.has(each.setting, each.number)]
+    if len(left) < len(planned):
+        say(f"{len(planned) - len(left)} of {len(planned)} runs are there already")
+    expected_s, taken_s = 0.0, 0.0
+    for done, each in enumerate(left):
+        begin = time.monotonic()
+        # Other images first, and other initial parameters, in each round.
+        seeded = each.setting.but(seed=each.setting.seed + each.number)
+        outcome = _one(seeded, systems[each.setting.system], stop, data_folder, hosts)
+        results.add(each.setting, each.number, outcome)
+        taken_s += time.monotonic() - begin
+        expected_s += each.setting.expected_s()
+        rest_s = sum(other.setting.expected_s() for other in left[done + 1 :])
+        rest_s *= taken_s / expected_s
+        about = describe(each.setting)
+        ended = "failed" if "error" in outcome else f"{time.monotonic() - begin:.0f} s"
+        say(f"[{done + 1}/{len(left)}] {about}: {ended}; about {_span(rest_s)} left")
+        if "error" in outcome:
+            say("    " + outcome["error"].replace("\n", "\n    "))
+
+
+def _one(
+    setting: Setting,
+    system: System,
+    stop: threading.Event,
+    data_folder: str | None,
+    hosts: str | None,
+) -> runs.Outcome:
+    servers = setting.servers if system.processes.servers else 0
+    facts: runs.Outcome = {"servers": servers, "cores": machine.cores()}
+    facts["utc"] = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    try:
+        return {**runs.run(system, setting, stop, data_folder, hosts), **facts}
+    except (runs.RunFailedError, OSError) as error:
+        return {"error": str(error), **facts}
+
+
+def describe(setting: Setting) -> str:
+    words = [setting.model, f"×{setting.times}", f"batch {setting.batch}"]
+    words += [f"{setting.ranks} rank{'s' if setting.ranks > 1 else ''}"]
+    words += [setting.network] if setting.network != "host" else []
+    words += [f"{setting.killed} killed"] if setting.killed else []
+    words += [setting.saver] if setting.saver else []
+    return f"{setting.system}: {', '.join(words)}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

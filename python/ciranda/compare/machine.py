@@ -1,0 +1,66 @@
+"""What a run meets on its machine: others that compute, and the energy that is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from ciranda.compare.setting import Setting
+
+_RAPL = Path("/sys/class/powercap")
+_LOOK_S = 0.3
+_BUSY_PERCENT = 15.0
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _busy_and_all() -> tuple[float, float]:
+    """Ticks of all cores since boot."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return float(sum(ticks) - ticks[3] - ticks[4]), float(sum(ticks))
+    return 0.0, 0.0
+
+
+def busy_percent() -> float:
+    """Of all cores, while this process sleeps: what others do. Blocks for a moment."""
+    busy, total = _busy_and_all()
+    time.sleep(_LOOK_S)
+    busy_after, total_after = _busy_and_all()
+    return 100.0 * (busy_after - busy) / max(1.0, total_after - total)
+
+
+def nonsense(setting: Setting, servers: int, percent: float, here: int) -> list[str]:
+    """Sentences about figures that say less than they seem to. `here`: cores, when it ran."""
+    found, ranks = [], setting.ranks * max(1, setting.parallel)
+    if ranks * setting.threads > here:
+        found.append(f"{ranks * setting.threads} threads share {here} cores: this is no scaling")
+    elif ranks + servers > here:
+        found.append(f"{ranks} ranks and {servers} server(s) share {here} cores")
+    if setting.network != "host":
+        found.append("hosts are namespaces of one machine, which share its cores")
+    if percent > _BUSY_PERCENT:
+        found.append("other programs kept the machine busy when it was measured")
+    return found
+
+
+def joules() -> float | None:
+    """Counted so far by RAPL (packages) and NVML (GPUs); None where neither counts, or may be
+    read."""
+    counts: list[float] = []
+    for domain in _RAPL.glob("intel-rapl:[0-9]*"):
+        if domain.name.count(":") == 1:  # a package, not a part of one
+            with contextlib.suppress(OSError, ValueError):
+                counts.append(int((domain / "energy_uj").read_text()) / 1e6)
+    with contextlib.suppress(Exception):  # whatever is wrong with a driver
+        import pynvml
+
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            counts.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
+    return sum(counts) if counts else None

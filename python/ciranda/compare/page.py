@@ -1,0 +1,233 @@
+"""Results as files: Markdown, one HTML page with all in it, CSV, JSON and PNG."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ciranda.compare.figures import ACCURATE, FIGURES
+from ciranda.compare.results import Results
+from ciranda.compare.setting import Setting
+from ciranda.compare.study import Study, Table
+from ciranda.compare.system import System
+from ciranda.compare.table import (
+    Row,
+    cells,
+    csv_text,
+    heads,
+    markdown,
+    rows_of,
+    table_markdown,
+)
+
+Filled = Sequence[tuple[Table, Sequence[Row]]]
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; font-size: 0.9rem; margin: 1rem 0; }
+.wide { overflow-x: auto; }
+th, td { border-bottom: 1px solid #8886; padding: 0.25rem 0.7rem; text-align: right; }
+th { text-align: left; vertical-align: bottom; }
+td.word { text-align: left; }
+figure { margin: 1rem 0; background: white; display: inline-block; max-width: 100%; }
+figure svg { max-width: 100%; height: auto; display: block; }
+"""
+
+
+def write(
+    study: Study,
+    systems: Mapping[str, System],
+    results: Results,
+    missing: Callable[[Setting], str | None],
+    facts: Mapping[str, Any],
+) -> str:
+    """Writes all files into the folder of the results; returns the Markdown."""
+    filled = [(t, rows_of(t, systems, results, missing)) for t in study.tables]
+    pictures = _pictures(filled)
+    name, folder = f"study-{study.number}", results.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    text = as_markdown(study, filled, facts)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / f"{name}.html").write_text(_as_html(study, filled, facts, pictures), encoding="utf-8")
+    (folder / f"{name}.csv").write_text(csv_text(filled), encoding="utf-8")
+    (folder / f"{name}.json").write_text(_as_json(study, filled, facts), encoding="utf-8")
+    for title, figure in pictures.items():
+        figure.savefig(folder / f"{name}-{title}.png", dpi=110)
+    return text
+
+
+def machine_line(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+# --- Markdown -------------------------------------------------------------------------------------
+
+
+def as_markdown(study: Study, filled: Filled, facts: Mapping[str, Any]) -> str:
+    parts = [f"# Study {study.number}: {study.title}", study.about.strip()]
+    for table, rows in filled:
+        parts += [f"## {table.title}", table.about.strip(), table_markdown(table, rows)]
+    if study.published:
+        parts += ["## What the study printed", markdown(("what", "figure"), study.published)]
+        parts.append(study.not_comparable.strip())
+    parts.append(f"Machine: {machine_line(facts)}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def _as_json(study: Study, filled: Filled, facts: Mapping[str, Any]) -> str:
+    tables = [
+        {
+            "name": table.name,
+            "title": table.title,
+            "about": table.about,
+            "heads": heads(table),
+            "rows": [
+                {
+                    "system": row.title,
+                    "axes": row.axes,
+                    "setting": asdict(row.setting),
+                    "figures": {name: each.values for name, each in row.samples.items()},
+                    "notes": row.notes,
+                    "failed": row.failed,
+                    "curves": row.curves,
+                }
+                for row in rows
+            ],
+            "markdown": table_markdown(table, rows),
+        }
+        for table, rows in filled
+    ]
+    told = {
+        "study": study.number,
+        "title": study.title,
+        "about": study.about,
+        "published": study.published,
+        "not_comparable": study.not_comparable,
+        "machine": dict(facts),
+        "tables": tables,
+    }
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+
+
+# --- HTML -----------------------------------------------------------------------------------------
+
+
+def _as_html(
+    study: Study, filled: Filled, facts: Mapping[str, Any], pictures: Mapping[str, Any]
+) -> str:
+    title = html.escape(f"Study {study.number}: {study.title}")
+    parts = [f"<h1>{title}</h1>", _paragraph(study.about)]
+    for table, rows in filled:
+        notes: list[str] = []
+        lines = [cells(table, row, notes) for row in rows]
+        parts += [f"<h2>{html.escape(table.title)}</h2>", _paragraph(table.about)]
+        parts.append(_html_table(heads(table), lines, len(table.axes()) + 1))
+        parts += [_paragraph(f"[{n}] {note}.") for n, note in enumerate(notes, 1)]
+        parts += [_svg(each) for name, each in pictures.items() if name.startswith(table.name)]
+    if study.published:
+        parts.append("<h2>What the study printed</h2>")
+        parts.append(_html_table(("what", "figure"), study.published, 2))
+        parts.append(_paragraph(study.not_comparable))
+    parts.append(_paragraph(f"Machine: {machine_line(facts)}"))
+    body = "\n".join(part for part in parts if part)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head>\n<body>\n{body}\n</body>'
+        "</html>\n"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{html.escape(text.strip())}</p>" if text.strip() else ""
+
+
+def _html_table(head: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
+    """The first `words` columns are words, the others numbers."""
+    top = "".join(f"<th>{html.escape(each)}</th>" for each in head)
+    body = ""
+    for line in lines:
+        # A reason instead of figures takes the room of all of them.
+        whole = len(line) - words > 1 and not any(line[words + 1 :])
+        body += "<tr>"
+        for column, cell in enumerate(line[: words + 1] if whole else line):
+            kind = ' class="word"' if column < words or whole else ""
+            kind += f' colspan="{len(line) - words}"' if whole and column == words else ""
+            body += f"<td{kind}>{html.escape(cell)}</td>"
+        body += "</tr>\n"
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>\n{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
+
+
+def _svg(figure: Any) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg")
+    text = out.getvalue()
+    return f"<figure>{text[text.index('<svg') :]}</figure>"
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def _pictures(filled: Filled) -> dict[str, Any]:
+    """By table: bars of its figure, and accuracy against time. None without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return {}
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "ciranda"  # the same bytes for the same figures
+    pictures = {}
+    for table, rows in filled:
+        measured = [row for row in rows if table.plot in row.samples]
+        if measured:
+            pictures[table.name] = _bars(table, measured)
+        if table.curves and any(row.curves for row in rows):
+            pictures[f"{table.name}-curves"] = _curves(table, [row for row in rows if row.curves])
+    return pictures
+
+
+def _bars(table: Table, rows: Sequence[Row]) -> Any:
+    """A bar for each row, in groups of its cell; lines from the least to the most."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.2 + 0.28 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    colours = {title: f"C{n}" for n, title in enumerate(dict.fromkeys(row.title for row in rows))}
+    for at, row in enumerate(rows):
+        samples = row.samples[table.plot]
+        spread = [[samples.median - samples.low], [samples.high - samples.median]]
+        axes.barh(at, samples.median, xerr=spread, capsize=3, color=colours[row.title])
+    names = [_label(table, row) for row in rows]
+    axes.set(yticks=range(len(rows)), yticklabels=names, xlabel=FIGURES[table.plot].title)
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def _label(table: Table, row: Row) -> str:
+    cell = [f"{head} {axis}" for head, axis in zip(heads(table), row.axes, strict=False)]
+    return ", ".join([*cell, row.title])
+
+
+def _curves(table: Table, rows: Sequence[Row]) -> Any:
+    """Of each row its first round."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        times, accuracies = zip(*row.curves[0], strict=True)
+        axes.plot(times, accuracies, "o-", markersize=3, label=_label(table, row))
+    axes.axhline(ACCURATE, linestyle=":", color="grey")
+    axes.set(xlabel="seconds of training", ylabel="accuracy, %")
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,48 @@
+"""What was measured so far: a line of JSON for each run, in a file that only grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ciranda.compare.setting import Setting
+
+
+class Results:
+    """Of one study, in one folder. A run that is there is not measured again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / "runs.jsonl"
+        self._runs: dict[tuple[str, int], dict[str, Any]] = {}
+        if self._path.exists():
+            for line in self._path.read_text(encoding="utf-8").splitlines():
+                self._remember(line)
+
+    def _remember(self, line: str) -> None:
+        try:
+            run = json.loads(line)
+            key = json.dumps(run["setting"], sort_keys=True)
+            self._runs[key, run["round"]] = run
+        except (ValueError, KeyError, TypeError):
+            return  # cut by a crash: it will be measured again
+
+    def has(self, setting: Setting, number: int) -> bool:
+        """A failed run counts: it failed."""
+        return (setting.key(), number) in self._runs
+
+    def add(self, setting: Setting, number: int, run: dict[str, Any]) -> None:
+        kept = {"setting": json.loads(setting.key()), "round": number, **run}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(kept) + "\n")
+        self._runs[setting.key(), number] = kept
+
+    def of(self, setting: Setting) -> list[dict[str, Any]]:
+        """Its runs, by their rounds."""
+        key = setting.key()
+        return [run for (its, _), run in sorted(self._runs.items()) if its == key]
+
+    def at(self, setting: Setting, number: int) -> dict[str, Any] | None:
+        return self._runs.get((setting.key(), number))

@@ -1,0 +1,239 @@
+"""One run: its processes are started, heard and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ciranda.compare import machine, protocol, starts
+from ciranda.compare.setting import Setting
+from ciranda.compare.starts import Start
+from ciranda.compare.system import System
+from ciranda.launch.process_tree import die_with_parent
+from ciranda.netns.link import Link
+from ciranda.netns.namespace import obstacle
+from ciranda.netns.network import Network
+
+# Between hosts that are namespaces; "vpn" is the study's link between two homes.
+LINKS = {
+    "hosts": Link(),
+    "lan": Link(rate_mbit=1000.0),
+    "vpn": Link(delay_ms=30, rate_mbit=10.4),
+}
+_HOSTS = 2
+_KILLED_AFTER_S = 1.0  # the first epoch
+_ROLES = {"worker": "rank 1", "server": "server 0", "coordinator": "coordinator"}
+_LIMIT_S = 900.0
+_LINES_KEPT, _LINES_SAID = 400, 40
+_ROLE = r"(rank \d+|server \d+|coordinator)"
+_PID = re.compile(rf"ciranda: {_ROLE} is pid (\d+)")
+_AGAIN = re.compile(rf"ciranda: {_ROLE} was ended by .* started again")
+
+Outcome = dict[str, Any]
+
+
+class RunFailedError(RuntimeError):
+    """A run that did not come to its end; the message is what it said last."""
+
+
+class _Heard:
+    """What the processes have said so far."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.ranks: dict[int, Outcome] = {}
+        self.started_again: list[str] = []
+        self.lines: list[str] = []
+        self.kill_at: float | None = None
+        self.role = _ROLES.get(setting.killed, "")
+        self.pids: dict[str, int] = {}
+
+    def line(self, text: str) -> None:
+        said = protocol.heard(text)
+        if said is None:
+            self._of_launcher(text)
+        elif "outcome" in said:
+            self.ranks[said["rank"]] = said["outcome"]
+        elif self.role and said["epoch"] == 1 and said["rank"] == 0 and self.kill_at is None:
+            self.kill_at = time.monotonic() + _KILLED_AFTER_S
+
+    def kill_if_due(self) -> None:
+        if self.role and self.kill_at is not None and time.monotonic() >= self.kill_at:
+            self.kill_at = None
+            with contextlib.suppress(ProcessLookupError, KeyError):
+                os.kill(self.pids[self.role], signal.SIGKILL)
+            self.role = ""
+
+    def _of_launcher(self, text: str) -> None:
+        if found := _PID.search(text):
+            self.pids[found[1]] = int(found[2])
+        elif found := _AGAIN.search(text):
+            self.started_again.append(found[1])
+        else:
+            self.lines.append(text.rstrip())
+            del self.lines[:-_LINES_KEPT]
+
+
+class Interrupted(Exception):
+    """The user ends the comparison."""
+
+
+Popen = Callable[[Start], "subprocess.Popen[str]"]
+
+
+def here(start: Start) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        start.argv,
+        env={**os.environ, **start.variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C is for the comparison
+        preexec_fn=functools.partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - as in launch
+    )
+
+
+def run(
+    system: System,
+    setting: Setting,
+    stop: threading.Event,
+    data_folder: str | None = None,
+    hosts: str | None = None,
+) -> Outcome:
+    """Blocks until all has ended. RunFailedError says what went wrong; Interrupted once `stop` is
+    set, when all is ended."""
+    with tempfile.TemporaryDirectory(prefix="ciranda-compare-") as name:
+        folder = Path(name)
+        if setting.network != "host" and hosts is None:
+            with _network(setting.network, folder / "net") as network:
+                addresses = [host.address() for host in network.hosts]
+                job = folder / folder.name
+                job.mkdir()
+                commands = starts.between_hosts(system, setting, data_folder, job, addresses)
+                return _measured(commands, _inside(network), setting, stop)
+        if setting.saver == "resumed":
+            before = setting.but(saver="checkpoints")
+            _hear(starts.on_one_host(system, before, data_folder, folder), here, before, stop)
+            shutil.move(folder / "checkpoints", folder / "before")
+        commands = starts.on_one_host(system, setting, data_folder, folder, hosts)
+        return _measured(commands, here, setting, stop)
+
+
+def network_obstacle() -> str | None:
+    """Why there is no second host here; None where one can be made."""
+    why = obstacle()
+    return why and f"two hosts are made of namespaces, or given by --hosts: {why}"
+
+
+@contextlib.contextmanager
+def _network(kind: str, folder: Path) -> Iterator[Network]:
+    with Network(_HOSTS, folder, addresses=("ipv4",), router=kind == "vpn") as network:
+        network.set_link(LINKS[kind])
+        yield network
+
+
+def _inside(network: Network) -> Popen:
+    def popen(start: Start) -> subprocess.Popen[str]:
+        return network.hosts[start.host].popen(
+            start.argv,
+            env={**os.environ, **start.variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+    return popen
+
+
+def _measured(
+    commands: Sequence[Start], popen: Popen, setting: Setting, stop: threading.Event
+) -> Outcome:
+    busy, joules, begin = machine.busy_percent(), machine.joules(), time.monotonic()
+    heard = _hear(commands, popen, setting, stop)
+    seconds, after = time.monotonic() - begin, machine.joules()
+    counted = None if joules is None or after is None or after < joules else after - joules
+    return {
+        "ranks": [heard.ranks[rank] for rank in sorted(heard.ranks)],
+        "started_again": heard.started_again,
+        "command_s": seconds,
+        "busy_percent": busy,
+        "joules": counted,
+    }
+
+
+def _hear(
+    commands: Sequence[Start], popen: Popen, setting: Setting, stop: threading.Event
+) -> _Heard:
+    """Until all have ended; RunFailedError for the first that failed."""
+    heard, lines = _Heard(setting), queue.Queue[str]()
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
+    deadline = time.monotonic() + _LIMIT_S
+    try:
+        for command in commands:
+            processes.append(popen(command))
+            out = processes[-1].stdout
+            readers.append(threading.Thread(target=_read, args=(out, lines), daemon=True))
+            readers[-1].start()
+        while any(reader.is_alive() for reader in readers) or not lines.empty():
+            with contextlib.suppress(queue.Empty):
+                heard.line(lines.get(timeout=0.1))
+            heard.kill_if_due()
+            if stop.is_set():
+                raise Interrupted
+            if any(process.poll() not in (None, 0) for process in processes):
+                break
+            if time.monotonic() > deadline:
+                raise RunFailedError(f"did not end in {_LIMIT_S:.0f} s")
+        _check(processes, readers, lines, heard)
+    finally:
+        _end(processes)
+    return heard
+
+
+def _check(
+    processes: Sequence[subprocess.Popen[str]],
+    readers: Sequence[threading.Thread],
+    lines: queue.Queue[str],
+    heard: _Heard,
+) -> None:
+    failed = [code for each in processes if (code := each.poll()) not in (None, 0)]
+    for reader in readers:
+        reader.join(timeout=2.0)
+    while not lines.empty():
+        heard.line(lines.get())
+    if failed or not heard.ranks:
+        said = [line for line in heard.lines if line.strip()]
+        raise RunFailedError("\n".join(said[-_LINES_SAID:]) or f"ended with code {failed[:1]}")
+
+
+def _read(stream: Iterable[str], lines: queue.Queue[str]) -> None:
+    with contextlib.suppress(ValueError):  # closed meanwhile
+        for line in stream:
+            lines.put(line)
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

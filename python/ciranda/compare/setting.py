@@ -1,0 +1,69 @@
+"""What one run is of. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+_EPOCH_S, _START_S = 20.0, 6.0  # guesses
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One cell of a study's grid; sizes are in images, `batch` is that of a rank."""
+
+    system: str = "one"
+    model: str = "mlp"
+    data: str = "fashion-mnist"
+    times: int = 1  # how often the data are gone through in an epoch
+    image_px: int = 28
+    batch: int = 64
+    ranks: int = 1
+    threads: int = 1  # of a rank
+    servers: int = 1  # of a system that has them
+    network: str = "host"  # of the ranks: one "host"; "hosts" without a limit, a "lan", a "vpn"
+    slowness: float = 1.0  # by which the last rank computes longer
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    eps: float = 1e-8
+    schedule: str = "constant"  # of the learning rate: "constant", "linear", "linear, warmed up"
+    epochs: int = 2
+    epoch_s: float = 0.0  # an epoch is cut after so long; 0: never
+    curve_s: float = 0.0  # accuracy is looked at so often; 0: after each epoch
+    test_images: int = 10_000
+    killed: str = ""  # "worker", "server", "coordinator": once, after the first epoch
+    saver: str = ""  # "checkpoints", "resumed"
+    trials: int = 0  # of a search
+    parallel: int = 1  # trials side by side
+    prune: str = "none"  # bad trials are ended early: "median"
+    seed: int = 1
+
+    def key(self) -> str:
+        """The same for the same run."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def but(self, **changed: Any) -> Setting:
+        return replace(self, **changed)
+
+    def limit_s(self) -> float:
+        """Of all epochs together: what they are cut to, or a guess."""
+        return self.epochs * (self.epoch_s or _EPOCH_S)
+
+    def expected_s(self) -> float:
+        """Of the whole run; a guess that tells long ones from short ones."""
+        return _START_S + self.limit_s() * max(1, self.trials)
+
+
+FIELDS: dict[str, type[Any]] = {each.name: type(each.default) for each in fields(Setting)}
+
+
+def setting_of(values: dict[str, Any], where: str) -> Setting:
+    """A Setting of what a file says; ValueError names what is unknown or of another kind."""
+    for name, value in values.items():
+        if name not in FIELDS:
+            raise ValueError(f"{where}: there is no setting {name!r}; there are {sorted(FIELDS)}")
+        kind = FIELDS[name]
+        if not isinstance(value, (int, float) if kind is float else kind) or value is True:
+            raise ValueError(f"{where}: {name} must be {kind.__name__}, not {value!r}")
+    return Setting(**{name: FIELDS[name](value) for name, value in values.items()})

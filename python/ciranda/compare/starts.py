@@ -1,0 +1,159 @@
+"""The commands of a run's processes. Pure but for a free port."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import ciranda
+from ciranda.compare.setting import Setting
+from ciranda.compare.system import Processes, System
+from ciranda.measure.sides import free_port
+
+_PORT = 29400  # in a network of its own
+_SERVER = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
+_CHECKPOINT_STEPS = "1000"
+
+
+@dataclass(frozen=True)
+class Start:
+    argv: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    host: int = 0  # of a network
+
+
+def worker(setting: Setting, data_folder: str | None) -> list[str]:
+    """What Python is given."""
+    told = json.dumps(asdict(setting))
+    return ["-m", "ciranda.compare.worker", told, *([data_folder] if data_folder else [])]
+
+
+def on_one_host(
+    system: System,
+    setting: Setting,
+    data_folder: str | None,
+    folder: Path,
+    hosts: str | None = None,
+) -> list[Start]:
+    """`hosts`: as -H of `ciranda run`, instead of this one."""
+    told, processes = worker(setting, data_folder), system.processes
+    program, ranks = [sys.executable, *told], str(setting.ranks)
+    env = {**threads(setting), **processes.variables}
+    if processes.by == "torch" and hosts is None:
+        port = str(free_port())
+        return [
+            Start(program, {**env, **torch_variables(rank, setting.ranks, "127.0.0.1", port)})
+            for rank in range(setting.ranks)
+        ]
+    if processes.by == "mpirun":
+        options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+        return [Start(["mpirun", *options, "-np", ranks, *program], env)]
+    if processes.by == "horovod":
+        return [Start([sys.executable, "-m", "horovod.runner.launch", "-np", ranks, *program], env)]
+    if processes.by in ("ciranda", "torch"):  # which knows torchrun's variables too
+        options = run_options(processes, setting, folder)
+        options += ["-H", hosts] if hosts is not None else []
+        run = [sys.executable, "-m", "ciranda", "run", "--verbose", "-np", ranks, *options]
+        return [Start([*run, *program], env)]
+    return [Start(program, env)]
+
+
+def run_options(processes: Processes, setting: Setting, folder: Path) -> list[str]:
+    """Of `ciranda run`, for servers and what becomes of them."""
+    if not processes.servers:
+        return []
+    options = ["--ps", str(setting.servers)]
+    options += ["--coordinator"] if processes.coordinator else []
+    if setting.killed:
+        options += ["--ps-dir", str(folder / "state"), "--restarts", "9"]
+    if setting.saver or setting.killed:
+        options += ["--checkpoint-dir", str(folder / "checkpoints")]
+        options += ["--checkpoint-every", _CHECKPOINT_STEPS]
+    if setting.saver == "resumed":
+        options += ["--restore", str(folder / "before")]
+    return options
+
+
+def threads(setting: Setting) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(setting.threads), "MKL_NUM_THREADS": str(setting.threads)}
+
+
+def torch_variables(rank: int, size: int, address: str, port: str) -> dict[str, str]:
+    return {
+        **{"RANK": str(rank), "WORLD_SIZE": str(size)},
+        **{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)},
+        **{"MASTER_ADDR": address, "MASTER_PORT": port},
+    }
+
+
+def between_hosts(
+    system: System,
+    setting: Setting,
+    data_folder: str | None,
+    folder: Path,
+    addresses: Sequence[str],
+) -> list[Start]:
+    """Ranks spread over hosts of one network, which know nothing of each other but a key."""
+    told, processes = [sys.executable, *worker(setting, data_folder)], system.processes
+    env = {**threads(setting), **processes.variables}
+    places = [rank * len(addresses) // setting.ranks for rank in range(setting.ranks)]
+    if processes.by == "torch":
+        gloo = {"GLOO_SOCKET_IFNAME": "eth0"}
+        return [
+            Start(
+                told,
+                {**env, **gloo, **torch_variables(rank, setting.ranks, addresses[0], str(_PORT))},
+                host,
+            )
+            for rank, host in enumerate(places)
+        ]
+    key = folder / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    shared = {"CIRANDA_SIZE": str(setting.ranks), "CIRANDA_KEY_FILE": str(key)}
+    if processes.servers:
+        return _served(setting, told, env, shared, key, addresses, places)
+    shared |= {"CIRANDA_JOB_ID": folder.name, "CIRANDA_RENDEZVOUS": f"{addresses[0]}:{_PORT}"}
+    return [
+        Start(told, {**env, **shared, **_place(rank, places, folder)}, host)
+        for rank, host in enumerate(places)
+    ]
+
+
+def _place(rank: int, places: Sequence[int], folder: Path) -> dict[str, str]:
+    host = places[rank]
+    mine = [each for each, its in enumerate(places) if its == host]
+    return {
+        "CIRANDA_RANK": str(rank),
+        "CIRANDA_LOCAL_RANK": str(mine.index(rank)),
+        "CIRANDA_LOCAL_SIZE": str(len(mine)),
+        "CIRANDA_CROSS_RANK": str(host),
+        "CIRANDA_CROSS_SIZE": str(len(set(places))),
+        "CIRANDA_JOB_DIR": str(folder / f"host{host}"),
+    }
+
+
+def _served(
+    setting: Setting,
+    told: Sequence[str],
+    env: Mapping[str, str],
+    shared: Mapping[str, str],
+    key: Path,
+    addresses: Sequence[str],
+    places: Sequence[int],
+) -> list[Start]:
+    """A server on each host."""
+    endpoints = [f"{address}:{_PORT}" for address in addresses]
+    starts = []
+    for number, endpoint in enumerate(endpoints):
+        argv = [str(_SERVER), f"--workers={setting.ranks}", f"--servers={len(endpoints)}"]
+        argv += [f"--server={number}", "--listen", endpoint, "--key-file", str(key)]
+        starts.append(Start(argv, env, number))
+    shared = {**shared, "CIRANDA_PS": ",".join(endpoints)}
+    for rank, host in enumerate(places):
+        starts.append(Start(told, {**env, **shared, "CIRANDA_RANK": str(rank)}, host))
+    return starts

@@ -1,0 +1,148 @@
+"""What a study file says, and the settings that follow. Pure but for reading the file."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ciranda.compare.setting import FIELDS, Setting, setting_of
+from ciranda.compare.system import System
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).with_name("studies")
+MODES = ("quick", "full")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    mode: str  # "quick", "full"
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # instead of the study's
+    systems: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    systems: Sequence[str]
+    figures: Sequence[str]
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whatever the cell says
+    rounds: int = 3
+    plot: str = ""  # a figure
+    curves: bool = False  # accuracy against time
+    about: str = ""
+
+    def axes(self) -> list[str]:
+        return list(self.grid)
+
+    def settings(self, systems: Mapping[str, System]) -> list[Setting]:
+        """A row each; all systems of a cell follow each other."""
+        rows: dict[str, Setting] = {}
+        for values in itertools.product(*self.grid.values()):
+            cell = {**self.setting, **dict(zip(self.grid, values, strict=True))}
+            for name in self.systems:
+                told = {**cell, **self.of.get(name, {}), "system": name}
+                setting = setting_of(told, f"table {self.name}")
+                if systems[name].runs(setting):
+                    rows.setdefault(setting.key(), setting)
+        return list(rows.values())
+
+
+@dataclass(frozen=True)
+class Study:
+    number: str
+    words: Sequence[str]
+    title: str
+    about: str
+    tables: Sequence[Table]
+    published: Sequence[tuple[str, str]]  # what, and its figure
+    not_comparable: str
+
+
+def paths() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def find(wanted: str) -> Path:
+    """By number, by word, or a file; ValueError where there is none."""
+    if wanted.endswith(".toml"):
+        return Path(wanted)
+    known = paths()
+    for number, path in known.items():
+        if wanted == number or wanted in _read(path).get("words", []):
+            return path
+    words = "; ".join(f"{n} ({', '.join(_read(p)['words'])})" for n, p in known.items())
+    raise ValueError(f"there is no study {wanted!r}; there are {words}")
+
+
+def load(path: Path, request: Request) -> Study:
+    """The study as it is asked for; ValueError says what is wrong with the file or the request."""
+    told = _read(path)
+    try:
+        tables = [_table(each, request) for each in told["tables"]]
+        study = Study(
+            number=told["number"],
+            words=told["words"],
+            title=told["title"],
+            about=told.get("about", ""),
+            tables=tables,
+            published=[(row["what"], row["figure"]) for row in told.get("published", [])],
+            not_comparable=told.get("not_comparable", ""),
+        )
+    except KeyError as missing:
+        raise ValueError(f"{path}: {missing} is missing") from None
+    unknown = set(request.tables) - {table.name for table in tables}
+    if unknown:
+        there = ", ".join(table.name for table in tables)
+        raise ValueError(f"--tables {', '.join(sorted(unknown))}: the study has {there}")
+    chosen = [table for table in tables if not request.tables or table.name in request.tables]
+    return Study(**{**study.__dict__, "tables": chosen})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _table(told: Mapping[str, Any], request: Request) -> Table:
+    """With what the mode changes, and then the request."""
+    changed = told.get(request.mode, {})
+    setting = {**told.get("setting", {}), **changed.get("setting", {})}
+    grid = {**told.get("grid", {}), **changed.get("grid", {})}
+    for name, values in request.grid.items():
+        if name in grid or name in setting or name in FIELDS:
+            setting.pop(name, None)
+            grid[name] = list(values)
+    grid = {name: values for name, values in grid.items() if name not in changed.get("setting", {})}
+    systems = changed.get("systems", told["systems"])
+    return Table(
+        name=told["name"],
+        title=told["title"],
+        systems=list(request.systems) or systems,
+        figures=told["figures"],
+        setting=setting,
+        grid=grid,
+        of=told.get("of", {}),
+        rounds=request.rounds or changed.get("rounds", told.get("rounds", 3)),
+        plot=told.get("plot", ""),
+        curves=told.get("curves", False),
+        about=told.get("about", ""),
+    )

@@ -1,0 +1,132 @@
+"""The interface of a system: one way to train on several processes. Imports no torch.
+
+A file of `systems/`, or any other that `--systems` names, holds one subclass of System and
+`SYSTEM`, its only instance. What is here is what a plain process does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ciranda.compare.job import Job
+    from ciranda.compare.setting import Setting
+
+FOLDER = Path(__file__).with_name("systems")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How a system's processes are started.
+
+    "python": one process, whatever the ranks. "torch": a process a rank, with torchrun's variables.
+    "ciranda": `ciranda run`. "mpirun" and "horovod": theirs.
+    """
+
+    by: Literal["python", "torch", "ciranda", "mpirun", "horovod"] = "ciranda"
+    servers: bool = False  # parameter servers beside the ranks
+    coordinator: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class System:
+    title = "one process"
+    processes = Processes("python")
+    ranks_min = 1
+    ranks_max = 1_000_000
+    networks: Sequence[str] = ("host", "hosts", "lan", "vpn")
+    in_step = True  # whether each step is one of all ranks together
+
+    rank = 0
+    size = 1
+    model: Any
+    optimizer: Any
+
+    # --- where the comparison runs
+
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, and what to do; None where it can."""
+        return None
+
+    def runs(self, setting: Setting) -> bool:
+        """Whether the setting is one for it at all; if not, there is no row."""
+        fits = self.ranks_min <= setting.ranks <= self.ranks_max
+        return fits and setting.network in self.networks
+
+    # --- in each process
+
+    def start(self, job: Job) -> None:
+        """Finds the other processes; sets rank and size, then model and optimizer of `job`."""
+        self.model = job.make_model()
+        self.optimizer = job.make_optimizer(self.model)
+
+    def step(self, images: Any, labels: Any) -> float:
+        """One step of this rank with its batch; returns how long it has computed, in seconds of
+        this thread."""
+        from ciranda.compare.job import plain_step
+
+        return plain_step(self.model, self.optimizer, images, labels)
+
+    def same(self, value: float) -> float:
+        """Rank 0's value, on all ranks; blocks for them. Its own where steps are a rank's own."""
+        return value
+
+    def report(self) -> dict[str, float]:
+        """Seconds since start() in which this rank has waited for others ("waiting_s"), and in
+        which it has communicated ("communicating_s"); empty where nobody counts them."""
+        return {}
+
+    def stop(self) -> None:
+        """Leaves the others. Parameters stay."""
+
+    def train(self, job: Job) -> None:
+        """The whole run, for a system that does not go by epochs of steps."""
+        from ciranda.compare.job import train
+
+        train(self, job)
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+def load(name: str) -> System:
+    """The system of that name, or of a file; ValueError where there is none."""
+    path = Path(name) if name.endswith(".py") else FOLDER / f"{name}.py"
+    if not path.is_file():
+        raise ValueError(f"there is no system {name!r}; there are {', '.join(names())}")
+    module_name = f"ciranda.compare.systems.{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, "SYSTEM", None)
+    if not isinstance(found, System):
+        raise ValueError(f"{path}: has no SYSTEM, an instance of ciranda.compare.system.System")
+    return found
+
+
+# --- reasons for missing() ------------------------------------------------------------------------
+
+
+def no_module(module: str, install: str) -> str | None:
+    if importlib.util.find_spec(module) is not None:
+        return None
+    return f"{module} is not installed ({install})"
+
+
+def no_program(program: str, install: str) -> str | None:
+    return None if shutil.which(program) else f"{program} is not installed ({install})"
+
+
+def no_gpu(count: int = 1) -> str | None:
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return None if found >= count else f"needs {count} GPUs; this machine has {found}"

@@ -1,0 +1,1 @@
+"""The systems that ciranda compares: a file each."""

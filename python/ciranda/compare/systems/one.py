@@ -1,0 +1,22 @@
+"""One process: what all others are compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ciranda.compare.system import System
+
+if TYPE_CHECKING:
+    from ciranda.compare.job import Job
+
+
+class One(System):
+    ranks_max = 1
+    networks = ("host",)
+
+    def start(self, job: Job) -> None:
+        job.use_device(0)
+        super().start(job)
+
+
+SYSTEM = One()

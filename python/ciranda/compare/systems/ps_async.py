@@ -1,0 +1,43 @@
+"""ciranda's parameter servers: each worker's gradient is a step of its own, at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ciranda.compare.system import Processes, System
+
+if TYPE_CHECKING:
+    from ciranda.compare.job import Job
+
+
+class Served(System):
+    title = "parameter servers, asynchronous"
+    processes = Processes("ciranda", servers=True)
+    in_step = False
+
+    def mode(self) -> Any:
+        import ciranda.torch as cr
+
+        return cr.ps.Async()
+
+    def start(self, job: Job) -> None:
+        import ciranda.torch as cr
+
+        self._cr = cr
+        cr.init()
+        self.rank, self.size = cr.rank(), cr.size()
+        super().start(job)
+        self.optimizer = cr.DistributedOptimizer(
+            self.optimizer, self.model.named_parameters(), backend="ps", mode=self.mode()
+        )
+
+    def report(self) -> dict[str, float]:
+        worker = self._cr.ps.stats()["worker"]
+        others_s = float(worker["waiting_for_workers_s"])
+        return {"waiting_s": others_s, "communicating_s": float(worker["waiting_s"]) - others_s}
+
+    def stop(self) -> None:
+        self._cr.shutdown()
+
+
+SYSTEM = Served()

@@ -1,0 +1,19 @@
+"""ciranda's parameter servers: a step is that of all workers' gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ciranda.compare.systems.ps_async import Served
+
+
+class Sync(Served):
+    title = "parameter servers, synchronous"
+
+    def mode(self) -> Any:
+        import ciranda.torch as cr
+
+        return cr.ps.Sync()
+
+
+SYSTEM = Sync()

@@ -1,0 +1,15 @@
+"""ciranda's ring over TCP, which is between hosts: on one machine, hosts made of namespaces."""
+
+from __future__ import annotations
+
+from ciranda.compare.system import Processes
+from ciranda.compare.systems.shm import Ciranda
+
+
+class Ring(Ciranda):
+    title = "ciranda, ring"
+    processes = Processes("ciranda", variables={"CIRANDA_CPU_OPERATIONS": "ring"})
+    networks = ("hosts", "lan", "vpn")
+
+
+SYSTEM = Ring()

@@ -1,0 +1,85 @@
+"""What systems with a coordinator have in common: it gives tasks to workers, and tells what came of
+them. Imports torch where a worker runs."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ciranda.compare.protocol import say
+from ciranda.compare.system import Processes, System
+
+if TYPE_CHECKING:
+    from ciranda.compare.job import Job
+
+
+class Made(NamedTuple):
+    """What each worker has."""
+
+    model: Any
+    tool: Any  # which brings gradients to the servers
+    train: Any
+    test: Any
+
+
+# Given the number of images and what looks at the accuracy, which is looked at after all anyway:
+# trains, and returns its epochs.
+Course = Callable[[int, Callable[[], None]], list[dict[str, float]]]
+
+
+def task(function: Callable[..., Any], copies: int = 1) -> Any:
+    """ps.task() of a function within another: all processes of the job define the same ones."""
+    from ciranda.torch import ps
+
+    function.__qualname__ = function.__name__
+    return ps.task(copies=copies)(function)
+
+
+class Tasked(System):
+    processes = Processes("ciranda", servers=True, coordinator=True)
+    ranks_min = 2
+    networks = ("host",)
+    in_step = False
+
+    @abstractmethod
+    def make(self, job: Job) -> tuple[Any, Any]:
+        """Model and tool of a worker."""
+
+    @abstractmethod
+    def course(self, job: Job, made: Callable[[], Made]) -> Course:
+        """Defines its tasks; what it returns schedules them."""
+
+    def train(self, job: Job) -> None:
+        import ciranda.torch as cr
+        from ciranda.compare.job import score
+        from ciranda.torch import ps
+
+        made = ps.per_worker(lambda: Made(*self.make(job), job.images("train"), job.images("test")))
+
+        @task
+        def facts() -> list[int]:
+            return [len(made().train), sum(p.numel() for p in made().model.parameters())]
+
+        @task
+        def accuracy() -> float:
+            return score(made().model, None, made().test)
+
+        course = self.course(job, made)
+
+        def main() -> None:
+            count, parameters = ps.schedule(facts).result()
+            begin, curve = time.perf_counter(), []
+
+            def look() -> None:
+                at = time.perf_counter() - begin
+                curve.append((at, ps.schedule(accuracy).result()))
+
+            outcome: dict[str, Any] = {"epochs": course(count, look)}
+            outcome |= {"total_s": time.perf_counter() - begin, "curve": curve}
+            look()
+            say(rank=0, size=1, outcome={**outcome, "parameters": parameters, "notes": []})
+
+        cr.init()
+        ps.run(main)

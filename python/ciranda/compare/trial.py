@@ -1,0 +1,33 @@
+"""A rank of one trial of a sweep: `python -m ciranda.compare.trial SETTING_FILE LR BATCH`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from ciranda import sweep
+from ciranda.compare import system
+from ciranda.compare.setting import setting_of
+
+
+def main() -> None:
+    file, lr, batch, *folder = sys.argv[1:]
+    from ciranda.compare.job import Job, bare, score
+
+    told = setting_of(json.loads(Path(file).read_text()), file)
+    setting = told.but(
+        system="one" if told.ranks == 1 else "shm",
+        lr=float(lr),
+        batch=int(batch),
+        threads=int(os.environ["OMP_NUM_THREADS"]),
+    )
+    training, job = system.load(setting.system), Job(setting, folder[0] if folder else None)
+    test = job.images("test")
+    job.after_epoch = lambda epoch: sweep.report(epoch, score(bare(training.model), None, test))
+    training.train(job)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The command: a made-up study with a made-up system, and every system of the package once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ciranda.compare import system
+
+# Systems, and what of the setting is changed for each; others are in the tests below.
+BASE = {"model": "small-mlp", "ranks": 2, "epoch_s": 0.3, "test_images": 200}
+QUICK: dict[str, dict[str, Any]] = {
+    **{"ddp": {}, "shm": {}, "sandblaster": {}, "ring": {"network": "lan"}},
+    "ps_async": {"network": "vpn", "servers": 2},
+    "sweep": {"ranks": 1, "trials": 2, "parallel": 2, "epochs": 1},
+}
+REST: dict[str, dict[str, Any]] = {
+    **{"averaging": {}, "mpi": {}, "ps_sync": {}, "gloo": {}, "downpour": {}},
+    "ring16": {"network": "vpn"},
+}
+SPLIT = ("shm", "ring", "gloo", "ps_async", "ps_sync", "ring16", "downpour")
+BROWSER = "chromium-headless-shell"
+_OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+
+# What a page shows, told to whoever reads its document.
+_LOOK = """<script>onload = () => {
+  const seen = [...document.querySelectorAll("figure svg")].map(svg => {
+    const box = svg.getBoundingClientRect();
+    return [box.width, box.height, svg.querySelectorAll("path").length];
+  });
+  document.body.dataset.seen = JSON.stringify(seen);
+};</script></body>"""
+
+
+def test_a_study_and_a_system_of_a_user_make_a_table(made_up: Path, compare: Any) -> None:
+    arguments = ["--study", "study.toml", "--quick", "--out", "out"]
+    first = compare(*arguments)
+    assert first.returncode == 0, first.stderr + first.stdout
+    assert "[6/6]" in first.stdout and " left" in first.stdout
+    # One that fails has a row, and the others go on.
+    assert "| 2 | fails | failed: OSError: so be it |" in first.stdout, first.stdout
+    out = made_up / "out" / "study-made-up-quick"
+    told = json.loads((out / "study-made-up.json").read_text())
+    rows = {row["system"]: row["figures"] for row in told["tables"][0]["rows"]}
+    measured = [rows["one process"], rows["sums"]]
+    assert rows["sums"]["communication"] == [0.0, 0.0]
+    assert all(rate > 0 for figures in measured for rate in figures["images_per_s"])
+    assert all(10 < a <= 100 for figures in measured for a in figures["accuracy"])
+    assert len(rows["sums"]["scaling"]) == 2
+    names = {path.name for path in out.iterdir()}
+    assert names >= {f"study-made-up{end}" for end in (".md", ".html", ".csv", "-only.png")}
+
+    second = compare(*arguments)
+    assert second.returncode == 0 and "6 of 6 runs are there already" in second.stdout
+    assert (out / "study-made-up.md").read_text() in second.stdout
+    _look_at(out / "study-made-up.html", plots=2)
+
+
+def _look_at(page: Path, plots: int) -> None:
+    """All plots are drawn, and the browser has nothing to complain of."""
+    browser = shutil.which(BROWSER) or shutil.which("chromium")
+    if browser is None:
+        pytest.skip(f"{BROWSER} is not installed (tools/setup.sh starters)")
+    looked = page.with_name("looked.html")
+    looked.write_text(page.read_text().replace("</body>", _LOOK))
+    done = subprocess.run(
+        [browser, *_OPTIONS, looked.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    _, found, rest = done.stdout.partition('data-seen="')
+    assert found, done.stdout[-500:] + done.stderr
+    boxes = json.loads(rest.partition('"')[0])
+    assert len(boxes) == plots
+    assert all(width > 300 and height > 100 and paths > 10 for width, height, paths in boxes)
+    assert "CONSOLE" not in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "rows", [QUICK, pytest.param(REST, marks=pytest.mark.soak)], ids=["most", "the rest"]
+)
+def test_every_system_trains(tmp_path: Path, compare: Any, rows: dict[str, Any]) -> None:
+    text = 'number = "all"\nwords = []\ntitle = ""\n'
+    for number, (name, changed) in enumerate(rows.items()):
+        told = ", ".join(f"{key} = {json.dumps(each)}" for key, each in {**BASE, **changed}.items())
+        text += f"""
+[[tables]]
+name = "{number}"
+title = ""
+systems = ["{name}"]
+figures = ["images_per_s", "accuracy", "compute", "communication", "waiting"]
+setting = {{ {told} }}
+rounds = 1
+"""
+    (tmp_path / "all.toml").write_text(text)
+    done = compare("--study", "all.toml", "--full")
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = (tmp_path / "ciranda-compare/study-all-full/study-all.json").read_text()
+    tables = json.loads(told)["tables"]
+    found = {name: table["rows"][0] for name, table in zip(rows, tables, strict=True)}
+    for name, row in found.items():
+        assert not row["failed"], f"{name}: {row['failed']}\n{done.stdout}"
+        assert row["figures"]["accuracy"][0] > 15, row
+        if name in SPLIT:
+            parts = [row["figures"][part][0] for part in ("compute", "communication", "waiting")]
+            assert sum(parts) == pytest.approx(100)
+        if name in ("ddp", "averaging", "mpi"):
+            assert row["figures"]["communication"][0] > 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_comes_back_and_the_row_says_so(
+    tmp_path: Path, compare: Any
+) -> None:
+    (tmp_path / "killed.toml").write_text(
+        """
+number = "killed"
+words = []
+title = ""
+[[tables]]
+name = "t"
+title = ""
+systems = ["coordinator"]
+figures = ["command_s", "lost_s", "started_again", "accuracy"]
+setting = { model = "small-mlp", epochs = 2, ranks = 2, killed = "worker" }
+rounds = 1
+"""
+    )
+    done = compare("--study", "killed.toml", "--full")
+    told = json.loads(
+        (tmp_path / "ciranda-compare/study-killed-full/study-killed.json").read_text()
+    )
+    (row,) = told["tables"][0]["rows"]
+    assert row["figures"]["started_again"] == [1.0], done.stdout + str(row)
+    assert row["figures"]["accuracy"][0] > 60
+
+
+def test_an_interrupted_comparison_leaves_nothing_and_says_how_it_goes_on(made_up: Path) -> None:
+    tag = f"CIRANDA_TEST_TAG={made_up}"
+    name, value = tag.split("=")
+    study = made_up / "study.toml"
+    study.write_text(study.read_text().replace("epoch_s = 0.2", "epoch_s = 60.0"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ciranda", "compare", "--study", "study.toml"],
+        cwd=made_up,
+        env={**os.environ, name: value},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_as_on_a_terminal,  # noqa: PLW1509 - pytest has one thread
+    )
+    _wait_until(lambda: any("ciranda.compare.worker" in command for command in _tagged(tag)))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the same command goes on where it stopped" in said
+    _wait_until(lambda: not _tagged(tag))
+
+
+def _as_on_a_terminal() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell's & starts ignores Ctrl-C
+
+
+def _tagged(tag: str) -> list[str]:
+    """The commands of the processes that have it in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if tag in process.joinpath("environ").read_text().split("\0"):
+                found.append(process.joinpath("cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def _wait_until(condition: object) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_wrong_options_are_one_sentence(tmp_path: Path, compare: Any) -> None:
+    for arguments, said in (
+        (["--study", "005"], "there is no study '005'"),
+        (["--study", "003", "--systems", "x"], "there is no system 'x'"),
+        (["--study", "003", "--batch", "x"], "is not a list like 64,128"),
+    ):
+        done = compare(*arguments)
+        assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_system_that_is_added_is_trained_by_a_test() -> None:
+    assert set(system.names()) - {*QUICK, *REST, "one", "coordinator"} == {
+        *("horovod", "dataparallel", "nccl")
+    }
