@@ -77,15 +77,16 @@ is_installed() {
 }
 
 required=(g++ cmake ninja-build python3-venv python3-dev libssl-dev)
-# Faster builds; the demo's images without a download; the Gloo backend.
-optional=(ccache dataset-fashion-mnist libgloo-dev)
+# Faster builds; the demo's images without a download; the Gloo backend; what `ciranda compare` has beside
+# us, and the hosts that it makes.
+optional=(ccache dataset-fashion-mnist libgloo-dev openmpi-bin iproute2)
 for group in "$@"; do
   case $group in
-    test) required+=(libgtest-dev) optional+=(openmpi-bin iproute2 spin tcc) ;;
+    test) required+=(libgtest-dev) optional+=(spin tcc) ;;
     check) required+=(libgtest-dev clang clang-format clang-tidy shellcheck) optional+=(libclang-rt-dev) ;;
     docs) required+=(doxygen) ;;
     fuzz) required+=(clang) optional+=(libclang-rt-dev) ;;
-    bench) required+=(libbenchmark-dev) optional+=(openmpi-bin libopenmpi-dev linux-perf) ;;
+    bench) required+=(libbenchmark-dev) optional+=(libopenmpi-dev linux-perf) ;;
     # These bring daemons and a browser, so `make test` does not put them on everybody's machine.
     starters) optional+=(slurmctld slurmd openssh-server chromium-headless-shell) ;;
     *) echo "setup.sh: unknown group '$group' (test, check, docs, fuzz, bench, starters)" >&2; exit 2 ;;
