@@ -208,8 +208,9 @@ FILES = {
     "a_program": "#!/usr/bin/env bash\n",
 }
 
-# Before the real ones on PATH. A command that names other hosts, or measures for minutes, is run dry,
-# where it starts nothing and says what is wrong with it. Scripts with torch run on one rank.
+# Before the real ones on PATH. A command that names other hosts, or would measure for minutes, is
+# run dry, where it starts nothing and says what is wrong with it. Scripts with torch run on one
+# rank.
 CIRANDA = """#!/usr/bin/env bash
 words=() dry=()
 case " $* " in *" -H "* | *" --ps-hosts "* | *" --rendezvous "*) dry=(--dry-run) ;; esac

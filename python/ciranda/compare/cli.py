@@ -59,6 +59,7 @@ def _times(text: str) -> int:
 @click.option("--data-dir", metavar="DIR", help="The folder of the images.")
 @click.option("--out", metavar="DIR", default="ciranda-compare", help="Results [ciranda-compare].")
 @click.option("--dry-run", is_flag=True, help="Print what would run; start nothing.")
+@click.option("--show", is_flag=True, help="Write the tables of what is there; measure nothing.")
 def compare_command(
     wanted: str | None,
     listed: bool,
@@ -74,6 +75,7 @@ def compare_command(
     data_dir: str | None,
     out: str,
     dry_run: bool,
+    show: bool,
 ) -> None:
     """Train in many ways and compare: seconds, images/s, accuracy, and where the time goes.
 
@@ -110,8 +112,12 @@ def compare_command(
         for each in planned:
             click.echo(f"  round {each.number + 1}: {comparison.describe(each.setting)}")
         return
-    _measure(planned, loaded, results, data_dir, hosts)
-    facts = {"mode": mode, **machine_facts()}
+    try:
+        facts = {"mode": mode, **results.on(machine_facts())}
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    if not show:
+        _measure(planned, loaded, results, data_dir, hosts)
     text = page.write(found, loaded, results, missing, facts)
     click.echo(f"\n{text}\nIn {results.folder}: study-{found.number}.html and others")
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ciranda.compare import machine, runs
 from ciranda.compare.results import Results
@@ -22,6 +23,15 @@ class Planned:
     number: int  # of the round
 
 
+# What is compared within a round.
+_SIDE_BY_SIDE: dict[str, Any] = {
+    "system": "",
+    "ranks": 1,
+    "servers": 1,
+    "network": "",
+    "killed": "",
+}
+
 # Why a setting cannot run on this machine; None where it can.
 Missing = Callable[[Setting], str | None]
 
@@ -34,21 +44,12 @@ def plan(study: Study, systems: Mapping[str, System], missing: Missing) -> list[
         cells: dict[str, list[Setting]] = {}
         for setting in table.settings(systems):
             if missing(setting) is None:
-                cells.setdefault(setting.but(system="").key(), []).append(setting)
-        for cell in _with_their_baseline(list(cells.values())):
+                cells.setdefault(setting.but(**_SIDE_BY_SIDE).key(), []).append(setting)
+        for cell in cells.values():
             for number in range(table.rounds):
                 for setting in cell:
                     planned.setdefault((setting.key(), number), Planned(setting, number))
     return list(planned.values())
-
-
-def _with_their_baseline(cells: Sequence[list[Setting]]) -> list[list[Setting]]:
-    """Cells that differ in their ranks alone are one: one process and two are to be compared."""
-    joined: dict[str, list[Setting]] = {}
-    for cell in cells:
-        key = cell[0].but(system="", ranks=0, killed="").key()
-        joined.setdefault(key, []).extend(cell)
-    return list(joined.values())
 
 
 def measure(

@@ -77,7 +77,8 @@ def _accurate_s(run: Run, _: Setting, __: Other) -> float | None:
 
 def _scaling(run: Run, setting: Setting, other: Other) -> float | None:
     """Of as many times what one process makes as there are ranks, in percent."""
-    one = other(setting.but(system="one", ranks=1, network="host", slowness=1.0))
+    alone_on = {"system": "one", "ranks": 1, "servers": 1, "network": "host", "slowness": 1.0}
+    one = other(setting.but(**alone_on))
     mine = rate(run, setting, other)
     alone = one and rate(one, setting, other)
     return 100.0 * mine / (alone * setting.ranks) if mine and alone else None

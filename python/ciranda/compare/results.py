@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ciranda.compare.setting import Setting
+
+_MUST_BE_ALIKE = ("cpu", "cores", "python", "torch", "ciranda")
 
 
 class Results:
@@ -27,6 +30,22 @@ class Results:
             self._runs[key, run["round"]] = run
         except (ValueError, KeyError, TypeError):
             return  # cut by a crash: it will be measured again
+
+    def on(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The machine of all that is here, which is this one if there is nothing yet; ValueError
+        where it is another, or has other versions."""
+        path = self.folder / "machine.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name in _MUST_BE_ALIKE:
+            if kept.get(name) != facts[name]:
+                raise ValueError(
+                    f"{self.folder} has figures with {name} {kept.get(name)}, and here it is "
+                    f"{facts[name]}: give another --out"
+                )
+        return kept
 
     def has(self, setting: Setting, number: int) -> bool:
         """A failed run counts: it failed."""

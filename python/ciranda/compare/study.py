@@ -56,6 +56,7 @@ class Table:
             cell = {**self.setting, **dict(zip(self.grid, values, strict=True))}
             for name in self.systems:
                 told = {**cell, **self.of.get(name, {}), "system": name}
+                told |= {} if systems[name].processes.servers else {"servers": 1}
                 setting = setting_of(told, f"table {self.name}")
                 if systems[name].runs(setting):
                     rows.setdefault(setting.key(), setting)

@@ -117,11 +117,12 @@ def cells(table: Table, row: Row, notes: list[str]) -> list[str]:
     if row.failed:
         figures = [row.failed, *[""] * (len(table.figures) - 1)]
     else:
-        figures = [_show(name, row.samples.get(name)) for name in table.figures]
+        figures = [show_figure(name, row.samples.get(name)) for name in table.figures]
     return [*row.axes, title, *figures]
 
 
-def _show(name: str, samples: Samples | None) -> str:
+def show_figure(name: str, samples: Samples | None) -> str:
+    """Median and spread, where there are several."""
     if samples is None:
         return ABSENT.get(name, "–")
     digits = FIGURES[name].digits

@@ -59,6 +59,7 @@ def test_a_study_and_a_system_of_a_user_make_a_table(made_up: Path, compare: Any
     names = {path.name for path in out.iterdir()}
     assert names >= {f"study-made-up{end}" for end in (".md", ".html", ".csv", "-only.png")}
 
+    assert "[1/" not in compare(*arguments, "--show", "--rounds", "3").stdout
     second = compare(*arguments)
     assert second.returncode == 0 and "6 of 6 runs are there already" in second.stdout
     assert (out / "study-made-up.md").read_text() in second.stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ciranda.compare import comparison, figures, study, system
+from ciranda.compare.setting import Setting
 from ciranda.compare.study import Request
 
 LINES_MAX = 60
@@ -54,6 +55,20 @@ def test_the_command_line_changes_the_grid() -> None:
         (16, 2, 8),
     }
     assert table.rounds == 1
+
+
+def test_a_row_between_hosts_is_compared_with_one_process_of_its_study() -> None:
+    found = study.load(study.find("001"), Request("quick"))
+    table = next(table for table in found.tables if table.name == "hosts")
+    rows = table.settings({name: system.load(name) for name in table.systems})
+    asked: list[Setting] = []
+    run = {"ranks": [{"epochs": [{"images": 1.0, "seconds": 1.0}]}]}
+
+    def other(setting: Setting) -> None:
+        asked.append(setting)
+
+    figures.FIGURES["scaling"].of(run, rows[-1], other)
+    assert rows[-1].servers == 2 and asked == [row for row in rows if row.system == "one"]
 
 
 def test_a_run_that_two_tables_share_is_planned_once() -> None:

@@ -127,6 +127,14 @@ def test_a_run_is_found_again_and_a_torn_line_is_none(results: Results) -> None:
     assert not again.has(Setting(seed=2), 0)
 
 
+def test_figures_of_another_machine_are_not_added_to(results: Results) -> None:
+    here = {"cpu": "a", "cores": 2, "python": "3", "torch": "2", "ciranda": "0", "load_average": 0}
+    assert results.on(here) == here
+    assert results.on({**here, "load_average": 9}) == here
+    with pytest.raises(ValueError, match="torch 2, and here it is 3: give another --out"):
+        results.on({**here, "torch": "3"})
+
+
 def test_csv_has_a_line_for_each_figure_of_each_round(results: Results) -> None:
     text = csv_text([(TABLE, rows_of(TABLE, SYSTEMS, results, possible))])
     lines = list(csv.DictReader(io.StringIO(text)))
