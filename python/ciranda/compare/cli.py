@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def compare_command(
         _measure(planned, loaded, results, data_dir, hosts)
     text = page.write(found, loaded, results, missing, facts)
     click.echo(f"\n{text}\nIn {results.folder}: study-{found.number}.html and others")
+    if find_spec("matplotlib") is None:
+        click.echo("No plots were drawn: pip install matplotlib, and the same command with --show")
 
 
 def _measure(

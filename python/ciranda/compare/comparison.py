@@ -91,7 +91,7 @@ def _one(
     hosts: str | None,
 ) -> runs.Outcome:
     servers = setting.servers if system.processes.servers else 0
-    facts: runs.Outcome = {"servers": servers, "cores": machine.cores()}
+    facts: runs.Outcome = {"servers": servers, "cores": machine.cores(), "hosts": hosts}
     facts["utc"] = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     try:
         return {**runs.run(system, setting, stop, data_folder, hosts), **facts}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ciranda.compare.setting import Setting
 
@@ -34,17 +36,21 @@ def busy_percent() -> float:
     return 100.0 * (busy_after - busy) / max(1.0, total_after - total)
 
 
-def nonsense(setting: Setting, servers: int, percent: float, here: int) -> list[str]:
-    """Sentences about figures that say less than they seem to. `here`: cores, when it ran."""
-    found, ranks = [], setting.ranks * max(1, setting.parallel)
-    if ranks * setting.threads > here:
-        found.append(f"{ranks * setting.threads} threads share {here} cores: this is no scaling")
-    elif ranks + servers > here:
-        found.append(f"{ranks} ranks and {servers} server(s) share {here} cores")
+def nonsense(setting: Setting, run: Mapping[str, Any]) -> list[str]:
+    """Sentences about figures that say less than they seem to. `run`: with "cores" and "servers" of
+    then, "busy_percent" before it, and "hosts", which were given."""
+    found = []
+    if run["busy_percent"] > _BUSY_PERCENT:
+        found.append("other programs kept the machine busy when it was measured")
+    if run.get("hosts"):
+        return found
+    cores, ranks = run["cores"], setting.ranks * max(1, setting.parallel)
+    if ranks * setting.threads > cores:
+        found.append(f"{ranks * setting.threads} threads share {cores} cores: this is no scaling")
+    elif ranks + run["servers"] > cores:
+        found.append(f"{ranks} ranks and {run['servers']} server(s) share {cores} cores")
     if setting.network != "host":
         found.append("hosts are namespaces of one machine, which share its cores")
-    if percent > _BUSY_PERCENT:
-        found.append("other programs kept the machine busy when it was measured")
     return found
 
 

@@ -86,7 +86,7 @@ def _fill(row: Row, table: Table, runs: Sequence[dict[str, Any]], results: Resul
             value = FIGURES[name].of(run, row.setting, other)
             if value is not None:
                 row.samples.setdefault(name, Samples()).add(float(value))
-        notes = machine.nonsense(row.setting, run["servers"], run["busy_percent"], run["cores"])
+        notes = machine.nonsense(row.setting, run)
         notes += run["ranks"][0].get("notes", [])
         row.notes += [note for note in notes if note not in row.notes]
         if curve := run["ranks"][0].get("curve"):

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
+from net.fixtures import make_network  # noqa: F401 - real hosts, as far as ssh can tell
+
 SYSTEM = '''
 """Gradients are summed, and nobody divides them."""
 

@@ -148,6 +148,34 @@ rounds = 1
     assert row["figures"]["accuracy"][0] > 60
 
 
+@pytest.mark.slow
+def test_given_hosts_are_those_between_which_it_runs(tmp_path: Path, make_network: Any) -> None:
+    first, _ = make_network(2, ssh=True).hosts
+    (tmp_path / "study.toml").write_text(
+        """
+number = "given"
+words = []
+title = ""
+[[tables]]
+name = "t"
+title = ""
+systems = ["shm", "ddp"]
+figures = ["images_per_s", "accuracy"]
+setting = { model = "small-mlp", ranks = 2, network = "lan", epoch_s = 0.3, test_images = 200 }
+rounds = 1
+"""
+    )
+    command = [sys.executable, "-m", "ciranda", "compare", "--study", "study.toml"]
+    done = first.run([*command, "--hosts", "node0,node1"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (found,) = tmp_path.glob("ciranda-compare/study-given-*-hosts/study-given.json")
+    rows = json.loads(found.read_text())["tables"][0]["rows"]
+    assert [row["failed"] for row in rows] == ["", ""], done.stdout
+    assert all(row["figures"]["accuracy"][0] > 15 for row in rows)
+    # Nobody has said that these are namespaces.
+    assert not [note for row in rows for note in row["notes"] if "namespaces" in note]
+
+
 def test_an_interrupted_comparison_leaves_nothing_and_says_how_it_goes_on(made_up: Path) -> None:
     tag = f"CIRANDA_TEST_TAG={made_up}"
     name, value = tag.split("=")

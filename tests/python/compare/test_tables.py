@@ -94,10 +94,11 @@ def test_nonsense_is_said_under_the_table(results: Results) -> None:
         "| 4 | ciranda [1] |" in text and "[1] 4 threads share 2 cores: this is no scaling." in text
     )
     assert "[2] 2 ranks and 1 server(s) share 2 cores." in text
-    assert machine.nonsense(Setting(), 0, 40.0, 2) == [
-        "other programs kept the machine busy when it was measured"
-    ]
-    assert machine.nonsense(Setting(), 0, 0.0, 2) == []
+    busy = "other programs kept the machine busy when it was measured"
+    crowded = Setting(ranks=9, network="lan")
+    assert machine.nonsense(Setting(), run_of([], busy_percent=40.0)) == [busy]
+    assert machine.nonsense(Setting(), run_of([])) == []
+    assert machine.nonsense(crowded, run_of([], busy_percent=40.0, hosts="a,b")) == [busy]
 
 
 def test_a_kill_costs_what_the_quiet_run_of_its_round_did_not_take(results: Results) -> None:
