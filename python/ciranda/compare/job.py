@@ -140,10 +140,10 @@ class _Keeper:
         self._begin = time.perf_counter()
         self._kept: list[tuple[float, dict[str, Tensor]]] = []
 
-    def look(self, *, at_all_events: bool = False) -> None:
+    def look(self, *, always: bool = False) -> None:
         elapsed_s = time.perf_counter() - self._begin
         due = self._every_s > 0 and elapsed_s >= self._every_s * len(self._kept)
-        if self._system.rank == 0 and (due or at_all_events):
+        if self._system.rank == 0 and (due or always):
             state = bare(self._system.model).state_dict()
             self._kept.append((elapsed_s, {name: t.detach().clone() for name, t in state.items()}))
 
@@ -189,7 +189,7 @@ def train(system: System, job: Job) -> None:
     begin = time.perf_counter()
     for epoch in range(setting.epochs):
         epochs.append(train_epoch(system, job, images, epoch, slowness, keeper))
-        keeper.look(at_all_events=True)
+        keeper.look(always=True)
         say(epoch=epoch + 1, rank=system.rank)
         if job.after_epoch is not None and system.rank == 0:
             job.after_epoch(epoch + 1)

@@ -40,7 +40,6 @@ class System:
     ranks_min = 1
     ranks_max = 1_000_000
     networks: Sequence[str] = ("host", "hosts", "lan", "vpn")
-    in_step = True  # whether each step is one of all ranks together
 
     rank = 0
     size = 1

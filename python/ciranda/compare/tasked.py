@@ -41,7 +41,6 @@ class Tasked(System):
     processes = Processes("ciranda", servers=True, coordinator=True)
     ranks_min = 2
     networks = ("host",)
-    in_step = False
 
     @abstractmethod
     def make(self, job: Job) -> tuple[Any, Any]:

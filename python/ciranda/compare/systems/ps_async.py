@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 class Served(System):
     title = "parameter servers, asynchronous"
     processes = Processes("ciranda", servers=True)
-    in_step = False
 
     def mode(self) -> Any:
         import ciranda.torch as cr
