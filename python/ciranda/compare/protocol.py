@@ -1,28 +1,47 @@
-"""What a run's processes tell the comparison: lines of their output, whatever carries them.
+"""What a run's processes tell the comparison: lines of their output, whatever carries them, and at
+the end a file of each rank, where all see one folder.
 
-A launcher puts prefixes in front of lines, so each is found by a word in it.
+A launcher puts prefixes in front of lines, so each is found by a word in it. It may also let two
+long ones run into each other, as mpirun does: hence the file.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 MARK = "ciranda-compare:"
+FOLDER = "CIRANDA_COMPARE_FOLDER"
 
 
 def say(**what: Any) -> None:
-    print(MARK, json.dumps(what), flush=True, file=sys.stdout)
+    """`rank`, and either `epoch`, which has ended, or `size` and `outcome`, at the end."""
+    text = json.dumps(what)
+    if "outcome" in what and FOLDER in os.environ:
+        Path(os.environ[FOLDER], f"rank-{what['rank']}.json").write_text(text, encoding="utf-8")
+    else:
+        print(MARK, text, flush=True)
 
 
 def heard(line: str) -> dict[str, Any] | None:
     """What a line says; None for one that is the program's own."""
     _, mark, text = line.partition(MARK)
-    if not mark:
-        return None
+    return _parsed(text) if mark else None
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """What is in files."""
+    for path in folder.glob("rank-*.json"):
+        if (found := _parsed(path.read_text(encoding="utf-8"))) is not None:
+            yield found
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
-    except ValueError:  # two lines that ran into each other
+    except ValueError:  # cut, or two that ran into each other
         return None
     return found if isinstance(found, dict) else None

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class _Heard:
 
     def __init__(self, setting: Setting) -> None:
         self.ranks: dict[int, Outcome] = {}
+        self.size = 0
         self.started_again: list[str] = []
         self.lines: list[str] = []
         self.kill_at: float | None = None
@@ -64,9 +66,13 @@ class _Heard:
         if said is None:
             self._of_launcher(text)
         elif "outcome" in said:
-            self.ranks[said["rank"]] = said["outcome"]
+            self.outcome(said)
         elif self.role and said["epoch"] == 1 and said["rank"] == 0 and self.kill_at is None:
             self.kill_at = time.monotonic() + _KILLED_AFTER_S
+
+    def outcome(self, said: Outcome) -> None:
+        self.ranks[said["rank"]] = said["outcome"]
+        self.size = said["size"]
 
     def kill_if_due(self) -> None:
         if self.role and self.kill_at is not None and time.monotonic() >= self.kill_at:
@@ -123,13 +129,23 @@ def run(
                 job = folder / folder.name
                 job.mkdir()
                 commands = starts.between_hosts(system, setting, data_folder, job, addresses)
-                return _measured(commands, _inside(network), setting, stop)
+                return _measured(_telling(commands, folder), _inside(network), setting, stop)
         if setting.saver == "resumed":
             before = setting.but(saver="checkpoints")
-            _hear(starts.on_one_host(system, before, data_folder, folder), here, before, stop)
+            commands = starts.on_one_host(system, before, data_folder, folder)
+            _hear(_telling(commands, folder), here, before, stop)
             shutil.move(folder / "checkpoints", folder / "before")
         commands = starts.on_one_host(system, setting, data_folder, folder, hosts)
+        if hosts is None:
+            commands = _telling(commands, folder)
         return _measured(commands, here, setting, stop)
+
+
+def _telling(commands: Sequence[Start], folder: Path) -> list[Start]:
+    """With a folder for what comes of each rank."""
+    told = Path(tempfile.mkdtemp(dir=folder))
+    variables = {protocol.FOLDER: str(told)}
+    return [replace(each, variables={**each.variables, **variables}) for each in commands]
 
 
 def network_obstacle() -> str | None:
@@ -200,26 +216,26 @@ def _hear(
                 break
             if time.monotonic() > deadline:
                 raise RunFailedError(f"did not end in {_LIMIT_S:.0f} s")
-        _check(processes, readers, lines, heard)
+        for reader in readers:
+            reader.join(timeout=2.0)
+        while not lines.empty():
+            heard.line(lines.get())
+        if (told := commands[0].variables.get(protocol.FOLDER)) is not None:
+            for said in protocol.read(Path(told)):
+                heard.outcome(said)
+        _check(processes, heard)
     finally:
         _end(processes)
     return heard
 
 
-def _check(
-    processes: Sequence[subprocess.Popen[str]],
-    readers: Sequence[threading.Thread],
-    lines: queue.Queue[str],
-    heard: _Heard,
-) -> None:
+def _check(processes: Sequence[subprocess.Popen[str]], heard: _Heard) -> None:
     failed = [code for each in processes if (code := each.poll()) not in (None, 0)]
-    for reader in readers:
-        reader.join(timeout=2.0)
-    while not lines.empty():
-        heard.line(lines.get())
+    said = "\n".join([line for line in heard.lines if line.strip()][-_LINES_SAID:])
     if failed or not heard.ranks:
-        said = [line for line in heard.lines if line.strip()]
-        raise RunFailedError("\n".join(said[-_LINES_SAID:]) or f"ended with code {failed[:1]}")
+        raise RunFailedError(said or f"ended with code {failed[:1]}")
+    if len(heard.ranks) != heard.size:
+        raise RunFailedError(f"{heard.size - len(heard.ranks)} of {heard.size} ranks said nothing")
 
 
 def _read(stream: Iterable[str], lines: queue.Queue[str]) -> None:

@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 from ciranda import sweep
-from ciranda.compare import system
+from ciranda.compare import protocol, system
 from ciranda.compare.setting import setting_of
 
 
 def main() -> None:
     file, lr, batch, *folder = sys.argv[1:]
     from ciranda.compare.job import Job, bare, score
+
+    os.environ.pop(protocol.FOLDER, None)  # what comes of the run is the sweep's to say
 
     told = setting_of(json.loads(Path(file).read_text()), file)
     setting = told.but(

@@ -1,0 +1,60 @@
+"""How a run hears of its ranks: none may be missing, whatever the launcher makes of their lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ciranda.compare import protocol, runs
+from ciranda.compare.setting import Setting
+from ciranda.compare.starts import Start
+from ciranda.compare.system import Processes, System
+
+SAY = "from ciranda.compare.protocol import say; say(rank={rank}, size=2, outcome={{}})"
+
+
+class _Said(System):
+    """Programs that only say something."""
+
+    processes = Processes("python")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *programs: str) -> runs.Outcome:
+    commands = [Start([sys.executable, "-c", program]) for program in programs]
+    monkeypatch.setattr(runs.starts, "on_one_host", lambda *_: commands)
+    return runs.run(_Said(), Setting(), threading.Event())
+
+
+def test_all_ranks_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(run(monkeypatch, SAY.format(rank=0), SAY.format(rank=1))["ranks"]) == 2
+
+
+def test_a_rank_that_says_nothing_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(runs.RunFailedError, match="1 of 2 ranks said nothing"):
+        run(monkeypatch, SAY.format(rank=0), "pass")
+
+
+def test_a_program_that_fails_is_heard_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(runs.RunFailedError, match="ZeroDivisionError"):
+        run(monkeypatch, SAY.format(rank=0), "1 / 0")
+
+
+def test_lines_that_ran_into_each_other_say_nothing() -> None:
+    one = f"{protocol.MARK} {json.dumps({'rank': 0, 'size': 1, 'outcome': {}})}"
+    assert protocol.heard(f"[0] {one}\n") == {"rank": 0, "size": 1, "outcome": {}}
+    assert protocol.heard(one[:30] + one) is None
+    assert protocol.heard("epoch 1: fine") is None
+
+
+def test_outcomes_come_from_files_where_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(protocol.FOLDER, str(tmp_path))
+    protocol.say(rank=1, epoch=1)
+    protocol.say(rank=1, size=2, outcome={"total_s": 3.0})
+    assert protocol.heard(capsys.readouterr().out) == {"rank": 1, "epoch": 1}
+    assert list(protocol.read(tmp_path)) == [{"rank": 1, "size": 2, "outcome": {"total_s": 3.0}}]
