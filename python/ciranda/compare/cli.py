@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from ciranda.compare import comparison, machine, page, runs, study, system
+from ciranda.compare import comparison, page, runs, study, system
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
+from ciranda.launch.environment import count_cores
 from ciranda.measure.machine import machine as machine_facts
 
 _SMALL_CORES = 8
@@ -87,7 +88,7 @@ def compare_command(
     if listed or wanted is None:
         _print_list()
         return
-    mode = mode or ("quick" if machine.cores() < _SMALL_CORES else "full")
+    mode = mode or ("quick" if count_cores() < _SMALL_CORES else "full")
     grid = {"model": models, "times": data, "batch": batch, "ranks": ranks}
     request = study.Request(
         mode=mode,

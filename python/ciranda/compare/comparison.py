@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ciranda.compare import machine, runs
+from ciranda.compare import runs
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.compare.study import Study
 from ciranda.compare.system import System
+from ciranda.launch.environment import count_cores
 
 Say = Callable[[str], None]
 
@@ -91,7 +92,7 @@ def _one(
     hosts: str | None,
 ) -> runs.Outcome:
     servers = setting.servers if system.processes.servers else 0
-    facts: runs.Outcome = {"servers": servers, "cores": machine.cores(), "hosts": hosts}
+    facts: runs.Outcome = {"servers": servers, "cores": count_cores(), "hosts": hosts}
     facts["utc"] = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     try:
         return {**runs.run(system, setting, stop, data_folder, hosts), **facts}

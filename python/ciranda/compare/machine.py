@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +13,6 @@ from ciranda.compare.setting import Setting
 _RAPL = Path("/sys/class/powercap")
 _LOOK_S = 0.3
 _BUSY_PERCENT = 15.0
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _busy_and_all() -> tuple[float, float]:
