@@ -14,6 +14,8 @@ from typing import Any
 
 from benchmarks.common import Samples, core_round_trip_ns, machine
 
+from ciranda.compare.table import markdown
+
 RESULTS = Path(__file__).with_name("results")
 # What conftest.py prints at the end, because pytest keeps a test's own output to itself.
 finished_reports: list[str] = []
@@ -228,7 +230,7 @@ class Report:
             self.save()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.sections.append(markdown_table(head, rows))
+        self.sections.append(markdown(head, rows))
 
     def check(self, key: str, what: str, samples: Samples, digits: int = 2) -> None:
         """Compares the median with the target of that key."""
@@ -253,9 +255,7 @@ class Report:
 
     def text(self) -> str:
         machine_line = ", ".join(f"{key} {value}" for key, value in self.machine.items())
-        checks = markdown_table(
-            ("what", "median (min-max)", "target", "reached", "why"), self.checks
-        )
+        checks = markdown(("what", "median (min-max)", "target", "reached", "why"), self.checks)
         return "\n\n".join([f"## {self.title}", *self.sections, checks, f"Machine: {machine_line}"])
 
     def save(self) -> None:
@@ -299,8 +299,3 @@ class Report:
         RESULTS.mkdir(exist_ok=True)
         figure.savefig(RESULTS / f"{self.name}.png", dpi=110)
         plt.close(figure)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ciranda.compare.models import small_cnn
+
 CLASSES = 10
 # Small enough that no unit dies and no number becomes denormal over a thousand steps: the work of
 # a step must not depend on how many there were before it.
@@ -86,15 +88,6 @@ def make_deep() -> nn.Module:
     return model
 
 
-def make_small() -> nn.Module:
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Flatten(),
-        *(nn.Linear(32 * 14 * 14, 64), nn.ReLU()),
-        nn.Linear(64, CLASSES),
-    )
-
-
 def make_wide() -> nn.Module:
     return nn.Sequential(
         nn.Flatten(),
@@ -127,7 +120,7 @@ OPTIMIZERS: dict[str, Callable[[Parameters], torch.optim.Optimizer]] = {
 JOBS = {
     "mlp": Job(make_mlp, 64, classify),
     "deep": Job(make_deep, 32, classify),
-    "small": Job(make_small, 128, classify),
+    "small": Job(small_cnn, 128, classify),
     "wide": Job(make_wide, 4, classify),
     "many_small": Job(make_many_small, 1, sum_of_squares),
     "lopsided": Job(make_lopsided, 1, sum_of_squares),

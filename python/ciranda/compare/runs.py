@@ -98,15 +98,22 @@ class Interrupted(Exception):
 Popen = Callable[[Start], "subprocess.Popen[str]"]
 
 
+def _heard_by_us(start: Start) -> dict[str, Any]:
+    """Of Popen, wherever it is: what it says comes as lines, errors among them."""
+    return {
+        "env": {**os.environ, **start.variables},
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "errors": "replace",
+    }
+
+
 def here(start: Start) -> subprocess.Popen[str]:
     return subprocess.Popen(
         start.argv,
-        env={**os.environ, **start.variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
+        **_heard_by_us(start),
         start_new_session=True,  # Ctrl-C is for the comparison
         preexec_fn=functools.partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - as in launch
     )
@@ -163,15 +170,7 @@ def _network(kind: str, folder: Path) -> Iterator[Network]:
 
 def _inside(network: Network) -> Popen:
     def popen(start: Start) -> subprocess.Popen[str]:
-        return network.hosts[start.host].popen(
-            start.argv,
-            env={**os.environ, **start.variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        return network.hosts[start.host].popen(start.argv, **_heard_by_us(start))
 
     return popen
 

@@ -121,23 +121,33 @@ rounds = 1
             assert row["figures"]["communication"][0] > 0
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_killed_comes_back_and_the_row_says_so(
-    tmp_path: Path, compare: Any
-) -> None:
-    (tmp_path / "killed.toml").write_text(
-        """
-number = "killed"
+def _study(number: str, systems: list[str], figures: list[str], setting: str) -> str:
+    """Of one table and one round."""
+    return f"""
+number = "{number}"
 words = []
 title = ""
 [[tables]]
 name = "t"
 title = ""
-systems = ["coordinator"]
-figures = ["command_s", "lost_s", "started_again", "accuracy"]
-setting = { model = "small-mlp", epochs = 2, ranks = 2, killed = "worker" }
+systems = {json.dumps(systems)}
+figures = {json.dumps(figures)}
+setting = {{ {setting} }}
 rounds = 1
 """
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_comes_back_and_the_row_says_so(
+    tmp_path: Path, compare: Any
+) -> None:
+    (tmp_path / "killed.toml").write_text(
+        _study(
+            "killed",
+            ["coordinator"],
+            ["command_s", "lost_s", "started_again", "accuracy"],
+            'model = "small-mlp", epochs = 2, ranks = 2, killed = "worker"',
+        )
     )
     done = compare("--study", "killed.toml", "--full")
     told = json.loads(
@@ -152,18 +162,12 @@ rounds = 1
 def test_given_hosts_are_those_between_which_it_runs(tmp_path: Path, make_network: Any) -> None:
     first, _ = make_network(2, ssh=True).hosts
     (tmp_path / "study.toml").write_text(
-        """
-number = "given"
-words = []
-title = ""
-[[tables]]
-name = "t"
-title = ""
-systems = ["shm", "ddp"]
-figures = ["images_per_s", "accuracy"]
-setting = { model = "small-mlp", ranks = 2, network = "lan", epoch_s = 0.3, test_images = 200 }
-rounds = 1
-"""
+        _study(
+            "given",
+            ["shm", "ddp"],
+            ["images_per_s", "accuracy"],
+            'model = "small-mlp", ranks = 2, network = "lan", epoch_s = 0.3, test_images = 200',
+        )
     )
     command = [sys.executable, "-m", "ciranda", "compare", "--study", "study.toml"]
     done = first.run([*command, "--hosts", "node0,node1"], cwd=tmp_path)
