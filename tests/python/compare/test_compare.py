@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tagged import tagged_processes
 
 from ciranda.compare import system
 
@@ -194,28 +195,23 @@ def test_an_interrupted_comparison_leaves_nothing_and_says_how_it_goes_on(made_u
         text=True,
         preexec_fn=_as_on_a_terminal,  # noqa: PLW1509 - pytest has one thread
     )
-    _wait_until(lambda: any("ciranda.compare.worker" in command for command in _tagged(tag)))
+    _wait_until(lambda: any(map(_trains, tagged_processes(tag))))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the same command goes on where it stopped" in said
-    _wait_until(lambda: not _tagged(tag))
+    _wait_until(lambda: not tagged_processes(tag))
 
 
 def _as_on_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell's & starts ignores Ctrl-C
 
 
-def _tagged(tag: str) -> list[str]:
-    """The commands of the processes that have it in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if tag in process.joinpath("environ").read_text().split("\0"):
-                found.append(process.joinpath("cmdline").read_text())
-        except OSError:
-            continue
-    return found
+def _trains(pid: int) -> bool:
+    try:
+        return "ciranda.compare.worker" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it has just ended
+        return False
 
 
 def _wait_until(condition: object) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tagged import tagged_processes
 
 try:
     import ciranda
@@ -113,17 +114,7 @@ class Launcher:
 
     def processes(self) -> list[int]:
         """Every living process that inherited our tag, wherever it hangs in the tree."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and self._is_tagged(entry):
-                found.append(int(entry.name))
-        return found
-
-    def _is_tagged(self, entry: Path) -> bool:
-        try:
-            return self.tag.encode() in (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
+        return tagged_processes(self.tag)
 
     def supervisor_of(self, launcher: subprocess.Popen[str]) -> int:
         for pid in self.processes():

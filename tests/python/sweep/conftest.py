@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tagged import tagged_processes
 
 import ciranda
 
@@ -71,16 +72,7 @@ class Sweeps:
 
     def processes(self) -> list[int]:
         """Every living process that inherited the tag."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdecimal() and self._tag.encode() in (
-                    entry / "environ"
-                ).read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:  # it has just ended
-                continue
-        return found
+        return tagged_processes(self._tag)
 
     def lines(self, name: str) -> list[str]:
         path = self.folder / name
