@@ -29,14 +29,6 @@ class Made(NamedTuple):
 Course = Callable[[int, Callable[[], None]], list[dict[str, float]]]
 
 
-def task(function: Callable[..., Any], copies: int = 1) -> Any:
-    """ps.task() of a function within another: all processes of the job define the same ones."""
-    from ciranda.torch import ps
-
-    function.__qualname__ = function.__name__
-    return ps.task(copies=copies)(function)
-
-
 class Tasked(System):
     processes = Processes("ciranda", servers=True, coordinator=True)
     ranks_min = 2
@@ -57,11 +49,11 @@ class Tasked(System):
 
         made = ps.per_worker(lambda: Made(*self.make(job), job.images("train"), job.images("test")))
 
-        @task
+        @ps.task(name="facts")
         def facts() -> list[int]:
             return [len(made().train), sum(p.numel() for p in made().model.parameters())]
 
-        @task
+        @ps.task(name="accuracy")
         def accuracy() -> float:
             return score(made().model, None, made().test)
 

@@ -40,9 +40,9 @@ class Future(Generic[R]):
 class Task(Generic[P, R]):
     """A function that workers may do for the coordinator; called, it is that function."""
 
-    def __init__(self, function: Callable[P, R], copies: int) -> None:
+    def __init__(self, function: Callable[P, R], name: str, copies: int) -> None:
         self._function = function
-        self.name = function.__qualname__
+        self.name = name
         self.copies = copies
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -119,12 +119,15 @@ def is_coordinator() -> bool:
 @overload
 def task(function: Callable[P, R]) -> Task[P, R]: ...
 @overload
-def task(*, copies: int = 1) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-def task(function: Any = None, *, copies: int = 1) -> Any:
+def task(*, name: str | None = None, copies: int = 1) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(function: Any = None, *, name: str | None = None, copies: int = 1) -> Any:
     """Makes a function of a module a task: what schedule() may have a worker do.
 
     Its arguments and what it returns go through JSON: numbers, texts, lists, dicts, None, 64 KiB at
     most. It is known by its name, so that no code travels.
+
+    name: instead of the function's own. With it the function may also be one within another, which
+    all processes have to call before run().
 
     What it pushes counts once, also where its worker dies in it and another one does it again: the
     n-th push of the task is one push, whoever makes it. So it has to make as many pushes each time.
@@ -134,26 +137,30 @@ def task(function: Any = None, *, copies: int = 1) -> Any:
     """
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise InvalidArgumentError(f"task: copies must be a whole number from 1, not {copies!r}")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidArgumentError(f"task: name must be a text, not {name!r}")
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
-        return _register(function, copies)
+        return _register(function, name, copies)
 
     return decorate if function is None else decorate(function)
 
 
-def _register(function: Callable[P, R], copies: int) -> Task[P, R]:
-    name = getattr(function, "__qualname__", repr(function))
-    if not callable(function) or "<" in name:
+def _register(function: Callable[P, R], name: str | None, copies: int) -> Task[P, R]:
+    own = getattr(function, "__qualname__", repr(function))
+    if not callable(function) or (name is None and "<" in own):
         raise InvalidArgumentError(
-            f"task: {name} is no function of a module; workers find tasks by such a name"
+            f"task: {own} is no function of a module, and workers find tasks by such a name; give "
+            "it one, as in @ps.task(name='train')"
         )
+    name = own if name is None else name
     known = _tasks.get(name)
     if known is not None and known.__module__ != function.__module__:
         raise InvalidArgumentError(
             f"task: there are two with the name {name}, in {known.__module__} and "
             f"{function.__module__}; give one another name"
         )
-    made = Task(function, copies)
+    made = Task(function, name, copies)
     _tasks[name] = made
     return made
 

@@ -38,10 +38,14 @@ def push(number, times=3):
         IN_TASK
     return {"number": number, "by": cr.rank()}
 
-@ps.task
-def value():
-    x, _ = trainer()
-    return x[0].item()
+def make_value():
+    @ps.task(name="value")
+    def value():
+        x, _ = trainer()
+        return x[0].item()
+    return value
+
+value = make_value()
 
 def main():
     MAIN
@@ -180,6 +184,9 @@ def test_nobody_waits_for_who_does_not_take_part(launcher):
 def test_tasks_have_names():
     with pytest.raises(InvalidArgumentError, match="lambda> is no function of a module"):
         ps.task(lambda: 1)
+    with pytest.raises(InvalidArgumentError, match="name must be a text, not ''"):
+        ps.task(name="")(run_nothing)
+    assert ps.task(name="one")(lambda: 1)() == 1
     with pytest.raises(InvalidArgumentError, match="copies must be a whole number from 1"):
         ps.task(copies=0)(run_nothing)
     with pytest.raises(InvalidArgumentError, match="schedule: only the coordinator schedules"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ciranda.compare.protocol import say
-from ciranda.compare.tasked import Course, Made, Tasked, task
+from ciranda.compare.tasked import Course, Made, Tasked
 
 if TYPE_CHECKING:
     from ciranda.compare.job import Job
@@ -34,7 +34,7 @@ class Coordinator(Tasked):
 
         size = _BATCHES * job.setting.batch
 
-        @task
+        @ps.task(name="train")
         def train(epoch: int, first: int) -> int:
             model, optimizer, images, _ = made()
             order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ciranda.compare.tasked import Course, Made, Tasked, task
+from ciranda.compare.tasked import Course, Made, Tasked
 
 if TYPE_CHECKING:
     from ciranda.compare.job import Job
@@ -30,7 +29,7 @@ class Sandblaster(Tasked):
 
         from ciranda.torch import ps
 
-        @functools.partial(task, copies=2)
+        @ps.task(name="portion", copies=2)
         def portion(first: int) -> float:
             model, gradients, images, _ = made()
             pixels, labels = images.batch(torch.arange(first, min(first + _PORTION, len(images))))
