@@ -20,7 +20,8 @@ from ciranda.compare import system
 # Systems, and what of the setting is changed for each; others are in the tests below.
 BASE = {"model": "small-mlp", "ranks": 2, "epoch_s": 0.3, "test_images": 200}
 QUICK: dict[str, dict[str, Any]] = {
-    **{"ddp": {}, "shm": {}, "sandblaster": {}, "ring": {"network": "lan"}},
+    "ddp": {"batch": 512, "lr": 1e-2, "epoch_s": 1e-3},  # a step an epoch
+    **{"shm": {}, "sandblaster": {}, "ring": {"network": "lan"}},
     "ps_async": {"network": "vpn", "servers": 2},
     "sweep": {"ranks": 1, "trials": 2, "parallel": 2, "epochs": 1},
 }
