@@ -55,6 +55,7 @@ def _times(text: str) -> int:
 @click.option("--data", metavar="×1,×4", callback=_listed(_times), help="How often the data.")
 @click.option("--batch", metavar="64,128", callback=_listed(int), help="Images a rank and step.")
 @click.option("--ranks", metavar="1,2", callback=_listed(int), help="Numbers of ranks.")
+@click.option("--epoch", metavar="S", callback=_listed(float), help="Cut after S; 0: never cut.")
 @click.option("--systems", metavar="A,B", callback=_listed(str), help="Names, or files of yours.")
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="How often each run.")
 @click.option("--hosts", metavar="A,B", help="By ssh, instead of hosts made of namespaces.")
@@ -71,6 +72,7 @@ def compare_command(
     data: list[int] | None,
     batch: list[int] | None,
     ranks: list[int] | None,
+    epoch: list[float] | None,
     systems: list[str] | None,
     rounds: int | None,
     hosts: str | None,
@@ -89,7 +91,7 @@ def compare_command(
         _print_list()
         return
     mode = mode or ("quick" if count_cores() < _SMALL_CORES else "full")
-    grid = {"model": models, "times": data, "batch": batch, "ranks": ranks}
+    grid = {"model": models, "times": data, "batch": batch, "ranks": ranks, "epoch_s": epoch}
     request = study.Request(
         mode=mode,
         grid={name: values for name, values in grid.items() if values is not None},

@@ -56,14 +56,36 @@ class Setting:
 
 
 FIELDS: dict[str, type[Any]] = {each.name: type(each.default) for each in fields(Setting)}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "model": ("mlp", "small-mlp", "small-cnn", "large-cnn", "mobilenetv2"),
+    "data": ("fashion-mnist", "flowers"),
+    "network": ("host", "hosts", "lan", "vpn"),
+    "optimizer": ("adam", "adagrad", "sgd"),
+    "schedule": ("constant", "linear", "linear, warmed up"),
+    "killed": ("", "worker", "server", "coordinator"),
+    "saver": ("", "checkpoints", "resumed"),
+    "prune": ("none", "median"),
+}
+_MAY_BE_0 = ("eps", "epoch_s", "curve_s", "trials", "seed")
 
 
 def setting_of(values: dict[str, Any], where: str) -> Setting:
     """A Setting of what a file says; ValueError names what is unknown or of another kind."""
     for name, value in values.items():
-        if name not in FIELDS:
-            raise ValueError(f"{where}: there is no setting {name!r}; there are {sorted(FIELDS)}")
-        kind = FIELDS[name]
-        if not isinstance(value, (int, float) if kind is float else kind) or value is True:
-            raise ValueError(f"{where}: {name} must be {kind.__name__}, not {value!r}")
+        if why := _wrong(name, value):
+            raise ValueError(f"{where}: {why}")
     return Setting(**{name: FIELDS[name](value) for name, value in values.items()})
+
+
+def _wrong(name: str, value: Any) -> str | None:
+    if name not in FIELDS:
+        return f"there is no setting {name!r}; there are {sorted(FIELDS)}"
+    kind, choices = FIELDS[name], CHOICES.get(name)
+    if not isinstance(value, (int, float) if kind is float else kind) or value is True:
+        return f"{name} must be {kind.__name__}, not {value!r}"
+    if choices and value not in choices:
+        return f"there is no {name} {value!r}; there are {', '.join(map(repr, choices))}"
+    if kind is not str and (value < 0 or (value == 0 and name not in _MAY_BE_0)):
+        least = "0 or more" if name in _MAY_BE_0 else "more than 0"
+        return f"{name} must be {least}, not {value!r}"
+    return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ciranda.compare.setting import FIELDS, Setting, setting_of
+from ciranda.compare.figures import FIGURES
+from ciranda.compare.setting import Setting, setting_of
 from ciranda.compare.system import System
 
 if sys.version_info >= (3, 11):
@@ -128,12 +129,18 @@ def _table(told: Mapping[str, Any], request: Request) -> Table:
     changed = told.get(request.mode, {})
     setting = {**told.get("setting", {}), **changed.get("setting", {})}
     grid = {**told.get("grid", {}), **changed.get("grid", {})}
-    for name, values in request.grid.items():
-        if name in grid or name in setting or name in FIELDS:
-            setting.pop(name, None)
-            grid[name] = list(values)
     grid = {name: values for name, values in grid.items() if name not in changed.get("setting", {})}
+    for name, values in request.grid.items():
+        setting.pop(name, None)
+        grid[name] = list(values)
     systems = changed.get("systems", told["systems"])
+    plot = told.get("plot", "")
+    named: list[tuple[str, Collection[str]]] = [(each, FIGURES) for each in told["figures"]]
+    named += [(plot, told["figures"])] if plot else []
+    for name, known in named:
+        if name not in known:
+            there = ", ".join(known)
+            raise ValueError(f"table {told['name']}: there is no {name!r}; there are {there}")
     return Table(
         name=told["name"],
         title=told["title"],
@@ -143,7 +150,7 @@ def _table(told: Mapping[str, Any], request: Request) -> Table:
         grid=grid,
         of=told.get("of", {}),
         rounds=request.rounds or changed.get("rounds", told.get("rounds", 3)),
-        plot=told.get("plot", ""),
+        plot=plot,
         curves=told.get("curves", False),
         about=told.get("about", ""),
     )

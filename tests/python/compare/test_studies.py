@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ciranda.compare import comparison, figures, study, system
-from ciranda.compare.setting import Setting
+from ciranda.compare import comparison, figures, models, study, system
+from ciranda.compare.setting import CHOICES, Setting
 from ciranda.compare.study import Request
 
 LINES_MAX = 60
+_WITH_SETTING = (
+    'number="x"\nwords=[]\ntitle=""\n[[tables]]\nname="t"\ntitle=""\nfigures=[]\n'
+    'systems=["one"]\nsetting={%s}'
+)
 
 
 def _possible(_: object) -> str | None:
@@ -57,6 +61,17 @@ def test_the_command_line_changes_the_grid() -> None:
     assert table.rounds == 1
 
 
+def test_the_command_line_changes_what_a_mode_sets() -> None:
+    asked = Request("quick", {"epoch_s": [0.0]})
+    (table,) = study.load(study.find("002"), asked).tables
+    rows = table.settings({name: system.load(name) for name in table.systems})
+    assert {row.epoch_s for row in rows} == {0.0}
+
+
+def test_each_model_has_its_name_among_the_settings() -> None:
+    assert set(models.MODELS) == set(CHOICES["model"])
+
+
 def test_a_row_between_hosts_is_compared_with_one_process_of_its_study() -> None:
     found = study.load(study.find("001"), Request("quick"))
     table = next(table for table in found.tables if table.name == "hosts")
@@ -91,16 +106,12 @@ def test_rounds_alternate_between_systems() -> None:
     [
         ("number = ", "Invalid value"),
         ('number = "x"', "'tables' is missing"),
-        (
-            'number="x"\nwords=[]\ntitle=""\n[[tables]]\nname="t"\ntitle=""\nfigures=[]\n'
-            'systems=["one"]\nsetting={colour=1}',
-            "there is no setting 'colour'",
-        ),
-        (
-            'number="x"\nwords=[]\ntitle=""\n[[tables]]\nname="t"\ntitle=""\nfigures=[]\n'
-            'systems=["one"]\nsetting={batch="many"}',
-            "batch must be int, not 'many'",
-        ),
+        (_WITH_SETTING % "colour=1", "there is no setting 'colour'"),
+        (_WITH_SETTING % 'batch="many"', "batch must be int, not 'many'"),
+        (_WITH_SETTING % "batch=1" + '\nplot="accuracy"', "table t: there is no 'accuracy'"),
+        (_WITH_SETTING % "batch=0", "batch must be more than 0, not 0"),
+        (_WITH_SETTING % "epoch_s=-1.0", "epoch_s must be 0 or more, not -1.0"),
+        (_WITH_SETTING % 'schedule="cosine"', "no schedule 'cosine'; there are 'constant', 'lin"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
