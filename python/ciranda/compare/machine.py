@@ -13,6 +13,7 @@ from ciranda.compare.setting import Setting
 _RAPL = Path("/sys/class/powercap")
 _LOOK_S = 0.3
 _BUSY_PERCENT = 15.0
+_STEPS_FEW = 3
 
 
 def _busy_and_all() -> tuple[float, float]:
@@ -37,6 +38,9 @@ def nonsense(setting: Setting, run: Mapping[str, Any]) -> list[str]:
     found = []
     if run["busy_percent"] > _BUSY_PERCENT:
         found.append("other programs kept the machine busy when it was measured")
+    cut = [e["images"] for e in run["ranks"][0].get("epochs", []) if e["images"] < e["of"]]
+    if cut and min(cut) < _STEPS_FEW * setting.batch:
+        found.append("its epochs are cut after a step or two, which is little to measure")
     if run.get("hosts"):
         return found
     cores, ranks = run["cores"], setting.ranks * max(1, setting.parallel)

@@ -15,8 +15,10 @@ from ciranda.compare.setting import Setting
 from ciranda.compare.study import Study, Table
 from ciranda.compare.system import System
 from ciranda.compare.table import (
+    Grid,
     Row,
-    cells,
+    axis_heads,
+    contents,
     csv_text,
     heads,
     markdown,
@@ -25,6 +27,8 @@ from ciranda.compare.table import (
 )
 
 Filled = Sequence[tuple[Table, Sequence[Row]]]
+
+_ROWS_MANY = 40  # of a picture
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -126,15 +130,13 @@ def _as_html(
     title = html.escape(f"Study {study.number}: {study.title}")
     parts = [f"<h1>{title}</h1>", _paragraph(study.about)]
     for table, rows in filled:
-        notes: list[str] = []
-        lines = [cells(table, row, notes) for row in rows]
         parts += [f"<h2>{html.escape(table.title)}</h2>", _paragraph(table.about)]
-        parts.append(_html_table(heads(table), lines, len(table.axes()) + 1))
-        parts += [_paragraph(f"[{n}] {note}.") for n, note in enumerate(notes, 1)]
+        for part in contents(table, rows):
+            parts.append(_paragraph(part) if isinstance(part, str) else _html_table(part))
         parts += [_svg(each) for name, each in pictures.items() if name.startswith(table.name)]
     if study.published:
         parts.append("<h2>What the study printed</h2>")
-        parts.append(_html_table(("what", "figure"), study.published, 2))
+        parts.append(_html_table(Grid(("what", "figure"), study.published, 2)))
         parts.append(_paragraph(study.not_comparable))
     parts.append(_paragraph(f"Machine: {machine_line(facts)}"))
     body = "\n".join(part for part in parts if part)
@@ -149,21 +151,22 @@ def _paragraph(text: str) -> str:
     return f"<p>{html.escape(text.strip())}</p>" if text.strip() else ""
 
 
-def _html_table(head: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
-    """The first `words` columns are words, the others numbers."""
-    top = "".join(f"<th>{html.escape(each)}</th>" for each in head)
-    body = ""
-    for line in lines:
-        # A reason instead of figures takes the room of all of them.
-        whole = len(line) - words > 1 and not any(line[words + 1 :])
-        body += "<tr>"
-        for column, cell in enumerate(line[: words + 1] if whole else line):
-            kind = ' class="word"' if column < words or whole else ""
-            kind += f' colspan="{len(line) - words}"' if whole and column == words else ""
-            body += f"<td{kind}>{html.escape(cell)}</td>"
-        body += "</tr>\n"
-    table = f"<table><thead><tr>{top}</tr></thead><tbody>\n{body}</tbody></table>"
+def _html_table(grid: Grid) -> str:
+    top = "".join(f"<th>{html.escape(each)}</th>" for each in grid.head)
+    lines = "\n".join(f"<tr>{_html_line(grid, line)}</tr>" for line in grid.lines)
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>\n{lines}\n</tbody></table>"
     return f'<div class="wide">{table}</div>'
+
+
+def _html_line(grid: Grid, line: Sequence[str]) -> str:
+    short = len(line) < len(grid.head)
+    words = len(line) if short else grid.words
+    cells = [f'<td class="word">{html.escape(each)}</td>' for each in line[:words]]
+    cells += [f"<td>{html.escape(each)}</td>" for each in line[words:]]
+    if short:
+        rest = f"<td colspan={len(grid.head) - len(line) + 1} "
+        cells[-1] = cells[-1].replace("<td ", rest)
+    return "".join(cells)
 
 
 def _svg(figure: Any) -> str:
@@ -195,25 +198,36 @@ def _pictures(filled: Filled) -> dict[str, Any]:
 
 
 def _bars(table: Table, rows: Sequence[Row]) -> Any:
-    """A bar for each row, in groups of its cell; lines from the least to the most."""
+    """A bar for each row, in groups of its cell; lines from the least to the most. What differs too
+    much for one scale is in panels of their own."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 1.2 + 0.28 * len(rows)), layout="constrained")
-    axes = figure.subplots()
+    panels: dict[Any, list[Row]] = {}
+    for row in rows:
+        panel = getattr(row.setting, table.panels) if table.panels else None
+        panels.setdefault(panel, []).append(row)
+    many = len(rows) > _ROWS_MANY
+    height = sum(1.2 + (0.18 if many else 0.28) * len(each) for each in panels.values())
+    figure = Figure(figsize=(9, height), layout="constrained")
+    ratios = [len(each) for each in panels.values()]
+    places = figure.subplots(len(panels), squeeze=False, height_ratios=ratios)[:, 0]
     colours = {title: f"C{n}" for n, title in enumerate(dict.fromkeys(row.title for row in rows))}
-    for at, row in enumerate(rows):
-        samples = row.samples[table.plot]
-        spread = [[samples.median - samples.low], [samples.high - samples.median]]
-        axes.barh(at, samples.median, xerr=spread, capsize=3, color=colours[row.title])
-    names = [_label(table, row) for row in rows]
-    axes.set(yticks=range(len(rows)), yticklabels=names, xlabel=FIGURES[table.plot].title)
-    axes.invert_yaxis()
-    axes.grid(axis="x", alpha=0.3)
+    for axes, each in zip(places, panels.values(), strict=True):
+        for at, row in enumerate(each):
+            samples = row.samples[table.plot]
+            spread = [[samples.median - samples.low], [samples.high - samples.median]]
+            axes.barh(at, samples.median, xerr=spread, capsize=3, color=colours[row.title])
+        names = [_label(table, row) for row in each]
+        axes.set(yticks=range(len(each)), yticklabels=names, xlabel=FIGURES[table.plot].title)
+        axes.tick_params(axis="y", labelsize=7 if many else 10)
+        axes.margins(y=0.01 if many else 0.05)
+        axes.invert_yaxis()
+        axes.grid(axis="x", alpha=0.3)
     return figure
 
 
 def _label(table: Table, row: Row) -> str:
-    cell = [f"{head} {axis}" for head, axis in zip(heads(table), row.axes, strict=False)]
+    cell = [f"{head} {axis}" for head, axis in zip(axis_heads(table), row.axes, strict=True)]
     return ", ".join([*cell, row.title])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ciranda.compare.figures import FIGURES
-from ciranda.compare.setting import Setting, setting_of
+from ciranda.compare.setting import FIELDS, Setting, setting_of
 from ciranda.compare.system import System
 
 if sys.version_info >= (3, 11):
@@ -44,6 +44,7 @@ class Table:
     of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whatever the cell says
     rounds: int = 3
     plot: str = ""  # a figure
+    panels: str = ""  # of the plot: an axis whose values have scales of their own
     curves: bool = False  # accuracy against time
     about: str = ""
 
@@ -134,9 +135,10 @@ def _table(told: Mapping[str, Any], request: Request) -> Table:
         setting.pop(name, None)
         grid[name] = list(values)
     systems = changed.get("systems", told["systems"])
-    plot = told.get("plot", "")
+    plot, panels = told.get("plot", ""), told.get("panels", "")
     named: list[tuple[str, Collection[str]]] = [(each, FIGURES) for each in told["figures"]]
     named += [(plot, told["figures"])] if plot else []
+    named += [(panels, FIELDS)] if panels else []
     for name, known in named:
         if name not in known:
             there = ", ".join(known)
@@ -151,6 +153,7 @@ def _table(told: Mapping[str, Any], request: Request) -> Table:
         of=told.get("of", {}),
         rounds=request.rounds or changed.get("rounds", told.get("rounds", 3)),
         plot=plot,
+        panels=panels,
         curves=told.get("curves", False),
         about=told.get("about", ""),
     )

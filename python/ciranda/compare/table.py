@@ -1,4 +1,4 @@
-"""A study's tables, from its results: rows for Markdown and HTML, and CSV. Pure."""
+"""A study's tables, from its results: what Markdown and HTML show, and CSV. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,23 @@ _AXIS_TITLES = {
     "killed": "killed once",
     "slowness": "one rank slower",
     "image_px": "pixels",
+    "epoch_s": "epochs cut after, s",
     "lr": "learning rate",
     "saver": "checkpoints",
     "prune": "ended early by",
     "parallel": "trials side by side",
 }
+
+
+# A table of more cells than this is preceded by its one figure, systems beside each other.
+_CELLS_MAX = 6
+
+
+@dataclass(frozen=True)
+class Grid:
+    head: Sequence[str]
+    lines: Sequence[Sequence[str]]  # one that ends early has a reason in place of its figures
+    words: int  # so many columns come before those of figures
 
 
 @dataclass
@@ -37,6 +49,7 @@ class Row:
     axes: list[str]
     samples: dict[str, Samples]  # by figure, over the rounds
     notes: list[str]
+    missing: str = ""  # why it cannot run here
     failed: str = ""  # why there is no figure
     curves: list[list[tuple[float, float]]] = field(default_factory=list)
 
@@ -54,7 +67,7 @@ def rows_of(
         axes = [_axis(name, getattr(setting, name)) for name in table.axes()]
         row = Row(setting, system.title, axes, {}, [])
         if why := missing(setting):
-            row.failed = why
+            row.missing = row.failed = why
             rows.append(row)
             continue
         runs = results.of(setting)
@@ -101,12 +114,53 @@ def _axis(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) or "no"
 
 
+def contents(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
+    """Paragraphs and grids. A note is told once; so is a system of which nothing can run here."""
+    absent = _absent(rows)
+    rows = [row for row in rows if row.title not in absent]
+    notes: list[str] = []
+    lines = [_cells(table, row, notes) for row in rows]
+    parts: list[str | Grid] = []
+    if lines:
+        parts += _overview(table, rows)
+        parts.append(Grid(heads(table), lines, len(table.axes()) + 1))
+    else:
+        parts.append("Not measured yet.")
+    parts += [f"[{number}] {note}." for number, note in enumerate(notes, 1)]
+    parts += [f"Without {title}: {why}." for title, why in absent.items()]
+    return parts
+
+
+def _absent(rows: Sequence[Row]) -> dict[str, str]:
+    """By title of a system, why none of its rows can run here."""
+    there = {row.title for row in rows if not row.missing}
+    return {row.title: row.missing for row in rows if row.title not in there}
+
+
+def _overview(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
+    """A row for each cell of a large table, a column for each system."""
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        told = row.failed and "failed"
+        told = told or show_figure(table.plot, row.samples.get(table.plot))
+        cells.setdefault(tuple(row.axes), {})[row.title] = told
+    if not table.plot or len(cells) <= _CELLS_MAX:
+        return []
+    titles = list(dict.fromkeys(row.title for row in rows))
+    lines = [[*axes, *(found.get(each, "") for each in titles)] for axes, found in cells.items()]
+    heading = f"{FIGURES[table.plot].title}:"
+    return [heading, Grid([*axis_heads(table), *titles], lines, len(table.axes())), "All figures:"]
+
+
+def axis_heads(table: Table) -> list[str]:
+    return [_AXIS_TITLES.get(name, name) for name in table.axes()]
+
+
 def heads(table: Table) -> list[str]:
-    axes = [_AXIS_TITLES.get(name, name) for name in table.axes()]
-    return [*axes, "system", *(FIGURES[name].title for name in table.figures)]
+    return [*axis_heads(table), "system", *(FIGURES[name].title for name in table.figures)]
 
 
-def cells(table: Table, row: Row, notes: list[str]) -> list[str]:
+def _cells(table: Table, row: Row, notes: list[str]) -> list[str]:
     """Texts of a row; a note is given its number in `notes`, which grows."""
     marks = []
     for note in row.notes:
@@ -114,11 +168,8 @@ def cells(table: Table, row: Row, notes: list[str]) -> list[str]:
             notes.append(note)
         marks.append(str(notes.index(note) + 1))
     title = row.title + (f" [{', '.join(marks)}]" if marks else "")
-    if row.failed:
-        figures = [row.failed, *[""] * (len(table.figures) - 1)]
-    else:
-        figures = [show_figure(name, row.samples.get(name)) for name in table.figures]
-    return [*row.axes, title, *figures]
+    figures = [show_figure(name, row.samples.get(name)) for name in table.figures]
+    return [*row.axes, title, *([row.failed] if row.failed else figures)]
 
 
 def show_figure(name: str, samples: Samples | None) -> str:
@@ -133,19 +184,15 @@ def show_figure(name: str, samples: Samples | None) -> str:
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     texts = [[cell.replace("|", "\\|") for cell in line] for line in [head, *lines]]
+    texts = [[*line, *[""] * (len(head) - len(line))] for line in texts]
     texts.insert(1, ["---"] * len(head))
     return "\n".join("| " + " | ".join(line) + " |" for line in texts)
 
 
 def table_markdown(table: Table, rows: Sequence[Row]) -> str:
-    """The table, and its notes."""
-    notes: list[str] = []
-    lines = [cells(table, row, notes) for row in rows]
-    if not lines:
-        return "Not measured yet."
-    parts = [markdown(heads(table), lines)]
-    parts += ["\n".join(f"[{n}] {note}.  " for n, note in enumerate(notes, 1))] if notes else []
-    return "\n\n".join(parts)
+    parts = contents(table, rows)
+    shown = [part if isinstance(part, str) else markdown(part.head, part.lines) for part in parts]
+    return "\n\n".join(shown)
 
 
 def csv_text(tables: Sequence[tuple[Table, Sequence[Row]]]) -> str:

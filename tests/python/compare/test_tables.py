@@ -38,11 +38,20 @@ def no_horovod(setting: Setting) -> str | None:
     return "no Horovod here" if setting.system == "horovod" else None
 
 
+def no_three(setting: Setting) -> str | None:
+    return "needs more" if setting.ranks == 3 else None
+
+
 def run_of(
-    rates: list[float], *, ranks: int = 1, waiting_s: float | None = None, **more: Any
+    rates: list[float],
+    *,
+    ranks: int = 1,
+    waiting_s: float | None = None,
+    of: float | None = None,
+    **more: Any,
 ) -> Any:
     epochs = [
-        {"images": rate, "of": 100.0, "seconds": 1.0}
+        {"images": rate, "of": of or rate, "seconds": 1.0}
         | ({} if waiting_s is None else {"waiting_s": waiting_s, "communicating_s": 0.1})
         for rate in rates
     ]
@@ -76,13 +85,37 @@ def test_what_was_not_measured_says_why(results: Results) -> None:
         "t", "", ["horovod", "shm"], ["images_per_s", "accuracy"], {"epochs": 2, "ranks": 2}
     )
     text = table_markdown(table, rows_of(table, SYSTEMS, results, no_horovod))
-    assert "| Horovod | no Horovod here |  |" in text
+    assert "Without Horovod: no Horovod here." in text and "| Horovod" not in text
+    some = Table("t", "", ["shm"], ["images_per_s", "accuracy"], {}, {"ranks": [2, 3]})
+    text = table_markdown(some, rows_of(some, SYSTEMS, results, no_three))
+    assert "| 3 | ciranda | needs more |  |" in text and "Without" not in text
     failing = Setting(system="shm", ranks=3)
     results.add(failing, 0, {"error": "Traceback\nValueError: so", "servers": 0, "cores": 2})
     table = Table("t", "", ["shm"], ["images_per_s", "accuracy"], {"ranks": 3})
     assert "failed: ValueError: so" in table_markdown(
         table, rows_of(table, SYSTEMS, results, possible)
     )
+
+
+def test_a_large_grid_begins_with_its_one_figure(results: Results) -> None:
+    table = Table(
+        "t",
+        "",
+        ["one", "shm"],
+        ["images_per_s", "accuracy"],
+        {"epochs": 2},
+        {"ranks": [1, 2], "batch": [64, 1, 2, 3]},
+        plot="images_per_s",
+    )
+    for batch in (1, 2, 3):
+        results.add(Setting(batch=batch), 0, run_of([1.0, float(batch)]))
+        failed = {"error": "ValueError: so", "servers": 0, "cores": 2}
+        results.add(Setting(system="shm", ranks=2, batch=batch), 0, failed)
+    text = table_markdown(table, rows_of(table, SYSTEMS, results, possible))
+    overview, _, rest = text.partition("All figures:")
+    assert "| ranks | batch | one process | ciranda |" in overview
+    assert "| 1 | 64 | 200 (100-300) |  |" in overview and "| 2 | 3 |  | failed |" in overview
+    assert "| 2 | 3 | ciranda | failed: ValueError: so |  |" in rest
 
 
 def test_nonsense_is_said_under_the_table(results: Results) -> None:
@@ -95,6 +128,9 @@ def test_nonsense_is_said_under_the_table(results: Results) -> None:
     )
     assert "[2] 2 ranks and 1 server(s) share 2 cores." in text
     busy = "other programs kept the machine busy when it was measured"
+    few = "its epochs are cut after a step or two, which is little to measure"
+    assert machine.nonsense(Setting(batch=20), run_of([60.0, 40.0], of=100.0)) == [few]
+    assert machine.nonsense(Setting(batch=20), run_of([60.0, 100.0], of=100.0)) == []
     crowded = Setting(ranks=9, network="lan")
     assert machine.nonsense(Setting(), run_of([], busy_percent=40.0)) == [busy]
     assert machine.nonsense(Setting(), run_of([])) == []
