@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from benchmarks.common import (
@@ -21,19 +17,19 @@ from benchmarks.common import (
     Samples,
     Side,
     as_json,
-    one_thread_env,
     running,
 )
 from benchmarks.report import Report
 from benchmarks.test_allreduce import MIB, median_us, size_name
 from benchmarks.training import WARM_UP_STEPS, WINDOW_S, best_ddp_settings, images_per_s
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from ciranda.measure import hosts
 from ciranda.netns.link import Link
 from ciranda.netns.namespace import obstacle
 from ciranda.netns.network import Network
 
 PORTS = itertools.count(29400)  # of the sides, which live at once
+JOBS = tempfile.TemporaryDirectory(prefix="bench-hosts-")
 ITERATIONS = {4: 1000, MIB: 60, 64 * MIB: 5}
 # Gradients of MobileNetV2: 3.5 M parameters in 158 tensors.
 MANY = {"tensors": 158, "bytes": 14 * MIB}
@@ -57,56 +53,12 @@ Sides = Callable[[Network], list[Callable[[], Side]]]
 
 
 def through_hosts(
-    network: Network,
-    ours: bool,
-    ranks_per_host: int = 1,
-    variables: Mapping[str, str] = WAYS["hosts"],
+    network: Network, ours: bool, variables: Mapping[str, str] = WAYS["hosts"]
 ) -> Launcher:
     """Ranks of ciranda, or of torch.distributed, on every host."""
-
-    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
-        folder = Path(tempfile.mkdtemp(prefix="bench-hosts-"))
-        key = folder / "key"
-        key.touch(0o600)
-        key.write_bytes(os.urandom(32))
-        address, port, job = network.hosts[0].address(), next(PORTS), uuid.uuid4().hex
-        processes = []
-        for rank in range(ranks):
-            host = network.hosts[rank // ranks_per_host]
-            if ours:
-                env = {
-                    "CIRANDA_RANK": rank,
-                    "CIRANDA_SIZE": ranks,
-                    "CIRANDA_LOCAL_RANK": rank % ranks_per_host,
-                    "CIRANDA_LOCAL_SIZE": ranks_per_host,
-                    "CIRANDA_CROSS_RANK": host.index,
-                    "CIRANDA_CROSS_SIZE": len(network.hosts),
-                    "CIRANDA_JOB_ID": job,
-                    "CIRANDA_JOB_DIR": folder / f"host{host.index}",
-                    "CIRANDA_RENDEZVOUS": f"{address}:{port}",
-                    "CIRANDA_KEY_FILE": key,
-                    **variables,
-                }
-            else:
-                env = {
-                    "RANK": rank,
-                    "WORLD_SIZE": ranks,
-                    "MASTER_ADDR": address,
-                    "MASTER_PORT": port,
-                    "GLOO_SOCKET_IFNAME": "eth0",
-                }
-            processes.append(
-                host.popen(
-                    [sys.executable, *worker],
-                    env=one_thread_env(**{name: str(value) for name, value in env.items()}),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-        return processes
-
-    return launch
+    if ours:
+        return hosts.ciranda_through(network, PORTS, Path(JOBS.name), variables)
+    return hosts.torch_through(network, PORTS)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +88,7 @@ def allreduce_sides(
     network: Network, ranks_per_host: int = 1, way: str = "hosts"
 ) -> list[Callable[[], Side]]:
     def make(name: str, script: str) -> Callable[[], Side]:
-        launcher = through_hosts(network, name == "ciranda", ranks_per_host, WAYS[way])
+        launcher = through_hosts(network, name == "ciranda", WAYS[way])
         return lambda: Side(name, launcher, script, (), 2 * ranks_per_host)
 
     return [make("ciranda", "allreduce_ciranda.py"), make("c10d", "allreduce_c10d.py")]

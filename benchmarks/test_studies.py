@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,11 @@ from typing import IO, Any
 import pytest
 from benchmarks import common
 from benchmarks.report import Report
-from benchmarks.test_hosts import PORTS, SLOW, obstacle, through_hosts
+from benchmarks.test_hosts import JOBS, PORTS, SLOW, obstacle, through_hosts
 from benchmarks.test_ps import FASHION_MNIST, SLOWNESS, Curve, seconds_to
 from benchmarks.test_ps_hosts import SERVER
 
+from ciranda.measure import hosts
 from ciranda.netns.network import Network
 
 TRAINING_IMAGES = 60_000
@@ -89,9 +89,7 @@ def through_hosts_and_servers(network: Network, *, backed_up: bool) -> common.La
     """A worker and a server on each host."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
-        key = Path(tempfile.mkdtemp(prefix="bench-studies-")) / "key"
-        key.touch(0o600)
-        key.write_bytes(os.urandom(32))
+        key = hosts.make_key(Path(tempfile.mkdtemp(dir=JOBS.name)))
         endpoints = [f"{host.address()}:{next(PORTS)}" for host in network.hosts]
 
         def start(host: Any, command: Sequence[str], **told: object) -> subprocess.Popen[bytes]:

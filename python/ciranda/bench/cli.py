@@ -13,6 +13,7 @@ from ciranda.launch.hosts import LOCAL_RANKS_MAX
 _EXAMPLES = """\b
 Examples:
   ciranda bench -np 2
+  ciranda bench --two-hosts --peers c10d
   ciranda bench --op all --max-bytes 1M --json base.json
   ciranda bench --op all --max-bytes 1M --compare base.json --fail-below 0.9
 """
@@ -43,10 +44,13 @@ class _Bench(click.Command):
     "--dtype", default="float32", metavar="T,...", help=f"{', '.join(DTYPE_BYTES)} [float32]."
 )
 @click.option("--redop", default="sum", metavar="R,...", help=f"{', '.join(REDOPS)} [sum].")
-@click.option("--backends", metavar="B,...", help="Of ciranda: shm, gloo, nccl, none [all here].")
+@click.option("--backends", metavar="B,...", help="Of ciranda: shm, ring, gloo, nccl, none [all].")
 @click.option("--peers", metavar="P,...", help="c10d, mpi, memcpy, none [all that are here].")
 @click.option("--rounds", type=int, default=5, metavar="N", help="Alternations of all sides [5].")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="[cpu]")
+@click.option(
+    "--two-hosts", is_flag=True, help="Between two hosts, namespaces of this one; needs root."
+)
 @click.option("--csv", "csv_path", metavar="FILE", help="Write the tables.")
 @click.option("--json", "json_path", metavar="FILE", help="Write everything, for --compare.")
 @click.option("--png", metavar="FILE", help="Draw bus bandwidths; needs matplotlib.")
@@ -73,6 +77,7 @@ def bench_command(
     peers: str | None,
     rounds: int,
     device: str,
+    two_hosts: bool,
     csv_path: str | None,
     json_path: str | None,
     png: str | None,
@@ -90,11 +95,16 @@ def bench_command(
     try:
         if hosts is not None:
             raise LaunchError(
-                "-H: bench measures one host, where its peers are too; for several, run its worker "
-                "by `ciranda run -H`, as docs/bench.md shows"
+                "-H: bench measures one host, or with --two-hosts two that it makes of it, where "
+                "its peers are too; for others, run its worker by `ciranda run -H`, as "
+                "docs/bench.md shows"
             )
         if not 1 <= np <= LOCAL_RANKS_MAX:
             raise LaunchError(f"-np must be 1 to {LOCAL_RANKS_MAX} ranks, not {np}")
+        if two_hosts and np < 2:
+            raise LaunchError("--two-hosts needs -np 2 or more, a rank on each")
+        if two_hosts and device != "cpu":
+            raise LaunchError("--two-hosts measures with --device cpu only")
         if rounds < 1:
             raise LaunchError(f"--rounds must be at least 1, not {rounds}")
         if fail_below is not None and compare is None:
@@ -110,6 +120,7 @@ def bench_command(
             peers=sides_named(peers, "--peers", PEERS),
             rounds=rounds,
             device=device,
+            hosts=2 if two_hosts else 1,
             csv=csv_path,
             json=json_path,
             png=png,

@@ -53,7 +53,7 @@ class Comparison:
         return [pair for pair in self.pairs if pair.has_failed(limit)]
 
 
-def check_comparable(base: Record, path: str, ranks: int, device: str) -> None:
+def check_comparable(base: Record, path: str, ranks: int, device: str, hosts: int) -> None:
     """Before anything is measured."""
     for what, theirs, ours in (
         ("-np", base.ranks, ranks),
@@ -64,6 +64,11 @@ def check_comparable(base: Record, path: str, ranks: int, device: str) -> None:
                 f"--compare {path}: was measured with {what} {theirs}, and this run has {ours}; "
                 f"give {what} {theirs}"
             )
+    if base.hosts != hosts:
+        how = ("without", "with") if hosts > 1 else ("with", "without")
+        raise LaunchError(
+            f"--compare {path}: was measured {how[0]} --two-hosts, and this run is {how[1]} it"
+        )
 
 
 def compare(base: Sequence[Row], new: Sequence[Row]) -> Comparison:

@@ -23,6 +23,7 @@ class Record:
     ranks: int
     device: str
     rows: Sequence[Row]
+    hosts: int = 1
     absent: Mapping[str, str] = field(default_factory=dict)  # by side why
     refused: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by reason what
 
@@ -34,6 +35,7 @@ class Record:
             "machine": dict(self.machine),
             "ranks": self.ranks,
             "device": self.device,
+            "hosts": self.hosts,
             "rows": [row.as_json() for row in self.rows],
             "absent": dict(self.absent),
             "refused": dict(self.refused),
@@ -99,6 +101,7 @@ def parse(json_value: Any) -> Record:
         machine=dict(json_value["machine"]),
         ranks=int(json_value["ranks"]),
         device=str(json_value["device"]),
+        hosts=int(json_value.get("hosts", 1)),
         rows=[Row.of_json(row) for row in json_value["rows"]],
         absent=dict(json_value.get("absent", {})),
         refused=dict(json_value.get("refused", {})),

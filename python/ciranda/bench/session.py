@@ -29,9 +29,13 @@ def run(settings: Settings, command: Sequence[str]) -> int:
     if settings.device == "cuda":
         sides_here.check_gpus(settings.ranks)
     machine = {**measured_machine(), "cores": count_cores(), "mpi4py": version_of("mpi4py")}
-    for line in tables.machine_lines(machine, settings.ranks, settings.device):
+    for line in tables.machine_lines(machine, settings.ranks, settings.device, settings.hosts):
         click.echo(tables.note(line))
-    new = _measure(settings, command, machine)
+    if settings.hosts == 1:
+        new = _measure(settings, command, machine, None)
+    else:
+        with sides_here.two_hosts() as among:
+            new = _measure(settings, command, machine, among)
     _write(settings, new)
     failures = [
         f"{comparison.name(row.key)}: {row.wrong} elements are wrong"
@@ -49,13 +53,20 @@ def _base(settings: Settings) -> Record | None:
     if settings.compare is None:
         return None
     base = read_json(settings.compare, "--compare")
-    comparison.check_comparable(base, settings.compare, settings.ranks, settings.device)
+    comparison.check_comparable(
+        base, settings.compare, settings.ranks, settings.device, settings.hosts
+    )
     return base
 
 
-def _measure(settings: Settings, command: Sequence[str], machine: Mapping[str, Any]) -> Record:
+def _measure(
+    settings: Settings,
+    command: Sequence[str],
+    machine: Mapping[str, Any],
+    among: sides_here.Hosts | None,
+) -> Record:
     here, absent = sides_here.find(
-        settings.backends, settings.peers, settings.ranks, settings.device
+        settings.backends, settings.peers, settings.ranks, settings.device, among
     )
     check_memory(settings, [each.ranks for each in here], machine["memory_gib"])
     progress = _Progress()
@@ -81,6 +92,7 @@ def _measure(settings: Settings, command: Sequence[str], machine: Mapping[str, A
         machine=machine,
         ranks=settings.ranks,
         device=settings.device,
+        hosts=settings.hosts,
         rows=measured.rows,
         absent={each.name: each.why for each in absent},
         refused=measured.refused,

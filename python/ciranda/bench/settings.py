@@ -30,6 +30,7 @@ class Settings:
     peers: Sequence[str] | None
     rounds: int
     device: str
+    hosts: int  # 1, or 2 that are namespaces
     csv: str | None
     json: str | None
     png: str | None

@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from ciranda import _build
 from ciranda.bench.commands import MEMCPY
 from ciranda.launch.environment import count_cores
 from ciranda.launch.errors import LaunchError
-from ciranda.measure import sides
+from ciranda.measure import hosts, sides
 from ciranda.measure.machine import first_line_of
 from ciranda.measure.sides import Launcher, Side, SideError
+from ciranda.netns.namespace import obstacle
+from ciranda.netns.network import Network
 
 BACKENDS = {"cpu": ("shm", "ring", "gloo"), "cuda": ("nccl",)}
 PEERS = ("c10d", "mpi", MEMCPY)
+_FIRST_PORT = 29400  # in a network of its own
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,36 @@ class Absent:
     why: str
 
 
-def on_backend(name: str) -> Launcher:
+class Hosts:
+    """Two, which are namespaces of this machine, and what is in use there."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self._network = network
+        self._folder = folder
+        self._ports = itertools.count(_FIRST_PORT)
+
+    def through_ciranda(self, variables: Mapping[str, str]) -> Launcher:
+        return hosts.ciranda_through(self._network, self._ports, self._folder, variables)
+
+    def through_torch(self) -> Launcher:
+        return hosts.torch_through(self._network, self._ports)
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    if why := obstacle():
+        raise LaunchError(f"--two-hosts: they are made of this machine, and {why}")
+    with tempfile.TemporaryDirectory(prefix="ciranda-bench-") as name:
+        folder = Path(name)
+        with Network(2, folder / "net", addresses=("ipv4",)) as network:
+            yield Hosts(network, folder)
+
+
+def on_backend(name: str, among: Hosts | None = None) -> Launcher:
     """`ciranda run`, told which backend to use whatever the environment says."""
+    if among is not None:
+        trusted = {"CIRANDA_TRUSTED_NETWORK": "1"} if name == "gloo" else {}
+        return among.through_ciranda({"CIRANDA_CPU_OPERATIONS": name, **trusted})
     kind = "--gpu-operations" if name == "nccl" else "--cpu-operations"
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
@@ -60,17 +94,21 @@ def on_backend(name: str) -> Launcher:
     return launch
 
 
-def _why_no_backend(name: str) -> str | None:
-    if name == "ring":
-        return "joins hosts, and here is one"
-    if name != "shm" and name not in (*_build.CPU_BACKENDS, *_build.GPU_BACKENDS):
+def _why_no_backend(name: str, among: Hosts | None) -> str | None:
+    if name == "ring" and among is None:
+        return "joins hosts, and here is one; --two-hosts makes two of it"
+    if name == "shm" and among is not None:
+        return "is within a host"
+    if name not in ("shm", "ring", *_build.CPU_BACKENDS, *_build.GPU_BACKENDS):
         return "this build has none; `ciranda run --check` says what to install"
     return None
 
 
-def _why_no_peer(name: str, device: str) -> str | None:
+def _why_no_peer(name: str, device: str, among: Hosts | None) -> str | None:
     if name != "mpi":
         return None
+    if among is not None:
+        return "is compared on one host only"
     if device != "cpu":
         return "is compared on the CPU only"
     if importlib.util.find_spec("mpi4py") is None:
@@ -86,11 +124,12 @@ def _through_mpi(ranks: int) -> Launcher:
     return sides.through_mpirun("--bind-to", "core" if ranks <= count_cores() else "none")
 
 
-def _backend(name: str, ranks: int, device: str) -> SideHere:
-    return SideHere(name, f"ciranda, {name}", True, on_backend(name), "ciranda", ranks, device)
+def _backend(name: str, ranks: int, device: str, among: Hosts | None) -> SideHere:
+    launcher = on_backend(name, among)
+    return SideHere(name, f"ciranda, {name}", True, launcher, "ciranda", ranks, device)
 
 
-def _peer(name: str, ranks: int, device: str) -> SideHere:
+def _peer(name: str, ranks: int, device: str, among: Hosts | None) -> SideHere:
     if name == MEMCPY:
         title = "memcpy: one process copies as many bytes"
         return SideHere(name, title, False, sides.through_env(), name, 1, device)
@@ -98,26 +137,31 @@ def _peer(name: str, ranks: int, device: str) -> SideHere:
         title = f"mpi: mpi4py, {first_line_of(['mpirun', '--version'])}"
         return SideHere(name, title, False, _through_mpi(ranks), name, ranks, device)
     title = f"c10d: torch.distributed over {'NCCL' if device == 'cuda' else 'Gloo'}"
-    return SideHere(name, title, False, sides.through_env(), name, ranks, device)
+    launcher = sides.through_env() if among is None else among.through_torch()
+    return SideHere(name, title, False, launcher, name, ranks, device)
 
 
 def find(
-    backends: Sequence[str] | None, peers: Sequence[str] | None, ranks: int, device: str
+    backends: Sequence[str] | None,
+    peers: Sequence[str] | None,
+    ranks: int,
+    device: str,
+    among: Hosts | None = None,
 ) -> tuple[list[SideHere], list[Absent]]:
-    """What is asked for, or with None all that there is. What was asked for by name and is not
-    here is an error."""
+    """What is asked for, or with None all that there is, on this host or among several. What was
+    asked for by name and is not here is an error."""
     here: list[SideHere] = []
     absent: list[Absent] = []
     for name in BACKENDS[device] if backends is None else backends:
-        if why := _why_no_backend(name):
+        if why := _why_no_backend(name, among):
             _note(absent, Absent(name, why), backends is not None, "--backends")
         else:
-            here.append(_backend(name, ranks, device))
+            here.append(_backend(name, ranks, device, among))
     for name in PEERS if peers is None else peers:
-        if why := _why_no_peer(name, device):
+        if why := _why_no_peer(name, device, among):
             _note(absent, Absent(name, why), peers is not None, "--peers")
         else:
-            here.append(_peer(name, ranks, device))
+            here.append(_peer(name, ranks, device, among))
     if not here:
         raise LaunchError("there is nothing to measure; give --backends or --peers")
     return here, absent

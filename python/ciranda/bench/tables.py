@@ -109,16 +109,20 @@ def note(text: str) -> str:
     )
 
 
-def machine_lines(machine: Mapping[str, Any], ranks: int, device: str) -> list[str]:
+def machine_lines(machine: Mapping[str, Any], ranks: int, device: str, hosts: int = 1) -> list[str]:
     """What a reader has to know first."""
     cores = machine["cores"]
     lines = [
         f"{machine['cpu']}, {cores} cores, {machine['memory_gib']} GiB, Linux "
         f"{machine['kernel']}, load {machine['load_average']}, {machine['utc']} UTC",
         f"ciranda {machine['ciranda']}, torch {machine['torch']}, Python {machine['python']}; "
-        f"{ranks} ranks on one host, {device}",
+        f"{ranks} ranks on {'one host' if hosts == 1 else 'two hosts'}, {device}",
     ]
-    if device == "cpu":
+    if hosts > 1:
+        lines.append(
+            "The hosts are network namespaces of this machine, which share its cores and memory."
+        )
+    elif device == "cpu":
         lines.append("One host: busbw is the bandwidth of its memory, and of no network.")
     if ranks > cores:
         lines.append(

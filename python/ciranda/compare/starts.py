@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 import ciranda
 from ciranda.compare.setting import Setting
 from ciranda.compare.system import Processes, System
+from ciranda.measure.hosts import job_variables, make_key, places_of, torch_variables
 from ciranda.measure.sides import free_port
 
 _PORT = 29400  # in a network of its own
@@ -44,7 +44,7 @@ def on_one_host(
     program, ranks = [sys.executable, *told], str(setting.ranks)
     env = {**threads(setting), **processes.variables}
     if processes.by == "torch" and hosts is None:
-        port = str(free_port())
+        port = free_port()
         return [
             Start(program, {**env, **torch_variables(rank, setting.ranks, "127.0.0.1", port)})
             for rank in range(setting.ranks)
@@ -82,14 +82,6 @@ def threads(setting: Setting) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(setting.threads), "MKL_NUM_THREADS": str(setting.threads)}
 
 
-def torch_variables(rank: int, size: int, address: str, port: str) -> dict[str, str]:
-    return {
-        **{"RANK": str(rank), "WORLD_SIZE": str(size)},
-        **{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)},
-        **{"MASTER_ADDR": address, "MASTER_PORT": port},
-    }
-
-
 def between_hosts(
     system: System,
     setting: Setting,
@@ -100,48 +92,30 @@ def between_hosts(
     """Ranks spread over hosts of one network, which know nothing of each other but a key."""
     told, processes = [sys.executable, *worker(setting, data_folder)], system.processes
     env = {**threads(setting), **processes.variables}
-    places = [rank * len(addresses) // setting.ranks for rank in range(setting.ranks)]
+    places = places_of(setting.ranks, len(addresses))
     if processes.by == "torch":
         gloo = {"GLOO_SOCKET_IFNAME": "eth0"}
         return [
             Start(
                 told,
-                {**env, **gloo, **torch_variables(rank, setting.ranks, addresses[0], str(_PORT))},
+                {**env, **gloo, **torch_variables(rank, setting.ranks, addresses[0], _PORT)},
                 host,
             )
             for rank, host in enumerate(places)
         ]
-    key = folder / "key"
-    key.touch(0o600)
-    key.write_bytes(os.urandom(32))
-    shared = {"CIRANDA_SIZE": str(setting.ranks), "CIRANDA_KEY_FILE": str(key)}
+    key = make_key(folder)
     if processes.servers:
-        return _served(setting, told, env, shared, key, addresses, places)
-    shared |= {"CIRANDA_JOB_ID": folder.name, "CIRANDA_RENDEZVOUS": f"{addresses[0]}:{_PORT}"}
+        return _served(setting, told, env, key, addresses, places)
     return [
-        Start(told, {**env, **shared, **_place(rank, places, folder)}, host)
+        Start(told, {**env, **job_variables(rank, places, folder, key, addresses[0], _PORT)}, host)
         for rank, host in enumerate(places)
     ]
-
-
-def _place(rank: int, places: Sequence[int], folder: Path) -> dict[str, str]:
-    host = places[rank]
-    mine = [each for each, its in enumerate(places) if its == host]
-    return {
-        "CIRANDA_RANK": str(rank),
-        "CIRANDA_LOCAL_RANK": str(mine.index(rank)),
-        "CIRANDA_LOCAL_SIZE": str(len(mine)),
-        "CIRANDA_CROSS_RANK": str(host),
-        "CIRANDA_CROSS_SIZE": str(len(set(places))),
-        "CIRANDA_JOB_DIR": str(folder / f"host{host}"),
-    }
 
 
 def _served(
     setting: Setting,
     told: Sequence[str],
     env: Mapping[str, str],
-    shared: Mapping[str, str],
     key: Path,
     addresses: Sequence[str],
     places: Sequence[int],
@@ -153,7 +127,8 @@ def _served(
         argv = [str(_SERVER), f"--workers={setting.ranks}", f"--servers={len(endpoints)}"]
         argv += [f"--server={number}", "--listen", endpoint, "--key-file", str(key)]
         starts.append(Start(argv, env, number))
-    shared = {**shared, "CIRANDA_PS": ",".join(endpoints)}
+    shared = {"CIRANDA_SIZE": str(setting.ranks), "CIRANDA_KEY_FILE": str(key)}
+    shared["CIRANDA_PS"] = ",".join(endpoints)
     for rank, host in enumerate(places):
         starts.append(Start(told, {**env, **shared, "CIRANDA_RANK": str(rank)}, host))
     return starts

@@ -87,4 +87,4 @@ def test_another_machine_is_said_and_other_versions_too() -> None:
 
 def test_a_base_with_another_number_of_ranks_is_refused() -> None:
     with pytest.raises(LaunchError, match="measured with -np 2, and this run has 4; give -np 2"):
-        comparison.check_comparable(make_record(), "base.json", 4, "cpu")
+        comparison.check_comparable(make_record(), "base.json", 4, "cpu", 1)

@@ -19,6 +19,7 @@ from ciranda.bench.cli import bench_command
 from ciranda.bench.measuring import Measured
 from ciranda.bench.record import Record, write_json
 from ciranda.bench.row import Row, Timing
+from ciranda.netns.namespace import obstacle
 
 
 def bench(*arguments: str) -> Result:
@@ -60,6 +61,24 @@ def test_a_run_verifies_and_times_every_row_of_every_side(tmp_path: Path) -> Non
     assert "shm's speed ÷ best peer's" in ran.stdout
 
 
+def test_two_hosts_are_made_of_this_one_and_joined_by_the_ring(tmp_path: Path) -> None:
+    if why := obstacle():
+        pytest.skip(why)
+    command = [sys.executable, "-m", "ciranda", "bench", "--two-hosts", "--max-bytes", "4K"]
+    command += ["--factor", "32", "--rounds", "1", "--backends", "ring", "--peers", "c10d"]
+    ran = subprocess.run(
+        [*command, "--json", "out.json"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert record["hosts"] == 2
+    assert {row["wrong"] for row in record["rows"]} == {0}
+    assert [row["side"] for row in record["rows"]] == ["ring", "c10d"] * 3
+    assert "# allreduce: ciranda, ring" in ran.stdout
+    result = bench("--compare", str(tmp_path / "out.json"))
+    assert "was measured with --two-hosts, and this run is without it" in result.stderr
+
+
 def test_help_needs_neither_torch_nor_matplotlib() -> None:
     program = """
 import sys
@@ -75,6 +94,8 @@ assert not {"torch", "matplotlib", "mpi4py"} & set(sys.modules)
     [
         (["-H", "node1:2"], "-H: bench measures one host"),
         (["-np", "0"], "-np must be 1 to 256 ranks, not 0"),
+        (["--two-hosts", "-np", "1"], "--two-hosts needs -np 2 or more, a rank on each"),
+        (["--two-hosts", "--device", "cuda"], "--two-hosts measures with --device cpu only"),
         (["--rounds", "0"], "--rounds must be at least 1, not 0"),
         (["--op", "allreduce,reduce"], "--op: there is no 'reduce'"),
         (["--backends", "nccl"], "--backends: there is no 'nccl'; there are shm, ring, gloo"),

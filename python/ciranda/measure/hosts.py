@@ -1,0 +1,104 @@
+"""Ranks on hosts of one network: what a launcher there would tell them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from ciranda.measure.sides import Launcher, one_thread_env
+from ciranda.netns.network import Network
+
+
+def places_of(ranks: int, hosts: int) -> list[int]:
+    """By rank its host; neighbours share one."""
+    return [rank * hosts // ranks for rank in range(ranks)]
+
+
+def make_key(folder: Path) -> Path:
+    key = folder / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    return key
+
+
+def torch_variables(rank: int, size: int, address: str, port: int) -> dict[str, str]:
+    return {
+        **{"RANK": str(rank), "WORLD_SIZE": str(size)},
+        **{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)},
+        **{"MASTER_ADDR": address, "MASTER_PORT": str(port)},
+    }
+
+
+def job_variables(
+    rank: int, places: Sequence[int], folder: Path, key: Path, address: str, port: int
+) -> dict[str, str]:
+    """Of a job of ciranda that is named like its folder; host 0 has this address. Sockets are made
+    in the folder, so its path must be short."""
+    host = places[rank]
+    mine = [each for each, its in enumerate(places) if its == host]
+    return {
+        "CIRANDA_RANK": str(rank),
+        "CIRANDA_SIZE": str(len(places)),
+        "CIRANDA_LOCAL_RANK": str(mine.index(rank)),
+        "CIRANDA_LOCAL_SIZE": str(len(mine)),
+        "CIRANDA_CROSS_RANK": str(host),
+        "CIRANDA_CROSS_SIZE": str(len(set(places))),
+        "CIRANDA_JOB_ID": folder.name,
+        "CIRANDA_JOB_DIR": str(folder / f"host{host}"),
+        "CIRANDA_RENDEZVOUS": f"{address}:{port}",
+        "CIRANDA_KEY_FILE": str(key),
+    }
+
+
+def ciranda_through(
+    network: Network, ports: Iterator[int], folder: Path, variables: Mapping[str, str]
+) -> Launcher:
+    """A job of ciranda on all hosts of the network; `ports` that nobody else there has, and a
+    folder that outlives it."""
+
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
+        job = Path(tempfile.mkdtemp(dir=folder))
+        key, place = make_key(job), (network.hosts[0].address(), next(ports))
+        places = places_of(ranks, len(network.hosts))
+        envs = [
+            {**job_variables(rank, places, job, key, *place), **variables} for rank in range(ranks)
+        ]
+        return _start(network, places, envs, worker, log)
+
+    return launch
+
+
+def torch_through(network: Network, ports: Iterator[int]) -> Launcher:
+    """A job of torch.distributed on all hosts of the network."""
+
+    def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
+        place = (network.hosts[0].address(), next(ports))
+        gloo = {"GLOO_SOCKET_IFNAME": "eth0"}
+        envs = [{**torch_variables(rank, ranks, *place), **gloo} for rank in range(ranks)]
+        return _start(network, places_of(ranks, len(network.hosts)), envs, worker, log)
+
+    return launch
+
+
+def _start(
+    network: Network,
+    places: Sequence[int],
+    envs: Sequence[Mapping[str, str]],
+    worker: Sequence[str],
+    log: IO[bytes],
+) -> list[subprocess.Popen[bytes]]:
+    return [
+        network.hosts[host].popen(
+            [sys.executable, *worker],
+            env=one_thread_env(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        for host, env in zip(places, envs, strict=True)
+    ]
