@@ -18,6 +18,8 @@ README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 MARKS = ("<!-- made by tools/make_studies_page.py -->", "<!-- end of what is made -->")
 
+_RANKS = 2
+
 _HEAD = """\
 <!-- Made by tools/make_studies_page.py from benchmarks/results/study-*.json; edit that. -->
 # What the studies compared
@@ -58,12 +60,30 @@ def _measured(found: dict[str, Any]) -> list[str]:
     return [*parts, f"Machine: {shown}."]
 
 
-def readme_table() -> str:
+def readme_tables() -> str:
     """Of studies 003 and 002: what a reader wants to know first."""
+    return "\n\n".join([_seconds_table(), _rates_table()])
+
+
+def _seconds_table() -> str:
     rows = []
     for row in _rows("003"):
-        rows.append([f"Fashion-MNIST, {row['setting']['epochs']} epochs", *_cells(row, "total_s")])
-    return markdown(("what", "ranks", "system", "seconds", "accuracy, %"), rows)
+        figures = [_show(row, name) for name in ("total_s", "accuracy")]
+        rows.append([str(row["setting"]["ranks"]), row["system"], *figures])
+    return markdown(("ranks", "Fashion-MNIST, 10 epochs", "seconds", "accuracy, %"), rows)
+
+
+def _rates_table() -> str:
+    """Systems beside each other, with two ranks; one process where there is no other."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in _rows("002"):
+        setting = row["setting"]
+        if setting["times"] == 1 and setting["ranks"] <= _RANKS:
+            cell = cells.setdefault((setting["model"], str(setting["batch"])), {})
+            cell[row["system"]] = _show(row, "second_images_per_s")
+    systems = list(dict.fromkeys(name for cell in cells.values() for name in cell))
+    rows = [[*axes, *(cell.get(name, "") for name in systems)] for axes, cell in cells.items()]
+    return markdown(("images/s, two ranks", "batch", *systems), rows)
 
 
 def _rows(number: str) -> list[dict[str, Any]]:
@@ -72,17 +92,14 @@ def _rows(number: str) -> list[dict[str, Any]]:
     return [row for table in tables for row in table["rows"] if not row["failed"]]
 
 
-def _cells(row: dict[str, Any], figure: str) -> list[str]:
-    def show(name: str) -> str:
-        return show_figure(name, Samples(row["figures"][name]))
-
-    return [str(row["setting"]["ranks"]), row["system"], show(figure), show("accuracy")]
+def _show(row: dict[str, Any], figure: str) -> str:
+    return show_figure(figure, Samples(row["figures"][figure]))
 
 
 def readme() -> str:
     """With the table of today between its marks."""
     begin, end = map(re.escape, MARKS)
-    made = f"{MARKS[0]}\n{readme_table()}\n{MARKS[1]}"
+    made = f"{MARKS[0]}\n{readme_tables()}\n{MARKS[1]}"
     return re.sub(f"(?s){begin}.*?{end}", lambda _: made, README.read_text(encoding="utf-8"))
 
 
