@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from benchmarks.test_hosts import network  # noqa: F401 - a fixture
 from benchmarks.test_ps import MIB, RAY, STEP_BYTES, STEPS, percentile_99, ray_version
 
 import ciranda
+from ciranda.measure.hosts import make_key
 from ciranda.netns.network import Network
 
 SERVER = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
@@ -88,9 +88,7 @@ class Between:
     def _ciranda(
         self, options: Sequence[str], variables: Mapping[str, str]
     ) -> list[subprocess.Popen[bytes]]:
-        key = Path(tempfile.mkdtemp(prefix="bench-ps-")) / "key"
-        key.touch(0o600)
-        key.write_bytes(os.urandom(32))
+        key = make_key(Path(tempfile.mkdtemp(prefix="bench-ps-")))
         endpoints = [f"{self.there.address()}:{next(PORTS)}" for _ in range(self.servers)]
         processes = []
         for server, endpoint in enumerate(endpoints):

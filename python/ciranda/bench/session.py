@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,11 +32,9 @@ def run(settings: Settings, command: Sequence[str]) -> int:
     machine = {**measured_machine(), "cores": count_cores(), "mpi4py": version_of("mpi4py")}
     for line in tables.machine_lines(machine, settings.ranks, settings.device, settings.hosts):
         click.echo(tables.note(line))
-    if settings.hosts == 1:
-        new = _measure(settings, command, machine, None)
-    else:
-        with sides_here.two_hosts() as among:
-            new = _measure(settings, command, machine, among)
+    two = sides_here.two_hosts() if settings.hosts > 1 else contextlib.nullcontext()
+    with two as among:
+        new = _measure(settings, command, machine, among)
     _write(settings, new)
     failures = [
         f"{comparison.name(row.key)}: {row.wrong} elements are wrong"

@@ -11,7 +11,7 @@ from pathlib import Path
 import ciranda
 from ciranda.compare.setting import Setting
 from ciranda.compare.system import Processes, System
-from ciranda.measure.hosts import job_variables, make_key, places_of, torch_variables
+from ciranda.measure.hosts import GLOO, job_variables, make_key, places_of, torch_variables
 from ciranda.measure.sides import free_port
 
 _PORT = 29400  # in a network of its own
@@ -94,11 +94,10 @@ def between_hosts(
     env = {**threads(setting), **processes.variables}
     places = places_of(setting.ranks, len(addresses))
     if processes.by == "torch":
-        gloo = {"GLOO_SOCKET_IFNAME": "eth0"}
         return [
             Start(
                 told,
-                {**env, **gloo, **torch_variables(rank, setting.ranks, addresses[0], _PORT)},
+                {**env, **GLOO, **torch_variables(rank, setting.ranks, addresses[0], _PORT)},
                 host,
             )
             for rank, host in enumerate(places)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -10,8 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ciranda.launch.meeting import draw_key
 from ciranda.measure.sides import Launcher, one_thread_env
 from ciranda.netns.network import Network
+
+GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}  # the network's device
 
 
 def places_of(ranks: int, hosts: int) -> list[int]:
@@ -22,7 +24,7 @@ def places_of(ranks: int, hosts: int) -> list[int]:
 def make_key(folder: Path) -> Path:
     key = folder / "key"
     key.touch(0o600)
-    key.write_bytes(os.urandom(32))
+    key.write_bytes(draw_key())
     return key
 
 
@@ -78,8 +80,7 @@ def torch_through(network: Network, ports: Iterator[int]) -> Launcher:
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         place = (network.hosts[0].address(), next(ports))
-        gloo = {"GLOO_SOCKET_IFNAME": "eth0"}
-        envs = [{**torch_variables(rank, ranks, *place), **gloo} for rank in range(ranks)]
+        envs = [{**torch_variables(rank, ranks, *place), **GLOO} for rank in range(ranks)]
         return _start(network, places_of(ranks, len(network.hosts)), envs, worker, log)
 
     return launch

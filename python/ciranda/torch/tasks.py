@@ -40,9 +40,10 @@ class Future(Generic[R]):
 class Task(Generic[P, R]):
     """A function that workers may do for the coordinator; called, it is that function."""
 
-    def __init__(self, function: Callable[P, R], name: str, copies: int) -> None:
+    def __init__(self, function: Callable[P, R], name: str, place: str, copies: int) -> None:
         self._function = function
         self.name = name
+        self.place = place  # where it is defined: again is no other
         self.copies = copies
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -155,12 +156,13 @@ def _register(function: Callable[P, R], name: str | None, copies: int) -> Task[P
         )
     name = own if name is None else name
     known = _tasks.get(name)
-    if known is not None and known.__module__ != function.__module__:
+    place = f"{function.__module__}.{own}"
+    if known is not None and known.place != place:
         raise InvalidArgumentError(
-            f"task: there are two with the name {name}, in {known.__module__} and "
-            f"{function.__module__}; give one another name"
+            f"task: there are two with the name {name}, {known.place} and {place}; give one "
+            "another name"
         )
-    made = Task(function, name, copies)
+    made = Task(function, name, place, copies)
     _tasks[name] = made
     return made
 

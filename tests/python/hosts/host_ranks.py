@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
+from ciranda.measure.hosts import make_key
 from ciranda.netns.network import Network
 
 PORT = 29400
@@ -24,9 +25,7 @@ def places_of_ranks(
     network: Network, folder: Path, *, ranks_per_host: int, nic: int = 0
 ) -> list[dict[str, str]]:
     """What tells each rank of one job its place; `folder` holds the job's key and sockets."""
-    key = folder / "key"
-    key.touch(0o600)
-    key.write_bytes(os.urandom(32))
+    key = make_key(folder)
     job = uuid.uuid4().hex
     address = network.hosts[0].address(nic=nic)
     hosts = len(network.hosts)

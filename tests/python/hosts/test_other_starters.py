@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from host_ranks import outputs
 
+from ciranda.measure.hosts import make_key
+
 RANK = (str(Path(__file__).parent / "train.py"), "auto", "5")
 
 MakeNetwork = Callable[..., Any]
@@ -24,9 +26,7 @@ MakeNetwork = Callable[..., Any]
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Of every rank: a key, and a folder that hosts do not share."""
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_bytes(os.urandom(32))
+    key = make_key(tmp_path)
     return {"CIRANDA_KEY_FILE": str(key), "XDG_RUNTIME_DIR": "/run", "OMP_NUM_THREADS": "1"}
 
 

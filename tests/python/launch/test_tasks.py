@@ -187,6 +187,10 @@ def test_tasks_have_names():
     with pytest.raises(InvalidArgumentError, match="name must be a text, not ''"):
         ps.task(name="")(run_nothing)
     assert ps.task(name="one")(lambda: 1)() == 1
+    with pytest.raises(
+        InvalidArgumentError, match=r"two with the name one, .*<lambda> and .*run_n"
+    ):
+        ps.task(name="one")(run_nothing)
     with pytest.raises(InvalidArgumentError, match="copies must be a whole number from 1"):
         ps.task(copies=0)(run_nothing)
     with pytest.raises(InvalidArgumentError, match="schedule: only the coordinator schedules"):
