@@ -44,9 +44,9 @@ def on_one_host(
     program, ranks = [sys.executable, *told], str(setting.ranks)
     env = {**threads(setting), **processes.variables}
     if processes.by == "torch" and hosts is None:
-        port = free_port()
+        port, places = free_port(), places_of(setting.ranks, 1)
         return [
-            Start(program, {**env, **torch_variables(rank, setting.ranks, "127.0.0.1", port)})
+            Start(program, {**env, **torch_variables(rank, places, "127.0.0.1", port)})
             for rank in range(setting.ranks)
         ]
     if processes.by == "mpirun":
@@ -97,7 +97,7 @@ def between_hosts(
         return [
             Start(
                 told,
-                {**env, **GLOO, **torch_variables(rank, setting.ranks, addresses[0], _PORT)},
+                {**env, **GLOO, **torch_variables(rank, places, addresses[0], _PORT)},
                 host,
             )
             for rank, host in enumerate(places)

@@ -28,10 +28,12 @@ def make_key(folder: Path) -> Path:
     return key
 
 
-def torch_variables(rank: int, size: int, address: str, port: int) -> dict[str, str]:
+def torch_variables(rank: int, places: Sequence[int], address: str, port: int) -> dict[str, str]:
+    """Of torchrun; rank 0 has this address."""
+    mine = _on_host_of(rank, places)
     return {
-        **{"RANK": str(rank), "WORLD_SIZE": str(size)},
-        **{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)},
+        **{"RANK": str(rank), "WORLD_SIZE": str(len(places))},
+        **{"LOCAL_RANK": str(mine.index(rank)), "LOCAL_WORLD_SIZE": str(len(mine))},
         **{"MASTER_ADDR": address, "MASTER_PORT": str(port)},
     }
 
@@ -41,8 +43,7 @@ def job_variables(
 ) -> dict[str, str]:
     """Of a job of ciranda that is named like its folder; host 0 has this address. Sockets are made
     in the folder, so its path must be short."""
-    host = places[rank]
-    mine = [each for each, its in enumerate(places) if its == host]
+    host, mine = places[rank], _on_host_of(rank, places)
     return {
         "CIRANDA_RANK": str(rank),
         "CIRANDA_SIZE": str(len(places)),
@@ -55,6 +56,10 @@ def job_variables(
         "CIRANDA_RENDEZVOUS": f"{address}:{port}",
         "CIRANDA_KEY_FILE": str(key),
     }
+
+
+def _on_host_of(rank: int, places: Sequence[int]) -> list[int]:
+    return [each for each, host in enumerate(places) if host == places[rank]]
 
 
 def ciranda_through(
@@ -80,8 +85,9 @@ def torch_through(network: Network, ports: Iterator[int]) -> Launcher:
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         place = (network.hosts[0].address(), next(ports))
-        envs = [{**torch_variables(rank, ranks, *place), **GLOO} for rank in range(ranks)]
-        return _start(network, places_of(ranks, len(network.hosts)), envs, worker, log)
+        places = places_of(ranks, len(network.hosts))
+        envs = [{**torch_variables(rank, places, *place), **GLOO} for rank in range(ranks)]
+        return _start(network, places, envs, worker, log)
 
     return launch
 

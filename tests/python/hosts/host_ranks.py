@@ -8,12 +8,11 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
-from ciranda.measure.hosts import make_key
+from ciranda.measure.hosts import job_variables, make_key, places_of
 from ciranda.netns.network import Network
 
 PORT = 29400
@@ -25,28 +24,14 @@ def places_of_ranks(
     network: Network, folder: Path, *, ranks_per_host: int, nic: int = 0
 ) -> list[dict[str, str]]:
     """What tells each rank of one job its place; `folder` holds the job's key and sockets."""
-    key = make_key(folder)
-    job = uuid.uuid4().hex
-    address = network.hosts[0].address(nic=nic)
-    hosts = len(network.hosts)
-    places = []
-    for host in network.hosts:
-        for local in range(ranks_per_host):
-            place: dict[str, Any] = {
-                "RANK": host.index * ranks_per_host + local,
-                "SIZE": hosts * ranks_per_host,
-                "LOCAL_RANK": local,
-                "LOCAL_SIZE": ranks_per_host,
-                "CROSS_RANK": host.index,
-                "CROSS_SIZE": hosts,
-                "JOB_ID": job,
-                "JOB_DIR": folder / f"job{host.index}",
-                "RENDEZVOUS": f"[{address}]:{PORT}" if ":" in address else f"{address}:{PORT}",
-                "KEY_FILE": key,
-                "START_TIMEOUT_SECONDS": 20,
-            }
-            places.append({f"CIRANDA_{name}": str(value) for name, value in place.items()})
-    return places
+    key, address = make_key(folder), network.hosts[0].address(nic=nic)
+    host = f"[{address}]" if ":" in address else address
+    shared = {"CIRANDA_JOB_ID": uuid.uuid4().hex, "CIRANDA_START_TIMEOUT_SECONDS": "20"}
+    hosts = places_of(ranks_per_host * len(network.hosts), len(network.hosts))
+    return [
+        {**job_variables(rank, hosts, folder, key, host, PORT), **shared}
+        for rank in range(len(hosts))
+    ]
 
 
 def start_each(
