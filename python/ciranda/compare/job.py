@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ciranda.compare import data, models
-from ciranda.compare.protocol import say
+from ciranda.compare.protocol import meet, say
 from ciranda.compare.setting import Setting
 from ciranda.compare.system import System
 
@@ -111,12 +111,13 @@ def epoch_steps(images: data.Images, setting: Setting, size: int) -> int:
 
 class _Cut:
     """Ends an epoch after about epoch_s seconds, on all ranks after the same step: after 1, 2, 4,
-    8, … steps rank 0 says how many there will be."""
+    8, … steps rank 0's time says how many there will be. A first step takes longer than others."""
 
     def __init__(self, system: System, limit_s: float, steps: int) -> None:
         self._system = system
         self._limit_s = limit_s
         self._begin = time.perf_counter()
+        self._looked_s, self._looked_at = 0.0, 0
         self.steps = steps
         self._looks_at = 1 if limit_s else 0
 
@@ -124,9 +125,13 @@ class _Cut:
         """Whether the epoch is over after so many steps."""
         if done == self._looks_at and done < self.steps:
             elapsed_s = self._system.same(time.perf_counter() - self._begin)
-            fitting = max(done, round(done * self._limit_s / elapsed_s))
-            self._looks_at = 2 * done if fitting > 2 * done else 0
-            if not self._looks_at:
+            left_s = self._limit_s - elapsed_s
+            step_s = (elapsed_s - self._looked_s) / (done - self._looked_at)
+            fitting = max(done, done + round(left_s / step_s))
+            self._looked_s, self._looked_at = elapsed_s, done
+            go_on = left_s > 0 if done == 1 else fitting > 2 * done
+            self._looks_at = 2 * done if go_on else 0
+            if not go_on:
                 self.steps = min(self.steps, fitting)
         return done >= self.steps
 
@@ -184,7 +189,7 @@ def train(system: System, job: Job) -> None:
     torch.manual_seed(setting.seed + system.rank)  # ranks must not drop the same neurons
     slowness = setting.slowness if system.rank == system.size - 1 > 0 else _SLOWED_DOWN_FROM
     epochs = []
-    system.same(0.0)
+    meet(system.rank, system.size)
     keeper = _Keeper(system, job)
     begin = time.perf_counter()
     for epoch in range(setting.epochs):

@@ -64,25 +64,34 @@ def test_one_process_with_several_devices_takes_their_batches_together() -> None
 
 
 class _AsRankZeroSays(System):
-    """Of another rank, which is slow itself; rank 0 makes a step each `step_s`."""
+    """Of another rank, which is slow itself; rank 0 makes a step each `step_s`, and the first
+    `late_s` later."""
 
-    def __init__(self, step_s: float) -> None:
-        self.step_s = step_s
+    def __init__(self, step_s: float, late_s: float = 0.0) -> None:
+        self.step_s, self.late_s = step_s, late_s
         self.asked: list[int] = []
         self.done = 0
 
     def same(self, value: float) -> float:
         self.asked.append(self.done)
-        return self.done * self.step_s
+        return self.late_s + self.done * self.step_s
 
 
 @pytest.mark.parametrize(
-    ("step_s", "steps", "asked"), [(1.0, 10, [1, 2, 4, 8]), (20.0, 1, [1]), (6.0, 2, [1])]
+    ("step_s", "late_s", "steps", "asked"),
+    [
+        (1.0, 0.0, 10, [1, 2, 4, 8]),
+        (1.0, 6.0, 4, [1, 2]),
+        (0.25, 9.0, 4, [1, 2]),
+        (0.125, 8.0, 16, [1, 2, 4, 8]),
+        (20.0, 0.0, 1, [1]),
+        (6.0, 0.0, 2, [1, 2]),
+    ],
 )
 def test_an_epoch_is_cut_after_as_many_steps_as_rank_0_says(
-    step_s: float, steps: int, asked: list[int]
+    step_s: float, late_s: float, steps: int, asked: list[int]
 ) -> None:
-    system = _AsRankZeroSays(step_s)
+    system = _AsRankZeroSays(step_s, late_s)
     cut = job._Cut(system, 10.0, 1000)
     while True:
         system.done += 1
