@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,33 +11,39 @@ from typing import Any
 from ciranda.compare.setting import Setting
 
 _RAPL = Path("/sys/class/powercap")
-_LOOK_S = 0.3
 _BUSY_PERCENT = 15.0
 _STEPS_FEW = 3
 
 
-def _busy_and_all() -> tuple[float, float]:
-    """Ticks of all cores since boot."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return float(sum(ticks) - ticks[3] - ticks[4]), float(sum(ticks))
-    return 0.0, 0.0
+class Others:
+    """Who else computes on this machine from now on: all but this process and those that it waits
+    for, and the other guests of a virtual machine's host."""
 
+    def __init__(self) -> None:
+        self._busy_s, self._all_s = self._since_boot()
 
-def busy_percent() -> float:
-    """Of all cores, while this process sleeps: what others do. Blocks for a moment."""
-    busy, total = _busy_and_all()
-    time.sleep(_LOOK_S)
-    busy_after, total_after = _busy_and_all()
-    return 100.0 * (busy_after - busy) / max(1.0, total_after - total)
+    def busy_percent(self) -> float:
+        """Of all cores, so far; processes that are not waited for yet are others."""
+        busy_s, all_s = self._since_boot()
+        return max(0.0, 100.0 * (busy_s - self._busy_s) / max(1.0, all_s - self._all_s))
+
+    @staticmethod
+    def _since_boot() -> tuple[float, float]:
+        """Seconds of all cores: of others, and all."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = Path("/proc/stat").read_text().splitlines()[0]
+            seconds = [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in text.split()[1:9]]
+            user, nice, system, _, _, _, _, stolen = seconds
+            return user + nice + system + stolen - sum(os.times()[:4]), sum(seconds)
+        return 0.0, 0.0
 
 
 def nonsense(setting: Setting, run: Mapping[str, Any]) -> list[str]:
     """Sentences about figures that say less than they seem to. `run`: with "cores" and "servers" of
-    then, "busy_percent" before it, and "hosts", which were given."""
+    then, "busy_percent", which others kept, and "hosts", which were given."""
     found = []
     if run["busy_percent"] > _BUSY_PERCENT:
-        found.append("other programs kept the machine busy when it was measured")
+        found.append("other programs or virtual machines kept its cores busy meanwhile")
     cut = [e["images"] for e in run["ranks"][0].get("epochs", []) if e["images"] < e["of"]]
     if cut and min(cut) < _STEPS_FEW * setting.batch:
         found.append("its epochs are cut after a step or two, which is little to measure")

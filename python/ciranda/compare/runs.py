@@ -178,7 +178,7 @@ def _inside(network: Network) -> Popen:
 def _measured(
     commands: Sequence[Start], popen: Popen, setting: Setting, stop: threading.Event
 ) -> Outcome:
-    busy, joules, begin = machine.busy_percent(), machine.joules(), time.monotonic()
+    others, joules, begin = machine.Others(), machine.joules(), time.monotonic()
     heard = _hear(commands, popen, setting, stop)
     seconds, after = time.monotonic() - begin, machine.joules()
     counted = None if joules is None or after is None or after < joules else after - joules
@@ -186,7 +186,7 @@ def _measured(
         "ranks": [heard.ranks[rank] for rank in sorted(heard.ranks)],
         "started_again": heard.started_again,
         "command_s": seconds,
-        "busy_percent": busy,
+        "busy_percent": others.busy_percent(),
         "joules": counted,
     }
 

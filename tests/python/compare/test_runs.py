@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from ciranda.compare import protocol, runs
+from ciranda.compare import machine, protocol, runs
 from ciranda.compare.setting import Setting
 from ciranda.compare.starts import Start
 from ciranda.compare.system import Processes, System
@@ -36,6 +38,30 @@ def test_all_ranks_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_that_says_nothing_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(runs.RunFailedError, match="1 of 2 ranks said nothing"):
         run(monkeypatch, SAY.format(rank=0), "pass")
+
+
+def test_ranks_begin_together(tmp_path: Path) -> None:
+    meet = "from ciranda.compare.protocol import meet; meet({rank}, 2); "
+    look = "from pathlib import Path; print(Path(r'{late}').exists())"
+    first = (meet + look).format(rank=0, late=tmp_path / "late")
+    env = {**os.environ, protocol.FOLDER: str(tmp_path)}
+    command = [sys.executable, "-c", first]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as waiting:
+        while not (tmp_path / "here-0").exists():
+            assert waiting.poll() is None
+        (tmp_path / "late").touch()
+        subprocess.run([sys.executable, "-c", meet.format(rank=1)], env=env, check=True)
+        assert waiting.communicate()[0] == "True\n"
+
+
+def test_what_a_run_computes_is_not_counted_as_that_of_others() -> None:
+    compute = "import time\nwhile time.process_time() < 1.0: pass"
+    with subprocess.Popen([sys.executable, "-c", compute]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        as_of_others_s, _ = machine.Others._since_boot()
+        process.wait()
+        as_ours_s, _ = machine.Others._since_boot()
+    assert as_of_others_s - as_ours_s > 0.5
 
 
 def test_a_program_that_fails_is_heard_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_nonsense_is_said_under_the_table(results: Results) -> None:
         "| 4 | ciranda [1] |" in text and "[1] 4 threads share 2 cores: this is no scaling." in text
     )
     assert "[2] 2 ranks and 1 server(s) share 2 cores." in text
-    busy = "other programs kept the machine busy when it was measured"
+    busy = "other programs or virtual machines kept its cores busy meanwhile"
     few = "its epochs are cut after a step or two, which is little to measure"
     assert machine.nonsense(Setting(batch=20), run_of([60.0, 40.0], of=100.0)) == [few]
     assert machine.nonsense(Setting(batch=20), run_of([60.0, 100.0], of=100.0)) == []
