@@ -37,6 +37,7 @@ _HOSTS = 2
 _KILLED_AFTER_S = 1.0  # the first epoch
 _ROLES = {"worker": "rank 1", "server": "server 0", "coordinator": "coordinator"}
 _LIMIT_S = 900.0
+_ENDING_S = 20.0
 _LINES_KEPT, _LINES_SAID = 400, 40
 _ROLE = r"(rank \d+|server \d+|coordinator)"
 _PID = re.compile(rf"ciranda: {_ROLE} is pid (\d+)")
@@ -215,6 +216,8 @@ def _hear(
                 break
             if time.monotonic() > deadline:
                 raise RunFailedError(f"did not end in {_LIMIT_S:.0f} s")
+        else:
+            _let_end(processes)
         for reader in readers:
             reader.join(timeout=2.0)
         while not lines.empty():
@@ -241,6 +244,14 @@ def _read(stream: Iterable[str], lines: queue.Queue[str]) -> None:
     with contextlib.suppress(ValueError):  # closed meanwhile
         for line in stream:
             lines.put(line)
+
+
+def _let_end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Whose output is closed: how they ended and what they computed is known when they are gone."""
+    deadline = time.monotonic() + _ENDING_S
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:

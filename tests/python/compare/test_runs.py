@@ -69,6 +69,14 @@ def test_a_program_that_fails_is_heard_with_its_last_lines(monkeypatch: pytest.M
         run(monkeypatch, SAY.format(rank=0), "1 / 0")
 
 
+def test_a_program_that_fails_when_it_has_said_all_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = "; import os, time; os.close(1); os.close(2); time.sleep(1.0); os._exit(3)"
+    with pytest.raises(runs.RunFailedError):
+        run(monkeypatch, SAY.format(rank=0) + late, SAY.format(rank=1))
+
+
 def test_lines_that_ran_into_each_other_say_nothing() -> None:
     one = f"{protocol.MARK} {json.dumps({'rank': 0, 'size': 1, 'outcome': {}})}"
     assert protocol.heard(f"[0] {one}\n") == {"rank": 0, "size": 1, "outcome": {}}
