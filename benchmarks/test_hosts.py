@@ -28,7 +28,7 @@ from ciranda.netns.link import Link
 from ciranda.netns.namespace import obstacle
 from ciranda.netns.network import Network
 
-PORTS = itertools.count(29400)  # of the sides, which live at once
+PORTS = itertools.count(hosts.PORT)  # of the sides, which live at once
 JOBS = tempfile.TemporaryDirectory(prefix="bench-hosts-")
 ITERATIONS = {4: 1000, MIB: 60, 64 * MIB: 5}
 # Gradients of MobileNetV2: 3.5 M parameters in 158 tensors.

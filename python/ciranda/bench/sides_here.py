@@ -28,7 +28,6 @@ from ciranda.netns.network import Network
 
 BACKENDS = {"cpu": ("shm", "ring", "gloo"), "cuda": ("nccl",)}
 PEERS = ("c10d", "mpi", MEMCPY)
-_FIRST_PORT = 29400  # in a network of its own
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Hosts:
     def __init__(self, network: Network, folder: Path) -> None:
         self._network = network
         self._folder = folder
-        self._ports = itertools.count(_FIRST_PORT)
+        self._ports = itertools.count(hosts.PORT)
 
     def through_ciranda(self, variables: Mapping[str, str]) -> Launcher:
         return hosts.ciranda_through(self._network, self._ports, self._folder, variables)

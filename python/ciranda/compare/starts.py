@@ -11,10 +11,9 @@ from pathlib import Path
 import ciranda
 from ciranda.compare.setting import Setting
 from ciranda.compare.system import Processes, System
-from ciranda.measure.hosts import GLOO, job_variables, make_key, places_of, torch_variables
+from ciranda.measure.hosts import GLOO, PORT, job_variables, make_key, places_of, torch_variables
 from ciranda.measure.sides import free_port
 
-_PORT = 29400  # in a network of its own
 _SERVER = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
 _CHECKPOINT_STEPS = "1000"
 
@@ -97,7 +96,7 @@ def between_hosts(
         return [
             Start(
                 told,
-                {**env, **GLOO, **torch_variables(rank, places, addresses[0], _PORT)},
+                {**env, **GLOO, **torch_variables(rank, places, addresses[0], PORT)},
                 host,
             )
             for rank, host in enumerate(places)
@@ -106,7 +105,7 @@ def between_hosts(
     if processes.servers:
         return _served(setting, told, env, key, addresses, places)
     return [
-        Start(told, {**env, **job_variables(rank, places, folder, key, addresses[0], _PORT)}, host)
+        Start(told, {**env, **job_variables(rank, places, folder, key, addresses[0], PORT)}, host)
         for rank, host in enumerate(places)
     ]
 
@@ -120,7 +119,7 @@ def _served(
     places: Sequence[int],
 ) -> list[Start]:
     """A server on each host."""
-    endpoints = [f"{address}:{_PORT}" for address in addresses]
+    endpoints = [f"{address}:{PORT}" for address in addresses]
     starts = []
     for number, endpoint in enumerate(endpoints):
         argv = [str(_SERVER), f"--workers={setting.ranks}", f"--servers={len(endpoints)}"]

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ciranda.launch.meeting import draw_key
+from ciranda.launch.meeting import format_endpoint, make_key_file
 from ciranda.measure.sides import Launcher, one_thread_env
 from ciranda.netns.network import Network
 
 GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}  # the network's device
+PORT = 29400  # the first of a network of its own
 
 
 def places_of(ranks: int, hosts: int) -> list[int]:
@@ -23,8 +24,7 @@ def places_of(ranks: int, hosts: int) -> list[int]:
 
 def make_key(folder: Path) -> Path:
     key = folder / "key"
-    key.touch(0o600)
-    key.write_bytes(draw_key())
+    make_key_file(str(key))
     return key
 
 
@@ -53,7 +53,7 @@ def job_variables(
         "CIRANDA_CROSS_SIZE": str(len(set(places))),
         "CIRANDA_JOB_ID": folder.name,
         "CIRANDA_JOB_DIR": str(folder / f"host{host}"),
-        "CIRANDA_RENDEZVOUS": f"{address}:{port}",
+        "CIRANDA_RENDEZVOUS": format_endpoint(address, port),
         "CIRANDA_KEY_FILE": str(key),
     }
 

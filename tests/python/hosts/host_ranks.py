@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
-from ciranda.measure.hosts import job_variables, make_key, places_of
+from ciranda.measure.hosts import PORT, job_variables, make_key, places_of
 from ciranda.netns.network import Network
 
-PORT = 29400
 LIMIT_S = 60.0
 Start = Callable[..., list[subprocess.Popen[str]]]
 
@@ -24,12 +23,13 @@ def places_of_ranks(
     network: Network, folder: Path, *, ranks_per_host: int, nic: int = 0
 ) -> list[dict[str, str]]:
     """What tells each rank of one job its place; `folder` holds the job's key and sockets."""
-    key, address = make_key(folder), network.hosts[0].address(nic=nic)
-    host = f"[{address}]" if ":" in address else address
+    key, address = folder / "key", network.hosts[0].address(nic=nic)
+    if not key.exists():  # jobs of one folder share it
+        make_key(folder)
     shared = {"CIRANDA_JOB_ID": uuid.uuid4().hex, "CIRANDA_START_TIMEOUT_SECONDS": "20"}
     hosts = places_of(ranks_per_host * len(network.hosts), len(network.hosts))
     return [
-        {**job_variables(rank, hosts, folder, key, host, PORT), **shared}
+        {**job_variables(rank, hosts, folder, key, address, PORT), **shared}
         for rank in range(len(hosts))
     ]
 

@@ -19,6 +19,7 @@ from host_ranks import outputs, wait_for
 from test_bad_networks import program_of
 
 import ciranda
+from ciranda.launch.meeting import make_key_file
 from ciranda.netns.link import Link
 from ciranda.netns.network import Network
 
@@ -96,8 +97,7 @@ class Job:
 
 
 def make_key(path: Path) -> Path:
-    path.touch(0o600)
-    path.write_bytes(os.urandom(32))
+    make_key_file(str(path))
     return path
 
 
