@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ciranda.compare.setting import Setting
+from ciranda.measure.machine import core_seconds
 
 _RAPL = Path("/sys/class/powercap")
 _BUSY_PERCENT = 15.0
@@ -30,12 +31,9 @@ class Others:
     @staticmethod
     def _since_boot() -> tuple[float, float]:
         """Seconds of all cores: of others, and all."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            text = Path("/proc/stat").read_text().splitlines()[0]
-            seconds = [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in text.split()[1:9]]
-            user, nice, system, _, _, _, _, stolen = seconds
-            return user + nice + system + stolen - sum(os.times()[:4]), sum(seconds)
-        return 0.0, 0.0
+        spent = core_seconds()
+        busy_s = spent.user + spent.nice + spent.system + spent.stolen
+        return busy_s - sum(os.times()[:4]), sum(spent)
 
 
 def nonsense(setting: Setting, run: Mapping[str, Any]) -> list[str]:

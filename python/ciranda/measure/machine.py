@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def version_of(distribution: str) -> str:
@@ -36,13 +36,31 @@ def cpu_model() -> str:
     return platform.processor() or "unknown"
 
 
+class CoreSeconds(NamedTuple):
+    """What all cores have spent since boot, in seconds, as in proc(5)."""
+
+    user: float = 0.0
+    nice: float = 0.0
+    system: float = 0.0
+    idle: float = 0.0
+    iowait: float = 0.0
+    irq: float = 0.0
+    softirq: float = 0.0
+    stolen: float = 0.0  # by the host of a virtual machine, for others
+
+
+def core_seconds() -> CoreSeconds:
+    """All 0 where nobody says."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        ticks = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+        return CoreSeconds(*(int(each) / os.sysconf("SC_CLK_TCK") for each in ticks))
+    return CoreSeconds()
+
+
 def stolen_s() -> float:
     """For how long this virtual machine's cores were kept for others, since boot; 0 where nobody
     says."""
-    with contextlib.suppress(OSError, IndexError):
-        ticks = int(Path("/proc/stat").read_text().splitlines()[0].split()[8])
-        return ticks / os.sysconf("SC_CLK_TCK")
-    return 0.0
+    return core_seconds().stolen
 
 
 def machine() -> dict[str, Any]:
