@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ciranda.compare import study
-from ciranda.compare.table import markdown, show_figure
+from ciranda.compare.table import beside_each_other, markdown, show_figure
 from ciranda.measure.samples import Samples
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,8 +44,9 @@ def page() -> str:
         parts.append(f"## {number}: {told.title}")
         parts.append(told.about.strip())
         parts += _measured(found) if found else ["Not measured as a whole yet."]
-        parts.append("What the study printed:")
-        parts.append(markdown(("what", "figure"), told.published))
+        if told.published:
+            parts.append("What the study printed:")
+            parts.append(markdown(("what", "figure"), told.published))
         parts.append(told.not_comparable.strip())
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
@@ -75,15 +76,14 @@ def _seconds_table() -> str:
 
 def _rates_table() -> str:
     """Systems beside each other, with two ranks; one process where there is no other."""
-    cells: dict[tuple[str, str], dict[str, str]] = {}
+    told = []
     for row in _rows("002"):
         setting = row["setting"]
         if setting["times"] == 1 and setting["ranks"] <= _RANKS:
-            cell = cells.setdefault((setting["model"], str(setting["batch"])), {})
-            cell[row["system"]] = _show(row, "second_images_per_s")
-    systems = list(dict.fromkeys(name for cell in cells.values() for name in cell))
-    rows = [[*axes, *(cell.get(name, "") for name in systems)] for axes, cell in cells.items()]
-    return markdown(("images/s, two ranks", "batch", *systems), rows)
+            axes = (setting["model"], str(setting["batch"]))
+            told.append((axes, row["system"], _show(row, "second_images_per_s")))
+    systems, lines = beside_each_other(told)
+    return markdown(("images/s, two ranks", "batch", *systems), lines)
 
 
 def _rows(number: str) -> list[dict[str, Any]]:

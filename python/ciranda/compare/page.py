@@ -161,12 +161,11 @@ def _html_table(grid: Grid) -> str:
 def _html_line(grid: Grid, line: Sequence[str]) -> str:
     short = len(line) < len(grid.head)
     words = len(line) if short else grid.words
-    cells = [f'<td class="word">{html.escape(each)}</td>' for each in line[:words]]
-    cells += [f"<td>{html.escape(each)}</td>" for each in line[words:]]
+    kinds = [' class="word"'] * words + [""] * (len(line) - words)
     if short:
-        rest = f"<td colspan={len(grid.head) - len(line) + 1} "
-        cells[-1] = cells[-1].replace("<td ", rest)
-    return "".join(cells)
+        kinds[-1] += f' colspan="{len(grid.head) - len(line) + 1}"'
+    cells = zip(kinds, line, strict=True)
+    return "".join(f"<td{kind}>{html.escape(text)}</td>" for kind, text in cells)
 
 
 def _svg(figure: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,17 +139,29 @@ def _absent(rows: Sequence[Row]) -> dict[str, str]:
 
 def _overview(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
     """A row for each cell of a large table, a column for each system."""
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:
-        told = row.failed and "failed"
-        told = told or show_figure(table.plot, row.samples.get(table.plot))
-        cells.setdefault(tuple(row.axes), {})[row.title] = told
-    if not table.plot or len(cells) <= _CELLS_MAX:
+    if not table.plot or len({tuple(row.axes) for row in rows}) <= _CELLS_MAX:
         return []
-    titles = list(dict.fromkeys(row.title for row in rows))
-    lines = [[*axes, *(found.get(each, "") for each in titles)] for axes, found in cells.items()]
+
+    def told(row: Row) -> str:
+        return "failed" if row.failed else show_figure(table.plot, row.samples.get(table.plot))
+
+    titles, lines = beside_each_other((tuple(row.axes), row.title, told(row)) for row in rows)
     heading = f"{FIGURES[table.plot].title}:"
     return [heading, Grid([*axis_heads(table), *titles], lines, len(table.axes())), "All figures:"]
+
+
+def beside_each_other(
+    told: Iterable[tuple[tuple[str, ...], str, str]],
+) -> tuple[list[str], list[list[str]]]:
+    """Of (axes of a cell, system, text): the systems, and for each cell a line of its axes and of
+    each system's text, empty where there is none."""
+    titles: dict[str, None] = {}
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for axes, title, text in told:
+        titles[title] = None
+        cells.setdefault(axes, {})[title] = text
+    lines = [[*axes, *(texts.get(each, "") for each in titles)] for axes, texts in cells.items()]
+    return list(titles), lines
 
 
 def axis_heads(table: Table) -> list[str]:
