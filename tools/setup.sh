@@ -2,7 +2,7 @@
 # Makes a checkout ready: system packages, .venv, torch, the development tools, ciranda itself.
 # Only git and make are assumed. What is already there is left alone, so a second run is quick.
 #
-#   tools/setup.sh [test] [check] [docs] [fuzz] [bench] [starters]     also the packages that these need
+#   tools/setup.sh [test] [check] [docs] [fuzz] [bench] [starters] [frameworks]     also the packages that these need
 #
 #   TORCH_VERSION=2.11.0   another torch than the default
 #   PYTHON=python3.12      another interpreter than python3
@@ -89,7 +89,11 @@ for group in "$@"; do
     bench) required+=(libbenchmark-dev) optional+=(libopenmpi-dev linux-perf) ;;
     # These bring daemons and a browser, so `make test` does not put them on everybody's machine.
     starters) optional+=(slurmctld slurmd openssh-server chromium-headless-shell) ;;
-    *) echo "setup.sh: unknown group '$group' (test, check, docs, fuzz, bench, starters)" >&2; exit 2 ;;
+    frameworks) ;;
+    *)
+      echo "setup.sh: unknown group '$group' (test, check, docs, fuzz, bench, starters, frameworks)" >&2
+      exit 2
+      ;;
   esac
 done
 
@@ -226,6 +230,17 @@ if [[ " $* " == *" docs "* ]]; then
   else
     step sphinx "installing requirements-docs.txt" pip_install -r requirements-docs.txt
     echo "$wanted_docs" >"$stamps/docs"
+  fi
+fi
+
+if [[ " $* " == *" frameworks "* ]]; then
+  wanted_frameworks=$(sha256sum requirements-frameworks.txt)
+  if [[ "$(cat "$stamps/frameworks" 2>/dev/null)" == "$wanted_frameworks" ]]; then
+    done_already frameworks "as in requirements-frameworks.txt"
+  else
+    step frameworks "installing requirements-frameworks.txt" \
+      pip_install -r requirements-frameworks.txt --constraint requirements-dev.txt
+    echo "$wanted_frameworks" >"$stamps/frameworks"
   fi
 fi
 

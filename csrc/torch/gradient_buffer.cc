@@ -5,6 +5,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -85,6 +87,30 @@ bool lies_in(const at::Tensor& gradient, const at::Tensor& memory) {
 bool is_unknown(const at::Tensor& gradient) {
   return gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
          !gradient.requires_grad();
+}
+
+// Of a tensor's memory, to tell whether it is written to; 0 where it is not in one piece on the
+// CPU.
+std::uint64_t digest(const at::Tensor& tensor) {
+  const bool readable = tensor.defined() && tensor.layout() == c10::Layout::Strided &&
+                        tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
+  if (!readable) return 0;
+  constexpr std::size_t kLanes = 4;  // so that multiplications overlap
+  constexpr std::uint64_t kPrime = 0x9E3779B97F4A7C15;
+  std::array<std::uint64_t, kLanes> lanes{1, 2, 3, 4};
+  const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+  std::size_t left = tensor.nbytes();
+  while (left > 0) {
+    std::array<std::uint64_t, kLanes> words{};
+    const std::size_t count = std::min(left, sizeof(words));
+    std::memcpy(words.data(), bytes, count);
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      lanes[i] = std::rotl(lanes[i] ^ words[i], 29) * kPrime;
+    }
+    bytes += count;
+    left -= count;
+  }
+  return lanes[0] + 3 * lanes[1] + 5 * lanes[2] + 7 * lanes[3];
 }
 
 [[noreturn]] void refuse_change(const GradientSlot& slot, const std::string& now,
@@ -233,6 +259,34 @@ void GradientBuffer::copy_in(const GradientSlot& slot) {
 
 bool GradientBuffer::is_taken(const GradientSlot& slot) {
   return slot.ready && slot.taken.same(slot.parameter.grad());
+}
+
+void GradientBuffer::remember_contents(std::size_t index) {
+  slots_[index].contents = digest(slots_[index].parameter.grad());
+}
+
+bool GradientBuffer::release_changed() {
+  bool changed = false;
+  for (GradientSlot& slot : slots_) {
+    if (!slot.ready || slot.foreign) continue;
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (is_taken(slot) && slot.contents == digest(gradient)) continue;
+    slot.ready = false;
+    ++missing_;
+    changed = true;
+  }
+  return changed;
+}
+
+const GradientSlot* GradientBuffer::written_since_taken() const {
+  for (const GradientSlot& slot : slots_) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (slot.ready && !slot.foreign && slot.taken.same_object(gradient) &&
+        !slot.taken.same(gradient)) {
+      return &slot;
+    }
+  }
+  return nullptr;
 }
 
 void GradientBuffer::take_missing() {

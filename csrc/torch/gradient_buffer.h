@@ -43,6 +43,7 @@ struct alignas(64) GradientSlot {
   std::int64_t begin = 0;           // in the buffer, in elements
   GradientAccumulator accumulator;  // the parameter itself holds only a weak reference
   std::string name;
+  std::uint64_t contents = 0;  // a digest, by remember_contents()
 };
 
 // Where the gradients of a buffer lie.
@@ -92,6 +93,13 @@ class GradientBuffer {
   void open_places(bool open);
   // For the next step.
   void reset();
+  // Reads the gradient that was taken, for release_changed().
+  void remember_contents(std::size_t index);
+  // Whether somebody has written to a p.grad since remember_contents(), also past autograd's
+  // version counter. Such slots are no longer ready.
+  bool release_changed();
+  // The slot whose p.grad was written to since it was taken, as its version tells; or null.
+  const GradientSlot* written_since_taken() const;
 
   // A gradient was not born in its place since the last call: knows_accumulator() may say why.
   bool had_strays() { return std::exchange(strays_, false); }

@@ -2,10 +2,13 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
+#include <typeinfo>
 #include <utility>
 
 #include "torch/bucket_plan.h"
@@ -39,14 +42,19 @@ class BackwardEnd {
     if (list == nullptr) {
       list = std::make_shared<List>();
       ends.lists_[graph_task] = list;
-      // Goes with the graph task, also if that raises.
-      torch::autograd::Engine::get_default_engine().queue_callback([list] { run(*list); });
+      // Goes with the graph task, also if that raises. Twice in the queue: others may have queued
+      // callbacks behind the first that write gradients, as DistributedDataParallel does.
+      queue([list] { queue([list] { run(*list); }); });
     }
     list->push_back(reducer);
   }
 
  private:
   using List = std::vector<std::weak_ptr<GradientReducer>>;
+
+  static void queue(std::function<void()> callback) {
+    torch::autograd::Engine::get_default_engine().queue_callback(std::move(callback));
+  }
 
   static void run(const List& list) {
     std::map<std::uint64_t, std::shared_ptr<GradientReducer>> alive;
@@ -297,8 +305,44 @@ void GradientReducer::take_gradient(const Candidate& candidate) {
   }
   slot.reduced.reset();
   if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
+  if (other_hooks_follow(candidate)) overlap_ = Overlap::kOff;
+  if (overlap_ == Overlap::kOff) return;  // taken when backward ends
   bucket.gradients().take_gradient(candidate.slot);
-  if (bucket.gradients().complete() && options_.reduce_in_backward) bucket.submit();
+  if (overlap_ == Overlap::kTrial) {
+    bucket.gradients().remember_contents(candidate.slot);
+  } else if (bucket.gradients().complete() && options_.reduce_in_backward) {
+    bucket.submit();
+  }
+}
+
+// Hooks of the accumulator run after ours: p.grad is not yet what they will leave.
+bool GradientReducer::other_hooks_follow(const Candidate& candidate) {
+  const GradientAccumulator& accumulator = candidate.bucket->slots()[candidate.slot].accumulator;
+  if (accumulator == nullptr) return false;
+  const auto& hooks = accumulator->post_hooks();
+  const std::size_t ours = candidate.owners->settled() ? 0 : 1;
+  if (hooks.size() <= ours) return false;
+  for (const auto& hook : hooks) {
+    if (typeid(*hook) == typeid(torch::autograd::utils::LambdaPostHook)) {  // DDP's
+      TORCH_WARN_ONCE(
+          "DistributedOptimizer: the model is wrapped in DistributedDataParallel too. Training is "
+          "right, but gradients are reduced twice, first by DistributedDataParallel and then here, "
+          "and no communication overlaps with backward. Train the model without that wrapper; "
+          "docs/migrate-from-ddp.md says how to keep Accelerate, Lightning and Transformers from "
+          "adding it.");
+      break;
+    }
+  }
+  return true;
+}
+
+// At the end of a pass of which hooks have taken the gradients.
+void GradientReducer::judge_overlap() {
+  if (overlap_ != Overlap::kTrial) return;
+  overlap_ = Overlap::kOn;
+  for (const auto& bucket : buckets_) {
+    if (bucket->gradients().release_changed()) overlap_ = Overlap::kOff;
+  }
 }
 
 // A graph task that raises does not call back: each one that runs a hook is told to. False if it
@@ -323,7 +367,9 @@ void GradientReducer::graph_task_ended() noexcept {
     });
     if (nested && !complete) return;
     if (!std::exchange(in_pass_, false) || kept_error_) return;
-    if (++passes_done_ >= passes_ && options_.reduce_in_backward) reduce_now();
+    if (++passes_done_ < passes_) return;
+    judge_overlap();
+    if (options_.reduce_in_backward) reduce_now();
   } catch (...) {
     kept_error_ = std::current_exception();
   }

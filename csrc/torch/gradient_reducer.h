@@ -80,6 +80,11 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
     kPlace,   // before that: there is a gradient of a parameter that is frozen
   };
 
+  // Whether hooks hand complete buckets to the engine while backward goes on. What a user's hook
+  // writes into another p.grad would then reach a gradient that is being reduced: the first pass
+  // reduces at its end, and shows whether anything does.
+  enum class Overlap : std::uint8_t { kTrial, kOn, kOff };
+
   struct Attempt {        // at a shared step
     double scale = 1.0;   // of the gradients
     bool add_up = false;  // the ranks' gradients
@@ -99,6 +104,8 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   Linked enter_pass() REQUIRES(mutex_);
   static void tell(const Linked& linked);
   void take_gradient(const Candidate& candidate) REQUIRES(mutex_);
+  bool other_hooks_follow(const Candidate& candidate) REQUIRES(mutex_);
+  void judge_overlap() REQUIRES(mutex_);
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
   bool call_back_at_the_end() REQUIRES(mutex_);
@@ -114,6 +121,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   bool is_reduced(const GradientSlot& slot) const REQUIRES(mutex_);
   Gradients gradients_now() REQUIRES(mutex_);
   void reduce_now() REQUIRES(mutex_);
+  void refuse_writes_in_flight() REQUIRES(mutex_);
   void add_up_once(Bucket& bucket) REQUIRES(mutex_);
   void start_step() REQUIRES(mutex_);
   void await_in_flight() REQUIRES(mutex_);
@@ -144,6 +152,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   int passes_done_ GUARDED_BY(mutex_) = 0;  // of this step
   bool in_pass_ GUARDED_BY(mutex_) = false;
   int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
+  Overlap overlap_ GUARDED_BY(mutex_) = Overlap::kTrial;
   bool shared_step_ GUARDED_BY(mutex_);
   std::string ended_ GUARDED_BY(mutex_);  // why the ranks do not share the step any more
   std::optional<std::uint64_t> agreed_joins_ GUARDED_BY(mutex_);  // before the latest agree()

@@ -159,7 +159,9 @@ void GradientReducer::reduce_now() {
       }
       bucket->append_handles(handles);
     }
-    check(engine_->wait(handles));
+    const Status done = engine_->wait(handles);
+    refuse_writes_in_flight();  // they may be why it failed
+    check(done);
     for (const auto& bucket : buckets_) {
       if (!bucket->gradients().foreign()) bucket->publish();
     }
@@ -173,6 +175,22 @@ void GradientReducer::reduce_now() {
     throw;
   }
   start_step();
+}
+
+// Ranks have read what was half written, and it was written over.
+void GradientReducer::refuse_writes_in_flight() {
+  for (const auto& bucket : buckets_) {
+    const GradientSlot* const written = bucket->gradients().written_since_taken();
+    if (written == nullptr) continue;
+    gradients_spoiled_ = true;
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text =
+             "the gradient of '" + written->name +
+             "' was written to while it was being reduced, by a hook that was added after the "
+             "first backward pass, or by another thread; change a gradient in a hook of its own "
+             "parameter, or after backward()"});
+  }
 }
 
 // Sums that are everybody's already come to what they were when everybody adds his part of them.

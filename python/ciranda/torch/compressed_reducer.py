@@ -90,7 +90,9 @@ class CompressedReducer:
         current = torch._C._current_graph_task_id()
         if current != self._graph_task:
             self._graph_task = current
-            torch.autograd.Variable._execution_engine.queue_callback(self._graph_task_ended)
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            # Others may have queued callbacks that write gradients, as DDP does.
+            queue(lambda: queue(self._graph_task_ended))
 
     def _graph_task_ended(self) -> None:
         self._graph_task = -1

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import ciranda.torch as hvd
+from ciranda.errors import InvalidArgumentError
 
 pytestmark = over_backends_of_the_cpu
 
@@ -408,6 +409,29 @@ def test_second_derivatives() -> None:
     with torch.no_grad():
         mine = torch.cat([p.flatten() for p in model.parameters()])
         assert torch.equal(hvd.broadcast(mine, 0), mine)
+
+
+@on_ranks(2)
+def test_a_new_hook_that_writes_a_gradient_in_flight_is_an_error() -> None:
+    model = mlp()
+    optimizer = distributed_sgd(model, bucket_bytes=1)
+    backward(model)
+    optimizer.step()
+
+    def halve(gradient: torch.Tensor) -> torch.Tensor:
+        model[2].weight.grad.mul_(0.5)  # reduced while the first layer's is computed
+        return gradient
+
+    hook = model[0].weight.register_hook(halve)
+    optimizer.zero_grad()
+    backward(model)
+    with pytest.raises(InvalidArgumentError, match=r"'2.weight' was written to while it was"):
+        optimizer.step()
+    hook.remove()
+    optimizer.zero_grad()
+    backward(model)
+    assert_mean_gradients(model)
+    optimizer.step()
 
 
 @on_ranks(2)

@@ -406,6 +406,9 @@ def test_going_on_after_a_raise_without_zero_grad_is_an_error() -> None:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), bucket_bytes=16
     )
+    model(torch.ones(2, 4)).sum().backward()  # later passes reduce while they go on
+    optimizer.step()
+    optimizer.zero_grad()
 
     def fail(*_: Any) -> None:
         raise Boom

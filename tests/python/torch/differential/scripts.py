@@ -687,6 +687,123 @@ def a_scaler_skips_together(w: World) -> None:
         look(w, p=p)
 
 
+# --- hooks that write gradients ------------------------------------------------------------------
+
+
+def in_place(p: torch.Tensor) -> None:
+    p.grad.mul_(0.5)
+
+
+def past_autograd(p: torch.Tensor) -> None:
+    p.grad.data.add_(p.data, alpha=0.1)
+
+
+def by_another_tensor(p: torch.Tensor) -> None:
+    p.grad = p.grad * 3
+
+
+EDITS = (in_place, past_autograd, by_another_tensor)
+
+
+def layers() -> list[Parameter]:
+    return [ramp(600), ramp(5), ramp(LARGE), ramp(70, 10)]
+
+
+def passes(w: World, optimizer: Any, held: list[Parameter]) -> None:
+    for _ in range(4):
+        optimizer.zero_grad()
+        bowl(w, *held).backward()
+        w.synchronize(optimizer)
+        w.look("gradients", [p.grad for p in held])
+        optimizer.step()
+        w.look("parameters", held)
+
+
+@variants(*EDITS)
+def hooks_of_accumulators_write_gradients_(w: World, edit: Callable[..., None]) -> None:
+    held = layers()
+    nodes = [p.expand_as(p).grad_fn.next_functions[0][0] for p in held]
+    for node, p in zip(nodes, held, strict=True):
+        node.register_hook(lambda *_, p=p: edit(p))
+    passes(w, w.distribute(SGD(held, lr=0.01, momentum=0.9)), held)
+
+
+@variants(*EDITS)
+def hooks_of_accumulators_come_later_(w: World, edit: Callable[..., None]) -> None:
+    held = layers()
+    optimizer = w.distribute(SGD(held, lr=0.01, momentum=0.9))
+    passes(w, optimizer, held)
+    nodes = [p.expand_as(p).grad_fn.next_functions[0][0] for p in held]
+    for node, p in zip(nodes, held, strict=True):
+        node.register_hook(lambda *_, p=p: edit(p))
+    passes(w, optimizer, held)
+
+
+@variants(*EDITS)
+def callbacks_at_the_end_of_backward_write_gradients_(w: World, edit: Callable[..., None]) -> None:
+    held = layers()
+
+    def edit_all() -> None:
+        for p in held:
+            edit(p)
+
+    def queue(gradient: torch.Tensor) -> torch.Tensor:
+        torch.autograd.Variable._execution_engine.queue_callback(edit_all)
+        return gradient
+
+    held[0].register_hook(queue)
+    passes(w, w.distribute(SGD(held, lr=0.01, momentum=0.9)), held)
+
+
+@variants(*EDITS)
+def hooks_write_the_gradients_of_others_(w: World, edit: Callable[..., None]) -> None:
+    held = layers()
+    first_done: list[Parameter] = []
+
+    def note(p: Parameter) -> None:
+        first_done.append(p)
+        if len(first_done) == len(held):  # of all, this gradient comes last
+            for other in first_done[:-1]:
+                edit(other)
+            first_done.clear()
+
+    for p in held:
+        p.register_post_accumulate_grad_hook(note)
+    passes(w, w.distribute(SGD(held, lr=0.01, momentum=0.9)), held)
+
+
+@variants(*EDITS)
+def a_hook_of_a_module_writes_gradients_(w: World, edit: Callable[..., None]) -> None:
+    first, last = nn.Linear(40, 60).to(torch.float64), nn.Linear(60, 90).to(torch.float64)
+    held = [*last.parameters(), *first.parameters()]
+    for p in held:
+        nn.init.constant_(p, 0.01)
+    calls = 0
+
+    def scale_the_last_layer(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if w.is_reference and calls % w.size:
+            return  # the joined batch passes the module once for each rank
+        for p in last.parameters():
+            edit(p)
+
+    first.register_full_backward_hook(scale_the_last_layer)
+    optimizer = w.distribute(SGD(held, lr=0.01))
+
+    def of_rank(rank: int) -> torch.Tensor:
+        images = torch.full((5, 40), 0.1 * (rank + 1), dtype=torch.float64, requires_grad=True)
+        return (last(torch.tanh(first(images))) - rank).square().mean()
+
+    for _ in range(4):
+        optimizer.zero_grad()
+        w.loss(of_rank).backward()
+        w.synchronize(optimizer)
+        w.look("gradients", [p.grad for p in held])
+        optimizer.step()
+        w.look("parameters", held)
+
+
 # --- memory that moves --------------------------------------------------------------------------
 
 
