@@ -4,6 +4,7 @@
 #include "torch/default_world.h"
 #include "torch/gradient_reducer.h"
 #include "torch/optimizer_checks.h"
+#include "torch/rank_graph.h"
 
 namespace ciranda {
 
@@ -70,6 +71,13 @@ void bind_reducer(py::module_& module) {
           },
           py::arg("position"), Released())
       .def("adopt_state", &Reducer::adopt_state, py::arg("position"), py::arg("state"), Released());
+}
+
+void bind_rank_graph(py::module_& module) {
+  module.def("refuse_derivatives_in_step", &refuse_derivatives_in_step, py::arg("gradient"),
+             py::arg("parameter"));
+  module.def("begin_rank_step", &begin_rank_step);
+  module.def("end_rank_step", &end_rank_step);
 }
 
 void bind_gradient_reducer(py::module_& module) {
@@ -148,6 +156,7 @@ void bind_optimizer(py::module_& module) {
 
   bind_rules(module);
   bind_reducer(module);
+  bind_rank_graph(module);
   bind_gradient_reducer(module);
 }
 

@@ -23,6 +23,7 @@
 #include "torch/gradient_reducer.h"
 #include "torch/known_optimizers.h"
 #include "torch/optimizer_checks.h"
+#include "torch/rank_graph.h"
 #include "torch/reduce_op.h"
 #include "torch/servers.h"
 
@@ -256,8 +257,10 @@ torch::Tensor RankStep::inner_step(const Closure& closure, const InnerStep& inne
   if (closure == nullptr) {
     synchronize();
     clip();
+    const RankStepScope scope;
     return inner(nullptr);
   }
+  const RankStepScope scope;
   return inner([&] {
     torch::Tensor loss = closure_of_a_new_step(closure);
     synchronize();

@@ -12,6 +12,7 @@
 
 #include "core/kernels/reduce.h"
 #include "torch/error.h"
+#include "torch/rank_graph.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -380,6 +381,7 @@ void GradientBuffer::copy_out(GradientSlot& slot) const {
     }
   }
   mark_written(gradient);
+  if (gradient.requires_grad()) refuse_derivatives_in_step(gradient, slot.name);
 }
 
 void GradientBuffer::reset() {

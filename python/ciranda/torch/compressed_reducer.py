@@ -155,6 +155,9 @@ class CompressedReducer:
             pending.append((gradient, handle, context))
         for gradient, handle, context in pending:
             gradient.copy_(self._compression.decompress(ops.synchronize(handle), context))
+        for name, parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.requires_grad:
+                _C.refuse_derivatives_in_step(parameter.grad, name)
 
     def finish_step(self) -> None:
         self._in_pass = False

@@ -155,13 +155,18 @@ class Distributed:
                 self._make_sparse()
                 return self._loss_of_all(loss)
 
-            result = inner(reduced_closure, *args, **kwargs)
+            arguments = (reduced_closure, *args)
         else:
             if not self._ciranda_skip_synchronize:
                 reducer.synchronize()
             self._clip()
             self._make_sparse()
-            result = inner(*args, **kwargs)
+            arguments = args
+        _C.begin_rank_step()
+        try:
+            result = inner(*arguments, **kwargs)
+        finally:
+            _C.end_rank_step()
         reducer.finish_step()
         self._end_step()
         return result

@@ -411,6 +411,41 @@ def test_second_derivatives() -> None:
         assert torch.equal(hvd.broadcast(mine, 0), mine)
 
 
+class Differentiates(torch.optim.SGD):
+    """As AdaHessian and others, with the derivatives of p.grad."""
+
+    def step(self, closure: object = None) -> None:
+        held = self.param_groups[0]["params"]
+        with torch.enable_grad():
+            slopes = [p.grad.sum() for p in held if p.grad is not None]
+            torch.autograd.grad(sum(slopes), held, retain_graph=True, allow_unused=True)
+
+
+@on_ranks(2)
+def test_a_step_that_differentiates_reduced_gradients_is_refused() -> None:
+    for compression in (hvd.Compression.none, Doubles):
+        model = mlp()
+        optimizer = hvd.DistributedOptimizer(
+            Differentiates(model.parameters(), lr=0.1),
+            model.named_parameters(),
+            compression=compression,
+        )
+        model(batch(hvd.rank())).square().mean().backward(create_graph=True)
+        # The program's own derivatives may be averaged by hand, and a second backward() is reduced.
+        first = model[0].weight
+        torch.autograd.grad(first.grad.sum(), first, retain_graph=True)
+        first.grad.square().sum().backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match=r"differentiates the gradient of '.*drift apart"):
+            optimizer.step()
+
+
+class Doubles:
+    """A compressor of the user's own."""
+
+    compress = staticmethod(lambda tensor: (tensor * 2, None))
+    decompress = staticmethod(lambda tensor, context: tensor / 2)
+
+
 @on_ranks(2)
 def test_a_new_hook_that_writes_a_gradient_in_flight_is_an_error() -> None:
     model = mlp()
