@@ -182,7 +182,7 @@ def job_folder(facts: Facts, _: Setting) -> Verdict:
     if "problem" in folder:
         return fail(
             f"no folder with a socket can be made: {folder['problem']}",
-            "Make /tmp writable, or set XDG_RUNTIME_DIR to a short path of a folder that is: "
+            "Make /tmp writable, or name a folder of yours by a short path: "
             "export XDG_RUNTIME_DIR=/run/user/$(id -u)",
         )
     return ok(f"in {folder['path']}")

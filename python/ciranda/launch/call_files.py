@@ -21,6 +21,17 @@ def outcome_file(folder: str, rank: int) -> str:
     return os.path.join(folder, f"outcome-{rank}")
 
 
+def read(path: str) -> bytes:
+    """All of it, for pickle; PermissionError where another user could have written it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+            raise PermissionError(
+                f"{path} belongs to user {facts.st_uid}, or others may write it; it is not read"
+            )
+        return file.read()
+
+
 def chunks_of(path: str) -> Iterator[bytes]:
     """The file for take() at another place; nothing where there is none."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ciranda.launch.errors import LaunchError
+
+_PATH_BYTES_MAX = 64  # of the parent: the path of a Unix socket has to fit into 107 bytes
+_TMP = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[str]:
     """Where the ranks of one host meet; removed in every case."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    # Short: the path of a Unix socket has to fit into 107 bytes.
-    parent = runtime if len(runtime) < 64 and os.access(runtime, os.W_OK | os.X_OK) else "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
-    try:
-        folder = tempfile.mkdtemp(prefix="ciranda-", dir=parent)
-    except OSError as error:
-        raise LaunchError(f"cannot make a folder in {parent}: {error.strerror}") from error
+    parents = [os.environ.get("XDG_RUNTIME_DIR", ""), _TMP, os.environ.get("TMPDIR", "")]
+    folder = _make_folder("ciranda-", [each for each in parents if len(each) < _PATH_BYTES_MAX])
     try:
         yield folder
     finally:
@@ -31,7 +30,7 @@ def make_log_dir(log_dir: str | None) -> str:
     """The folder of that name, or a new one; who makes it sees to its end."""
     try:
         if log_dir is None:
-            return tempfile.mkdtemp(prefix="ciranda-logs-")
+            return _make_folder("ciranda-logs-", [os.environ.get("TMPDIR", ""), _TMP, "/var/tmp"])  # noqa: S108 - see _TMP
         os.makedirs(log_dir, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"cannot use the folder '{error.filename}': {error.strerror}") from error
@@ -45,3 +44,39 @@ def temporary_log_dir() -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_folder(prefix: str, parents: Sequence[str]) -> str:
+    """In the first of them that will do."""
+    problems = []
+    for parent in dict.fromkeys(filter(None, parents)):
+        problem = _danger_in(parent)
+        if not problem:
+            try:
+                return tempfile.mkdtemp(prefix=prefix, dir=os.path.abspath(parent))
+            except OSError as error:
+                problem = error.strerror or "?"
+        problems.append(f"{parent}: {problem}")
+    raise LaunchError(
+        f"no folder can be made for the job ({'; '.join(problems)}); set TMPDIR to the short path "
+        "of a folder that is yours alone"
+    )
+
+
+def _danger_in(parent: str) -> str:
+    """Who else could rename a folder that we make there, and put his own in its place; also after
+    `su` or `sudo -E`, which keep the variables of another user. Empty: nobody."""
+    path = os.path.realpath(parent)
+    try:
+        trusted = (os.geteuid(), 0, os.stat("/").st_uid)
+        while True:
+            facts = os.stat(path)
+            if facts.st_uid not in trusted:
+                return f"{path} belongs to user {facts.st_uid}"
+            if facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
+                return f"others may write in {path}"
+            if path == "/":
+                return ""
+            path = os.path.dirname(path)
+    except OSError as error:
+        return error.strerror or "?"

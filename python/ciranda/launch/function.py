@@ -140,8 +140,7 @@ def _pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _read_outcome(folder: str, rank: int) -> _Outcome | None:
     try:
-        with open(call_files.outcome_file(folder, rank), "rb") as file:
-            content = file.read()
+        content = call_files.read(call_files.outcome_file(folder, rank))
     except FileNotFoundError:
         return None
     try:
@@ -181,8 +180,8 @@ def be_launcher() -> None:
 def be_rank() -> None:
     """What each rank runs."""
     folder, rank = os.environ[call_files.FOLDER], int(os.environ["CIRANDA_RANK"])
-    with open(call_files.call_file(folder), "rb") as file:
-        modules, call = pickle.loads(file.read())  # noqa: S301 - our caller's, see above
+    content = call_files.read(call_files.call_file(folder))
+    modules, call = pickle.loads(content)  # noqa: S301 - our caller's, see above
     sys.path[:] = [*modules, *(part for part in sys.path if part not in modules)]
     try:
         fn, args, kwargs = pickle.loads(call)  # noqa: S301 - our caller's, see above
