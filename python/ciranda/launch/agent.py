@@ -43,10 +43,12 @@ _STEPS = {
     supervisor.TERMINATE: Step.TERMINATE,
     supervisor.KILL: Step.KILL,
 }
+_SIGNALS = {command: number for number, command in supervisor.HAND_ON.items()}
 
 
 def main() -> None:
     open_standard_streams()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # sshd may block what we wait for
     # Whatever else is printed here must not come between the frames.
     commands, output = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -54,6 +56,9 @@ def main() -> None:
     os.close(null)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGQUIT, *supervisor.HAND_ON):  # the launcher's affair
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     process_tree.set_name("ciranda-agent")
     process_tree.leave_no_core()
     with contextlib.ExitStack() as stack:
@@ -156,6 +161,8 @@ class Agent:
                 self._ranks.order(step)
             elif order.payload == supervisor.END_SERVERS:
                 self._ranks.end_servers()
+            elif order.payload in _SIGNALS:
+                self._ranks.hand_on(_SIGNALS[order.payload])
         elif order.kind == frames.BEAT:
             self._lease_s = LEASE_S
 

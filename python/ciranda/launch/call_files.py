@@ -22,7 +22,7 @@ def outcome_file(folder: str, rank: int) -> str:
 
 
 def read(path: str) -> bytes:
-    """All of it, for pickle; PermissionError where another user could have written it."""
+    """All of it; PermissionError where another user could have written it."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         facts = os.fstat(file.fileno())
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:

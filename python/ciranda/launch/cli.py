@@ -237,7 +237,9 @@ def run_command(
     in the variables of ciranda, Horovod and torchrun.
     """
     from ciranda.launch.job import JobSettings  # not needed for --help
+    from ciranda.launch.local_ranks import open_standard_streams
 
+    open_standard_streams()  # before anything else is opened
     try:
         if timeout is not None and not timeout > 0:
             raise LaunchError(f"--timeout must be more than 0 seconds, not {timeout:g}")

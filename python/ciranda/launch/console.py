@@ -6,6 +6,7 @@ bytes of a rank -> LineSplitter -> OutputStream (holds partial lines, tracebacks
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -319,7 +320,8 @@ class Console:
         timestamps: bool = False,
     ) -> None:
         """`ranks`: the numbers of those that run here, of the job's `size`, and of servers."""
-        self._sinks, self._terminal = _make_sinks(stdout, stderr)
+        self._writers = {fd: _Writer(fd) for fd in (stdout, stderr)}
+        self._sinks, self._terminal = _make_sinks(*self._writers.values())
         self._colour = colour
         self._streams: dict[tuple[int, int], OutputStream] = {}
         width = len(str(size - 1))
@@ -356,6 +358,10 @@ class Console:
         for stream in self._streams.values():
             stream.tick(now)
 
+    def lost(self) -> str:
+        """Why output is missing of which the user thinks that he has it; empty: none is."""
+        return next((each.problem for each in self._writers.values() if each.problem), "")
+
     def say(self, text: str, *, error: bool = False) -> None:
         """The launcher's own words, on stderr."""
         lines = text.splitlines()
@@ -369,17 +375,18 @@ def _painted(text: str, colour: int) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m"
 
 
-def _make_sinks(stdout: int, stderr: int) -> tuple[tuple[Sink, Sink], tuple[bool, bool]]:
+def _make_sinks(stdout: _Writer, stderr: _Writer) -> tuple[tuple[Sink, Sink], tuple[bool, bool]]:
     """One sink for each; the same one when both lead to the same terminal, file or pipe."""
-    terminal = (os.isatty(stdout), os.isatty(stderr))
-    same = os.path.sameopenfile(stdout, stderr)
+    terminal = (os.isatty(stdout.fd), os.isatty(stderr.fd))
+    same = os.path.sameopenfile(stdout.fd, stderr.fd)
     out = _make_sink(stdout, terminal[0])
     return (out, out if same else _make_sink(stderr, terminal[1])), terminal
 
 
-def _make_sink(fd: int, terminal: bool) -> Sink:
-    writer = _Writer(fd)
-    return TerminalSink(writer, lambda: terminal_width(fd)) if terminal else PlainSink(writer)
+def _make_sink(writer: _Writer, terminal: bool) -> Sink:
+    if not terminal:
+        return PlainSink(writer)
+    return TerminalSink(writer, lambda: terminal_width(writer.fd))
 
 
 def terminal_width(fd: int) -> int:
@@ -393,21 +400,24 @@ class _Writer:
     """Writes all bytes; once the reader is gone (`| head`) it drops them, the job goes on."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self.fd = fd
+        self.problem = ""  # of a file that takes no more; a reader that left wants no more
         self._broken = False
 
     def __call__(self, text: bytes) -> None:
         view = memoryview(text)
         while view and not self._broken:
             try:
-                view = view[os.write(self._fd, view) :]
+                view = view[os.write(self.fd, view) :]
             except BlockingIOError:  # someone made our terminal non-blocking
                 self._wait()
-            except OSError:
+            except OSError as error:
                 self._broken = True
+                if error.errno not in (errno.EPIPE, errno.EIO):
+                    self.problem = error.strerror or "?"
 
     def _wait(self) -> None:
         import select  # rarely needed
 
         with contextlib.suppress(OSError):
-            select.select([], [self._fd], [], 1.0)
+            select.select([], [self.fd], [], 1.0)

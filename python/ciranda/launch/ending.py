@@ -20,6 +20,7 @@ class Reason(enum.Enum):
     INTERRUPTED = "interrupted"
     TERMINATED = "terminated"
     HUNG_UP = "hung up"
+    QUIT = "quit"
 
 
 class Step(enum.IntEnum):
@@ -37,6 +38,7 @@ _REASONS = {
     signal.SIGINT: Reason.INTERRUPTED,
     signal.SIGTERM: Reason.TERMINATED,
     signal.SIGHUP: Reason.HUNG_UP,
+    signal.SIGQUIT: Reason.QUIT,
 }
 _GRACE_S = {
     Step.WAIT: VICTIMS_GRACE_S,
@@ -85,7 +87,7 @@ class Ending:
             self._deadline = min(self._deadline, now + CUT_SHORT_GRACE_S)
 
     def signalled(self, number: int, now: float) -> None:
-        """SIGINT, SIGTERM or SIGHUP to the launcher: the first is polite, the second is not."""
+        """To the launcher, to end the job: the first is polite, the second is not."""
         if self.step is Step.RUN:
             self.reason = _REASONS[signal.Signals(number)]
             self._go(Step.INTERRUPT if number == signal.SIGINT else Step.TERMINATE, now)

@@ -144,6 +144,12 @@ class HostAgents:
             elif command is not None:
                 agent.outbox.send(frames.frame(frames.ORDER, command))
 
+    def hand_on(self, number: int) -> None:
+        if self._stage is _Stage.RUNNING:
+            command = supervisor.HAND_ON[signal.Signals(number)]
+            for agent in self._living():
+                agent.outbox.send(frames.frame(frames.ORDER, command))
+
     def deadline(self) -> float | None:
         if self._stage < _Stage.RUNNING:
             return self._stage_limit

@@ -22,18 +22,23 @@ from ciranda.launch.local_ranks import (
     LocalRanks,
     News,
     allow_descriptors,
-    open_standard_streams,
 )
 from ciranda.launch.output_files import OutputFiles
 from ciranda.launch.processes import name_of
 from ciranda.launch.report import report_failure, report_lost_supervisor
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm's --signal=USR1@60 asks ranks to save
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, *_HANDED_ON)
 _SIGNAL_OF = {
     Reason.INTERRUPTED: signal.SIGINT,
     Reason.TERMINATED: signal.SIGTERM,
     Reason.HUNG_UP: signal.SIGHUP,
+    Reason.QUIT: signal.SIGQUIT,
 }
+
+
+# By nohup, and by a shell that runs us in the background.
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGQUIT, *_HANDED_ON)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,9 @@ class Ranks(Protocol):
     def start(self) -> None: ...
 
     def order(self, step: Step) -> None: ...
+
+    def hand_on(self, number: int) -> None:
+        """SIGUSR1 or SIGUSR2, to every rank that runs."""
 
     def deadline(self) -> float | None:
         """When tick() has something to do."""
@@ -108,7 +116,6 @@ class _Job:
         self._plan = plan
         self._settings = settings
         self._stack = stack
-        open_standard_streams()
         allow_descriptors(len(plan.processes))
         self._console = Console(
             size=plan.size,
@@ -173,6 +180,9 @@ class _Job:
     # Signals to the launcher
 
     def _catch_signals(self) -> int:
+        # Whoever started us may have blocked some; SIGCHLD would wake nobody.
+        mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         read, write = os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(write, False)
@@ -181,8 +191,8 @@ class _Job:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._stack.callback(signal.set_wakeup_fd, -1)
         for number in _SIGNALS:
-            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # started by nohup
+            if number in _MAY_BE_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             before = signal.signal(number, self._count_interrupts)
             self._stack.callback(signal.signal, number, before)
         return read
@@ -195,6 +205,9 @@ class _Job:
 
     def _on_signals(self, fd: int) -> None:
         for number in os.read(fd, 64):
+            if number in _HANDED_ON:
+                self._ranks.hand_on(number)
+                continue
             self._ending.signalled(number, time.monotonic())
             if self._ending.step is Step.INTERRUPT:
                 self._console.hide_interrupts()
@@ -269,7 +282,8 @@ class _Job:
 
     def _conclude(self) -> int:
         plan, settings, reason = self._plan, self._settings, self._ending.reason
-        unicode = (sys.stderr.encoding or "").lower().startswith("utf")
+        encoding = getattr(sys.stderr, "encoding", None)  # there is none where it was closed
+        unicode = (encoding or "").lower().startswith("utf")
         if self._refused is not None:
             rank, number = self._refused
             raise LaunchError(
@@ -287,7 +301,7 @@ class _Job:
             self._console.say(block, error=True)
             return 1
         if reason is Reason.FINISHED:
-            return 0
+            return self._with_output()
         block, code = report_failure(
             plan,
             self._ends,
@@ -300,6 +314,17 @@ class _Job:
         )
         self._console.say(block, error=True)
         return code
+
+    def _with_output(self) -> int:
+        """The exit code of a job that succeeded: its output may be what it was for."""
+        lost = self._console.lost()
+        if not lost:
+            return 0
+        self._console.say(
+            f"ciranda: the job succeeded, but its output could not be shown: {lost}; "
+            f"logs: {self._plan.places.log_dir}"
+        )
+        return 1
 
 
 def _stdin_for_rank_0() -> int:

@@ -124,6 +124,10 @@ class LocalRanks:
             with contextlib.suppress(BrokenPipeError):  # it has just finished
                 os.write(self._commands, command)
 
+    def hand_on(self, number: int) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._commands, supervisor.HAND_ON[signal.Signals(number)])
+
     def end_servers(self) -> None:
         """The ranks of all hosts are gone."""
         with contextlib.suppress(BrokenPipeError):

@@ -13,6 +13,15 @@ from collections.abc import Sequence
 from ciranda.launch import frames, process_tree
 from ciranda.launch.agent import BEAT_S
 
+_NOT_FOR_IT = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
 
 def fork_pulse(pipes: Sequence[int]) -> int:
     """Forks; beats into each of the pipes, which do not block. Returns the pid, to be killed."""
@@ -21,7 +30,7 @@ def fork_pulse(pipes: Sequence[int]) -> int:
     if pid == 0:
         try:
             signal.set_wakeup_fd(-1)
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for each in _NOT_FOR_IT:
                 signal.signal(each, signal.SIG_IGN)
             os.setsid()
             process_tree.die_with_parent(parent)

@@ -31,6 +31,7 @@ INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal doe
 TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
 KILL = b"K"  # SIGKILL to the whole tree, at once
 END_SERVERS = b"E"  # the ranks of all hosts are gone
+HAND_ON = {signal.SIGUSR1: b"1", signal.SIGUSR2: b"2"}  # to every rank
 
 _BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
@@ -167,7 +168,11 @@ class Supervisor:
     def _obey(self) -> None:
         commands = os.read(self._channels.commands, 64)
         self._servers_may_end = self._servers_may_end or ord(END_SERVERS) in commands
-        self._restarts = 0  # whatever they are: the job ends
+        signals = {number: command for number, command in HAND_ON.items() if command in commands}
+        for number in signals:
+            self._signal_ranks(number, group=False)
+        if any(bytes([each]) not in signals.values() for each in commands) or not commands:
+            self._restarts = 0  # whatever else they are: the job ends
         if not commands:  # the launcher is gone
             self._kill_all()
             if self._channels.only_here:
@@ -302,4 +307,7 @@ def _wake_on_child() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGQUIT, *HAND_ON):  # the launcher's affair
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as programs then inherit it
+            signal.signal(number, lambda *_: None)
     return read

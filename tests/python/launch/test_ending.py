@@ -124,12 +124,84 @@ def test_sigterm_ends_the_ranks_politely_with_143(launcher, gone):
     gone(launcher)
 
 
-def test_hangup_ends_the_job_with_129(launcher):
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGHUP, 129, "hung up"), (signal.SIGQUIT, 131, "quit")],
+)
+def test_a_hangup_and_a_quit_end_the_job_with_a_word(launcher, number, code, word):
     process = launcher.start("-np", "1", "sh", "-c", "touch ready-0; sleep 300")
     launcher.wait_for_files("ready-0")
-    process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=10)
-    assert process.returncode == 129
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == code
+    assert f"ciranda: {word}; logs: " in errors
+
+
+def test_user_signals_go_to_the_ranks(launcher):
+    """As Slurm's --signal=USR1@60 sends them."""
+    script = launcher.script(
+        "def save(number, _):\n    print('saved', number)\n    sys.exit(0)\n"
+        "for each in (signal.SIGUSR1, signal.SIGUSR2):\n    signal.signal(each, save)\n"
+        "open(f'ready-{rank}', 'w').close()\ntime.sleep(50)\n"
+    )
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        process = launcher.start("-np", "2", script)
+        launcher.wait_for_files("ready-0", "ready-1")
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=10)
+        assert process.returncode == 0, errors
+        assert sorted(output.splitlines()) == [f"[{rank}] saved {number}" for rank in (0, 1)]
+        for rank in (0, 1):
+            (launcher.folder / f"ready-{rank}").unlink()
+
+
+def test_signals_that_our_parent_blocks_do_not_hold_us(launcher):
+    block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))"
+    become = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{block}; {become}", *COMMAND, "run", "-np", "2", "echo", "here"],
+        capture_output=True,
+        text=True,
+        cwd=launcher.folder,
+        env=launcher.environment,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (0, "[0] here\n[1] here\n"), done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_closed_streams_do_not_change_the_exit_code(launcher, closed, code):
+    """As a daemon starts us."""
+    program = f"cat; echo said; echo worse >&2; exit {code}"
+    shell = f'exec "$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", *COMMAND, "run", "-np", "1", "--", "sh", "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=launcher.folder,
+        env=launcher.environment,
+        timeout=20,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("[0] said\n" in done.stdout) is (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_output_that_a_full_disk_takes_is_not_a_success(launcher):
+    shell = 'exec "$@" > /dev/full'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", *COMMAND, "run", "-np", "1", "echo", "a result"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=launcher.folder,
+        env=launcher.environment,
+        timeout=20,
+    )
+    assert done.returncode == 1
+    start = "ciranda: the job succeeded, but its output could not be shown: No space left on device"
+    assert done.stderr.startswith(start)
+    assert [path.read_text() for path in launcher.temporary.glob("*/rank-0.log")] == ["a result\n"]
 
 
 def test_under_nohup_the_job_goes_on_after_a_hangup(launcher):
@@ -352,7 +424,11 @@ def test_a_lost_host_cuts_every_grace_short(before):
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [(signal.SIGTERM, Reason.TERMINATED), (signal.SIGHUP, Reason.HUNG_UP)],
+    [
+        (signal.SIGTERM, Reason.TERMINATED),
+        (signal.SIGHUP, Reason.HUNG_UP),
+        (signal.SIGQUIT, Reason.QUIT),
+    ],
 )
 def test_other_signals_skip_the_interrupt(number, reason):
     ending = Ending(now=0.0, timeout_s=1.0)
