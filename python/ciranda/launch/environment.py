@@ -198,7 +198,7 @@ def parse_assignments(
 def parse_env_file(text: str, file_name: str) -> dict[str, str]:
     """Reads KEY=VALUE lines; an error names the file and the line but never a value."""
     values: dict[str, str] = {}
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         line = raw.strip().removeprefix("export ").lstrip()
         if not line or line.startswith("#"):
             continue

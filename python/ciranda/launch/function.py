@@ -24,6 +24,8 @@ from ciranda.launch.hosts import HostSource, parse_hostfile, parse_hosts
 
 _Result = TypeVar("_Result")
 
+_SPAWNED_MAIN = "__mp_main__"  # the program, in a process that multiprocessing has spawned
+
 _LAUNCH = "from ciranda.launch.function import be_launcher; be_launcher()"
 _START = "from ciranda.launch.function import be_rank; be_rank()"
 
@@ -117,13 +119,15 @@ def _by_value() -> ModuleType:
         import cloudpickle
     except ImportError:
         return pickle
+    if _SPAWNED_MAIN in sys.modules:
+        cloudpickle.register_pickle_by_value(sys.modules[_SPAWNED_MAIN])
     return cloudpickle  # type: ignore[no-any-return]
 
 
 def _pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     pickler = _by_value()
     name = getattr(fn, "__qualname__", repr(fn))
-    if pickler is pickle and getattr(fn, "__module__", "") == "__main__":
+    if pickler is pickle and getattr(fn, "__module__", "") in ("__main__", _SPAWNED_MAIN):
         raise InvalidArgumentError(
             f"run(): '{name}' is in no module that ranks can import; pip install cloudpickle, or "
             "move it into a module"

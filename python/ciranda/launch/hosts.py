@@ -2,6 +2,7 @@
 
     -H node1:2,user@node2:4,[fd00::1]:2,node[01-04,7]:8     slots after ':', 1 where there is none
     --hostfile, one line each:   node1 slots=2   or any entry of -H;   # starts a comment
+        max_slots=4 of Open MPI, how far a host may be filled beyond its slots, which we never do
 
 A host that is named twice has the slots of both.
 """
@@ -33,6 +34,9 @@ _SLOTS = re.compile(r"0*([1-9][0-9]{0,5})")
 _LIST = re.compile(r"\[([^][]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^][]*\])")
+
+
+_MAX_SLOTS = ("max_slots", "max-slots", "slots_max", "slots-max")  # as Open MPI reads them
 
 
 @dataclass(frozen=True)
@@ -206,13 +210,21 @@ def assign_servers(
 def _parse_line(fields: Sequence[str], where: str) -> list[Host]:
     entries, *options = fields
     hosts = list(parse_hosts(entries, where))
+    counts: dict[str, int] = {}
     for option in options:
         key, equals, count = option.partition("=")
-        if key != "slots" or not equals:
+        key = "max_slots" if key in _MAX_SLOTS else key
+        if key not in ("slots", "max_slots") or not equals:
             raise LaunchError(f"{where}: {shown(option)} is not understood; write host slots=N")
-        if len(options) > 1 or any(_split_slots(each)[1] for each in _entries(entries)):
+        with_entry = key == "slots" and any(_split_slots(each)[1] for each in _entries(entries))
+        if key in counts or with_entry:
             raise LaunchError(f"{where}: the slots are given twice; write host slots=N")
-        hosts = [replace(host, slots=_parse_slots(count, option, where)) for host in hosts]
+        counts[key] = _parse_slots(count, option, where)
+    if "slots" in counts:
+        hosts = [replace(host, slots=counts["slots"]) for host in hosts]
+    most = counts.get("max_slots")
+    if most is not None and any(most < host.slots for host in hosts):
+        raise LaunchError(f"{where}: max_slots={most} is less than the slots; raise it")
     return hosts
 
 

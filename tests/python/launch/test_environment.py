@@ -103,7 +103,7 @@ def test_a_variable_that_is_not_set_is_said_and_left_out(launcher):
 
 
 def test_env_file_knows_comments_quotes_and_export():
-    text = """
+    text = """\ufeffFIRST=1
 # a comment
 PLAIN=value with spaces   # a comment
 export EXPORTED=1
@@ -113,6 +113,7 @@ DOUBLE="two\\nlines \\"quoted\\""  # a comment
 EMPTY=
 """
     assert parse_env_file(text, "f") == {
+        "FIRST": "1",
         "PLAIN": "value with spaces",
         "EXPORTED": "1",
         "HASH": "a#b",

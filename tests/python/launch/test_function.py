@@ -109,6 +109,28 @@ if __name__ == "__main__":
     assert (result.stdout, result.stderr) == ("[6, 7]\n[3]\n", "")
 
 
+SPAWNED = """
+import multiprocessing
+
+def scaled(x): return x * int(__import__("os").environ["RANK"])
+def call(x): return ciranda.run(scaled, [x], np=2)
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(call, [3]))
+"""
+
+
+def test_functions_of_a_spawned_program_travel_too(call):
+    pytest.importorskip("cloudpickle")
+    result = call(SPAWNED)
+    assert (result.stdout, result.stderr) == ("[[0, 3]]\n", "")
+
+
+def test_without_cloudpickle_a_spawned_program_is_told(call):
+    result = call(SPAWNED, hide="cloudpickle")
+    assert "run(): 'scaled' is in no module that ranks can import; " in result.stderr
+
+
 def test_without_cloudpickle_they_are_refused_with_a_way_out(call):
     result = call("def own(): pass\nciranda.run(own, np=2)", hide="cloudpickle")
     assert result.stderr.splitlines()[-1] == (

@@ -43,7 +43,8 @@ def test_every_form_of_a_list_is_read(text, hosts):
 
 
 def test_every_form_of_a_hostfile_is_read():
-    text = "\ufeff# ours\r\n\r\na slots=2\r\n  b  # one\nme@c slots=3 # three\n[fd00::1] slots=4\n"
+    text = "\ufeff# ours\r\n\r\na slots=2 max_slots=4\r\n  b max-slots=9  # one\n"
+    text += "me@c slots=3 # three\n[fd00::1] slots=4\n"
     text += "n[1-2]:2\nn[3-4] slots=5\nd:6,e\na"
     assert parse_hostfile(text, "hosts") == (
         Host("a", 3),
@@ -116,7 +117,9 @@ def test_a_mistake_costs_one_sentence(text, words):
         ("a\nb slots=x", "hosts, line 2: the slots 'x' in 'slots=x' must be a number"),
         ("a slots", "hosts, line 1: 'slots' is not understood; write host slots=N"),
         ("a slots = 2", "hosts, line 1: 'slots' is not understood"),
-        ("a max_slots=2", "hosts, line 1: 'max_slots=2' is not understood"),
+        ("a most=2", "hosts, line 1: 'most=2' is not understood"),
+        ("a slots=3 max_slots=2", "hosts, line 1: max_slots=2 is less than the slots; raise it"),
+        ("a max_slots=2 max-slots=3", "hosts, line 1: the slots are given twice"),
         ("a:2 slots=2", "hosts, line 1: the slots are given twice"),
         ("a slots=2 slots=2", "hosts, line 1: the slots are given twice"),
         ("a\nme@a", "hosts: the host 'a' is named with two users"),
