@@ -27,7 +27,9 @@ _ERROR_COLOUR = 31
 
 _TRACEBACK = re.compile(rb"[ |+]*(?:Exception Group )?Traceback \(most recent call last\):")
 # Everything but colours: a cursor that a rank moves would draw into other ranks' lines.
-_CURSOR_MOVES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]")
+_CURSOR_MOVES = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-OQ-WYZ\\`-~])"
+)
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 

@@ -18,7 +18,9 @@ LAST_LINES = 20
 _CAUSE_CHARACTERS_MAX = 500
 _PENDING_SHOWN = 8
 _RULE_WIDTH = 72
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# What a terminal obeys: cursors and colours, and strings such as a new title of the window.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?)")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(?::\s|\Z)")
 
 
@@ -415,7 +417,8 @@ def _box(title: str, rows: Sequence[tuple[str, str]], unicode: bool) -> str:
     head = f"{corner}{rule} ciranda: {title} "
     lines = [head + rule * max(0, _RULE_WIDTH - len(head))]
     width = max(len(label) for label, _ in rows)
-    for label, text in rows:
+    for label, said in rows:
+        text = _CONTROLS.sub("", _ESCAPES.sub("", said))  # a rank's, or another host's
         if text or label == "\0":  # \0: a further line of the output, may be empty
             lines.append(f"{side} {label.strip(chr(0)):<{width}}  {text}".rstrip())
     lines.append(foot + rule * (_RULE_WIDTH - 1))

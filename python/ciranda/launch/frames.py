@@ -6,6 +6,7 @@ A frame is its kind (one byte), the length of its payload (four, little-endian),
 from __future__ import annotations
 
 import json
+import re
 import struct
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ OUTCOME = b"="  # the rank's number, and a piece of what came of its call; nothi
 PROBLEM = b"!"  # a sentence; nothing more will come
 
 _HEADER = struct.Struct("<cI")
+_NEWS_LINE = re.compile(rb"[a-z]+(?: -?[0-9]{1,9})*")
+_NEWS_NUMBERS = {"start": 2, "exit": 2, "again": 2, "fail": 2, "left": 1, "done": 0}
+_SIGNALS = 64
 _RANK = struct.Struct("<i")
 HEADER_BYTES = _HEADER.size
 
@@ -63,11 +67,23 @@ def read_rank(payload: bytes) -> tuple[int, bytes]:
 def read_json(payload: bytes) -> dict[str, Any]:
     try:
         content = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError("a frame that is no JSON") from error
     if not isinstance(content, dict):
         raise FrameError("a frame of another form")
     return content
+
+
+def read_news(payload: bytes) -> tuple[str, list[int]]:
+    """The word of a supervisor's line, and its numbers."""
+    match = _NEWS_LINE.fullmatch(payload)
+    word, *texts = payload.decode().split() if match else ("",)
+    numbers = [int(text) for text in texts]
+    if len(numbers) != _NEWS_NUMBERS.get(word):
+        raise FrameError("news that no supervisor tells")
+    if word in ("exit", "again") and not -_SIGNALS <= numbers[1] <= 255:
+        raise FrameError("an exit code that there is not")
+    return word, numbers
 
 
 class FrameReader:

@@ -27,7 +27,7 @@ from ciranda.launch.hosts import AnyPlace, Host, Place, ServerPlace
 from ciranda.launch.job import JobNews
 from ciranda.launch.launch_plan import LaunchPlan
 from ciranda.launch.local_ranks import children_before_us, tell
-from ciranda.launch.meeting import Ports
+from ciranda.launch.meeting import Ports, parse_endpoint
 from ciranda.launch.orders import Listen, Orders, encode_orders
 from ciranda.launch.outbox import Outbox
 from ciranda.launch.processes import server_number, trains
@@ -44,6 +44,7 @@ _COMMANDS = {
     Step.TERMINATE: supervisor.TERMINATE,
     Step.KILL: supervisor.KILL,
 }
+_OF_RANKS = (frames.NEWS, *frames.OUTPUT, frames.REPORT, frames.OUTCOME)
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class _Agent:
     problem: str = ""
     done: bool = False
     roles: Sequence[int] = ()
+    alive: set[int] = field(default_factory=set)  # of its processes, by number
 
     @property
     def index(self) -> int:
@@ -122,6 +124,7 @@ class HostAgents:
         self._rendezvous = ""
         self._ranks_left: set[int] = set()  # that have not ended
         self._servers_at: list[str] = []  # where other hosts call them
+        self._listening: set[int] = set()  # hosts that were told to
         self._pulse: int | None = None
         self._spare = children_before_us()
 
@@ -263,22 +266,18 @@ class HostAgents:
 
     def _on_frame(self, agent: _Agent, said: Frame) -> None:
         kind, payload = said
+        if kind in _OF_RANKS and self._stage < _Stage.RUNNING:
+            raise FrameError("something of ranks before they were started")
         if kind == frames.HELLO:
+            _check_turn(agent, _Stage.CALLED)
             agent.connection = str(frames.read_json(payload).get("ssh", "")).split()
             self._come(agent, _Stage.GREETED)
         elif kind == frames.READY:
-            ready = frames.read_json(payload)
-            self._rendezvous = ready["rendezvous"] or self._rendezvous
-            for server, where in ready["servers"].items():
-                self._servers_at[int(server)] = where
+            _check_turn(agent, _Stage.GREETED)
+            self._take_endpoints(agent, frames.read_json(payload))
             self._come(agent, _Stage.READY)
         elif kind == frames.NEWS:
-            line = payload.decode()
-            agent.done = agent.done or line == "done"
-            tell(line, self._news)
-            word, *numbers = line.split()
-            if word in ("exit", "fail"):
-                self._end_servers_after({int(numbers[0])})
+            self._take_news(agent, payload)
         elif kind in frames.OUTPUT:
             rank, chunk = self._rank_of(agent, payload)
             self._news.printed(rank, frames.OUTPUT.index(kind) + 1, chunk)
@@ -288,7 +287,41 @@ class HostAgents:
             rank, chunk = self._rank_of(agent, payload)
             call_files.take(call_files.outcome_file(self._task.call_folder, rank), chunk)
         elif kind == frames.PROBLEM:
-            agent.problem = payload.decode("utf-8", "replace")
+            agent.problem = ssh.fit_for_sentence(
+                payload[:_SAID_BYTES_MAX].decode("utf-8", "replace")
+            )
+
+    def _take_endpoints(self, agent: _Agent, ready: Mapping[str, object]) -> None:
+        """Where ranks and servers of this host are called, which it was told to listen for."""
+        rendezvous, servers = ready.get("rendezvous"), ready.get("servers")
+        own = {str(each.server) for each in agent.servers}
+        if not isinstance(servers, dict) or not own.issuperset(servers):
+            raise FrameError("servers that it has not")
+        told = [*servers.values(), *([rendezvous] if rendezvous else [])]
+        if told and agent.index not in self._listening:
+            raise FrameError("where it listens, which it was not told to")
+        try:
+            for endpoint in told:
+                parse_endpoint(str(endpoint), "its agent")
+        except LaunchError:
+            raise FrameError("no address where it listens") from None
+        self._rendezvous = str(rendezvous) if rendezvous else self._rendezvous
+        for server, where in servers.items():
+            self._servers_at[int(server)] = where
+
+    def _take_news(self, agent: _Agent, payload: bytes) -> None:
+        word, numbers = frames.read_news(payload)
+        if word in ("start", "exit", "again", "fail"):
+            number = numbers[0]
+            if number not in agent.numbers or (number in agent.alive) is not (
+                word in ("exit", "again")
+            ):
+                raise FrameError(f"that rank {number} did what it cannot have done")
+            agent.alive ^= set() if word == "fail" else {number}
+        agent.done = agent.done or word == "done"
+        tell(payload.decode(), self._news)
+        if word in ("exit", "fail"):
+            self._end_servers_after({numbers[0]})
 
     def _rank_of(self, agent: _Agent, payload: bytes) -> tuple[int, bytes]:
         rank, content = frames.read_rank(payload)
@@ -341,6 +374,7 @@ class HostAgents:
                     "reach it; name its interface or network with --nic"
                 ]
             listens[agent.index] = Listen(address, task.nic, task.ports)
+        self._listening = set(listens)
         for agent in self._agents:
             orders = Orders(
                 argv=self._argv_at(agent),
@@ -458,6 +492,11 @@ class HostAgents:
         if not agent.here and code == ssh.EXIT_SSH_FAILED:
             words = "its agent was killed, or the connection to it broke"
         return f"{words}: {said}" if said else words
+
+
+def _check_turn(agent: _Agent, stage: _Stage) -> None:
+    if agent.stage is not stage:
+        raise FrameError("a greeting out of turn")
 
 
 def _with_path(argv: Sequence[str]) -> Sequence[str]:

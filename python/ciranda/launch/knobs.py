@@ -90,6 +90,8 @@ def _load(name: str) -> dict[str, Any]:
             content = yaml.safe_load(file)
     except OSError as error:
         raise LaunchError(f"{name}: {error.strerror}") from error
+    except RecursionError:
+        raise LaunchError(f"{name}: it is nested too deep for a file of knobs") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -100,6 +102,8 @@ def _load(name: str) -> dict[str, Any]:
 
 
 def _value(flag: Flag, value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, str | int | float):
+        raise LaunchError(f"{where}: expected one value, not a {type(value).__name__}")
     if flag.value is None:
         if not isinstance(value, bool):
             raise LaunchError(f"{where}: expected true or false, not {value!r}")

@@ -80,7 +80,8 @@ def start_problem(answer: Answer, command: Sequence[str], version: str) -> str |
             f"{name}: ciranda's agent in {interpreter} ends with exit code {answer.exit_code}{said}"
         )
     if found[1] != version:
-        return f"{name}: ciranda is {found[1]} there and {version} here; install the same"
+        there = fit_for_sentence(found[1])
+        return f"{name}: ciranda is {there} there and {version} here; install the same"
     return None
 
 
@@ -140,5 +141,9 @@ _SSH_PROBLEMS = (
 def last_line(answer: Answer) -> str:
     """The last words on stderr, fit for a sentence."""
     lines = [line.strip() for line in answer.errors.splitlines() if line.strip()]
-    text = lines[-1] if lines else ""
-    return "".join(each for each in text if each.isprintable())[:_SAID_CHARACTERS_MAX]
+    return fit_for_sentence(lines[-1] if lines else "")[:_SAID_CHARACTERS_MAX]
+
+
+def fit_for_sentence(text: str) -> str:
+    """Another host's words on one line, without what a terminal would obey."""
+    return "".join(each for each in " ".join(text.split()) if each.isprintable())

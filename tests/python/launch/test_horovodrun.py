@@ -214,6 +214,8 @@ def test_a_file_of_knobs_stands_behind_the_command_line(launcher):
         ("controller: mpi", f"k.yaml: controller: {ANSWERS['--mpi']}"),
         ("library_options: {thread_affinity: 0}", "k.yaml: library_options.thread_affinity: start"),
         ("- a\n- b", "k.yaml: expected sections of knobs"),
+        ("params: {cache_capacity: [8]}", "params.cache_capacity: expected one value, not a list"),
+        ("[" * 5000, "k.yaml: it is nested too deep for a file of knobs"),
         ("params:\n  a: b: c", "k.yaml, line 2: this is no YAML"),
     ],
 )
