@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from ciranda.bench.case import REDUCING, Case
 from ciranda.bench.library import Call, Library, Refused
+from ciranda.measure import torch_store
 
 _OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -60,5 +61,5 @@ def open_library(device: str) -> Library:
     if device == "cuda":
         backend = "nccl"
         torch.cuda.set_device(int(os.environ["RANK"]))
-    dist.init_process_group(backend)
+    torch_store.join(backend)
     return C10d(backend)

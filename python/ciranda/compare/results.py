@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,10 @@ class Results:
     def add(self, setting: Setting, number: int, run: dict[str, Any]) -> None:
         kept = {"setting": json.loads(setting.key()), "round": number, **run}
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(kept) + "\n")
+        with self._path.open("a+b") as file:
+            cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+            # A line that a crash has cut off stays a line of its own.
+            file.write(b"\n" * cut + json.dumps(kept).encode() + b"\n")
         self._runs[setting.key(), number] = kept
 
     def of(self, setting: Setting) -> list[dict[str, Any]]:

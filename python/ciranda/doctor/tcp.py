@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hmac
 import secrets
+import select
 import socket
 import statistics
 import struct
@@ -24,7 +25,8 @@ SEND_S = 0.25  # for how long bytes are sent
 LISTEN_LIMIT_S = 12.0  # from listening to the end
 _CONNECT_LIMIT_S = 3.0
 _STEP_LIMIT_S = 6.0  # of one send or receive: what was sent may queue for so long
-_STRANGER_LIMIT_S = 1.0  # to show the token
+_STRANGER_LIMIT_S = 1.0  # to show the whole token
+_STRANGERS_MAX = 16  # at a time; the oldest makes room
 _PINGS = 21
 _LARGE = bytes(64 * 1024)  # many packets, and few seconds on any way that is of use
 _DRAIN_S = 4.0  # what is sent may take so long to arrive, judged by _LARGE
@@ -55,22 +57,56 @@ def listen(address: str, ports: Ports, token: str) -> int:
 def _serve(listener: socket.socket, token: bytes) -> None:
     deadline = time.monotonic() + LISTEN_LIMIT_S
     with listener, contextlib.suppress(OSError):
-        while (left_s := deadline - time.monotonic()) > 0:
-            listener.settimeout(left_s)
-            caller, _ = listener.accept()
+        caller = _who_shows(token, listener, deadline)
+        if caller is not None:
             with caller:
-                caller.settimeout(_STRANGER_LIMIT_S)
-                if _shows(caller, token):
-                    caller.settimeout(_STEP_LIMIT_S)
-                    _answer(caller)
-                    return
+                caller.settimeout(_STEP_LIMIT_S)
+                _answer(caller)
 
 
-def _shows(caller: socket.socket, token: bytes) -> bool:
+def _who_shows(token: bytes, listener: socket.socket, deadline: float) -> socket.socket | None:
+    """The first of all callers. Each has one deadline for all of the token, and waits for none."""
+    callers: dict[socket.socket, tuple[bytearray, float]] = {}  # the oldest first
     try:
-        return hmac.compare_digest(_receive(caller, len(token)), token)
+        while (now := time.monotonic()) < deadline:
+            for late in [each for each, (_, limit) in callers.items() if limit <= now]:
+                del callers[late]
+                late.close()
+            soonest = min([deadline, *(limit for _, limit in callers.values())])
+            ready, _, _ = select.select([listener, *callers], [], [], max(0.0, soonest - now))
+            for each in ready:
+                if each is listener:
+                    if len(callers) == _STRANGERS_MAX:
+                        oldest = next(iter(callers))
+                        del callers[oldest]
+                        oldest.close()
+                    caller, _ = listener.accept()
+                    caller.setblocking(False)
+                    callers[caller] = (bytearray(), now + _STRANGER_LIMIT_S)
+                elif each in callers and _has_shown(each, callers[each][0], token):
+                    del callers[each]
+                    return each
+                elif each in callers and not callers[each][0]:
+                    del callers[each]
+                    each.close()
+    finally:
+        for each in callers:
+            each.close()
+    return None
+
+
+def _has_shown(caller: socket.socket, shown: bytearray, token: bytes) -> bool:
+    """Reads what is there; nothing is left of what is no token, or of a caller who has left."""
+    try:
+        chunk = caller.recv(len(token) - len(shown))
     except OSError:
-        return False
+        chunk = b""
+    shown += chunk
+    if hmac.compare_digest(bytes(shown), token):
+        return True
+    if not chunk or len(shown) == len(token):
+        shown.clear()
+    return False
 
 
 def _answer(caller: socket.socket) -> None:

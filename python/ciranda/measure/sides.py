@@ -14,12 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
+
+from ciranda.launch.folders import private_folder
 
 START_TIMEOUT_S = 120.0
 REPLY_TIMEOUT_S = 120.0
@@ -130,9 +131,10 @@ class Side:
     ) -> None:
         self.name = name
         self._ranks = ranks
-        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
-        self._log_path = Path(self._folder.name, "log")
-        control = str(Path(self._folder.name, "control"))
+        self._stack = contextlib.ExitStack()
+        folder = self._stack.enter_context(private_folder())  # short, for the socket in it
+        self._log_path = Path(folder, "log")
+        control = str(Path(folder, "control"))
         self._connections: dict[int, tuple[socket.socket, IO[str]]] = {}
         with socket.socket(socket.AF_UNIX) as listener, self._log_path.open("wb") as log:
             listener.bind(control)
@@ -185,7 +187,7 @@ class Side:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        self._folder.cleanup()
+        self._stack.close()
 
     def _error(self, what: str) -> SideError:
         lines = self._log_path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]

@@ -40,7 +40,8 @@ class TrialJob:
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in (report, own_output):  # of a sweep whose storage is gone
                 path.unlink(missing_ok=True)
-            output = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            output = os.open(self.output, flags, 0o666)
         except OSError as error:
             raise LaunchError(f"cannot write {self.folder}: {error.strerror}") from error
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ, REPORT_FILE: str(report)}

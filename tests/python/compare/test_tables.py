@@ -162,6 +162,8 @@ def test_a_run_is_found_again_and_a_torn_line_is_none(results: Results) -> None:
     both = Setting(system="shm", ranks=2)
     assert again.has(Setting(), 2) and again.has(both, 1) and not again.has(both, 2)
     assert not again.has(Setting(seed=2), 0)
+    again.add(both, 2, run_of([1.0, 2.0], ranks=2))
+    assert Results(results.folder).has(both, 2)
 
 
 def test_figures_of_another_machine_are_not_added_to(results: Results) -> None:

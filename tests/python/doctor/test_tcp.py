@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 
@@ -30,6 +31,26 @@ def test_a_stranger_is_refused_and_the_caller_is_served_after_him():
         assert stranger.recv(1) == b""
     assert tcp.call(HERE, port, tcp.draw_token())["end"] == tcp.CUT
     assert "end" not in tcp.call(HERE, port, token)
+
+
+def test_slow_strangers_hold_nobody_up():
+    """One sends a byte now and then, which is no reason to wait longer for him."""
+    token = tcp.draw_token()
+    port = tcp.listen(HERE, Ports(), token)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((HERE, port), 5)) for _ in range(3)]
+        slow = silent[0]
+        slow.sendall(b"x")
+        assert "end" not in tcp.call(HERE, port, token)
+    port = tcp.listen(HERE, Ports(), token)
+    with socket.create_connection((HERE, port), 5) as slow:
+        slow.settimeout(0.5)
+        ended, began = False, time.monotonic()
+        while not ended:
+            assert time.monotonic() - began < 8, "the token has one deadline"
+            with contextlib.suppress(TimeoutError):
+                slow.sendall(b"x")
+                ended = slow.recv(1) == b""
 
 
 def test_a_listener_serves_one_caller_and_is_gone():

@@ -39,6 +39,8 @@ def test_the_best_trial_is_named_with_its_command(sweeps) -> None:
         ["3", "2", "b", "4.0", "complete"],
     ]
     assert [row["steps"] for row in sweeps.results()] == ["2"] * 4
+    logs = list(sweeps.folder.glob("sweep-results/trial-*/output.log"))
+    assert [log.stat().st_mode & 0o111 for log in logs] == [0] * 4, "a log is no program"
 
 
 def test_trials_side_by_side_are_never_more_than_told(sweeps) -> None:

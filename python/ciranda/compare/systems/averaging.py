@@ -20,7 +20,9 @@ class Averaging(System):
     def start(self, job: Job) -> None:
         import torch.distributed as dist
 
-        dist.init_process_group("gloo")
+        from ciranda.measure import torch_store
+
+        torch_store.join("gloo")
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         super().start(job)

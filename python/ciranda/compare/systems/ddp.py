@@ -23,8 +23,10 @@ class Ddp(System):
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
+        from ciranda.measure import torch_store
+
         self._device = job.use_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl" if self._device.type == "cuda" else "gloo")
+        torch_store.join("nccl" if self._device.type == "cuda" else "gloo")
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.model = DistributedDataParallel(job.make_model(), gradient_as_bucket_view=True)

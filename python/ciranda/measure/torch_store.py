@@ -1,0 +1,43 @@
+"""How the ranks of a peer on torch.distributed find each other. Runs in a worker."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+import torch.distributed as dist
+
+
+def join(backend: str) -> None:
+    """init_process_group(), whose store would listen on all addresses: where all ranks are on this
+    host, on loopback alone, and so does Gloo."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if not _is_loopback(host):
+        dist.init_process_group(backend)
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    listener = -1
+    if rank == 0:
+        with socket.socket() as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            bound.listen(size)
+            listener = bound.detach()
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host,
+        port,
+        size,
+        is_master=rank == 0,
+        master_listen_fd=None if listener < 0 else listener,
+        wait_for_workers=False,
+    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
