@@ -21,6 +21,22 @@ def check_launch(settings: SweepSettings) -> None:
         local.resolve_command(settings.command, os.get_exec_path())
 
 
+def own_folders(settings: SweepSettings, number: int) -> list[str]:
+    """Options of `ciranda run` that stand behind the sweep's: a folder that belongs to one job is
+    one of the trial."""
+    from ciranda.launch.cli import run_command
+
+    words = [*settings.run_options, "--", *settings.command]
+    given = run_command.make_context("ciranda run", words).params
+    folders = {"--ps-dir": given["ps_dir"], "--checkpoint-dir": given["checkpoint_dir"]}
+    return [
+        word
+        for option, folder in folders.items()
+        if folder
+        for word in (option, os.path.join(folder, f"trial-{number}"))
+    ]
+
+
 def _check_options(settings: SweepSettings) -> None:
     from ciranda.launch.cli import run_command  # which knows the sweep too
 

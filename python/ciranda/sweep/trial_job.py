@@ -12,6 +12,7 @@ from pathlib import Path
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.local import start_program
 from ciranda.sweep import REPORT_FILE
+from ciranda.sweep.launch_check import own_folders
 from ciranda.sweep.reports import Report, Reports, match_lines, parse_report
 from ciranda.sweep.settings import SweepSettings
 from ciranda.sweep.space import Parameters, fill_in
@@ -45,7 +46,7 @@ class TrialJob:
         except OSError as error:
             raise LaunchError(f"cannot write {self.folder}: {error.strerror}") from error
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ, REPORT_FILE: str(report)}
-        argv = _launcher(settings, self.folder)
+        argv = _launcher(settings, self.folder, number)
         argv += fill_in(settings.command, parameters, number)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -109,7 +110,8 @@ class TrialJob:
         return [line for line in lines if line.strip()][-LAST_LINES:]
 
 
-def _launcher(settings: SweepSettings, folder: Path) -> list[str]:
+def _launcher(settings: SweepSettings, folder: Path, number: int) -> list[str]:
     # This host by name: within a Slurm allocation `ciranda run` would take all its nodes.
     where = ["-np", str(settings.np), "-H", f"localhost:{settings.np}", "--log-dir", str(folder)]
-    return [sys.executable, "-m", "ciranda", "run", *where, *settings.run_options, "--"]
+    options = [*settings.run_options, *own_folders(settings, number)]
+    return [sys.executable, "-m", "ciranda", "run", *where, *options, "--"]

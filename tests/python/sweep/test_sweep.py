@@ -65,6 +65,23 @@ def test_trials_side_by_side_are_never_more_than_told(sweeps) -> None:
     assert {threads for _, threads in lines} == {str(max(1, count_cores() // 2))}
 
 
+def test_trials_side_by_side_have_checkpoints_of_their_own(sweeps) -> None:
+    sweeps.script(
+        "import glob\n"
+        "limit = time.monotonic() + 20\n"
+        "while len(glob.glob('made/trial-*/owner')) < 2:\n"
+        "    assert time.monotonic() < limit, 'the servers of two trials have no folder each'\n"
+        "    time.sleep(0.05)\n"
+        "report(0, 1)\n"
+    )
+    ended = sweeps.run(
+        *(*GRID, "--param", "n=0,1", "--parallel", "2", "--run", "--ps 1 --checkpoint-dir made"),
+        *("--", "trial.py", "{n}"),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "2 complete" in ended.stdout
+
+
 def test_a_bad_trial_is_ended_early(sweeps) -> None:
     sweeps.script("report(0, float(words[0]))\nif words[0] == '0':\n    " + "time.sleep(600)\n")
     ended = sweeps.run(
