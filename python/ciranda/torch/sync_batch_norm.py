@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ciranda.torch import ops
@@ -22,7 +21,8 @@ class SyncBatchNorm(_BatchNorm):
     each forward pass is one allgather of 2 C + 1 numbers and each backward pass one allreduce of
     2 C, so all ranks of the set run the layer equally often and in the same order; evaluation asks
     nobody. Outputs, gradients and running statistics are those of BatchNorm over the joined batch
-    with the sum of the ranks' losses. Half precision is computed in float32. Differentiable once.
+    with the sum of the ranks' losses. Half precision is computed in float32. Differentiable as
+    often as torch's, by all ranks alike: backward with create_graph=True is three allreduces.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class _Normalize(torch.autograd.Function):
         variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
         slope = inverse_deviation = torch.rsqrt(variance + eps)
         ctx.save_for_backward(input, weight, mean, inverse_deviation)
-        ctx.count, ctx.name, ctx.process_set = count, name, process_set
+        ctx.count, ctx.eps, ctx.name, ctx.process_set = count, eps, name, process_set
         if weight is not None:
             slope = slope * weight
         offset = (own_mean - mean) * slope
@@ -164,8 +164,9 @@ class _Normalize(torch.autograd.Function):
         return output, mean, variance, count
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor, *_: Any) -> Any:
+        if torch.is_grad_enabled():  # which is to be differentiated again
+            return *_differentiable_backward(ctx, grad_output), None, None, None
         input, weight, mean, inverse_deviation = ctx.saved_tensors
         wide = input.to(mean.dtype)
         grad = grad_output.to(mean.dtype)
@@ -188,3 +189,27 @@ class _Normalize(torch.autograd.Function):
             grad_weight = (own[1] * inverse_deviation).to(weight.dtype)
             grad_bias = own[0].to(weight.dtype)
         return grad_input, grad_weight, grad_bias, None, None, None
+
+
+def _differentiable_backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+    """The gradients as _Normalize.backward() has them, of operations that autograd knows."""
+    input, weight, mean, _ = ctx.saved_tensors
+    dims = [dim for dim in range(input.dim()) if dim != 1]
+
+    def mean_of_ranks(values: torch.Tensor, what: str) -> torch.Tensor:
+        name = f"{ctx.name}.backward.{what}"
+        return ops.allreduce(values, name=name, op=ops.Sum, process_set=ctx.process_set) / ctx.count
+
+    wide, grad = input.to(mean.dtype), grad_output.to(mean.dtype)
+    centred = wide - _along_channels(mean_of_ranks(wide.sum(dims), "mean"), wide)
+    variance = mean_of_ranks(centred.square().sum(dims), "variance")
+    inverse_deviation = torch.rsqrt(variance + ctx.eps)
+    own = torch.stack([grad.sum(dims), (grad * centred).sum(dims)])
+    mean_grad, mean_product = mean_of_ranks(own, "sums")
+    slope = inverse_deviation if weight is None else inverse_deviation * weight
+    centred_grad = grad - _along_channels(mean_grad, grad)
+    along = centred * _along_channels(mean_product * inverse_deviation**2, grad)
+    grad_input = ((centred_grad - along) * _along_channels(slope, grad)).to(input.dtype)
+    if weight is None:
+        return grad_input, None, None
+    return grad_input, (own[1] * inverse_deviation).to(weight.dtype), own[0].to(weight.dtype)

@@ -63,6 +63,24 @@ def test_it_is_batch_norm_over_the_joined_batch() -> None:
         torch.testing.assert_close(layer(own), plain(own))
 
 
+@on_ranks(1, 3)
+def test_second_derivatives_are_those_over_the_joined_batch() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    for plain, rest in layers():
+        prepared(plain)
+        layer = hvd.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
+        joined = torch.cat([batch_of(r, 2, 5, *rest) for r in range(size)]).requires_grad_()
+        own = batch_of(rank, 2, 5, *rest).requires_grad_()
+        for model, batch in ((plain, joined), (layer, own)):
+            loss = (model(batch).sigmoid() * batch.detach()).sum()
+            (slope,) = torch.autograd.grad(loss, batch, create_graph=True)
+            (slope.square() * batch.detach()).sum().backward()
+        torch.testing.assert_close(own.grad, joined.grad[2 * rank : 2 * rank + 2])
+        for ours, theirs in zip(layer.parameters(), plain.parameters(), strict=True):
+            summed = hvd.allreduce(ours.grad, op=hvd.Sum)
+            torch.testing.assert_close(summed, theirs.grad)
+
+
 @on_ranks(2)
 def test_a_rank_without_rows_takes_part() -> None:
     plain = prepared(nn.BatchNorm2d(5))
