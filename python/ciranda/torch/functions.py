@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ def broadcast_parameters(
 ) -> None:
     """Gives every rank the root's values of a state_dict or of named parameters, in place.
 
-    Blocking; tensors of any shape and dtype; values that are no tensors are left alone.
+    Blocking; tensors of any shape and dtype, also sparse ones with as many elements on every rank;
+    values that are no tensors are left alone.
     `root_rank` is a rank of the job. ValueError where this rank is no member of `process_set`.
     With parameter servers: takes the newest parameters that they hold, waiting for nobody; the
     first are rank 0's. Buffers stay this rank's.
@@ -39,10 +40,69 @@ def broadcast_parameters(
                 "broadcast_parameters: params must be a dict or (name, tensor) pairs, usually "
                 "model.state_dict()"
             )
-    tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
-    require_plain("broadcast_parameters", pairs)
+    named = [(name, value) for name, value in pairs if isinstance(value, torch.Tensor)]
+    require_plain("broadcast_parameters", named)
+    for name, tensor in named:
+        if tensor.is_nested or tensor.layout not in (torch.strided, *_SPARSE):
+            kind = "a nested tensor" if tensor.is_nested else f"of layout {tensor.layout}"
+            raise ValueError(
+                f"broadcast_parameters: '{name}' is {kind}, whose values cannot be reached; give "
+                "dense or sparse tensors, such as those that it was made of"
+            )
+    sparse = [(name, tensor) for name, tensor in named if tensor.layout in _SPARSE]
+    if sparse:
+        _check_elements(sparse, process_set)
+    tensors = [part for _, tensor in named for part in _SPARSE.get(tensor.layout, _itself)(tensor)]
     if tensors:
         _C.broadcast_tensors(tensors, root_rank, "broadcast_parameters", members)
+
+
+def _itself(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (tensor,)
+
+
+def _of_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    own = tensor.detach()
+    return own.crow_indices(), own.col_indices(), own.values()
+
+
+def _of_columns(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    own = tensor.detach()
+    return own.ccol_indices(), own.row_indices(), own.values()
+
+
+# Of each layout the dense tensors that hold it.
+_SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    torch.sparse_coo: lambda tensor: (tensor.detach()._indices(), tensor.detach()._values()),
+    torch.sparse_csr: _of_rows,
+    torch.sparse_bsr: _of_rows,
+    torch.sparse_csc: _of_columns,
+    torch.sparse_bsc: _of_columns,
+}
+
+
+def _check_elements(sparse: list[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
+    """What is received goes where elements are: their number is the tensor's, as is the order."""
+    mine = [
+        [
+            str(name),
+            f"{tensor._nnz()} elements of {list(tensor.shape)}, {tensor.layout}"
+            + (
+                ", coalesced" if tensor.layout is torch.sparse_coo and tensor.is_coalesced() else ""
+            ),
+        ]
+        for name, tensor in sparse
+    ]
+    by_rank = allgather_object(mine, "broadcast_parameters.sparse", process_set)
+    first = process_set.ranks[0]
+    for rank, theirs in zip(process_set.ranks, by_rank, strict=True):
+        for (name, its), (_, wanted) in zip(theirs, by_rank[0], strict=False):
+            if its != wanted:
+                raise MismatchError(
+                    f"broadcast_parameters: the sparse '{name}' has {its} on rank {rank} and "
+                    f"{wanted} on rank {first}; make it with as many everywhere, or send it by "
+                    "broadcast_object()"
+                )
 
 
 class _Placeholder:

@@ -198,7 +198,7 @@ def _differentiable_backward(ctx: Any, grad_output: torch.Tensor) -> Any:
 
     def mean_of_ranks(values: torch.Tensor, what: str) -> torch.Tensor:
         name = f"{ctx.name}.backward.{what}"
-        return ops.allreduce(values, name=name, op=ops.Sum, process_set=ctx.process_set) / ctx.count
+        return ops.allreduce(values, name=name, op=ops.Sum, process_set=ctx.process_set) / ctx.count  # type: ignore[no-any-return]
 
     wide, grad = input.to(mean.dtype), grad_output.to(mean.dtype)
     centred = wide - _along_channels(mean_of_ranks(wide.sum(dims), "mean"), wide)

@@ -75,6 +75,55 @@ def test_parameters_that_are_no_tensors_or_very_many() -> None:
         hvd.broadcast_parameters({"w": torch.ones(1)}, 2)
 
 
+def sparse_of(rank: int, layout: torch.layout) -> torch.Tensor:
+    """Five elements, in other places and of other values on each rank."""
+    dense = torch.zeros(6, 6)
+    dense[torch.arange(5), (torch.arange(5) + rank) % 6 // 2 * 2] = rank + 1.0
+    blocks = (1, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    return dense.to_sparse(layout=layout, blocksize=blocks)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@on_ranks(2, 3)
+def test_sparse_parameters_become_those_of_the_root() -> None:
+    rank, root = hvd.rank(), hvd.size() - 1
+    layouts = (
+        torch.sparse_coo,
+        torch.sparse_csr,
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+    )
+    model = torch.nn.Linear(2, 2)
+    for layout in layouts:
+        model.register_buffer(str(layout)[-3:], sparse_of(rank, layout))
+    twice = torch.sparse_coo_tensor([[0, 0], [rank, rank]], [1.0, 2.0], (3, 3))
+    model.weights = torch.nn.Parameter(twice)
+    hvd.broadcast_parameters(model.state_dict(), root)
+    assert equal_everywhere(model.weight)
+    for layout in layouts:
+        found, wanted = getattr(model, str(layout)[-3:]), sparse_of(root, layout)
+        assert found.layout is layout and torch.equal(found.to_dense(), wanted.to_dense()), layout
+    assert model.weights.to_dense()[0, root] == 3 and model.weights.requires_grad
+    other = {"w": torch.ones(1), "a": torch.eye(2 + rank).to_sparse()}
+    with pytest.raises(
+        hvd.HorovodInternalError, match=r"the sparse 'a' has 3 elements of .* on ran"
+    ):
+        hvd.broadcast_parameters(other, root)
+
+
+@on_ranks(2)
+def test_tensors_whose_values_cannot_be_reached_are_named() -> None:
+    ragged = [torch.ones(2), torch.ones(3)]
+    for tensor, kind in (
+        (torch.nested.nested_tensor(ragged), "'x' is a nested tensor, whose values cannot"),
+        (torch.nested.nested_tensor(ragged, layout=torch.jagged), "'x' is a NestedTensor, whose"),
+        (torch.ones(2, 2).to_mkldnn(), "'x' is of layout torch._mkldnn, whose values cannot"),
+    ):
+        with pytest.raises(ValueError, match=f"broadcast_parameters: {kind}"):
+            hvd.broadcast_parameters({"w": torch.ones(1), "x": tensor}, 0)
+
+
 # --- optimizer state -----------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, Any] = {
