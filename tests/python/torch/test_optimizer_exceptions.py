@@ -217,6 +217,22 @@ def test_deleting_ends_an_optimizer() -> None:
     del first
 
 
+@on_ranks(2)
+def test_a_parameter_cannot_be_swapped() -> None:
+    model = torch.nn.Linear(3, 3)
+    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), lr=1.0))
+    with pytest.raises(RuntimeError, match="Expected use_count of t1"):
+        torch.utils.swap_tensors(model.weight, zeros(9))
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with pytest.raises(RuntimeError, match=r"Couldn't swap Linear\.weight"):
+            model.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
 # How each line of the list begins, and what holds it.
 TESTS: dict[str, tuple[Any, ...]] = {
     "`optimizer.state_dict()` of a shared step gives copies": (test_state_dict_gives_copies,),
@@ -227,6 +243,7 @@ TESTS: dict[str, tuple[Any, ...]] = {
     ),
     "`op=Sum`: a gradient that has been summed": (test_a_sum_cannot_be_added_to,),
     "A model that is converted to another dtype": (test_another_dtype_for_good_is_an_error,),
+    "`torch.utils.swap_tensors()` of a parameter": (test_a_parameter_cannot_be_swapped,),
     "After a conversion, and without a call": (test_hooks_of_the_user_on_a_converted_parameter,),
     "Sparse gradients are densified": (test_sparse_gradients_are_densified,),
     "`sparse_as_dense=True` with SparseAdam": (
