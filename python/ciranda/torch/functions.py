@@ -109,6 +109,7 @@ class _Placeholder:
     """Keys that mark a tensor within a structure that travels without its data."""
 
     TENSOR = "__ciranda_tensor__"
+    OWN = "__ciranda_own__"  # a function, of which each rank has its own
 
 
 def _is_numpy_scalar(value: Any) -> bool:
@@ -129,6 +130,8 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
         return {key: _take_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_take_tensors(item, tensors) for item in value)
+    if callable(value):
+        return {_Placeholder.OWN: repr(value)}
     return value.item() if _is_numpy_scalar(value) else value
 
 
@@ -143,6 +146,20 @@ def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_put_tensors(item, tensors) for item in value)
     return value
+
+
+def _keep_own(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], what: str) -> None:
+    """Functions in the root's `groups` are what this rank has in their place."""
+    for number, (group, own) in enumerate(zip(groups, optimizer.param_groups, strict=False)):
+        for key, value in group.items():
+            if not isinstance(value, dict) or _Placeholder.OWN not in value:
+                continue
+            if not callable(own.get(key)):
+                raise InvalidArgumentError(
+                    f"{what}: param_groups[{number}]['{key}'] of the root is "
+                    f"{value[_Placeholder.OWN]}, which cannot be sent; set it on every rank before"
+                )
+            group[key] = own[key]
 
 
 def broadcast_optimizer_state(
@@ -183,6 +200,7 @@ def broadcast_optimizer_state(
         raise InvalidArgumentError(f"{what}: rank {root_rank} has no state to send ({said})")
     if _C.rank() != root_rank:
         state = _put_tensors(structure, tensors)
+        _keep_own(optimizer, state["param_groups"], what)
     if tensors:
         _C.broadcast_tensors(tensors, root_rank, f"{what}.tensors", number_of(process_set))
     if _C.rank() != root_rank:

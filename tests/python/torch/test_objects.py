@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from typing import Any
 
 import pytest
@@ -172,6 +173,25 @@ def test_optimizer_state_becomes_that_of_the_root() -> None:
         model(torch.rand(2, 3, 3, 3)).sum().backward()
         optimizer.step()
         assert all(equal_everywhere(p) for p in model.parameters()), name
+
+
+@on_ranks(2)
+def test_functions_of_a_group_are_each_ranks_own() -> None:
+    def optimizer_of(own: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0 + hvd.rank())
+        optimizer.param_groups[0]["schedule"] = own
+        return optimizer
+
+    optimizer = optimizer_of(hvd.rank)
+    hvd.broadcast_optimizer_state(optimizer, 1)
+    group = optimizer.param_groups[0]
+    assert group["lr"] == 2.0 and group["schedule"]() == hvd.rank()
+    optimizer = optimizer_of(math.cos if hvd.rank() == 0 else None)
+    if hvd.rank() == 0:
+        hvd.broadcast_optimizer_state(optimizer, 0)
+    else:
+        with pytest.raises(ValueError, match=r"\['schedule'\] of the root is <built-in .* cos>, w"):
+            hvd.broadcast_optimizer_state(optimizer, 0)
 
 
 @on_ranks(1)
