@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from ciranda import _C
+from ciranda.errors import InvalidArgumentError
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import native_of
 
@@ -146,6 +148,21 @@ class HostStep:
         self._reducer = reducer
         self._parameters: list[torch.Tensor] = []
         self._rules: dict[int, dict[str, Any]] = {}
+        self._thread: dict[str, int] = {}  # that is in a step
+
+    def __enter__(self) -> HostStep:
+        """Begins a step, which is one thread's: what it writes is everybody's."""
+        own = threading.get_ident()
+        if self._thread.setdefault("ident", own) != own:
+            raise InvalidArgumentError(
+                "DistributedOptimizer: step() was called while another thread of this rank is in "
+                "step() of the same optimizer; call it from one thread at a time, in the same "
+                "order on every rank"
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.clear()
 
     def add_parameters(
         self, named: NamedParameters, groups: list[dict[str, Any]], state: State

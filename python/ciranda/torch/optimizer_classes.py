@@ -256,7 +256,10 @@ class Distributed:
 
     @torch.no_grad()
     def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
-        host_step = cast(HostStep, self._ciranda_host_step)
+        with cast(HostStep, self._ciranda_host_step) as host_step:
+            return self._step_of_one_thread(host_step, closure)
+
+    def _step_of_one_thread(self, host_step: HostStep, closure: Callable[[], Any] | None) -> Any:
         groups = self.param_groups  # type: ignore[attr-defined]
         self._opt_called = True
         loss = None
@@ -300,7 +303,7 @@ class Distributed:
             f"DistributedOptimizer: the ranks do not share the step any more, because {why}. "
             "Training goes on as with shard_step=False: each rank makes the whole step, with its "
             "own copy of the state.",
-            stacklevel=5,
+            stacklevel=6,
         )
 
     _hooked_shared_step = torch.optim.Optimizer.profile_hook_step(_shared_step)

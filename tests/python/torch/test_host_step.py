@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -519,6 +520,28 @@ def test_parameters_that_the_user_moves() -> None:
     pair.step()
     pair.check()
     assert "was moved" in pair.optimizer.why_not_shared()
+
+
+@on_ranks(2)
+def test_a_step_is_one_threads() -> None:
+    pair, begun, tried = Pair(adam), threading.Event(), threading.Event()
+
+    def closure() -> torch.Tensor:
+        begun.set()
+        tried.wait()
+        return torch.ones(())
+
+    pair.backward()
+    other = threading.Thread(target=pair.optimizer.step, args=(closure,))
+    other.start()
+    begun.wait()
+    with pytest.raises(ValueError, match="while another thread of this rank is in step"):
+        pair.optimizer.step()
+    tried.set()
+    other.join()
+    pair.alone_optimizer.step()
+    pair.step()
+    pair.check()
 
 
 @on_ranks(2)
