@@ -11,6 +11,7 @@ import torch
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError, MismatchError
+from ciranda.torch.large_bytes import LargeBytes
 from ciranda.torch.optimizer_classes import names_of_groups
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
@@ -214,17 +215,17 @@ def broadcast_optimizer_state(
                     parameter.grad = zeros.to_sparse(1) if is_sparse else zeros
 
 
-def _encode(obj: Any, allow_pickle: bool, what: str) -> torch.Tensor:
-    """Bytes of `obj`; an error if the other ranks would refuse them."""
+def _encode(obj: Any, allow_pickle: bool, what: str, kind: type) -> torch.Tensor:
+    """Bytes of `obj`, made of one of `kind`; an error if the other ranks would refuse them."""
     buffer = io.BytesIO()
     torch.save(obj, buffer)
-    encoded = torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+    encoded = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
     if not allow_pickle:
         try:
             _decode(encoded, allow_pickle)
         except Exception as problem:
             raise InvalidArgumentError(
-                f"{what}: a {type(obj).__name__} holds more than numbers, strings, lists, dicts "
+                f"{what}: a {kind.__name__} holds more than numbers, strings, lists, dicts "
                 f"and tensors; pass allow_pickle=True on every rank to send it ({problem})"
             ) from problem
     return encoded
@@ -277,10 +278,11 @@ def broadcast_object(
         )
     at_root = _C.rank() == root_rank
     problem: Exception | None = None
-    encoded = _NOTHING
+    encoded, large = _NOTHING, LargeBytes()
     if at_root:
         try:
-            encoded = _encode(obj, allow_pickle, label)
+            taken = large.take(obj)
+            encoded = _encode([taken, large.description()], allow_pickle, label, type(obj))
         except Exception as error:
             problem = error
     # Each says who it takes for the root, in four bytes.
@@ -298,7 +300,13 @@ def broadcast_object(
     theirs = pieces[ranks.index(root_rank)][4:]
     if not theirs.numel():
         raise InvalidArgumentError(f"{label}: rank {root_rank} could not send its object")
-    return obj if at_root else _decode(theirs, allow_pickle)
+    if at_root:
+        large.broadcast(root_rank, label, members)
+        return obj
+    taken, description = _decode(theirs, allow_pickle)
+    large = LargeBytes.described(description)
+    large.broadcast(root_rank, label, members)
+    return large.put(taken)
 
 
 def allgather_object(
@@ -314,7 +322,7 @@ def allgather_object(
     problem: Exception | None = None
     encoded = _NOTHING
     try:
-        encoded = _encode(obj, allow_pickle, label)
+        encoded = _encode(obj, allow_pickle, label, type(obj))
     except Exception as error:
         problem = error
     pieces = _C.allgather_bytes(encoded, label, members)

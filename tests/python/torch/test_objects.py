@@ -232,6 +232,30 @@ def test_objects_travel() -> None:
 
 
 @on_ranks(2)
+def test_large_bytes_travel_wherever_they_are() -> None:
+    rank = hvd.rank()
+    big, small = bytes([rank]) * 200_000, bytes([rank]) * 100
+    wanted = [bytes([1]) * 200_000, bytes([1]) * 100]
+    assert hvd.broadcast_object(big, 1) == wanted[0]
+    for obj, theirs in (
+        (
+            [big, small, (big, {3: big, "n": 0})],
+            [*wanted, (wanted[0], {3: wanted[0], "n": 0})],
+        ),
+        (collections.OrderedDict(a=big), collections.OrderedDict(a=wanted[0])),
+        ({"a": [small], "b": bytearray(big)}, {"a": wanted[1:], "b": bytearray(wanted[0])}),
+    ):
+        pickles = "b" in obj
+        found = hvd.broadcast_object(obj, 1, allow_pickle=pickles)
+        assert found == theirs and type(found) is type(theirs)
+    shared = [big]
+    ring: list[Any] = [shared, shared]
+    ring.append(ring)
+    found = hvd.broadcast_object(ring, 1)
+    assert found[0] is found[1] and found[2] is found and found[0] == wanted[:1]
+
+
+@on_ranks(2)
 def test_only_plain_values_travel_without_leave() -> None:
     rank = hvd.rank()
     found = hvd.broadcast_object(Custom(rank), 1, allow_pickle=True)
