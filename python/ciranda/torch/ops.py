@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ciranda import _C
-from ciranda.errors import UnsupportedError
+from ciranda.errors import InvalidArgumentError, UnsupportedError
 from ciranda.torch.compression import Compression
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
@@ -45,6 +46,8 @@ Adasum: int = _C.ADASUM
 
 # What synchronize() makes of an operation's outputs and received rows, by handle.
 _finish: dict[int, Callable[[list[torch.Tensor], list[int]], Any]] = {}
+_HANDLES_WITHOUT_WARNING = 10_000
+_latest = -1  # the highest number that was given
 
 
 def _reduce_op(average: bool | None, op: int | None) -> int:
@@ -63,18 +66,16 @@ def _all(outputs: list[torch.Tensor], _rows: list[int]) -> list[torch.Tensor]:
     return outputs
 
 
-class _Handle(int):
-    """What async operations return: while a program has it, it may synchronize it."""
-
-    def __del__(self) -> None:
-        # Not as the interpreter ends, when names are gone.
-        if _finish is not None and _finish.pop(self, None) is not None:
-            _C.abandon(self)
-
-
-def _keep(number: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -> int:
-    handle = _Handle(number)
-    _finish[int(handle)] = finish
+def _keep(handle: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -> int:
+    global _latest
+    _finish[handle] = finish
+    _latest = max(_latest, handle)
+    if len(_finish) == _HANDLES_WITHOUT_WARNING:
+        warnings.warn(
+            f"{len(_finish)} asynchronous operations were started whose handles have not been "
+            "synchronized; each keeps its tensors until then: call synchronize(handle)",
+            stacklevel=3,
+        )
     return handle
 
 
@@ -111,16 +112,23 @@ def _grads_of(
 
 def poll(handle: int) -> bool:
     """True when synchronize(handle) would not block, and a GPU has the result. Does not block."""
-    return _C.poll(handle)
+    return _C.poll(operator.index(handle))
 
 
 def synchronize(handle: int) -> Any:
     """Blocks until the operation is done; returns its result or raises its error.
 
-    Frees the handle: a second call returns None.
+    A handle is a number, which may be kept in any form. It holds the operation's tensors until it
+    is synchronized; a second call returns None. ValueError for a number that never was a handle.
     """
-    finish = _finish.pop(handle, None)
-    result = _C.synchronize(handle)
+    number = operator.index(handle)
+    if not 0 <= number <= _latest:
+        raise InvalidArgumentError(
+            f"synchronize: no operation has had the handle {number}; pass what an async operation "
+            "has returned"
+        )
+    finish = _finish.pop(number, None)
+    result = _C.synchronize(number)
     if result is None or finish is None:
         return None
     return finish(*result)

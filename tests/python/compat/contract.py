@@ -359,10 +359,11 @@ OPERATIONS = [
         "poll synchronize",
         "a handle is an int; poll() True: synchronize() does not block",
         f"{COLLECTIVES}::test_poll_tells_and_a_second_synchronize_gives_none",
+        f"{COLLECTIVES}::test_a_handle_is_its_number_in_any_form",
     ),
     _row(
         "synchronize",
-        "of a finished or an unknown handle: None",
+        "the second time: None",
         f"{COLLECTIVES}::test_poll_tells_and_a_second_synchronize_gives_none",
     ),
 ]

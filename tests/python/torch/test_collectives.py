@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -321,9 +322,45 @@ def test_poll_tells_and_a_second_synchronize_gives_none() -> None:
         assert time.monotonic() < deadline
     same(hvd.synchronize(handle), torch.full((3,), 2.0))
     assert hvd.synchronize(handle) is None, "the second time there is nothing"
-    assert hvd.synchronize(123456) is None
+    for never in (123456, -1):
+        with pytest.raises(ValueError, match=f"no operation has had the handle {never}; pass what"):
+            hvd.synchronize(never)
     with pytest.raises(ValueError, match=f"no unfinished operation with handle {handle}"):
         hvd.poll(handle)
+
+
+@over_every_backend
+@on_ranks(2)
+def test_a_handle_is_its_number_in_any_form() -> None:
+    import numpy
+
+    forms: dict[str, Callable[[int], Any]] = {
+        "int": int,
+        "text": lambda handle: int(str(handle)),
+        "array": lambda handle: numpy.array([handle])[0],
+        "tensor": lambda handle: torch.tensor([handle])[0],
+    }
+    for count in (3, 3_000_000):
+        for form, keep in forms.items():
+            mine = torch.full((count,), float(hvd.rank()))
+            numbers = [
+                keep(hvd.allreduce_async_(mine, op=hvd.Sum)),
+                keep(hvd.allreduce_async(torch.ones(count), op=hvd.Sum)),
+            ]
+            hvd.barrier()
+            assert hvd.synchronize(numbers[0]) is mine, form
+            same(mine, torch.ones(count), form)
+            assert isinstance(hvd.poll(numbers[1]), bool)
+            same(hvd.synchronize(numbers[1]), torch.full((count,), 2.0), form)
+
+
+@on_ranks(1)
+def test_many_handles_that_nobody_synchronizes_are_told_of() -> None:
+    tensor = torch.ones(1)
+    with pytest.warns(UserWarning, match="10000 asynchronous operations .*; each keeps its tens"):
+        handles = [hvd.allreduce_async_(tensor) for _ in range(10_000)]
+    for handle in handles:
+        hvd.synchronize(handle)
 
 
 def threads() -> None:

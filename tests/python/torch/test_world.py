@@ -200,22 +200,19 @@ def test_thousands_of_buckets_need_few_descriptors_and_mappings() -> None:
         assert mappings <= 1000
 
 
-def dropped_handles() -> list[bool]:
+def synchronized_handles() -> list[bool]:
     hvd.init()
-    tensors = [torch.ones(1000) for _ in range(2)]
-    kept = [weakref.ref(tensor) for tensor in tensors]
-    hvd.allreduce_async_(tensors[0], name="a")
-    handle = hvd.allreduce_async(tensors[1], name="b")
-    del tensors
-    for _ in range(2):  # with the first all before it are done; the second looks for them
-        hvd.synchronize(hvd.allreduce_async(torch.ones(1000), name="c"))
-    gone = [reference() is None for reference in kept]
+    tensor = torch.ones(1000)
+    kept = weakref.ref(tensor)
+    handle = hvd.allreduce_async_(tensor, name="a")
+    del tensor
+    before = kept() is None
     hvd.synchronize(handle)
-    return [*gone, kept[1]() is None]
+    return [before, kept() is None]
 
 
-def test_an_operation_whose_handle_nobody_has_keeps_no_tensor() -> None:
-    assert values_of(run_ranks(dropped_handles, 2)) == [[True, False, True]] * 2
+def test_an_operation_keeps_its_tensors_until_it_is_synchronized() -> None:
+    assert values_of(run_ranks(synchronized_handles, 2)) == [[False, True]] * 2
 
 
 def idle() -> float:
