@@ -7,6 +7,7 @@ import threading
 import traceback
 
 from ciranda import _C
+from ciranda.errors import NotInitializedError
 
 
 def show() -> None:
@@ -14,10 +15,14 @@ def show() -> None:
 
     Called in a thread of its own when this rank has kept others waiting for so long that they warn.
     """
+    try:
+        rank = _C.rank()
+    except NotInitializedError:  # the end of the job was quicker
+        return
     own, main = threading.get_ident(), threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sorted(sys._current_frames().items(), key=lambda each: each[0] != main)
-    lines = [f"ciranda: rank {_C.rank()}: other ranks wait for this one, which is here:\n"]
+    lines = [f"ciranda: rank {rank}: other ranks wait for this one, which is here:\n"]
     for thread, frame in frames:
         if thread != own:
             lines.append(f"  thread {names.get(thread, thread)}\n")

@@ -17,7 +17,7 @@ from ranks import mark, run_ranks, start_ranks, values_of, wait_until_told
 
 import ciranda.torch as hvd
 from ciranda import errors
-from ciranda.torch import ops
+from ciranda.torch import ops, where
 
 AT_ONCE_S = 5.0  # no timeout was waited for
 
@@ -460,6 +460,11 @@ def test_a_stall_is_reported_with_tensors_and_missing_ranks() -> None:
     assert shown.count("ciranda: rank 1: other ranks wait for this one, which is here:") in (1, 2)
     assert "thread MainThread" in shown and "in one_rank_is_late\n" in shown
     assert "time.sleep(2.6)" in shown
+
+
+def test_nobody_is_shown_where_a_rank_is_that_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    where.show()
+    assert capsys.readouterr().err == ""
 
 
 SHUTDOWN = {"CIRANDA_STALL_SHUTDOWN_SECONDS": "2"}
