@@ -20,7 +20,7 @@ _LARGE = 65_536
 
 def _memory_of(piece: bytes) -> torch.Tensor:
     """A tensor there, for as long as `piece` lives; to be written where nobody has seen it yet."""
-    address = cast(int, ctypes.cast(piece, ctypes.c_void_p).value)
+    address = cast(int, ctypes.cast(ctypes.c_char_p(piece), ctypes.c_void_p).value)
     return torch.frombuffer((ctypes.c_char * len(piece)).from_address(address), dtype=torch.uint8)
 
 
