@@ -13,6 +13,7 @@
 
 #include "torch/collectives.h"
 #include "torch/error.h"
+#include "torch/tensor_memory.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -97,13 +98,21 @@ void HostStep::set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& stor
   only_kept_by_python.store(only_kept);
 }
 
-bool HostStep::can_move(const at::Tensor& parameter) {
-  if (!parameter.is_non_overlapping_and_dense()) return false;
+std::optional<std::string> HostStep::why_immovable(const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) return "has gaps or overlaps in its memory";
   const c10::StorageImpl& storage = *parameter.storage().unsafeGetStorageImpl();
   std::size_t users = parameter.storage().use_count();
   const auto only_kept = only_kept_by_python.load();
   if (users == 2 && only_kept != nullptr && only_kept(storage)) users = 1;
-  return users == 1;
+  if (users != 1) {
+    return "shares its memory with another tensor (a state_dict that is still held, a view)";
+  }
+  if (seen_by_tensors_alone(parameter)) return std::nullopt;
+  if (!shared_place(storage.data()).empty()) {
+    return "lies in memory that other processes may see (share_memory(), a shared file)";
+  }
+  return "lies in memory that torch has not allocated (torch.from_numpy(), "
+         "torch.load(mmap=True)), and others may see";
 }
 
 std::size_t HostStep::squares_offset() const {
@@ -153,8 +162,7 @@ std::optional<std::string> HostStep::obstacle(const kernels::UpdateRule& rule) c
   }
   for (const StepSlot& slot : slots_) {
     if (in_place(slot)) continue;
-    return "parameter '" + slot.name +
-           "' shares its memory with another tensor, or was moved or converted";
+    return "parameter '" + slot.name + "' shares its memory with others, or was moved or converted";
   }
   return std::nullopt;
 }
@@ -169,11 +177,9 @@ bool HostStep::in_place(const StepSlot& slot) const {
 // The parameter onto its place, with its values if `copy`.
 void HostStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
-  if (!can_move(parameter) || parameter.numel() == 0) return;
-  at::Tensor placed = at::from_blob(
-      place(slot), slot.sizes, slot.strides,
-      [lease = (owns_parameters() ? own_ : memory_[0]).lease](void*) {},
-      at::TensorOptions().dtype(dtype_));
+  if (parameter.numel() == 0 || why_immovable(parameter)) return;
+  const at::Tensor placed = tensor_over(place(slot), slot.sizes, slot.strides, dtype_,
+                                        (owns_parameters() ? own_ : memory_[0]).lease);
   if (copy) placed.copy_(parameter.detach());
   parameter.set_data(placed);
 }

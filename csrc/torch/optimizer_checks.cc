@@ -14,6 +14,7 @@
 #include "torch/collectives.h"
 #include "torch/default_world.h"
 #include "torch/error.h"
+#include "torch/tensor_memory.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -47,10 +48,37 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
   }
   if (parameter.layout() != c10::Layout::Strided) return "is not dense";
   if (!parameter.is_floating_point()) return "is not of a floating dtype";
-  if (!HostStep::can_move(parameter)) {
-    return "shares its memory with another tensor (a state_dict that is still held, a view)";
+  return HostStep::why_immovable(parameter);
+}
+
+// "name\tplace\t" of each parameter that other processes may see, also others of the job.
+std::string shared_places(const NamedParameters& parameters, bool shares_step) {
+  std::string places;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.is_cpu() || !parameter.has_storage()) continue;
+    // Ours, which share_parameters may have made one for all, is written by a shared step once.
+    if (is_ours(parameter) ? shares_step : seen_by_tensors_alone(parameter)) continue;
+    const std::string place = shared_place(parameter.const_data_ptr());
+    if (!place.empty()) places += name + '\t' + place + '\t';
   }
-  return std::nullopt;
+  return places;
+}
+
+// Of two ranks that have the same memory each would step what the other has stepped.
+void refuse_common_places(const std::vector<std::string>& by_rank, const Group& members) {
+  std::map<std::string, Rank> rank_at;
+  for (std::size_t index = 0; index < by_rank.size(); ++index) {
+    std::istringstream places(by_rank[index]);
+    for (std::string name, place;
+         std::getline(places, name, '\t') && std::getline(places, place, '\t');) {
+      const auto [at, is_new] = rank_at.emplace(place, members.ranks[index]);
+      if (is_new || at->second == members.ranks[index]) continue;
+      refuse("parameter '" + name + "' is the same memory on ranks " + std::to_string(at->second) +
+             " and " + std::to_string(members.ranks[index]) +
+             " (share_memory(), a model that was given to processes, a shared file), and each "
+             "would step it; give each rank its own, model = copy.deepcopy(model), before");
+    }
+  }
 }
 
 // Every member's lines, in their order.
@@ -182,13 +210,16 @@ std::string require_agreement(const Communicator& among, const std::string& name
                               const std::string& options, const NamedParameters& parameters,
                               const std::string& obstacle) {
   if (among.group->size() == 1) return obstacle;
-  std::vector<std::string> mine = {obstacle, "the options " + options};
+  std::vector<std::string> mine = {obstacle, shared_places(parameters, obstacle.empty()),
+                                   "the options " + options};
   for (const auto& [label, parameter] : parameters) mine.push_back(describe(label, parameter));
   std::vector<std::vector<std::string>> all = gather_lines(among, mine, name + "/agree");
   std::vector<std::string> obstacles;
+  std::vector<std::string> places;
   for (auto& theirs : all) {
     obstacles.push_back(theirs.at(0));
-    theirs.erase(theirs.begin());
+    places.push_back(theirs.at(1));
+    theirs.erase(theirs.begin(), theirs.begin() + 2);
   }
   std::size_t rows = 0;
   for (const auto& theirs : all) rows = std::max(rows, theirs.size());
@@ -205,6 +236,7 @@ std::string require_agreement(const Communicator& among, const std::string& name
              ErrorCode::kMismatch);
     }
   }
+  refuse_common_places(places, *among.group);
   return first_obstacle(obstacles, *among.group);
 }
 

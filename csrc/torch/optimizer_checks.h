@@ -34,7 +34,8 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
                                 std::int64_t auto_parameters_min);
 
 // Collective, blocking: kMismatch on every rank, here and not as a hang later, if the ranks'
-// options or parameters differ. `name` is the optimizer's. Gives the obstacle of the first rank
+// options or parameters differ, and kInvalidArgument if two ranks have one in the same memory.
+// `name` is the optimizer's. Gives the obstacle of the first rank
 // that has one, with its rank if not all have the same.
 std::string require_agreement(const Communicator& among, const std::string& name,
                               const std::string& options, const NamedParameters& parameters,

@@ -21,7 +21,7 @@ at::Tensor tensor_at(std::byte* data, const at::Tensor& like, const MemorySegmen
 
 bool can_lie_in_memory(const at::Tensor& parameter) {
   return parameter.is_cpu() && parameter.is_contiguous() && !is_lazy(parameter) &&
-         parameter.numel() > 0 && HostStep::can_move(parameter);
+         parameter.numel() > 0 && !HostStep::why_immovable(parameter);
 }
 
 }  // namespace

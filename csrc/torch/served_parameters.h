@@ -17,7 +17,7 @@
 namespace ciranda {
 
 // A model's parameters in a job with parameter servers. They lie in the memory that the servers
-// write to, where a parameter is contiguous, on the CPU, and no other tensor looks at its memory;
+// write to, where a parameter is contiguous, on the CPU, and nobody else looks at its memory;
 // others are copied from there after each answer.
 //
 // What the servers write replaces what the program has written: a parameter that was written to,
