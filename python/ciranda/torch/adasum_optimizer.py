@@ -10,8 +10,14 @@ import torch
 
 from ciranda import _C
 from ciranda.torch import ops
+from ciranda.torch.buffers import Buffers, described
 from ciranda.torch.compressed_reducer import NamedParameters
-from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
+from ciranda.torch.optimizer_classes import (
+    Distributed,
+    NoReducer,
+    begin,
+    distributed_class,
+)
 from ciranda.torch.process_sets import ProcessSet, number_of
 
 _WHY_NOT_SHARED = "with op=Adasum each rank makes a step of its own"
@@ -78,7 +84,7 @@ def distribute(
     named: NamedParameters,
     compression: Any,
     backward_passes_per_step: int,
-    buffers: list[torch.Tensor],
+    buffers: Buffers | None,
     process_set: ProcessSet,
 ) -> Any:
     """Makes `optimizer` one; on every member of the set, whose parameters must be the same."""
@@ -88,7 +94,7 @@ def distribute(
         options = ["op=Adasum", getattr(compression, "__name__", type(compression).__name__)]
         _C.require_agreement(
             name,
-            str([*options, backward_passes_per_step, len(buffers)]),
+            str([*options, backward_passes_per_step, described(buffers)]),
             named,
             _WHY_NOT_SHARED,
             number_of(process_set),
@@ -101,7 +107,7 @@ def distribute(
     distributed._ciranda_host_step = None
     distributed._ciranda_why_not_shared = _WHY_NOT_SHARED
     distributed._ciranda_compression = compression
-    begin(optimizer, named, None, [] if alone else buffers)
+    begin(optimizer, named, None, None if alone else buffers)
     inner_class: Any = type(optimizer)
     optimizer.__class__ = distributed_class(inner_class, StepsByAdasum)
     return distributed

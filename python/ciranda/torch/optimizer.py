@@ -10,6 +10,7 @@ import torch
 
 from ciranda import _C
 from ciranda.torch import adasum_optimizer, autotune
+from ciranda.torch.buffers import Buffers
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.host_step import ShardStep
@@ -53,7 +54,7 @@ def DistributedOptimizer(
     shard_step: ShardStep = "auto",
     max_grad_norm: float | None = None,
     share_parameters: bool = False,
-    broadcast_buffers: Iterable[torch.Tensor] | None = None,
+    broadcast_buffers: torch.nn.Module | Iterable[torch.Tensor] | None = None,
     backend: Literal["ring", "ps"] = "ring",
     mode: Mode | None = None,
     update_on: UpdateOn = "server",
@@ -95,9 +96,10 @@ def DistributedOptimizer(
     share_parameters: with a shared step, the ranks of a host keep one copy of the parameters for
     all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
     rank writes into a parameter, all see.
-    broadcast_buffers: usually model.buffers(), when the running statistics of BatchNorm shall be
+    broadcast_buffers: the model, when its buffers, as the running statistics of BatchNorm, shall be
     those of the first rank on all: step() ends with their broadcast, as DDP's forward begins with
-    it. By itself they are each rank's own, as in Horovod.
+    it. By itself they are each rank's own, as in Horovod. model.buffers() too, as long as the model
+    never puts another tensor in the place of one.
     process_set: its ranks train together; op and gradient_predivide_factor count them. On a rank
     that is no member the optimizer steps by itself.
     backend: "ps" pushes gradients to parameter servers (`ciranda run --ps N`), which hold the
@@ -178,7 +180,7 @@ def DistributedOptimizer(
             raise ValueError("DistributedOptimizer: give groups, not num_groups (deprecated) too")
     named = _named(optimizer, named_parameters)
     require_plain("DistributedOptimizer", named)
-    buffers = list(broadcast_buffers or ())
+    buffers = None if broadcast_buffers is None else Buffers(broadcast_buffers)
     if op == Adasum:
         return adasum_optimizer.distribute(
             optimizer, named, compression, backward_passes_per_step, buffers, process_set
@@ -199,6 +201,6 @@ def DistributedOptimizer(
         process_set=process_set,
     )
     reduce_gradients(optimizer, named, how)
-    begin(optimizer, named, max_grad_norm, [] if process_set.alone() else buffers)
+    begin(optimizer, named, max_grad_norm, None if process_set.alone() else buffers)
     autotune.begin(optimizer)
     return optimizer

@@ -17,6 +17,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from ciranda import _C
 from ciranda.torch import ops
+from ciranda.torch.buffers import Buffers
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.host_step import HostStep, State, obstacle_of_groups
 from ciranda.torch.plain_tensors import require_plain
@@ -44,7 +45,7 @@ class Distributed:
     _ciranda_why_not_shared: str  # as the rest of a sentence
     _ciranda_objection: str  # what this rank has against the next shared step
     _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
-    _ciranda_buffers: list[torch.Tensor]  # broadcast by each step
+    _ciranda_buffers: Buffers | None  # broadcast by each step
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _ciranda_inner_class: Any  # the user's
@@ -172,8 +173,8 @@ class Distributed:
         return result
 
     def _end_step(self) -> None:
-        if self._ciranda_buffers:
-            self._broadcast_buffers()
+        if self._ciranda_buffers is not None:
+            self._broadcast_buffers(self._ciranda_buffers.now())
         if self._ciranda_tuner is not None:
             self._ciranda_tuner.stepped(self)
 
@@ -197,10 +198,12 @@ class Distributed:
             or _global_optimizer_post_hooks
         )
 
-    def _broadcast_buffers(self) -> None:
+    def _broadcast_buffers(self, buffers: list[torch.Tensor]) -> None:
+        if not buffers:
+            return
         process_set = self._ciranda_process_set
         _C.broadcast_tensors(
-            self._ciranda_buffers,
+            buffers,
             process_set.ranks[0],
             f"{self._ciranda_name}/buffers",
             number_of(process_set),
@@ -395,7 +398,7 @@ def begin(
     optimizer: Any,
     named: NamedParameters,
     max_grad_norm: float | None,
-    buffers: list[torch.Tensor],
+    buffers: Buffers | None = None,
 ) -> None:
     """What each of them begins with, however it reduces."""
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):

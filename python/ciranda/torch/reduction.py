@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ciranda import _C
+from ciranda.torch.buffers import Buffers, described
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import native_of
 from ciranda.torch.host_step import (
@@ -44,7 +45,7 @@ class Reduction:
     share_parameters: bool
     streams: int  # between hosts; 0: CIRANDA_STREAMS
     max_grad_norm: float | None
-    buffers: list[torch.Tensor]
+    buffers: Buffers | None
     process_set: ProcessSet
 
 
@@ -95,7 +96,7 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
         how.bucket_bytes,
         how.max_grad_norm,
         how.share_parameters,
-        [(list(buffer.shape), str(buffer.dtype)) for buffer in how.buffers],
+        described(how.buffers),
         positions,
     ]
     alone = process_set.alone()

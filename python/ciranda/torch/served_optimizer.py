@@ -152,7 +152,7 @@ def distribute(
     distributed._ciranda_differences = pushes
     distributed._ciranda_host_step = host_step
     distributed._ciranda_why_not_shared = "" if host_step else "each worker makes its own step"
-    begin(optimizer, named, max_grad_norm, [])
+    begin(optimizer, named, max_grad_norm)
     base = _Pushes if host_step is None else _Served
     optimizer.__class__ = distributed_class(inner_class, base)
     return distributed

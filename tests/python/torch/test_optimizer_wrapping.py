@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -349,7 +350,7 @@ def test_buffers_are_each_ranks_own_or_the_first_ranks() -> None:
         model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
         options: dict[str, Any] = {"shard_step": shard_step, "op": op}
         if broadcasts:
-            options["broadcast_buffers"] = model.buffers()
+            options["broadcast_buffers"] = model
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)
         for _ in range(2):
             optimizer.zero_grad()
@@ -363,6 +364,58 @@ def test_buffers_are_each_ranks_own_or_the_first_ranks() -> None:
         assert not torch.equal(own[0], own[1])
         same = statistics(shard_step, op, broadcasts=True)
         assert torch.equal(same[0], same[1])
+
+
+class Centred(nn.Module):
+    """Its forward() puts another tensor in the place of its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * images.mean(0)
+        scores: torch.Tensor = self.layer(images - self.mean)
+        return scores
+
+
+@on_ranks(2)
+def test_buffers_that_are_replaced_are_followed_or_refused() -> None:
+    def load(model: Centred) -> None:
+        model.load_state_dict({"mean": torch.zeros(4)}, strict=False, assign=True)
+
+    ways: list[Callable[[Centred], object]] = [
+        lambda model: model(torch.ones(1, 4)),
+        load,
+        lambda model: model.double().float(),
+    ]
+
+    def step(model: Centred, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        model.layer(torch.ones(1, 4)).sum().backward()
+        model.mean.add_(hvd.rank())
+        optimizer.step()
+
+    for op in (hvd.Average, hvd.Adasum):
+        for replace in ways:
+            for listed in (False, True):
+                torch.manual_seed(0)
+                model = Centred()
+                optimizer = hvd.DistributedOptimizer(
+                    torch.optim.SGD(model.parameters(), lr=0.1),
+                    op=op,
+                    broadcast_buffers=model.buffers() if listed else model,
+                )
+                step(model, optimizer)
+                replace(model)
+                if listed:
+                    with pytest.raises(ValueError, match="pass the model, broadcast_buffers=model"):
+                        step(model, optimizer)
+                    continue
+                step(model, optimizer)
+                both = hvd.allgather(model.mean[None])
+                assert torch.equal(both[0], both[1])
 
 
 # --- what happens when something raises, or ends -----------------------------------------------
