@@ -70,6 +70,19 @@ def test_edited_averages_are_averaged_again() -> None:
 
 
 @on_ranks(2)
+def test_edits_through_data_are_each_ranks_own() -> None:
+    for mode in ("auto", False):
+        p = zeros(LARGE)
+        optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step=mode)
+        slope(p).backward()
+        p.grad.data.mul_(2.0 if hvd.rank() == 0 else 4.0)
+        optimizer.step()
+        both = hvd.allgather(p.detach()[None])
+        assert bool(((both == -3.0) | (both == -6.0)).all())
+        assert torch.equal(both[0], both[1]) == (mode == "auto")
+
+
+@on_ranks(2)
 def test_edited_sums_count_as_they_are() -> None:
     p = zeros()
     optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), op=hvd.Sum)
@@ -241,6 +254,7 @@ TESTS: dict[str, tuple[Any, ...]] = {
         test_edited_averages_are_averaged_again,
         test_edited_sums_count_as_they_are,
     ),
+    "Gradients that are edited through `.data`": (test_edits_through_data_are_each_ranks_own,),
     "`op=Sum`: a gradient that has been summed": (test_a_sum_cannot_be_added_to,),
     "A model that is converted to another dtype": (test_another_dtype_for_good_is_an_error,),
     "`torch.utils.swap_tensors()` of a parameter": (test_a_parameter_cannot_be_swapped,),
