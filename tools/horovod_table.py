@@ -92,7 +92,7 @@ SYMBOLS: dict[str, list[Symbols]] = {
         ),
         _symbols("join", "not for tensors of GPUs, nor with Gloo"),
         _symbols("barrier"),
-        _symbols("poll synchronize"),
+        _symbols("poll synchronize", "a number that never was a handle is an error"),
     ],
     "Training": [
         _symbols(
