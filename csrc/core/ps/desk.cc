@@ -99,8 +99,7 @@ void Desk::tell(std::vector<Ack> acks, Answers& answers) {
     if (worker.caller < 0) continue;
     ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
     ack.checkpoint = announced_;
-    worker.stats.pushes += ack.outcome == Outcome::kDuplicate ? 0 : 1;
-    worker.stats.held_ns += ack.held_ns;
+    worker.held_ns += ack.held_ns;
     answers.push_back({worker.caller, ack});
   }
 }

@@ -111,7 +111,7 @@ class Desk {
     bool left = false;          // in order
     bool gone = false;          // a life of it has been here, and is not
     std::uint64_t pushed_ns = 0;
-    WorkerStats stats = {};
+    std::uint64_t held_ns = 0;  // that its answers were held back for others
   };
 
   Status handle(Caller caller, Message message, const Attached& attached, Answers& answers);

@@ -29,8 +29,9 @@ Stats Desk::stats() const {
   stats.pulls = pulls_;
   stats.lost = lost_;
   for (const Member& each : members_) {
-    stats.workers.push_back(each.stats);
-    stats.workers.back().here = each.caller >= 0;
+    stats.workers.push_back({.here = each.caller >= 0,
+                             .pushes = shard_->pushes(static_cast<Worker>(stats.workers.size())),
+                             .held_ns = each.held_ns});
   }
   return stats;
 }

@@ -88,16 +88,18 @@ void Desk::save(std::vector<std::byte>& out) const {
   writer.varint(static_cast<std::uint64_t>(options_.server));
   writer.varint(static_cast<std::uint64_t>(options_.servers));
   writer.varint(members_.size());
-  const auto write_member = [&](const Member& each) {
+  const auto write_member = [&](const Member& each, std::uint64_t pushes) {
     writer.varint(each.life);
     writer.u64(each.process);
     writer.u8(each.left ? 1 : 0);
-    writer.varint(each.stats.pushes);
-    writer.varint(each.stats.held_ns);
+    writer.varint(pushes);
+    writer.varint(each.held_ns);
   };
-  for (const Member& each : members_) write_member(each);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    write_member(members_[i], shard_->pushes(static_cast<Worker>(i)));
+  }
   writer.u8(options_.has_coordinator ? 1 : 0);
-  if (options_.has_coordinator) write_member(coordinator_);
+  if (options_.has_coordinator) write_member(coordinator_, 0);
   std::vector<std::byte> tasks;
   if (tasks_) tasks_->save(tasks);
   writer.varint(tasks.size());
@@ -168,14 +170,14 @@ Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved) {
                          " bytes of parameters and state"};
   }
   CIRANDA_TRY(shard->restore(saved.shard));
+  for (std::size_t i = 0; i < saved.members.size(); ++i) {
+    shard->set_pushes(static_cast<Worker>(i), saved.members[i].pushes);
+  }
   return shard;
 }
 
 Desk::Member Desk::restored(const SavedDesk::Member& was) {
-  Member member{.life = was.life, .process = was.process, .left = was.left};
-  member.stats.pushes = was.pushes;
-  member.stats.held_ns = was.held_ns;
-  return member;
+  return {.life = was.life, .process = was.process, .left = was.left, .held_ns = was.held_ns};
 }
 
 Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
@@ -220,14 +222,10 @@ void Desk::leave_shard(Worker worker) {
 }
 
 Status Desk::repeat(const Change& change, std::span<const std::byte> data) {
-  if (change.kind == Change::Kind::kApplied || change.kind == Change::Kind::kSkipped) {
-    CIRANDA_TRY(shard_->repeat(change, data));
-    for (const Push& push : change.pushes) {
-      member(push.worker).stats.pushes += change.outcome == Outcome::kDuplicate ? 0 : 1;
-    }
-    return {};
+  if (change.kind == Change::Kind::kApplied || change.kind == Change::Kind::kSkipped ||
+      change.kind == Change::Kind::kRows) {
+    return shard_->repeat(change, data);
   }
-  if (change.kind == Change::Kind::kRows) return shard_->repeat(change, data);
   if (change.kind == Change::Kind::kWorked) {
     auto dots = shard_->work(change.work);
     if (!dots) return dots.error();

@@ -216,7 +216,7 @@ struct VectorValues {
 };
 struct WorkerStats {
   bool here = false;
-  std::uint64_t pushes = 0;   // answered, each once
+  std::uint64_t pushes = 0;   // see Shard::pushes()
   std::uint64_t held_ns = 0;  // that its answers were held back for other workers
   bool operator==(const WorkerStats&) const = default;
 };

@@ -171,7 +171,7 @@ Status Shard::check_form(const Push& push) const {
 void Shard::push(Push push, std::vector<Ack>& acks) {
   Member& member = at(push.worker);
   if (push.seq <= member.decided) {
-    count(Outcome::kDuplicate);
+    count(push.worker, Outcome::kDuplicate);
     if (member.held && member.held->seq == push.seq) return;  // it is answered in time
     const Ack ack{push.worker, push.seq, Outcome::kDuplicate, version_, member.clock};
     if (!may_go_on(push.clock)) {
@@ -211,7 +211,7 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
     const bool adds = push.into != kParametersVector;
     apply({&one, 1}, push.scale / by, {&worker, goes_on && !adds ? 1u : 0u});
     if (goes_on && adds) copy_parameters(worker);
-    count(ack.outcome);
+    count(worker, ack.outcome);
   }
   ack.version = version_;
   if (goes_on) {
@@ -281,9 +281,14 @@ void Shard::finish_round(std::vector<Ack>& acks) {
     member.decided = member.parked->seq;
     member.clock = std::max(member.clock, round_clock_);
     member.parked.reset();
-    count(Outcome::kApplied);
+    count(worker, Outcome::kApplied);
     acks.push_back({worker, member.decided, Outcome::kApplied, version_, member.clock});
   }
+}
+
+void Shard::count(Worker worker, Outcome outcome) {
+  ++counters_.outcomes[static_cast<std::size_t>(outcome)];
+  at(worker).pushes += outcome == Outcome::kDuplicate ? 0 : 1;
 }
 
 void Shard::count_staleness(std::uint64_t staleness) {

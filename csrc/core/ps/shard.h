@@ -104,6 +104,10 @@ class Shard {
   std::uint64_t pull(Worker worker);
   // What counts as its clock.
   std::uint64_t clock(Worker worker) const { return at(worker).clock; }
+  // Its pushes that were applied, stale or late, each once: a process that is started again goes on
+  // behind these. They are kept by the desk.
+  std::uint64_t pushes(Worker worker) const { return at(worker).pushes; }
+  void set_pushes(Worker worker, std::uint64_t pushes) { at(worker).pushes = pushes; }
   // The seq of its latest push that was decided.
   std::uint64_t decided(Worker worker) const { return at(worker).decided; }
 
@@ -174,6 +178,7 @@ class Shard {
     const std::byte* gradients = nullptr;
     std::uint64_t decided = 0;
     std::uint64_t decided_rows = 0;
+    std::uint64_t pushes = 0;
     std::uint64_t clock = 0;     // of its latest push, or what counts for it
     std::optional<Push> parked;  // kSync: until its round is full
     std::optional<Ack> held;     // kSsp: until the others are near that push's clock
@@ -216,7 +221,7 @@ class Shard {
   void copy_table(std::size_t table, const std::byte* from, std::byte* into) const;
   void copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
                   std::span<const Worker> targets);
-  void count(Outcome outcome) { ++counters_.outcomes[static_cast<std::size_t>(outcome)]; }
+  void count(Worker worker, Outcome outcome);
   void count_staleness(std::uint64_t staleness);
   std::size_t element_bytes(std::size_t table) const {
     return dtype_bytes(model_.tables[table].dtype);

@@ -35,7 +35,7 @@ void Shard::write_applied(std::span<const Push* const> pushes, double scale) con
 }
 
 void Shard::skip(const Push& push, Outcome outcome) {
-  count(outcome);
+  count(push.worker, outcome);
   if (journal_ == nullptr) return;
   journal_->write({.kind = Change::Kind::kSkipped, .pushes = {push}, .outcome = outcome}, {});
 }
@@ -71,7 +71,7 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
     member.decided = std::max(member.decided, push->seq);
     member.clock = std::max({member.clock, push->clock, round_clock_});
     (void)parts_.add(push->of);
-    count(change.outcome);
+    count(push->worker, change.outcome);
   }
   return {};
 }

@@ -924,9 +924,22 @@ class PsJob {
     }
     if (answers.empty()) ++seen_.waits;
     if (kept_[server] == nullptr && oracle.giver() >= 0) keep(server);
-    if (desks_[server]->stats().version != oracle.version()) {
-      fail("I21: version " + std::to_string(desks_[server]->stats().version) + " instead of " +
+    check_stats(server);
+  }
+
+  // By which workers that come back go on.
+  void check_stats(std::size_t server) const {
+    const ps::Stats stats = desks_[server]->stats();
+    const PsOracle& oracle = oracles_[server];
+    if (stats.version != oracle.version()) {
+      fail("I21: version " + std::to_string(stats.version) + " instead of " +
            std::to_string(oracle.version()));
+    }
+    for (std::size_t worker = 0; worker < stats.workers.size(); ++worker) {
+      if (stats.workers[worker].pushes == oracle.pushes(worker)) continue;
+      fail("I21: server " + std::to_string(server) + " tells of " +
+           std::to_string(stats.workers[worker].pushes) + " pushes of worker " +
+           std::to_string(worker) + ", and has decided " + std::to_string(oracle.pushes(worker)));
     }
   }
 

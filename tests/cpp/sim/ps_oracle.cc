@@ -149,6 +149,7 @@ void PsOracle::answer_or_hold(Peer& peer, const Push& push, const PsAnswer& answ
 // What a restart knows of it, too.
 void PsOracle::decide(Peer& peer, const Push& push) {
   peer.decided = push.seq;
+  ++peer.pushes;
   peer.clock = std::max(peer.clock, round_clock_);
   peer.kept_decided = push.seq;
   peer.kept_clock = std::max({peer.kept_clock, push.clock, round_clock_});

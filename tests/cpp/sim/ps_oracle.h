@@ -67,6 +67,8 @@ class PsOracle {
     return applied_.contains({worker, seq});
   }
   const std::set<std::pair<ps::Worker, std::uint64_t>>& applied() const { return applied_; }
+  // Of the worker's pushes, those that it has decided.
+  std::uint64_t pushes(std::size_t worker) const { return peers_[worker].pushes; }
   bool gate_is_open(std::uint64_t clock) const;
   std::uint64_t silences() const { return silences_; }
 
@@ -83,6 +85,7 @@ class PsOracle {
     double first = 0.0;  // its own
     std::uint64_t heard = 0;
     std::uint64_t decided = 0;
+    std::uint64_t pushes = 0;
     std::uint64_t clock = 0;
     std::uint64_t kept_decided = 0;  // as a restart finds them
     std::uint64_t kept_clock = 0;
