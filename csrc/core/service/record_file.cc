@@ -123,7 +123,7 @@ RecordReader::RecordReader(std::string path, Fd file, const Secret& key, std::ui
       at_(kBeginBytes) {}
 
 Result<RecordReader> RecordReader::open(const std::string& path) {
-  Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat facts {};
   if (!file.valid() || ::fstat(file.get(), &facts) != 0) return cannot("open", path);
   std::array<std::byte, kBeginBytes> begin{};
@@ -165,6 +165,8 @@ Result<std::optional<RecordReader::Record>> RecordReader::next() {
 }
 
 Result<RecordWriter> RecordReader::resume() && {
+  file_ = Fd(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file_.valid()) return cannot("write", path_);
   if (::ftruncate(file_.get(), static_cast<off_t>(at_)) != 0 ||
       ::lseek(file_.get(), static_cast<off_t>(at_), SEEK_SET) < 0) {
     return cannot("write", path_);

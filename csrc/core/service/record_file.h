@@ -47,7 +47,7 @@ class RecordWriter {
 
 class RecordReader {
  public:
-  // kMalformed: it is no such file, or its beginning is torn.
+  // To be read only. kMalformed: it is no such file, or its beginning is torn.
   static Result<RecordReader> open(const std::string& path);
 
   struct Record {
