@@ -336,6 +336,26 @@ void add_servers(const Corpus& corpus) {
              joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));
 }
 
+// The models of two parts, for how many servers more than one they are read, and changes: a file, a
+// record, what becomes of it, and with what.
+void add_checkpoints(const Corpus& corpus) {
+  for (const int servers : {0, 1, 2}) {
+    corpus.add("checkpoint", "whole_for_" + std::to_string(servers + 1), numbers({0, 0, servers}));
+  }
+  for (const int model : {1, 2, 3}) {
+    corpus.add("checkpoint", "of_two_jobs_" + std::to_string(model), numbers({0, model, 1}));
+    corpus.add("checkpoint", "of_model_" + std::to_string(model), numbers({model, model, 2}));
+  }
+  for (const int file : {0, 1, 2, 3, 4}) {
+    const std::string name = std::to_string(file);
+    corpus.add("checkpoint", "misses_a_record_of_" + name, numbers({0, 0, 1, file, 0, 0}));
+    corpus.add("checkpoint", "shorter_note_" + name, numbers({0, 0, 1, file, 0, 2, 3, 0}));
+    corpus.add("checkpoint", "shorter_data_" + name, numbers({0, 0, 1, file, 1, 3, 3, 0}));
+    corpus.add("checkpoint", "other_note_" + name, numbers({0, 0, 1, file, 0, 4, 0, 30, 0, 3}));
+    corpus.add("checkpoint", "other_data_" + name, numbers({0, 0, 1, file, 1, 5, 0, 0, 0, 3}));
+  }
+}
+
 }  // namespace
 }  // namespace ciranda::fuzz
 
@@ -349,4 +369,5 @@ int main(int count, char** arguments) {
   ciranda::fuzz::add_tls(corpus);
   ciranda::fuzz::add_settings(corpus);
   ciranda::fuzz::add_servers(corpus);
+  ciranda::fuzz::add_checkpoints(corpus);
 }

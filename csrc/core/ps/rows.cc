@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numbers>
 
+#include "core/base/assert.h"
+
 namespace ciranda::ps {
 namespace {
 
@@ -150,8 +152,11 @@ void RowShare::save(Writer& out) const {
 }
 
 void RowShare::restore(Reader& in) {
+  std::uint64_t next = 0;
   for (std::size_t left = in.count("rows.blocks", blocks_, 1 + kBlockWords * 8); left > 0; --left) {
     const std::uint64_t block = in.varint("rows.block", blocks_ - 1);
+    if (block < next) in.fail("rows.block", "is out of turn");
+    next = block + 1;
     for (std::uint64_t i = 0; i < kBlockWords && in.ok(); ++i) {
       std::uint64_t& word = words()[block * kBlockWords + i];
       word = in.u64("rows.touched");
@@ -180,6 +185,8 @@ RowShare::Arrays RowShare::arrays() {
 }
 
 void RowShare::take_over(const RowShare& part) {
+  CIRANDA_ASSERT(part.table_.rows == table_.rows && part.table_.columns == table_.columns &&
+                 part.has_sums_ == has_sums_);
   for (std::uint64_t theirs = 0; theirs < part.local_rows_; ++theirs) {
     if (theirs % 64 == 0 && part.words()[theirs / 64] == 0) {
       theirs += 63;  // none of these

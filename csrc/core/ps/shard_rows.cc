@@ -62,12 +62,12 @@ void Shard::apply_rows(Worker worker, const PushRows& push, std::span<const std:
 // What was written by push_rows().
 Status Shard::repeat_rows(const Change& change, std::span<const std::byte> data) {
   const PushRows& push = change.rows;
-  std::vector<std::uint64_t> rows(push.count);
-  const std::size_t bytes = rows.size() * sizeof(std::uint64_t);
+  const std::size_t bytes = push.count * sizeof(std::uint64_t);
   const bool whole = push.table < rows_.size() && data.size() >= bytes &&
-                     data.size() - bytes == rows.size() * rows_[push.table].row_bytes() &&
+                     data.size() - bytes == push.count * rows_[push.table].row_bytes() &&
                      static_cast<std::size_t>(change.worker) < members_.size();
-  if (whole && bytes > 0) std::memcpy(rows.data(), data.data(), bytes);
+  std::vector<std::uint64_t> rows(whole ? push.count : 0);
+  if (!rows.empty()) std::memcpy(rows.data(), data.data(), bytes);
   if (!whole || !check_push(push, rows)) {
     return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept has other rows"};
   }

@@ -5,12 +5,16 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/ps/journal.h"
 #include "core/ps/shard.h"
 #include "core/wire/codec.h"
 
 namespace ciranda::ps {
 namespace {
+
+// Of a slot; as many again can follow.
+constexpr std::uint64_t kStepsMax = INT64_MAX / 2;
 
 Error no_change_of_this(const char* why) {
   return {.code = ErrorCode::kMalformed, .text = std::string("a change that was kept ") + why};
@@ -108,6 +112,7 @@ void Shard::copy_table(std::size_t table, const std::byte* from, std::byte* into
 }
 
 void Shard::take_over(const Shard& part) {
+  CIRANDA_ASSERT(difference(model_, part.model_).empty());
   for (const Layout::Piece& own : layout_.pieces(server_)) {
     const std::size_t bytes = element_bytes(own.table);
     for (const Layout::Piece& theirs : part.layout_.pieces(part.server_)) {
@@ -167,7 +172,7 @@ Status Shard::restore(std::span<const std::byte> saved) {
   round_clock_ = in.varint("shard.round_clock", UINT64_MAX);
   if (in.count("shard.steps", kSlotsMax, 1) != steps_.size()) in.fail("shard.steps", "are others");
   for (std::int64_t& steps : steps_) {
-    steps = static_cast<std::int64_t>(in.varint("shard.steps", INT64_MAX));
+    steps = static_cast<std::int64_t>(in.varint("shard.steps", kStepsMax));
   }
   if (in.count("shard.workers", kLocalRanksMax, 2) != members_.size()) {
     in.fail("shard.workers", "are others");

@@ -61,8 +61,25 @@ std::vector<Checkpoint> list_checkpoints(const std::string& folder) {
   return numbers;
 }
 
+std::string missing_file(const std::string& checkpoint_folder, int servers) {
+  for (int server = 0; server < servers; ++server) {
+    for (const char* what : {kPartFile, kLateFile}) {
+      std::string path = checkpoint_folder + "/" + part_file(what, server, servers);
+      if (!exists(path)) return path;
+    }
+  }
+  return "";
+}
+
 bool is_whole(const std::string& checkpoint_folder) {
-  return exists(checkpoint_folder + "/" + kManifestFile);
+  const std::string path = checkpoint_folder + "/" + kManifestFile;
+  if (!exists(path)) return false;
+  auto reader = RecordReader::open(path);
+  if (!reader) return true;
+  const auto record = reader.value().next();
+  if (!record || !record.value()) return true;
+  const auto manifest = decode_manifest(record.value()->note);
+  return !manifest || missing_file(checkpoint_folder, manifest.value().servers).empty();
 }
 
 void encode(const Manifest& manifest, std::vector<std::byte>& out) {
@@ -186,7 +203,7 @@ void CheckpointFiles::tend(std::uint64_t now_ns) {
   }
   if (awaited_ == 0 || late_ || !exists(names(kLateFile, awaited_).finished)) return;
   if (deadline_ns_ == 0) deadline_ns_ = now_ns + kPartsNs;
-  const std::string missing = missing_part();
+  const std::string missing = missing_file(checkpoint_folder(folder_, awaited_), servers_);
   if (missing.empty()) {
     const Status written = write_manifest();
     if (written) remove_older();
@@ -203,18 +220,6 @@ void CheckpointFiles::tend(std::uint64_t now_ns) {
 std::uint64_t CheckpointFiles::next_deadline_ns() const {
   const bool waits = awaited_ != 0 && !late_ && deadline_ns_ != 0;
   return child_.running() || waits ? monotonic_ns() + kChildPollNs : kNever;
-}
-
-// The first of them; empty: none.
-std::string CheckpointFiles::missing_part() const {
-  const std::string folder = checkpoint_folder(folder_, awaited_) + "/";
-  for (int server = 0; server < servers_; ++server) {
-    for (const char* what : {kPartFile, kLateFile}) {
-      std::string path = folder + part_file(what, server, servers_);
-      if (!exists(path)) return path;
-    }
-  }
-  return "";
 }
 
 Status CheckpointFiles::write_manifest() const {

@@ -49,7 +49,6 @@ class CheckpointFiles final : public CheckpointKeeper {
         server_(options.server),
         servers_(options.servers) {}
   void give_up(const std::string& why);
-  std::string missing_part() const;
   Status write_manifest() const;
   void remove_older() const;
   FileNames names(const char* what, Checkpoint checkpoint) const;
@@ -74,7 +73,11 @@ inline constexpr const char* kLateFile = "late";
 inline constexpr const char* kManifestFile = "manifest";
 // Numbers of those that are in the folder, in their order; whole or not.
 std::vector<Checkpoint> list_checkpoints(const std::string& folder);
+// Its manifest is there, and the files that this speaks of; one with a damaged manifest is taken
+// for whole, and named by who reads it.
 bool is_whole(const std::string& checkpoint_folder);
+// The first file that it misses; empty: none.
+std::string missing_file(const std::string& checkpoint_folder, int servers);
 
 struct Manifest {
   Checkpoint checkpoint = 0;

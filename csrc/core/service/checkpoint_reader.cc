@@ -1,5 +1,7 @@
 #include "core/service/checkpoint_reader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <optional>
 #include <ranges>
@@ -32,7 +34,8 @@ Result<RecordReader> open_file(const std::string& path) {
   return reader;
 }
 
-Result<std::unique_ptr<Shard>> read_snapshot(const std::string& path) {
+// What a server held, and of which job it was.
+Status read_snapshot(const std::string& path, std::string& job, std::unique_ptr<Shard>& held) {
   auto reader = open_file(path);
   if (!reader) return reader.error();
   auto record = next(reader.value(), path);
@@ -48,7 +51,9 @@ Result<std::unique_ptr<Shard>> read_snapshot(const std::string& path) {
     if (record.value().data.size() != arrays[i].size()) return cannot_use(path, kDamaged);
     std::ranges::copy(record.value().data, arrays[i].begin());
   }
-  return shard;
+  job = saved.value().job_id;
+  held = std::move(shard).value();
+  return {};
 }
 
 Status repeat_late(const std::string& path, Shard& shard) {
@@ -70,7 +75,7 @@ Status repeat_late(const std::string& path, Shard& shard) {
 Result<CheckpointReader> CheckpointReader::open(const std::string& path) {
   std::string folder = path;
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-  if (!is_whole(folder)) {
+  if (::access((folder + "/" + kManifestFile).c_str(), F_OK) != 0) {
     const auto numbers = list_checkpoints(folder);
     const auto newest = std::ranges::find_if(
         numbers.rbegin(), numbers.rend(),
@@ -91,32 +96,38 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& path) {
   return CheckpointReader(std::move(folder), manifest.value().servers);
 }
 
-Result<std::unique_ptr<Shard>> CheckpointReader::part(int server) const {
-  const std::string path = folder_ + "/" + part_file(kPartFile, server, servers_);
-  auto shard = read_snapshot(path);
-  if (!shard) return shard;
-  const Shard& read = *shard.value();
-  if (read.layout().servers() != servers_ || read.server() != server) {
-    return cannot_use(path, "it is another server's");
+std::string CheckpointReader::part_name(int server) const {
+  return folder_ + "/" + part_file(kPartFile, server, servers_);
+}
+
+Result<CheckpointReader::Part> CheckpointReader::part(int server) const {
+  Part part;
+  CIRANDA_TRY(read_snapshot(part_name(server), part.job, part.shard));
+  if (part.shard->layout().servers() != servers_ || part.shard->server() != server) {
+    return cannot_use(part_name(server), "it is another server's");
   }
-  CIRANDA_TRY(repeat_late(folder_ + "/" + part_file(kLateFile, server, servers_), *shard.value()));
-  return shard;
+  CIRANDA_TRY(repeat_late(folder_ + "/" + part_file(kLateFile, server, servers_), *part.shard));
+  return part;
 }
 
 Result<std::unique_ptr<Shard>> CheckpointReader::share(int server, int servers, int workers) const {
   std::unique_ptr<Shard> share;
+  std::string job;
   for (int each = 0; each < servers_; ++each) {
     const auto read = part(each);
     if (!read) return read.error();
-    const Shard& one = *read.value();
+    const Shard& one = *read.value().shard;
+    if (!share) job = read.value().job;
     if (!share) share = std::make_unique<Shard>(one.model(), servers, server, workers);
     if (!share->has_memory()) {
       return Error{.code = ErrorCode::kSystem,
                    .text = "there is no memory for " + std::to_string(share->held_bytes()) +
                            " bytes of parameters and state"};
     }
-    if (!(one.model().tables == share->model().tables)) {
-      return cannot_use(folder_, "its parts are of different models");
+    const std::string other = difference(share->model(), one.model());
+    if (!other.empty() || read.value().job != job) {
+      return cannot_use(part_name(each), "it is not of the job that the part of server 0 is of: " +
+                                             (other.empty() ? "that is '" + job + "'" : other));
     }
     share->take_over(one);
   }

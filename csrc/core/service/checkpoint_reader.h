@@ -19,12 +19,16 @@ class CheckpointReader {
 
   const std::string& folder() const { return folder_; }
   int servers() const { return servers_; }
-  // What that server held: its layout is that of servers().
-  Result<std::unique_ptr<Shard>> part(int server) const;
   // What a server holds that begins with it: one of any number, with so many workers.
   Result<std::unique_ptr<Shard>> share(int server, int servers, int workers) const;
 
  private:
+  struct Part {
+    std::string job;
+    std::unique_ptr<Shard> shard;  // whose layout is that of servers()
+  };
+  Result<Part> part(int server) const;
+  std::string part_name(int server) const;
   CheckpointReader(std::string folder, int servers)
       : folder_(std::move(folder)), servers_(servers) {}
 

@@ -3,6 +3,7 @@
 #include "core/service/checkpoint_reader.h"
 
 #include <gtest/gtest.h>
+#include <sys/fsuid.h>
 
 #include <cstring>
 #include <filesystem>
@@ -135,6 +136,72 @@ TEST_F(CheckpointReaderTest, NamesAFileThatIsDamaged) {
     fs::rename(copy, file);
     ASSERT_EQ(refusal(), "");
   }
+}
+
+// Assembled from those of two jobs: one has a wider table of rows, or one more.
+TEST_F(CheckpointReaderTest, NamesAPartOfAnotherModel) {
+  const RowTable words{.name = "words", .rows = 10'000, .columns = 2, .deviation = 1.0};
+  RowTable wide = words;
+  wide.columns = 64;
+  RowTable more = words;
+  more.name = "more";
+  for (const std::vector<RowTable>& other : {std::vector{wide}, {words, more}, {}}) {
+    Model model = momentum_model();
+    model.row_tables = other;
+    train(2, model, 4);
+    const fs::path theirs = fs::path(folder_) / "theirs";
+    fs::rename(CheckpointReader::open(checkpoints()).value().folder(), theirs);
+    fs::remove_all(checkpoints());
+    model.row_tables = {words};
+    train(2, model, 4);
+    const fs::path ours = CheckpointReader::open(checkpoints()).value().folder();
+    for (const char* name : {"part-1-of-2", "late-1-of-2"}) {
+      fs::copy_file(theirs / name, ours / name, fs::copy_options::overwrite_existing);
+    }
+    const auto mixed = CheckpointReader::open(ours).value().share(0, 1, 1);
+    ASSERT_FALSE(mixed.ok());
+    EXPECT_NE(mixed.error().text.find("part-1-of-2 cannot be used: it is not of the job that the "
+                                      "part of server 0 is of: "),
+              std::string::npos)
+        << mixed.error().text;
+    fs::remove_all(theirs);
+    fs::remove_all(checkpoints());
+  }
+}
+
+// As a user who may do no more, for root may write everywhere.
+TEST_F(CheckpointReaderTest, FilesMayBeReadOnly) {
+  const auto held = train(2, momentum_model(), 4);
+  fs::permissions(folder_, fs::perms(0555));
+  for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+    fs::permissions(entry.path(), fs::perms(entry.is_directory() ? 0555 : 0444));
+  }
+  const int own = ::setfsuid(65'534);
+  const auto reader = CheckpointReader::open(checkpoints());
+  EXPECT_TRUE(reader.ok()) << reader.error().text;
+  if (reader) {
+    EXPECT_EQ(tables_of(reader.value(), 1), held);
+  }
+  ::setfsuid(static_cast<uid_t>(own));
+  for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+    if (entry.is_directory()) fs::permissions(entry.path(), fs::perms(0755));
+  }
+}
+
+TEST_F(CheckpointReaderTest, AManifestAloneIsNoCheckpoint) {
+  train(2, momentum_model(), 7);
+  const auto numbers = list_checkpoints(checkpoints());
+  ASSERT_EQ(numbers.size(), 2u);
+  const fs::path newest = checkpoint_folder(checkpoints(), numbers.back());
+  for (const auto& entry : fs::directory_iterator(newest)) {
+    if (entry.path().filename() != kManifestFile) fs::remove(entry.path());
+  }
+  const auto reader = CheckpointReader::open(checkpoints());
+  ASSERT_TRUE(reader.ok()) << reader.error().text;
+  EXPECT_EQ(reader.value().folder(), checkpoint_folder(checkpoints(), numbers.front()));
+  const auto alone = CheckpointReader::open(newest);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_FALSE(alone.value().share(0, 1, 1).ok());
 }
 
 TEST_F(CheckpointReaderTest, SaysWhereThereIsNone) {
