@@ -1,5 +1,7 @@
 #include "core/service/checkpoint_files.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,11 +25,10 @@ constexpr std::uint32_t kManifestVersion = 1;
 constexpr std::uint64_t kPartsNs = 60'000'000'000;
 // Who reads the one before may do so until the next is there.
 constexpr std::size_t kWholeOnes = 2;
-
-void complain(Checkpoint checkpoint, const std::string& why) {
-  std::fprintf(stderr, "ciranda-ps: there is no checkpoint %llu, the one before stays: %s\n",
-               static_cast<unsigned long long>(checkpoint), why.c_str());
-}
+constexpr std::size_t kOwnerBytesMax = 512;
+// After the second failure, and at most.
+constexpr std::uint64_t kPauseNs = 1'000'000'000;
+constexpr std::uint64_t kPauseMaxNs = 64 * kPauseNs;
 
 bool exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
@@ -55,7 +56,7 @@ std::vector<Checkpoint> list_checkpoints(const std::string& folder) {
     Checkpoint number = 0;
     const char* const end = name.data() + name.size();
     const auto [at, error] = std::from_chars(name.data() + kFolder.size(), end, number);
-    if (error == std::errc() && at == end) numbers.push_back(number);
+    if (error == std::errc() && at == end && number < kCheckpointMax) numbers.push_back(number);
   }
   std::ranges::sort(numbers);
   return numbers;
@@ -107,7 +108,8 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes) {
 // Parts
 
 Result<std::unique_ptr<CheckpointFiles>> CheckpointFiles::open(std::string folder, Desk& desk,
-                                                               const DeskOptions& options) {
+                                                               const DeskOptions& options,
+                                                               const Origin& origin) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed || ::access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
@@ -119,8 +121,78 @@ Result<std::unique_ptr<CheckpointFiles>> CheckpointFiles::open(std::string folde
   std::unique_ptr<CheckpointFiles> files(new CheckpointFiles(std::move(folder), desk, options));
   const auto numbers = list_checkpoints(files->folder_);
   if (!numbers.empty()) files->latest_ = numbers.back();
+  if (options.server == 0) CIRANDA_TRY(files->claim(origin));
   desk.keep_checkpoints(files.get(), files->latest_);
   return files;
+}
+
+CheckpointFiles::~CheckpointFiles() {
+  child_.end();
+  // Closing would not do: a process forked meanwhile holds the same lock.
+  if (owner_.valid()) ::flock(owner_.get(), LOCK_UN);
+}
+
+// Server 0 alone announces checkpoints, so its lock is its job's, on whichever hosts the others
+// are.
+Status CheckpointFiles::claim(const Origin& origin) {
+  const std::string path = folder_ + "/" + kOwnerFile;
+  owner_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!owner_.valid()) return Error::from_errno("cannot open " + path, errno);
+  if (::flock(owner_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    owner_.reset();
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "another job makes its checkpoints in " + folder_ +
+                         "; give each job a folder of its own"};
+  }  // else: a file system without locks; a second job goes unnoticed there
+  std::string owner(kOwnerBytesMax, '\0');
+  const ssize_t count = ::pread(owner_.get(), owner.data(), owner.size(), 0);
+  owner.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  first_own_ = first_own(owner, origin);
+  owner = std::to_string(first_own_) + " " + job_;
+  const auto size = static_cast<ssize_t>(owner.size());
+  if (::pwrite(owner_.get(), owner.data(), owner.size(), 0) != size ||
+      ::ftruncate(owner_.get(), size) != 0) {
+    return Error::from_errno("cannot write " + path, errno);
+  }
+  return {};
+}
+
+// `owner`: what the file has said, the first number and the job.
+Checkpoint CheckpointFiles::first_own(const std::string& owner, const Origin& origin) const {
+  Checkpoint first = 0;
+  const char* const end = owner.data() + owner.size();
+  const auto [at, error] = std::from_chars(owner.data(), end, first);
+  const bool known = error == std::errc() && at != end && *at == ' ';
+  if (known && origin.came_back && std::string_view(at + 1, end) == job_) return first;
+  for (const Checkpoint number : list_checkpoints(folder_)) {
+    std::error_code ignored;
+    if (origin.restored.empty() || !std::filesystem::equivalent(checkpoint_folder(folder_, number),
+                                                                origin.restored, ignored)) {
+      continue;
+    }
+    if (!known) return number;
+    if (first <= number) return first;  // else a third job was here meanwhile
+  }
+  return latest_ + 1;
+}
+
+// None after a first failure, which may be one of its kind.
+void CheckpointFiles::pause(std::uint64_t now_ns) {
+  again_ns_ = now_ns + pause_ns_;
+  pause_ns_ = std::clamp(2 * pause_ns_, kPauseNs, kPauseMaxNs);
+}
+
+// Says nothing that it has said, but for the number.
+void CheckpointFiles::complain(Checkpoint checkpoint, const std::string& why) {
+  const std::string folder = checkpoint_folder(folder_, checkpoint);
+  std::string what = why;
+  if (const std::size_t at = what.find(folder); at != std::string::npos) {
+    what.erase(at, folder.size());
+  }
+  pause(monotonic_ns());
+  if (what == std::exchange(said_, what)) return;
+  std::fprintf(stderr, "ciranda-ps: there is no checkpoint %llu, the one before stays: %s\n",
+               static_cast<unsigned long long>(checkpoint), why.c_str());
 }
 
 FileNames CheckpointFiles::names(const char* what, Checkpoint checkpoint) const {
@@ -131,7 +203,7 @@ FileNames CheckpointFiles::names(const char* what, Checkpoint checkpoint) const 
 }
 
 std::optional<Checkpoint> CheckpointFiles::announce() {
-  if (!done()) return std::nullopt;
+  if (!done() || (again_ns_ != 0 && monotonic_ns() < again_ns_)) return std::nullopt;
   const std::string folder = checkpoint_folder(folder_, latest_ + 1);
   if (::mkdir(folder.c_str(), 0700) != 0) {
     complain(latest_ + 1, Error::from_errno("cannot make " + folder, errno).text);
@@ -199,6 +271,7 @@ void CheckpointFiles::tend(std::uint64_t now_ns) {
   if (!child_.look_after(/*wait=*/false)) return;
   if (ran && !child_.made()) {  // it has said why
     awaited_ = 0;
+    pause(now_ns);
     return;
   }
   if (awaited_ == 0 || late_ || !exists(names(kLateFile, awaited_).finished)) return;
@@ -206,7 +279,7 @@ void CheckpointFiles::tend(std::uint64_t now_ns) {
   const std::string missing = missing_file(checkpoint_folder(folder_, awaited_), servers_);
   if (missing.empty()) {
     const Status written = write_manifest();
-    if (written) remove_older();
+    if (written) succeed();
     if (!written) complain(awaited_, written.error().text);
   } else if (now_ns < deadline_ns_) {
     return;
@@ -233,12 +306,19 @@ Status CheckpointFiles::write_manifest() const {
   return finish_file(both);
 }
 
+void CheckpointFiles::succeed() {
+  said_.clear();
+  pause_ns_ = again_ns_ = 0;
+  remove_older();
+}
+
 // What is not whole by now will not be.
 void CheckpointFiles::remove_older() const {
   std::size_t whole = 0;
   auto numbers = list_checkpoints(folder_);
   std::ranges::reverse(numbers);
   for (const Checkpoint number : numbers) {
+    if (number < first_own_) return;
     const std::string folder = checkpoint_folder(folder_, number);
     const bool is_kept = number > awaited_ || (whole < kWholeOnes && is_whole(folder));
     whole += number <= awaited_ && is_whole(folder) ? 1 : 0;

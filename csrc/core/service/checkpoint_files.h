@@ -13,6 +13,7 @@
 #include "core/ps/desk.h"
 #include "core/service/record_file.h"
 #include "core/service/snapshot.h"
+#include "core/transport/fd.h"
 
 namespace ciranda::ps {
 
@@ -20,15 +21,26 @@ namespace ciranda::ps {
 // own, `checkpoint-C`, with two files of each server: `part-I-of-N`, a snapshot, and
 // `late-I-of-N`, changes that came to it later and belong to it, with an empty record behind the
 // last. Server 0 finds all of them there and writes the `manifest`: only then the checkpoint is
-// one, and those before the one before it are removed.
+// one, and those of this job before the one before it are removed. Server 0 has locked the file
+// `owner`, which says whose checkpoints those from which number on are.
 //
-// What fails is said on stderr, and leaves the checkpoint before. Not thread-safe. Blocks for the
-// disk alone.
+// What fails is said on stderr, once until it is something else, and leaves the checkpoint before;
+// it is tried again after ever longer pauses. Not thread-safe. Blocks for the disk alone.
 class CheckpointFiles final : public CheckpointKeeper {
  public:
-  // Makes the folder where it is missing. `desk` must outlive this.
+  // Whose checkpoints this job goes on with.
+  struct Origin {
+    bool came_back = false;     // the server was one of this job before
+    std::string restored = {};  // its folder; empty: none
+  };
+  // Makes the folder where it is missing. `desk` must outlive this. kInvalidArgument: the server 0
+  // of another job is at work there.
   static Result<std::unique_ptr<CheckpointFiles>> open(std::string folder, Desk& desk,
-                                                       const DeskOptions& options);
+                                                       const DeskOptions& options,
+                                                       const Origin& origin);
+  ~CheckpointFiles() override;
+  CheckpointFiles(const CheckpointFiles&) = delete;
+  CheckpointFiles& operator=(const CheckpointFiles&) = delete;
 
   std::optional<Checkpoint> announce() override;
   void begin(Checkpoint checkpoint) override;
@@ -47,7 +59,13 @@ class CheckpointFiles final : public CheckpointKeeper {
       : folder_(std::move(folder)),
         desk_(desk),
         server_(options.server),
-        servers_(options.servers) {}
+        servers_(options.servers),
+        job_(options.job_id) {}
+  Status claim(const Origin& origin);
+  Checkpoint first_own(const std::string& owner, const Origin& origin) const;
+  void complain(Checkpoint checkpoint, const std::string& why);
+  void pause(std::uint64_t now_ns);
+  void succeed();
   void give_up(const std::string& why);
   Status write_manifest() const;
   void remove_older() const;
@@ -57,6 +75,12 @@ class CheckpointFiles final : public CheckpointKeeper {
   Desk& desk_;
   const int server_;
   const int servers_;
+  const std::string job_;
+  Fd owner_;                  // server 0: the file, locked
+  Checkpoint first_own_ = 0;  // those before it are another job's
+  std::string said_;          // why the latest has failed; empty: it has not
+  std::uint64_t pause_ns_ = 0;
+  std::uint64_t again_ns_ = 0;        // until then none is begun
   Checkpoint latest_ = 0;             // that is announced or begun
   std::optional<RecordWriter> late_;  // while it is open
   SnapshotChild child_;
@@ -71,6 +95,7 @@ std::string part_file(const char* what, int server, int servers);
 inline constexpr const char* kPartFile = "part";
 inline constexpr const char* kLateFile = "late";
 inline constexpr const char* kManifestFile = "manifest";
+inline constexpr const char* kOwnerFile = "owner";
 // Numbers of those that are in the folder, in their order; whole or not.
 std::vector<Checkpoint> list_checkpoints(const std::string& folder);
 // Its manifest is there, and the files that this speaks of; one with a damaged manifest is taken

@@ -89,16 +89,18 @@ Status Server::find_state() {
     files_ = std::move(files).value();
     found_ = files_->found();
   }
+  CheckpointFiles::Origin origin{.came_back = !found_.empty()};
   if (!options_.restored.empty() && found_.empty()) {
     const auto checkpoint = CheckpointReader::open(options_.restored);
     if (!checkpoint) return checkpoint.error();
     auto share = checkpoint.value().share(desk.server, desk.servers, desk.workers);
     if (!share) return share.error();
     desk_.adopt(std::move(share).value());
-    found_ = "the checkpoint " + checkpoint.value().folder();
+    origin.restored = checkpoint.value().folder();
+    found_ = "the checkpoint " + origin.restored;
   }
   if (options_.checkpoints.empty()) return {};
-  auto checkpoints = CheckpointFiles::open(options_.checkpoints, desk_, desk);
+  auto checkpoints = CheckpointFiles::open(options_.checkpoints, desk_, desk, origin);
   if (!checkpoints) return checkpoints.error();
   checkpoints_ = std::move(checkpoints).value();
   return {};

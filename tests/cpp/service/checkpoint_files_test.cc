@@ -3,8 +3,11 @@
 #include "core/service/checkpoint_files.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,14 +37,17 @@ class CheckpointFilesTest : public testing::Desks {
     fs::remove_all(root_);
   }
 
-  void begin(int servers = 1) {
+  using Origin = CheckpointFiles::Origin;
+  void begin(int servers = 1, const Origin& origin = {}) {
+    files_.reset();
     start(1, {}, servers);
-    files_ = open();
+    seq_ = 0;
+    files_ = open(origin);
     caller_ = join(0);
     answer<Ready>(caller_);
   }
-  std::unique_ptr<CheckpointFiles> open() {
-    auto files = CheckpointFiles::open(root_ / "of job", *desk_, options_);
+  std::unique_ptr<CheckpointFiles> open(const Origin& origin) {
+    auto files = CheckpointFiles::open(root_ / "of job", *desk_, options_, origin);
     EXPECT_TRUE(files.ok()) << files.error().text;
     return std::move(files).value();
   }
@@ -135,16 +141,61 @@ TEST_F(CheckpointFilesTest, CountsOnFromThoseThatAreThere) {
   begin();
   make();
   make();
-  files_.reset();
-  begin();
-  seq_ = 0;
+  begin(1, {.came_back = true});
   make();
   EXPECT_EQ(there(), (std::vector<Checkpoint>{2, 3}));
+  begin(1, {.restored = folder(3)});
+  make();
+  EXPECT_EQ(there(), (std::vector<Checkpoint>{3, 4}));
+}
+
+TEST_F(CheckpointFilesTest, LeavesThoseOfAnotherJob) {
+  begin();
+  make();
+  make();
+  fs::create_directory(folder(3));  // not whole, and maybe somebody's
+  begin();
+  for (int i = 0; i < 3; ++i) make();
+  EXPECT_EQ(there(), (std::vector<Checkpoint>{1, 2, 3, 5, 6}));
+  begin(1, {.came_back = true});
+  make();
+  EXPECT_EQ(there(), (std::vector<Checkpoint>{1, 2, 3, 6, 7}));
+  begin(1, {.restored = folder(1)});
+  make();
+  EXPECT_EQ(there(), (std::vector<Checkpoint>{1, 2, 3, 6, 7, 8}));
+}
+
+TEST_F(CheckpointFilesTest, TwoJobsDoNotShareAFolder) {
+  begin();
+  Desk other(options_);
+  const auto second = CheckpointFiles::open(root_ / "of job", other, options_, {});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().text, "another job makes its checkpoints in " +
+                                     (root_ / "of job").string() +
+                                     "; give each job a folder of its own");
+  DeskOptions of_server_1 = options_;
+  of_server_1.server = 1;  // which is maybe this job's
+  EXPECT_TRUE(CheckpointFiles::open(root_ / "of job", other, of_server_1, {}).ok());
+}
+
+// A thousand times in less time than the first pause takes.
+TEST_F(CheckpointFilesTest, SaysOnceWhyThereIsNone) {
+  begin();
+  std::ofstream(folder(1)) << "in the way";
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 1'000; ++i) EXPECT_FALSE(files_->announce().has_value());
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
+  EXPECT_NE(said.find("there is no checkpoint 1, the one before stays: cannot make"),
+            std::string::npos)
+      << said;
+  fs::remove(folder(1));
+  while (!files_->announce().has_value()) ::usleep(10'000);
 }
 
 TEST_F(CheckpointFilesTest, RefusesAFolderThatCannotBeWrittenTo) {
   start(1);
-  const auto files = CheckpointFiles::open("/proc/none", *desk_, options_);
+  const auto files = CheckpointFiles::open("/proc/none", *desk_, options_, {});
   ASSERT_FALSE(files.ok());
   EXPECT_NE(files.error().text.find("cannot write checkpoints to /proc/none"), std::string::npos);
 }
