@@ -203,6 +203,9 @@ Status Desk::work(Caller caller, const VectorWork& message, Answers& answers) {
                        std::to_string(works_.size()) +
                        "; servers that are to come back with it need --durability log or disk");
   }
+  if (message.number > works_.size() && works_.size() >= kWorksMax) {
+    return refused(ErrorCode::kLimit, name + " is one more than a job can have");
+  }
   if (message.number > works_.size()) {
     CIRANDA_TRY(shard_->check(message));  // what is kept can be repeated
     if (journal_ != nullptr) journal_->write({.kind = Change::Kind::kWorked, .work = message}, {});

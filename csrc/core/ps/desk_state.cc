@@ -12,7 +12,6 @@ namespace ciranda::ps {
 namespace {
 
 constexpr std::size_t kSavedTasksBytesMax = 2 * kLedgerBytesMax;
-constexpr std::size_t kWorksMax = std::size_t{1} << 24;
 constexpr std::uint32_t kStateVersion = 3;
 
 Error mismatch(std::string why) {

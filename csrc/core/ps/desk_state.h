@@ -13,6 +13,8 @@
 
 namespace ciranda::ps {
 
+inline constexpr std::size_t kWorksMax = std::size_t{1} << 24;  // of a job
+
 // What Desk::save() has written.
 struct SavedDesk {
   std::string job_id;

@@ -39,8 +39,8 @@ Status Ledger::check(TaskId task, const std::string& call, int copies) const {
     return refused(name + " has arguments of " + std::to_string(call.size()) + " bytes, at most " +
                    std::to_string(kTaskTextBytesMax) + " are possible");
   }
-  if (bytes_ + call.size() > kLedgerBytesMax) {
-    return refused(name + " and those before it take more than " + std::to_string(kLedgerBytesMax) +
+  if (bytes_ + kTaskBytes + call.size() > bytes_max_) {
+    return refused(name + " and those before it take more than " + std::to_string(bytes_max_) +
                    " bytes with their outcomes");
   }
   return {};
@@ -48,11 +48,14 @@ Status Ledger::check(TaskId task, const std::string& call, int copies) const {
 
 Status Ledger::schedule(TaskId task, std::string call, int copies) {
   Status checked = check(task, call, copies);
-  if (!checked.ok() || task <= scheduled()) return checked;
-  bytes_ += call.size();
+  if (checked.ok() && task > scheduled()) add(std::move(call), copies);
+  return checked;
+}
+
+void Ledger::add(std::string call, int copies) {
+  bytes_ += kTaskBytes + call.size();
   tasks_.push_back({.call = std::move(call), .copies = copies, .workers = {}, .outcome = {}});
-  waiting_.push_back(task);
-  return {};
+  waiting_.push_back(scheduled());
 }
 
 Status Ledger::close(TaskId tasks) {
@@ -81,13 +84,23 @@ Result<bool> Ledger::finish(Worker worker, TaskId task, TaskOutcome outcome) {
                    ", which was not scheduled");
   }
   if (at(task).outcome) return false;
+  if (bytes_ + outcome.text.size() > bytes_max_) {
+    outcome = {.failed = true,
+               .text = "what the tasks of this job return takes more than " +
+                       std::to_string(bytes_max_) +
+                       " bytes with their arguments; let tasks write what they find to files"};
+  }
+  settle(task, std::move(outcome));
+  return true;
+}
+
+void Ledger::settle(TaskId task, TaskOutcome outcome) {
   bytes_ += outcome.text.size();
   if (outcome.failed) failed_.push_back(task);
   at(task).outcome = std::move(outcome);
   at(task).workers.clear();
   std::erase(given_, task);  // or it had been given back: next_for() passes it over
   while (settled_ < scheduled() && at(settled_ + 1).outcome) ++settled_;
-  return true;
 }
 
 void Ledger::leave(Worker worker) {
@@ -153,9 +166,10 @@ void Ledger::save(std::vector<std::byte>& out) const {
   }
 }
 
-Result<Ledger> Ledger::restore(std::span<const std::byte> saved, int workers) {
+Result<Ledger> Ledger::restore(std::span<const std::byte> saved, int workers,
+                               std::size_t bytes_max) {
   Reader in(saved);
-  Ledger ledger(workers);
+  Ledger ledger(workers, bytes_max);
   const bool closed = in.u8("ledger.closed", 1) != 0;
   const std::size_t tasks = in.count("ledger.tasks", kTasksMax, 3);
   for (TaskId task = 1; task <= tasks && in.ok(); ++task) {
@@ -166,11 +180,10 @@ Result<Ledger> Ledger::restore(std::span<const std::byte> saved, int workers) {
     if (state != 0) {
       outcome.text = in.text("ledger.text", in.count("ledger.text", kLedgerBytesMax, 1));
     }
+    if (in.ok() && copies == 0) in.fail("ledger.copies", "are none");
     if (!in.ok()) break;
-    if (Status scheduled = ledger.schedule(task, std::move(call), copies); !scheduled.ok()) {
-      return scheduled.error();
-    }
-    if (state != 0) (void)ledger.finish(0, task, std::move(outcome));
+    ledger.add(std::move(call), copies);
+    if (state != 0) ledger.settle(task, std::move(outcome));
   }
   if (in.ok() && in.remaining() > 0) in.fail("ledger", "goes on after its end");
   if (!in.ok()) return in.error();

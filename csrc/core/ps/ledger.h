@@ -14,7 +14,9 @@
 
 namespace ciranda::ps {
 
+// Of calls and outcomes, with kTaskBytes for each.
 inline constexpr std::size_t kLedgerBytesMax = std::size_t{1} << 30;
+inline constexpr std::size_t kTaskBytes = 16;
 
 // What became of a task.
 struct TaskOutcome {
@@ -32,7 +34,8 @@ struct TaskOutcome {
 // Not thread-safe. Never blocks.
 class Ledger {
  public:
-  explicit Ledger(int workers) : asking_(static_cast<std::size_t>(workers)) {}
+  explicit Ledger(int workers, std::size_t bytes_max = kLedgerBytesMax)
+      : asking_(static_cast<std::size_t>(workers)), bytes_max_(bytes_max) {}
 
   // --- The coordinator's ---
 
@@ -56,7 +59,8 @@ class Ledger {
 
   // It has nothing to do, whatever it was given before.
   void ask(Worker worker);
-  // False where that task's outcome is known already. kInvalidArgument: there is no such task.
+  // False where that task's outcome is known already. One for which there is no room left is that
+  // the task has failed. kInvalidArgument: there is no such task.
   Result<bool> finish(Worker worker, TaskId task, TaskOutcome outcome);
   // It has said nothing for long: others may do its task.
   void release(Worker worker);
@@ -76,7 +80,8 @@ class Ledger {
 
   // Nobody has a task afterwards: a server that was made again does not know who is there.
   void save(std::vector<std::byte>& out) const;
-  static Result<Ledger> restore(std::span<const std::byte> saved, int workers);
+  static Result<Ledger> restore(std::span<const std::byte> saved, int workers,
+                                std::size_t bytes_max = kLedgerBytesMax);
 
  private:
   struct Task {
@@ -88,6 +93,8 @@ class Ledger {
   Task& at(TaskId task) { return tasks_[task - 1]; }
   const Task& at(TaskId task) const { return tasks_[task - 1]; }
   Status check(TaskId task, const std::string& call, int copies) const;
+  void add(std::string call, int copies);
+  void settle(TaskId task, TaskOutcome outcome);
   TaskId next_for(Worker worker);
 
   std::deque<Task> tasks_;
@@ -96,6 +103,7 @@ class Ledger {
   std::vector<bool> asking_;    // by worker
   TaskId settled_ = 0;
   std::size_t bytes_ = 0;  // of all calls and outcomes
+  std::size_t bytes_max_;
   std::vector<TaskId> failed_;
   bool closed_ = false;
 };

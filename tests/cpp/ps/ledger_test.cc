@@ -213,6 +213,28 @@ TEST(Ledger, EachTaskHasOneOutcomeWhateverWorkersDo) {
   }
 }
 
+// What it has taken in, it takes back.
+TEST(Ledger, WhatIsTooMuchFailsAndTheLedgerComesBack) {
+  constexpr std::size_t kMax = 1'000;
+  Ledger ledger(1, kMax);
+  for (TaskId task = 1; task <= 10; ++task) {
+    ASSERT_TRUE(ledger.schedule(task, std::string(20, 'x')).ok());
+  }
+  for (TaskId task = 1; task <= 10; ++task) {
+    ASSERT_TRUE(ledger.finish(0, task, {.failed = false, .text = std::string(100, 'y')}).value());
+  }
+  EXPECT_EQ(ledger.failed(), (std::vector<TaskId>{7, 8, 9, 10}));
+  EXPECT_NE(ledger.outcome(7)->text.find("return takes more than 1000 bytes"), std::string::npos);
+  EXPECT_FALSE(ledger.schedule(11, "").ok());
+  std::vector<std::byte> kept;
+  ledger.save(kept);
+  const auto again = Ledger::restore(kept, 1, kMax);
+  ASSERT_TRUE(again.ok()) << again.error().text;
+  for (TaskId task = 1; task <= 10; ++task) {
+    EXPECT_EQ(*again.value().outcome(task), *ledger.outcome(task));
+  }
+}
+
 TEST(Ledger, IsKept) {
   Ledger ledger(2);
   schedule(ledger, 1, 3, 2);
