@@ -1,5 +1,6 @@
 // A parameter server of a job. `ciranda run --ps N` starts N of them; --help says how to start one
 // by hand.
+#include <fcntl.h>
 #include <getopt.h>
 
 #include <csignal>
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -256,6 +258,9 @@ Status read_environment(Options& options) {
         "--listen HOST:PORT and --key-file FILE are missing; or let ciranda run --ps N start "
         "servers");
   }
+  if (std::string_view(job).size() > kJobIdBytesMax) {
+    return wrong("CIRANDA_JOB_ID has more than " + std::to_string(kJobIdBytesMax) + " bytes");
+  }
   options.server.desk.job_id = job;
   options.server.job_folder = folder;
   CIRANDA_TRY(env.integer("CIRANDA_KEY_FD", 0, 1 << 20, options.key_fd));
@@ -312,12 +317,21 @@ void say_the_end(const DeskOptions& options, const Stats& stats) {
               static_cast<unsigned long long>(stats.lost));
 }
 
+// Where it was started without some of these, a socket or a file must not become one: what is said
+// would go there.
+void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);  // becomes that one
+  }
+}
+
 int fail(const Error& why) {
   std::fprintf(stderr, "ciranda-ps: %s\n", why.text.c_str());
   return 1;
 }
 
 int run(int count, char** texts) {
+  open_standard_descriptors();
   auto options = read_arguments(count, texts);
   if (!options) return fail(options.error());
   if (options.value().help) return std::fputs(kHelp, stdout) < 0 ? 1 : 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,24 @@ def test_a_server_that_nobody_could_call_does_not_start(options, sentence):
     done = subprocess.run([SERVER_PROGRAM, *options], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
     assert done.stderr.startswith("ciranda-ps: ") and sentence in done.stderr
+
+
+def test_a_server_opens_what_it_was_not_given(tmp_path):
+    """Else its socket is its standard error, say."""
+    made = tmp_path / "made"
+    words = f"exec {SERVER_PROGRAM} --workers 1 --checkpoint-dir {made} <&- >&- 2>&-"
+    told = {**os.environ, "CIRANDA_JOB_ID": "job", "CIRANDA_JOB_DIR": str(tmp_path)}
+    server = subprocess.Popen(["/bin/sh", "-c", words], env=told)
+    try:
+        limit = time.monotonic() + 30
+        while not (tmp_path / "ps0" / "local").exists():
+            assert time.monotonic() < limit and server.poll() is None
+            time.sleep(0.02)
+        opened = [os.readlink(f"/proc/{server.pid}/fd/{each}") for each in range(3)]
+        assert opened == ["/dev/null"] * 3
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_servers_of_an_outer_job_are_not_inherited(launcher):
