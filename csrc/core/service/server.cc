@@ -17,6 +17,7 @@
 
 #include "core/base/clock.h"
 #include "core/service/checkpoint_reader.h"
+#include "core/transport/job_folder.h"
 #include "core/transport/socket_io.h"
 #include "core/transport/tcp.h"
 
@@ -32,6 +33,13 @@ constexpr Desk::Caller kFirstCaller = 3;
 
 // Who is hung up on has so long to read why.
 constexpr std::uint64_t kFarewellNs = 5'000'000'000;
+
+// It may be gone already.
+void turn_away(int socket, const Error& why) {
+  std::vector<std::byte> packet;
+  encode(Message(Refused{.code = why.code, .text = why.text}), packet);
+  (void)send_packet(socket, packet, {});
+}
 
 // What is there to read; false at its end. Who closes a socket with bytes in it makes the kernel
 // forget what the other side has not read yet.
@@ -205,6 +213,10 @@ Status Server::accept_here() {
   for (;;) {
     Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) return {};  // or a caller that is gone, or no descriptors: it calls again
+    if (const auto user = same_user_pid(socket.get()); !user) {
+      turn_away(socket.get(), user.error());
+      continue;
+    }
     CIRANDA_TRY(take_in(make_local_link(std::move(socket))));
   }
 }

@@ -38,11 +38,9 @@ Result<sockaddr_un> socket_address(const std::string& folder) {
 }
 
 Status check_folder(const std::string& folder) {
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Error::from_errno("cannot create the job folder " + folder, errno);
-  }
   struct stat facts {};
   if (::lstat(folder.c_str(), &facts) != 0) {
+    if (errno == ENOENT) return {};  // who connects waits for it
     return Error::from_errno("cannot look at the job folder " + folder, errno);
   }
   if (facts.st_uid != ::geteuid()) {
@@ -80,6 +78,9 @@ JobFolder::~JobFolder() {
 
 Status JobFolder::listen(int callers) {
   made_ = ::access(folder_.c_str(), F_OK) != 0;
+  if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Error::from_errno("cannot create the job folder " + folder_, errno);
+  }
   CIRANDA_TRY(check_folder(folder_));
   auto address = socket_address(folder_);
   if (!address) return address.error();
@@ -114,6 +115,18 @@ Status JobFolder::claim() {
   return {};
 }
 
+Result<pid_t> same_user_pid(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return Error::from_errno("SO_PEERCRED", errno);
+  }
+  if (peer.uid != ::geteuid()) {
+    return invalid("a process of " + name_of_user(peer.uid) + " tried to join this job");
+  }
+  return peer.pid;
+}
+
 Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
                                  std::uint64_t timeout_ms, const std::string& who) {
   auto address = socket_address(folder);
@@ -123,7 +136,12 @@ Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadli
     if (!socket.valid()) return Error::from_errno("socket", errno);
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.value()),
                   sizeof(sockaddr_un)) == 0) {
-      return socket;
+      // Of the folder as it is by now.
+      CIRANDA_TRY(check_folder(folder));
+      const auto user = same_user_pid(socket.get());
+      if (user) return socket;
+      return invalid(who + " at " + std::string(address.value().sun_path) +
+                     " is not this user's: " + user.error().text);
     }
     if (errno != ENOENT && errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
       return Error::from_errno("cannot connect to " + std::string(address.value().sun_path), errno);

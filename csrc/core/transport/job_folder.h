@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/types.h>
 #include <sys/un.h>
 
 #include <cstdint>
@@ -41,7 +42,12 @@ class JobFolder {
   Fd listener_;
 };
 
-// The other ranks' side: waits until `who` listens in `folder`. `timeout_ms` is for the sentence
+// The other end's process, of this user: kInvalidArgument says whose it is else. Whoever accepts
+// asks for it, since a folder that was private may be so no more.
+Result<pid_t> same_user_pid(int socket);
+
+// The other ranks' side: waits until `who`, of this user, listens in `folder`, which is private as
+// above. `timeout_ms` is for the sentence
 // of kTimeout, at the deadline (monotonic_ns).
 Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
                                  std::uint64_t timeout_ms, const std::string& who = "rank 0");

@@ -2,11 +2,20 @@
 // refusal that nobody hears.
 #include "core/service/server.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <ctime>
 
 #include "core/base/clock.h"
 #include "core/transport/job_folder.h"
 #include "core/transport/socket_io.h"
+#include "required.h"
 #include "service/service.h"
 
 namespace ciranda::ps {
@@ -112,6 +121,45 @@ TEST_F(ServiceServerHere, StrangersAreCutOff) {
     EXPECT_TRUE(std::holds_alternative<Refused>(message.value()));
   }
   EXPECT_TRUE(push(*client, model, 1.0f).ok());
+}
+
+// As where the folder was opened to others later.
+TEST_F(ServiceServerHere, AnotherUserIsTurnedAway) {
+  if (::geteuid() != 0) CIRANDA_SKIP("only root can be somebody else");
+  start_servers(1, 1);
+  std::filesystem::permissions(folder_, std::filesystem::perms(0755));
+  std::filesystem::permissions(folder_of_server(folder_, 0), std::filesystem::perms(0755));
+  const std::string path = folder_of_server(folder_, 0) + "/local";
+  std::filesystem::permissions(path, std::filesystem::perms(0777));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  std::vector<std::byte> entry;
+  encode(Message(Enter{.job_id = "job"}), entry);
+  auto pipe = make_packet_sockets().value();
+  const pid_t stranger = ::fork();
+  if (stranger == 0) {
+    std::array<std::byte, 4096> answer;
+    const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const bool connected =
+        ::setresuid(1, 1, 1) == 0 &&
+        ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (!connected) ::_exit(1);
+    (void)::send(socket.get(), entry.data(), entry.size(), MSG_NOSIGNAL);
+    const ssize_t count = ::recv(socket.get(), answer.data(), answer.size(), 0);
+    if (count > 0) (void)::send(pipe[1].get(), answer.data(), static_cast<std::size_t>(count), 0);
+    ::_exit(0);
+  }
+  int how = 1;
+  ASSERT_EQ(::waitpid(stranger, &how, 0), stranger);
+  ASSERT_EQ(how, 0);
+  std::vector<std::byte> answer(kPacketBytesMax);
+  const auto received = receive_packet(pipe[0].get(), answer);
+  ASSERT_TRUE(received.ok());
+  const auto message = decode_message(std::span(answer).first(received.value().bytes));
+  ASSERT_TRUE(message.ok() && std::holds_alternative<Refused>(message.value()));
+  EXPECT_EQ(std::get<Refused>(message.value()).text,
+            "a process of user 1 (daemon) tried to join this job");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -80,6 +81,39 @@ TEST_F(JobFolderTest, AFolderOfAnotherUserIsNamedWithItsOwnerAndTheWayOut) {
   EXPECT_NE(said.find("belongs to user 1 (daemon), who can make it first"), std::string::npos)
       << said;
   EXPECT_NE(said.find("CIRANDA_JOB_DIR"), std::string::npos);
+}
+
+TEST_F(JobFolderTest, WhoConnectsLooksWhoseTheFolderIs) {
+  if (::geteuid() != 0) CIRANDA_SKIP("only root can give a folder away");
+  JobFolder folder(folder_, "job");
+  ASSERT_TRUE(folder.listen(1).ok());
+  ASSERT_EQ(::chown(folder_.c_str(), 1, 1), 0);
+  const auto refused = connect(folder_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().text.find("belongs to user 1 (daemon)"), std::string::npos)
+      << refused.error().text;
+}
+
+// The kernel tells who has begun to listen.
+TEST_F(JobFolderTest, WhoConnectsLooksWhoListens) {
+  if (::geteuid() != 0) CIRANDA_SKIP("only root can be somebody else");
+  const Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (folder_ + "/local").c_str());
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const pid_t stranger = ::fork();
+  if (stranger == 0) {
+    ::_exit(::setresuid(1, 1, 1) == 0 && ::listen(listener.get(), 1) == 0 ? 0 : 1);
+  }
+  int how = 1;
+  ASSERT_EQ(::waitpid(stranger, &how, 0), stranger);
+  ASSERT_EQ(how, 0);
+  const auto refused = connect(folder_);
+  ::unlink(address.sun_path);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().text.find("a process of user 1 (daemon)"), std::string::npos)
+      << refused.error().text;
 }
 
 TEST_F(JobFolderTest, AStaleSocketOfAKilledJobIsReplaced) {
