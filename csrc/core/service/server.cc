@@ -33,6 +33,8 @@ constexpr Desk::Caller kFirstCaller = 3;
 
 // Who is hung up on has so long to read why.
 constexpr std::uint64_t kFarewellNs = 5'000'000'000;
+// Where no descriptor is left.
+constexpr std::uint64_t kPauseNs = 100'000'000;
 
 // It may be gone already.
 void turn_away(int socket, const Error& why) {
@@ -153,7 +155,7 @@ std::uint64_t Server::next_deadline_ns() const {
   for (const auto& [caller, connection] : connections_) {
     next_ns = std::min(next_ns, connection.ends_ns);
   }
-  return next_ns;
+  return std::min(next_ns, accepts_again_ns_);
 }
 
 Status Server::run() {
@@ -181,6 +183,8 @@ Status Server::run() {
     if (called || (acceptor_ && acceptor_->next_deadline_ns().value_or(kNever) <= turn_ns_)) {
       CIRANDA_TRY(accept_from_elsewhere());
     }
+    refuse_who_stays_out();
+    accept_again();
     desk_.end_leases(monotonic_ns(), answers_);
     CIRANDA_TRY(carry_out());
     report_losses();
@@ -212,13 +216,37 @@ void Server::end_checkpoints() {
 Status Server::accept_here() {
   for (;;) {
     Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return {};  // or a caller that is gone, or no descriptors: it calls again
+    if (!socket.valid()) {
+      const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS;
+      return is_full ? pause_accepting() : Status();  // or a caller that is gone: it calls again
+    }
     if (const auto user = same_user_pid(socket.get()); !user) {
       turn_away(socket.get(), user.error());
       continue;
     }
     CIRANDA_TRY(take_in(make_local_link(std::move(socket))));
   }
+}
+
+// Callers wait in the listener's queue, which epoll would tell of again at once.
+Status Server::pause_accepting() {
+  if (!std::exchange(was_full_, true)) {
+    std::fprintf(stderr,
+                 "ciranda-ps: server %d has no descriptor left for another worker; raise ulimit "
+                 "-n\n",
+                 options_.desk.server);
+  }
+  accepts_again_ns_ = turn_ns_ + kPauseNs;
+  epoll_event nothing{.events = 0, .data = {.u64 = kHere}};
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, folder_->listener(), &nothing);
+  return {};
+}
+
+void Server::accept_again() {
+  if (turn_ns_ < accepts_again_ns_) return;
+  accepts_again_ns_ = kNever;
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kHere}};
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, folder_->listener(), &event);
 }
 
 Status Server::accept_from_elsewhere() {
@@ -238,7 +266,7 @@ Status Server::accept_from_elsewhere() {
 Status Server::take_in(std::unique_ptr<WorkerLink> link) {
   const Desk::Caller caller = next_caller_++;
   CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
-  connections_[caller] = Connection{.link = std::move(link)};
+  connections_[caller] = {.link = std::move(link), .enters_by_ns = turn_ns_ + options_.entry_ns};
   desk_.open(caller, turn_ns_);
   read_from(caller);
   return {};
@@ -279,6 +307,7 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
     answer_at_once();
     return false;
   }
+  connection.enters_by_ns = kNever;
   const std::uint64_t begin_ns = monotonic_ns();
   oldest_ns_ = std::max(oldest_ns_, begin_ns - turn_ns_);
   if (message) {
@@ -349,6 +378,20 @@ void Server::watch_room(Desk::Caller caller, Connection& connection) {
   epoll_event event{.events = EPOLLIN | (watched.writable ? static_cast<unsigned>(EPOLLOUT) : 0u),
                     .data = {.u64 = static_cast<std::uint64_t>(caller)}};
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched.socket, &event);
+}
+
+// Whose descriptors others wait for.
+void Server::refuse_who_stays_out() {
+  if (accepts_again_ns_ == kNever) return;
+  for (auto& [caller, connection] : connections_) {
+    if (turn_ns_ < connection.enters_by_ns) continue;
+    connection.enters_by_ns = kNever;
+    desk_.refuse(caller,
+                 {.code = ErrorCode::kTimeout,
+                  .text = "a worker has connected and not entered, and no descriptor is left for "
+                          "others; raise ulimit -n"},
+                 turn_ns_, answers_);
+  }
 }
 
 void Server::end_farewells() {

@@ -34,6 +34,9 @@ struct ServerOptions {
   std::optional<StateOptions> state = {};
   // Where its checkpoints go, which all servers write to; empty: there are none.
   std::string checkpoints = {};
+  // Where no descriptor is left, who has connected and said nothing for so long is hung up on. A
+  // worker enters once it is connected to all servers.
+  std::uint64_t entry_ns = 30'000'000'000;
   // A checkpoint that it begins with, where it has no state; see CheckpointReader. Empty: none.
   std::string restored = {};
 };
@@ -65,8 +68,9 @@ class Server {
  private:
   struct Connection {
     std::unique_ptr<WorkerLink> link;
-    bool waits_for_room = false;     // something is queued
-    std::uint64_t ends_ns = kNever;  // hung up on: until then what it sends is thrown away
+    bool waits_for_room = false;          // something is queued
+    std::uint64_t ends_ns = kNever;       // hung up on: until then what it sends is thrown away
+    std::uint64_t enters_by_ns = kNever;  // before its first message
   };
 
   explicit Server(ServerOptions options);
@@ -74,6 +78,9 @@ class Server {
   Status listen();
   Status watch(int descriptor, std::uint64_t number);
   Status accept_here();
+  Status pause_accepting();
+  void accept_again();
+  void refuse_who_stays_out();
   Status accept_from_elsewhere();
   Status take_in(std::unique_ptr<WorkerLink> link);
   void serve(Desk::Caller caller, bool has_room);
@@ -101,9 +108,11 @@ class Server {
   Fd stop_;                                         // an eventfd
   std::map<Desk::Caller, Connection> connections_;  // by the desk's number
   Desk::Caller next_caller_;
-  Desk::Answers answers_;      // that are to be sent
-  Status failed_;              // files_
-  std::uint64_t lost_ = 0;     // of which it has been said
+  Desk::Answers answers_;   // that are to be sent
+  Status failed_;           // files_
+  std::uint64_t lost_ = 0;  // of which it has been said
+  std::uint64_t accepts_again_ns_ = kNever;
+  bool was_full_ = false;
   std::uint64_t turn_ns_ = 0;  // when epoll told of the messages that are taken now
   std::uint64_t busy_ns_ = 0;
   std::uint64_t oldest_ns_ = 0;

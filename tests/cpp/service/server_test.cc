@@ -162,5 +162,34 @@ TEST_F(ServiceServerHere, AnotherUserIsTurnedAway) {
             "a process of user 1 (daemon) tried to join this job");
 }
 
+// Who calls waits until there is one, and who has connected for nothing makes room.
+TEST_F(ServiceServerHere, WithoutDescriptorsItSleeps) {
+  entry_ns_ = 1'000'000'000;
+  start_servers(1, 1);
+  Fd idle = connect_in_job_folder(folder_of_server(folder_, 0), kNever, 0).value();
+  const auto client = connect(0);  // after which the other is accepted, too
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const Fd next(::dup(idle.get()));  // the lowest that is free
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next.get());
+  Fd waiting(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (folder_of_server(folder_, 0) + "/local").c_str());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  ASSERT_EQ(::connect(waiting.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::clock_t begun = std::clock();
+  ASSERT_TRUE(wait_readable(idle.get(), monotonic_ns() + 20'000'000'000).value());
+  EXPECT_LT(std::clock() - begun, CLOCKS_PER_SEC / 4);  // of the second until then
+  idle.reset();
+  std::vector<std::byte> packet;
+  encode(Message(Pull{}), packet);
+  EXPECT_TRUE(send_packet(waiting.get(), packet, {}).ok());
+  EXPECT_TRUE(wait_readable(waiting.get(), monotonic_ns() + 20'000'000'000).value());
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(declare(*client, model_of(kSizes), 0.0f).ok());
+}
+
 }  // namespace
 }  // namespace ciranda::ps

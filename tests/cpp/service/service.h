@@ -168,6 +168,7 @@ class Service : public ::testing::Test {
       options.desk.checkpoint_pushes = checkpoint_pushes_;
     }
     options.restored = restored_;
+    if (entry_ns_ > 0) options.entry_ns = entry_ns_;
     if (!elsewhere_) return options;
     options.job_folder.clear();
     options.keys = keys();
@@ -184,6 +185,7 @@ class Service : public ::testing::Test {
   std::uint64_t patience_ms_ = 0;
   std::uint64_t checkpoint_pushes_ = 0;  // 0: none are made
   std::string restored_;                 // empty: nothing
+  std::uint64_t entry_ns_ = 0;           // 0: the usual
   bool has_coordinator_ = false;
   bool elsewhere_ = false;
   bool tls_ = false;
