@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/assert.h"
+
 namespace ciranda::ps {
 
 void Cut::leave(Worker worker) {
@@ -44,6 +46,7 @@ void Cut::close_if_complete() {
   const bool complete = std::ranges::all_of(
       members_, [&](const Member& each) { return !each.here || each.marked >= latest_; });
   if (!open_ || !complete) return;
+  CIRANDA_ASSERT(keeper_ != nullptr && closed_ != latest_);  // I29: once
   open_ = false;
   closed_ = latest_;
   keeper_->close();
@@ -59,6 +62,7 @@ void Cut::write(const Change& change, const Data& data) {
   Change part{.kind = change.kind, .scale = change.scale};
   Data parts;
   const std::size_t count = change.pushes.size();
+  CIRANDA_ASSERT(count > 0 && data.size() % count == 0);  // I29: each push has its own
   const std::size_t pieces = data.size() / count;
   for (std::size_t i = 0; i < count; ++i) {
     if (is_behind(change.pushes[i].worker)) continue;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/model_codec.h"
 
 namespace ciranda::ps {
@@ -256,6 +257,7 @@ Result<std::unique_ptr<Shard>> Desk::first_shard(Model model) const {
 }
 
 void Desk::begin_with(std::unique_ptr<Shard> shard) {
+  CIRANDA_ASSERT(!shard_);  // I26: of one model
   shard_ = std::move(shard);
   link_journal();
   std::vector<Ack> none;
@@ -304,6 +306,7 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   const Worker worker = of(caller).worker;
   connections_.erase(caller);
   if (worker < 0) return;
+  CIRANDA_ASSERT(member(worker).caller == caller);  // I25: of its latest life
   member(worker).caller = -1;
   member(worker).left = left;
   member(worker).gone = true;

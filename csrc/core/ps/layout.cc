@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/assert.h"
+
 namespace ciranda::ps {
 namespace {
 
@@ -22,6 +24,7 @@ constexpr std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) {
 Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_t>(servers)) {
   const auto server_count = static_cast<std::uint64_t>(servers);
   std::uint64_t chunk = 0;  // numbered through all tables
+  std::uint64_t total = 0;
   for (std::size_t t = 0; t < model.tables.size(); ++t) {
     const std::uint64_t element_bytes = dtype_bytes(model.tables[t].dtype);
     TablePlace table{.slots = {}, .elements = 0, .element_bytes = element_bytes, .at = half_bytes_};
@@ -50,9 +53,12 @@ Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_
       }
       share.bytes += own;
     }
+    total += bytes;
     half_bytes_ += rounded_up(bytes, kPageBytes);
     tables_.push_back(std::move(table));
   }
+  for (const Share& share : shares_) total -= share.bytes;
+  CIRANDA_ASSERT(total == 0);  // each byte is one server's
 }
 
 // In its table.

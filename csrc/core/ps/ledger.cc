@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/wire/codec.h"
 #include "core/wire/types.h"
 
@@ -95,6 +96,7 @@ Result<bool> Ledger::finish(Worker worker, TaskId task, TaskOutcome outcome) {
 }
 
 void Ledger::settle(TaskId task, TaskOutcome outcome) {
+  CIRANDA_ASSERT(!at(task).outcome);  // I30: the first one counts
   bytes_ += outcome.text.size();
   if (outcome.failed) failed_.push_back(task);
   at(task).outcome = std::move(outcome);

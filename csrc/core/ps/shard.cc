@@ -71,7 +71,7 @@ void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
 }
 
 void Shard::give(Worker worker) {
-  CIRANDA_ASSERT(!given_);
+  CIRANDA_ASSERT(!given_ && at(worker).memory != nullptr);  // I22
   given_ = true;
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     const std::size_t bytes = element_bytes(piece.table);
@@ -181,7 +181,10 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
     }
     copy_parameters(push.worker);
     acks.push_back(ack);
-  } else if (model_.mode.kind == ModeKind::kSync) {
+    return;
+  }
+  CIRANDA_ASSERT(given_ && push.seq == member.decided + 1);  // I21: check() has accepted it
+  if (model_.mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
     push_alone(push, acks);
@@ -278,6 +281,7 @@ void Shard::finish_round(std::vector<Ack>& acks) {
   round_clock_ = std::max(round_clock_, clock);
   for (const Worker worker : workers) {
     Member& member = at(worker);
+    CIRANDA_ASSERT(member.parked->seq == member.decided + 1);  // I21
     member.decided = member.parked->seq;
     member.clock = std::max(member.clock, round_clock_);
     member.parked.reset();
@@ -302,6 +306,8 @@ void Shard::count_staleness(std::uint64_t staleness) {
 
 void Shard::apply(std::span<const Push* const> pushes, double scale,
                   std::span<const Worker> targets) {
+  CIRANDA_ASSERT(std::ranges::all_of(
+      targets, [&](Worker worker) { return at(worker).memory != nullptr; }));  // I22
   if (journal_ != nullptr) write_applied(pushes, scale);
   Update update{.pushes = pushes, .gradients = {}, .scale = scale, .targets = targets};
   for (const Push* push : pushes) update.gradients.push_back(at(push->worker).gradients);

@@ -167,6 +167,7 @@ void Shard::save(std::vector<std::byte>& out) const {
 }
 
 Status Shard::restore(std::span<const std::byte> saved) {
+  CIRANDA_ASSERT(!given_);
   Reader in(saved);
   version_ = in.varint("shard.version", UINT64_MAX);
   round_clock_ = in.varint("shard.round_clock", UINT64_MAX);

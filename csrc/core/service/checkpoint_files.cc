@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/wire/codec.h"
 
@@ -213,6 +214,7 @@ std::optional<Checkpoint> CheckpointFiles::announce() {
 }
 
 void CheckpointFiles::begin(Checkpoint checkpoint) {
+  CIRANDA_ASSERT(checkpoint >= latest_);
   child_.end();
   late_.reset();
   latest_ = checkpoint;
@@ -296,6 +298,7 @@ std::uint64_t CheckpointFiles::next_deadline_ns() const {
 }
 
 Status CheckpointFiles::write_manifest() const {
+  CIRANDA_ASSERT(server_ == 0 && awaited_ == latest_ && !late_);  // I29: it is closed
   const FileNames both = names(kManifestFile, awaited_);
   auto writer = RecordWriter::create(both.unfinished);
   if (!writer) return writer.error();

@@ -217,7 +217,7 @@ Status Server::accept_here() {
   for (;;) {
     Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
-      const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS;
+      const bool is_full = errno == EMFILE || errno == ENFILE;
       return is_full ? pause_accepting() : Status();  // or a caller that is gone: it calls again
     }
     if (const auto user = same_user_pid(socket.get()); !user) {

@@ -161,6 +161,7 @@ class RemoteLink final : public WorkerLink {
     encoded_.clear();
     encode(message, encoded_);
     if (std::holds_alternative<Ack>(message) || std::holds_alternative<Ready>(message)) {
+      CIRANDA_ASSERT(layout_ && memory_);  // who is answered so has declared
       return link_.send(encoded_, {places(memory_, layout_->parameters_of(server_))}, memory_);
     }
     if (std::holds_alternative<Fetched>(message)) {
