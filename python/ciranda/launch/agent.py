@@ -212,6 +212,9 @@ class Agent:
     def starts_again(self, rank: int, exit_code: int) -> None:
         self._tell(f"again {rank} {exit_code}")
 
+    def ended_late(self, rank: int, exit_code: int, is_done: int) -> None:
+        self._tell(f"late {rank} {exit_code} {is_done}")
+
     def refused(self, rank: int, number: int) -> None:
         self._tell(f"fail {rank} {number}")
 

@@ -30,6 +30,10 @@ class JobPlaces:
     def error_file(self, number: int) -> str:
         return os.path.join(self.log_dir, f"{name_of(number).replace(' ', '-')}.error.json")
 
+    def over_file(self, number: int) -> str:
+        """There once a worker's program has ended and it has left its servers."""
+        return os.path.join(self.job_dir, f"over-{number}")
+
 
 # What tells ranks of several hosts how to meet. The two numbers of descriptors are known when a
 # rank is started.

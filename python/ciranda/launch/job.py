@@ -235,6 +235,13 @@ class _Job:
             f"again, {self._restarted} of {self._plan.restarts}"
         )
 
+    def ended_late(self, rank: int, exit_code: int, is_done: int) -> None:
+        now = "its program had ended" if is_done else "its servers, which all workers had left"
+        then = "that counts" if is_done else "it is not started again"
+        self._console.say(
+            f"ciranda: {name_of(rank)} was ended by {signal_words(-exit_code)} after {now}; {then}"
+        )
+
     def refused(self, rank: int, number: int) -> None:
         self._refused = self._refused or (rank, number)
         self._ending.cut_short(time.monotonic())

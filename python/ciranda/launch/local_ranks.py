@@ -36,6 +36,10 @@ class News(Protocol):
     def starts_again(self, rank: int, exit_code: int) -> None:
         """It was killed by a signal, -exit_code, and is started anew."""
 
+    def ended_late(self, rank: int, exit_code: int, is_done: int) -> None:
+        """It was killed when its servers needed it no more, and is not started anew. `is_done`: its
+        program had ended; what follows is an end with 0."""
+
     def refused(self, rank: int, number: int) -> None:
         """The system does not start it, and says so by an errno. No other rank goes on."""
 
@@ -59,6 +63,8 @@ def tell(line: str, news: News) -> None:
         news.ended(*numbers)
     elif word == "again":
         news.starts_again(*numbers)
+    elif word == "late":
+        news.ended_late(*numbers)
     elif word == "fail":
         news.refused(*numbers)
     elif word == "left":

@@ -4,7 +4,8 @@ It is the ranks' parent and adopts their orphans, so that the whole tree hangs o
 one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
 whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
 when a job is over, but that servers end after the ranks and the coordinator, and the evaluator
-after them, and that each of these which was killed may come back, servers that keep their state.
+after them, and that each of these which was killed may come back: servers that keep their state,
+workers as long as there is a server to come back to.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Channels:
     """The supervisor's ends of the pipes to the launcher."""
 
     commands: int
-    # lines: start RANK PID | exit RANK CODE | again RANK CODE | fail RANK ERRNO | left COUNT | done
+    # lines: start RANK PID | exit RANK CODE | again RANK CODE | late RANK CODE DONE |
+    # fail RANK ERRNO | left COUNT | done
     events: int
     stdin: int  # for rank 0
     outputs: Sequence[tuple[int, int]]  # stdout and stderr of every process of the plan
@@ -88,6 +90,7 @@ class Supervisor:
         self._listeners = dict(plan.meeting.listeners) if plan.meeting is not None else {}
         self._servers_may_end = not plan.servers_stay
         self._servers_told = False  # to end
+        self._workers_left = False  # all of them, in order: what a server ends with
         self._over = False
         self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
 
@@ -252,11 +255,17 @@ class Supervisor:
             if number is None:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            if code < 0 and number in self._kept and self._restarts > 0:
-                self._start_again(number, pid, code)
-                continue
+            if code < 0 and trains(number) and os.path.exists(self._plan.places.over_file(number)):
+                self._tell(f"late {number} {code} 1")
+                code = 0
+            elif code < 0 and number in self._kept and self._restarts > 0:
+                if not (trains(number) and self._workers_left):
+                    self._start_again(number, pid, code)
+                    continue
+                self._tell(f"late {number} {code} 0")
             if self._servers_told and is_server(number) and code in _BY_US:
                 code = 0  # the ranks are done: it had just been started, or was stopped
+            self._workers_left = self._workers_left or (is_server(number) and code == 0)
             if code != 0:
                 self._restarts = 0  # the job has failed
             self._tell(f"exit {number} {code}")

@@ -42,7 +42,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     was_there = _C.is_initialized()
     _C.init(with_comm=comm is not None)
     if not _registered:
-        atexit.register(shutdown)
+        atexit.register(_end)
         _registered = True
     failure_report.install()
     if was_there:
@@ -161,6 +161,13 @@ def shutdown() -> None:
     _C.shutdown()
     forget_all()
     failure_report.launched_as = None
+
+
+def _end() -> None:
+    has_lost = _C.lost_server() is not None
+    shutdown()
+    if not has_lost:
+        failure_report.say_over()
 
 
 def is_initialized() -> bool:

@@ -5,6 +5,7 @@ The file is the one that torchelastic reads too; `ciranda run` names the culprit
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -18,6 +19,9 @@ from ciranda.errors import CirandaError, RankLostError
 
 launched_as: list[int] | None = None  # by rank the launcher's number, after init(comm=...)
 _installed = False
+_raised = False  # and nobody has caught it
+_over_file: Path | None = None  # of a worker whom the launcher has started
+_own_pid = 0
 _COORDINATOR = 1_000_000  # as the launcher numbers it
 
 
@@ -27,19 +31,33 @@ def _launched(rank: int) -> int:
 
 def install() -> None:
     """Puts the report in front of the current sys.excepthook, once."""
-    global _installed
+    global _installed, _over_file, _own_pid
     if _installed:
         return
     _installed = True
+    folder = os.environ.get("CIRANDA_JOB_DIR")
+    if folder and _C.server_count():
+        number = _COORDINATOR if _C.coordinates() else _C.rank()
+        _over_file, _own_pid = Path(folder) / f"over-{number}", os.getpid()
     show = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        global _raised
+        _raised = True
         try:
             _report(kind, value, trace)
         finally:
             show(kind, value, trace)
 
     sys.excepthook = hook
+
+
+def say_over() -> None:
+    """At interpreter exit: whoever kills a worker that has left its servers does not undo its work,
+    which the launcher is to know."""
+    if _over_file is not None and not _raised and os.getpid() == _own_pid:
+        with contextlib.suppress(OSError):
+            _over_file.touch()
 
 
 def _lost_rank(value: BaseException | None, own_rank: int) -> int | None:
