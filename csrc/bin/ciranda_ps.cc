@@ -51,9 +51,11 @@ constexpr const char* kHelp =
 
 constexpr std::uint64_t kUsualCheckpoint = 1'000;  // pushes
 
-Server* running = nullptr;  // NOLINT: for the signal handler
+Server* running = nullptr;               // NOLINT: for the signal handler
+volatile std::sig_atomic_t told_by = 0;  // NOLINT: the signal, 0: none
 
-void stop_running(int) {
+void stop_running(int number) {
+  told_by = number;
   running->stop();
 }
 
@@ -325,6 +327,16 @@ void open_standard_descriptors() {
   }
 }
 
+// Its workers do not wait for nothing: whoever watches it sees that it has not ended by itself.
+void say_that_it_is_missed(const DeskOptions& options, const std::string& kept, int number) {
+  const std::string end =
+      "; to let another one go on with it: ciranda-ps --dir, ciranda run --ps-dir";
+  std::fprintf(stderr, "ciranda-ps: server %d of %d was ended by %s while it has workers; %s%s\n",
+               options.server, options.servers, number == SIGTERM ? "SIGTERM" : "SIGINT",
+               kept.empty() ? "what it held is gone" : "what it held is in ",
+               kept.empty() ? end.c_str() : kept.c_str());
+}
+
 int fail(const Error& why) {
   std::fprintf(stderr, "ciranda-ps: %s\n", why.text.c_str());
   return 1;
@@ -338,6 +350,8 @@ int run(int count, char** texts) {
   if (const Status read = read_environment(options.value()); !read) return fail(read.error());
   if (const Status open = open_listener(options.value()); !open) return fail(open.error());
   const DeskOptions desk = options.value().server.desk;
+  const auto& state = options.value().server.state;
+  const std::string kept = state ? state->folder : "";
   // What comes before it listens is seen once it does.
   sigset_t ends;
   sigemptyset(&ends);
@@ -358,7 +372,12 @@ int run(int count, char** texts) {
   std::signal(SIGINT, SIG_DFL);
   if (!ended) return fail(ended.error());
   say_the_end(desk, running->stats());
-  return 0;
+  if (!running->is_stopped()) return 0;
+  if (running->has_workers()) say_that_it_is_missed(desk, kept, told_by);
+  server.value().reset();
+  std::fflush(stdout);
+  std::raise(told_by);
+  return 1;
 }
 
 }  // namespace

@@ -93,6 +93,7 @@ class Desk {
   bool has_parameters() const { return shard_ && shard_->given() && !is_adopted_; }
   // Pushes that were answered and that a restart has lost.
   std::uint64_t lost() const { return lost_; }
+  bool has_callers() const;                            // who have entered
   Stats stats() const;
 
  private:

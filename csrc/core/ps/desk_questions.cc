@@ -164,6 +164,11 @@ bool Desk::all_have_left() const {
   return left.all_workers && (left.coordinator || !options_.has_coordinator);
 }
 
+bool Desk::has_callers() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& each) { return each.second.worker >= 0; });
+}
+
 Status Desk::take_of_tasks(Caller caller, const Message& message, Answers& answers) {
   if (!tasks_) {
     return refused(ErrorCode::kInvalidArgument,

@@ -192,7 +192,10 @@ Status Server::run() {
     if (checkpoints_) checkpoints_->tend(monotonic_ns());
     end_farewells();
     // Who has left has said so before.
-    if (stops && !desk_.all_have_left()) return files_ ? files_->finish() : Status();
+    if (stops && !desk_.all_have_left()) {
+      is_stopped_ = true;
+      return files_ ? files_->finish() : Status();
+    }
   }
   connections_.clear();  // their workers wait for that
   if (checkpoints_) end_checkpoints();

@@ -61,6 +61,9 @@ class Server {
   Status run();
   // Async-signal-safe.
   void stop();
+  // Whether it ended before all had left, and who was there then.
+  bool is_stopped() const { return is_stopped_; }
+  bool has_workers() const { return desk_.has_callers(); }
 
   // What the workers may ask for too, with the time spent.
   Stats stats() const;
@@ -108,8 +111,10 @@ class Server {
   Fd stop_;                                         // an eventfd
   std::map<Desk::Caller, Connection> connections_;  // by the desk's number
   Desk::Caller next_caller_;
-  Desk::Answers answers_;   // that are to be sent
-  Status failed_;           // files_
+  Desk::Answers answers_;  // that are to be sent
+  Desk::Answers held_;     // until there is a first snapshot
+  Status failed_;          // files_
+  bool is_stopped_ = false;
   std::uint64_t lost_ = 0;  // of which it has been said
   std::uint64_t accepts_again_ns_ = kNever;
   bool was_full_ = false;

@@ -265,7 +265,13 @@ bool StateFiles::look_after_child(bool wait) {
   return true;
 }
 
+// What is in the log need not be in a snapshot, which may take longer than whoever ends us waits.
 Status StateFiles::finish() {
+  if (log_) {
+    child_.end();
+    CIRANDA_TRY(log_failed_);
+    return log_->sync();
+  }
   if (child_.running()) (void)look_after_child(/*wait=*/true);
   if (!changed_ || generation_ == 0) return {};
   ++log_generation_;

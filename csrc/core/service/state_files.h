@@ -56,7 +56,7 @@ class StateFiles final : public Journal {
   // fails is said on stderr and leaves the one before.
   void tend(std::uint64_t now_ns);
   std::uint64_t next_deadline_ns() const;
-  // The server ends, and another one may go on: a last snapshot, where something has changed.
+  // The server ends, and another one may go on: what it holds is on the disk.
   Status finish();
   // The job is over: nothing is left behind.
   void discard();

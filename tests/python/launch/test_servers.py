@@ -94,9 +94,13 @@ def test_a_killed_rank_comes_back_as_often_as_it_may(launcher):
     assert "restarts" in done.stderr and "2 of 2" in done.stderr
 
 
-def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [("SIGKILL", "Killed, SIGKILL (9)"), ("SIGTERM", "Terminated, SIGTERM (15)")],
+)
+def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path, number, words):
     """Its lines go on under its name, and so does its state, which is gone with the job."""
-    text = KILL_SERVER_1.replace("time.sleep(300)", "time.sleep(0.1)")
+    text = KILL_SERVER_1.replace("time.sleep(300)", "time.sleep(0.1)").replace("SIGKILL", number)
     training = (
         "import torch, ciranda.torch as cr\n"
         "cr.init()\n"
@@ -115,11 +119,27 @@ def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "[0] -2.0 -2.0" in done.stdout
     assert "[s1] server 1 of 2: 2 pushes" in done.stdout
-    again = "ciranda: server 1 was ended by Killed, SIGKILL (9); it is started again, 1 of 1"
+    again = f"ciranda: server 1 was ended by {words}; it is started again, 1 of 1"
     assert again in done.stderr
     assert "[s1] ciranda-ps: server 1 goes on from version 1" in done.stderr
+    missed = f"server 1 of 2 was ended by SIGTERM while it has workers; what it held is in {state}"
+    assert (missed in done.stderr) == (number == "SIGTERM")
     assert sorted(path.name for path in state.iterdir()) == ["server-0", "server-1"]
     assert not list(state.glob("*/*"))
+
+
+def test_a_server_that_is_ended_and_kept_nothing_ends_the_job_at_once(launcher, tmp_path):
+    training = "import torch, ciranda.torch as cr\ncr.init()\n" + KILL_SERVER_1.replace(
+        "SIGKILL", "SIGTERM"
+    )
+    script = launcher.script(training)
+    for options in ([], ["--ps-dir", str(tmp_path / "state")]):
+        done = launcher.run("-np", "1", "--ps", "2", *options, script)
+        assert done.returncode == 128 + signal.SIGTERM
+        assert "culprit     server 1 on" in done.stderr
+        assert "Terminated, SIGTERM (15)" in done.stderr
+        missed = "server 1 of 2 was ended by SIGTERM while it has workers; what it held is "
+        assert missed + ("in " if options else "gone; to let another one go on") in done.stderr
 
 
 def test_a_state_of_another_job_is_refused(launcher, tmp_path):
@@ -185,6 +205,52 @@ def test_what_a_killed_rank_has_started_ends_with_it(launcher):
         "if os.environ['CIRANDA_LIFE'] == '1':\n"
         "    subprocess.Popen(['sleep', '300'])\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
+TRAINING = """
+import atexit, torch
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+AT_EXIT
+import ciranda.torch as cr
+cr.init()
+x = torch.nn.Parameter(torch.zeros(4))
+optimizer = cr.DistributedOptimizer(
+    torch.optim.SGD([x], lr=1.0), [("x", x)], backend="ps", mode=cr.ps.Async())
+x.grad = torch.ones_like(x)
+optimizer.step()
+print(x[0].item())
+"""
+
+
+def test_who_is_killed_after_his_program_has_ended_fails_no_job(launcher):
+    script = launcher.script(TRAINING.replace("AT_EXIT", "atexit.register(die)  # the last to run"))
+    done = launcher.run("-np", "1", "--ps", "1", "--restarts", "1", script)
+    assert done.returncode == 0, done.stderr
+    assert "[0] -1.0" in done.stdout
+    said = "ciranda: rank 0 was ended by Killed, SIGKILL (9) after its program had ended; "
+    assert done.stderr.splitlines() == [said + "that counts"]
+    failing = launcher.script(
+        TRAINING.replace("AT_EXIT", "atexit.register(die)") + "raise ValueError('at the end')"
+    )
+    done = launcher.run("-np", "1", "--ps", "1", failing)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "ValueError: at the end" in done.stderr
+
+
+def test_nobody_is_started_again_for_servers_that_have_ended(launcher):
+    left = (
+        "cr.shutdown()\n"
+        "while os.path.exists(f\"{os.environ['CIRANDA_JOB_DIR']}/ps0/local\"):\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(2)\n"  # the server is no process any more
+        "die()\n"
+    )
+    script = launcher.script(TRAINING.replace("AT_EXIT", "") + left)
+    done = launcher.run("-np", "1", "--ps", "1", "--restarts", "1", script)
+    assert done.returncode == 128 + signal.SIGKILL
+    said = "after its servers, which all workers had left; it is not started again"
+    assert f"ciranda: rank 0 was ended by Killed, SIGKILL (9) {said}" in done.stderr
+
+
         "sleeping = [p for p in os.listdir('/proc') if p.isdecimal() and is_mine(p)]\n"
         "assert not sleeping, sleeping\n"
     )
