@@ -36,7 +36,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   client->links_ = ServerLinks(std::move(links).value(), client->options_.pace);
   client->versions_.resize(static_cast<std::size_t>(client->servers()));
   client->asked_.resize(static_cast<std::size_t>(client->servers()));
-  for (int server = 0; server < client->servers(); ++server) CIRANDA_TRY(client->enter(server));
+  CIRANDA_TRY(client->enter());
   auto thread = start_thread("ciranda-ps-beat", [self = client.get()] { self->attend(); });
   if (!thread) return thread.error();
   client->thread_ = std::move(thread).value();
@@ -167,14 +167,16 @@ Enter Client::entry(int server) const {
           .server = server};
 }
 
-Status Client::enter(int server) {
-  CIRANDA_TRY(ask(server, entry(server)));
-  auto welcome = hear<Welcome>(server);
-  if (!welcome) return welcome.error();
-  // A push that only some servers have decided is over: it was never answered.
-  seq_ = std::max(seq_, welcome.value().decided);
-  rows_seq_ = std::max(rows_seq_, welcome.value().decided_rows);
-  asked_[at(server)].keeps_state = welcome.value().keeps_state;
+Status Client::enter() {
+  for (int server = 0; server < servers(); ++server) CIRANDA_TRY(ask(server, entry(server)));
+  for (int server = 0; server < servers(); ++server) {
+    const auto welcome = hear<Welcome>(server);
+    if (!welcome) return welcome.error();
+    // A push that only some servers have decided is over: it was never answered.
+    seq_ = std::max(seq_, welcome.value().decided);
+    rows_seq_ = std::max(rows_seq_, welcome.value().decided_rows);
+    asked_[at(server)].keeps_state = welcome.value().keeps_state;
+  }
   return {};
 }
 

@@ -127,7 +127,7 @@ class Client {
 
  private:
   explicit Client(ClientOptions options);
-  Status enter(int server) REQUIRES(mutex_);
+  Status enter() REQUIRES(mutex_);
   Enter entry(int server) const;
   // All that a server answers; what is on its way when it is lost is asked again.
   Status ask_all(const Message& question) REQUIRES(mutex_);

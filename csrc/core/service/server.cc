@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -186,9 +187,9 @@ Status Server::run() {
     refuse_who_stays_out();
     accept_again();
     desk_.end_leases(monotonic_ns(), answers_);
+    if (files_) files_->tend(monotonic_ns());
     CIRANDA_TRY(carry_out());
     report_losses();
-    if (files_) files_->tend(monotonic_ns());
     if (checkpoints_) checkpoints_->tend(monotonic_ns());
     end_farewells();
     // Who has left has said so before.
@@ -338,9 +339,32 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
 // come in this turn at once.
 Status Server::carry_out() {
   CIRANDA_TRY(failed_);
-  if (files_ && !answers_.empty()) CIRANDA_TRY(files_->settle());
+  if (files_ && !(answers_.empty() && held_.empty())) {
+    CIRANDA_TRY(files_->settle());
+    hold_answers();
+  }
   send_answers();
   return {};
+}
+
+// While the first snapshot is made, nobody waits who need not: who enters, or asks how things are.
+// To each caller answers go in their order.
+void Server::hold_answers() {
+  answers_.insert(answers_.begin(), std::make_move_iterator(held_.begin()),
+                  std::make_move_iterator(held_.end()));
+  held_.clear();
+  if (!files_->lacks_snapshot()) return;
+  const auto waits = [this](const Desk::Answer& answer) {
+    return !(std::holds_alternative<Welcome>(answer.message) ||
+             std::holds_alternative<Stats>(answer.message) || answer.hangs_up) ||
+           std::ranges::count(held_, answer.to, &Desk::Answer::to) != 0;
+  };
+  Desk::Answers sent;
+  for (Desk::Answer& answer : answers_) {
+    Desk::Answers& to = waits(answer) ? held_ : sent;
+    to.push_back(std::move(answer));
+  }
+  answers_ = std::move(sent);
 }
 
 void Server::answer_at_once() {

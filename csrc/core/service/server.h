@@ -91,6 +91,7 @@ class Server {
   bool take_next(Desk::Caller caller, Connection& connection);
   Status carry_out();
   void answer_at_once();
+  void hold_answers();
   void send_answers();
   void send(Desk::Answer& answer);
   void report_losses();

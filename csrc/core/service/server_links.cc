@@ -24,11 +24,13 @@ ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pa
       replaced_(links_.size()),
       refuses_(links_.size()),
       broken_(links_.size()),
+      entered_(links_.size()),
       pace_(pace),
       heard_(links_.size()),
       next_beat_ns_(monotonic_ns() + pace.beat_ns) {}
 
 Status ServerLinks::send(int server, const Message& message) {
+  entered_[at(server)] = true;
   const Status sent = links_[at(server)]->send(message);
   return sent ? sent : Status(lost(server));
 }
@@ -109,6 +111,7 @@ void ServerLinks::replace(int server, std::unique_ptr<ServerLink> link) {
   replaced_[at(server)] = std::exchange(links_[at(server)], std::move(link));
   heard_[at(server)].clear();
   broken_[at(server)] = false;
+  entered_[at(server)] = false;
 }
 
 // What it has told last may say why it is gone.
@@ -129,9 +132,10 @@ void ServerLinks::beat_if_due() {
   const std::uint64_t now_ns = monotonic_ns();
   if (now_ns < next_beat_ns_) return;
   next_beat_ns_ = now_ns + pace_.beat_ns;
-  for (const auto& link : links_) {
-    // Behind what is on its way it would tell nothing more.
-    if (!link->has_queued()) static_cast<void>(link->send(Beat{}));
+  for (int each = 0; each < count(); ++each) {
+    // Behind what is on its way it would tell nothing more, and before Enter nothing at all.
+    ServerLink& link = *links_[at(each)];
+    if (entered_[at(each)] && !link.has_queued()) static_cast<void>(link.send(Beat{}));
   }
 }
 

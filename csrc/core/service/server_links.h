@@ -46,7 +46,7 @@ class ServerLinks {
   void advance(int server);
   std::vector<pollfd> news_of(int server) const;
 
-  // Tells the servers that the worker lives, if it is time to.
+  // Tells the servers that the worker lives, if it is time to: those that have heard of it.
   void beat_if_due();
   std::uint64_t next_beat_ns() const { return next_beat_ns_; }
 
@@ -70,6 +70,7 @@ class ServerLinks {
   std::vector<std::unique_ptr<ServerLink>> replaced_;
   std::vector<bool> refuses_;
   std::vector<bool> broken_;
+  std::vector<bool> entered_;  // the server has been told who this is
   Pace pace_;
   std::vector<std::deque<Message>> heard_;  // by server, before it was wanted
   std::uint64_t next_beat_ns_ = 0;

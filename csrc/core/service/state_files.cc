@@ -24,6 +24,7 @@ namespace {
 constexpr const char* kSnapshot = "snapshot-";
 constexpr const char* kLog = "log-";
 constexpr const char* kUnfinished = "unfinished-";
+constexpr std::uint64_t kFirstPollNs = 1'000'000;  // somebody waits for the first snapshot
 constexpr const char* kNoNewSnapshot = "there is no new snapshot, the one before stays";
 // A log is at most so many times as long as what the server holds, and this.
 constexpr std::uint64_t kLogFactor = 8;
@@ -192,10 +193,9 @@ void StateFiles::write(const Change& change, const Data& data) {
 }
 
 Status StateFiles::settle() {
-  // The first answers are those that say that the parameters are here.
-  if (desk_.has_parameters() && generation_ == 0) {
-    if (!child_.running()) CIRANDA_TRY(begin_snapshot(monotonic_ns()));
-    if (!look_after_child(/*wait=*/true)) {
+  if (lacks_snapshot()) {
+    if (log_generation_ == 0) CIRANDA_TRY(begin_snapshot(monotonic_ns()));
+    if (!look_after_child(/*wait=*/false) && !child_.running()) {
       return Error{.code = ErrorCode::kSystem,
                    .text = "there is no first snapshot in " + options_.folder};
     }
@@ -227,7 +227,9 @@ void StateFiles::tend(std::uint64_t now_ns) {
 }
 
 std::uint64_t StateFiles::next_deadline_ns() const {
-  if (child_.running()) return monotonic_ns() + kChildPollNs;
+  if (child_.running()) {
+    return monotonic_ns() + (generation_ == 0 ? kFirstPollNs : kChildPollNs);
+  }
   return changed_ && generation_ != 0 ? begun_ns_ + options_.snapshot_ns : kNever;
 }
 

@@ -47,6 +47,7 @@ TEST_P(ServerLinksOf, EachAnswerIsThatOfItsServer) {
 
 TEST_P(ServerLinksOf, TheServersHearThatItLivesWhileItWaits) {
   Two two(GetParam(), {.beat_ns = 1'000'000});
+  ASSERT_TRUE(two.worker.send(1, Enter{}).ok());
   std::thread server([&] {
     for (int beats = 0; beats < 3;) {
       auto heard = two.servers[1]->receive();
@@ -58,6 +59,25 @@ TEST_P(ServerLinksOf, TheServersHearThatItLivesWhileItWaits) {
   });
   EXPECT_TRUE(two.worker.next(0).ok());
   server.join();
+}
+
+// Which would hang up on it: a connection begins with Enter.
+TEST_P(ServerLinksOf, NoServerHearsThatItLivesBeforeWhoItIs) {
+  Two two(GetParam(), {.beat_ns = 1});
+  ASSERT_TRUE(two.worker.send(0, Enter{}).ok());
+  two.worker.beat_if_due();
+  ASSERT_TRUE(two.worker.send(1, Enter{}).ok());
+  const auto next = [&](int server) {
+    for (;;) {
+      two.worker.advance(ServerLinks::kNobody);
+      auto heard = two.servers[static_cast<std::size_t>(server)]->receive();
+      EXPECT_TRUE(heard.ok());
+      if (heard.value()) return std::move(*heard.value());
+    }
+  };
+  EXPECT_TRUE(std::holds_alternative<Enter>(next(0)));
+  EXPECT_TRUE(std::holds_alternative<Beat>(next(0)));
+  EXPECT_TRUE(std::holds_alternative<Enter>(next(1)));
 }
 
 TEST_P(ServerLinksOf, ALostServerIsNamedWithWhatItSaidLast) {

@@ -184,27 +184,6 @@ def test_a_server_that_does_not_end_fails_no_job(launcher):
     assert done.returncode == 0, done.stderr
 
 
-def test_nobody_comes_back_to_a_job_that_has_failed(launcher):
-    text = (
-        "if rank == 1:\n"
-        "    open('pid', 'w').write(str(os.getpid()))\n"
-        "    sys.exit(3)\n"
-        "while not os.path.exists('pid') or os.path.exists(f\"/proc/{open('pid').read()}\"):\n"
-        "    time.sleep(0.01)\n"
-        "time.sleep(0.2)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "5", launcher.script(text))
-    assert done.returncode == 3
-    assert "started again" not in done.stderr
-
-
-def test_what_a_killed_rank_has_started_ends_with_it(launcher):
-    text = (
-        "import subprocess\n"
-        "if os.environ['CIRANDA_LIFE'] == '1':\n"
-        "    subprocess.Popen(['sleep', '300'])\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
 TRAINING = """
 import atexit, torch
 def die():
@@ -251,6 +230,27 @@ def test_nobody_is_started_again_for_servers_that_have_ended(launcher):
     assert f"ciranda: rank 0 was ended by Killed, SIGKILL (9) {said}" in done.stderr
 
 
+def test_nobody_comes_back_to_a_job_that_has_failed(launcher):
+    text = (
+        "if rank == 1:\n"
+        "    open('pid', 'w').write(str(os.getpid()))\n"
+        "    sys.exit(3)\n"
+        "while not os.path.exists('pid') or os.path.exists(f\"/proc/{open('pid').read()}\"):\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "5", launcher.script(text))
+    assert done.returncode == 3
+    assert "started again" not in done.stderr
+
+
+def test_what_a_killed_rank_has_started_ends_with_it(launcher):
+    text = (
+        "import subprocess\n"
+        "if os.environ['CIRANDA_LIFE'] == '1':\n"
+        "    subprocess.Popen(['sleep', '300'])\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "sleeping = [p for p in os.listdir('/proc') if p.isdecimal() and is_mine(p)]\n"
         "assert not sleeping, sleeping\n"
     )

@@ -3,6 +3,8 @@ lost unnoticed, or when a worker does not go on by itself."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import signal
 import time
@@ -108,6 +110,41 @@ def test_who_does_not_come_back_is_waited_for_as_long_as_told() -> None:
         job.tell("killed")
         (said,) = values_of(job.wait())
     assert said == "server 1 is lost, and did not come back within 1 s", said
+
+
+def comes_while_the_first_snapshot_is_made() -> float:
+    wait_until_told("leased" if os.environ["CIRANDA_RANK"] == "0" else "begun")
+    cr.init()
+    mark("in")
+    ps.stats()
+    mark("asked")
+    parameter, optimizer = make("async")
+    mark("ready")
+    step(parameter, optimizer)
+    return parameter.max().item()
+
+
+def test_a_first_snapshot_keeps_nobody_waiting_who_need_not_wait() -> None:
+    """However long it takes: a lease keeps the file from being opened."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with start_ranks(comes_while_the_first_snapshot_is_made, 2, servers=2, durability="log") as job:
+        while not (job.job_dir / "ps0" / "local").exists():
+            time.sleep(0.001)
+        state = job.folder / "state" / "0"
+        leased = os.open(state / "unfinished-1", os.O_RDONLY | os.O_CREAT, 0o600)
+        fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        job.tell("leased")
+        while not (state / "log-1").exists():
+            time.sleep(0.01)
+        job.tell("begun")
+        job.wait_for_mark(1, "asked")
+        time.sleep(2.5)  # longer than a worker says nothing
+        # The promise of an answer is that what it says is kept.
+        assert not any((job.folder / str(rank) / "mark-ready").exists() for rank in range(2))
+        fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        assert set(values_of(job.wait())) <= {-1.0, -2.0}
+        os.close(leased)
+    signal.signal(signal.SIGIO, before)
 
 
 def steps_with_adam(is_killed: bool) -> list[list[float]]:
