@@ -97,7 +97,9 @@ void bind_servers(py::module_& module) {
                                      .fetch_every = fetch_every});
            }),
            py::kw_only(), py::arg("mode"), py::arg("ahead"), py::arg("force"),
-           py::arg("push_every") = 0, py::arg("fetch_every") = 0);
+           py::arg("push_every") = 0, py::arg("fetch_every") = 0)
+      .def("add_squares", &PsReducer::add_squares, py::arg("squares"),
+           "Of gradients elsewhere, to the next step's norm.");
   py::class_<PsDifferences, std::shared_ptr<PsDifferences>>(
       module, "PsDifferences", "Of a step that the worker makes, to the servers.")
       .def(py::init([](ps::Mode mode, double rho, int period) {

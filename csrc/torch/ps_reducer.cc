@@ -161,7 +161,7 @@ std::vector<bool> PsReducer::take_gradients() {
 }
 
 double PsReducer::norm_of(const std::vector<bool>& used, double scale) const {
-  double squares = 0.0;
+  double squares = other_squares_;
   const auto& slots = parameters_.slots();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (!used[slots[i].position]) continue;
@@ -184,6 +184,11 @@ void PsReducer::scale_gradients(const std::vector<bool>& used, double scale) {
     if (users.has_storage() && users.const_data_ptr() == gradient.const_data_ptr())
       mark_written(users);
   }
+}
+
+void PsReducer::add_squares(double squares) {
+  const MutexLock lock(mutex_);
+  other_squares_ = squares;
 }
 
 double PsReducer::norm() {
@@ -227,7 +232,7 @@ void PsReducer::stray(double scale, double max_norm) {
     accrued_.assign(slots.size(), false);
   }
   std::vector<at::Tensor> own(slots.size());
-  double squares = 0.0;
+  double squares = other_squares_;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const at::Tensor& gradient = slots[i].parameter.grad();
     if (!gradient.defined()) continue;

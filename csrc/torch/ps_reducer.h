@@ -42,6 +42,8 @@ class PsReducer final : public Reducer, public Puller {
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection) override EXCLUDES(mutex_);
   double norm() override EXCLUDES(mutex_);
+  // The next step's norm is also of gradients elsewhere, whose squares these are.
+  void add_squares(double squares) EXCLUDES(mutex_);
   // Copies of what the servers hold; those of one table are fetched together.
   HostStep::State state(std::size_t position, bool copies) override EXCLUDES(mutex_);
   // kUnsupported, but for no state.
@@ -102,6 +104,7 @@ class PsReducer final : public Reducer, public Puller {
   int moves_ GUARDED_BY(mutex_) = 0;                           // of the gradients' memory
   bool unanswered_ GUARDED_BY(mutex_) = false;
   double norm_ GUARDED_BY(mutex_) = 0.0;
+  double other_squares_ GUARDED_BY(mutex_) = 0.0;
   // Downpour: the slots, as Push::used counts, whose gradients of steps since the latest push lie
   // in `served`; and steps since the latest push, and fetch.
   std::vector<bool> accrued_ GUARDED_BY(mutex_);

@@ -326,6 +326,10 @@ class PsReducer(Reducer):
     """
     def __init__(self, *, mode: ServerMode, ahead: bool, force: bool, push_every: typing.SupportsInt | typing.SupportsIndex = 0, fetch_every: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
+    def add_squares(self, squares: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Of gradients elsewhere, to the next step's norm.
+        """
 class PsDifferences:
     """
     Of a step that the worker makes, to the servers.

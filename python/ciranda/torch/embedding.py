@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch.nn import functional as F
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
+from ciranda.torch.stand_in import StandIn
 
 # By table, in the order in which they were made.
 _all: weakref.WeakValueDictionary[int, Embedding] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 class Embedding(torch.nn.Module):
@@ -24,14 +27,18 @@ class Embedding(torch.nn.Module):
     "sgd" or "adagrad", as torch.optim's for sparse gradients, with `lr`, which may be changed at
     any time (`table.lr = 0.1`), and Adagrad's initial_accumulator_value and eps. deviation: of the
     normal distribution that rows begin with, from `seed`, the same for any number of servers; 0:
-    zeros. name: the same in all workers, another one for each table.
+    zeros. name: the same in all workers, another one for each table; by default from the order in
+    which they are made.
 
     Made on every worker, before DistributedOptimizer(..., backend="ps"), which declares it. Ids may
-    have any shape, on any device; the result is float32 on theirs. Gradients are those of
-    backward() since the step before, and are neither clipped nor unscaled: not for GradScaler.
-    Only in modes in which nobody waits (ps.Async(), ps.Downpour()) is their step of the same time
-    as the parameters' own; rows are always updated at once.
+    have any shape, on any device; the result is float32 on theirs. `weight` has no values here, but
+    the gradient that torch's has with sparse=True: give it to the optimizer with the model's other
+    parameters, so that GradScaler finds it. Only in modes in which nobody waits (ps.Async(),
+    ps.Downpour()) is a row's step of the same time as the parameters' own; rows are always updated
+    at once.
     """
+
+    weight: StandIn
 
     def __init__(
         self,
@@ -44,7 +51,7 @@ class Embedding(torch.nn.Module):
         eps: float = 1e-10,
         deviation: float = 1.0,
         seed: int = 0,
-        name: str = "embedding",
+        name: str | None = None,
     ) -> None:
         super().__init__()
         if optimizer not in ("sgd", "adagrad"):
@@ -55,9 +62,9 @@ class Embedding(torch.nn.Module):
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.lr = lr
-        self._gradients: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.name = name or _default_name()
         self._table = _C.add_row_table(
-            name=name,
+            name=self.name,
             rows=num_embeddings,
             columns=embedding_dim,
             adagrad=optimizer == "adagrad",
@@ -66,6 +73,7 @@ class Embedding(torch.nn.Module):
             deviation=deviation,
             seed=seed,
         )
+        self.weight = StandIn((num_embeddings, embedding_dim))
         _all[self._table] = self
 
     def extra_repr(self) -> str:
@@ -83,39 +91,96 @@ class Embedding(torch.nn.Module):
                 f"to {looked_up[-1].item()}"
             )
         rows = _C.pull_rows(self._table, looked_up).to(ids.device)
-        if torch.is_grad_enabled():
-            rows.requires_grad_()
-            rows.register_hook(  # type: ignore[no-untyped-call]
-                lambda gradient: self._keep(looked_up, gradient)
-            )
+        rows = _Rows.apply(self.weight, rows, looked_up)
         return F.embedding(places.to(ids.device), rows)
 
-    def _keep(self, looked_up: torch.Tensor, gradient: torch.Tensor) -> None:
-        self._gradients.append((looked_up, gradient.detach().cpu()))
-
     def push(self) -> None:
-        """Pushes the gradients since the latest; step() of DistributedOptimizer does so. Blocks."""
-        gradients, self._gradients = self._gradients, []
-        if not gradients:
+        """Pushes the gradient, and drops it; step() of DistributedOptimizer pushes it, too.
+        Blocks."""
+        self._push(1.0)
+        self.forget()
+
+    def _push(self, scale: float) -> None:
+        gradient = self.weight.grad
+        if gradient is None:
             return
-        looked_up, summed = gradients[0]
-        if len(gradients) > 1:
-            looked_up, places = torch.unique(
-                torch.cat([rows for rows, _ in gradients]), return_inverse=True
-            )
-            summed = torch.zeros(len(looked_up), self.embedding_dim)
-            summed.index_add_(0, places, torch.cat([each for _, each in gradients]))
-        _C.push_rows(self._table, looked_up, summed, self.lr)
+        looked_up, values = _rows_of(gradient)
+        if looked_up.numel() > 0:
+            values = values if scale == 1.0 else values * scale
+            _C.push_rows(self._table, looked_up, values, self.lr)
 
     def forget(self) -> None:
-        """Drops the gradients since the latest push; zero_grad() of DistributedOptimizer does."""
-        self._gradients = []
+        """Drops the gradient; zero_grad() of DistributedOptimizer does."""
+        self.weight.grad = None
+
+    def _save_to_state_dict(self, *_: Any) -> None:
+        """The servers have the rows."""
+
+    def _load_from_state_dict(self, *_: Any) -> None:
+        """As it was saved."""
+
+    def _apply(self, *_: Any, **__: Any) -> Embedding:
+        """The rows come to where the ids are."""
+        return self
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise InvalidArgumentError(
+            f"Embedding '{self.name}': it cannot be copied or pickled, since its rows are the "
+            "servers'; use it itself in both models"
+        )
 
 
-def push_all() -> None:
-    """Of every table of this process, in the order in which they were made."""
+class _Rows(torch.autograd.Function):
+    """Rows of a table's weight, whose gradient has them alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: torch.Tensor, rows: torch.Tensor, looked_up: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.looked_up, ctx.shape = looked_up, weight.shape
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _sparse(ctx.looked_up[None], gradient.cpu(), ctx.shape), None, None
+
+
+def _sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    return torch.sparse_coo_tensor(rows, values, shape, check_invariants=False, is_coalesced=True)
+
+
+def _rows_of(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which, ascending and each once, and what is in them."""
+    if not gradient.is_sparse:
+        gradient = gradient.to_sparse(1)
+    gradient = gradient.detach().coalesce()
+    return gradient.indices()[0], gradient.values()
+
+
+def _default_name() -> str:
+    number = next(_numbers)
+    return f"embedding {number}" if number else "embedding"
+
+
+def push_all(scale: float) -> None:
+    """Of every table of this process, in the order in which they were made; gradients times
+    `scale`."""
     for each in _all.values():
-        each.push()
+        each._push(scale)
+
+
+def squares() -> float:
+    """Of every table's gradient, added up."""
+    gradients = [e.weight.grad for e in _all.values() if e.weight.grad is not None]
+    return sum(float(_rows_of(each)[1].double().square().sum()) for each in gradients)
+
+
+def not_among(parameters: list[torch.Tensor]) -> Embedding | None:
+    """One with a gradient whose weight is none of them."""
+    known = {id(parameter) for parameter in parameters}
+    return next(
+        (e for e in _all.values() if e.weight.grad is not None and id(e.weight) not in known), None
+    )
 
 
 def forget_all() -> None:

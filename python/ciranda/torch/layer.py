@@ -13,6 +13,7 @@ from torch.utils import _pytree
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
+from ciranda.torch.stand_in import StandIn
 
 _ROW = 1024  # elements that lie together on one server
 
@@ -36,12 +37,15 @@ class Layer(torch.nn.Module):
     all workers, another one for each table; by default from the order in which they are made.
 
     Made on every worker, before DistributedOptimizer(..., backend="ps", mode=ps.Async()), whose
-    optimizer has the model's other parameters: parameters() has none of these. backward() pushes
-    their gradients as soon as they are whole, so that there is one backward() for each step(), and
-    neither clipping nor GradScaler. The backward pass fetches the parameters again, with what other
-    workers have pushed meanwhile. state_dict() fetches them, under their names in `make()`.
-    Not thread-safe.
+    optimizer has the model's other parameters: parameters() has none of these, but `on_servers`,
+    which stands for them: frozen, it freezes them. backward() pushes their gradients as soon as
+    they are whole, so that there is one backward() for each step(), no batch can be left out, and
+    neither clipping nor GradScaler is possible. The backward pass fetches the parameters again,
+    with what other workers have pushed meanwhile. state_dict() fetches them, under their names in
+    `make()`. Not thread-safe.
     """
+
+    on_servers: StandIn
 
     def __init__(
         self,
@@ -85,7 +89,11 @@ class Layer(torch.nn.Module):
         self._forward_passes = 0  # that are under way, within each other
         self._absent = torch.full((), torch.nan, device=self._device)
         self._pushes = 0
-        self._pushed = False  # since the latest step()
+        self.on_servers = StandIn((1,))
+        # Its gradient once there is a push since the latest step(), and that one's version.
+        self._pushed: tuple[torch.Tensor, int] | None = None
+        self._trainable = [each.requires_grad for each in self._parameters_there]
+        self._frozen = False
         for number, parameter in enumerate(self._parameters_there):
             setattr(parameter, _LAYER, self.name)
             if parameter.requires_grad:
@@ -109,6 +117,7 @@ class Layer(torch.nn.Module):
         """What the module returns. Blocks for the servers."""
         if not _in_backward():
             self._forget_backward()  # one that failed
+        self._follow_freezing()
         self._fetch()
         self._forward_passes += 1
         inputs = _differentiable((args, kwargs))
@@ -135,6 +144,14 @@ class Layer(torch.nn.Module):
                 for parameter, values in self._parts(self._values):
                     parameter.data = values
         return self._values
+
+    def _follow_freezing(self) -> None:
+        frozen = not self.on_servers.requires_grad
+        if frozen == self._frozen:
+            return
+        self._frozen = frozen
+        for parameter, trainable in zip(self._parameters_there, self._trainable, strict=True):
+            parameter.requires_grad_(trainable and not frozen)
 
     def _drop(self) -> None:
         self._values = None
@@ -193,7 +210,10 @@ class Layer(torch.nn.Module):
             }
         gradient, parameter.grad = parameter.grad, None
         if gradient is not None:
-            self._parts(self._gradients)[number][1].copy_(gradient.detach())
+            part = self._parts(self._gradients)[number][1]
+            gradient = gradient.detach().to_dense()
+            # A part that is computed again by itself gives its gradients apart.
+            (part.copy_ if number in self._without_gradient else part.add_)(gradient)
         self._without_gradient.discard(number)
         if not self._without_gradient:
             self._push(self._gradients)
@@ -204,14 +224,26 @@ class Layer(torch.nn.Module):
 
     def _push(self, gradients: torch.Tensor) -> None:
         self._gradients = None
-        if self._pushed:
+        if self._pushed is not None:
             self._refuse(
                 "a second backward() before step(); the first one's gradients are pushed, since "
                 "they do not stay here, so that gradients cannot be accumulated or left out"
             )
-        self._pushed = True
         self._pushes += 1
         _C.push_rows(self._table, self._rows, gradients.view(self._shape).cpu(), self.lr)
+        gradient = torch.zeros(1)
+        self.on_servers.grad = gradient
+        self._pushed = gradient, gradient._version
+
+    def _refuse_changes(self) -> None:
+        if self._pushed is None:
+            return
+        gradient, version = self._pushed
+        if self.on_servers.grad is not gradient or gradient._version != version:
+            self._refuse(
+                "its gradients were zeroed, clipped, unscaled or changed after backward(), which "
+                "had pushed them already; a batch cannot be left out, nor its gradients changed"
+            )
 
     # ------------------------------------------------------------------------------------------
     # What there is
@@ -349,7 +381,33 @@ def begin_all() -> None:
         each._begin()
 
 
+def refuse_changes() -> None:
+    """Of gradients that are pushed."""
+    for each in _all.values():
+        each._refuse_changes()
+
+
+def refuse_zeros() -> None:
+    """Of them, before step()."""
+    for each in _all.values():
+        if each._pushed is not None:
+            each._refuse(
+                "zero_grad() between backward(), which pushes its gradients, and step(); a batch "
+                "cannot be left out"
+            )
+
+
+def refuse_scaled() -> None:
+    """GradScaler, which comes when they are pushed."""
+    for each in _all.values():
+        each._refuse(
+            "backward() pushes its gradients before GradScaler can unscale them; leave GradScaler "
+            "out, or the Layer"
+        )
+
+
 def end_step() -> None:
     """All layers may push again."""
     for each in _all.values():
-        each._pushed = False
+        each._pushed = None
+        each.on_servers.grad = None

@@ -233,12 +233,15 @@ class Distributed:
         """torch's GradScaler.step() asks for this before it looks at the gradients for inf: all
         ranks must see the same, and decide alike. Where backward() has reduced them, nothing is
         left to do."""
-        self._ciranda_reducer.synchronize()
+        self._before_scaled_step()
         return bool(vars(self).get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, value: bool) -> None:
         vars(self)["_step_supports_amp_scaling"] = value
+
+    def _before_scaled_step(self) -> None:
+        self._ciranda_reducer.synchronize()
 
     # Schedulers need not wrap it, and the step hooks run in the inner step.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

@@ -10,31 +10,94 @@ import torch
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError, UnsupportedError
+from ciranda.torch import embedding, layer
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
-from ciranda.torch.embedding import forget_all, push_all
-from ciranda.torch.host_step import HostStep, obstacle
-from ciranda.torch.layer import begin_all, end_step, refuse_all
+from ciranda.torch.host_step import HostStep, State, obstacle
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
 from ciranda.torch.ps import EASGD, Async, Downpour, Mode
+from ciranda.torch.stand_in import NOTHING, StandIn
 from ciranda.torch.tasks import refuse_in_task
 
 UpdateOn = Literal["server", "worker"]
 
 
+class _Step(HostStep):
+    """That servers make."""
+
+    def __init__(self, inner_class: type, reducer: Any, nothing: torch.Tensor | None) -> None:
+        super().__init__(inner_class, reducer)
+        self._nothing = nothing
+
+    def run(
+        self,
+        groups: list[dict[str, Any]],
+        gradient_scale: float,
+        reduce: bool,
+        max_norm: float,
+        objection: str,
+    ) -> str:
+        """The step; gradients of rows count in the norm, too."""
+        if max_norm:
+            self._reducer.add_squares(embedding.squares() * gradient_scale**2)
+        return super().run(groups, gradient_scale, reduce, max_norm, objection)
+
+    def copied_state(self) -> State:
+        """As torch's optimizer would hold it."""
+        state = super().copied_state()
+        if self._nothing is not None:
+            state.pop(self._nothing, None)
+        return state
+
+
 class _OnServers(Distributed):
     """The servers hold the parameters that there were when it was made."""
 
+    _ciranda_hidden: list[tuple[StandIn, torch.Tensor | None]]
+
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """The optimizer's, and that of tables of rows (ps.Embedding)."""
-        result = super().step(closure, *args, **kwargs)
-        push_all()
-        end_step()
+        if closure is None:
+            layer.refuse_changes()
+        if self._ciranda_max_norm:
+            self._require_all("max_grad_norm clips")
+        try:
+            result = super().step(closure, *args, **kwargs)
+        finally:
+            for stand_in, gradient in self._ciranda_hidden:
+                stand_in.grad = gradient
+            self._ciranda_hidden = []
+        layer.refuse_changes()
+        # torch's GradScaler sets these for a fused optimizer.
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is None or not float(found_inf):
+            scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
+            embedding.push_all(scale * self._clip_coefficient())
+        layer.end_step()
         return result
+
+    def _clip_coefficient(self) -> float:
+        """By which the step has clipped, where that was none of torch's."""
+        return 1.0
+
+    def _require_all(self, what: str) -> None:
+        unknown = embedding.not_among(self._ciranda_parameters)
+        if unknown is not None:
+            raise InvalidArgumentError(
+                f"Embedding '{unknown.name}': {what} the gradients of the optimizer's parameters, "
+                "and its weight is none of them; give the optimizer the parameters() of the model "
+                "that it is in"
+            )
+
+    def _before_scaled_step(self) -> None:
+        layer.refuse_scaled()
+        self._require_all("GradScaler unscales")
+        super()._before_scaled_step()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """The optimizer's, and of tables of rows."""
-        forget_all()
+        layer.refuse_zeros()
+        embedding.forget_all()
         super().zero_grad(*args, **kwargs)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -64,6 +127,11 @@ class _Served(_OnServers):
             )
         return vars(self)["state"]
 
+    def _clip_coefficient(self) -> float:
+        most = self._ciranda_max_norm
+        coefficient = most / (float(self._ciranda_norm) + 1e-6) if most else 1.0
+        return 1.0 if coefficient > 1.0 else coefficient  # NaN stays
+
     def load_state_dict(self, state_dict: Any) -> None:
         """Refused: servers cannot take state over yet."""
         raise UnsupportedError(
@@ -92,7 +160,16 @@ class _Pushes(_OnServers):
             return []
         groups: Any = self.param_groups  # type: ignore[attr-defined]
         rate_of = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
-        return [rate_of[each] for each in self._ciranda_pushed]
+        return [rate_of.get(each, 0.0) for each in self._ciranda_pushed]
+
+    def _clip(self) -> None:
+        super()._clip()
+        layer.refuse_changes()
+        self._ciranda_hidden = [
+            (each, each.grad) for each in self._ciranda_parameters if isinstance(each, StandIn)
+        ]
+        for each, _ in self._ciranda_hidden:
+            each.grad = None  # the optimizer's own step is none of theirs
 
     def _loss_of_all(self, loss: Any) -> Any:
         return loss  # each worker searches for itself
@@ -113,9 +190,15 @@ def distribute(
     refuse_in_task("DistributedOptimizer")
     native = _native_mode(mode, update_on)
     if not isinstance(mode, Async) or mode.policy != "apply":
-        refuse_all("its pushes count at once, as in no mode but ps.Async() without a policy")
+        layer.refuse_all("its pushes count at once, as in no mode but ps.Async() without a policy")
     if max_grad_norm is not None:
-        refuse_all("its gradients are pushed before there is a norm of all; pass no max_grad_norm")
+        layer.refuse_all(
+            "its gradients are pushed before there is a norm of all; pass no max_grad_norm"
+        )
+    trained = [pair for pair in named if not isinstance(pair[1], StandIn)]
+    nothing = None if trained else torch.nn.Parameter(torch.zeros(1))
+    if nothing is not None:
+        trained = [(NOTHING, nothing)]
     inner_class: Any = type(optimizer)
     distributed: Any = optimizer
     reducer: Any = NoReducer()
@@ -136,18 +219,27 @@ def distribute(
             push_every=downpour.n_push if downpour else 0,
             fetch_every=downpour.n_fetch if downpour else 0,
         )
-        host_step = HostStep(inner_class, reducer)
-        host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
+        host_step = _Step(inner_class, reducer, nothing)
+        first, *others = optimizer.param_groups
+        if nothing is not None:
+            first = {**first, "params": [*first["params"], nothing]}
+        host_step.add_parameters(trained, [first, *others], optimizer.state)
         optimizer.state = defaultdict(dict)
     else:
+        if len(trained) < len(named) and isinstance(optimizer, torch.optim.LBFGS):
+            raise InvalidArgumentError(
+                "DistributedOptimizer: LBFGS makes one vector of all gradients, and those of a "
+                "ps.Embedding or ps.Layer are not here; give it the model's other parameters"
+            )
         pushes = _C.PsDifferences(
             mode=native,
             rho=elastic.rho if elastic else 0.0,
             period=elastic.period if elastic else 0,
         )
-        pushes.add_parameters(named)
-        distributed._ciranda_pushed = [id(parameter) for _, parameter in named] if elastic else []
-    begin_all()
+        pushes.add_parameters(trained)
+        distributed._ciranda_pushed = [id(parameter) for _, parameter in trained] if elastic else []
+    layer.begin_all()
+    distributed._ciranda_hidden = []
     distributed._ciranda_reducer = reducer
     distributed._ciranda_differences = pushes
     distributed._ciranda_host_step = host_step

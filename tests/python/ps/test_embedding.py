@@ -3,11 +3,13 @@ more than what it looks up, or when a wrong id or table is taken."""
 
 from __future__ import annotations
 
+import copy
 import resource
+from typing import Any
 
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import run_ranks, values_of
 from torch.nn import functional as F
 
 import ciranda.torch as cr
@@ -86,6 +88,195 @@ def test_it_trains_as_torchs_own_with_sparse_gradients(kind: str) -> None:
         assert rank.exit_code == 0, rank.stderr
 
 
+# --- What a script may do with it ---------------------------------------------------------------
+
+
+def two_losses_of_one_lookup(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    rows = model.table(batch(0)[0])
+    one, other = (rows * 2).sum(), rows.square().sum()
+    one.backward(retain_graph=True)
+    other.backward()
+    optimizer.step()
+
+
+def one_loss_twice(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    loss = loss_of(model, 1)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    optimizer.step()
+
+
+def discards_a_batch(model: Model, optimizer: Any) -> None:
+    for to_none in (True, False):
+        loss_of(model, 2).backward()
+        model.zero_grad(set_to_none=to_none)
+        model.head(torch.ones(1, COLUMNS)).sum().backward()
+        optimizer.step()
+
+
+def steps_without_zeroing(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    for number in range(3):
+        loss_of(model, number).backward()
+        optimizer.step()
+
+
+def scales(model: Model, optimizer: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for unscales in (False, True):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, 3)).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def overflows(model: Model, optimizer: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer.zero_grad()
+    scaler.scale(model.table(batch(4)[0]).sum() * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 512.0
+    optimizer.zero_grad()
+    loss_of(model, 4).backward()
+    optimizer.step()
+
+
+def clips(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    loss_of(model, 5).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    loss_of(model, 6).backward()
+    optimizer.step()
+
+
+def changes_gradients(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    loss_of(model, 7).backward()
+    model.table.weight.grad.mul_(0.5)
+    loss_of(model, 7).backward()
+    optimizer.step()
+
+
+def freezes(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    model.table.requires_grad_(False)
+    loss_of(model, 8).backward()
+    optimizer.step()
+    model.requires_grad_(True)
+    loss_of(model, 8).backward()
+    optimizer.step()
+
+
+def closes(model: Model, optimizer: Any) -> None:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, 9)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+WAYS = [
+    two_losses_of_one_lookup,
+    one_loss_twice,
+    discards_a_batch,
+    steps_without_zeroing,
+    scales,
+    overflows,
+    clips,
+    changes_gradients,
+    freezes,
+    closes,
+]
+
+
+def loss_of(model: Model, number: int) -> torch.Tensor:
+    ids, labels = batch(number)
+    return F.cross_entropy(model(ids), labels)
+
+
+def off_by_way(update_on: str, max_grad_norm: float | None) -> dict[str, float]:
+    """By which the rows and the head are off after each."""
+    cr.init()
+    model = Model(ps.Embedding(ROWS, COLUMNS, lr=0.5))
+    others = ps.Embedding(4, 2, lr=1.0)  # without a name either
+    optimizer = cr.DistributedOptimizer(
+        torch.optim.SGD([*model.parameters(), *others.parameters()], lr=0.1),
+        [*model.named_parameters(), ("others", others.weight)],
+        backend="ps",
+        mode=ps.Async(),
+        update_on=update_on,
+        max_grad_norm=max_grad_norm,
+    )
+    with torch.no_grad():
+        begin = model.table(torch.arange(ROWS))
+    plain = Model(torch.nn.Embedding(ROWS, COLUMNS, sparse=True, _weight=begin.clone()))
+    plain.head.load_state_dict(model.head.state_dict())
+    theirs = torch.optim.SGD(
+        [{"params": plain.head.parameters()}, {"params": plain.table.parameters(), "lr": 0.5}],
+        lr=0.1,
+    )
+    if max_grad_norm is not None:
+        theirs.register_step_pre_hook(
+            lambda *_: torch.nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm)
+        )
+    off = {}
+    for way in WAYS:
+        way(model, optimizer)
+        way(plain, theirs)
+        with torch.no_grad():
+            rows = model.table(torch.arange(ROWS)) - plain.table.weight
+        off[way.__name__] = max(
+            rows.abs().max().item(), (model.head.weight - plain.head.weight).abs().max().item()
+        )
+    return off
+
+
+@pytest.mark.parametrize(
+    ("update_on", "max_grad_norm"), [("server", None), ("worker", None), ("server", 0.05)]
+)
+def test_a_script_does_what_it_does_with_torchs_own(
+    update_on: str, max_grad_norm: float | None
+) -> None:
+    (off,) = values_of(run_ranks(off_by_way, 1, args=(update_on, max_grad_norm), servers=2))
+    assert {way: by for way, by in off.items() if not by < 1e-5} == {}
+
+
+def factorizes() -> float:
+    """A model of tables alone."""
+    cr.init()
+    users, items = ps.Embedding(50, 4, lr=0.1), ps.Embedding(60, 4, lr=0.1, optimizer="adagrad")
+    model = torch.nn.ModuleList([users, items])
+    optimizer = cr.DistributedOptimizer(
+        torch.optim.Adagrad(model.parameters()),
+        model.named_parameters(),
+        backend="ps",
+        mode=ps.Async(),
+    )
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        product = (users(torch.arange(50)) * items(torch.arange(50))).sum(1)
+        loss = (product - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert not optimizer.state_dict()["state"]
+    assert not model.state_dict()
+    return losses[-1] / losses[0]
+
+
+def test_a_model_may_be_of_tables_alone() -> None:
+    assert values_of(run_ranks(factorizes, 1, servers=2))[0] < 0.1
+
+
 def grows_by_mb() -> float:
     """A table of 4 GB, of which 128,000 rows are looked up."""
     cr.init()
@@ -135,6 +326,13 @@ def refuses() -> None:
     assert table(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 2)
     with pytest.raises(InvalidArgumentError, match="comes after DistributedOptimizer"):
         ps.Embedding(10, 2, lr=0.1, name="late")
+    with pytest.raises(InvalidArgumentError, match="cannot be copied or pickled"):
+        copy.deepcopy(table)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(head(table(torch.tensor([5]))).sum()).backward()
+    with pytest.raises(InvalidArgumentError, match="'embedding': GradScaler unscales the grad"):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
     before = table(torch.tensor([4])).detach()
     table(torch.tensor([4])).sum().backward()
     optimizer.zero_grad()  # forgets that

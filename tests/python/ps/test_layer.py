@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import run_ranks, values_of
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import ciranda.torch as cr
 from ciranda.errors import InvalidArgumentError
+from ciranda.torch import layer as layer_module
 from ciranda.torch import ps
 
 WIDTH, CLASSES, STEPS = 40, 5, 20  # 1,640 parameters: two rows
@@ -87,7 +88,9 @@ def trains_as_the_plain_model(kind: str) -> None:
     model = Model(lambda make: ps.Layer(make, optimizer=kind, **rates))  # type: ignore[arg-type]
     optimizer = wrapped(model)
     assert torch.equal(torch.rand(1), after)
-    assert [name for name, _ in model.named_parameters()] == ["head.weight", "head.bias"]
+    held = ["first.on_servers", "block.on_servers"]
+    named = sorted([*held, "head.weight", "head.bias"])
+    assert sorted(name for name, _ in model.named_parameters()) == named
     for name, value in plain.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
 
@@ -112,6 +115,46 @@ def trains_as_the_plain_model(kind: str) -> None:
 def test_they_train_as_the_plain_model(kind: str) -> None:
     for rank in run_ranks(trains_as_the_plain_model, 1, args=(kind,), servers=2):
         assert rank.exit_code == 0, rank.stderr
+
+
+class Shared(nn.Module):
+    """Computed twice by itself, with gradients that are sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, WIDTH, sparse=True)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.last(x) + self.table(torch.arange(3))
+        for _ in range(2):
+            x = x + checkpoint(self.linear, x, use_reentrant=True)
+        return x
+
+
+def only_layers() -> float:
+    """By which a model without other parameters is off, also while it is frozen."""
+    cr.init()
+    torch.manual_seed(1)
+    plain = nn.Sequential(Shared())
+    torch.manual_seed(1)
+    model = nn.Sequential(ps.Layer(Shared, lr=0.1))
+    optimizer = wrapped(model)
+    theirs = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for trains in (True, False, True):
+        for each, by in ((model, optimizer), (plain, theirs)):
+            each.requires_grad_(trains)
+            by.zero_grad()
+            x = torch.ones(3, WIDTH, requires_grad=True)
+            each(x).square().mean().backward()
+            by.step()
+    pairs = zip(model.state_dict().values(), plain.state_dict().values(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+def test_a_model_may_be_of_layers_alone() -> None:
+    assert values_of(run_ranks(only_layers, 1, servers=2))[0] < 1e-5
 
 
 def grows_by_mb(frozen: bool) -> float:
@@ -189,12 +232,31 @@ def refuses(case: str) -> None:
     head(part(x)).sum().backward()
     with pytest.raises(InvalidArgumentError, match="a second backward\\(\\) before step"):
         head(part(x)).sum().backward()
+    with pytest.raises(InvalidArgumentError, match="zero_grad\\(\\) between backward"):
+        optimizer.zero_grad()
     optimizer.step()
     with pytest.raises(InvalidArgumentError, match="have changed since the forward pass"):
         old.backward()
     optimizer.zero_grad()
     head(part(x)).sum().backward()
     optimizer.step()
+
+    model = nn.Sequential(part, head)
+    for to_none in (True, False):
+        model(x).sum().backward()
+        model.zero_grad(set_to_none=to_none)
+        with pytest.raises(InvalidArgumentError, match="'part': its gradients were zeroed"):
+            optimizer.step()
+        layer_module.end_step()
+    model(x).sum().backward()
+    with pytest.raises(InvalidArgumentError, match="'part': its gradients were zeroed, clipped"):
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+    layer_module.end_step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(model(x).sum()).backward()
+    with pytest.raises(InvalidArgumentError, match="before GradScaler can unscale them"):
+        scaler.step(optimizer)
 
 
 @pytest.mark.parametrize("case", ["making", "modes", "using"])
