@@ -157,6 +157,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/runtime/operations_config.cc": "tests/cpp/runtime/config_test.cc",
     "csrc/core/runtime/remote_config.cc": "tests/cpp/runtime/config_test.cc",
     "csrc/core/runtime/starter.cc": "tests/cpp/runtime/config_test.cc",
+    # A part of Shard.
+    "csrc/core/ps/shard_rules.cc": "tests/cpp/ps/shard_test.cc",
     # They mean something only together, with ranks that run.
     "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
     "csrc/core/backend/nccl/nccl_communicator.cc": "tests/cpp/backend/nccl/nccl_backend_test.cc",

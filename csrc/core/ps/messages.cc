@@ -108,6 +108,8 @@ void write(Writer& out, const Push& message) {
   out.varint(message.rules.size());
   for (const kernels::UpdateRule& rule : message.rules) write_rule(out, rule);
   write_bits(out, message.used);
+  out.varint(message.rule_slots.size());
+  for (const std::uint32_t slots : message.rule_slots) out.varint(slots);
 }
 void read(Reader& in, Push& message) {
   message.worker = static_cast<Worker>(in.varint("push.worker", kRanksMax - 1));
@@ -117,9 +119,13 @@ void read(Reader& in, Push& message) {
   message.scale = in.f64("push.scale");
   message.of = read_part(in);
   message.into = static_cast<VectorId>(in.varint("push.into", kVectorsMax - 1));
-  message.rules.resize(in.count("push.rules", kTablesMax, kRuleBytes));
+  message.rules.resize(in.count("push.rules", kRulesMax, kRuleBytes));
   for (kernels::UpdateRule& rule : message.rules) rule = read_rule(in);
   message.used = read_bits(in, "push.used");
+  message.rule_slots.resize(in.count("push.rule_slots", kRulesMax, 1));
+  for (std::uint32_t& slots : message.rule_slots) {
+    slots = static_cast<std::uint32_t>(in.varint("push.rule_slots", kSlotsMax));
+  }
 }
 
 void write(Writer& out, const FetchState& message) {

@@ -17,7 +17,7 @@ namespace ciranda::ps {
 // host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
 // clock.
 
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kJobIdBytesMax = 256;

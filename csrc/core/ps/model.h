@@ -88,6 +88,7 @@ struct Model {
 };
 
 inline constexpr std::size_t kTablesMax = 64;
+inline constexpr std::size_t kRulesMax = 1024;  // of a push
 inline constexpr std::size_t kRowTablesMax = 4096;
 inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // of all tables
 inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // of all tables
@@ -99,8 +100,9 @@ std::vector<std::size_t> first_slots(const Model& model);
 // Whether servers can hold it: limits, floating dtypes, no name twice. kInvalidArgument says what
 // cannot be, and of which parameter.
 Status check(const Model& model);
-// Whether `rule` may update a table of `declared`: the same kind, the same state.
-bool same_state(const kernels::UpdateRule& rule, const kernels::UpdateRule& declared);
+// Whether `rule` may update a table of `declared`: the same kind, and no state that it has not, but
+// for SGD's momentum, which may begin at any time.
+bool has_state_for(const kernels::UpdateRule& rule, const kernels::UpdateRule& declared);
 // In what `other` differs from `ours`, in words as the rest of a sentence; empty if it does not.
 std::string difference(const Model& ours, const Model& other);
 

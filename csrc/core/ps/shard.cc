@@ -13,9 +13,6 @@
 namespace ciranda::ps {
 namespace {
 
-// What is added to a vector, as it is.
-const kernels::UpdateRule kAdd{.kind = kernels::RuleKind::kSgd, .lr = 1.0, .maximize = true};
-
 std::size_t states_max(const Model& model) {
   std::size_t most = 0;
   for (const Table& table : model.tables) {
@@ -152,20 +149,8 @@ Status Shard::check(const Push& push) {
   if (model_.mode.kind != ModeKind::kAsync && push.into != kParametersVector) {
     return refused(push.worker, "is for a vector, for which nobody can wait");
   }
+  CIRANDA_TRY(begin_states(push));
   return vectors_.reserve(push.into);
-}
-
-// Whether it is of this model.
-Status Shard::check_form(const Push& push) const {
-  if (push.used.size() != steps_.size() || push.rules.size() != model_.tables.size()) {
-    return refused(push.worker, "speaks of another number of parameters");
-  }
-  for (std::size_t t = 0; t < push.rules.size(); ++t) {
-    if (!same_state(push.rules[t], model_.tables[t].rule)) {
-      return refused(push.worker, "brings a rule that needs other state");
-    }
-  }
-  return {};
 }
 
 void Shard::push(Push push, std::vector<Ack>& acks) {
@@ -319,15 +304,12 @@ void Shard::make(const Update& update) {
   for (const Push* push : update.pushes) {
     for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || push->used[i];
   }
-  std::vector<StepRun> runs;
+  std::vector<RuleRun> runs;
   std::size_t table = model_.tables.size();  // whose runs these are
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     if (table != piece.table) {
       table = piece.table;
-      const std::size_t first = first_slot_[table];
-      runs = step_runs(
-          layout_.slots(table), [&](std::size_t i) { return used[first + i]; },
-          [&](std::size_t i) { return steps_[first + i]; });
+      runs = runs_of(table, update, used);
     }
     make_piece(piece, update, runs);
   }
@@ -338,20 +320,20 @@ void Shard::make(const Update& update) {
 
 // The parameters between the runs are copied: the workers have not seen what became of them since.
 void Shard::make_piece(const Layout::Piece& piece, const Update& update,
-                       std::span<const StepRun> runs) {
+                       std::span<const RuleRun> runs) {
   const std::size_t bytes = element_bytes(piece.table);
   const VectorId into = update.pushes.front()->into;
   const bool adds = into != kParametersVector;
-  const kernels::UpdateRule& rule = adds ? kAdd : update.pushes.front()->rules[piece.table];
+  const kernels::StateArray* const kept =
+      kernels::state_arrays(model_.tables[piece.table].rule).data();
   std::byte* const target = adds ? vectors_.data(into) : parameters_.data;
   const std::size_t push_count = update.pushes.size();
   const std::span<const Worker> targets = update.targets;
-  const std::size_t state_count = kernels::state_arrays(rule).size();
   std::array<const std::byte*, kLocalRanksMax> gradients;
   std::array<std::byte*, kLocalRanksMax + 1> parameters;
   std::array<std::byte*, 3> states;
   std::int64_t next = piece.begin;
-  for (const StepRun& run : runs) {
+  for (const RuleRun& run : runs) {
     const std::int64_t begin = std::max(run.begin, piece.begin);
     const std::int64_t end = std::min(run.end, piece.end);
     if (begin >= end) continue;
@@ -366,17 +348,19 @@ void Shard::make_piece(const Layout::Piece& piece, const Update& update,
     for (std::size_t i = 0; i < targets.size(); ++i) {
       parameters[1 + i] = at(targets[i]).memory + layout_.parameters_at(piece.table) + in_table;
     }
-    for (std::size_t i = 0; i < state_count; ++i) states[i] = states_[i].data + own;
+    const auto arrays = kernels::state_arrays(*run.rule);
+    const auto skipped = arrays.empty() ? 0 : static_cast<std::size_t>(arrays.data() - kept);
+    for (std::size_t i = 0; i < arrays.size(); ++i) states[i] = states_[skipped + i].data + own;
     const auto elements = static_cast<std::size_t>(end - begin);
-    kernels::update(rule, {.dtype = model_.tables[piece.table].dtype,
-                           .step = run.step,
-                           .gradient_scale = update.scale,
-                           .fresh_state = run.step == 1,
-                           .gradients = {gradients.data(), push_count},
-                           .parameters = {parameters.data(), 1 + targets.size()},
-                           .states = {states.data(), state_count},
-                           .gradient_outputs = {},
-                           .count = elements});
+    kernels::update(*run.rule, {.dtype = model_.tables[piece.table].dtype,
+                                .step = run.step,
+                                .gradient_scale = update.scale,
+                                .fresh_state = run.step == 1,
+                                .gradients = {gradients.data(), push_count},
+                                .parameters = {parameters.data(), 1 + targets.size()},
+                                .states = {states.data(), arrays.size()},
+                                .gradient_outputs = {},
+                                .count = elements});
     counters_.gradient_bytes += push_count * elements * bytes;
     counters_.parameter_bytes += targets.size() * elements * bytes;
   }

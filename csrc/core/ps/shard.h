@@ -27,13 +27,16 @@ struct Push {
   // no two workers can wait for each other, each at another server.
   std::uint64_t clock = 0;
   double scale = 1.0;                           // they are to be multiplied by that
-  std::vector<kernels::UpdateRule> rules = {};  // by table
+  std::vector<kernels::UpdateRule> rules = {};  // by table, or see rule_slots
   // By slot, of all tables: it has a gradient. In a round one that has none adds zeros, which lie
   // in its memory, where another worker has one.
   std::vector<bool> used = {};
   TaskPart of = {};
   // They are added to that vector, see Vectors, and not to the parameters.
   VectorId into = kParametersVector;
+  // For how many slots each rule is, of all tables in their order, none of two tables; empty: a
+  // rule a table.
+  std::vector<std::uint32_t> rule_slots = {};
   bool operator==(const Push&) const = default;
 };
 
@@ -111,7 +114,7 @@ class Shard {
   // The seq of its latest push that was decided.
   std::uint64_t decided(Worker worker) const { return at(worker).decided; }
 
-  // Why it cannot be, as a sentence: the worker is not here, a rule of another state, a number of
+  // Why it cannot be, as a sentence: the worker is not here, a rule without its state, a number of
   // slots or a seq that does not follow, a vector that cannot be. Has memory for what it needs.
   Status check(const Push& push);
   // What check() has accepted. Answers, also those of others' pushes that this one was missing for,
@@ -206,9 +209,14 @@ class Shard {
     double scale = 1.0;
     std::span<const Worker> targets = {};
   };
+  struct RuleRun : StepRun {
+    const kernels::UpdateRule* rule = nullptr;
+  };
   void make(const Update& update);
-  void make_piece(const Layout::Piece& piece, const Update& update, std::span<const StepRun> runs);
+  std::vector<RuleRun> runs_of(std::size_t table, const Update& update, const Used& used) const;
+  void make_piece(const Layout::Piece& piece, const Update& update, std::span<const RuleRun> runs);
   Status check_form(const Push& push) const;
+  Status begin_states(const Push& push);
   Status check_rows(std::size_t table, std::span<const std::uint64_t> rows) const;
   Status check_push(const PushRows& push, std::span<const std::uint64_t> rows) const;
   Status repeat_rows(const Change& change, std::span<const std::byte> data);

@@ -52,7 +52,7 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
   std::vector<const Push*> pushes;
   for (const Push& push : change.pushes) {
     if (static_cast<std::size_t>(push.worker) >= members_.size() || !check_form(push) ||
-        !vectors_.reserve(push.into)) {
+        !begin_states(push) || !vectors_.reserve(push.into)) {
       return no_change_of_this("is of another model");
     }
     update.gradients.push_back(data.data() + pushes.size() * share);

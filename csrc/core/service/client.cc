@@ -255,7 +255,8 @@ std::vector<std::uint64_t> Client::versions() const {
 }
 
 Status Client::push(std::span<const std::uint64_t> versions, double scale,
-                    std::vector<kernels::UpdateRule> rules, std::vector<bool> used, VectorId into) {
+                    std::vector<kernels::UpdateRule> rules, std::vector<bool> used, VectorId into,
+                    std::vector<std::uint32_t> rule_slots) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
   if (part_.task != 0) ++part_.part;
@@ -267,7 +268,8 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
                          .rules = std::move(rules),
                          .used = std::move(used),
                          .of = part_,
-                         .into = into};
+                         .into = into,
+                         .rule_slots = std::move(rule_slots)};
   if (failure_) return *failure_;
   for (int server = 0; server < servers(); ++server) {
     std::get<Push>(message).base = versions[at(server)];

@@ -82,10 +82,11 @@ class Client {
   std::vector<std::uint64_t> versions() const EXCLUDES(mutex_);
 
   // The gradients go to all servers; they were made from parameters of `versions`. `scale`,
-  // `rules`, `used`: see Push. Does not block for long.
+  // `rules`, `used`, `rule_slots`: see Push. Does not block for long.
   Status push(std::span<const std::uint64_t> versions, double scale,
               std::vector<kernels::UpdateRule> rules, std::vector<bool> used,
-              VectorId into = kParametersVector) EXCLUDES(mutex_);
+              VectorId into = kParametersVector, std::vector<std::uint32_t> rule_slots = {})
+      EXCLUDES(mutex_);
   // For the answers to the latest push: what the least of the servers did with it. kApplied where
   // there is none.
   Result<Outcome> answer() EXCLUDES(mutex_);

@@ -28,7 +28,8 @@ std::vector<Message> one_of_each() {
            .rules = {adam, {}},
            .used = {true, false, true, true, true, true, true, true, false, true},
            .of = {.task = 4, .part = 2, .settled = 3},
-           .into = 7},
+           .into = 7,
+           .rule_slots = {7, 3}},
       Pull{},
       FetchState{.table = 5, .array = 2},
       FetchSteps{},
@@ -114,12 +115,16 @@ TEST(PsMessages, ThePushOfTheLargestModelFitsAPacket) {
                   .used = std::vector<bool>(kSlotsMax, true),
                   .of = {UINT64_MAX, UINT64_MAX, UINT64_MAX}};
   EXPECT_LE(bytes_of(Message(push)).size(), kPacketBytesMax);
+  const Push of_many_rules{.rules = std::vector<kernels::UpdateRule>(kRulesMax),
+                           .used = std::vector<bool>(kSlotsMax / 2, true),
+                           .rule_slots = std::vector<std::uint32_t>(kRulesMax, 1)};
+  EXPECT_LE(bytes_of(Message(of_many_rules)).size(), kPacketBytesMax);
 }
 
 TEST(PsMessages, BitsBehindTheLastSlotAreRefused) {
   std::vector<std::byte> bytes = bytes_of(Message(Push{.used = {true, true, true}}));
   ASSERT_TRUE(decode_message(bytes).ok());
-  bytes.back() = std::byte{0x0f};
+  bytes[bytes.size() - 2] = std::byte{0x0f};
   EXPECT_FALSE(decode_message(bytes).ok());
 }
 

@@ -105,7 +105,7 @@ class History {
   }
 
   Snapshot recovered() {
-    Shard again(model_, 2, server_, kWorkers);
+    Shard again(snapshot_model_, 2, server_, kWorkers);
     const Status restored = again.restore(snapshot_.saved);
     EXPECT_TRUE(restored.ok()) << restored.error().text;
     const Shard::Arrays arrays = again.arrays();
@@ -127,6 +127,7 @@ class History {
   }
   void take_snapshot() {
     snapshot_ = snapshot_of(shard_);
+    snapshot_model_ = shard_.model();
     tape_.clear();
   }
   void push(Worker worker, std::vector<Ack>& acks) {
@@ -141,6 +142,8 @@ class History {
               .clock = std::max(clock_[w], shard_.clock(worker)) + 1,
               .scale = model_.mode.kind == ModeKind::kSync ? 1.0 : 0.5};
     for (const Table& table : model_.tables) push.rules.push_back(table.rule);
+    momentum_begins_ = momentum_begins_ || below(15) == 0;
+    if (momentum_begins_) push.rules.back().momentum = 0.5;
     for (std::size_t i = 0; i < slot_count(model_); ++i) push.used.push_back(below(4) != 0);
     const Status fits = shard_.check(push);
     ASSERT_TRUE(fits.ok()) << fits.error().text;
@@ -168,6 +171,8 @@ class History {
   std::vector<Push> pushed_;
   Tape tape_;
   Snapshot snapshot_;
+  Model snapshot_model_;
+  bool momentum_begins_ = false;
 };
 
 const std::vector<Mode> kModes = {{},
@@ -178,6 +183,7 @@ const std::vector<Mode> kModes = {{},
                                   {.kind = ModeKind::kSync, .backup_workers = 1}};
 const std::vector<kernels::UpdateRule> kRules = {
     {.kind = kernels::RuleKind::kSgd, .lr = 0.1, .momentum = 0.9},
+    {.kind = kernels::RuleKind::kSgd, .lr = 0.1},
     {.kind = kernels::RuleKind::kAdam, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}};
 
 TEST(ShardState, ASnapshotAndTheChangesSinceMakeItAgainToTheBit) {

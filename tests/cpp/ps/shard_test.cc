@@ -70,6 +70,12 @@ class Job {
     ++clock(worker);
     send(worker, ++pushed_[static_cast<std::size_t>(worker)], scale, std::move(used));
   }
+  void push_rules(Worker worker, float value, const std::vector<kernels::UpdateRule>& rules,
+                  const std::vector<std::uint32_t>& rule_slots) {
+    fill(worker, value);
+    ++clock(worker);
+    send(worker, ++pushed_[static_cast<std::size_t>(worker)], 1.0, {}, rules, rule_slots);
+  }
   // The part that one server gets, at that clock.
   void push_to(Worker worker, std::size_t server, std::uint64_t clock) {
     pushed_[static_cast<std::size_t>(worker)] = 1;
@@ -146,10 +152,13 @@ class Job {
       }
     }
   }
-  void send(Worker worker, std::uint64_t seq, double scale, std::vector<bool> used) {
+  void send(Worker worker, std::uint64_t seq, double scale, std::vector<bool> used,
+            std::vector<kernels::UpdateRule> rules = {},
+            const std::vector<std::uint32_t>& rule_slots = {}) {
     if (used.empty()) used.assign(slots(), true);
-    std::vector<kernels::UpdateRule> rules;
-    for (const Table& table : model_.tables) rules.push_back(table.rule);
+    for (const Table& table : model_.tables) {
+      if (rules.size() < model_.tables.size()) rules.push_back(table.rule);
+    }
     for (std::size_t server = 0; server < shards_.size(); ++server) {
       const Push push{.worker = worker,
                       .seq = seq,
@@ -157,7 +166,8 @@ class Job {
                       .clock = clock(worker),
                       .scale = scale,
                       .rules = rules,
-                      .used = used};
+                      .used = used,
+                      .rule_slots = rule_slots};
       ASSERT_TRUE(shards_[server]->check(push).ok()) << shards_[server]->check(push).error().text;
       std::vector<Ack> acks;
       shards_[server]->push(push, acks);
@@ -470,9 +480,47 @@ TEST(Shard, WhatAPushMayNotSayIsRefused) {
   EXPECT_TRUE(refused([](Push& push) { push.seq = 2; }));
   EXPECT_TRUE(refused([](Push& push) { push.used.pop_back(); }));
   EXPECT_TRUE(refused([](Push& push) { push.rules.pop_back(); }));
-  EXPECT_TRUE(refused([](Push& push) { push.rules[1].momentum = 0.5; }));
+  EXPECT_TRUE(refused([](Push& push) { push.rules[1].kind = kernels::RuleKind::kAdam; }));
   EXPECT_TRUE(refused([](Push& push) { push.rules[0].kind = kernels::RuleKind::kAdagrad; }));
   EXPECT_TRUE(refused([](Push& push) { push.scale = 0.5; }));
+  for (const std::vector<std::uint32_t>& slots :
+       {std::vector<std::uint32_t>{4}, {1, 3}, {2, 1}, {4, 0}, {2, 2, 1}}) {
+    EXPECT_TRUE(refused([&](Push& push) { push.rule_slots = slots; }));
+  }
+}
+
+TEST(Shard, ATableMayHaveManyRules) {
+  Job job(model_of({{5, 7, 3}}, {}), 1, 1);
+  job.enter_all();
+  std::vector<kernels::UpdateRule> rules(2, exact_rule());
+  rules[1].lr = 4 * rules[0].lr;
+  job.push_rules(0, 1.0f, rules, {2, 1});
+  EXPECT_EQ(job.answer(0), Outcome::kApplied);
+  const float first = job.parameter_of_slots(0, {0, 1});
+  EXPECT_LT(first, 0.0f);
+  EXPECT_EQ(job.parameter_of_slots(0, {2}), 4 * first);
+}
+
+TEST(Shard, MomentumMayBeginAndEndAtAnyTime) {
+  Job job(model_of({{5, 7}}, {}), 1, 1);
+  job.enter_all();
+  float step = 0.0f;
+  float before = 0.0f;
+  const auto steps_by = [&](double momentum) {
+    kernels::UpdateRule rule = exact_rule();
+    rule.momentum = momentum;
+    job.push_rules(0, 1.0f, {rule}, {});
+    EXPECT_EQ(job.answer(0), Outcome::kApplied);
+    const float now = job.parameter(0);
+    const float made = now - before;
+    before = now;
+    return made;
+  };
+  step = steps_by(0.0);
+  EXPECT_EQ(steps_by(0.5), step);  // a fresh buffer is the gradient
+  EXPECT_EQ(steps_by(0.5), 1.5f * step);
+  EXPECT_EQ(steps_by(0.0), step);
+  EXPECT_EQ(steps_by(0.5), 1.75f * step);
 }
 
 TEST(Shard, HoldsItsShareOfParametersAndState) {
