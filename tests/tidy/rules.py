@@ -74,6 +74,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/core/runtime/config.cc": "every knob of a rank is read in one place",
             "csrc/bin/ciranda_ps.cc": "those of a server, which is no rank, in another",
+            "csrc/core/transport/origin.cc": "what other processes were born with, in /proc",
         },
     ),
     (

@@ -1,6 +1,7 @@
 #include "core/runtime/config.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,17 +24,30 @@ static_assert(kStreamsMax <= kPairStreamsMax);
 // answered by then; one that does not gets the core.
 constexpr std::int64_t kSpinOnSharedCoresUs = 3;
 
+// After `su` or `sudo -E` a variable may still name a folder of another user.
+bool is_own_folder(const char* path) {
+  struct stat facts {};
+  return path != nullptr && ::stat(path, &facts) == 0 && S_ISDIR(facts.st_mode) &&
+         facts.st_uid == ::geteuid() && (facts.st_mode & 022) == 0;
+}
+
+std::string parent_of_job_folder(const Environment& env) {
+  const char* runtime = env.text("XDG_RUNTIME_DIR");
+  if (is_own_folder(runtime)) return runtime;
+  const char* temporary = env.text("TMPDIR");
+  const bool instead = ::access("/tmp", W_OK) != 0 && is_own_folder(temporary);
+  return instead ? temporary : "/tmp";
+}
+
 // A folder name that all ranks of a job derive alike and no other job of this user does.
 std::string default_job_folder(const Environment& env, const Starter& starter,
                                const std::string& job_id) {
-  const char* runtime = env.text("XDG_RUNTIME_DIR");
-  const std::string base = runtime != nullptr ? runtime : "/tmp";
   std::string name = "ciranda-" + std::to_string(::geteuid()) + "-" + starter.name + "-";
   for (const char c : job_id) {
     const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     name += plain ? c : '_';
   }
-  return base + "/" + name.substr(0, 60);
+  return parent_of_job_folder(env) + "/" + name.substr(0, 60);
 }
 
 // What the user told malloc stands.
@@ -192,6 +206,31 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   return {};
 }
 
+// This rank's place in its job, and where its ranks meet.
+Status read_job(const Environment& env, const Starter& starter, Config& config) {
+  config.starter = starter.name;
+  CIRANDA_TRY(read_place(env, starter, config.place));
+  const char* job = env.text(starter.job);
+  config.job_id = job != nullptr ? job : "0";
+  if (const char* step = env.text(starter.step)) config.job_id += std::string(".") + step;
+  const char* name = config.starter != "ciranda" ? env.text("CIRANDA_JOB_ID") : nullptr;
+  if (name != nullptr) config.job_id += std::string(".") + name;
+  CIRANDA_TRY(read_servers(env, config));
+  if (config.place.cross_size > 1 && config.servers.empty()) {
+    CIRANDA_TRY(read_remote(env, starter, config.job_id, config.remote));
+  }
+  const char* folder = env.text("CIRANDA_JOB_DIR");
+  config.job_folder = folder != nullptr ? folder : default_job_folder(env, starter, config.job_id);
+  // A port that a user has chosen, or nothing at all, may be another job's too.
+  const bool alone = job == nullptr || config.starter == "torchrun";
+  config.rank_variable = starter.rank;
+  config.prove_origin = alone && folder == nullptr && name == nullptr;
+  const char* master = env.text("MASTER_ADDR");
+  const bool placed = env.text("LOCAL_WORLD_SIZE") != nullptr || master == nullptr;
+  if (config.starter == "torchrun" && !placed) config.unplaced_master = master;
+  return {};
+}
+
 }  // namespace
 
 bool Config::has_servers_elsewhere() const {
@@ -203,18 +242,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   const Environment env(getenv);
   Config config;
   if (const Starter* starter = find_starter(env)) {
-    config.starter = starter->name;
-    CIRANDA_TRY(read_place(env, *starter, config.place));
-    const char* job = env.text(starter->job);
-    config.job_id = job != nullptr ? job : "0";
-    if (const char* step = env.text(starter->step)) config.job_id += std::string(".") + step;
-    CIRANDA_TRY(read_servers(env, config));
-    if (config.place.cross_size > 1 && config.servers.empty()) {
-      CIRANDA_TRY(read_remote(env, *starter, config.job_id, config.remote));
-    }
-    const char* folder = env.text("CIRANDA_JOB_DIR");
-    config.job_folder =
-        folder != nullptr ? folder : default_job_folder(env, *starter, config.job_id);
+    CIRANDA_TRY(read_job(env, *starter, config));
   } else {
     config.starter = "none";
     CIRANDA_TRY(read_servers(env, config));

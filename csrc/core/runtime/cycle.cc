@@ -340,6 +340,7 @@ void Cycle::close_in_forked_child() noexcept {
     peer.socket.reset();
     peer.doorbell.reset();
   }
+  if (rank_.mesh.place) rank_.mesh.place->forget_in_forked_child();
   rank_.remote.links.close_in_forked_child();
   frames_.close();
   rank_.sockets.close();

@@ -259,6 +259,7 @@ void Engine::shutdown() {
     const Seat::Taken taken(seat_, Seat::As::kVisitor);
     seat_.cycle().close_connections();
   }
+  rank_.mesh.place.reset();
   write_timeline();
 }
 

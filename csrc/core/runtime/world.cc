@@ -1,11 +1,14 @@
 #include "core/runtime/world.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/transport/interfaces.h"
 #include "core/transport/job_key.h"
 #include "core/transport/local_meeting.h"
 #include "core/transport/remote_mesh.h"
+#include "core/transport/tcp.h"
 
 namespace ciranda {
 Status take_key(const Config& config, Handover& handover, bool later) {
@@ -65,6 +68,26 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
   return mesh;
 }
 
+// Ranks whose starter told no local size are looked for on this host, where rank 0 may not be.
+Status check_one_host(const Config& config) {
+  if (config.unplaced_master.empty() || config.place.size == 1) return {};
+  const auto master = resolve({.host = config.unplaced_master, .port = 1});
+  const auto own = list_host_addresses();
+  if (!master || !own) return {};
+  for (const SocketAddress& each : master.value()) {
+    const bool here = std::ranges::find(own.value(), each.endpoint().host, &HostAddress::address) !=
+                      own.value().end();
+    if (here || is_loopback(each)) return {};
+  }
+  return Error{.code = ErrorCode::kUnsupported,
+               .text = "MASTER_ADDR=" + config.unplaced_master +
+                       " is no address of this host, and nobody told how many of the " +
+                       std::to_string(config.place.size) +
+                       " ranks are here; for several hosts set LOCAL_WORLD_SIZE and LOCAL_RANK for "
+                       "every rank (1 and 0 where each has a host, or a pod, of its own), and "
+                       "CIRANDA_KEY_FILE to a key that all have (ciranda key FILE)"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
@@ -79,14 +102,19 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   if (place.rank == 0 && config.engine.warn) {
     for (const std::string& warning : config.warnings) config.engine.warn(warning);
   }
+  CIRANDA_TRY(check_one_host(config));
   auto mesh = join_unix({.folder = config.job_folder,
                          .job_id = config.job_id,
                          .rank = place.local_rank,
                          .size = place.local_size,
                          .timeout_ms = config.start_timeout_ms,
                          // Else all hosts compare them at once: rank 0 tells everybody.
-                         .settings = place.cross_size == 1 ? shared_settings(config) : ""});
+                         .settings = place.cross_size == 1 ? shared_settings(config) : "",
+                         .rank_variable = config.rank_variable,
+                         .prove_origin = config.prove_origin,
+                         .again = handover.met});
   if (!mesh) return mesh.error();
+  handover.met = true;
   auto remote = meet_other_hosts(config, mesh.value(), handover);
   if (!remote) return remote.error();
   auto engine = Engine::start(std::move(mesh).value(), std::move(remote).value(), config.engine);

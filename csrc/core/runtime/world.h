@@ -14,6 +14,7 @@ namespace ciranda {
 // What a process keeps of its job from one World to the next: its starter hands over the key and
 // the rendezvous only once. Not thread-safe.
 struct Handover {
+  bool met = false;           // the ranks of this host, once
   bool taken = false;         // the descriptors are used up
   std::optional<Secret> key;  // several hosts
   Epoch meetings = 0;         // that came about; each has keys of its own

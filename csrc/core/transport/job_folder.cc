@@ -5,9 +5,11 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -62,26 +64,25 @@ JobFolder::JobFolder(std::string folder, std::string job_id, std::string who)
     : folder_(std::move(folder)), job_id_(std::move(job_id)), who_(std::move(who)) {}
 
 void JobFolder::stop_listening() {
-  if (bound_) {
-    ::unlink(address_.sun_path);
-    if (made_) ::rmdir(folder_.c_str());
-  }
+  if (bound_) ::unlink(address_.sun_path);
   bound_ = false;
   listener_.reset();
 }
 
+void JobFolder::forget_in_forked_child() noexcept {
+  bound_ = made_ = false;
+  listener_.reset();
+  claim_.reset();
+}
+
 JobFolder::~JobFolder() {
   stop_listening();
+  if (made_) ::rmdir(folder_.c_str());
   // Closing would not do: a process forked meanwhile holds the same lock.
   if (claim_.valid()) ::flock(claim_.get(), LOCK_UN);
 }
 
 Status JobFolder::listen(int callers) {
-  made_ = ::access(folder_.c_str(), F_OK) != 0;
-  if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Error::from_errno("cannot create the job folder " + folder_, errno);
-  }
-  CIRANDA_TRY(check_folder(folder_));
   auto address = socket_address(folder_);
   if (!address) return address.error();
   address_ = address.value();
@@ -100,19 +101,48 @@ Status JobFolder::listen(int callers) {
 // Only one rank 0 may unlink and bind the socket. The lock is on the folder itself, so it leaves
 // no file behind, and the kernel drops it when its owner dies.
 Status JobFolder::claim() {
-  Fd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid()) {
-    return Error::from_errno("cannot open the job folder " + folder_, errno);
+  for (;;) {
+    const bool made = ::mkdir(folder_.c_str(), 0700) == 0;
+    if (!made && errno != EEXIST) {
+      return Error::from_errno("cannot create the job folder " + folder_, errno);
+    }
+    CIRANDA_TRY(check_folder(folder_));
+    Fd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!folder.valid()) {
+      if (errno == ENOENT) continue;  // the job before has just left, and removed it
+      return Error::from_errno("cannot open the job folder " + folder_, errno);
+    }
+    if (::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
+      struct stat facts {};
+      if (::fstat(folder.get(), &facts) == 0 && facts.st_nlink == 0) continue;
+      claim_ = std::move(folder);
+    } else if (errno == EWOULDBLOCK) {
+      return invalid("another process is already " + who_ + " in the job folder " + folder_ +
+                     "; this one is " + who_ + " of job '" + job_id_ +
+                     "' too: start every rank once, or give this job a folder of its own "
+                     "(CIRANDA_JOB_DIR), or a MASTER_PORT of its own");
+    }  // else: a file system without locks; a second rank 0 goes unnoticed there
+    made_ = made;
+    return {};
   }
-  if (::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
-    claim_ = std::move(folder);
-  } else if (errno == EWOULDBLOCK) {
-    return invalid("another process is already " + who_ + " in the job folder " + folder_ +
-                   "; this one is " + who_ + " of job '" + job_id_ +
-                   "' too: start every rank once, or give this job a folder of its own "
-                   "(CIRANDA_JOB_DIR)");
-  }  // else: a file system without locks; a second rank 0 goes unnoticed there
-  return {};
+}
+
+bool is_taken(const std::string& folder) {
+  struct stat facts {};
+  if (::stat(folder.c_str(), &facts) != 0) return false;
+  char place[64];
+  (void)std::snprintf(place, sizeof place, " %02x:%02x:%lu ", major(facts.st_dev),
+                      minor(facts.st_dev), static_cast<unsigned long>(facts.st_ino));
+  std::FILE* locks = std::fopen("/proc/locks", "re");
+  if (locks == nullptr) return false;
+  bool found = false;
+  char line[256];
+  while (!found && std::fgets(line, sizeof line, locks) != nullptr) {
+    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:131 0 EOF"
+    found = std::strstr(line, " FLOCK ") != nullptr && std::strstr(line, place) != nullptr;
+  }
+  std::fclose(locks);
+  return found;
 }
 
 Result<pid_t> same_user_pid(int socket) {

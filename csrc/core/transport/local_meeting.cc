@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "core/base/clock.h"
 #include "core/transport/control_block.h"
 #include "core/transport/job_folder.h"
+#include "core/transport/origin.h"
 #include "core/transport/socket_io.h"
 #include "core/transport/users.h"
 #include "core/wire/settings.h"
@@ -20,6 +22,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x43524e44;  // "CRND"
 constexpr std::uint32_t kProtocol = 2;        // of this file and of ControlBlock's layout
 constexpr std::size_t kPacketBytesMax = 2048;
+constexpr std::uint64_t kLookAfterMs = 1'000;  // rank 0 listens some microseconds after its claim
 
 // Client to leader, with the client's doorbell.
 struct LocalHello {
@@ -79,10 +82,13 @@ class Leader {
   explicit Leader(const UnixJoin& join)
       : join_(join),
         deadline_ns_(monotonic_ns() + join.timeout_ms * 1'000'000),
-        folder_(join.folder, join.job_id) {}
+        folder_(std::make_unique<JobFolder>(join.folder, join.job_id)) {}
 
   Result<LocalMesh> run() {
-    CIRANDA_TRY(folder_.listen(join_.size));
+    if (Status listening = folder_->listen(join_.size); !listening) {
+      const std::string heir = heir_of_a_rank(join_.rank_variable);
+      return heir.empty() ? listening.error() : invalid(heir, 0);
+    }
     mesh_.self = 0;
     mesh_.size = join_.size;
     mesh_.peers.resize(static_cast<std::size_t>(join_.size));
@@ -93,7 +99,7 @@ class Leader {
     Status met = meet_everybody();
     // Before anybody has an answer: who is through sooner than rank 0, and joins the next World at
     // once, must not be taken in here and dropped.
-    folder_.stop_listening();
+    folder_->stop_listening();
     if (met) met = different_;
     if (!met) {
       for (const LocalMesh::Peer& peer : mesh_.peers) {
@@ -102,16 +108,17 @@ class Leader {
       return met.error();
     }
     CIRANDA_TRY(connect_everybody());
+    mesh_.place = std::move(folder_);
     return std::move(mesh_);
   }
 
  private:
   Status meet_everybody() {
     for (int present = 1; present < join_.size;) {
-      auto readable = wait_readable(folder_.listener(), deadline_ns_);
+      auto readable = wait_readable(folder_->listener(), deadline_ns_);
       if (!readable) return readable.error();
       if (!readable.value()) return nobody_came();
-      Fd socket(::accept4(folder_.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) continue;
       auto joined = meet(std::move(socket));
       if (!joined) return joined.error();
@@ -138,6 +145,11 @@ class Leader {
       refuse(socket.get(), invalid("this socket belongs to another job"));
       return false;
     }
+    if (Status ours = check_origin(hello.rank, pid.value()); !ours) {
+      refuse(socket.get(), ours.error());
+      stranger_ = ours.error().text;
+      return false;
+    }
     if (Status fits = check_hello(hello, pid.value(), packet.value().fds.size()); !fits) {
       refuse(socket.get(), fits.error());
       return fits.error();
@@ -150,6 +162,12 @@ class Leader {
             .doorbell = std::move(packet.value().fds[0]),
             .pid = pid.value()};
     return true;
+  }
+
+  Status check_origin(Rank rank, pid_t pid) const {
+    if (!join_.prove_origin) return {};
+    return check_same_job({.pid = ::getpid(), .number = 0}, {.pid = pid, .number = rank},
+                          join_.rank_variable);
   }
 
   Status check_hello(const LocalHello& hello, pid_t pid, std::size_t fds) const {
@@ -184,7 +202,8 @@ class Leader {
     }
     return {.code = ErrorCode::kTimeout,
             .text = "of " + std::to_string(join_.size) + " ranks, these did not join within " +
-                    std::to_string(join_.timeout_ms / 1000) + " s: " + missing};
+                    std::to_string(join_.timeout_ms / 1000) + " s: " + missing +
+                    (stranger_.empty() ? "" : "; turned away: " + stranger_)};
   }
 
   Status connect_everybody() {
@@ -223,9 +242,10 @@ class Leader {
 
   const UnixJoin& join_;
   const std::uint64_t deadline_ns_;
-  Status different_;  // the first rank that has other settings
+  Status different_;      // the first rank that has other settings
+  std::string stranger_;  // why the last was turned away that seems to be of another job
   LocalMesh mesh_;
-  JobFolder folder_;
+  std::unique_ptr<JobFolder> folder_;
 };
 
 Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds) {
@@ -253,9 +273,25 @@ Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds)
   return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent a strange answer", .rank = 0};
 }
 
+// A process that comes when the ranks have met need not wait for them in vain.
+Result<Fd> find_rank_0(const UnixJoin& join, std::uint64_t deadline_ns) {
+  const std::uint64_t look_ns = monotonic_ns() + kLookAfterMs * 1'000'000;
+  if (!join.again && look_ns < deadline_ns) {
+    auto socket = connect_in_job_folder(join.folder, look_ns, join.timeout_ms);
+    if (socket || socket.error().code != ErrorCode::kTimeout) return socket;
+    const std::string heir = heir_of_a_rank(join.rank_variable);
+    if (!heir.empty() && is_taken(join.folder)) return invalid(heir, join.rank);
+  }
+  auto socket = connect_in_job_folder(join.folder, deadline_ns, join.timeout_ms);
+  if (socket || socket.error().code != ErrorCode::kTimeout || !is_taken(join.folder)) return socket;
+  Error error = socket.error();
+  error.text += "; another job runs there, so give each a MASTER_PORT of its own";
+  return error;
+}
+
 Result<LocalMesh> join_leader(const UnixJoin& join) {
   const std::uint64_t deadline_ns = monotonic_ns() + join.timeout_ms * 1'000'000;
-  auto socket = connect_in_job_folder(join.folder, deadline_ns, join.timeout_ms);
+  auto socket = find_rank_0(join, deadline_ns);
   if (!socket) return socket.error();
 
   LocalMesh mesh;

@@ -2,10 +2,12 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/transport/fd.h"
+#include "core/transport/job_folder.h"
 #include "core/transport/memory_segment.h"
 #include "core/transport/peer_message.h"  // what the sockets carry
 #include "core/wire/types.h"
@@ -22,8 +24,9 @@ struct LocalMesh {
   };
   Rank self = 0;
   int size = 1;
-  MemorySegment control;    // ControlBlock::memory_bytes(size)
-  std::vector<Peer> peers;  // by rank; peers[self].doorbell is this rank's own
+  MemorySegment control;             // ControlBlock::memory_bytes(size)
+  std::vector<Peer> peers;           // by rank; peers[self].doorbell is this rank's own
+  std::unique_ptr<JobFolder> place;  // rank 0: where they met, kept from other jobs
 };
 
 // An eventfd for Peer::doorbell.

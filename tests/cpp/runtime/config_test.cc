@@ -2,7 +2,10 @@
 #include "core/runtime/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -258,6 +261,38 @@ TEST(Config, OverlapNeedsFreeCoresAndLongSpinningNeedsEnough) {
   EXPECT_EQ(read(two, 1).value().engine.pace.spin_ns, 3'000u);
 }
 
+TEST(Config, RanksProveTheirOriginWhereOnlyAPortTellsJobsApart) {
+  std::map<std::string, std::string> by_hand = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}, {"MASTER_ADDR", "192.0.2.1"}};
+  const auto found = read(by_hand);
+  EXPECT_TRUE(found.value().prove_origin);
+  EXPECT_EQ(found.value().rank_variable, "RANK");
+  EXPECT_EQ(found.value().unplaced_master, "192.0.2.1");
+  by_hand["CIRANDA_JOB_ID"] = "ours";
+  by_hand["LOCAL_WORLD_SIZE"] = "2";
+  const auto named = read(by_hand);
+  EXPECT_FALSE(named.value().prove_origin);
+  EXPECT_NE(named.value().job_folder, found.value().job_folder);
+  EXPECT_EQ(named.value().unplaced_master, "");
+  EXPECT_FALSE(read({{"CIRANDA_RANK", "0"}, {"CIRANDA_SIZE", "2"}, {"CIRANDA_JOB_ID", "a"}})
+                   .value()
+                   .prove_origin);
+}
+
+TEST(Config, AFolderOfAnotherUserIsNoPlaceToMeet) {
+  const auto folder = [](const std::string& runtime) {
+    return read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"XDG_RUNTIME_DIR", runtime}})
+        .value()
+        .job_folder;
+  };
+  char name[] = "/tmp/ciranda-test-XXXXXX";
+  const std::string own = ::mkdtemp(name);
+  EXPECT_TRUE(folder(own).starts_with(own + "/"));
+  ::chmod(own.c_str(), 0777);
+  EXPECT_TRUE(folder(own).starts_with("/tmp/ciranda-" + std::to_string(::geteuid()) + "-"));
+  ::rmdir(own.c_str());
+}
+
 TEST(Config, JobsOfOneUserMeetInDifferentFolders) {
   const auto folder = [](const std::string& port) {
     return read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}}).value().job_folder;
@@ -476,6 +511,7 @@ constexpr Variable kVariables[] = {
     {"CIRANDA_TLS", Of::kMeeting},
     {"CIRANDA_JOB_DIR", Of::kMeeting},
     {"XDG_RUNTIME_DIR", Of::kMeeting},
+    {"TMPDIR", Of::kMeeting},
     {"CIRANDA_RENDEZVOUS", Of::kMeeting},
     {"CIRANDA_RENDEZVOUS_FD", Of::kMeeting},
     {"CIRANDA_KEY_FD", Of::kMeeting},

@@ -49,6 +49,26 @@ TEST(World, StartsAndEndsAHundredTimesWithoutALeak) {
   ::rmdir(folder.c_str());
 }
 
+// One pod a rank, with no more than RANK, WORLD_SIZE and MASTER_ADDR.
+TEST(World, RanksThatNobodyPlacedAreNotLookedForWhereRankZeroIsNot) {
+  Config config;
+  config.place = {.rank = 1, .size = 2, .local_rank = 1, .local_size = 2};
+  config.job_folder = "/tmp/ciranda-test-nowhere";
+  config.unplaced_master = "192.0.2.1";
+  config.start_timeout_ms = 10;
+  Handover handover;
+  const auto elsewhere = World::start(config, handover);
+  ASSERT_FALSE(elsewhere.ok());
+  EXPECT_EQ(elsewhere.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(elsewhere.error().text.find("set LOCAL_WORLD_SIZE and LOCAL_RANK for every rank"),
+            std::string::npos)
+      << elsewhere.error().text;
+  for (const char* here : {"127.0.0.1", "localhost"}) {
+    config.unplaced_master = here;
+    EXPECT_EQ(World::start(config, handover).error().code, ErrorCode::kTimeout);
+  }
+}
+
 // Like ranks that got everything by descriptor, which is good for one meeting only.
 TEST(World, HostsMeetAgainAfterAShutdown) {
   const auto addresses = choose_addresses(list_host_addresses().value(), "");

@@ -203,5 +203,42 @@ TEST_F(LocalMeetingTest, ARankZeroThatWasKilledBlocksNobody) {
   EXPECT_EQ(entries_in_folder(), 0u);
 }
 
+// A variable that this process was born with stands for the rank's number, which the child has too.
+TEST_F(LocalMeetingTest, AChildOfARankIsToldSoAndDoesNotWait) {
+  auto meshes = join_all({rank(0, 2), rank(1, 2)});
+  for (const auto& mesh : meshes) ASSERT_TRUE(mesh.ok()) << mesh.error().text;
+  for (const Rank number : {0, 1}) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      UnixJoin join = rank(number, 2);
+      join.folder = folder_;
+      join.rank_variable = "PATH";
+      const auto mesh = join_unix(join);
+      const std::string said = mesh ? "" : mesh.error().text;
+      ::_exit(said.starts_with("this process is a child of rank ") ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "rank " << number;
+  }
+}
+
+TEST_F(LocalMeetingTest, APlaceIsKeptAsLongAsRankZeroLives) {
+  {
+    auto meshes = join_all({rank(0, 2), rank(1, 2)});
+    for (const auto& mesh : meshes) ASSERT_TRUE(mesh.ok()) << mesh.error().text;
+    UnixJoin other = rank(1, 2);
+    other.timeout_ms = 100;
+    const auto late = join_all({rank(0, 2), other});
+    ASSERT_FALSE(late[0].ok());
+    EXPECT_NE(late[0].error().text.find("is already rank 0"), std::string::npos);
+    ASSERT_FALSE(late[1].ok());
+    EXPECT_NE(late[1].error().text.find("another job runs there"), std::string::npos)
+        << late[1].error().text;
+  }
+  for (const auto& mesh : join_all({rank(0, 2), rank(1, 2)})) EXPECT_TRUE(mesh.ok());
+}
+
 }  // namespace
 }  // namespace ciranda
