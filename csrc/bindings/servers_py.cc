@@ -233,11 +233,11 @@ void bind_servers(py::module_& module) {
         for (const SavedParameter& each : saved) {
           py::dict state;
           for (const auto& [name, value] : each.state) state[py::str(name)] = value;
-          parameters.append(py::make_tuple(each.name, each.value, state));
+          parameters.append(py::make_tuple(each.name, each.value, state, each.rule));
         }
         return parameters;
       },
-      py::arg("path"), "(name, value, state of the optimizer) of each parameter.");
+      py::arg("path"), "(name, value, state of the optimizer, its rule) of each parameter.");
   module.def("server_stats", [] {
     const ps::JobStats stats = [] {
       const py::gil_scoped_release released;

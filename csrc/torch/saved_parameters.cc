@@ -65,7 +65,8 @@ std::vector<SavedParameter> read_checkpoint(const std::string& path) {
       saved.push_back({.name = one.slots[slot].name,
                        .value = part(values),
                        .state = state_of(one.rule, all->steps()[first + slot],
-                                         [&](std::size_t array) { return part(arrays[array]); })});
+                                         [&](std::size_t array) { return part(arrays[array]); }),
+                       .rule = one.rule});
     }
   }
   return saved;

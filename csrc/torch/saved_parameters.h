@@ -23,6 +23,7 @@ struct SavedParameter {
   std::string name;
   at::Tensor value;
   HostStep::State state;
+  kernels::UpdateRule rule;  // of the optimizer
 };
 
 // In the order in which the servers hold them. Blocking. Throws Exception, with the file that

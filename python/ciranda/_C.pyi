@@ -498,7 +498,7 @@ def rank() -> int:
     ...
 def read_checkpoint(path: str) -> list:
     """
-    (name, value, state of the optimizer) of each parameter.
+    (name, value, state of the optimizer, its rule) of each parameter.
     """
 def recv_async(tensor: torch.Tensor, src: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...

@@ -34,6 +34,8 @@ def evaluate(
     model: torch.nn.Module,
     score: Callable[[], Score],
     folder: str | os.PathLike[str] | None = None,
+    *,
+    strict: bool = True,
 ) -> list[dict[str, float]]:
     """Loads each checkpoint into `model`, calls score(), and adds a row to the curve, which is the
     file `curve.csv` beside the checkpoints: the checkpoint's number, when it was made (seconds
@@ -45,7 +47,8 @@ def evaluate(
 
     Checkpoints are scored in their order, each once, also where the evaluator was killed and
     started again: what has a row is done. Servers keep two; one that is replaced before its turn
-    has no row. The model's buffers, which servers do not hold, stay. Blocks. Returns the curve.
+    has no row. The model's buffers, which servers do not hold, stay. strict: as of
+    load_checkpoint(). Blocks. Returns the curve.
     """
     path = os.environ.get(EVALUATED) if folder is None else os.fspath(folder)
     if not path:
@@ -60,7 +63,7 @@ def evaluate(
         for number, checkpoint in _checkpoints(Path(path)):
             if number <= curve.latest:
                 continue
-            made = _load(checkpoint, model)
+            made = _load(checkpoint, model, strict)
             if made is not None:
                 curve.add(number, made, score())
     return curve.rows
@@ -82,12 +85,12 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
     yield from (each for each in sorted(found) if (each[1] / "manifest").exists())
 
 
-def _load(checkpoint: Path, model: torch.nn.Module) -> float | None:
+def _load(checkpoint: Path, model: torch.nn.Module, strict: bool) -> float | None:
     """When it was made; None where it was replaced by a newer one meanwhile."""
     manifest = checkpoint / "manifest"
     try:
         made = manifest.stat().st_mtime
-        load_checkpoint(checkpoint, model)
+        load_checkpoint(checkpoint, model, strict=strict)
     except (OSError, CirandaError):
         if manifest.exists():
             raise

@@ -3,6 +3,7 @@ back on other servers or in plain torch, or is taken for whole and is not."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def test_plain_torch_and_other_servers_go_on_with_it(launcher, checkpoints, tmp_
     assert len(names) == 2 and all((checkpoints / name / "manifest").exists() for name in names)
 
     model, optimizer = plain_model()
-    saved = ps.load_checkpoint(checkpoints, model, optimizer)
+    with pytest.raises(InvalidArgumentError, match=r"the checkpoint has no parameter '4\.bias'"):
+        ps.load_checkpoint(checkpoints, model, optimizer)  # which was frozen
+    saved = ps.load_checkpoint(checkpoints, model, optimizer, strict=False)
     torch.save(saved, tmp_path / "saved.pt")
     assert torch.load(tmp_path / "saved.pt")["model"].keys() == saved["model"].keys()
     for name, parameter in model.named_parameters():
@@ -108,6 +111,26 @@ def test_what_does_not_fit_is_refused(launcher, checkpoints, tmp_path):
         ps.load_checkpoint(checkpoints, optimizer=optimizer)
     with pytest.raises(InvalidArgumentError, match=r"the model has no parameter '0\.weight'"):
         ps.load_checkpoint(checkpoints, torch.nn.ReLU())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for wrong, why in (
+        (
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            "is sgd with momentum, and the",
+        ),
+        (torch.optim.Adam(model.parameters(), amsgrad=True), "is adam with amsgrad, and the"),
+        (torch.optim.NAdam(model.parameters()), "NAdam is none of SGD, Adam"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            ps.load_checkpoint(checkpoints, model, wrong, strict=False)
+    half = copy.deepcopy(model).half()
+    with pytest.raises(
+        InvalidArgumentError, match=r"is torch\.float16 in the model and torch\.float"
+    ):
+        ps.load_checkpoint(checkpoints, half, strict=False)
+    more = torch.nn.Sequential(*model, torch.nn.Linear(3, 3))
+    with pytest.raises(InvalidArgumentError, match="the checkpoint has no parameter"):
+        ps.evaluate(more, lambda: 0.0, checkpoints)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model[0] = torch.nn.Conv2d(1, 4, 5)
     with pytest.raises(InvalidArgumentError, match=r"'0\.weight' is \(4, 1, 5, 5\) in the model"):
         ps.load_checkpoint(checkpoints, model)
