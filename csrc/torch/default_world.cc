@@ -13,6 +13,7 @@
 #include "core/runtime/backends.h"
 #include "torch/error.h"
 #include "torch/heap.h"
+#include "torch/row_tables.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -140,6 +141,7 @@ void shutdown() {
     client_at_fork.store(nullptr);
     client->leave();
     client.reset();
+    forget_row_tables();
   }
   if (world == nullptr) return;
   world->shutdown();

@@ -19,6 +19,7 @@ namespace {
 
 Mutex mutex;                                         // NOLINT
 std::vector<ps::RowTable> tables GUARDED_BY(mutex);  // NOLINT: of the process
+std::size_t forgotten GUARDED_BY(mutex) = 0;         // NOLINT: how many there were before these
 bool taken GUARDED_BY(mutex) = false;                // NOLINT
 std::int64_t freed GUARDED_BY(mutex) = 0;            // NOLINT: bytes, since malloc gave them back
 constexpr std::int64_t kKeptMax = std::int64_t{1} << 25;
@@ -29,9 +30,16 @@ std::span<const std::uint64_t> numbers_of(const at::Tensor& rows) {
           static_cast<std::size_t>(rows.numel())};
 }
 
-ps::RowTable table_of(std::size_t table) {
+struct Found {
+  ps::RowTable table;
+  std::size_t number = 0;  // as servers count
+};
+Found find(std::size_t table) {
   const MutexLock lock(mutex);
-  return tables.at(table);
+  if (table >= forgotten) return {tables.at(table - forgotten), table - forgotten};
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = "this table or layer was made before shutdown(), for servers that this "
+                           "process has left; make it again"});
 }
 
 std::shared_ptr<ps::Client> worker_of(const ps::RowTable& table) {
@@ -63,7 +71,14 @@ std::size_t add_row_table(ps::RowTable table) {
                                       "servers what there is; make it before")});
   }
   tables.push_back(std::move(table));
-  return tables.size() - 1;
+  return forgotten + tables.size() - 1;
+}
+
+void forget_row_tables() {
+  const MutexLock lock(mutex);
+  forgotten += tables.size();
+  tables.clear();
+  taken = false;
 }
 
 std::vector<ps::RowTable> take_row_tables() {
@@ -74,14 +89,15 @@ std::vector<ps::RowTable> take_row_tables() {
 
 at::Tensor pull_rows(std::size_t table, const at::Tensor& rows) {
   const at::Tensor numbers = rows.contiguous();
-  const ps::RowTable all = table_of(table);
-  at::Tensor values = make_rows(numbers.numel(), static_cast<std::int64_t>(all.columns));
-  check(worker_of(all)->pull_rows(table, numbers_of(numbers), values.mutable_data_ptr<float>()));
+  const Found all = find(table);
+  at::Tensor values = make_rows(numbers.numel(), static_cast<std::int64_t>(all.table.columns));
+  check(worker_of(all.table)->pull_rows(all.number, numbers_of(numbers),
+                                        values.mutable_data_ptr<float>()));
   return values;
 }
 
 at::Tensor zero_rows(std::size_t table) {
-  const ps::RowTable all = table_of(table);
+  const ps::RowTable all = find(table).table;
   return make_rows(static_cast<std::int64_t>(all.rows), static_cast<std::int64_t>(all.columns));
 }
 
@@ -98,18 +114,19 @@ void note_freed(std::int64_t bytes) {
 void begin_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& values) {
   const at::Tensor numbers = rows.contiguous();
   const at::Tensor all = values.contiguous();
-  check(worker_of(table_of(table))
-            ->begin_rows(table, numbers_of(numbers), all.const_data_ptr<float>()));
+  const Found found = find(table);
+  check(worker_of(found.table)
+            ->begin_rows(found.number, numbers_of(numbers), all.const_data_ptr<float>()));
 }
 
 void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& gradients, double lr) {
-  const ps::RowTable all = table_of(table);
-  kernels::UpdateRule rule = all.rule;
+  const Found all = find(table);
+  kernels::UpdateRule rule = all.table.rule;
   rule.lr = lr;
   const at::Tensor numbers = rows.contiguous();
   const at::Tensor values = gradients.contiguous();
-  check(worker_of(all)->push_rows(table, numbers_of(numbers), values.const_data_ptr<float>(), rule,
-                                  1.0));
+  check(worker_of(all.table)->push_rows(all.number, numbers_of(numbers),
+                                        values.const_data_ptr<float>(), rule, 1.0));
 }
 
 }  // namespace ciranda

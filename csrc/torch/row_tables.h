@@ -16,6 +16,8 @@ namespace ciranda {
 
 // Its number. Before DistributedOptimizer is made, which declares it with the parameters.
 std::size_t add_row_table(ps::RowTable table);
+// Of the servers that this process has left: who uses one hears it.
+void forget_row_tables();
 // Those that have been added; none can be from here on.
 std::vector<ps::RowTable> take_row_tables();
 // `rows`: int64, ascending, each once. float32, as many rows. Blocking.

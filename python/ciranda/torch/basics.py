@@ -14,6 +14,7 @@ from ciranda.torch import failure_report
 from ciranda.torch.evaluator import is_evaluator
 from ciranda.torch.functions import allgather_object
 from ciranda.torch.process_sets import ProcessSet, add_process_set, forget_all
+from ciranda.torch.stand_in import count_anew
 
 _registered = False
 
@@ -160,6 +161,7 @@ def shutdown() -> None:
     """
     _C.shutdown()
     forget_all()
+    count_anew()
     failure_report.launched_as = None
 
 

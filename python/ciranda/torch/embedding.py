@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from typing import Any, Literal, NoReturn
 
@@ -11,11 +10,10 @@ from torch.nn import functional as F
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
-from ciranda.torch.stand_in import StandIn
+from ciranda.torch.stand_in import StandIn, next_number
 
 # By table, in the order in which they were made.
 _all: weakref.WeakValueDictionary[int, Embedding] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
 
 
 class Embedding(torch.nn.Module):
@@ -62,7 +60,10 @@ class Embedding(torch.nn.Module):
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.lr = lr
-        self.name = name or _default_name()
+        if name is None:
+            number = next_number("embedding")
+            name = f"embedding {number}" if number else "embedding"
+        self.name = name
         self._table = _C.add_row_table(
             name=self.name,
             rows=num_embeddings,
@@ -155,11 +156,6 @@ def _rows_of(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         gradient = gradient.to_sparse(1)
     gradient = gradient.detach().coalesce()
     return gradient.indices()[0], gradient.values()
-
-
-def _default_name() -> str:
-    number = next(_numbers)
-    return f"embedding {number}" if number else "embedding"
 
 
 def push_all(scale: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -13,14 +12,13 @@ from torch.utils import _pytree
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
-from ciranda.torch.stand_in import StandIn
+from ciranda.torch.stand_in import StandIn, next_number
 
 _ROW = 1024  # elements that lie together on one server
 
 # By table, in the order in which they were made.
 _all: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
 _LAYER = "_ciranda_layer"  # of a parameter that is in one
-_numbers = itertools.count()
 
 
 class Layer(torch.nn.Module):
@@ -59,7 +57,7 @@ class Layer(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.lr = lr
-        self.name = name or f"layer {next(_numbers)}"
+        self.name = name or f"layer {next_number('layer')}"
         if optimizer not in ("sgd", "adagrad"):
             self._refuse(f"optimizer must be 'sgd' or 'adagrad', not {optimizer!r}")
         self._make: Callable[[], torch.nn.Module] | None = make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 # What servers are told to hold where a model has nothing else for them: they hold something.
 NOTHING = "(no parameters)"
+_made: Counter[str] = Counter()  # since init(), of each kind
 _LIKE = (torch.empty_like, torch.full_like, torch.zeros_like)
 
 
@@ -38,3 +40,14 @@ class StandIn(torch.nn.Parameter):
             if func in _LIKE:
                 return torch.full((), torch.nan).expand(args[0].shape)
             return func(*args, **(kwargs or {}))
+
+
+def next_number(kind: str) -> int:
+    """Of what is made now, among those of its kind, in the order that all workers make them."""
+    _made[kind] += 1
+    return _made[kind] - 1
+
+
+def count_anew() -> None:
+    """After shutdown(): what is made from here on is for other servers."""
+    _made.clear()
