@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
@@ -26,6 +27,7 @@ void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size
   refuse_second_model(*client_);
   if (!options_.force) check_momentum(options_.mode, client_->workers(), rules_);
   parameters_.declare(std::move(parameters), rules, rules_);
+  kept_ = rules_;
   gradients_.resize(parameters_.slots().size());
   for (std::size_t i = 0; i < gradients_.size(); ++i) make_gradient(i);
   fetched_.resize(parameters_.tables());
@@ -87,7 +89,10 @@ void PsReducer::follow_moves() {
 void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
   const MutexLock lock(mutex_);
   if (rules_.size() <= number) rules_.resize(number + 1);
+  if (rules_[number] == rule) return;
+  if (number < kept_.size()) keep_state(number, rule);
   rules_[number] = rule;
+  told_.clear();
 }
 
 Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_norm,
@@ -117,7 +122,7 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
   }
   for (auto& arrays : fetched_) arrays.clear();
   fetched_steps_.reset();
-  check(client_->push(made_from, scale, rules_of_tables(), std::move(used)));
+  check(push(made_from, scale, std::move(used)));
   unanswered_ = true;
   if (!options_.ahead) await_answer();
   return {};
@@ -211,12 +216,61 @@ void PsReducer::end_task() {
   if (strays()) push_accrued();
 }
 
-std::vector<kernels::UpdateRule> PsReducer::rules_of_tables() const {
-  std::vector<kernels::UpdateRule> rules;
-  for (std::size_t table = 0; table < parameters_.tables(); ++table) {
-    rules.push_back(rules_.at(parameters_.group_of_table(table)));
+Status PsReducer::push(std::span<const std::uint64_t> made_from, double scale,
+                       std::vector<bool> used) {
+  if (told_.empty()) tell_rules();
+  return client_->push(made_from, scale, told_, std::move(used), ps::kParametersVector,
+                       told_slots_);
+}
+
+// Neighbours whose rules are the same tell one.
+void PsReducer::tell_rules() {
+  told_slots_.clear();
+  std::size_t table = parameters_.tables();
+  for (const ServedParameters::Run& run : parameters_.runs()) {
+    const kernels::UpdateRule& rule = rules_.at(run.group);
+    if (table == run.table && told_.back() == rule) {
+      told_slots_.back() += run.slots;
+      continue;
+    }
+    table = run.table;
+    told_.push_back(rule);
+    told_slots_.push_back(run.slots);
   }
-  return rules;
+  if (told_.size() > ps::kRulesMax) {
+    const std::size_t count = std::exchange(told_, {}).size();
+    throw Exception({.code = ErrorCode::kUnsupported,
+                     .text = c10::str("DistributedOptimizer: ", count,
+                                      " parameter groups that differ from those beside them, and a "
+                                      "push says at most ",
+                                      ps::kRulesMax, "; make less of them")});
+  }
+  if (told_.size() == parameters_.tables()) told_slots_.clear();
+}
+
+namespace {
+
+[[noreturn]] void refuse_state(const char* option) {
+  throw Exception({.code = ErrorCode::kUnsupported,
+                   .text = c10::str("DistributedOptimizer: ", option,
+                                    " was changed after DistributedOptimizer was made, and servers "
+                                    "have no state for it; set it before")});
+}
+
+}  // namespace
+
+// SGD's momentum may begin at any time: a buffer of zeros becomes the gradient, as torch's first
+// one is, but for dampening.
+void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
+  kernels::UpdateRule& kept = kept_[group];
+  if (rule.kind != kept.kind) refuse_state("decoupled_weight_decay");
+  if (rule.amsgrad && !kept.amsgrad) refuse_state("amsgrad");
+  if (rule.centered && !kept.centered) refuse_state("centered");
+  if (rule.momentum == 0.0 || kept.momentum != 0.0) return;
+  if (rule.kind == kernels::RuleKind::kRmsprop) refuse_state("momentum");
+  if (rule.kind != kernels::RuleKind::kSgd) return;
+  if (rule.dampening != 0.0) refuse_state("momentum with dampening");
+  kept.momentum = rule.momentum;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -261,7 +315,7 @@ void PsReducer::push_accrued() {
   if (std::exchange(unpushed_, 0) == 0) return;
   for (auto& arrays : fetched_) arrays.clear();
   fetched_steps_.reset();
-  check(client_->push(parameters_.shown(), 1.0, rules_of_tables(), accrued_));
+  check(push(parameters_.shown(), 1.0, accrued_));
   unanswered_ = true;
 }
 
@@ -300,7 +354,7 @@ HostStep::State PsReducer::state(std::size_t position, bool) {
   if (!fetched_steps_) fetched_steps_ = unwrap(client_->fetch_steps());
   const std::int64_t step =
       reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
-  const kernels::UpdateRule& rule = rules_[slot.group];
+  const kernels::UpdateRule& rule = kept_[slot.group];
   const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
   return state_of(rule, step, [&](std::size_t array) {
     const at::Tensor& lies = slot.value;

@@ -89,7 +89,10 @@ class PsReducer final : public Reducer, public Puller {
   void stray(double scale, double max_norm) REQUIRES(mutex_);
   void push_accrued() REQUIRES(mutex_);
   void fetch() REQUIRES(mutex_);
-  std::vector<kernels::UpdateRule> rules_of_tables() const REQUIRES(mutex_);
+  Status push(std::span<const std::uint64_t> made_from, double scale, std::vector<bool> used)
+      REQUIRES(mutex_);
+  void tell_rules() REQUIRES(mutex_);
+  void keep_state(std::size_t group, const kernels::UpdateRule& rule) REQUIRES(mutex_);
   double norm_of(const std::vector<bool>& used, double scale) const REQUIRES(mutex_);
   void scale_gradients(const std::vector<bool>& used, double scale) REQUIRES(mutex_);
   void await_answer() REQUIRES(mutex_);
@@ -100,8 +103,12 @@ class PsReducer final : public Reducer, public Puller {
   Mutex mutex_;
   ServedParameters parameters_ GUARDED_BY(mutex_);
   std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by group
-  std::vector<Gradient> gradients_ GUARDED_BY(mutex_);         // by parameter
-  int moves_ GUARDED_BY(mutex_) = 0;                           // of the gradients' memory
+  std::vector<kernels::UpdateRule> kept_ GUARDED_BY(mutex_);   // with all state that there is
+  // As pushes tell them, see ps::Push; none: they are to be made.
+  std::vector<kernels::UpdateRule> told_ GUARDED_BY(mutex_);
+  std::vector<std::uint32_t> told_slots_ GUARDED_BY(mutex_);
+  std::vector<Gradient> gradients_ GUARDED_BY(mutex_);  // by parameter
+  int moves_ GUARDED_BY(mutex_) = 0;                    // of the gradients' memory
   bool unanswered_ GUARDED_BY(mutex_) = false;
   double norm_ GUARDED_BY(mutex_) = 0.0;
   double other_squares_ GUARDED_BY(mutex_) = 0.0;

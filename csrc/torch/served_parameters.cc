@@ -1,6 +1,11 @@
 #include "torch/served_parameters.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <functional>
 
 #include "torch/error.h"
 #include "torch/row_tables.h"
@@ -17,6 +22,42 @@ std::size_t byte_offset(std::uint64_t table_at, std::int64_t begin, std::size_t 
 at::Tensor tensor_at(std::byte* data, const at::Tensor& like, const MemorySegment& memory) {
   return at::from_blob(
       data, like.sizes(), [kept = memory](void*) {}, at::TensorOptions().dtype(like.scalar_type()));
+}
+
+// Whether parameters of these rules may lie in one table.
+bool keeps_the_same(const kernels::UpdateRule& one, const kernels::UpdateRule& other) {
+  const auto arrays = kernels::state_arrays(one);
+  return one.kind == other.kind && arrays.data() == kernels::state_arrays(other).data() &&
+         arrays.size() == kernels::state_arrays(other).size() &&
+         one.initial_accumulator_value == other.initial_accumulator_value;
+}
+
+struct MemoryRange {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+};
+MemoryRange range_of(const at::Tensor& tensor) {
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return {begin, begin + static_cast<std::size_t>(last + 1) * tensor.element_size()};
+}
+
+// Of two whose ranges do: those of columns of one matrix have no element in common.
+bool overlap(const at::Tensor& one, const at::Tensor& other) {
+  if (one.device() != other.device()) return false;
+  const bool dense = one.is_non_overlapping_and_dense() && other.is_non_overlapping_and_dense();
+  const bool apart = at::has_internal_overlap(one) != at::MemOverlap::Yes &&
+                     at::has_internal_overlap(other) != at::MemOverlap::Yes;
+  if (dense || !apart || one.element_size() != other.element_size()) return true;
+  const MemoryRange a = range_of(one);
+  const MemoryRange b = range_of(other);
+  const auto size = static_cast<std::int64_t>(one.element_size());
+  const at::Tensor marks = at::zeros({(std::max(a.end, b.end) - a.begin) / size}, at::kBool);
+  marks.as_strided(one.sizes(), one.strides(), 0).fill_(true);
+  return marks.as_strided(other.sizes(), other.strides(), (b.begin - a.begin) / size)
+      .any()
+      .item<bool>();
 }
 
 bool can_lie_in_memory(const at::Tensor& parameter) {
@@ -39,33 +80,13 @@ ServedParameters::ServedParameters(std::shared_ptr<ps::Client> client, ps::Mode 
 
 void ServedParameters::declare(NamedParameters parameters, std::span<const std::size_t> group_of,
                                std::span<const kernels::UpdateRule> rules) {
-  ps::Model model{.mode = mode_, .tables = {}, .row_tables = take_row_tables()};
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto& [name, parameter] = parameters[i];
-    const DType dtype =
-        dtype_of(parameter.scalar_type(), "DistributedOptimizer: parameter '" + name + "'");
-    const std::size_t group = group_of[i];
-    std::size_t table = 0;
-    while (table < model.tables.size() &&
-           (group_of_table_[table] != group || model.tables[table].dtype != dtype)) {
-      ++table;
-    }
-    if (table == model.tables.size()) {
-      model.tables.push_back({.dtype = dtype, .rule = rules[group], .slots = {}});
-      group_of_table_.push_back(group);
-    }
-    slots_.push_back({.name = name,
-                      .parameter = std::move(parameter),
-                      .group = group,
-                      .table = table,
-                      .number = model.tables[table].slots.size()});
-    const at::Tensor& kept = slots_.back().parameter;
-    model.tables[table].slots.push_back(
-        {.name = std::move(name), .shape = {kept.sizes().begin(), kept.sizes().end()}});
+    slots_.push_back({.name = std::move(parameters[i].first),
+                      .parameter = std::move(parameters[i].second),
+                      .group = group_of[i]});
   }
-  const std::vector<std::size_t> first = ps::first_slots(model);
-  for (Slot& slot : slots_) slot.position = first[slot.table] + slot.number;
-
+  refuse_overlaps();
+  const ps::Model model = model_of(rules);
   check(client_->declare(
       model, [&](const ps::Layout& layout, std::byte* memory) { fill(layout, memory); }));
   for (Slot& slot : slots_) {
@@ -74,6 +95,71 @@ void ServedParameters::declare(NamedParameters parameters, std::span<const std::
     if (slot.moved) slot.parameter.set_data(slot.value);
   }
   show();
+}
+
+// A table is of one dtype and of rules with the same state; in it groups lie one behind the other,
+// so that a push says few rules.
+ps::Model ServedParameters::model_of(std::span<const kernels::UpdateRule> rules) {
+  ps::Model model{.mode = mode_, .tables = {}, .row_tables = take_row_tables()};
+  std::vector<Slot*> by_group;
+  for (Slot& slot : slots_) by_group.push_back(&slot);
+  std::stable_sort(by_group.begin(), by_group.end(),
+                   [](const Slot* one, const Slot* other) { return one->group < other->group; });
+  for (Slot* slot : by_group) {
+    const DType dtype = dtype_of(slot->parameter.scalar_type(),
+                                 "DistributedOptimizer: parameter '" + slot->name + "'");
+    const kernels::UpdateRule& rule = rules[slot->group];
+    const auto table =
+        std::find_if(model.tables.begin(), model.tables.end(), [&](const ps::Table& each) {
+          return each.dtype == dtype && keeps_the_same(each.rule, rule);
+        });
+    slot->table = static_cast<std::size_t>(table - model.tables.begin());
+    if (table == model.tables.end()) {
+      model.tables.push_back({.dtype = dtype, .rule = rule, .slots = {}});
+    }
+    std::vector<ps::Slot>& slots = model.tables[slot->table].slots;
+    slot->number = slots.size();
+    slots.push_back({.name = slot->name,
+                     .shape = {slot->parameter.sizes().begin(), slot->parameter.sizes().end()}});
+    const auto same = std::find_if(runs_.begin(), runs_.end(), [&](const Run& run) {
+      return run.table == slot->table && run.group == slot->group;
+    });
+    if (same == runs_.end()) {
+      runs_.push_back({.table = slot->table, .group = slot->group, .slots = 1});
+    } else {
+      ++same->slots;
+    }
+  }
+  std::stable_sort(runs_.begin(), runs_.end(),
+                   [](const Run& one, const Run& other) { return one.table < other.table; });
+  tables_ = model.tables.size();
+  const std::vector<std::size_t> first = ps::first_slots(model);
+  for (Slot& slot : slots_) slot.position = first[slot.table] + slot.number;
+  return model;
+}
+
+// Each would be updated as if the others were not there.
+void ServedParameters::refuse_overlaps() const {
+  std::vector<std::pair<const Slot*, MemoryRange>> all;
+  for (const Slot& slot : slots_) {
+    if (slot.parameter.has_storage() && slot.parameter.numel() > 0) {
+      all.emplace_back(&slot, range_of(slot.parameter));
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& one, const auto& other) {
+    return std::less<>()(one.second.begin, other.second.begin);
+  });
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = i + 1; j < all.size(); ++j) {
+      if (!std::less<>()(all[j].second.begin, all[i].second.end)) break;
+      if (!overlap(all[i].first->parameter, all[j].first->parameter)) continue;
+      throw Exception({.code = ErrorCode::kInvalidArgument,
+                       .text = "DistributedOptimizer: parameters '" + all[i].first->name +
+                               "' and '" + all[j].first->name +
+                               "' overlap in memory, and servers hold each by itself; make them "
+                               "one parameter"});
+    }
+  }
 }
 
 // This worker's parameters, which may become everybody's.
@@ -131,8 +217,8 @@ void ServedParameters::show() {
     } else {
       assign(slot.parameter.detach(), slot.value);
     }
-    slot.latest.renew(slot.parameter);
   }
+  keep();  // once all are written: neighbours in one memory count its writes together
   shown_ = client_->versions();
 }
 

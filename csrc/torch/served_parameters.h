@@ -46,9 +46,14 @@ class ServedParameters {
     TensorStamp latest = {};   // the parameter as the latest answer has left it
   };
   const std::vector<Slot>& slots() const { return slots_; }  // by parameter
-  std::size_t tables() const { return group_of_table_.size(); }
-  // The group whose rule updates a table.
-  std::size_t group_of_table(std::size_t table) const { return group_of_table_[table]; }
+  std::size_t tables() const { return tables_; }
+  // Neighbours in a table, of one group.
+  struct Run {
+    std::size_t table = 0;
+    std::size_t group = 0;
+    std::uint32_t slots = 0;
+  };
+  const std::vector<Run>& runs() const { return runs_; }  // of all tables, in their order
   // Where the gradient of a slot shall lie when it is pushed: contiguous, on lines of its own.
   at::Tensor gradient_memory(const Slot& slot) const;
   // Gradients shall lie elsewhere from here on: the program has kept tensors where they lay.
@@ -66,6 +71,8 @@ class ServedParameters {
   void show();
 
  private:
+  void refuse_overlaps() const;
+  ps::Model model_of(std::span<const kernels::UpdateRule> rules);
   at::Tensor view(const Slot& slot, const MemorySegment& memory, std::uint64_t table_at) const;
   void fill(const ps::Layout& layout, std::byte* memory);
 
@@ -73,7 +80,8 @@ class ServedParameters {
   const ps::Mode mode_;
   const bool apart_;
   std::vector<Slot> slots_;
-  std::vector<std::size_t> group_of_table_;
+  std::size_t tables_ = 0;
+  std::vector<Run> runs_;
   std::vector<std::uint64_t> shown_;
 };
 

@@ -229,3 +229,68 @@ def test_a_forked_child_is_no_worker() -> None:
     assert text.startswith("0 ")
     assert "this process was forked from a rank and is none itself" in text
     assert same
+
+
+def options_that_need_state() -> list[str]:
+    """Set after DistributedOptimizer was made."""
+    cr.init()
+    net, optimizer = make(lambda p, lr: torch.optim.RMSprop(p, lr=lr, momentum=0.3, centered=True))
+    group = optimizer.param_groups[0]
+    for option, value in (("centered", False), ("momentum", 0.0), ("centered", True)):
+        group[option] = value  # there is more state than that
+        step(net, optimizer)
+    return sorted(optimizer.state_dict()["state"][0])
+
+
+def refuses_amsgrad() -> str:
+    cr.init()
+    net, optimizer = make(torch.optim.Adam)
+    optimizer.param_groups[0]["amsgrad"] = True
+    return said(lambda: step(net, optimizer))
+
+
+def test_an_option_without_state_is_named() -> None:
+    (names,) = values_of(run_ranks(options_that_need_state, 1, servers=1))
+    assert names == ["grad_avg", "momentum_buffer", "square_avg", "step"]
+    (error,) = values_of(run_ranks(refuses_amsgrad, 1, servers=1))
+    assert "amsgrad was changed after DistributedOptimizer was made, and servers" in error
+
+
+def comes_again() -> list[str]:
+    """To the servers that it has left, where another worker keeps them."""
+    cr.init()
+    table = ps.Embedding(10, 2, lr=0.1)
+    model = torch.nn.ModuleList([table])
+    options: dict[str, Any] = {"backend": "ps", "mode": ps.Async()}
+    cr.DistributedOptimizer(
+        torch.optim.SGD(model.parameters()), model.named_parameters(), **options
+    )
+    mark("declared")
+    if cr.rank() == 0:
+        wait_until_told("the other has come again")
+        return []
+    wait_until_told("declared")
+    cr.shutdown()
+    answers = [said(lambda: table(torch.tensor([1])))]
+    cr.init()
+    answers.append(said(lambda: table(torch.tensor([1]))))
+    model = torch.nn.ModuleList([ps.Embedding(10, 2, lr=0.1)])
+    optimizer = cr.DistributedOptimizer(
+        torch.optim.SGD(model.parameters()), model.named_parameters(), **options
+    )
+    model[0](torch.tensor([1])).sum().backward()
+    optimizer.step()
+    mark("came again")
+    return answers
+
+
+def test_a_worker_may_leave_and_come_again() -> None:
+    with start_ranks(comes_again, 2, servers=1) as job:
+        for rank in (0, 1):
+            job.wait_for_mark(rank, "declared")
+        job.tell("declared")
+        job.wait_for_mark(1, "came again")
+        job.tell("the other has come again")
+        _, (left, again) = values_of(job.wait())
+    assert "has not been initialized" in left or "was made before shutdown()" in left
+    assert "this table or layer was made before shutdown(), for servers that" in again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from ranks import run_ranks, values_of
 
 import ciranda.torch as cr
+from ciranda.errors import InvalidArgumentError
 from ciranda.torch import ps
 
 
@@ -351,3 +353,69 @@ def halved() -> float:
 
 def test_a_worker_steps_without_a_learning_rate() -> None:
     assert values_of(run_ranks(halved, 1, servers=1)) == [1.5]
+
+
+def off_with_groups(alike: bool) -> float:
+    """One for each of many parameters: by which they are off."""
+    cr.init()
+    generator = torch.Generator().manual_seed(3)
+    values = [torch.randn(1 + i % 3, generator=generator) for i in range(300)]
+    plain = [torch.nn.Parameter(each.clone()) for each in values]
+    ours = [torch.nn.Parameter(each.clone()) for each in values]
+
+    def made(parameters: list[Any]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            [
+                {"params": [p], "lr": 0.1 if alike else 0.1 + i / 1000, "weight_decay": i % 2 / 10}
+                for i, p in enumerate(parameters)
+            ]
+        )
+
+    named = [(f"p{i}", each) for i, each in enumerate(ours)]
+    optimizer = cr.DistributedOptimizer(made(ours), named, backend="ps", mode=ps.Async())
+    pairs = ((plain, made(plain)), (ours, optimizer))
+    factors = [functools.partial(pow, 0.9 + i / 4000) for i in range(300)]
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(by, factors) for _, by in pairs]
+    for step in range(3):
+        for parameters, by in pairs:
+            by.zero_grad()
+            used = [p for i, p in enumerate(parameters) if (i + step) % 4]
+            sum((p - 1).square().sum() for p in used).backward()  # type: ignore[union-attr]
+            by.step()
+        for each in schedulers:
+            each.step()
+    return max((a - b).abs().max().item() for a, b in zip(ours, plain, strict=True))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_each_parameter_may_have_a_group(alike: bool) -> None:
+    assert values_of(run_ranks(off_with_groups, 1, args=(alike,), servers=2))[0] < 1e-6
+
+
+def in_one_memory() -> list[Any]:
+    """Neighbours, and columns of one matrix; then some that overlap."""
+    cr.init()
+
+    def views() -> list[torch.nn.Parameter]:
+        flat, matrix = torch.arange(10.0), torch.ones(4, 2)
+        parts = [flat[:6], flat[6:], matrix[:, 0], matrix[:, 1]]
+        return [torch.nn.Parameter(each) for each in parts]
+
+    flat = torch.ones(10)
+    overlapping = [torch.nn.Parameter(flat[:6]), torch.nn.Parameter(flat[5:])]
+    with pytest.raises(InvalidArgumentError, match=r"group\.0\.param\.0' and .* overlap in"):
+        cr.DistributedOptimizer(torch.optim.SGD(overlapping, lr=0.1), backend="ps", mode=ps.Async())
+    plain, ours = views(), views()
+    optimizer = cr.DistributedOptimizer(
+        torch.optim.SGD(ours, lr=0.1), backend="ps", mode=ps.Async()
+    )
+    for parameters, by in ((plain, torch.optim.SGD(plain, lr=0.1)), (ours, optimizer)):
+        for _ in range(3):
+            by.zero_grad()
+            sum(each.square().sum() for each in parameters).backward()  # type: ignore[union-attr]
+            by.step()
+    return [(a - b).abs().max().item() for a, b in zip(ours, plain, strict=True)]
+
+
+def test_parameters_may_lie_in_one_memory() -> None:
+    assert max(values_of(run_ranks(in_one_memory, 1, servers=2))[0]) < 1e-6
