@@ -13,6 +13,7 @@ import torch
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch import tasks
+from ciranda.torch.stand_in import StandIn
 from ciranda.torch.tasks import Future
 
 # The servers' vectors, and what there is of each step of the history.
@@ -44,8 +45,15 @@ class Sandblaster:
 
     def __init__(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         tasks.refuse_in_task("Sandblaster")
+        named = list(named_parameters)
+        for name, parameter in named:
+            if isinstance(parameter, StandIn):
+                raise InvalidArgumentError(
+                    f"Sandblaster: '{name}' stands for a ps.Embedding or ps.Layer, which no vector "
+                    "of the servers holds; use torch's own module"
+                )
         self._gradients = _C.PsGradients()
-        self._gradients.add_parameters(list(named_parameters))
+        self._gradients.add_parameters(named)
 
     def push(self) -> None:
         """Adds the parameters' gradients to those of the other portions. Once in a portion's task,

@@ -196,9 +196,11 @@ def distribute(
             "its gradients are pushed before there is a norm of all; pass no max_grad_norm"
         )
     trained = [pair for pair in named if not isinstance(pair[1], StandIn)]
-    nothing = None if trained else torch.nn.Parameter(torch.zeros(1))
+    holds_elsewhere = len(trained) < len(named)
+    empty = not any(parameter.numel() for _, parameter in trained)
+    nothing = torch.nn.Parameter(torch.zeros(1)) if empty else None
     if nothing is not None:
-        trained = [(NOTHING, nothing)]
+        trained.append((NOTHING, nothing))
     inner_class: Any = type(optimizer)
     distributed: Any = optimizer
     reducer: Any = NoReducer()
@@ -226,7 +228,7 @@ def distribute(
         host_step.add_parameters(trained, [first, *others], optimizer.state)
         optimizer.state = defaultdict(dict)
     else:
-        if len(trained) < len(named) and isinstance(optimizer, torch.optim.LBFGS):
+        if holds_elsewhere and isinstance(optimizer, torch.optim.LBFGS):
             raise InvalidArgumentError(
                 "DistributedOptimizer: LBFGS makes one vector of all gradients, and those of a "
                 "ps.Embedding or ps.Layer are not here; give it the model's other parameters"
@@ -237,6 +239,9 @@ def distribute(
             period=elastic.period if elastic else 0,
         )
         pushes.add_parameters(trained)
+        for _, parameter in named:
+            if isinstance(parameter, StandIn):
+                optimizer.state.pop(parameter, None)  # torch's Adagrad has it at once
         distributed._ciranda_pushed = [id(parameter) for _, parameter in trained] if elastic else []
     layer.begin_all()
     distributed._ciranda_hidden = []

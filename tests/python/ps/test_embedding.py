@@ -309,6 +309,8 @@ def refuses() -> None:
     with pytest.raises(InvalidArgumentError, match="optimizer must be 'sgd' or 'adagrad'"):
         ps.Embedding(10, 2, lr=0.1, optimizer="adam")  # type: ignore[arg-type]
     table = ps.Embedding(10, 2, lr=0.1)
+    with pytest.raises(InvalidArgumentError, match=r"'weight' stands for a ps\.Embedding"):
+        ps.Sandblaster(table.named_parameters())
     head = torch.nn.Linear(2, 1)
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(head.parameters(), lr=0.1),
