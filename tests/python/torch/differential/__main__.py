@@ -15,18 +15,26 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parents[1])]
 
-from jury import Case, start_on_this_host, verdicts  # noqa: E402
+import served_programs  # noqa: E402
+from jury import Case, start_on_this_host, start_with_servers, verdicts  # noqa: E402
 from programs import VERBS, Program, draw, shrink  # noqa: E402
 from scripts import SCRIPTS  # noqa: E402
 
 import ciranda  # noqa: E402
 
 MODES: dict[str, Any] = {"auto": "auto", "host": "host", "False": False}
+MODES |= {mode: mode for mode in served_programs.MODES}  # with parameter servers
 
 
 def _judge(cases: list[Case], mode: Any, size: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        return verdicts(cases, mode, start_on_this_host(size), Path(folder))
+        start = start_with_servers if mode in served_programs.MODES else start_on_this_host
+        return verdicts(cases, mode, start(size), Path(folder))
+
+
+def _case(program: Any) -> Case:
+    kind = "served" if isinstance(program, served_programs.ServedProgram) else "program"
+    return {kind: program.to_json()}
 
 
 def main() -> int:
@@ -40,7 +48,7 @@ def main() -> int:
     options = parser.parse_args()
     mode, size = MODES[options.mode], options.ranks
     without = frozenset(options.without.split(",")) - {""}
-    if without - VERBS.keys():
+    if without - VERBS.keys() - served_programs.VERBS.keys():
         parser.error(f"--without: no verbs {sorted(without - VERBS.keys())}")
 
     print(f"ciranda of {Path(ciranda.__file__).parent}")
@@ -56,8 +64,9 @@ def main() -> int:
     if options.seed is not None:
         first, _, last = options.seed.partition(":")
         seeds = range(int(first), int(last) if last else int(first) + 1)
-        programs = [draw(seed, without) for seed in seeds]
-        found = _judge([{"program": program.to_json()} for program in programs], mode, size)
+        make: Any = served_programs.draw if mode in served_programs.MODES else draw
+        programs = [make(seed, without) for seed in seeds]
+        found = _judge([_case(program) for program in programs], mode, size)
         differing = [pair for pair in zip(programs, found, strict=True) if pair[1]]
         failed += len(differing)
         for pair in differing:
@@ -72,7 +81,7 @@ def _shrunk(program: Program, verdict: str, mode: Any, size: int) -> tuple[Progr
 
     def fails(candidate: Program) -> bool:
         nonlocal last
-        (verdict,) = _judge([{"program": candidate.to_json()}], mode, size)
+        (verdict,) = _judge([_case(candidate)], mode, size)
         last = verdict or last
         return bool(verdict)
 

@@ -26,7 +26,8 @@ for folder in (_HERE, _HERE.parents[1]):  # also on a rank, which loads this fil
 LIMIT_S = 60.0  # of one script; the longest takes seconds, more on a busy machine
 _RANK_LOST = "RankLostError"  # what a rank says when another one failed
 
-# What is run: {"script": name} of scripts.py, or {"program": [[verb, salt], …]} of programs.py.
+# What is run: {"script": name} of scripts.py, {"program": …} of programs.py, or {"served": …} of
+# served_programs.py.
 Case = dict[str, Any]
 
 
@@ -79,6 +80,71 @@ def serve(mode: Any, hosts: int, folder: str) -> None:
     hvd.barrier()
 
 
+def serve_with_servers(mode: Any, folder: str) -> None:
+    """As serve(): programs of served_programs.py, each in a child with servers of its own."""
+    import torch
+
+    torch.set_num_threads(1)
+    gc.freeze()
+    cases = json.loads((Path(folder) / "cases.json").read_text())
+    for number, case in enumerate(cases):
+        child = os.fork()
+        if child == 0:
+            try:
+                _be_a_worker(case["served"], mode, number, folder)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            raise SystemExit(1)
+
+
+def _be_a_worker(case: Any, mode: Any, number: int, folder: str) -> None:
+    from served_programs import PlainTorch, Workers, program_of
+    from world import digests, judge, run
+
+    import ciranda
+    import ciranda.torch as hvd
+
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+    rank, size = int(os.environ["CIRANDA_RANK"]), int(os.environ["CIRANDA_SIZE"])
+    meeting = Path(os.environ["CIRANDA_JOB_DIR"]) / str(number)
+    meeting.mkdir(mode=0o700, exist_ok=True)
+    os.environ["CIRANDA_JOB_DIR"] = str(meeting)
+    os.environ["CIRANDA_JOB_ID"] += f"-{number}"
+    os.environ["CIRANDA_PS_SERVERS"] = "here,here"
+    servers = []
+    if rank == 0:
+        program = Path(ciranda.__file__).parent / "bin" / "ciranda-ps"
+        servers = [
+            subprocess.Popen(
+                [program, f"--workers={size}", "--servers=2", f"--server={server}"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for server in range(2)
+        ]
+    verdict, seen = "", []
+    try:
+        hvd.init()
+        place = (rank, size, 1, mode)
+        script = program_of(case)
+        ours = run(script, Workers(*place))
+        hvd.shutdown()
+        reference = run(script, PlainTorch(*place))
+        verdict, seen = judge(reference, ours), digests(reference, ours)
+    except BaseException:
+        verdict = traceback.format_exc()
+    for server in servers:
+        server.kill() if verdict else server.wait(20)
+    line = json.dumps({"verdict": verdict, "seen": seen}) + "\n"
+    with (Path(folder) / f"{rank}.jsonl").open("a") as lines:
+        lines.write(line)
+    if verdict:
+        raise SystemExit(1)
+
+
 # --- in the test process ------------------------------------------------------------------------
 
 # Starts ranks that call serve() with these arguments, and returns each one's stderr at its end.
@@ -91,6 +157,18 @@ def start_on_this_host(size: int) -> Start:
     def start(mode: Any, cases: int, folder: Path) -> list[str]:
         with start_ranks(serve, size, args=[mode, 1, str(folder)]) as job:
             with contextlib.suppress(AssertionError):  # killed: the lines tell how far they came
+                job.wait(timeout=2 * LIMIT_S + cases)
+            return [job.stderr(rank) for rank in range(size)]
+
+    return start
+
+
+def start_with_servers(size: int) -> Start:
+    from ranks import start_ranks
+
+    def start(mode: Any, cases: int, folder: Path) -> list[str]:
+        with start_ranks(serve_with_servers, size, args=[mode, str(folder)]) as job:
+            with contextlib.suppress(AssertionError):
                 job.wait(timeout=2 * LIMIT_S + cases)
             return [job.stderr(rank) for rank in range(size)]
 

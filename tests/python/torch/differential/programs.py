@@ -13,7 +13,7 @@ import pickle
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
         start, shorter = 0, False
         while start < len(program.actions):
             left = program.actions[:start] + program.actions[start + chunk :]
-            candidate = Program(program.seed, left)
+            candidate = replace(program, actions=left)
             if left and fails(candidate):
                 program, shorter = candidate, True
             else:

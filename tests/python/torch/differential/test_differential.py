@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jury import Start, start_on_hosts, start_on_this_host, verdicts
+import served_programs
+from jury import Start, start_on_hosts, start_on_this_host, start_with_servers, verdicts
 from programs import draw
 from scripts import SCRIPTS
 from world import Mode
@@ -96,6 +97,37 @@ def _seeds(default: str, part: int, parts: int) -> range:
 
 def _seeds_of(default: str, mode: Mode, size: int) -> range:
     return _seeds(default, PLACES.index((mode, size)), len(PLACES))
+
+
+def _served_programs(default: str, mode: str, size: int, folder: Path) -> None:
+    """Each in a process, with servers, of its own."""
+    places = served_programs.PLACES
+    seeds = _seeds(default, places.index((mode, size)), len(places))
+    programs = [served_programs.draw(seed) for seed in seeds]
+    cases = [{"served": program.to_json()} for program in programs]
+    found = verdicts(cases, mode, start_with_servers(size), folder, FAILURES_MAX)
+    again = f"python tests/python/torch/differential --mode {mode} --ranks {size} --shrink --seed"
+    failed = [
+        f"{program.text(size, mode)}\n  => {verdict}\nshorter: {again} {program.seed}"
+        for program, verdict in zip(programs, found, strict=False)
+        if verdict
+    ]
+    assert not failed, "\n\n".join(failed)
+
+
+@pytest.mark.parametrize(("mode", "size"), served_programs.PLACES)
+def test_random_programs_on_servers_do_what_torch_does(
+    mode: str, size: int, tmp_path: Path
+) -> None:
+    _served_programs("0:63", mode, size, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("mode", "size"), served_programs.PLACES)
+def test_many_random_programs_on_servers_do_what_torch_does(
+    mode: str, size: int, tmp_path: Path
+) -> None:
+    _served_programs("1000:4000", mode, size, tmp_path)
 
 
 @pytest.mark.parametrize(("mode", "size"), PLACES)

@@ -20,7 +20,7 @@ from sharing import any_size
 
 import ciranda.torch as hvd
 
-Mode = Literal["auto", "host", False]
+Mode = Literal["auto", "host", False] | str  # or one of served_programs.MODES
 OfRank = Callable[[int], torch.Tensor]
 Script = Callable[["World"], None]
 
