@@ -189,19 +189,17 @@ TEST_F(CheckpointReaderTest, FilesMayBeReadOnly) {
 }
 
 TEST_F(CheckpointReaderTest, AManifestAloneIsNoCheckpoint) {
-  train(2, momentum_model(), 7);
-  const auto numbers = list_checkpoints(checkpoints());
-  ASSERT_EQ(numbers.size(), 2u);
-  const fs::path newest = checkpoint_folder(checkpoints(), numbers.back());
-  for (const auto& entry : fs::directory_iterator(newest)) {
-    if (entry.path().filename() != kManifestFile) fs::remove(entry.path());
-  }
-  const auto reader = CheckpointReader::open(checkpoints());
-  ASSERT_TRUE(reader.ok()) << reader.error().text;
-  EXPECT_EQ(reader.value().folder(), checkpoint_folder(checkpoints(), numbers.front()));
-  const auto alone = CheckpointReader::open(newest);
-  ASSERT_TRUE(alone.ok());
-  EXPECT_FALSE(alone.value().share(0, 1, 1).ok());
+  train(2, momentum_model(), 4);
+  const fs::path whole = CheckpointReader::open(checkpoints()).value().folder();
+  const fs::path alone = checkpoint_folder(checkpoints(), 1'000);
+  fs::create_directory(alone);
+  fs::copy_file(whole / kManifestFile, alone / kManifestFile);
+  const auto newest = CheckpointReader::open(checkpoints());
+  ASSERT_TRUE(newest.ok()) << newest.error().text;
+  EXPECT_EQ(newest.value().folder(), whole);
+  const auto named = CheckpointReader::open(alone);
+  ASSERT_TRUE(named.ok());
+  EXPECT_NE(named.value().share(0, 1, 1).error().text.find("part-0-of-2"), std::string::npos);
 }
 
 TEST_F(CheckpointReaderTest, SaysWhereThereIsNone) {
