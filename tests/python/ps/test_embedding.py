@@ -224,9 +224,11 @@ def off_by_way(update_on: str, max_grad_norm: float | None) -> dict[str, float]:
         lr=0.1,
     )
     if max_grad_norm is not None:
-        theirs.register_step_pre_hook(
-            lambda *_: torch.nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm)
-        )
+
+        def clip(*_: Any) -> None:
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm)
+
+        theirs.register_step_pre_hook(clip)
     off = {}
     for way in WAYS:
         way(model, optimizer)
