@@ -152,8 +152,6 @@ void bind_collectives(py::module_& module) {
              "By all ranks; blocking.");
   module.def("join", &join, Released(), "By all ranks; blocking. The rank that joined last.");
   module.def("poll", &poll, py::arg("handle"), Released());
-  module.def("abandon", &abandon, py::arg("handle"), Released(),
-             "Frees what the operation holds, once it is done; nobody will synchronize it.");
   module.def(
       "synchronize",
       [](HandleId handle)
@@ -163,7 +161,7 @@ void bind_collectives(py::module_& module) {
         return std::pair(std::move(result->tensors), std::move(result->received_rows));
       },
       py::arg("handle"), Released(),
-      "(outputs, received rows) of the operation; None for a handle that is not unfinished.");
+      "(outputs, received rows) of the operation; None for a handle that was synchronized before.");
   module.def(
       "arena_empty",
       [](const std::vector<std::int64_t>& shape, const at::Tensor& like) {

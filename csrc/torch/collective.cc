@@ -91,6 +91,7 @@ Started start(const Communicator& among, Started collective, const std::string& 
       check_memory(tensor, what);
       keep_for(collective->stream->torch(), tensor);
     }
+    if (tensor.has_storage()) collective->memory.push_back(tensor.storage());
     return data_of(tensor);
   };
   if (!spec.in_arena) {

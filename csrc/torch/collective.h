@@ -42,6 +42,8 @@ struct TensorCollective {
   Handle handle;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
+  // Their memory and that of the inputs: a tensor may get another one (x.data = y) meanwhile.
+  std::vector<c10::Storage> memory;
   // Outputs that are private memory, and the user's tensor that gets the values in the end.
   std::vector<std::pair<std::size_t, at::Tensor>> targets;
   bool writes = true;  // `targets`; else they are only what is shown as outputs

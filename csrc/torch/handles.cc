@@ -3,7 +3,6 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "core/base/mutex.h"
 #include "torch/default_world.h"
@@ -17,7 +16,6 @@ class HandleTable {
  public:
   HandleId insert(std::shared_ptr<TensorCollective> collective) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    drop_finished();
     const HandleId id = next_++;
     collectives_.emplace(id, std::move(collective));
     return id;
@@ -32,22 +30,12 @@ class HandleTable {
     auto node = collectives_.extract(id);
     return node.empty() ? nullptr : std::move(node.mapped());
   }
-  void abandon(HandleId id) EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    if (auto node = collectives_.extract(id)) abandoned_.push_back(std::move(node.mapped()));
-    drop_finished();
-  }
 
  private:
-  void drop_finished() REQUIRES(mutex_) {
-    std::erase_if(abandoned_, [](const auto& collective) { return collective->handle->done(); });
-  }
-
   Mutex mutex_;
   HandleId next_ GUARDED_BY(mutex_) = 0;
+  // Also where nobody seems to have the number: it may be in an array or in a file.
   std::unordered_map<HandleId, std::shared_ptr<TensorCollective>> collectives_ GUARDED_BY(mutex_);
-  // Nobody has their numbers any more; the engine uses their tensors until they are done.
-  std::vector<std::shared_ptr<TensorCollective>> abandoned_ GUARDED_BY(mutex_);
 };
 
 HandleTable& handles() {
@@ -78,10 +66,6 @@ std::optional<CollectiveResult> synchronize(HandleId id) {
   const Started collective = handles().take(id);
   if (collective == nullptr) return std::nullopt;
   return collective->wait();
-}
-
-void abandon(HandleId id) {
-  if (!in_forked_child()) handles().abandon(id);
 }
 
 }  // namespace ciranda

@@ -7,7 +7,8 @@
 
 namespace ciranda {
 
-// The numbers by which users know collectives that they have started. Thread-safe.
+// The numbers by which users know collectives that they have started; each holds its collective
+// until it is synchronized. Thread-safe.
 using HandleId = std::int64_t;
 
 HandleId hold(Started collective);
@@ -15,8 +16,5 @@ HandleId hold(Started collective);
 bool poll(HandleId id);
 // Blocks until done and forgets the handle; a second call with the same id gives nothing.
 std::optional<CollectiveResult> synchronize(HandleId id);
-// Nobody will call synchronize(): what the operation holds is freed once it is done. Does not
-// block.
-void abandon(HandleId id);
 
 }  // namespace ciranda

@@ -352,10 +352,6 @@ class PsGradients:
         ...
     def push(self, into: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
-def abandon(handle: typing.SupportsInt | typing.SupportsIndex) -> None:
-    """
-    Frees what the operation holds, once it is done; nobody will synchronize it.
-    """
 def abort(reason: str) -> None:
     """
     Ends the job for every rank with this reason.
@@ -558,7 +554,7 @@ def streams() -> int:
     """
 def synchronize(handle: typing.SupportsInt | typing.SupportsIndex) -> tuple[list[torch.Tensor], list[int]] | None:
     """
-    (outputs, received rows) of the operation; None for a handle that is not unfinished.
+    (outputs, received rows) of the operation; None for a handle that was synchronized before.
     """
 def take_task(failed: bool, text: str) -> tuple[int, str]:
     """

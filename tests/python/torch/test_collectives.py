@@ -354,6 +354,23 @@ def test_a_handle_is_its_number_in_any_form() -> None:
             same(hvd.synchronize(numbers[1]), torch.full((count,), 2.0), form)
 
 
+@on_ranks(2)
+def test_what_an_operation_writes_to_stays_although_its_tensor_has_other_memory() -> None:
+    if hvd.rank() == 1:
+        hvd.barrier()
+    memory = torch.ones(4_000_000)  # of its own mapping, which its end unmaps
+    mine, handle = memory.data, None
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async_(mine, name="moved", op=hvd.Sum)
+        del memory
+        mine.data = torch.zeros(4_000_000)
+        hvd.barrier()
+    else:
+        handle = hvd.allreduce_async_(mine, name="moved", op=hvd.Sum)
+    assert hvd.synchronize(handle) is mine
+    same(mine, torch.full((4_000_000,), 2.0 * hvd.rank()))
+
+
 @on_ranks(1)
 def test_many_handles_that_nobody_synchronizes_are_told_of() -> None:
     tensor = torch.ones(1)
