@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "torch/carried.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 
@@ -68,6 +69,12 @@ Started arena_allreduce_async(const Communicator& among, const at::Tensor& tenso
   spec.in_arena = true;
   spec.arena_bytes = tensor.nbytes();
   spec.tensors.push_back(spec_of(tensor, what));
+  if (is_carried(tensor, spec.op)) {
+    refuse(what,
+           "the sum of an average of whole numbers may pass their limits, and in the arena "
+           "nothing wider is there; use op=Sum, or allreduce_() of another tensor");
+  }
+  check_average(tensor, tensor.scalar_type(), spec, among.group->size(), what);
   const auto place = arena_tensors().find(data_of(tensor));
   if (!place) refuse(what, "the tensor was not made by arena_empty");
   if (place->engine.lock() != among.engine) {

@@ -1,9 +1,12 @@
 #include "torch/carried.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "torch/error.h"
@@ -13,8 +16,14 @@ namespace ciranda {
 namespace {
 
 // Undefined: it needs none.
-c10::ScalarType carrier_of(c10::ScalarType type) {
+c10::ScalarType carrier_of(c10::ScalarType type, ReduceOp op) {
+  const bool averages = op == ReduceOp::kAverage;
   switch (type) {
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+      return averages ? c10::ScalarType::Int : c10::ScalarType::Undefined;
+    case c10::ScalarType::Int:
+      return averages ? c10::ScalarType::Long : c10::ScalarType::Undefined;
     case c10::ScalarType::Bool:
     case c10::ScalarType::Short:
     case c10::ScalarType::UInt16:
@@ -38,11 +47,11 @@ bool is_float8_of_gpus(c10::ScalarType type) {
 
 }  // namespace
 
-bool is_carried(const at::Tensor& tensor) {
+bool is_carried(const at::Tensor& tensor, ReduceOp op) {
   if (!tensor.defined()) return false;
   const c10::ScalarType type = tensor.scalar_type();
   if (tensor.is_cuda() && is_float8_of_gpus(type)) return false;
-  return c10::isComplexType(type) || carrier_of(type) != c10::ScalarType::Undefined;
+  return c10::isComplexType(type) || carrier_of(type, op) != c10::ScalarType::Undefined;
 }
 
 at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what) {
@@ -59,7 +68,21 @@ at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what)
   refuse_unless(tensor.scalar_type() != c10::ScalarType::Bool || op != ReduceOp::kAverage,
                 "the average of bool is no bool; use op=Sum (any), op=Min (all), or convert the "
                 "tensor");
-  return tensor.to(carrier_of(tensor.scalar_type()));
+  return tensor.to(carrier_of(tensor.scalar_type(), op));
+}
+
+void check_average(const at::Tensor& values, c10::ScalarType type, const RequestSpec& spec,
+                   int ranks, std::string_view what) {
+  if (spec.op != ReduceOp::kAverage || type != c10::ScalarType::Long) return;
+  if (ranks == 1 || !values.is_cpu() || values.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  const auto [least, most] = at::aminmax(values);
+  const double largest = std::max(std::fabs(least.item<double>()), std::fabs(most.item<double>()));
+  if (largest * std::fabs(spec.prescale) * ranks < 0x1p63) return;
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = std::string(what) + ": the average of " + std::to_string(ranks) +
+                           " ranks is of their sum, which may pass the limits of int64; average "
+                           "tensor.double(), or give a prescale_factor"});
 }
 
 TensorSpec carried_spec_of(const at::Tensor& values, c10::ScalarType type, std::string_view what) {

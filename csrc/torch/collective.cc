@@ -166,9 +166,10 @@ Started start_elementwise(const Communicator& among, RequestSpec spec,
     input = resolved(input);
     if (is_lazy(outputs[i])) make_private(among, *collective, i, what);
     const c10::ScalarType type = input.scalar_type();
-    if (reduces(spec.kind) && is_carried(input)) carry(*collective, i, spec.op, what);
+    if (reduces(spec.kind) && is_carried(input, spec.op)) carry(*collective, i, spec.op, what);
     spec.tensors.push_back(reduces(spec.kind) ? carried_spec_of(input, type, what)
                                               : moved_spec_of(input, what));
+    if (reduces(spec.kind)) check_average(input, type, spec, among.group->size(), what);
     check_same(input, collective->outputs[i], what);
   }
   if (outputs.empty()) refuse(what, "the list of tensors is empty");
@@ -200,10 +201,11 @@ Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<
     const c10::ScalarType type = input.scalar_type();
     if (reduces_them) {
       collective->dtypes.push_back(type);
-      if (is_carried(input)) input = carried(input, spec.op, what);
+      if (is_carried(input, spec.op)) input = carried(input, spec.op, what);
     }
     TensorSpec tensor =
         reduces_them ? carried_spec_of(input, type, what) : moved_spec_of(input, what);
+    if (reduces_them) check_average(input, type, spec, among.group->size(), what);
     if (!reduces_them) tensor.shape[0] = kAnyRows;
     spec.tensors.push_back(std::move(tensor));
   }

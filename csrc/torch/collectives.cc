@@ -107,7 +107,10 @@ class LastReduction {
 
 void allreduce(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
                const ReduceOptions& options) {
-  if (is_lazy(input) || is_lazy(output) || is_carried(input) || options.op == ReduceOp::kAdasum) {
+  const bool averages_int64 = options.op == ReduceOp::kAverage && input.defined() &&
+                              input.scalar_type() == c10::ScalarType::Long;
+  if (is_lazy(input) || is_lazy(output) || is_carried(input, options.op) || averages_int64 ||
+      options.op == ReduceOp::kAdasum) {
     allreduce_async(among, {input}, {output}, options)->wait();
     return;
   }

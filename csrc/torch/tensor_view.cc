@@ -42,7 +42,10 @@ constexpr struct {
                                      {c10::ScalarType::Float8_e8m0fnu, UserDType::kFloat8E8M0Fnu},
                                      {c10::ScalarType::ComplexHalf, UserDType::kComplex32},
                                      {c10::ScalarType::ComplexFloat, UserDType::kComplex64},
-                                     {c10::ScalarType::ComplexDouble, UserDType::kComplex128}};
+                                     {c10::ScalarType::ComplexDouble, UserDType::kComplex128},
+                                     {c10::ScalarType::Byte, UserDType::kUInt8},
+                                     {c10::ScalarType::Char, UserDType::kInt8},
+                                     {c10::ScalarType::Int, UserDType::kInt32}};
 
 [[noreturn]] void refuse(std::string_view what, const std::string& why) {
   throw Exception({.code = ErrorCode::kInvalidArgument, .text = std::string(what) + ": " + why});

@@ -62,8 +62,11 @@ enum class UserDType : std::uint8_t {
   kComplex64 = 12,
   kComplex128 = 13,
   kOther = 14,  // torch has some that are bits without arithmetic
+  kUInt8 = 15,
+  kInt8 = 16,
+  kInt32 = 17,
 };
-inline constexpr int kUserDTypeCount = 15;
+inline constexpr int kUserDTypeCount = 18;
 
 constexpr std::string_view user_dtype_name(UserDType user, DType travels_as) {
   constexpr std::string_view kNames[kUserDTypeCount] = {"",
@@ -80,7 +83,10 @@ constexpr std::string_view user_dtype_name(UserDType user, DType travels_as) {
                                                         "complex32",
                                                         "complex64",
                                                         "complex128",
-                                                        "another dtype"};
+                                                        "another dtype",
+                                                        "uint8",
+                                                        "int8",
+                                                        "int32"};
   return user == UserDType::kSame ? dtype_name(travels_as) : kNames[static_cast<std::size_t>(user)];
 }
 

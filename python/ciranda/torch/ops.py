@@ -15,6 +15,9 @@ The blocking forms that give new tensors are differentiable, but for gather, sca
 What is written in place counts as written for autograd too, parameters with `requires_grad`
 included.
 
+Sums of whole numbers wrap around as torch's do. Averages do not: they are made of wider sums, and
+that of int64, on the CPU, is refused where its sum may pass 2^63.
+
 Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
 rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
 

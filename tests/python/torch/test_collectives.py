@@ -148,11 +148,32 @@ def test_allreduce_scaled_before_and_after() -> None:
 @on_ranks(3)
 def test_integer_average_is_truncated_toward_zero() -> None:
     inputs = [[7, -7, 1, 100], [2, -2, 0, 101], [1, -1, 1, 101]][hvd.rank()]
-    for dtype in (torch.int32, torch.int64):
+    for dtype in (torch.int8, torch.int32, torch.int64):
         assert hvd.allreduce(torch.tensor(inputs, dtype=dtype)).tolist() == [3, -3, 0, 100]
-    # int8: the sum wraps as it would in torch; nobody averages bytes near their limit.
-    found = hvd.allreduce(torch.tensor(inputs, dtype=torch.int8)).tolist()
-    assert found[:3] == [3, -3, 0]
+
+
+@over_backends_of_the_cpu
+@on_ranks(3)
+def test_averages_do_not_pass_the_limits_of_their_dtype() -> None:
+    forms: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        hvd.allreduce,
+        lambda tensor: hvd.allreduce_(tensor.clone()),
+        lambda tensor: hvd.grouped_allreduce([tensor, torch.ones(2)])[0],
+        lambda tensor: hvd.reducescatter(tensor.expand(3).contiguous()),
+    ]
+    limits = {dtype: torch.iinfo(dtype) for dtype in (torch.uint8, torch.int8, torch.int32)}
+    cases = [(dtype, value) for dtype, its in limits.items() for value in (its.min, its.max)]
+    cases += [(torch.int64, 2**61), (torch.int64, -(2**61)), (torch.float16, 60000)]
+    for dtype, value in cases:
+        mine = torch.full((1,), value, dtype=dtype)
+        for form in forms:
+            same(form(mine), mine, (dtype, value))
+    large = torch.full((1,), 2**62)
+    for form in forms:
+        with pytest.raises(ValueError, match="the average of 3 ranks is of their sum, which may"):
+            form(large)
+    same(hvd.allreduce(large, prescale_factor=0.25), large // 4)
+    same(hvd.allreduce(torch.ones(1, dtype=torch.int8), op=hvd.Sum), torch.tensor([3]).char())
 
 
 @over_backends_of_the_cpu

@@ -70,6 +70,8 @@ class Run {
 
  private:
   Status allreduce() {
+    if (op_.dtype == DType::kFloat16 && op_.op == ReduceOp::kAverage)
+      return average_of_halves(execution_.buffers);
     if (op_.in_arena) {
       std::byte* const bucket = execution_.arena[local_rank_];
       return allreduce_in_place(bucket, bucket, execution_.arena_bytes);
@@ -82,6 +84,25 @@ class Run {
     copy_in(stage, op_.prescale);
     CIRANDA_TRY(group_.allreduce(op_.dtype, op_.op, stage.data(), stage.data(), stage.size()));
     copy_out(stage, postscale());
+    return {};
+  }
+
+  Status average_of_halves(Buffers buffers) {
+    constexpr DType kWide = DType::kFloat32;  // their sum may pass 65,504
+    if (op_.in_arena) {
+      std::byte* const bucket = execution_.arena[local_rank_];
+      buffers.push_back({bucket, bucket, execution_.arena_bytes, execution_.arena_bytes});
+    }
+    const StagingMemory stage(2 * bytes_of(buffers));
+    for (std::byte* wide = stage.data(); const Buffer& buffer : buffers) {
+      kernels::cast(op_.dtype, buffer.in, kWide, wide, buffer.in_bytes / 2, op_.prescale);
+      wide += 2 * buffer.in_bytes;
+    }
+    CIRANDA_TRY(group_.allreduce(kWide, op_.op, stage.data(), stage.data(), stage.size()));
+    for (std::byte* wide = stage.data(); const Buffer& buffer : buffers) {
+      kernels::cast(kWide, wide, op_.dtype, buffer.out, buffer.out_bytes / 2, postscale());
+      wide += 2 * buffer.out_bytes;
+    }
     return {};
   }
 
