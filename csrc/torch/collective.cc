@@ -14,12 +14,37 @@
 namespace ciranda {
 
 bool TensorCollective::poll() const {
+  if (!std::all_of(before.begin(), before.end(), [](const auto& part) { return part->poll(); })) {
+    return false;
+  }
   if (!engine->poll(handle)) return false;
   const auto& finished = handle->finished();
   return finished == nullptr || unwrap(finished->passed());
 }
 
 CollectiveResult TensorCollective::wait() {
+  return before.empty() ? wait_for_this() : wait_for_parts();
+}
+
+// Also where one fails: the memory of the others is in use.
+CollectiveResult TensorCollective::wait_for_parts() {
+  std::exception_ptr problem;
+  CollectiveResult all;
+  const auto add = [&](auto wait) {
+    try {
+      const CollectiveResult part = wait();
+      all.tensors.insert(all.tensors.end(), part.tensors.begin(), part.tensors.end());
+    } catch (...) {
+      if (!problem) problem = std::current_exception();
+    }
+  };
+  for (const auto& part : before) add([&] { return part->wait_for_this(); });
+  add([&] { return wait_for_this(); });
+  if (problem) std::rethrow_exception(problem);
+  return all;
+}
+
+CollectiveResult TensorCollective::wait_for_this() {
   const Status status = engine->wait(handle);
   if (misfit && !status && status.error().code == misfit->code &&
       status.error().rank == misfit->rank) {

@@ -37,6 +37,8 @@ struct TensorCollective {
   bool poll() const;
   // Blocks until it is done. Throws what ranks disagree about.
   CollectiveResult wait();
+  CollectiveResult wait_for_this();
+  CollectiveResult wait_for_parts();
 
   std::shared_ptr<Engine> engine;
   Handle handle;
@@ -50,6 +52,8 @@ struct TensorCollective {
   // Of new outputs, where they are carried in another one (torch/carried).
   std::vector<c10::ScalarType> dtypes;
   std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
+  // Of a list that is longer than one request: its other members, which come first.
+  std::vector<std::shared_ptr<TensorCollective>> before;
   // scatter: why its splits do not fit, in place of the error of that code and rank, which all get.
   std::optional<Error> misfit = {};
 };

@@ -61,11 +61,49 @@ RequestSpec make_reduce_spec(const Communicator& among, OpKind kind, const Reduc
   return spec;
 }
 
+namespace {
+
+// As many requests as the list takes, each with a number in its name but the last, which holds the
+// others. `start_one`: of members `begin` to `end`.
+template <typename StartOne>
+Started start_list(std::size_t members, const std::string& name, const StartOne& start_one) {
+  std::vector<Started> before;
+  try {
+    std::size_t begin = 0;
+    for (; members - begin > kTensorsPerRequestMax; begin += kTensorsPerRequestMax) {
+      const std::string part = name.empty() ? "" : name + "." + std::to_string(before.size());
+      before.push_back(start_one(begin, begin + kTensorsPerRequestMax, part));
+    }
+    Started last = start_one(begin, members, name);
+    last->before = std::move(before);
+    return last;
+  } catch (...) {
+    // Nobody is left to wait for them, and the engine still uses their memory.
+    if (!before.empty()) (void)new std::vector<Started>(std::move(before));
+    throw;
+  }
+}
+
+// `list` itself where that is all of it.
+std::vector<at::Tensor> part_of(std::vector<at::Tensor>& list, std::size_t begin, std::size_t end) {
+  if (end - begin == list.size()) return std::move(list);
+  return {list.begin() + static_cast<std::ptrdiff_t>(begin),
+          list.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+}  // namespace
+
 Started allreduce_async(const Communicator& among, std::vector<at::Tensor> inputs,
                         std::vector<at::Tensor> outputs, const ReduceOptions& options) {
-  return start_elementwise(among, make_reduce_spec(among, OpKind::kAllreduce, options),
-                           std::move(inputs), std::move(outputs),
-                           describe(OpKind::kAllreduce, options.name));
+  return start_list(outputs.size(), options.name,
+                    [&](std::size_t begin, std::size_t end, const std::string& name) {
+                      ReduceOptions part = options;
+                      part.name = name;
+                      return start_elementwise(
+                          among, make_reduce_spec(among, OpKind::kAllreduce, part),
+                          part_of(inputs, begin, end), part_of(outputs, begin, end),
+                          describe(OpKind::kAllreduce, name));
+                    });
 }
 
 namespace {
@@ -175,10 +213,14 @@ void broadcast_tensors(const Communicator& among, const std::vector<at::Tensor>&
 
 Started allgather_async(const Communicator& among, std::vector<at::Tensor> inputs,
                         const std::string& name) {
-  std::vector<std::int64_t> rows;
-  for (const at::Tensor& input : inputs) rows.push_back(rows_of(input));
-  return start_resizing(among, make_spec(among, OpKind::kAllgather, name), std::move(inputs),
-                        std::move(rows), describe(OpKind::kAllgather, name));
+  return start_list(
+      inputs.size(), name, [&](std::size_t begin, std::size_t end, const std::string& part) {
+        std::vector<at::Tensor> members = part_of(inputs, begin, end);
+        std::vector<std::int64_t> rows;
+        for (const at::Tensor& member : members) rows.push_back(rows_of(member));
+        return start_resizing(among, make_spec(among, OpKind::kAllgather, part), std::move(members),
+                              std::move(rows), describe(OpKind::kAllgather, part));
+      });
 }
 
 std::vector<at::Tensor> allgather_bytes(const Communicator& among, const at::Tensor& mine,
@@ -251,8 +293,14 @@ Started scatter_async(const Communicator& among, const at::Tensor& input, Rank r
 
 Started reducescatter_async(const Communicator& among, std::vector<at::Tensor> inputs,
                             const ReduceOptions& options) {
-  return start_resizing(among, make_reduce_spec(among, OpKind::kReducescatter, options),
-                        std::move(inputs), {}, describe(OpKind::kReducescatter, options.name));
+  return start_list(inputs.size(), options.name,
+                    [&](std::size_t begin, std::size_t end, const std::string& name) {
+                      ReduceOptions part = options;
+                      part.name = name;
+                      return start_resizing(
+                          among, make_reduce_spec(among, OpKind::kReducescatter, part),
+                          part_of(inputs, begin, end), {}, describe(OpKind::kReducescatter, name));
+                    });
 }
 
 Started reduce_async(const Communicator& among, const at::Tensor& input, const at::Tensor& output,

@@ -328,6 +328,33 @@ def test_more_names_than_the_response_cache_holds(capacity: int) -> None:
     values_of(run_ranks(more_names_than_the_cache_holds, 2, env=env))
 
 
+@over_backends_of_the_cpu
+@on_ranks(2)
+def test_a_list_may_be_longer_than_a_request() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    given = [torch.tensor([float(i + rank)]) for i in range(9000)]
+    total = [torch.tensor([float(size * i + 1)]) for i in range(9000)]
+
+    def check(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+        assert len(found) == len(wanted)
+        same(torch.cat(found), torch.cat(wanted))
+
+    check(hvd.grouped_allreduce(given, op=hvd.Sum), total)
+    check(hvd.grouped_allgather(given, name="a"), [torch.tensor([i, i + 1.0]) for i in range(9000)])
+    rows = [torch.tensor([i, 2.0 * i]) for i in range(9000)]
+    mine = [torch.tensor([2.0 * i * (1 + rank)]) for i in range(9000)]
+    check(hvd.grouped_reducescatter(rows, op=hvd.Sum), mine)
+    handle = hvd.grouped_allreduce_async_(given, op=hvd.Sum, name="b")
+    hvd.barrier()
+    while not hvd.poll(handle):
+        pass
+    check(hvd.synchronize(handle), total)
+    check(given, total)
+    given[8999] = torch.ones(2 + rank)
+    with pytest.raises(hvd.HorovodInternalError, match="allreduce 'c'"):
+        hvd.grouped_allreduce(given, name="c")
+
+
 @over_every_backend
 @on_ranks(2)
 def test_poll_tells_and_a_second_synchronize_gives_none() -> None:

@@ -139,10 +139,6 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             lambda: hvd.allreduce(ones, prescale_factor=math.nan),
             "a scale factor is not finite",
         ),
-        "a group of 5000": (
-            lambda: hvd.grouped_allreduce([torch.ones(1)] * 5000),
-            "number of tensors 5000 exceeds the limit of 4096",
-        ),
         "a process set": (
             lambda: hvd.allreduce(ones, process_set=hvd.ProcessSet([0])),
             "is not known to the ranks; call add_process_set() on every rank",
