@@ -15,27 +15,73 @@ using Released = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
+// Threads that show where Python is. None may be there when the interpreter ends, which ends such
+// threads by pthread_exit(): through frames of C++ that terminates the process.
+std::atomic<int> showing{0};  // NOLINT: of the process
+
+void stop_showing() {
+  showing.fetch_sub(1);
+  showing.notify_all();
+}
+
 // In a thread of its own: the program may hold the GIL for long, or end meanwhile.
 void show_where_in_python() {
+  showing.fetch_add(1);
   auto thread = start_thread("ciranda-where", [] {
-    if (Py_IsInitialized() == 0) return;
-    const py::gil_scoped_acquire gil;
-    try {
-      py::module_::import("ciranda.torch.where").attr("show")();
-    } catch (py::error_already_set& problem) {
-      problem.discard_as_unraisable("ciranda.torch.where");
+    if (Py_IsInitialized() != 0) {
+      const py::gil_scoped_acquire gil;
+      try {
+        py::module_::import("ciranda.torch.where").attr("show")();
+      } catch (py::error_already_set& problem) {
+        problem.discard_as_unraisable("ciranda.torch.where");
+      }
     }
+    stop_showing();
   });
-  if (thread) thread.value().detach();
+  if (!thread) return stop_showing();
+  thread.value().detach();
+}
+
+void shutdown_and_stop_showing() {
+  shutdown();  // from here on nobody asks
+  if (in_forked_child()) return;
+  for (int still = showing.load(); still > 0; still = showing.load()) showing.wait(still);
+}
+
+int raise_kept(void* kept) {
+  const std::unique_ptr<py::error_already_set> exception(static_cast<py::error_already_set*>(kept));
+  exception->restore();
+  return -1;
+}
+
+// Whether a signal's handler raises, in Python's main thread, which alone runs them. The exception
+// comes up when the call returns to Python.
+bool interrupted_in_python() {
+  if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return false;
+  const py::gil_scoped_acquire gil;
+  try {
+    if (!py::module_::import("ciranda.torch.interruption").attr("may_come")().cast<bool>()) {
+      return false;
+    }
+  } catch (py::error_already_set& problem) {
+    problem.discard_as_unraisable("ciranda.torch.interruption");
+    return false;
+  }
+  if (PyErr_CheckSignals() == 0) return false;
+  auto exception = std::make_unique<py::error_already_set>();
+  if (Py_AddPendingCall(raise_kept, exception.get()) == 0) (void)exception.release();
+  return true;
 }
 
 }  // namespace
 
 void bind_world(py::module_& module) {
   set_show_where(show_where_in_python);
+  set_interrupted(interrupted_in_python);
   module.def("init", &init_default_world, py::arg("with_comm") = false, Released(),
              "Meets the other ranks. Blocking.");
-  module.def("shutdown", &shutdown, Released(), "Says goodbye to the other ranks.");
+  module.def("shutdown", &shutdown_and_stop_showing, Released(),
+             "Says goodbye to the other ranks.");
   module.def("is_initialized", &is_initialized);
   module.def("in_forked_child", &in_forked_child);
   module.def("rank", &rank);

@@ -458,6 +458,37 @@ def test_a_stall_is_reported_with_tensors_and_missing_ranks() -> None:
     assert "time.sleep(2.6)" in shown
 
 
+LEAVES_WHILE_IT_SHOWS = """
+import threading, time
+import torch
+import ciranda.torch as hvd
+from ciranda.torch import where
+
+hvd.init()
+begun = threading.Event()
+
+def show():
+    begun.set()
+    time.sleep(0.5)  # as where stderr is slow
+
+where.show = show
+if hvd.rank() == 1:
+    begun.wait()
+else:
+    try:
+        hvd.allreduce(torch.ones(1))
+    except hvd.HorovodInternalError:
+        pass
+"""
+
+
+def test_a_rank_that_ends_while_it_shows_where_it_is_ends_well() -> None:
+    stall = {"CIRANDA_STALL_WARNING_SECONDS": "1"}
+    results = run_ranks(LEAVES_WHILE_IT_SHOWS, 2, env=stall, fresh=True)
+    values_of(results)
+    assert "Exception ignored" not in results[1].stderr
+
+
 def test_nobody_is_shown_where_a_rank_is_that_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     where.show()
     assert capsys.readouterr().err == ""
