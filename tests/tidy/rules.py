@@ -147,6 +147,8 @@ PYTHON_WORDS: list[tuple[str, str, dict[str, str]]] = [
 ]
 # A core .cc whose tests are elsewhere: path -> where.
 TESTED_ELSEWHERE: dict[str, str] = {
+    # Parts of a server.
+    "csrc/core/service/server_answers.cc": "tests/cpp/service/server_test.cc",
     # One test runs every instruction set that the machine has.
     "csrc/core/kernels/reduce_avx2.cc": "tests/cpp/kernels/reduce_test.cc",
     "csrc/core/kernels/reduce_avx512.cc": "tests/cpp/kernels/reduce_test.cc",

@@ -283,14 +283,26 @@ Status Desk::welcome_back(Worker worker, const Declare& message) {
   return {};
 }
 
-// The first parameters are those of the lowest worker that has not left.
+// The first parameters are those of the lowest worker that has not left. -1: all have.
+Worker Desk::giver() const {
+  const auto giver = std::ranges::find(members_, false, &Member::left);
+  return giver == members_.end() ? -1 : static_cast<Worker>(giver - members_.begin());
+}
+
+std::optional<Worker> Desk::awaited() const {
+  if (!shard_ || shard_->given() || giver() < 0) return std::nullopt;
+  const auto waits = [](const auto& each) { return each.second.waits; };
+  if (std::ranges::none_of(connections_, waits)) return std::nullopt;
+  return giver();
+}
+
 void Desk::give_if_there(Answers& answers) {
   if (!shard_) return;
   if (!shard_->given()) {
-    const auto giver = std::find_if(members_.begin(), members_.end(),
-                                    [](const Member& each) { return !each.left; });
-    if (giver == members_.end() || giver->caller < 0 || !of(giver->caller).waits) return;
-    shard_->give(static_cast<Worker>(giver - members_.begin()));
+    if (giver() < 0) return;
+    const Caller caller = member(giver()).caller;
+    if (caller < 0 || !of(caller).waits) return;
+    shard_->give(giver());
   }
   for (auto& [caller, connection] : connections_) {
     if (!std::exchange(connection.waits, false)) continue;

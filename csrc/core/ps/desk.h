@@ -89,11 +89,14 @@ class Desk {
   Status repeat(const Change& change, std::span<const std::byte> data);
 
   bool all_have_left() const;
+  // Whose parameters are the first, where others wait for them and it has not given them.
+  std::optional<Worker> awaited() const;
+  // Somebody has entered.
+  bool has_callers() const;
   const Shard* shard() const { return shard_.get(); }  // null before the first declaration
   bool has_parameters() const { return shard_ && shard_->given() && !is_adopted_; }
   // Pushes that were answered and that a restart has lost.
   std::uint64_t lost() const { return lost_; }
-  bool has_callers() const;                            // who have entered
   Stats stats() const;
 
  private:
@@ -149,6 +152,7 @@ class Desk {
   void announce_checkpoint();
   void mark(Worker worker, std::uint64_t checkpoint);
   void link_journal();
+  Worker giver() const;
   void give_if_there(Answers& answers);
   void hang_up(Caller caller, const Error& why, Answers& answers);
   void tell(std::vector<Ack> acks, Answers& answers);

@@ -18,7 +18,8 @@
 
 namespace ciranda::ps {
 
-Client::Client(ClientOptions options) : options_(std::move(options)), process_(random_number()) {
+Client::Client(ClientOptions options)
+    : options_(std::move(options)), process_(random_number()), notice_("ciranda: " + self()) {
   if (options_.timeline_path.empty()) return;
   timeline_ = std::make_unique<Timeline>(worker(), options_.job_id);
   if (const Status on = timeline_->start(options_.timeline_path); !on) {
@@ -31,9 +32,9 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   const MutexLock lock(client->mutex_);
   client->wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!client->wake_.valid()) return Error::from_errno("eventfd", errno);
-  auto links = connect_to_servers(client->options_.address, client->memory_);
+  auto links = connect_to_servers(client->options_.address, client->memory_, client->notice_);
   if (!links) return links.error();
-  client->links_ = ServerLinks(std::move(links).value(), client->options_.pace);
+  client->links_ = ServerLinks(std::move(links).value(), client->options_.pace, &client->notice_);
   client->versions_.resize(static_cast<std::size_t>(client->servers()));
   client->asked_.resize(static_cast<std::size_t>(client->servers()));
   CIRANDA_TRY(client->enter());

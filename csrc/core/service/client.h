@@ -28,7 +28,8 @@ struct ClientOptions {
   int workers = 1;
   ServerLinks::Pace pace = {};
   // A server that is lost, and had said that it keeps its state, is called again for so long, until
-  // it, or another one with its state, is there. The end of any other is this client's.
+  // it, or another one with its state, is there; one that has not said anything yet, for
+  // address.timeout_ms. The end of any other is this client's.
   std::uint64_t patience_ms = 0;
   std::string timeline_path;  // empty: none
   // It gives tasks to the workers and is none of them: address.worker is how many there are.
@@ -140,6 +141,11 @@ class Client {
   // `lost`: of one of the servers. Waits for it.
   Status rejoin(const Error& lost) REQUIRES(mutex_);
   Status call_again(int server, std::uint64_t deadline_ns) REQUIRES(mutex_);
+  std::string self() const;
+  // What a server is asked to do; null: what may take as long as it takes.
+  const char* asked_to(int server) const REQUIRES(mutex_);
+  bool enters(int server) const REQUIRES(mutex_);
+  std::uint64_t patience_ms(int server) const REQUIRES(mutex_);
   bool may_come_back(const Error& error) const REQUIRES(mutex_);
   Status hear_ready() REQUIRES(mutex_);
   Result<MemorySegment> fetch(const Message& question, std::size_t bytes, int servers)
@@ -163,6 +169,7 @@ class Client {
   const ClientOptions options_;
   const std::uint64_t process_;  // by chance
   WorkerMemory memory_;
+  WaitNotice notice_;
   ServerLinks links_;
   Model model_;
   bool declared_ = false;
@@ -202,7 +209,7 @@ class Client {
 template <typename T>
 Result<T> Client::hear(int server) {
   for (;;) {
-    auto message = links_.next(server);
+    auto message = links_.next(server, asked_to(server));
     if (!message) {
       CIRANDA_TRY(rejoin(message.error()));
       continue;

@@ -27,19 +27,44 @@ std::string seconds(std::uint64_t ms) {
 
 }  // namespace
 
+std::string Client::self() const {
+  return coordinates() ? "the coordinator" : "worker " + std::to_string(worker());
+}
+
+const char* Client::asked_to(int server) const {
+  const auto& question = asked_[at(server)].question;
+  if (!question || std::holds_alternative<TakeTask>(*question) ||
+      std::holds_alternative<AskTask>(*question)) {
+    return nullptr;
+  }
+  if (enters(server)) return "let it in";
+  if (std::holds_alternative<Declare>(*question)) return "have the first parameters";
+  return "answer";
+}
+
+bool Client::enters(int server) const {
+  const auto& question = asked_[at(server)].question;
+  return question && std::holds_alternative<Enter>(*question);
+}
+
+// Who has not been welcomed yet has nothing that the next server would miss.
+std::uint64_t Client::patience_ms(int server) const {
+  if (enters(server)) return options_.address.timeout_ms;
+  return asked_[at(server)].keeps_state ? options_.patience_ms : 0;
+}
+
 bool Client::may_come_back(const Error& error) const {
-  return options_.patience_ms > 0 && error.code == ErrorCode::kRankLost && error.rank >= 0 &&
-         asked_[at(error.rank)].keeps_state && !links_.refuses(error.rank);
+  return error.code == ErrorCode::kRankLost && error.rank >= 0 && patience_ms(error.rank) > 0 &&
+         !links_.refuses(error.rank);
 }
 
 Status Client::rejoin(const Error& lost) {
   if (!may_come_back(lost)) return failed(lost);
   const int server = lost.rank;
-  const std::uint64_t deadline_ns = monotonic_ns() + options_.patience_ms * kMsInNs;
-  const std::string patience = seconds(options_.patience_ms);
-  const std::string self = coordinates() ? "the coordinator" : "worker " + std::to_string(worker());
+  const std::uint64_t deadline_ns = monotonic_ns() + patience_ms(server) * kMsInNs;
+  const std::string patience = seconds(patience_ms(server));
   std::fprintf(stderr, "ciranda: %s waits up to %s for a lost server to come back: %s\n",
-               self.c_str(), patience.c_str(), lost.text.c_str());
+               self().c_str(), patience.c_str(), lost.text.c_str());
   for (;;) {
     const Status back = call_again(server, deadline_ns);
     if (back) return {};
@@ -61,10 +86,9 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
   if (!link) return link.error();
   links_.replace(server, std::move(link).value());
   const Asked& asked = asked_[at(server)];
-  const bool enters = asked.question && std::holds_alternative<Enter>(*asked.question);
-  if (!enters) {
+  if (!enters(server)) {
     CIRANDA_TRY(links_.send(server, entry(server)));
-    const auto welcome = links_.next(server);
+    const auto welcome = links_.next(server, "let it in");
     if (!welcome) return welcome.error();
     const auto* known = std::get_if<Welcome>(&welcome.value());
     if (server == 0 && known != nullptr) CIRANDA_TRY(schedule_again(known->scheduled));
@@ -74,7 +98,7 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
                                             .decided = unanswered_ ? seq_ - 1 : seq_,
                                             .returns = true,
                                             .answered = asked.answered}));
-    const auto ready = links_.next(server);
+    const auto ready = links_.next(server, "give it the parameters");
     if (!ready) return ready.error();
     if (memory_.gradients.fd.valid()) CIRANDA_TRY(links_.send(server, MoveGradients{}));
     if (marked_ > 0) CIRANDA_TRY(links_.send(server, Mark{.checkpoint = marked_}));

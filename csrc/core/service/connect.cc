@@ -20,10 +20,30 @@ constexpr std::uint64_t kMsInNs = 1'000'000;
 
 using Links = std::vector<std::unique_ptr<ServerLink>>;
 
+std::string words_of(int server) {
+  return "server " + std::to_string(server);
+}
+
+// Who waits says so.
+struct Patience {
+  WaitNotice& notice;
+  const std::uint64_t begun_ns = monotonic_ns();
+
+  std::uint64_t due_ns() const { return notice.due_ns(begun_ns); }
+  void say(const std::string& whom) {
+    notice.say(begun_ns, monotonic_ns(), whom + ", which cannot be reached yet");
+  }
+};
+
+std::string words_of(const std::list<Call>& calls) {
+  std::string words;
+  for (const Call& call : calls) words += (words.empty() ? "" : ", ") + words_of(call.to());
+  return words;
+}
+
 // For news of any call, or for the first deadline.
-Status wait_for_news(const std::list<Call>& calls) {
+Status wait_for_news(const std::list<Call>& calls, std::uint64_t deadline_ns) {
   std::vector<pollfd> polled;
-  std::uint64_t deadline_ns = kNever;
   for (const Call& call : calls) {
     polled.push_back(poll_for(call.watched()));
     deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
@@ -34,7 +54,8 @@ Status wait_for_news(const std::list<Call>& calls) {
 
 // Those of `servers` that are on other hosts.
 Status call_all(const ServersAddress& address, std::span<const int> servers,
-                const WorkerMemory& memory, std::uint64_t deadline_ns, Links& links) {
+                const WorkerMemory& memory, std::uint64_t deadline_ns, Patience& patience,
+                Links& links) {
   std::list<Call> calls;
   for (const int server : servers) {
     const auto& endpoint = address.servers[static_cast<std::size_t>(server)];
@@ -56,23 +77,38 @@ Status call_all(const ServersAddress& address, std::span<const int> servers,
           std::move(*proven.value()), call->to(), address.authenticates, memory);
       calls.erase(call);
     }
-    if (!calls.empty()) CIRANDA_TRY(wait_for_news(calls));
+    if (calls.empty()) break;
+    CIRANDA_TRY(wait_for_news(calls, patience.due_ns()));
+    if (monotonic_ns() >= patience.due_ns()) patience.say(words_of(calls));
   }
   return {};
 }
 
+Result<Fd> call_here(const ServersAddress& address, int server, std::uint64_t deadline_ns,
+                     Patience& patience) {
+  for (;;) {
+    const std::uint64_t until_ns = std::min(deadline_ns, patience.due_ns());
+    auto socket = connect_in_job_folder(folder_of_server(address.folder, server), until_ns,
+                                        address.timeout_ms, words_of(server));
+    if (socket || socket.error().code != ErrorCode::kTimeout || until_ns == deadline_ns) {
+      return socket;
+    }
+    patience.say(words_of(server));
+  }
+}
+
 Result<Links> connect(const ServersAddress& address, std::span<const int> servers,
-                      const WorkerMemory& memory, std::uint64_t deadline_ns) {
+                      const WorkerMemory& memory, std::uint64_t deadline_ns, WaitNotice& notice) {
   Links links(address.servers.size());
+  Patience patience{.notice = notice};
   for (const int server : servers) {
     const auto at = static_cast<std::size_t>(server);
     if (address.servers[at]) continue;
-    auto socket = connect_in_job_folder(folder_of_server(address.folder, server), deadline_ns,
-                                        address.timeout_ms, "server " + std::to_string(server));
+    auto socket = call_here(address, server, deadline_ns, patience);
     if (!socket) return socket.error();
     links[at] = make_link_here(std::move(socket).value(), server, memory);
   }
-  CIRANDA_TRY(call_all(address, servers, memory, deadline_ns, links));
+  CIRANDA_TRY(call_all(address, servers, memory, deadline_ns, patience, links));
   return links;
 }
 
@@ -81,15 +117,17 @@ Result<Links> connect(const ServersAddress& address, std::span<const int> server
 Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& address, int server,
                                                       const WorkerMemory& memory,
                                                       std::uint64_t deadline_ns) {
-  auto links = connect(address, {&server, 1}, memory, deadline_ns);
+  WaitNotice nobody("", kNever / 4);  // who calls again has said so
+  auto links = connect(address, {&server, 1}, memory, deadline_ns, nobody);
   if (!links) return links.error();
   return std::move(links.value()[static_cast<std::size_t>(server)]);
 }
 
-Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemory& memory) {
+Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemory& memory,
+                                 WaitNotice& notice) {
   std::vector<int> all(address.servers.size());
   std::iota(all.begin(), all.end(), 0);
-  return connect(address, all, memory, monotonic_ns() + address.timeout_ms * kMsInNs);
+  return connect(address, all, memory, monotonic_ns() + address.timeout_ms * kMsInNs, notice);
 }
 
 }  // namespace ciranda::ps

@@ -9,6 +9,7 @@
 #include "core/base/result.h"
 #include "core/ps/model.h"
 #include "core/service/server_link.h"
+#include "core/service/wait_notice.h"
 #include "core/transport/tcp.h"
 #include "core/wire/handshake.h"
 
@@ -34,7 +35,9 @@ Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& addr
 
 // One link for each server, which is there and proven, where it is on another host. Blocking, and
 // in the time of the slowest. `memory` must outlive the links.
+// `notice` is told of who is missing.
 Result<std::vector<std::unique_ptr<ServerLink>>> connect_to_servers(const ServersAddress& address,
-                                                                    const WorkerMemory& memory);
+                                                                    const WorkerMemory& memory,
+                                                                    WaitNotice& notice);
 
 }  // namespace ciranda::ps

@@ -13,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <iterator>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -32,8 +31,6 @@ constexpr Desk::Caller kHere = 1;
 constexpr Desk::Caller kElsewhere = 2;
 constexpr Desk::Caller kFirstCaller = 3;
 
-// Who is hung up on has so long to read why.
-constexpr std::uint64_t kFarewellNs = 5'000'000'000;
 // Where no descriptor is left.
 constexpr std::uint64_t kPauseNs = 100'000'000;
 
@@ -80,7 +77,10 @@ std::string folder_of_server(const std::string& job_folder, int server) {
 }
 
 Server::Server(ServerOptions options)
-    : options_(std::move(options)), desk_(options_.desk), next_caller_(kFirstCaller) {}
+    : options_(std::move(options)),
+      desk_(options_.desk),
+      next_caller_(kFirstCaller),
+      notice_("ciranda-ps: server " + std::to_string(options_.desk.server)) {}
 
 Server::~Server() = default;
 
@@ -150,6 +150,7 @@ void Server::stop() {
 
 std::uint64_t Server::next_deadline_ns() const {
   std::uint64_t next_ns = desk_.next_lease_ns();
+  if (awaits_ns_) next_ns = std::min(next_ns, notice_.due_ns(*awaits_ns_));
   if (files_) next_ns = std::min(next_ns, files_->next_deadline_ns());
   if (checkpoints_) next_ns = std::min(next_ns, checkpoints_->next_deadline_ns());
   if (acceptor_) next_ns = std::min(next_ns, acceptor_->next_deadline_ns().value_or(kNever));
@@ -190,6 +191,7 @@ Status Server::run() {
     if (files_) files_->tend(monotonic_ns());
     CIRANDA_TRY(carry_out());
     report_losses();
+    report_waits();
     if (checkpoints_) checkpoints_->tend(monotonic_ns());
     end_farewells();
     // Who has left has said so before.
@@ -251,6 +253,20 @@ void Server::accept_again() {
   accepts_again_ns_ = kNever;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kHere}};
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, folder_->listener(), &event);
+}
+
+// Whose descriptors others wait for.
+void Server::refuse_who_stays_out() {
+  if (accepts_again_ns_ == kNever) return;
+  for (auto& [caller, connection] : connections_) {
+    if (turn_ns_ < connection.enters_by_ns) continue;
+    connection.enters_by_ns = kNever;
+    desk_.refuse(caller,
+                 {.code = ErrorCode::kTimeout,
+                  .text = "a worker has connected and not entered, and no descriptor is left for "
+                          "others; raise ulimit -n"},
+                 turn_ns_, answers_);
+  }
 }
 
 Status Server::accept_from_elsewhere() {
@@ -330,114 +346,6 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
   answer_at_once();
   busy_ns_ += monotonic_ns() - begin_ns;
   return true;
-}
-
-// -------------------------------------------------------------------------------------------
-// Answers
-
-// Where a state is kept, nothing is answered before it is as safe as promised; for all that have
-// come in this turn at once.
-Status Server::carry_out() {
-  CIRANDA_TRY(failed_);
-  if (files_ && !(answers_.empty() && held_.empty())) {
-    CIRANDA_TRY(files_->settle());
-    hold_answers();
-  }
-  send_answers();
-  return {};
-}
-
-// While the first snapshot is made, nobody waits who need not: who enters, or asks how things are.
-// To each caller answers go in their order.
-void Server::hold_answers() {
-  answers_.insert(answers_.begin(), std::make_move_iterator(held_.begin()),
-                  std::make_move_iterator(held_.end()));
-  held_.clear();
-  if (!files_->lacks_snapshot()) return;
-  const auto waits = [this](const Desk::Answer& answer) {
-    return !(std::holds_alternative<Welcome>(answer.message) ||
-             std::holds_alternative<Stats>(answer.message) || answer.hangs_up) ||
-           std::ranges::count(held_, answer.to, &Desk::Answer::to) != 0;
-  };
-  Desk::Answers sent;
-  for (Desk::Answer& answer : answers_) {
-    Desk::Answers& to = waits(answer) ? held_ : sent;
-    to.push_back(std::move(answer));
-  }
-  answers_ = std::move(sent);
-}
-
-void Server::answer_at_once() {
-  if (!files_) send_answers();
-}
-
-void Server::report_losses() {
-  const std::uint64_t lost = desk_.lost();
-  if (lost == std::exchange(lost_, lost)) return;
-  std::fprintf(stderr, "ciranda-ps: server %d has lost %llu pushes that it had answered\n",
-               options_.desk.server, static_cast<unsigned long long>(lost));
-}
-
-void Server::send_answers() {
-  for (Desk::Answer& answer : answers_) {
-    if (auto* stats = std::get_if<Stats>(&answer.message)) add_times(*stats);
-    send(answer);
-  }
-  answers_.clear();
-}
-
-// Never waits: receive() finds the socket of who does not read its answers shut.
-void Server::send(Desk::Answer& answer) {
-  const auto found = connections_.find(answer.to);
-  if (found == connections_.end()) return;
-  Connection& connection = found->second;
-  const int socket = connection.link->watched().socket;
-  if (!connection.link->send(answer.message)) ::shutdown(socket, SHUT_RDWR);
-  watch_room(answer.to, connection);
-  if (!answer.hangs_up) return;
-  connection.ends_ns = turn_ns_ + kFarewellNs;
-  connection.link->end();
-}
-
-void Server::watch_room(Desk::Caller caller, Connection& connection) {
-  const Watched watched = connection.link->watched();
-  if (std::exchange(connection.waits_for_room, watched.writable) == watched.writable) return;
-  epoll_event event{.events = EPOLLIN | (watched.writable ? static_cast<unsigned>(EPOLLOUT) : 0u),
-                    .data = {.u64 = static_cast<std::uint64_t>(caller)}};
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched.socket, &event);
-}
-
-// Whose descriptors others wait for.
-void Server::refuse_who_stays_out() {
-  if (accepts_again_ns_ == kNever) return;
-  for (auto& [caller, connection] : connections_) {
-    if (turn_ns_ < connection.enters_by_ns) continue;
-    connection.enters_by_ns = kNever;
-    desk_.refuse(caller,
-                 {.code = ErrorCode::kTimeout,
-                  .text = "a worker has connected and not entered, and no descriptor is left for "
-                          "others; raise ulimit -n"},
-                 turn_ns_, answers_);
-  }
-}
-
-void Server::end_farewells() {
-  for (auto next = connections_.begin(); next != connections_.end();) {
-    const auto [caller, over] = std::pair(next->first, next->second.ends_ns <= turn_ns_);
-    ++next;
-    if (over) connections_.erase(caller);
-  }
-}
-
-Stats Server::stats() const {
-  Stats stats = desk_.stats();
-  add_times(stats);
-  return stats;
-}
-
-void Server::add_times(Stats& stats) const {
-  stats.busy_ns = busy_ns_;
-  stats.oldest_ns = oldest_ns_;
 }
 
 }  // namespace ciranda::ps

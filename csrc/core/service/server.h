@@ -12,6 +12,7 @@
 #include "core/ps/desk.h"
 #include "core/service/checkpoint_files.h"
 #include "core/service/state_files.h"
+#include "core/service/wait_notice.h"
 #include "core/service/worker_link.h"
 #include "core/transport/acceptor.h"
 #include "core/transport/fd.h"
@@ -95,6 +96,7 @@ class Server {
   void send_answers();
   void send(Desk::Answer& answer);
   void report_losses();
+  void report_waits();
   void watch_room(Desk::Caller caller, Connection& connection);
   void end_farewells();
   void end_checkpoints();
@@ -117,6 +119,8 @@ class Server {
   Status failed_;          // files_
   bool is_stopped_ = false;
   std::uint64_t lost_ = 0;  // of which it has been said
+  WaitNotice notice_;
+  std::optional<std::uint64_t> awaits_ns_;  // since when somebody waits for the first parameters
   std::uint64_t accepts_again_ns_ = kNever;
   bool was_full_ = false;
   std::uint64_t turn_ns_ = 0;  // when epoll told of the messages that are taken now

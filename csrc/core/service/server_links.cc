@@ -19,13 +19,15 @@ std::string words_of(int server) {
 
 }  // namespace
 
-ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace)
+ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace,
+                         WaitNotice* notice)
     : links_(std::move(links)),
       replaced_(links_.size()),
       refuses_(links_.size()),
       broken_(links_.size()),
       entered_(links_.size()),
       pace_(pace),
+      notice_(notice),
       heard_(links_.size()),
       next_beat_ns_(monotonic_ns() + pace.beat_ns) {}
 
@@ -42,8 +44,10 @@ bool ServerLinks::has_queued() const {
   return false;
 }
 
-Result<Message> ServerLinks::next(int server) {
+Result<Message> ServerLinks::next(int server, const char* to_do_what) {
   auto& heard = heard_[at(server)];
+  WaitNotice* const notice = to_do_what != nullptr ? notice_ : nullptr;
+  std::uint64_t begun_ns = 0;
   for (;;) {
     advance(server);
     if (!heard.empty()) {
@@ -53,7 +57,11 @@ Result<Message> ServerLinks::next(int server) {
       return message;
     }
     if (broken_[at(server)]) return lost(server);
-    CIRANDA_TRY(wait(server));
+    if (notice != nullptr && begun_ns == 0) begun_ns = monotonic_ns();
+    CIRANDA_TRY(wait(server, notice != nullptr ? notice->due_ns(begun_ns) : kNever));
+    if (notice != nullptr && monotonic_ns() >= notice->due_ns(begun_ns)) {
+      notice->say(begun_ns, monotonic_ns(), words_of(server) + " to " + to_do_what);
+    }
   }
 }
 
@@ -86,9 +94,10 @@ std::vector<pollfd> ServerLinks::news_of(int server) const {
   return polled;
 }
 
-Status ServerLinks::wait(int server) {
+Status ServerLinks::wait(int server, std::uint64_t deadline_ns) {
   std::vector<pollfd> polled = news_of(server);
-  const int ready = ::poll(polled.data(), polled.size(), poll_timeout_ms(next_beat_ns_));
+  deadline_ns = std::min(deadline_ns, next_beat_ns_);
+  const int ready = ::poll(polled.data(), polled.size(), poll_timeout_ms(deadline_ns));
   if (ready < 0 && errno != EINTR) return Error::from_errno("poll", errno);
   if (ready > 0) return {};
   const Status answers = links_[at(server)]->check_answers(pace_.silence_ms);

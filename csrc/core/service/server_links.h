@@ -10,6 +10,7 @@
 #include "core/base/result.h"
 #include "core/ps/messages.h"
 #include "core/service/server_link.h"
+#include "core/service/wait_notice.h"
 
 namespace ciranda::ps {
 
@@ -28,15 +29,18 @@ class ServerLinks {
   static constexpr int kNobody = -1;  // no server in particular
 
   ServerLinks() = default;  // of none
-  ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace);
+  // `notice`, which must outlive this, is told of long waits. Null: nobody is.
+  ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace,
+              WaitNotice* notice = nullptr);
 
   int count() const { return static_cast<int>(links_.size()); }
   // Does not wait, unless a server on this host reads nothing.
   Status send(int server, const Message& message);
   bool has_queued() const;
 
-  // The next message of that server. Blocks until it is there.
-  Result<Message> next(int server);
+  // The next message of that server. Blocks until it is there. `to_do_what`: what the server is
+  // waited for to do; null where that may take as long as it takes.
+  Result<Message> next(int server, const char* to_do_what = nullptr);
   // It has hung up on this worker with a reason, and not just gone.
   bool refuses(int server) const { return refuses_[at(server)]; }
   // A new link to a server that is lost. What was heard from it and not wanted is forgotten.
@@ -60,7 +64,7 @@ class ServerLinks {
  private:
   Status carry(int server);
   Error lost(int server);
-  Status wait(int server);
+  Status wait(int server, std::uint64_t deadline_ns);
   std::size_t at(int server) const { return static_cast<std::size_t>(server); }
 
   Error refused_by(int server, const Refused& refused);
@@ -72,6 +76,7 @@ class ServerLinks {
   std::vector<bool> broken_;
   std::vector<bool> entered_;  // the server has been told who this is
   Pace pace_;
+  WaitNotice* notice_ = nullptr;
   std::vector<std::deque<Message>> heard_;  // by server, before it was wanted
   std::uint64_t next_beat_ns_ = 0;
 };

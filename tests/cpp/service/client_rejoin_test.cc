@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/transport/job_folder.h"
+#include "core/transport/socket_io.h"
 #include "service/service.h"
 
 namespace ciranda::ps {
@@ -35,6 +37,7 @@ class Rejoin : public testing::ServiceAnywhere {
   const Model model_ = model_of(kSizes);
 };
 INSTANTIATE_TEST_SUITE_P(Ways, Rejoin, kWays, name_of);
+using RejoinHere = testing::Service;
 
 TEST_P(Rejoin, AServerThatComesBackGoesOn) {
   for (const Durability durability : {Durability::kMemory, Durability::kLog, Durability::kDisk}) {
@@ -127,6 +130,22 @@ TEST_P(Rejoin, AServerWithoutItsStateIsRefused) {
   EXPECT_EQ(outcome.error().text.find("server 1: it was started anew and has nothing"), 0u)
       << outcome.error().text;
   EXPECT_EQ(client->lost_server(), 1);
+}
+
+// Whether it keeps its state or not: there is nothing yet that could be lost.
+TEST_F(RejoinHere, AServerThatIsLostBeforeItsWelcomeIsCalledAgain) {
+  std::thread starts([this] {
+    {
+      JobFolder first(folder_of_server(folder_, 0), "job", "server 0");
+      ASSERT_TRUE(first.listen(1).ok());
+      ASSERT_TRUE(wait_readable(first.listener(), kNever).ok());
+    }  // killed, with a caller that it has not heard
+    start_servers(1, 1);
+  });
+  const auto client = connect(0);
+  starts.join();
+  ASSERT_NE(client, nullptr);
+  EXPECT_TRUE(declare(*client, model_of(kSizes), 0.0f).ok());
 }
 
 TEST_P(Rejoin, WhoDoesNotComeBackIsLost) {

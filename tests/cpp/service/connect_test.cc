@@ -38,7 +38,8 @@ TEST_F(ConnectToServers, TheOneThatIsNotThereIsNamed) {
   ServersAddress address = options(0).address;
   address.timeout_ms = 300;
   const WorkerMemory memory;
-  const auto links = connect_to_servers(address, memory);
+  WaitNotice notice;
+  const auto links = connect_to_servers(address, memory, notice);
   ASSERT_FALSE(links.ok());
   EXPECT_EQ(links.error().text.find("server 1 could not be reached in time"), 0u)
       << links.error().text;
