@@ -37,6 +37,8 @@ constexpr const char* kHelp =
   --lease SECONDS      a worker that is silent for so long keeps no other waiting [10]
   --dir DIR            keep what it holds there: when it is killed, start it again the same way, and
                        the workers go on with it; a folder of its own, empty when the job is over
+  --resume             go on with what is in --dir, which another job of as many servers and workers
+                       has left there; without it a server goes on with its own job's alone
   --durability WHAT    what an answer to a worker promises: memory (what came since the latest
                        snapshot is lost and counted), log (it is in the file), disk (synced) [log]
   --snapshot SECONDS   how often it makes one, where something has changed [60]
@@ -119,6 +121,7 @@ Result<Options> read_arguments(int count, char** texts) {
     kKeyFile,
     kLease,
     kDir,
+    kResume,
     kDurability,
     kSnapshot,
     kCheckpointDir,
@@ -136,6 +139,7 @@ Result<Options> read_arguments(int count, char** texts) {
                                {"key-file", required_argument, nullptr, kKeyFile},
                                {"lease", required_argument, nullptr, kLease},
                                {"dir", required_argument, nullptr, kDir},
+                               {"resume", no_argument, nullptr, kResume},
                                {"durability", required_argument, nullptr, kDurability},
                                {"snapshot", required_argument, nullptr, kSnapshot},
                                {"checkpoint-dir", required_argument, nullptr, kCheckpointDir},
@@ -182,6 +186,10 @@ Result<Options> read_arguments(int count, char** texts) {
       case kDir:
         state.folder = ::optarg;
         if (state.folder.empty()) read = wrong("--dir names no folder");
+        break;
+      case kResume:
+        speaks_of_state = true;
+        desk.resumes = true;
         break;
       case kDurability:
         speaks_of_state = true;

@@ -18,6 +18,7 @@ Error refused(ErrorCode code, std::string why) {
 
 Desk::Desk(DeskOptions options)
     : options_(std::move(options)),
+      job_id_(options_.job_id),
       members_(static_cast<std::size_t>(options_.workers)),
       cut_(options_.workers) {
   if (options_.has_coordinator && options_.server == 0) tasks_.emplace(options_.workers);

@@ -27,6 +27,7 @@ struct DeskOptions {
   // A worker that has said nothing for so long does not keep the others waiting.
   std::uint64_t lease_ns = 10'000'000'000;
   bool keeps_state = false;  // which its workers are told
+  bool resumes = false;      // goes on with what was kept in another job, which is over
   // One more process gives tasks to the workers: see Enter, TaskDesk.
   bool has_coordinator = false;
   // Server 0: a checkpoint is made after so many pushes (rounds), and after so long. 0: not.
@@ -87,6 +88,9 @@ class Desk {
   Status restore(std::span<const std::byte> saved, std::uint64_t now_ns);
   // See Shard::repeat().
   Status repeat(const Change& change, std::span<const std::byte> data);
+  // What was restored is of another job: from here on it is of this one, whose workers are in
+  // their first lives. False where it was this one's.
+  bool resume();
 
   bool all_have_left() const;
   // Whose parameters are the first, where others wait for them and it has not given them.
@@ -148,6 +152,7 @@ class Desk {
   void begin_with(std::unique_ptr<Shard> shard);
   Status welcome_back(Worker worker, const Declare& message);
   void leave_shard(Worker worker);
+  void begin_job(std::string job_id);
   static Member restored(const SavedDesk::Member& was);
   void announce_checkpoint();
   void mark(Worker worker, std::uint64_t checkpoint);
@@ -165,6 +170,7 @@ class Desk {
   }
 
   const DeskOptions options_;
+  std::string job_id_;  // of what is here: another one's until resume()
   std::map<Caller, Connection> connections_;
   std::vector<Member> members_;
   Member coordinator_;

@@ -1,6 +1,7 @@
 // What a server keeps of its desk, and how it is made again.
 #include "core/ps/desk_state.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -184,9 +185,11 @@ Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
   if (!decoded) return decoded.error();
   const SavedDesk& was = decoded.value();
   const std::size_t workers = was.members.size();
-  if (was.job_id != options_.job_id) {
-    return mismatch("it is of job '" + was.job_id + "', and this one is '" + options_.job_id + "'");
+  if (was.job_id != options_.job_id && !options_.resumes) {
+    return mismatch("it is of job '" + was.job_id + "', and this one is '" + options_.job_id +
+                    "', which takes it up with --resume");
   }
+  job_id_ = was.job_id;
   if (was.server != options_.server || was.servers != options_.servers ||
       workers != members_.size()) {
     return mismatch("it is of server " + std::to_string(was.server) + " of " +
@@ -214,6 +217,27 @@ Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
   return {};
 }
 
+bool Desk::resume() {
+  if (job_id_ == options_.job_id) return false;
+  if (journal_ != nullptr) {
+    journal_->write({.kind = Change::Kind::kResumed, .text = options_.job_id}, {});
+  }
+  begin_job(options_.job_id);
+  return true;
+}
+
+// All its workers are to come, also those that had left; what they have pushed stays counted.
+void Desk::begin_job(std::string job_id) {
+  job_id_ = std::move(job_id);
+  const auto begin = [](Member& each) {
+    each.life = 0;
+    each.process = 0;
+    each.left = false;
+  };
+  std::ranges::for_each(members_, begin);
+  begin(coordinator_);
+}
+
 // Nobody is there who could be answered.
 void Desk::leave_shard(Worker worker) {
   std::vector<Ack> none;
@@ -225,6 +249,7 @@ Status Desk::repeat(const Change& change, std::span<const std::byte> data) {
       change.kind == Change::Kind::kRows) {
     return shard_->repeat(change, data);
   }
+  if (change.kind == Change::Kind::kResumed) return begin_job(change.text), Status();
   if (change.kind == Change::Kind::kWorked) {
     auto dots = shard_->work(change.work);
     if (!dots) return dots.error();

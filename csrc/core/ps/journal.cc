@@ -73,6 +73,9 @@ void encode(const Change& change, std::vector<std::byte>& out) {
       writer.varint(static_cast<std::uint64_t>(change.worker));
       write_message(writer, change.rows);
       break;
+    case Change::Kind::kResumed:
+      write_text(writer, change.text, kJobIdBytesMax);
+      break;
   }
 }
 
@@ -117,6 +120,9 @@ Result<Change> decode_change(std::span<const std::byte> bytes) {
     case Change::Kind::kRows:
       change.worker = static_cast<Worker>(in.varint("change.worker", kLocalRanksMax - 1));
       change.rows = read_message<PushRows>(in);
+      break;
+    case Change::Kind::kResumed:
+      change.text = read_text(in, "change.job", kJobIdBytesMax);
       break;
   }
   if (in.ok() && in.remaining() > 0) in.fail("change", "goes on after its end");

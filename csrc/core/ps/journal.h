@@ -23,8 +23,9 @@ struct Change {
     kScheduled,  // a task
     kTaskDone,
     kTasksClosed,
-    kWorked,  // with vectors
-    kRows,    // a push of rows, whose numbers and gradients go with it
+    kWorked,   // with vectors
+    kRows,     // a push of rows, whose numbers and gradients go with it
+    kResumed,  // the job that this was the state of is over: it is that of another one
   };
   Kind kind = Kind::kApplied;
   std::vector<Push> pushes = {};        // kApplied: by worker; kSkipped: one
@@ -36,12 +37,13 @@ struct Change {
   TaskId task = 0;                      // kScheduled, kTaskDone; kTasksClosed: of how many
   std::int32_t copies = 1;              // kScheduled
   bool failed = false;                  // kTaskDone
-  std::string text = {};                // kScheduled: the call; kTaskDone: see TaskOutcome
+  std::string text = {};                // kScheduled: the call; kTaskDone: see TaskOutcome;
+                                        // kResumed: the job
   PushRows rows = {};                   // kRows
   VectorWork work = {};                 // kWorked
   bool operator==(const Change&) const = default;
 };
-inline constexpr int kChangeKindCount = 9;
+inline constexpr int kChangeKindCount = 10;
 
 // Appends the change's bytes to `out`.
 void encode(const Change& change, std::vector<std::byte>& out);

@@ -165,6 +165,7 @@ Status TaskDesk::repeat(const Change& change) {
     case Change::Kind::kLeft:
     case Change::Kind::kWorked:
     case Change::Kind::kRows:
+    case Change::Kind::kResumed:
       break;
   }
   return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept is of no task"};

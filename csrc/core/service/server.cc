@@ -100,6 +100,12 @@ Status Server::find_state() {
     files_ = std::move(files).value();
     found_ = files_->found();
   }
+  if (options_.state && desk.resumes && found_.empty()) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "there is nothing to go on with in " + options_.state->folder +
+                         ": a job that has ended leaves nothing, nor one without parameters yet; "
+                         "start it without --resume"};
+  }
   CheckpointFiles::Origin origin{.came_back = !found_.empty()};
   if (!options_.restored.empty() && found_.empty()) {
     const auto checkpoint = CheckpointReader::open(options_.restored);

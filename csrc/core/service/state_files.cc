@@ -74,6 +74,10 @@ Result<std::unique_ptr<StateFiles>> StateFiles::open(StateOptions options, Desk&
   CIRANDA_TRY(files->recover(now_ns));
   desk.keep_journal(files.get());
   files->begun_ns_ = now_ns;
+  if (files->generation_ != 0 && desk.resume()) {
+    files->found_ += ", of a job that is over";
+    if (!files->log_) CIRANDA_TRY(files->finish());  // nothing else says so
+  }
   return files;
 }
 

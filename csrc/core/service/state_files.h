@@ -49,8 +49,8 @@ class StateFiles final : public Journal {
   const std::string& found() const { return found_; }
 
   void write(const Change& change, const Data& data) override;
-  // Everything that was written is as safe as promised when it returns, but for lacks_snapshot().
-  // An error: nothing more may be answered.
+  // Everything that was written is as safe as promised when it returns, but for what
+  // lacks_snapshot() says. An error: nothing more may be answered.
   Status settle();
   // The first snapshot is being made: no answer may say yet that the parameters are here.
   bool lacks_snapshot() const { return generation_ == 0 && desk_.has_parameters(); }

@@ -143,6 +143,11 @@ def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) ->
 @click.option("--ps-hosts", metavar="H1,H2:2", help="Hosts of the servers [those of the ranks].")
 @click.option("--ps-dir", metavar="DIR", help="Where servers keep what they hold, on their hosts.")
 @click.option(
+    "--resume",
+    is_flag=True,
+    help="With --ps-dir: go on with what a job that is gone has left there.",
+)
+@click.option(
     "--durability",
     type=click.Choice(["memory", "log", "disk"]),
     help="With --ps-dir: what outlives a killed server, see docs/parameter-server.md [log].",
@@ -213,6 +218,7 @@ def run_command(
     ps: int | None,
     ps_hosts: str | None,
     ps_dir: str | None,
+    resume: bool,
     durability: str | None,
     checkpoint_dir: str | None,
     checkpoint_every: str | None,
@@ -261,7 +267,7 @@ def run_command(
         by_agents = node is None and launch_plan.needs_agents(ranks, host)
         servers = _servers(ps, ps_hosts, restarts, all_places, node, host)
         server_files = _server_files(
-            servers, ps_dir, durability, checkpoint_dir, checkpoint_every, restore
+            servers, ps_dir, resume, durability, checkpoint_dir, checkpoint_every, restore
         )
         by_agents = by_agents or any(each.host.name != host for each in servers)
         if evaluator and server_files.checkpoints is None:
@@ -456,6 +462,7 @@ def _servers(
 def _server_files(
     servers: Sequence[ServerPlace],
     ps_dir: str | None,
+    resume: bool,
     durability: str | None,
     checkpoint_dir: str | None,
     checkpoint_every: str | None,
@@ -464,6 +471,8 @@ def _server_files(
     """What servers write and read; without a folder of state a lost server ends the job."""
     if durability is not None and ps_dir is None:
         raise LaunchError("--durability goes with --ps-dir, where servers keep what they hold")
+    if resume and ps_dir is None:
+        raise LaunchError("--resume goes with --ps-dir, where the job before has left its state")
     if checkpoint_every is not None and checkpoint_dir is None:
         raise LaunchError("--checkpoint-every goes with --checkpoint-dir, where checkpoints go")
     if checkpoint_every is not None and not re.fullmatch("[1-9][0-9]{0,8}s?", checkpoint_every):
@@ -477,6 +486,7 @@ def _server_files(
         raise LaunchError(f"{next(iter(paths))} goes with --ps, the number of servers")
     return ServerFiles(
         state=paths.get("--ps-dir"),
+        resume=resume,
         durability=durability or "log",
         checkpoints=paths.get("--checkpoint-dir"),
         checkpoint_every=checkpoint_every,

@@ -97,6 +97,7 @@ class ServerFiles:
 
     state: str | None = None  # of what they hold, a folder for each in it
     durability: str = "log"  # what their answers promise: memory, log or disk
+    resume: bool = False  # they go on with what a job before has left there
     checkpoints: str | None = None  # which all of them write to
     checkpoint_every: str | None = None  # pushes, or seconds as in 60s
     restore: str | None = None  # a checkpoint, or where they are

@@ -237,8 +237,9 @@ def plan_launch(
         told["--restore"] = server_files.restore
         given = {name: value for name, value in told.items() if value is not None}
         arguments = [text for name, value in given.items() for text in (name, str(value))]
-        coordinated = ["--coordinator"] if COORDINATOR in roles else []
-        command = (server_program, *arguments, *coordinated, *protection)
+        flags = ["--resume"] if server_files.resume else []
+        flags += ["--coordinator"] if COORDINATOR in roles else []
+        command = (server_program, *arguments, *flags, *protection)
         keeps = server_files.state is not None
         serving.append(ServerPlan(server, command, {**plain, **shown}, shown, keeps))
     return LaunchPlan(

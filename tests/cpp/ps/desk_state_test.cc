@@ -151,7 +151,7 @@ TEST_F(DeskStateTest, WhatIsOfAnotherServerIsRefused) {
     return restored ? "" : restored.error().text;
   };
   EXPECT_EQ(refused([](DeskOptions& other) { other.job_id = "other"; }),
-            "it is of job 'job', and this one is 'other'");
+            "it is of job 'job', and this one is 'other', which takes it up with --resume");
   EXPECT_EQ(refused([](DeskOptions& other) { other.servers = 2; }),
             "it is of server 0 of 1 with 1 workers, and this one is server 0 of 2 with 1");
   for (std::size_t size = 0; size < saved.size(); ++size) {

@@ -35,7 +35,8 @@ std::vector<Change> one_of_each() {
            .work = {.number = 1, .sums = {{.into = 3, .terms = {{0, 2.0}}}}, .dots = {{3, 0}}}},
           {.kind = Change::Kind::kRows,
            .worker = 2,
-           .rows = {.seq = 5, .table = 1, .count = 3, .rule = exact_rule()}}};
+           .rows = {.seq = 5, .table = 1, .count = 3, .rule = exact_rule()}},
+          {.kind = Change::Kind::kResumed, .text = "the next job"}};
 }
 
 std::vector<std::byte> bytes_of(const Change& change) {

@@ -129,6 +129,8 @@ class Launcher:
     def log_dirs(self) -> list[Path]:
         return list(self.temporary.glob("ciranda-logs-*"))
 
+    wait_until = staticmethod(wait_until)
+
     def wait_for_files(self, *names: str) -> None:
         wait_until(lambda: all((self.folder / name).exists() for name in names), 20)
 
