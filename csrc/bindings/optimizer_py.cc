@@ -4,6 +4,7 @@
 #include "torch/default_world.h"
 #include "torch/gradient_reducer.h"
 #include "torch/optimizer_checks.h"
+#include "torch/rank_comparison.h"
 #include "torch/rank_graph.h"
 
 namespace ciranda {
@@ -118,6 +119,19 @@ void bind_gradient_reducer(py::module_& module) {
       .def("bucket_count", &GradientReducer::bucket_count, Released());
 }
 
+void bind_rank_comparison(py::module_& module) {
+  py::class_<RankComparison>(module, "RankComparison",
+                             "Looks whether the ranks of an optimizer train the same model.")
+      .def(py::init([](const std::string& name, bool apart, GroupId members) {
+             return RankComparison(default_communicator(members, name), name, apart);
+           }),
+           py::arg("name"), py::arg("apart"), py::arg("process_set") = kWorldGroup)
+      .def("add", &RankComparison::add, py::arg("named_parameters"))
+      .def("begin_step", &RankComparison::begin_step)
+      .def("compare", &RankComparison::compare, py::arg("way"), Released())
+      .def("end_step", &RankComparison::end_step);
+}
+
 }  // namespace
 
 void bind_optimizer(py::module_& module) {
@@ -158,6 +172,7 @@ void bind_optimizer(py::module_& module) {
   bind_reducer(module);
   bind_rank_graph(module);
   bind_gradient_reducer(module);
+  bind_rank_comparison(module);
 }
 
 }  // namespace ciranda

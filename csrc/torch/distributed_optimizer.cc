@@ -23,6 +23,7 @@
 #include "torch/gradient_reducer.h"
 #include "torch/known_optimizers.h"
 #include "torch/optimizer_checks.h"
+#include "torch/rank_comparison.h"
 #include "torch/rank_graph.h"
 #include "torch/reduce_op.h"
 #include "torch/servers.h"
@@ -129,6 +130,7 @@ class RankStep final : public DistributedStep::Impl {
   std::string objection() const;
   void end_shared_step(const std::string& why);
   torch::Tensor closure_of_a_new_step(const Closure& closure);
+  std::string way() const;
   void finish_step() {
     if (reducer_) reducer_->finish_step();
   }
@@ -142,9 +144,10 @@ class RankStep final : public DistributedStep::Impl {
   const std::shared_ptr<const Communicator> among_;
   const std::string name_;
   const Op op_;
-  const double max_norm_;             // 0: no clipping
-  std::string why_not_shared_;        // empty: the ranks share the step
-  std::shared_ptr<Reducer> reducer_;  // null where there is one rank
+  const double max_norm_;                       // 0: no clipping
+  std::string why_not_shared_;                  // empty: the ranks share the step
+  std::shared_ptr<Reducer> reducer_;            // null where there is one rank
+  std::unique_ptr<RankComparison> comparison_;  // the same
   at::Tensor grad_norm_;  // on the gradients' device; undefined where nothing was clipped
 
   // Of a shared step.
@@ -193,6 +196,7 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
                                     .shared_step = shared(),
                                     .reduce_in_backward = options.shard_step != ShardStep::kHost,
                                     .share_parameters = options.share_parameters});
+  comparison_ = std::make_unique<RankComparison>(among_, name_, !options.share_parameters);
   add_parameters(parameters);
 }
 
@@ -216,6 +220,7 @@ std::string RankStep::obstacle(const std::type_info& type, const NamedParameters
 }
 
 void RankStep::add_parameters(const NamedParameters& parameters) {
+  comparison_->add(parameters);
   if (!shared()) return reducer_->add_parameters(parameters, {});
   const std::size_t first = shown_.size();
   for (const auto& [name, parameter] : parameters) shown_.push_back({.parameter = parameter});
@@ -241,10 +246,27 @@ void RankStep::adopt_group() {
 // A step
 
 torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
-  if (reducer_) reducer_->agree();
+  if (reducer_) {
+    reducer_->agree();
+    if (comparison_->begin_step()) {
+      const std::string difference = comparison_->compare(way());
+      if (!difference.empty()) TORCH_WARN("DistributedOptimizer: ", difference);
+    }
+  }
   torch::Tensor loss = shared() ? shared_step(closure, inner) : inner_step(closure, inner);
   finish_step();
+  if (comparison_) comparison_->end_step();
   return loss;
+}
+
+// How this rank steps, as far as we know its optimizer.
+std::string RankStep::way() const {
+  if (known_ == nullptr) return c10::demangle(typeid(optimizer_).name());
+  std::string text;
+  for (const auto& group : optimizer_.param_groups()) {
+    text += (text.empty() ? "" : "; ") + rule_text(known_->rule(group.options()));
+  }
+  return text;
 }
 
 torch::Tensor RankStep::closure_of_a_new_step(const Closure& closure) {

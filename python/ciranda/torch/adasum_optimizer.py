@@ -17,6 +17,7 @@ from ciranda.torch.optimizer_classes import (
     NoReducer,
     begin,
     distributed_class,
+    train_together,
 )
 from ciranda.torch.process_sets import ProcessSet, number_of
 
@@ -44,6 +45,7 @@ class StepsByAdasum(Distributed):
         """The optimizer's own step() with this rank's gradients, then all ranks' changes
         combined. Where it raises, the parameters are what they were."""
         self._find_new_parameters()
+        self._compare_ranks()
         groups = self.param_groups  # type: ignore[attr-defined]
         parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         with torch.no_grad():
@@ -107,7 +109,9 @@ def distribute(
     distributed._ciranda_host_step = None
     distributed._ciranda_why_not_shared = _WHY_NOT_SHARED
     distributed._ciranda_compression = compression
-    begin(optimizer, named, None, None if alone else buffers)
+    begin(optimizer, named, None)
+    if not alone:
+        train_together(optimizer, named, buffers, apart=True)
     inner_class: Any = type(optimizer)
     optimizer.__class__ = distributed_class(inner_class, StepsByAdasum)
     return distributed

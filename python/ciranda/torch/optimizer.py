@@ -15,7 +15,7 @@ from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.host_step import ShardStep
 from ciranda.torch.ops import Adasum, Average
-from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups
+from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups, train_together
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set
 from ciranda.torch.ps import Mode
@@ -201,6 +201,8 @@ def DistributedOptimizer(
         process_set=process_set,
     )
     reduce_gradients(optimizer, named, how)
-    begin(optimizer, named, max_grad_norm, None if process_set.alone() else buffers)
+    begin(optimizer, named, max_grad_norm)
+    if not process_set.alone():
+        train_together(optimizer, named, buffers, apart=not share_parameters)
     autotune.begin(optimizer)
     return optimizer

@@ -46,6 +46,7 @@ class Distributed:
     _ciranda_objection: str  # what this rank has against the next shared step
     _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
     _ciranda_buffers: Buffers | None  # broadcast by each step
+    _ciranda_comparison: Any  # RankComparison; None: alone, or on servers
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _ciranda_inner_class: Any  # the user's
@@ -133,6 +134,7 @@ class Distributed:
         if self._ciranda_synchronized:
             self._note_synchronized()
         reducer.agree()
+        self._compare_ranks()
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             arguments = () if closure is None else (closure,)
@@ -172,9 +174,20 @@ class Distributed:
         self._end_step()
         return result
 
+    def _compare_ranks(self) -> None:
+        comparison = self._ciranda_comparison
+        if comparison is None or not comparison.begin_step():
+            return
+        inner_class = self._ciranda_inner_class
+        way = way_of_steps(inner_class, self.defaults, self.param_groups)  # type: ignore[attr-defined]
+        if difference := comparison.compare(way):
+            warnings.warn(f"DistributedOptimizer: {difference}", stacklevel=4)
+
     def _end_step(self) -> None:
         if self._ciranda_buffers is not None:
             self._broadcast_buffers(self._ciranda_buffers.now())
+        if self._ciranda_comparison is not None:
+            self._ciranda_comparison.end_step()
         if self._ciranda_tuner is not None:
             self._ciranda_tuner.stepped(self)
 
@@ -344,6 +357,8 @@ class Distributed:
             self._ciranda_host_step.add_parameters(added, groups, vars(self)["state"])
         else:
             self._ciranda_reducer.add_parameters(added)
+        if self._ciranda_comparison is not None:
+            self._ciranda_comparison.add(added)
 
     def _find_new_parameters(self, lengths_only: bool = False) -> None:
         """A program may edit the lists of param_groups itself. `lengths_only`: one parameter in
@@ -401,12 +416,12 @@ def begin(
     optimizer: Any,
     named: NamedParameters,
     max_grad_norm: float | None,
-    buffers: Buffers | None = None,
 ) -> None:
     """What each of them begins with, however it reduces."""
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
         del optimizer.step  # a scheduler's wrapper around the inner class's step
-    optimizer._ciranda_buffers = buffers
+    optimizer._ciranda_buffers = None
+    optimizer._ciranda_comparison = None
     optimizer._ciranda_skip_synchronize = False
     optimizer._ciranda_synchronized = False
     optimizer._ciranda_objection = ""
@@ -414,6 +429,38 @@ def begin(
     optimizer._ciranda_max_norm = max_grad_norm or 0.0
     optimizer._ciranda_norm = 0.0
     optimizer._parameter_names = {parameter: name for name, parameter in named}
+
+
+def train_together(
+    optimizer: Any, named: NamedParameters, buffers: Buffers | None, apart: bool
+) -> None:
+    """What it has besides where there are other ranks. `apart`: each has parameters of its own."""
+    optimizer._ciranda_buffers = buffers
+    members = number_of(optimizer._ciranda_process_set)
+    optimizer._ciranda_comparison = _C.RankComparison(optimizer._ciranda_name, apart, members)
+    optimizer._ciranda_comparison.add(named)
+
+
+_NOT_THE_WAY = ("foreach", "fused", "capturable", "differentiable")  # but how fast
+
+
+def way_of_steps(inner_class: Any, defaults: dict[str, Any], groups: list[dict[str, Any]]) -> str:
+    """What ranks must have the same of for the same steps, in one line."""
+
+    def told(value: Any) -> str:
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = value.item()
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(told, value))})"
+        is_plain = value is None or isinstance(value, (bool, int, float, str))
+        return repr(value) if is_plain else type(value).__name__
+
+    names = [name for name in defaults if name not in _NOT_THE_WAY]
+    ways = [
+        " ".join(f"{name}={told(group[name])}" for name in names if name in group)
+        for group in groups
+    ]
+    return f"{inner_class.__name__} {'; '.join(ways)}"
 
 
 class NoReducer:

@@ -456,11 +456,30 @@ void errors_say_what_to_do() {
 
 void ranks_with_other_learning_rates_are_told() {
   if (ciranda::size() == 1) return;
-  Sequential model = make_model();
-  DistributedOptimizer optimizer(make_adam(model), model->named_parameters());
-  optimizer.param_groups()[0].options().set_lr(0.5 + ciranda::rank());
-  backward_own(model, 0);
-  require_error("lr=1.5", [&] { optimizer.step(); });
+  for (const ShardStep shard_step : kShardSteps) {
+    Sequential model = make_model();
+    DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
+                                   {.shard_step = shard_step});
+    optimizer.param_groups()[0].options().set_lr(0.5 + ciranda::rank());
+    backward_own(model, 0);
+    require_error("lr=1.5", [&] { optimizer.step(); });
+  }
+}
+
+void ranks_with_other_first_parameters_are_told() {
+  if (ciranda::size() == 1) return;
+  for (const ShardStep shard_step : kShardSteps) {
+    Sequential model = make_model();
+    DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
+                                   {.shard_step = shard_step});
+    model->parameters()[1].data()[0] += ciranda::rank();
+    backward_own(model, 0);
+    require_error("different values of parameter '0.bias'; call broadcast_parameters",
+                  [&] { optimizer.step(); });
+    ciranda::broadcast_parameters(*model, 0);
+    optimizer.step();
+    require_same_bits_on_all_ranks(model->parameters());
+  }
 }
 
 void collectives_reach_every_rank() {
@@ -690,6 +709,7 @@ const std::vector<Check> kChecks = {
     {"a_plain_reference_steps_together_too", a_plain_reference_steps_together_too},
     {"errors_say_what_to_do", errors_say_what_to_do},
     {"ranks_with_other_learning_rates_are_told", ranks_with_other_learning_rates_are_told},
+    {"ranks_with_other_first_parameters_are_told", ranks_with_other_first_parameters_are_told},
 };
 
 }  // namespace
