@@ -27,6 +27,7 @@ void bind_rules(py::module_& module) {
                          "The hyper-parameters of a step, under torch.optim's names.")
       .def(py::init([](kernels::RuleKind kind) { return UpdateRule{.kind = kind}; }),
            py::arg("kind"))
+      .def_readonly("kind", &UpdateRule::kind)
       .def_readwrite("lr", &UpdateRule::lr)
       .def_readwrite("weight_decay", &UpdateRule::weight_decay)
       .def_readwrite("maximize", &UpdateRule::maximize)
