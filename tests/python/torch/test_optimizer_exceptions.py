@@ -35,6 +35,34 @@ def is_all(tensor: torch.Tensor | None, value: float) -> bool:
 
 
 @on_ranks(2)
+def test_a_gradients_graph_is_this_ranks_own() -> None:
+    p = Parameter(torch.ones(700))
+    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step=False)
+    slope(p.square()).backward(create_graph=True)
+    assert is_all(p.grad, 3.0)  # 2 and 4
+    (curvature,) = torch.autograd.grad(p.grad.sum(), p, retain_graph=True)
+    assert is_all(curvature, hvd.rank() + 1)  # 3 where it is averaged
+    p.grad.sum().backward()
+    assert is_all(p.grad.detach(), 6.0)
+    optimizer.step()
+
+
+@on_ranks(2)
+def test_a_hidden_write_in_flight_is_not_noticed() -> None:
+    first, second = zeros(), zeros()
+    optimizer = hvd.DistributedOptimizer(SGD([first, second], lr=1.0), bucket_bytes=1)
+    for hidden in (False, True):
+        optimizer.zero_grad()
+        for written, hook_of in ((first, second), (second, first)):
+            if hidden:
+                hook_of.register_hook(
+                    lambda _, p=written: None if p.grad is None else p.grad.data.zero_()
+                )
+        slope(first, second).backward()
+        optimizer.step()  # no error, whichever of the two was written
+
+
+@on_ranks(2)
 def test_state_dict_gives_copies() -> None:
     p = zeros(LARGE)
     optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0, momentum=0.5))
@@ -248,6 +276,8 @@ def test_a_parameter_cannot_be_swapped() -> None:
 
 # How each line of the list begins, and what holds it.
 TESTS: dict[str, tuple[Any, ...]] = {
+    "After `backward(create_graph=True)`": (test_a_gradients_graph_is_this_ranks_own,),
+    "A hook that is added after the first pass": (test_a_hidden_write_in_flight_is_not_noticed,),
     "`optimizer.state_dict()` of a shared step gives copies": (test_state_dict_gives_copies,),
     '`"host"` leaves each rank\'s own gradient': (test_host_leaves_each_ranks_own_gradient,),
     "Gradients that are edited in place": (
