@@ -46,6 +46,8 @@ void bind_errors(pybind11::module_&) {
       if (raised) std::rethrow_exception(raised);
     } catch (const Exception& exception) {
       const Error& error = exception.error();
+      // It may be lost because this one, or the other one, was interrupted.
+      if (error.code == ErrorCode::kRankLost && Py_MakePendingCalls() != 0) return;
       const auto module = pybind11::module_::import("ciranda.errors");
       const pybind11::object type = module.attr(class_name(error.code));
       pybind11::object value = type(error.text);

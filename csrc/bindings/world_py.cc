@@ -1,5 +1,10 @@
 #include <ciranda/torch.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <memory>
 
 #include "bindings/bindings.h"
 #include "core/base/thread.h"
@@ -54,20 +59,28 @@ int raise_kept(void* kept) {
   return -1;
 }
 
+// Whether Python may look for signals in the middle of a call. Not where the program has handlers of
+// its own: one that saves a model would find an optimizer in the middle of its step. They run when
+// the call returns. torch's for SIGCHLD only raises.
+//
+// Calls builtins alone: in code of Python's the handlers would run.
+bool may_look_for_signals() {
+  static const py::handle module = py::module_::import("_signal").release();
+  const py::object handler_of = module.attr("getsignal");
+  if (!handler_of(SIGINT).is(module.attr("default_int_handler"))) return false;
+  for (int number = 1; number < NSIG; ++number) {
+    if (number == SIGINT || number == SIGCHLD) continue;
+    if (PyCallable_Check(handler_of(number).ptr()) != 0) return false;
+  }
+  return true;
+}
+
 // Whether a signal's handler raises, in Python's main thread, which alone runs them. The exception
 // comes up when the call returns to Python.
 bool interrupted_in_python() {
   if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return false;
   const py::gil_scoped_acquire gil;
-  try {
-    if (!py::module_::import("ciranda.torch.interruption").attr("may_come")().cast<bool>()) {
-      return false;
-    }
-  } catch (py::error_already_set& problem) {
-    problem.discard_as_unraisable("ciranda.torch.interruption");
-    return false;
-  }
-  if (PyErr_CheckSignals() == 0) return false;
+  if (!may_look_for_signals() || PyErr_CheckSignals() == 0) return false;
   auto exception = std::make_unique<py::error_already_set>();
   if (Py_AddPendingCall(raise_kept, exception.get()) == 0) (void)exception.release();
   return true;

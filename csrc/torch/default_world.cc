@@ -29,6 +29,8 @@ std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of 
 std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
     GUARDED_BY(mutex);
 std::function<void()> show_where GUARDED_BY(mutex);     // NOLINT
+std::function<bool()> interrupted GUARDED_BY(mutex);    // NOLINT
+thread_local bool begins_or_ends = false;               // NOLINT: this thread, with the mutex
 Handover handover GUARDED_BY(mutex);                    // NOLINT
 std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
 std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
@@ -95,6 +97,13 @@ Hosts hosts_of_workers(const Place& place) {
   return hosts;
 }
 
+struct BeginsOrEnds {
+  BeginsOrEnds() { begins_or_ends = true; }
+  ~BeginsOrEnds() { begins_or_ends = false; }
+  BeginsOrEnds(const BeginsOrEnds&) = delete;
+  BeginsOrEnds& operator=(const BeginsOrEnds&) = delete;
+};
+
 // Once there is a world: libcrypto has an exit handler of its own by then, and what is registered
 // later runs earlier. The goodbye to other hosts is sealed.
 void shut_down_at_exit() {
@@ -113,9 +122,13 @@ void init_default_world(bool with_comm) {
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
   const MutexLock lock(mutex);
   if (world != nullptr || client != nullptr) return;
+  const BeginsOrEnds here;
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
   config.engine.show_where = show_where;
+  if (interrupted) {
+    config.engine.interrupted = [ask = interrupted] { return !begins_or_ends && ask(); };
+  }
   if (!config.servers.empty()) {
     client = connect_to_servers(config);
     own_place = config.place;
@@ -144,6 +157,7 @@ void shutdown() {
     forget_row_tables();
   }
   if (world == nullptr) return;
+  const BeginsOrEnds here;
   world->shutdown();
   engine_at_fork.store(nullptr);
   stream.reset();
@@ -178,6 +192,11 @@ const T& of_world(const T& what) REQUIRES(mutex) {
 }
 
 }  // namespace
+
+void set_interrupted(std::function<bool()> ask) {
+  const MutexLock lock(mutex);
+  interrupted = std::move(ask);
+}
 
 void set_show_where(std::function<void()> show) {
   const MutexLock lock(mutex);

@@ -21,6 +21,11 @@ void init_default_world(bool with_comm);
 // begin afterwards.
 void set_show_where(std::function<void()> show);
 
+// What a thread of this process asks while it waits: see EngineOptions. Of Worlds that begin
+// afterwards. It may wait for Python's lock, whose owner may wait for a World that begins or ends:
+// the thread that does that does not ask.
+void set_interrupted(std::function<bool()> interrupted);
+
 // This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
 // for); kNotInitialized before init().
 Place default_place();

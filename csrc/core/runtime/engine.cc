@@ -1,5 +1,7 @@
 #include "core/runtime/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -18,6 +20,7 @@ constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations th
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
 constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
 constexpr std::chrono::microseconds kFarewellPause{100};
+constexpr std::uint64_t kLookUpNs = kSecondNs / 10;  // between two looks for an interruption
 
 Error shut_down_error() {
   return {.code = ErrorCode::kNotInitialized,
@@ -171,21 +174,38 @@ void Engine::drive_until_done(std::span<const Handle> handles) {
   RankContext::Counters& counters = rank_.counters;
   const std::uint64_t begin_ns = monotonic_ns();
   const std::uint64_t moved_ns = counters.communicating_ns.load(std::memory_order_relaxed);
-  const std::uint64_t give_up_ns = after(begin_ns, options.stall_shutdown_ns);
-  std::uint64_t warn_ns = after(begin_ns, options.stall_warning_ns);
-  {
-    const Seat::Taken taken(seat_, Seat::As::kDriver);
-    while (!seat_.cycle().drive(handles)) {
-      seat_.sleep(handles, std::min(warn_ns, give_up_ns));
-      const std::uint64_t now = monotonic_ns();
-      if (now < warn_ns && now < give_up_ns) continue;
-      report_stall(now - begin_ns, now >= give_up_ns);
-      warn_ns = after(now, options.stall_warning_ns);
-    }
-  }
+  Patience patience = {.begin_ns = begin_ns,
+                       .warn_ns = after(begin_ns, options.stall_warning_ns),
+                       .give_up_ns = after(begin_ns, options.stall_shutdown_ns),
+                       .look_up_ns = options.interrupted ? begin_ns + kLookUpNs : kNever};
+  while (!drive(handles, patience)) give_up_if_interrupted();
   const std::uint64_t spent = monotonic_ns() - begin_ns;
   const std::uint64_t moved = counters.communicating_ns.load(std::memory_order_relaxed) - moved_ns;
   counters.waiting_ns.fetch_add(spent > moved ? spent - moved : 0, std::memory_order_relaxed);
+}
+
+bool Engine::drive(std::span<const Handle> handles, Patience& patience) {
+  const Seat::Taken taken(seat_, Seat::As::kDriver);
+  while (!seat_.cycle().drive(handles)) {
+    seat_.sleep(handles, std::min({patience.warn_ns, patience.give_up_ns, patience.look_up_ns}));
+    const std::uint64_t now = monotonic_ns();
+    if (now >= patience.warn_ns || now >= patience.give_up_ns) {
+      report_stall(now - patience.begin_ns, now >= patience.give_up_ns);
+      patience.warn_ns = after(now, rank_.options.stall_warning_ns);
+    }
+    if (now >= patience.look_up_ns) {
+      patience.look_up_ns = now + kLookUpNs;
+      return false;
+    }
+  }
+  return true;
+}
+
+// Without the seat: the answer may take its time, and the peers may need this rank.
+void Engine::give_up_if_interrupted() {
+  if (!rank_.options.interrupted()) return;
+  abort("rank " + std::to_string(rank()) + " (pid " + std::to_string(::getpid()) +
+        ") was interrupted while it waited for other ranks");
 }
 
 void Engine::report_stall(std::uint64_t waited_ns, bool give_up) {

@@ -98,7 +98,17 @@ class Engine {
 
   Status usable() const;
   Result<Handle> agree(Submission&& submission);
+  // When a thread that waits warns, gives up, and looks whether it was interrupted.
+  struct Patience {
+    std::uint64_t begin_ns;
+    std::uint64_t warn_ns;
+    std::uint64_t give_up_ns;
+    std::uint64_t look_up_ns;
+  };
   void drive_until_done(std::span<const Handle> handles);
+  // False when it is time to look up.
+  bool drive(std::span<const Handle> handles, Patience& patience) EXCLUDES(seat_);
+  void give_up_if_interrupted() EXCLUDES(seat_);
   // Warns of what keeps this rank waiting, or, when its time is over, ends the job.
   void report_stall(std::uint64_t waited_ns, bool give_up) REQUIRES(seat_);
   // The phases of shutdown(), each at most some seconds long.

@@ -38,6 +38,9 @@ struct EngineOptions {
   // Others wait for this rank and ask where it is: says so, for people. Called from the background
   // thread, at most once in stall_warning_ns; must not wait.
   std::function<void()> show_where;
+  // Whether the program wants this thread to wait no longer (Ctrl-C), which ends the World. Asked
+  // ten times a second in a thread that waits; may take its time.
+  std::function<bool()> interrupted;
 };
 
 // Where this rank's time in blocking calls went, and what was moved; since the start.

@@ -444,6 +444,19 @@ TEST(Engine, ALostRankEndsTheOthersWithItsName) {
   EXPECT_NE(status.error().text.find("boom"), std::string::npos);
 }
 
+TEST(Engine, AThreadThatIsInterruptedWaitsNoLonger) {
+  std::atomic<int> asked = 0;
+  World world(2, {.pace = {.spin_ns = 20'000}, .interrupted = [&] { return ++asked == 2; }});
+  std::vector<float> tensor(10, 1.0F);
+  auto handle = allreduce(world[1], tensor);
+  const Status status = world[1].wait(handle.value());
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kRankLost);
+  EXPECT_EQ(status.error().rank, 1);
+  EXPECT_NE(status.error().text.find("was interrupted while it waited"), std::string::npos);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(Engine, WhatEveryRankContributedIsDeliveredAlthoughOneRaisesNext) {
   World world(2);
   std::vector<float> a(10, 1.0F);

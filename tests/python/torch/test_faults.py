@@ -43,6 +43,52 @@ def until_it_fails(step: Callable[[int], Any], steps: int = 1_000_000) -> dict[s
     return {"class": "nothing"}
 
 
+# --- Ctrl-C while a rank waits -------------------------------------------------------------------
+
+
+def interrupted(kind: str, own_handler: bool) -> Any:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if own_handler:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+    hvd.init()
+    work = steps_of(kind)
+    for i in range(2):
+        work(i)
+    try:
+        if hvd.rank() == 0:
+            mark("waits")
+        else:
+            wait_until_told("go on")
+        work(2)
+    except KeyboardInterrupt:
+        return "interrupted"
+    except RankLostError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("kind", ["small", "large", "arena", "gather", "optimizer", "host step"])
+def test_a_rank_that_waits_takes_an_interruption_at_once(kind: str) -> None:
+    with start_ranks(interrupted, 2, args=[kind, False]) as job:
+        job.wait_for_mark(0, "waits")
+        job.processes[0].send_signal(signal.SIGINT)
+        job.processes[0].wait(30)  # although rank 1 does not come
+        job.tell("go on")
+        first, second = values_of(job.wait(30))
+    assert first == "interrupted"
+    assert "rank 0 (pid" in second and "was interrupted while it waited for other ranks" in second
+
+
+def test_where_the_program_handles_signals_they_wait_for_the_call_to_return() -> None:
+    with start_ranks(interrupted, 2, args=["small", True]) as job:
+        job.wait_for_mark(0, "waits")
+        job.processes[0].send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert job.processes[0].poll() is None
+        job.tell("go on")
+        assert values_of(job.wait(30)) == ["interrupted", "nothing"]
+
+
 # --- a rank raises -------------------------------------------------------------------------------
 
 
