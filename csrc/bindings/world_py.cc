@@ -59,9 +59,9 @@ int raise_kept(void* kept) {
   return -1;
 }
 
-// Whether Python may look for signals in the middle of a call. Not where the program has handlers of
-// its own: one that saves a model would find an optimizer in the middle of its step. They run when
-// the call returns. torch's for SIGCHLD only raises.
+// Whether Python may look for signals in the middle of a call. Not where the program has handlers
+// of its own: one that saves a model would find an optimizer in the middle of its step. They run
+// when the call returns. torch's for SIGCHLD only raises.
 //
 // Calls builtins alone: in code of Python's the handlers would run.
 bool may_look_for_signals() {

@@ -177,7 +177,7 @@ bool HostStep::in_place(const StepSlot& slot) const {
 // The parameter onto its place, with its values if `copy`.
 void HostStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
-  if (parameter.numel() == 0 || why_immovable(parameter)) return;
+  if (parameter.numel() == 0 || !has_memory(parameter) || why_immovable(parameter)) return;
   const at::Tensor placed = tensor_over(place(slot), slot.sizes, slot.strides, dtype_,
                                         (owns_parameters() ? own_ : memory_[0]).lease);
   if (copy) placed.copy_(parameter.detach());

@@ -47,7 +47,11 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
     return "is on " + parameter.device().str() + ", and ranks share the step of the CPU's only";
   }
   if (parameter.layout() != c10::Layout::Strided) return "is not dense";
-  if (!parameter.is_floating_point()) return "is not of a floating dtype";
+  const auto dtype = find_dtype(parameter.scalar_type());
+  if (!dtype || !is_floating(*dtype)) {
+    if (!parameter.requires_grad()) return std::nullopt;  // base weights: nobody steps them
+    return "is not of a floating dtype";
+  }
   return HostStep::why_immovable(parameter);
 }
 

@@ -66,6 +66,8 @@ at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef
       .strides(strides)
       .context(new std::shared_ptr<void>(std::move(keeper)), &forget)
       .options(at::TensorOptions().dtype(dtype))
+      .allocator(c10::GetCPUAllocator())
+      .resizeable_storage()
       .make_tensor();
 }
 

@@ -15,7 +15,8 @@ namespace ciranda {
 bool seen_by_tensors_alone(const at::Tensor& tensor);
 // It is ours: of a tensor_over().
 bool is_ours(const at::Tensor& tensor);
-// A tensor over memory of ours, which `keeper` keeps.
+// A tensor over memory of ours, which `keeper` keeps. A program that keeps its weights elsewhere
+// for a while resizes the storage to nothing and back: it is torch's from then on.
 at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        c10::ScalarType dtype, std::shared_ptr<void> keeper);
 

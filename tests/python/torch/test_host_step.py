@@ -522,6 +522,56 @@ def test_parameters_that_the_user_moves() -> None:
     assert "was moved" in pair.optimizer.why_not_shared()
 
 
+def emptied(model: nn.Module) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    """As programs do that keep weights elsewhere for a while."""
+    kept = [(p, p.detach().clone()) for p in model.parameters()]
+    for parameter, _ in kept:
+        parameter.untyped_storage().resize_(0)
+    return kept
+
+
+def refill(kept: list[tuple[nn.Parameter, torch.Tensor]]) -> None:
+    for parameter, values in kept:
+        parameter.untyped_storage().resize_(values.nbytes)
+        with torch.no_grad():
+            parameter.copy_(values)
+
+
+@on_ranks(2)
+def test_parameters_without_memory_for_a_while() -> None:
+    pair = Pair(adam)
+    pair.step()
+    refill(emptied(pair.model))
+    for _ in range(2):
+        pair.step()
+    pair.check()
+    assert "was moved" in pair.optimizer.why_not_shared()
+    model = make_model()
+    kept = emptied(model)
+    optimizer = hvd.DistributedOptimizer(
+        adam(model.parameters()), model.named_parameters(), shard_step="host"
+    )
+    refill(kept)
+    model(batch(0)).sum().backward()
+    optimizer.step()
+    assert "was moved" in optimizer.why_not_shared()
+
+
+@on_ranks(2)
+def test_frozen_weights_are_of_any_dtype() -> None:
+    for dtype in (torch.int8, torch.float8_e4m3fn):
+        model = make_model()
+        base = nn.Parameter(torch.ones(4).to(dtype), requires_grad=False)
+        model.register_parameter("base", base)
+        optimizer = hvd.DistributedOptimizer(
+            adam(model.parameters()), model.named_parameters(), shard_step="host"
+        )
+        model(batch(0)).sum().backward()
+        optimizer.step()
+        assert optimizer.why_not_shared() == ""
+        assert base.float().tolist() == [1.0] * 4
+
+
 @on_ranks(2)
 def test_a_step_is_one_threads() -> None:
     pair, begun, tried = Pair(adam), threading.Event(), threading.Event()
