@@ -411,9 +411,10 @@ def test_pending_handles_of_a_survivor_fail_at_once() -> None:
 
 
 def dies_while_the_others_join(rank_that_dies: int) -> Any:
+    mark("here")
     if int(os.environ["CIRANDA_RANK"]) == rank_that_dies:
-        mark("here")
         time.sleep(60)
+    wait_until_told("go on")
     begin = time.monotonic()
     try:
         hvd.init()
@@ -424,18 +425,20 @@ def dies_while_the_others_join(rank_that_dies: int) -> Any:
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_dies_before_init_does_not_hang_the_others(dead: int) -> None:
-    env = {"CIRANDA_START_TIMEOUT_SECONDS": "2"}
+    env = {"CIRANDA_START_TIMEOUT_SECONDS": "4"}
     with start_ranks(dies_while_the_others_join, 3, args=[dead], env=env) as job:
-        job.wait_for_mark(dead, "here")
+        for rank in range(3):
+            job.wait_for_mark(rank, "here")
         job.processes[dead].kill()
+        job.tell("go on")
         results = job.wait(30)
     for rank, result in enumerate(results):
         if rank != dead:
             assert result.exit_code == 0
             assert result.value[0] == "TimeoutError", result.value
-            assert result.value[2] < 2 + AT_ONCE_S
+            assert result.value[2] < 4 + AT_ONCE_S
             if dead == 1:
-                assert result.value[1] == "of 3 ranks, these did not join within 2 s: 1"
+                assert result.value[1] == "of 3 ranks, these did not join within 4 s: 1"
 
 
 # --- a rank is stopped ---------------------------------------------------------------------------
