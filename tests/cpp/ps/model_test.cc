@@ -83,11 +83,14 @@ TEST(Model, RulesOfOneKindMayNeedOtherState) {
   const kernels::UpdateRule adam{.kind = kernels::RuleKind::kAdam};
   kernels::UpdateRule other = adam;
   other.lr = 5.0;
-  EXPECT_TRUE(same_state(other, adam));
+  EXPECT_TRUE(has_state_for(other, adam));
   other.amsgrad = true;
-  EXPECT_FALSE(same_state(other, adam));
+  EXPECT_FALSE(has_state_for(other, adam));
+  EXPECT_TRUE(has_state_for(adam, other));
   other = {.kind = kernels::RuleKind::kAdamW};
-  EXPECT_FALSE(same_state(other, adam));
+  EXPECT_FALSE(has_state_for(other, adam));
+  const kernels::UpdateRule plain{.kind = kernels::RuleKind::kSgd};
+  EXPECT_TRUE(has_state_for({.kind = plain.kind, .momentum = 0.9}, plain));
 }
 
 TEST(PsModel, ATableOfRowsMustNotKeepTime) {
