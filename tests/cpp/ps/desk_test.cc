@@ -37,7 +37,7 @@ TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
     return refusal(caller);
   };
   EXPECT_EQ(refused([](Enter& message) { message.version = 9; }),
-            "worker 1 speaks version 9 of the servers' protocol, server 0 version 5; install the "
+            "worker 1 speaks version 9 of the servers' protocol, server 0 version 6; install the "
             "same ciranda for both");
   EXPECT_EQ(refused([](Enter& message) { message.job_id = "b"; }),
             "worker 1 is of job 'b', server 0 of job 'job'");
