@@ -1,6 +1,5 @@
 // A parameter server of a job. `ciranda run --ps N` starts N of them; --help says how to start one
 // by hand.
-#include <fcntl.h>
 #include <getopt.h>
 
 #include <csignal>
@@ -16,6 +15,7 @@
 #include "core/runtime/environment.h"
 #include "core/runtime/remote_config.h"
 #include "core/service/server.h"
+#include "core/transport/descriptors.h"
 #include "core/transport/job_key.h"
 
 namespace ciranda::ps {
@@ -325,14 +325,6 @@ void say_the_end(const DeskOptions& options, const Stats& stats) {
   if (stats.lost == 0) return;
   std::printf("server %d of %d: %llu answered pushes were lost\n", options.server, options.servers,
               static_cast<unsigned long long>(stats.lost));
-}
-
-// Where it was started without some of these, a socket or a file must not become one: what is said
-// would go there.
-void open_standard_descriptors() {
-  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);  // becomes that one
-  }
 }
 
 // Its workers do not wait for nothing: whoever watches it sees that it has not ended by itself.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/transport/descriptors.h"
 #include "core/transport/interfaces.h"
 #include "core/transport/job_key.h"
 #include "core/transport/local_meeting.h"
@@ -91,6 +92,7 @@ Status check_one_host(const Config& config) {
 }  // namespace
 
 Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
+  open_standard_descriptors();
   const Place& place = config.place;
   const BackendId chosen = config.engine.backend_choice.cpu;
   if (Status available = Backends::available(chosen, config.engine.backends); !available) {

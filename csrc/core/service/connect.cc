@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/service/server.h"
 #include "core/transport/call.h"
+#include "core/transport/descriptors.h"
 #include "core/transport/job_folder.h"
 
 namespace ciranda::ps {
@@ -125,6 +126,7 @@ Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& addr
 
 Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemory& memory,
                                  WaitNotice& notice) {
+  open_standard_descriptors();
   std::vector<int> all(address.servers.size());
   std::iota(all.begin(), all.end(), 0);
   return connect(address, all, memory, monotonic_ns() + address.timeout_ms * kMsInNs, notice);

@@ -1,5 +1,6 @@
 #include "core/transport/descriptors.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -15,6 +16,12 @@ std::optional<std::string> raise_descriptor_limit(std::size_t wanted) {
   return "this process may open " + std::to_string(limit.rlim_max) + " files, but connections to " +
          "all ranks of the job would need " + std::to_string(wanted) +
          "; raise the hard limit (ulimit -Hn, LimitNOFILE=) if an alltoall fails for want of them";
+}
+
+void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);  // becomes that one
+  }
 }
 
 }  // namespace ciranda

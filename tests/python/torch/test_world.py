@@ -31,6 +31,18 @@ def test_without_a_launcher_there_is_one_rank() -> None:
     assert values_of(run_ranks(places, 1, place=False)) == [["none", 0, 1, 0, 1, 0, 1, 0]]
 
 
+def begins_without_descriptors() -> list[str]:
+    os.closerange(0, 3)
+    hvd.init()
+    hvd.allreduce(torch.ones(100_000))
+    return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+
+
+def test_no_socket_becomes_a_standard_stream() -> None:
+    ranks = values_of(run_ranks(begins_without_descriptors, 2))
+    assert ranks == [["/dev/null"] * 3] * 2
+
+
 @pytest.mark.parametrize(
     ("hosts", "place", "expected"),
     [
