@@ -99,6 +99,7 @@ GIVEN: dict[Key, str] = {
         "os.environ['WORLD_SIZE'] = os.environ['CIRANDA_SIZE']"
     ),
     ("docs/launcher.md", "import ciranda"): "def train(folder):\n    return len(folder)\n",
+    ("docs/optimizer.md", "optimizer.step()\nwith"): "model.table, m = nn.Embedding(8, 2), 1.0",
     ("docs/process-sets.md", "generator, "): "loss = torch.ones(1)",
     ("docs/process-sets.md", "cr.init(comm="): "rank_of_launcher = int(os.environ['CIRANDA_RANK'])",
     ("docs/process-sets.md", "for batch in mine"): "mine = range(cr.rank())",

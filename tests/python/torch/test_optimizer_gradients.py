@@ -447,6 +447,28 @@ class Doubles:
 
 
 @on_ranks(2)
+def test_a_backward_inside_a_modules_hook_is_part_of_the_pass() -> None:
+    model = mlp()
+    optimizer = distributed_sgd(model)
+    is_inside = False
+
+    def hook(*_: object) -> None:
+        nonlocal is_inside
+        if not is_inside:
+            is_inside = True
+            with torch.enable_grad():
+                backward(model, step=1)
+            is_inside = False
+
+    model[2].register_full_backward_hook(hook)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch(hvd.rank()).requires_grad_()).square().mean().backward()
+        assert_mean_gradients(model, steps=(0, 1))
+        optimizer.step()
+
+
+@on_ranks(2)
 def test_a_new_hook_that_writes_a_gradient_in_flight_is_an_error() -> None:
     model = mlp()
     optimizer = distributed_sgd(model, bucket_bytes=1)

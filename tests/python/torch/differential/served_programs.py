@@ -374,6 +374,8 @@ class Bench:
     def step(self) -> None:
         self.say("optimizer.step()")
         self.optimizer.step()
+        if self.clips_itself:  # what p.grad is then, is nothing of plain torch's
+            self.optimizer.zero_grad()
         self.forget_layers()
 
     def forget_layers(self) -> None:
@@ -537,7 +539,7 @@ def swap_gradients(b: Bench, rng: random.Random) -> None:
 
 @verb(0.5)
 def grad_data(b: Bench, rng: random.Random) -> None:
-    if b.with_gradient():
+    if b.alone and b.with_gradient():
         name, p = rng.choice(b.with_gradient())
         b.say(f"{name}.grad.data = 2 * grad")
         assert p.grad is not None
@@ -546,7 +548,7 @@ def grad_data(b: Bench, rng: random.Random) -> None:
 
 @verb(1)
 def hold_gradient(b: Bench, rng: random.Random) -> None:
-    if b.with_gradient():
+    if b.alone and b.with_gradient():
         name, p = rng.choice(b.with_gradient())
         b.say(f"keep {name}.grad")
         b.held.append((f"kept {name}.grad", p.grad))
