@@ -134,7 +134,7 @@ class Distributed:
         if self._ciranda_synchronized:
             self._note_synchronized()
         reducer.agree()
-        self._compare_ranks(closure)
+        self._compare_ranks(reduces=closure is None and not self._ciranda_skip_synchronize)
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             arguments = () if closure is None else (closure,)
@@ -174,13 +174,11 @@ class Distributed:
         self._end_step()
         return result
 
-    def _compare_ranks(self, closure: object) -> None:
+    def _compare_ranks(self, reduces: bool) -> None:
         comparison = self._ciranda_comparison
         if comparison is None or not comparison.begin_step():
             return
-        how = self._ciranda_how
-        reduces_in_backward = how is None or how.shard_step != "host"
-        if closure is None and reduces_in_backward and not self._ciranda_skip_synchronize:
+        if reduces and self._ciranda_how.shard_step != "host":
             # A rank with fewer passes owes reductions that others wait for in backward().
             self._ciranda_reducer.synchronize()
         inner_class = self._ciranda_inner_class
