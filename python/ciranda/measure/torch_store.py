@@ -6,12 +6,12 @@ import ipaddress
 import os
 import socket
 
-import torch.distributed as dist
-
 
 def join(backend: str) -> None:
     """init_process_group(), whose store would listen on all addresses: where all ranks are on this
     host, on loopback alone, and so does Gloo."""
+    import torch.distributed as dist
+
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not _is_loopback(host):

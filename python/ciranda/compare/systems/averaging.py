@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ciranda.compare.system import Processes, System
+from ciranda.measure import torch_store
 
 if TYPE_CHECKING:
     from ciranda.compare.job import Job
@@ -19,8 +20,6 @@ class Averaging(System):
 
     def start(self, job: Job) -> None:
         import torch.distributed as dist
-
-        from ciranda.measure import torch_store
 
         torch_store.join("gloo")
         self._dist = dist

@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ciranda.compare.system import Processes, System
+from ciranda.measure import torch_store
 
 if TYPE_CHECKING:
     from ciranda.compare.job import Job
-
 
 _SAMPLED = 10  # DDP times the first steps, and then one of so many
 
@@ -22,8 +22,6 @@ class Ddp(System):
     def start(self, job: Job) -> None:
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
-
-        from ciranda.measure import torch_store
 
         self._device = job.use_device(int(os.environ["LOCAL_RANK"]))
         torch_store.join("nccl" if self._device.type == "cuda" else "gloo")
