@@ -130,7 +130,6 @@ class RankStep final : public DistributedStep::Impl {
   std::string objection() const;
   void end_shared_step(const std::string& why);
   torch::Tensor closure_of_a_new_step(const Closure& closure);
-  void compare_ranks(const Closure& closure);
   std::string way() const;
   void finish_step() {
     if (reducer_) reducer_->finish_step();
@@ -145,8 +144,7 @@ class RankStep final : public DistributedStep::Impl {
   const std::shared_ptr<const Communicator> among_;
   const std::string name_;
   const Op op_;
-  const double max_norm_;  // 0: no clipping
-  const bool reduces_in_backward_;
+  const double max_norm_;                       // 0: no clipping
   std::string why_not_shared_;                  // empty: the ranks share the step
   std::shared_ptr<Reducer> reducer_;            // null where there is one rank
   std::unique_ptr<RankComparison> comparison_;  // the same
@@ -170,8 +168,7 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
       among_(trainers_of(options.process_set)),
       name_(made_optimizers().next_name(among_->group)),
       op_(options.op),
-      max_norm_(options.max_grad_norm.value_or(0.0)),
-      reduces_in_backward_(options.shard_step != ShardStep::kHost) {
+      max_norm_(options.max_grad_norm.value_or(0.0)) {
   check_options(reduce_op(op_), options.gradient_predivide_factor, options.backward_passes_per_step,
                 options.bucket_bytes, options.max_grad_norm);
   const NamedParameters parameters = names_of(parameters_of(optimizer_), named_parameters);
@@ -197,7 +194,7 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
                                     .sparse_as_dense = options.sparse_as_dense || shared(),
                                     .bucket_bytes = options.bucket_bytes,
                                     .shared_step = shared(),
-                                    .reduce_in_backward = reduces_in_backward_,
+                                    .reduce_in_backward = options.shard_step != ShardStep::kHost,
                                     .share_parameters = options.share_parameters});
   comparison_ = std::make_unique<RankComparison>(among_, name_, !options.share_parameters);
   add_parameters(parameters);
@@ -223,14 +220,17 @@ std::string RankStep::obstacle(const std::type_info& type, const NamedParameters
 }
 
 void RankStep::add_parameters(const NamedParameters& parameters) {
-  comparison_->add(parameters);
-  if (!shared()) return reducer_->add_parameters(parameters, {});
-  const std::size_t first = shown_.size();
-  for (const auto& [name, parameter] : parameters) shown_.push_back({.parameter = parameter});
-  grouped_ = parameters_of(optimizer_);
-  set_rules();
-  reducer_->add_parameters(parameters, groups_of(optimizer_, parameters));
-  adopt_state(first);
+  if (!shared()) {
+    reducer_->add_parameters(parameters, {});
+  } else {
+    const std::size_t first = shown_.size();
+    for (const auto& [name, parameter] : parameters) shown_.push_back({.parameter = parameter});
+    grouped_ = parameters_of(optimizer_);
+    set_rules();
+    reducer_->add_parameters(parameters, groups_of(optimizer_, parameters));
+    adopt_state(first);
+  }
+  comparison_->add(parameters);  // where they lie from here on
 }
 
 void RankStep::adopt_group() {
@@ -251,19 +251,15 @@ void RankStep::adopt_group() {
 torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
   if (reducer_) {
     reducer_->agree();
-    if (comparison_->begin_step()) compare_ranks(closure);
+    if (comparison_->begin_step()) {
+      const std::string difference = comparison_->compare(way());
+      if (!difference.empty()) TORCH_WARN("DistributedOptimizer: ", difference);
+    }
   }
   torch::Tensor loss = shared() ? shared_step(closure, inner) : inner_step(closure, inner);
   finish_step();
   if (comparison_) comparison_->end_step();
   return loss;
-}
-
-void RankStep::compare_ranks(const Closure& closure) {
-  // A rank with fewer passes owes reductions that others wait for in backward().
-  if (closure == nullptr && reduces_in_backward_) synchronize();
-  const std::string difference = comparison_->compare(way());
-  if (!difference.empty()) TORCH_WARN("DistributedOptimizer: ", difference);
 }
 
 // How this rank steps, as far as we know its optimizer.

@@ -45,7 +45,7 @@ class StepsByAdasum(Distributed):
         """The optimizer's own step() with this rank's gradients, then all ranks' changes
         combined. Where it raises, the parameters are what they were."""
         self._find_new_parameters()
-        self._compare_ranks(reduces=False)
+        self._compare_ranks()
         groups = self.param_groups  # type: ignore[attr-defined]
         parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         with torch.no_grad():

@@ -134,7 +134,7 @@ class Distributed:
         if self._ciranda_synchronized:
             self._note_synchronized()
         reducer.agree()
-        self._compare_ranks(reduces=closure is None and not self._ciranda_skip_synchronize)
+        self._compare_ranks()
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             arguments = () if closure is None else (closure,)
@@ -174,13 +174,10 @@ class Distributed:
         self._end_step()
         return result
 
-    def _compare_ranks(self, reduces: bool) -> None:
+    def _compare_ranks(self) -> None:
         comparison = self._ciranda_comparison
         if comparison is None or not comparison.begin_step():
             return
-        if reduces and self._ciranda_how.shard_step != "host":
-            # A rank with fewer passes owes reductions that others wait for in backward().
-            self._ciranda_reducer.synchronize()
         inner_class = self._ciranda_inner_class
         way = way_of_steps(inner_class, self.defaults, self.param_groups)  # type: ignore[attr-defined]
         if difference := comparison.compare(way):

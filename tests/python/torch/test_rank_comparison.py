@@ -204,17 +204,3 @@ def test_a_rank_that_has_missed_steps_by_a_join_is_told() -> None:
         texts = warned(model, optimizer)
         assert len(texts) == (0 if broadcasts else 1)
         assert broadcasts or "after join(); call broadcast_parameters()" in texts[0]
-
-
-@on_ranks(2)
-def test_a_rank_with_fewer_passes_takes_part_in_a_step_that_compares() -> None:
-    for way in (False, "auto", "host"):
-        model = Words()
-        optimizer = make(model, backward_passes_per_step=2, shard_step=way)
-        for _ in range(4):
-            optimizer.zero_grad()
-            for _ in range(2 - hvd.rank()):
-                model(words_of_rank()).square().mean().backward()
-            optimizer.step()
-        mine = torch.cat([p.detach().flatten() for p in model.parameters()])
-        assert torch.equal(hvd.broadcast(mine, 0), mine)

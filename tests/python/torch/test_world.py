@@ -103,7 +103,7 @@ def test_other_launchers_are_understood(starter: str, tmp_path: Path) -> None:
             local_rank: str(number),
             local_size: "2",
             job: f"{os.getpid()}",
-            "CIRANDA_JOB_ID": "nursery",  # in which each rank has a parent of its own
+            "CIRANDA_JOB_ID": "a",  # in a nursery each rank has a parent of its own
             "XDG_RUNTIME_DIR": str(tmp_path),
         }
 
