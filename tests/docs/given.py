@@ -214,7 +214,9 @@ FILES = {
 # rank.
 CIRANDA = """#!/usr/bin/env bash
 words=() dry=()
-case " $* " in *" -H "* | *" --ps-hosts "* | *" --rendezvous "* | *" --resume "*) dry=(--dry-run) ;; esac
+case " $* " in
+*" -H "* | *" --ps-hosts "* | *" --rendezvous "* | *" --resume "*) dry=(--dry-run) ;;
+esac
 [[ ${1:-} != compare ]] || dry=(--dry-run)
 while (($#)); do
   words+=("$1")

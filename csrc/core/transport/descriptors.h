@@ -11,8 +11,8 @@ namespace ciranda {
 // still get by. Thread-safe.
 std::optional<std::string> raise_descriptor_limit(std::size_t wanted);
 
-// Opens /dev/null as those of descriptors 0 to 2 that are closed: else a socket or a file becomes one,
-// and what the program says goes there. Thread-safe.
+// Opens /dev/null as those of descriptors 0 to 2 that are closed: else a socket or a file becomes
+// one, and what the program says goes there. Thread-safe.
 void open_standard_descriptors();
 
 }  // namespace ciranda
