@@ -19,6 +19,7 @@
 namespace ciranda {
 namespace {
 
+constexpr std::uint64_t kWordOfRank0Ns = 1'000'000'000;
 constexpr std::uint32_t kMagic = 0x43524e44;  // "CRND"
 constexpr std::uint32_t kProtocol = 2;        // of this file and of ControlBlock's layout
 constexpr std::size_t kPacketBytesMax = 2048;
@@ -313,9 +314,10 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
   const Error gone{.code = ErrorCode::kRankLost,
                    .text = "rank 0 went away while the job was starting",
                    .rank = 0};
-  // The control memory, then one answer for each other client.
+  // The control memory, then one answer for each other client. Rank 0 knows who is missing, and its
+  // time may have begun later.
   for (int expected = join.size - 1; expected > 0; --expected) {
-    auto readable = wait_readable(socket.value().get(), deadline_ns);
+    auto readable = wait_readable(socket.value().get(), deadline_ns + kWordOfRank0Ns);
     if (!readable) return readable.error();
     if (!readable.value()) {
       return Error{.code = ErrorCode::kTimeout,
