@@ -34,13 +34,6 @@ constexpr Desk::Caller kFirstCaller = 3;
 // Where no descriptor is left.
 constexpr std::uint64_t kPauseNs = 100'000'000;
 
-// It may be gone already.
-void turn_away(int socket, const Error& why) {
-  std::vector<std::byte> packet;
-  encode(Message(Refused{.code = why.code, .text = why.text}), packet);
-  (void)send_packet(socket, packet, {});
-}
-
 // What is there to read; false at its end. Who closes a socket with bytes in it makes the kernel
 // forget what the other side has not read yet.
 bool throw_away(int socket) {
@@ -233,11 +226,21 @@ Status Server::accept_here() {
       return is_full ? pause_accepting() : Status();  // or a caller that is gone: it calls again
     }
     if (const auto user = same_user_pid(socket.get()); !user) {
-      turn_away(socket.get(), user.error());
+      CIRANDA_TRY(turn_away(make_local_link(std::move(socket)), user.error()));
       continue;
     }
     CIRANDA_TRY(take_in(make_local_link(std::move(socket))));
   }
+}
+
+// It stays for a while: who sends to a socket that is closed loses what it has not read.
+Status Server::turn_away(std::unique_ptr<WorkerLink> link, const Error& why) {
+  const Desk::Caller caller = next_caller_++;
+  CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
+  connections_[caller] = {.link = std::move(link)};
+  desk_.refuse(caller, why, turn_ns_, answers_);
+  answer_at_once();
+  return {};
 }
 
 // Callers wait in the listener's queue, which epoll would tell of again at once.

@@ -82,6 +82,7 @@ class Server {
   Status listen();
   Status watch(int descriptor, std::uint64_t number);
   Status accept_here();
+  Status turn_away(std::unique_ptr<WorkerLink> link, const Error& why);
   Status pause_accepting();
   void accept_again();
   void refuse_who_stays_out();
