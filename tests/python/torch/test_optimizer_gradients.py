@@ -460,10 +460,11 @@ def test_a_backward_inside_a_modules_hook_is_part_of_the_pass() -> None:
                 backward(model, step=1)
             is_inside = False
 
-    model[2].register_full_backward_hook(hook)
     for _ in range(2):
+        handle = model[2].register_full_backward_hook(hook)
         optimizer.zero_grad()
         model(batch(hvd.rank()).requires_grad_()).square().mean().backward()
+        handle.remove()  # a copy of the model would have it too
         assert_mean_gradients(model, steps=(0, 1))
         optimizer.step()
 
