@@ -169,8 +169,7 @@ void bind_servers(py::module_& module) {
 
   module.def("server_count", &server_count, "0 in a World, and before init().");
   module.def(
-      "lost_server",
-      [] { return server_count() > 0 ? servers("")->lost_server() : std::nullopt; },
+      "lost_server", [] { return server_count() > 0 ? servers("")->lost_server() : std::nullopt; },
       "The one whose end has ended this worker's training; None so far, or without servers.");
   module.def(
       "pull_newest",
