@@ -5,12 +5,10 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstring>
 #include <utility>
 
 #include "core/kernels/reduce.h"
+#include "torch/digest.h"
 #include "torch/error.h"
 #include "torch/rank_graph.h"
 #include "torch/tensor_view.h"
@@ -96,22 +94,7 @@ std::uint64_t digest(const at::Tensor& tensor) {
   const bool readable = tensor.defined() && tensor.layout() == c10::Layout::Strided &&
                         tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
   if (!readable) return 0;
-  constexpr std::size_t kLanes = 4;  // so that multiplications overlap
-  constexpr std::uint64_t kPrime = 0x9E3779B97F4A7C15;
-  std::array<std::uint64_t, kLanes> lanes{1, 2, 3, 4};
-  const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
-  std::size_t left = tensor.nbytes();
-  while (left > 0) {
-    std::array<std::uint64_t, kLanes> words{};
-    const std::size_t count = std::min(left, sizeof(words));
-    std::memcpy(words.data(), bytes, count);
-    for (std::size_t i = 0; i < kLanes; ++i) {
-      lanes[i] = std::rotl(lanes[i] ^ words[i], 29) * kPrime;
-    }
-    bytes += count;
-    left -= count;
-  }
-  return lanes[0] + 3 * lanes[1] + 5 * lanes[2] + 7 * lanes[3];
+  return digest_of({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
 }
 
 [[noreturn]] void refuse_change(const GradientSlot& slot, const std::string& now,

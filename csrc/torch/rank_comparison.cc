@@ -4,15 +4,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "torch/collectives.h"
+#include "torch/digest.h"
 #include "torch/error.h"
 #include "torch/optimizer_checks.h"
 #include "torch/tensor_view.h"
@@ -20,30 +18,8 @@
 namespace ciranda {
 namespace {
 
-std::uint64_t mixed(std::uint64_t digest, std::uint64_t word) {
-  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15U;
-  return std::rotl((digest ^ word) * kOdd, 31);
-}
-
-// In as many lanes as hide the latency of a multiplication.
-std::uint64_t digest_of(std::span<const std::byte> bytes) {
-  std::array<std::uint64_t, 4> lanes = {1, 2, 3, 4};
-  std::array<std::uint64_t, 4> words = {};
-  const auto mix = [&] {
-    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] = mixed(lanes[i], words[i]);
-  };
-  for (; bytes.size() >= sizeof(words); bytes = bytes.subspan(sizeof(words))) {
-    std::memcpy(words.data(), bytes.data(), sizeof(words));
-    mix();
-  }
-  words = {};
-  std::memcpy(words.data(), bytes.data(), bytes.size());
-  mix();
-  return mixed(mixed(lanes[0], lanes[1]), mixed(lanes[2], lanes[3]));
-}
-
 // Waits for a GPU.
-std::uint64_t digest_of(const at::Tensor& parameter) {
+std::uint64_t digest_of_values(const at::Tensor& parameter) {
   if (parameter.layout() != c10::Layout::Strided || parameter.numel() == 0) return 0;
   const at::NoGradGuard no_grad;
   const at::Tensor values = resolved(parameter.detach()).cpu().contiguous();
@@ -112,7 +88,7 @@ std::string RankComparison::compare(const std::string& way) {
   for (Entry& entry : entries_) {
     const bool stamped = entry.reason == kNew || (entry.reason == kNone && step_ > 1);
     if (stamped && !entry.left.same(entry.parameter)) entry.reason = kWritten;
-    mine = mixed(mine, entry.reason == kNone ? 0 : digest_of(entry.parameter));
+    mine = mixed(mine, entry.reason == kNone ? 0 : digest_of_values(entry.parameter));
   }
   std::string told;
   if (!all_say(mine)) {
@@ -149,7 +125,7 @@ std::string RankComparison::text(const std::string& way) const {
   std::ostringstream lines;
   lines << static_cast<char>(way_is_new_ ? kNew : kNone) << way << '\n' << std::hex;
   for (const Entry& entry : entries_) {
-    lines << static_cast<char>(entry.reason) << digest_of(entry.parameter) << '\n';
+    lines << static_cast<char>(entry.reason) << digest_of_values(entry.parameter) << '\n';
   }
   return lines.str();
 }
