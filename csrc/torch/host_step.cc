@@ -98,17 +98,29 @@ void HostStep::set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& stor
   only_kept_by_python.store(only_kept);
 }
 
-std::optional<std::string> HostStep::why_immovable(const at::Tensor& parameter) {
-  if (!parameter.is_non_overlapping_and_dense()) return "has gaps or overlaps in its memory";
+namespace {
+
+bool has_other_users(const at::Tensor& parameter) {
   const c10::StorageImpl& storage = *parameter.storage().unsafeGetStorageImpl();
   std::size_t users = parameter.storage().use_count();
   const auto only_kept = only_kept_by_python.load();
   if (users == 2 && only_kept != nullptr && only_kept(storage)) users = 1;
-  if (users != 1) {
+  return users != 1;
+}
+
+}  // namespace
+
+bool HostStep::can_move(const at::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense() && !has_other_users(parameter) &&
+         seen_by_tensors_alone(parameter);
+}
+
+std::string HostStep::why_immovable(const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) return "has gaps or overlaps in its memory";
+  if (has_other_users(parameter)) {
     return "shares its memory with another tensor (a state_dict that is still held, a view)";
   }
-  if (seen_by_tensors_alone(parameter)) return std::nullopt;
-  if (!shared_place(storage.data()).empty()) {
+  if (!Mappings().shared_place(parameter.storage().data()).empty()) {
     return "lies in memory that other processes may see (share_memory(), a shared file)";
   }
   return "lies in memory that torch has not allocated (torch.from_numpy(), "
@@ -177,7 +189,7 @@ bool HostStep::in_place(const StepSlot& slot) const {
 // The parameter onto its place, with its values if `copy`.
 void HostStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
-  if (parameter.numel() == 0 || !has_memory(parameter) || why_immovable(parameter)) return;
+  if (parameter.numel() == 0 || !has_memory(parameter) || !can_move(parameter)) return;
   const at::Tensor placed = tensor_over(place(slot), slot.sizes, slot.strides, dtype_,
                                         (owns_parameters() ? own_ : memory_[0]).lease);
   if (copy) placed.copy_(parameter.detach());

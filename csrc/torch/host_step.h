@@ -45,9 +45,10 @@ class HostStep {
   // and blocking.
   HostStep(std::shared_ptr<const Communicator> among, std::string name, c10::ScalarType dtype,
            std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
-  // Why a parameter cannot move, as the rest of a sentence: whoever else looks at its memory would
-  // not see the steps.
-  static std::optional<std::string> why_immovable(const at::Tensor& parameter);
+  // Whether a parameter is dense and nobody else looks at its memory, who would not see the steps.
+  static bool can_move(const at::Tensor& parameter);
+  // Why it cannot, as the rest of a sentence.
+  static std::string why_immovable(const at::Tensor& parameter);
   // Python keeps an object for a storage that it has seen, and counts as its user. Tells that from
   // a user of the program; set by the bindings.
   static void set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& storage));

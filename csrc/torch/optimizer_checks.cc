@@ -52,17 +52,20 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
     if (!parameter.requires_grad()) return std::nullopt;  // base weights: nobody steps them
     return "is not of a floating dtype";
   }
+  if (HostStep::can_move(parameter)) return std::nullopt;
   return HostStep::why_immovable(parameter);
 }
 
 // "name\tplace\t" of each parameter that other processes may see, also others of the job.
 std::string shared_places(const NamedParameters& parameters, bool shares_step) {
   std::string places;
+  std::optional<Mappings> mappings;  // where they are needed
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.is_cpu() || !parameter.has_storage()) continue;
     // Ours, which share_parameters may have made one for all, is written by a shared step once.
     if (is_ours(parameter) ? shares_step : seen_by_tensors_alone(parameter)) continue;
-    const std::string place = shared_place(parameter.const_data_ptr());
+    if (!mappings) mappings.emplace();
+    const std::string place = mappings->shared_place(parameter.const_data_ptr());
     if (!place.empty()) places += name + '\t' + place + '\t';
   }
   return places;

@@ -62,7 +62,7 @@ bool overlap(const at::Tensor& one, const at::Tensor& other) {
 
 bool can_lie_in_memory(const at::Tensor& parameter) {
   return parameter.is_cpu() && parameter.is_contiguous() && !is_lazy(parameter) &&
-         parameter.numel() > 0 && !HostStep::why_immovable(parameter);
+         parameter.numel() > 0 && HostStep::can_move(parameter);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 
-#include <cstdint>
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -71,16 +71,21 @@ at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef
       .make_tensor();
 }
 
-std::string shared_place(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
+Mappings::Mappings() {
   std::ifstream maps("/proc/self/maps");
   for (Mapping mapping; Mapping::read(maps, mapping);) {
-    if (address < mapping.begin || address >= mapping.end) continue;
-    if (mapping.flags.size() < 4 || mapping.flags[3] != 's') return "";
-    return this_machine() + ' ' + mapping.device + ' ' + mapping.inode + '+' +
-           std::to_string(mapping.offset + address - mapping.begin);
+    if (mapping.flags.size() < 4 || mapping.flags[3] != 's') continue;
+    shared_.push_back({mapping.begin, mapping.end,
+                       this_machine() + ' ' + mapping.device + ' ' + mapping.inode,
+                       mapping.offset});
   }
-  return "";
+}
+
+std::string Mappings::shared_place(const void* data) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const auto at = std::ranges::upper_bound(shared_, address, {}, &Shared::end);
+  if (at == shared_.end() || address < at->begin) return "";
+  return at->place + '+' + std::to_string(at->offset + address - at->begin);
 }
 
 }  // namespace ciranda

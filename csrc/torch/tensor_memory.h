@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace ciranda {
 
@@ -20,8 +22,22 @@ bool is_ours(const at::Tensor& tensor);
 at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        c10::ScalarType dtype, std::shared_ptr<void> keeper);
 
-// Names memory that processes share, the same in all processes of the machine and in no other one;
-// empty for what this process has alone.
-std::string shared_place(const void* data);
+// The memory that this process had when this was made: reading it costs about a millisecond.
+class Mappings {
+ public:
+  Mappings();
+  // Names memory that processes share, the same in all processes of the machine and in no other
+  // one; empty for what this process has alone.
+  std::string shared_place(const void* data) const;
+
+ private:
+  struct Shared {
+    std::uintptr_t begin;
+    std::uintptr_t end;
+    std::string place;  // of its first byte, but for the offset
+    std::uint64_t offset;
+  };
+  std::vector<Shared> shared_;  // by address
+};
 
 }  // namespace ciranda
