@@ -291,19 +291,21 @@ Worker Desk::giver() const {
 }
 
 std::optional<Worker> Desk::awaited() const {
-  if (!shard_ || shard_->given() || giver() < 0) return std::nullopt;
+  if (!shard_ || shard_->given()) return std::nullopt;
   const auto waits = [](const auto& each) { return each.second.waits; };
-  if (std::ranges::none_of(connections_, waits)) return std::nullopt;
-  return giver();
+  const Worker worker = giver();
+  if (worker < 0 || std::ranges::none_of(connections_, waits)) return std::nullopt;
+  return worker;
 }
 
 void Desk::give_if_there(Answers& answers) {
   if (!shard_) return;
   if (!shard_->given()) {
-    if (giver() < 0) return;
-    const Caller caller = member(giver()).caller;
+    const Worker worker = giver();
+    if (worker < 0) return;
+    const Caller caller = member(worker).caller;
     if (caller < 0 || !of(caller).waits) return;
-    shard_->give(giver());
+    shard_->give(worker);
   }
   for (auto& [caller, connection] : connections_) {
     if (!std::exchange(connection.waits, false)) continue;

@@ -323,8 +323,9 @@ void CheckpointFiles::remove_older() const {
   for (const Checkpoint number : numbers) {
     if (number < first_own_) return;
     const std::string folder = checkpoint_folder(folder_, number);
-    const bool is_kept = number > awaited_ || (whole < kWholeOnes && is_whole(folder));
-    whole += number <= awaited_ && is_whole(folder) ? 1 : 0;
+    const bool counts = number <= awaited_ && is_whole(folder);
+    const bool is_kept = number > awaited_ || (counts && whole < kWholeOnes);
+    whole += counts ? 1 : 0;
     if (is_kept) continue;
     ::unlink((folder + "/" + kManifestFile).c_str());  // first, so that nothing half is whole
     std::error_code ignored;
