@@ -34,7 +34,8 @@ class Step(enum.IntEnum):
     GIVE_UP = 5  # the supervisor does not obey: kill it
 
 
-_REASONS = {
+# By which the launcher is told to end the job.
+REASONS = {
     signal.SIGINT: Reason.INTERRUPTED,
     signal.SIGTERM: Reason.TERMINATED,
     signal.SIGHUP: Reason.HUNG_UP,
@@ -89,7 +90,7 @@ class Ending:
     def signalled(self, number: int, now: float) -> None:
         """To the launcher, to end the job: the first is polite, the second is not."""
         if self.step is Step.RUN:
-            self.reason = _REASONS[signal.Signals(number)]
+            self.reason = REASONS[signal.Signals(number)]
             self._go(Step.INTERRUPT if number == signal.SIGINT else Step.TERMINATE, now)
         elif self.step is Step.WAIT or (self.step is Step.INTERRUPT and number != signal.SIGINT):
             self._go(Step.TERMINATE, now)

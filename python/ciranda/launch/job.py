@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ciranda.launch.console import Console
-from ciranda.launch.ending import Ending, Reason, Step
+from ciranda.launch.ending import REASONS, Ending, Reason, Step
 from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_SIGNAL_BASE, LaunchError
 from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.failure import LostHost, RankEnd, signal_words
@@ -26,19 +26,11 @@ from ciranda.launch.local_ranks import (
 from ciranda.launch.output_files import OutputFiles
 from ciranda.launch.processes import name_of
 from ciranda.launch.report import report_failure, report_lost_supervisor
+from ciranda.launch.supervisor import HAND_ON
 
-_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm's --signal=USR1@60 asks ranks to save
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, *_HANDED_ON)
-_SIGNAL_OF = {
-    Reason.INTERRUPTED: signal.SIGINT,
-    Reason.TERMINATED: signal.SIGTERM,
-    Reason.HUNG_UP: signal.SIGHUP,
-    Reason.QUIT: signal.SIGQUIT,
-}
-
-
+_SIGNAL_OF = {reason: number for number, reason in REASONS.items()}
 # By nohup, and by a shell that runs us in the background.
-_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGQUIT, *_HANDED_ON)
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGQUIT, *HAND_ON)
 
 
 @dataclass(frozen=True)
@@ -190,7 +182,7 @@ class _Job:
         self._stack.callback(os.close, write)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._stack.callback(signal.set_wakeup_fd, -1)
-        for number in _SIGNALS:
+        for number in (*REASONS, *HAND_ON):
             if number in _MAY_BE_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
                 continue
             before = signal.signal(number, self._count_interrupts)
@@ -205,7 +197,7 @@ class _Job:
 
     def _on_signals(self, fd: int) -> None:
         for number in os.read(fd, 64):
-            if number in _HANDED_ON:
+            if number in HAND_ON:  # Slurm's --signal=USR1@60 asks ranks to save
                 self._ranks.hand_on(number)
                 continue
             self._ending.signalled(number, time.monotonic())

@@ -12,15 +12,9 @@ from collections.abc import Sequence
 
 from ciranda.launch import frames, process_tree
 from ciranda.launch.agent import BEAT_S
+from ciranda.launch.ending import REASONS
+from ciranda.launch.supervisor import HAND_ON
 
-_NOT_FOR_IT = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
 
 
 def fork_pulse(pipes: Sequence[int]) -> int:
@@ -30,7 +24,7 @@ def fork_pulse(pipes: Sequence[int]) -> int:
     if pid == 0:
         try:
             signal.set_wakeup_fd(-1)
-            for each in _NOT_FOR_IT:
+            for each in (*REASONS, *HAND_ON):
                 signal.signal(each, signal.SIG_IGN)
             os.setsid()
             process_tree.die_with_parent(parent)
