@@ -31,7 +31,15 @@ PROBLEM = b"!"  # a sentence; nothing more will come
 
 _HEADER = struct.Struct("<cI")
 _NEWS_LINE = re.compile(rb"[a-z]+(?: -?[0-9]{1,9})*")
-_NEWS_NUMBERS = {"start": 2, "exit": 2, "again": 2, "fail": 2, "left": 1, "done": 0}
+_NEWS_NUMBERS = {
+    "start": 2,
+    "exit": 2,
+    "again": 2,
+    "late": 3,
+    "fail": 2,
+    "left": 1,
+    "done": 0,
+}
 _SIGNALS = 64
 _RANK = struct.Struct("<i")
 HEADER_BYTES = _HEADER.size
@@ -81,7 +89,7 @@ def read_news(payload: bytes) -> tuple[str, list[int]]:
     numbers = [int(text) for text in texts]
     if len(numbers) != _NEWS_NUMBERS.get(word):
         raise FrameError("news that no supervisor tells")
-    if word in ("exit", "again") and not -_SIGNALS <= numbers[1] <= 255:
+    if word in ("exit", "again", "late") and not -_SIGNALS <= numbers[1] <= 255:
         raise FrameError("an exit code that there is not")
     return word, numbers
 

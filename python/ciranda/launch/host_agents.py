@@ -311,13 +311,13 @@ class HostAgents:
 
     def _take_news(self, agent: _Agent, payload: bytes) -> None:
         word, numbers = frames.read_news(payload)
-        if word in ("start", "exit", "again", "fail"):
+        if word in ("start", "exit", "again", "late", "fail"):
             number = numbers[0]
             if number not in agent.numbers or (number in agent.alive) is not (
-                word in ("exit", "again")
+                word in ("exit", "again", "late")
             ):
                 raise FrameError(f"that rank {number} did what it cannot have done")
-            agent.alive ^= set() if word == "fail" else {number}
+            agent.alive ^= set() if word in ("late", "fail") else {number}
         agent.done = agent.done or word == "done"
         tell(payload.decode(), self._news)
         if word in ("exit", "fail"):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ciranda.launch import frames
+from ciranda.launch.agent import Agent
 from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.frames import Frame, FrameError, FrameReader
 from ciranda.launch.hosts import assign_ranks, assign_servers, parse_hosts
@@ -47,6 +48,21 @@ def test_what_is_no_frame_is_refused():
             frames.read_json(payload)
     with pytest.raises(FrameError, match="without a rank"):
         frames.read_rank(b"\0\0\0")
+
+
+def test_the_launcher_understands_all_news_of_an_agent():
+    told: list[str] = []
+    agent = Agent.__new__(Agent)
+    agent._places, agent._tell = None, told.append
+    agent.started(1, 4321)
+    agent.starts_again(1, -9)
+    agent.ended_late(1, -9, 1)
+    agent.ended(1, 0)
+    agent.refused(1, 12)
+    agent.left_behind(3)
+    news = [frames.read_news(line.encode()) for line in [*told, "done"]]
+    assert {word for word, _ in news} == set(frames._NEWS_NUMBERS)
+    assert ("late", [1, -9, 1]) in news
 
 
 def test_no_two_kinds_of_frames_are_alike():

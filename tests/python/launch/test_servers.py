@@ -94,6 +94,27 @@ def test_a_killed_rank_comes_back_as_often_as_it_may(launcher):
     assert "restarts" in done.stderr and "2 of 2" in done.stderr
 
 
+def test_a_worker_that_is_killed_once_its_program_has_ended_has_done_its_work(launcher):
+    script = launcher.script(
+        "import atexit\n"
+        "def killed():\n"
+        "    if os.environ['CIRANDA_RANK'] == '1':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "atexit.register(killed)\n"  # the last that runs
+        "import torch, ciranda.torch as cr\n"
+        "cr.init()\n"
+        "x = torch.nn.Parameter(torch.zeros(4))\n"
+        "optimizer = cr.DistributedOptimizer(\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "x.grad = torch.ones_like(x)\n"
+        "optimizer.step()\n"
+    )
+    late = "ciranda: rank 1 was ended by Killed, SIGKILL (9) after its program had ended; that counts"
+    done = launcher.run("-np", "2", "--ps", "1", "--restarts", "1", script)
+    assert done.returncode == 0, done.stderr
+    assert late in done.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [("SIGKILL", "Killed, SIGKILL (9)"), ("SIGTERM", "Terminated, SIGTERM (15)")],
