@@ -16,7 +16,6 @@ from ciranda.launch.ending import REASONS
 from ciranda.launch.supervisor import HAND_ON
 
 
-
 def fork_pulse(pipes: Sequence[int]) -> int:
     """Forks; beats into each of the pipes, which do not block. Returns the pid, to be killed."""
     parent = os.getpid()

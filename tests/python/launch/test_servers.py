@@ -109,7 +109,9 @@ def test_a_worker_that_is_killed_once_its_program_has_ended_has_done_its_work(la
         "x.grad = torch.ones_like(x)\n"
         "optimizer.step()\n"
     )
-    late = "ciranda: rank 1 was ended by Killed, SIGKILL (9) after its program had ended; that counts"
+    late = (
+        "ciranda: rank 1 was ended by Killed, SIGKILL (9) after its program had ended; that counts"
+    )
     done = launcher.run("-np", "2", "--ps", "1", "--restarts", "1", script)
     assert done.returncode == 0, done.stderr
     assert late in done.stderr
