@@ -158,10 +158,32 @@ Status Desk::check(const Enter& message) const {
   return {};
 }
 
+// Whether it is of one job with those who are here.
+Status Desk::check_origin(const Enter& message) const {
+  const auto is_here = [&](const Member& member) {
+    return member.caller >= 0 && !connections_.at(member.caller).silent;
+  };
+  const auto compare = [&](Worker worker, const Member& member) -> Status {
+    const std::string why = is_here(member) ? difference(member.origin, message.origin) : "";
+    if (why.empty()) return {};
+    return refused(ErrorCode::kInvalidArgument,
+                   words_of(message.worker) + " seems to be of another job than " +
+                       words_of(worker) + ", which is here: " + why +
+                       "; give each job servers of its own, or, where they are one job, set "
+                       "CIRANDA_JOB_ID to one name for all its workers");
+  };
+  CIRANDA_TRY(compare(options_.workers, coordinator_));
+  for (std::size_t worker = 0; worker < members_.size(); ++worker) {
+    CIRANDA_TRY(compare(static_cast<Worker>(worker), members_[worker]));
+  }
+  return {};
+}
+
 Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   const std::string self = words_of(message.worker);
   if (of(caller).worker >= 0) return refused(ErrorCode::kMalformed, self + " enters twice");
   CIRANDA_TRY(check(message));
+  CIRANDA_TRY(check_origin(message));
   const Member& known = member(message.worker);
   // Its connection was lost, or this server was.
   const bool returns = message.life == known.life && message.process == known.process;
@@ -187,6 +209,7 @@ Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
   Member& self_now = member(message.worker);
   self_now.life = message.life;
   self_now.process = message.process;
+  self_now.origin = message.origin;
   self_now.caller = caller;
   self_now.left = false;
   hear(message.worker);  // it was not waited for any more since a restart

@@ -115,6 +115,7 @@ class Desk {
   struct Member {
     Life life = 0;
     std::uint64_t process = 0;  // of that life
+    Origin origin = {};         // the same
     Caller caller = -1;         // none: it is not here
     bool left = false;          // in order
     bool gone = false;          // a life of it has been here, and is not
@@ -126,6 +127,7 @@ class Desk {
   // Of who has declared.
   Status take_declared(Caller caller, Message message, const Attached& attached, Answers& answers);
   Status check(const Enter& message) const;
+  Status check_origin(const Enter& message) const;
   Status enter(Caller caller, const Enter& message, Answers& answers);
   Status declare(Caller caller, const Declare& message, const Attached& attached, Answers& answers);
   Status push(Caller caller, Push message, Answers& answers);

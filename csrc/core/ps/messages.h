@@ -17,7 +17,7 @@ namespace ciranda::ps {
 // host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
 // clock.
 
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr std::size_t kJobIdBytesMax = 256;
@@ -29,6 +29,18 @@ inline constexpr std::string_view kJobByHand = "by hand";
 
 // --- From a worker ---
 
+// By what workers of one job know each other whose servers are started by hand: two jobs may have
+// been told the same servers. What is empty or 0 is not known.
+struct Origin {
+  std::string job;            // what its starter, or the user, calls it
+  std::uint64_t host = 0;     // on which these two are known: numbers without another meaning
+  std::uint64_t process = 0;  // the worker
+  std::uint64_t starter = 0;  // whoever has given the workers their numbers; it may be one of them
+  bool operator==(const Origin&) const = default;
+};
+// Why they cannot be of one job, as the end of a sentence on the second; empty: they may be.
+std::string difference(const Origin& first, const Origin& second);
+
 // The first packet of a connection.
 struct Enter {
   std::uint32_t version = kProtocolVersion;
@@ -39,6 +51,7 @@ struct Enter {
   std::int32_t workers = 1;   // as it was told
   std::int32_t servers = 1;
   std::int32_t server = 0;  // whom it believes to talk to
+  Origin origin = {};
   bool operator==(const Enter&) const = default;
 };
 

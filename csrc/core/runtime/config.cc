@@ -157,6 +157,7 @@ Status read_servers(const Environment& env, Config& config) {
   if (told == nullptr) return {};
   CIRANDA_TRY(parse_servers(name, told, by_hand, config.servers));
   config.servers_job = by_hand ? std::string(ps::kJobByHand) : config.job_id;
+  config.servers_by_hand = by_hand;
   // Who starts workers by hand counts no lives: a later start is a later life.
   config.life_base =
       by_hand && life == 0 ? wall_clock_us() : static_cast<std::uint64_t>(life) << 32;
@@ -206,6 +207,17 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   return {};
 }
 
+// What tells the job from others that were told the same servers; empty: nothing does. The port that
+// torchrun itself chooses is another one after a restart.
+std::string job_of_workers(const Environment& env, const Starter& starter,
+                           const std::string& job_id) {
+  const char* const run = env.text("TORCHELASTIC_RUN_ID");
+  if (starter.name == std::string_view("torchrun") && run != nullptr) {
+    return run == std::string_view("none") ? "" : run;
+  }
+  return env.text(starter.job) != nullptr ? job_id : "";
+}
+
 // This rank's place in its job, and where its ranks meet.
 Status read_job(const Environment& env, const Starter& starter, Config& config) {
   config.starter = starter.name;
@@ -214,6 +226,7 @@ Status read_job(const Environment& env, const Starter& starter, Config& config) 
   config.job_id = job != nullptr ? job : "0";
   if (const char* step = env.text(starter.step)) config.job_id += std::string(".") + step;
   const char* name = config.starter != "ciranda" ? env.text("CIRANDA_JOB_ID") : nullptr;
+  config.origin_job = name != nullptr ? name : job_of_workers(env, starter, config.job_id);
   if (name != nullptr) config.job_id += std::string(".") + name;
   CIRANDA_TRY(read_servers(env, config));
   if (config.place.cross_size > 1 && config.servers.empty()) {
@@ -224,7 +237,7 @@ Status read_job(const Environment& env, const Starter& starter, Config& config) 
   // A port that a user has chosen, or nothing at all, may be another job's too.
   const bool alone = job == nullptr || config.starter == "torchrun";
   config.rank_variable = starter.rank;
-  config.prove_origin = alone && folder == nullptr && name == nullptr;
+  config.prove_origin = alone && name == nullptr && (folder == nullptr || config.servers_by_hand);
   const char* master = env.text("MASTER_ADDR");
   const bool placed = env.text("LOCAL_WORLD_SIZE") != nullptr || master == nullptr;
   if (config.starter == "torchrun" && !placed) config.unplaced_master = master;

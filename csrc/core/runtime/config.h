@@ -42,6 +42,9 @@ struct Config {
   std::vector<std::optional<Endpoint>> servers;
   bool has_servers_elsewhere() const;
   std::string servers_job;  // what they call the job
+  // Started by hand, they ask where their workers come from: see ps::Origin.
+  bool servers_by_hand = false;
+  std::string origin_job;
   // This process is no worker: it gives tasks to them, see Ledger. CIRANDA_COORDINATOR
   bool coordinates = false;
   // How long one that is lost, and keeps its state, is waited for. CIRANDA_PS_PATIENCE_SECONDS

@@ -165,7 +165,8 @@ Enter Client::entry(int server) const {
           .process = process_,
           .workers = options_.workers,
           .servers = servers(),
-          .server = server};
+          .server = server,
+          .origin = options_.origin};
 }
 
 Status Client::enter() {

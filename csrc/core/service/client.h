@@ -26,6 +26,7 @@ struct ClientOptions {
   ServersAddress address;
   std::string job_id;
   int workers = 1;
+  Origin origin = {};
   ServerLinks::Pace pace = {};
   // A server that is lost, and had said that it keeps its state, is called again for so long, until
   // it, or another one with its state, is there; one that has not said anything yet, for

@@ -5,18 +5,21 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
+
+#include "core/base/secret.h"
 
 namespace ciranda {
 namespace {
 
 constexpr int kAncestorsMax = 64;
 
-std::string read_proc(pid_t pid, const char* name) {
+std::string read_file(const std::string& path) {
   std::string text;
-  const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
   std::FILE* file = std::fopen(path.c_str(), "re");
   if (file == nullptr) return text;
   std::array<char, 4096> buffer;
@@ -25,6 +28,10 @@ std::string read_proc(pid_t pid, const char* name) {
   }
   std::fclose(file);
   return text;
+}
+
+std::string read_proc(pid_t pid, const char* name) {
+  return read_file("/proc/" + std::to_string(pid) + "/" + name);
 }
 
 // 0 where it has none that is seen.
@@ -36,6 +43,27 @@ pid_t parent_of(pid_t pid) {
     (void)std::sscanf(stat.c_str() + name_ends, ") %*c %d", &parent);
   }
   return parent;
+}
+
+// Its number and when it began: numbers come back.
+std::string process_words(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  const std::size_t name_ends = stat.rfind(')');
+  std::array<char, 32> began{};
+  if (name_ends != std::string::npos) {  // field 22; the state behind the name is the third
+    (void)std::sscanf(stat.c_str() + name_ends + 1,
+                      " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                      "%*s %31s",
+                      began.data());
+  }
+  return std::to_string(pid) + " " + began.data();
+}
+
+std::uint64_t digest_of(const std::string& text) {
+  const Digest digest = sha256(std::as_bytes(std::span(text)));
+  std::uint64_t first = 0;
+  std::memcpy(&first, digest.data(), sizeof first);
+  return first;
 }
 
 std::vector<std::string> words_of(pid_t pid, const char* name) {
@@ -128,6 +156,18 @@ Error of_another_job(const LocalRank& rank_0, const LocalRank& other, const std:
 }
 
 }  // namespace
+
+OriginDigests origin_of_this_process(const std::string& variable) {
+  const pid_t self = ::getpid();
+  const std::vector<pid_t> starters = starters_of(self, told(self, variable), variable);
+  std::array<char, 64> processes{};  // "pid:[4026531836]"
+  const ssize_t length = ::readlink("/proc/self/ns/pid", processes.data(), processes.size());
+  const std::string boot = read_file("/proc/sys/kernel/random/boot_id");
+  if (starters.empty() || length <= 0 || boot.empty()) return {};
+  return {.host = digest_of(boot + std::string(processes.data(), static_cast<std::size_t>(length))),
+          .process = digest_of(process_words(self)),
+          .starter = digest_of(process_words(starters.back()))};
+}
 
 Status check_same_job(const LocalRank& rank_0, const LocalRank& other,
                       const std::string& variable) {

@@ -37,7 +37,7 @@ TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
     return refusal(caller);
   };
   EXPECT_EQ(refused([](Enter& message) { message.version = 9; }),
-            "worker 1 speaks version 9 of the servers' protocol, server 0 version 6; install the "
+            "worker 1 speaks version 9 of the servers' protocol, server 0 version 7; install the "
             "same ciranda for both");
   EXPECT_EQ(refused([](Enter& message) { message.job_id = "b"; }),
             "worker 1 is of job 'b', server 0 of job 'job'");
@@ -53,6 +53,61 @@ TEST_F(DeskTest, OnlyWhoFitsMayEnter) {
   EXPECT_EQ(refused([](Enter& message) { message.worker = 3; }),
             "there is no worker 3, only 0 to 1");
   enter(1);
+}
+
+TEST_F(DeskTest, WorkersOfTwoJobsDoNotShareServersThatWereStartedByHand) {
+  start(2);
+  Desk::Caller caller = -1;
+  const auto try_to_enter = [&](Worker worker, const Origin& origin, Life life = 1) {
+    Enter message = entry(worker, life);
+    message.origin = origin;
+    caller = call();
+    say(caller, message);
+    return hung_up_on(caller) ? refusal(caller) : "";
+  };
+  const Origin first{.job = "29500", .host = 1, .process = 10, .starter = 9};
+  EXPECT_EQ(try_to_enter(0, first), "");
+  // Neither beside those who are here, nor in the place of one of them.
+  for (const Worker worker : {0, 1}) {
+    EXPECT_EQ(try_to_enter(worker, {.job = "29501"}, /*life=*/2),
+              "worker " + std::to_string(worker) +
+                  " seems to be of another job than worker 0, which is here: '29501', not '29500'; "
+                  "give each job servers of its own, or, where they are one job, set CIRANDA_JOB_ID "
+                  "to one name for all its workers");
+  }
+  EXPECT_NE(try_to_enter(1, {.job = "29500", .host = 1, .process = 21, .starter = 20})
+                .find("which another process has started"),
+            std::string::npos);
+  // Of one starter, of worker 0 itself, of another host, of nobody knows where.
+  Life life = 1;
+  for (const Origin& origin :
+       {Origin{.job = "29500", .host = 1, .process = 11, .starter = 9},
+        Origin{.job = "29500", .host = 1, .process = 11, .starter = 10},
+        Origin{.job = "29500", .host = 2, .process = 11, .starter = 20}, Origin()}) {
+    EXPECT_EQ(try_to_enter(1, origin, life++), "");
+    hang_up(caller);
+  }
+}
+
+TEST_F(DeskTest, WhoIsGoneOrSilentKeepsNoOtherJobAway) {
+  start(1);
+  Enter first = entry(0, 1);
+  first.origin.job = "a";
+  Desk::Caller caller = call();
+  say(caller, first);
+  answer<Welcome>(caller);
+  pass(2 * kLeaseNs);
+  Enter second = entry(0, 2);
+  second.origin.job = "b";
+  caller = call();
+  say(caller, second);
+  answer<Welcome>(caller);
+  hang_up(caller);
+  Enter third = entry(0, 3);
+  third.origin.job = "c";
+  caller = call();
+  say(caller, third);
+  answer<Welcome>(caller);
 }
 
 TEST_F(DeskTest, AMessageOutOfOrderIsHungUpOn) {

@@ -517,6 +517,7 @@ constexpr Variable kVariables[] = {
     {"CIRANDA_KEY_FD", Of::kMeeting},
     {"CIRANDA_KEY_FILE", Of::kMeeting},
     {"MASTER_ADDR", Of::kMeeting},
+    {"TORCHELASTIC_RUN_ID", Of::kMeeting},
     // Servers compare how many they are with what each worker was told, and know its lives.
     {"CIRANDA_PS_SERVERS", Of::kMeeting},
     {"CIRANDA_PS", Of::kMeeting},
@@ -659,6 +660,7 @@ TEST(Config, ServersMayBeStartedByHand) {
   ASSERT_TRUE(alone.ok()) << alone.error().text;
   EXPECT_EQ(words_of(alone.value().servers), (std::vector<std::string>{"a:1", "b:2"}));
   EXPECT_EQ(alone.value().servers_job, "by hand");
+  EXPECT_TRUE(alone.value().servers_by_hand);
   EXPECT_GT(alone.value().life_base, std::uint64_t{1} << 40);
   auto hosts = ranks_on(2, "CIRANDA_PS", "a:1");
   EXPECT_EQ(read(hosts).value().servers.size(), 1u);
@@ -673,6 +675,35 @@ TEST(Config, ServersMayBeStartedByHand) {
   std::string many = "a:1";
   for (int i = 0; i < 64; ++i) many += ",a:1";
   EXPECT_NE(problem(many).find("at most 64 servers"), std::string::npos);
+}
+
+TEST(Config, ServersThatWereStartedByHandAreToldWhoseTheirWorkersAre) {
+  using Variables = std::map<std::string, std::string>;
+  const auto origin = [](Variables more) {
+    more.merge(Variables{{"CIRANDA_PS", "a:1"}, {"CIRANDA_KEY_FILE", "/k"}});
+    const auto config = read(more);
+    EXPECT_TRUE(config.ok());
+    return std::pair(config.value().origin_job, config.value().prove_origin);
+  };
+  const auto with = [](Variables all, const std::string& name, const std::string& text) {
+    all[name] = text;
+    return all;
+  };
+  const Variables by_hand = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(origin(by_hand), std::pair(std::string("29500"), true));
+  EXPECT_EQ(origin(with(by_hand, "CIRANDA_JOB_DIR", "/d")), std::pair(std::string("29500"), true));
+  EXPECT_EQ(origin(with(by_hand, "CIRANDA_JOB_ID", "ours")), std::pair(std::string("ours"), false));
+  EXPECT_EQ(origin(with(by_hand, "TORCHELASTIC_RUN_ID", "r")), std::pair(std::string("r"), true));
+  EXPECT_EQ(origin(with(by_hand, "TORCHELASTIC_RUN_ID", "none")), std::pair(std::string(), true));
+  EXPECT_EQ(origin({{"SLURM_PROCID", "0"},
+                    {"SLURM_STEP_NUM_TASKS", "1"},
+                    {"SLURM_LOCALID", "0"},
+                    {"SLURM_NODEID", "0"},
+                    {"SLURM_STEP_NUM_NODES", "1"},
+                    {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                    {"SLURM_JOB_ID", "7"},
+                    {"SLURM_STEP_ID", "3"}}),
+            std::pair(std::string("7.3"), false));
 }
 
 TEST(Config, OnSeveralHostsAllRanksHaveATimelineOrNone) {

@@ -69,6 +69,32 @@ TEST_F(OriginTest, RanksOfTwoParentsDoNot) {
   EXPECT_NE(text.find("set CIRANDA_JOB_ID to one name"), std::string::npos) << text;
 }
 
+TEST_F(OriginTest, DigestsTellThisProcessItsStarterAndItsHost) {
+  const OriginDigests here = origin_of_this_process("RANK");
+  const OriginDigests again = origin_of_this_process("RANK");
+  EXPECT_NE(here.host, 0u);
+  EXPECT_NE(here.process, here.starter);
+  EXPECT_EQ(here.host, again.host);
+  EXPECT_EQ(here.process, again.process);
+  EXPECT_EQ(here.starter, again.starter);
+  // A child: this process is its starter.
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const OriginDigests own = origin_of_this_process("RANK");
+    ::_exit(::write(ends[1], &own, sizeof own) == sizeof own ? 0 : 1);
+  }
+  OriginDigests own;
+  ASSERT_EQ(::read(ends[0], &own, sizeof own), static_cast<ssize_t>(sizeof own));
+  ::waitpid(child, nullptr, 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_EQ(own.host, here.host);
+  EXPECT_EQ(own.starter, here.process);
+  EXPECT_NE(own.process, here.process);
+}
+
 TEST_F(OriginTest, AWrapperThatGotTheNumberTooIsNotTheStarter) {
   const auto wrapped = [&](const std::string& number) {
     return start("RANK=" + number + " exec sh -c \"" +

@@ -10,11 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ranks import clean_environment
+
+import ciranda
+from ciranda.measure.hosts import make_key
+from ciranda.measure.sides import free_port
 
 RANK = """
 import os, sys, time
@@ -36,7 +41,10 @@ except Exception as error:
     print("refused:", error)
     mark(f"refused-{job}-{os.environ['RANK']}")
     sys.exit(7)
-print("with", hvd.allgather_object(job), flush=True)
+if "CIRANDA_PS" in os.environ:
+    print("entered")
+else:
+    print("with", hvd.allgather_object(job), flush=True)
 mark(f"met-{job}-{os.environ['RANK']}")
 wait_for("end")
 """
@@ -79,8 +87,6 @@ class ByHand:
             self.wait_for(until)
 
     def wait_for(self, mark: str) -> None:
-        import time
-
         deadline = time.monotonic() + 60
         while not (self.folder / mark).exists():
             assert time.monotonic() < deadline, mark
@@ -123,6 +129,44 @@ def test_two_jobs_with_one_port_do_not_exchange_ranks(by_hand: ByHand) -> None:
     assert "was started by another command than rank 0" in said["B", 1]
     assert "give each job a MASTER_PORT of its own" in said["B", 1]
     assert "another process is already rank 0" in said["B", 0]
+
+
+@pytest.fixture
+def a_server(by_hand: ByHand) -> Iterator[subprocess.Popen[str]]:
+    key = str(make_key(by_hand.folder))
+    endpoint = f"127.0.0.1:{free_port()}"
+    by_hand.environment |= {"CIRANDA_PS": endpoint, "CIRANDA_KEY_FILE": key}
+    command = [str(Path(ciranda.__file__).parent / "bin" / "ciranda-ps"), "--workers", "2"]
+    with subprocess.Popen(
+        [*command, "--listen", endpoint, "--key-file", key],
+        env=by_hand.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def test_two_jobs_with_one_server_do_not_exchange_workers(
+    by_hand: ByHand, a_server: subprocess.Popen[str]
+) -> None:
+    """Neither beside a worker of the other job, nor in its place."""
+    for job in ("A", "B"):
+        for rank in (0, 1):
+            by_hand.start(job, rank, wrapped=job == "B")
+    by_hand.go("A", 0, until="met-A-0")
+    by_hand.go("B", 1, until="refused-B-1")
+    by_hand.go("B", 0, until="refused-B-0")
+    by_hand.go("A", 1, until="met-A-1")
+    said = by_hand.end()
+    assert said["A", 0] == said["A", 1] == "entered\n"
+    for rank in (0, 1):
+        assert f"worker {rank} seems to be of another job than worker 0" in said["B", rank]
+        assert "set CIRANDA_JOB_ID to one name for all its workers" in said["B", rank]
+    assert a_server.wait(timeout=60) == 0  # all of A have left
 
 
 def test_ranks_of_two_shells_are_one_job_where_they_say_so(by_hand: ByHand) -> None:
