@@ -27,6 +27,24 @@ def places() -> list[Any]:
     return [_C.starter(), *place, hvd.cross_rank(), hvd.cross_size(), total]
 
 
+def trains_one_step() -> list[float]:
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(64, 64)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    model(torch.full((2, 64), float(hvd.rank()))).sum().backward()
+    optimizer.step()
+    return [parameter.sum().item() for parameter in model.parameters()]
+
+
+def test_sixteen_ranks_on_few_cores_start_and_agree() -> None:
+    ranks = values_of(run_ranks(trains_one_step, 16))
+    assert ranks == [ranks[0]] * 16
+
+
 def test_without_a_launcher_there_is_one_rank() -> None:
     assert values_of(run_ranks(places, 1, place=False)) == [["none", 0, 1, 0, 1, 0, 1, 0]]
 
