@@ -1,4 +1,5 @@
 #include <ciranda/torch.h>
+#include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
@@ -154,14 +155,25 @@ void bind_collectives(py::module_& module) {
   module.def("poll", &poll, py::arg("handle"), Released());
   module.def(
       "synchronize",
-      [](HandleId handle)
+      [](HandleId handle, const std::function<void()>& look)
           -> std::optional<std::pair<std::vector<at::Tensor>, std::vector<std::int64_t>>> {
-        auto result = synchronize(handle);
+        auto result = synchronize(handle, look);
         if (!result) return std::nullopt;
         return std::pair(std::move(result->tensors), std::move(result->received_rows));
       },
-      py::arg("handle"), Released(),
-      "(outputs, received rows) of the operation; None for a handle that was synchronized before.");
+      py::arg("handle"), py::arg("look") = nullptr, Released(),
+      "(outputs, received rows) of the operation; None for a handle that was synchronized before. "
+      "`look` is called about a hundred times a second meanwhile.");
+  module.def(
+      "crossing",
+      [](const std::string& scope) -> std::optional<std::tuple<Rank, std::string, std::string>> {
+        const auto crossing = default_communicator()->engine->crossing(scope);
+        if (!crossing) return std::nullopt;
+        return std::tuple(crossing->other, crossing->mine, crossing->theirs);
+      },
+      py::arg("scope"), Released(),
+      "Of the operations whose names begin with `scope`, two for which this rank and another one "
+      "wait, each for the other: (that rank, the name of ours, the name of theirs), or None.");
   module.def(
       "arena_empty",
       [](const std::vector<std::int64_t>& shape, const at::Tensor& like) {

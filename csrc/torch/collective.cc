@@ -22,12 +22,12 @@ bool TensorCollective::poll() const {
   return finished == nullptr || unwrap(finished->passed());
 }
 
-CollectiveResult TensorCollective::wait() {
-  return before.empty() ? wait_for_this() : wait_for_parts();
+CollectiveResult TensorCollective::wait(const Engine::Look& look) {
+  return before.empty() ? wait_for_this(look) : wait_for_parts(look);
 }
 
 // Also where one fails: the memory of the others is in use.
-CollectiveResult TensorCollective::wait_for_parts() {
+CollectiveResult TensorCollective::wait_for_parts(const Engine::Look& look) {
   std::exception_ptr problem;
   CollectiveResult all;
   const auto add = [&](auto wait) {
@@ -38,14 +38,14 @@ CollectiveResult TensorCollective::wait_for_parts() {
       if (!problem) problem = std::current_exception();
     }
   };
-  for (const auto& part : before) add([&] { return part->wait_for_this(); });
-  add([&] { return wait_for_this(); });
+  for (const auto& part : before) add([&] { return part->wait_for_this(look); });
+  add([&] { return wait_for_this(look); });
   if (problem) std::rethrow_exception(problem);
   return all;
 }
 
-CollectiveResult TensorCollective::wait_for_this() {
-  const Status status = engine->wait(handle);
+CollectiveResult TensorCollective::wait_for_this(const Engine::Look& look) {
+  const Status status = engine->wait(handle, look);
   if (misfit && !status && status.error().code == misfit->code &&
       status.error().rank == misfit->rank) {
     throw Exception(*misfit);

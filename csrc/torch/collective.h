@@ -36,9 +36,9 @@ struct TensorCollective {
   // True when wait() would not block, and a GPU has the results.
   bool poll() const;
   // Blocks until it is done. Throws what ranks disagree about.
-  CollectiveResult wait();
-  CollectiveResult wait_for_this();
-  CollectiveResult wait_for_parts();
+  CollectiveResult wait(const Engine::Look& look = {});
+  CollectiveResult wait_for_this(const Engine::Look& look);
+  CollectiveResult wait_for_parts(const Engine::Look& look);
 
   std::shared_ptr<Engine> engine;
   Handle handle;

@@ -144,12 +144,12 @@ class LastReduction {
 }  // namespace
 
 void allreduce(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
-               const ReduceOptions& options) {
+               const ReduceOptions& options, const Engine::Look& look) {
   const bool averages_int64 = options.op == ReduceOp::kAverage && input.defined() &&
                               input.scalar_type() == c10::ScalarType::Long;
   if (is_lazy(input) || is_lazy(output) || is_carried(input, options.op) || averages_int64 ||
       options.op == ReduceOp::kAdasum) {
-    allreduce_async(among, {input}, {output}, options)->wait();
+    allreduce_async(among, {input}, {output}, options)->wait(look);
     return;
   }
   thread_local LastReduction last;
@@ -171,7 +171,7 @@ void allreduce(const Communicator& among, const at::Tensor& input, const at::Ten
   const auto made = submission.is_checked ? nullptr : submission.spec;
   const Handle handle = unwrap(engine.submit(std::move(submission)));
   if (made) last.keep(input, options, made);
-  const Status status = engine.wait(handle);
+  const Status status = engine.wait(handle, look);
   if (!status && stream) {  // nothing waits for what may be queued there
     keep_for(stream->torch(), input);
     keep_for(stream->torch(), output);

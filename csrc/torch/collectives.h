@@ -36,7 +36,7 @@ Started allreduce_async(const Communicator& among, std::vector<at::Tensor> input
                         std::vector<at::Tensor> outputs, const ReduceOptions& options);
 // Blocking as wait() is, for one tensor.
 void allreduce(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
-               const ReduceOptions& options);
+               const ReduceOptions& options, const Engine::Look& look = {});
 // outputs[i] gets the root's inputs[i]; `root` is a rank of the World.
 Started broadcast_async(const Communicator& among, std::vector<at::Tensor> inputs,
                         std::vector<at::Tensor> outputs, Rank root, const std::string& name);

@@ -252,7 +252,7 @@ torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
   if (reducer_) {
     reducer_->agree();
     if (comparison_->begin_step()) {
-      const std::string difference = comparison_->compare(way());
+      const std::string difference = comparison_->compare(way(), reducer_.get());
       if (!difference.empty()) TORCH_WARN("DistributedOptimizer: ", difference);
     }
   }

@@ -24,7 +24,8 @@ namespace ciranda {
 // each gradient into its bucket as backward produces it and hand complete buckets to the engine.
 // The last of `backward_passes_per_step` backward passes waits for the other ranks and returns with
 // reduced gradients in p.grad; parameters that it did not reach on this rank count as zeros, those
-// that no rank reached keep the p.grad they have. synchronize() does the same for fewer passes.
+// that no rank reached keep the p.grad they have. synchronize() does the same for fewer passes, of
+// which ranks may make different numbers.
 //
 // That a gradient is reduced is known of the tensor that holds it, not of the optimizer: one that
 // the user replaces, or edits if the ranks average, is reduced when the optimizer steps. All ranks
@@ -41,6 +42,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
       EXCLUDES(mutex_);
   void set_backward_passes_per_step(int passes) override EXCLUDES(mutex_);
   void synchronize() override EXCLUDES(mutex_);
+  void wait_in_step(const Wait& wait) override EXCLUDES(mutex_);
   void finish_step() override EXCLUDES(mutex_);
   void settle() override EXCLUDES(mutex_);
   void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
@@ -116,6 +118,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   // gradient_synchronization.cc
   void synchronize_own() EXCLUDES(mutex_);
   void synchronize_foreign() EXCLUDES(mutex_);
+  void wait_beside_backward(const Wait& wait) REQUIRES(mutex_);
   int most_of_ranks(int mine, const char* what) REQUIRES(mutex_);
   void reduce_if_any_rank(Gradients mine) REQUIRES(mutex_);
   bool is_reduced(const GradientSlot& slot) const REQUIRES(mutex_);

@@ -41,6 +41,37 @@ void GradientReducer::synchronize_foreign() {
   for (const auto& [number, owner] : owners) owner->synchronize_own();
 }
 
+void GradientReducer::wait_in_step(const Wait& wait) {
+  const MutexLock lock(mutex_);
+  wait_beside_backward(wait);
+}
+
+// Ranks that make more backward passes before this step wait there, for the gradients of this rank:
+// it takes part in their reduction meanwhile. All are asked again in the step itself.
+void GradientReducer::wait_beside_backward(const Wait& wait) {
+  const std::string buckets = options_.name + "/bucket.";
+  std::exception_ptr problem;
+  wait([&]() CIRANDA_ANNOTATION(no_thread_safety_analysis) {
+    const auto crossing = engine_->crossing(options_.name + "/");
+    if (!crossing || problem || !crossing->theirs.starts_with(buckets)) return;
+    if (crossing->mine.starts_with(buckets)) {
+      engine_->abort("rank " + std::to_string(engine_->rank()) + " is in step() and rank " +
+                     std::to_string(crossing->other) +
+                     " still in backward(): ranks that share a step on several hosts make as many "
+                     "backward passes each before it (backward_passes_per_step=" +
+                     std::to_string(passes_) +
+                     "); give them as many, or pass shard_step=False, with which they may differ");
+      return;
+    }
+    try {
+      reduce_now();
+    } catch (...) {
+      problem = std::current_exception();
+    }
+  });
+  if (problem) std::rethrow_exception(problem);
+}
+
 // The largest `mine` of the ranks, from 0 to kPlace. By a sum, to which ranks that have joined add
 // zeros. Collective, blocking.
 int GradientReducer::most_of_ranks(int mine, const char* what) {
@@ -48,8 +79,10 @@ int GradientReducer::most_of_ranks(int mine, const char* what) {
   const at::Tensor ranks_with = at::zeros({kNumbers}, at::TensorOptions(c10::ScalarType::Int));
   auto* const counts = ranks_with.mutable_data_ptr<std::int32_t>();
   counts[mine] = 1;
-  allreduce(*among_, ranks_with, ranks_with,
-            {.name = options_.name + "/" + what, .op = ReduceOp::kSum});
+  wait_beside_backward([&](const Engine::Look& look) {
+    allreduce(*among_, ranks_with, ranks_with,
+              {.name = options_.name + "/" + what, .op = ReduceOp::kSum}, look);
+  });
   std::int64_t most = kNumbers - 1;
   while (most > 0 && counts[most] == 0) --most;
   return static_cast<int>(most);

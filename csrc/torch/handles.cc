@@ -61,11 +61,11 @@ bool poll(HandleId id) {
   return collective->poll();
 }
 
-std::optional<CollectiveResult> synchronize(HandleId id) {
+std::optional<CollectiveResult> synchronize(HandleId id, const Engine::Look& look) {
   refuse_in_forked_child();
   const Started collective = handles().take(id);
   if (collective == nullptr) return std::nullopt;
-  return collective->wait();
+  return collective->wait(look);
 }
 
 }  // namespace ciranda

@@ -185,13 +185,13 @@ std::string first_obstacle(const std::vector<std::string>& by_rank, const Group&
 
 // By sums, to which ranks that have joined add zeros.
 std::vector<std::string> texts_of_ranks(const Communicator& among, const std::string& mine,
-                                        const std::string& name) {
+                                        const std::string& name, const Engine::Look& look) {
   const auto own = static_cast<std::size_t>(among.group->index_of(among.engine->rank()));
   const at::Tensor sizes = at::zeros({among.group->size()}, c10::ScalarType::Long);
   std::span<std::int64_t> size_of(sizes.mutable_data_ptr<std::int64_t>(),
                                   among.group->ranks.size());
   size_of[own] = static_cast<std::int64_t>(mine.size());
-  allreduce(among, sizes, sizes, {.name = name + "/sizes", .op = ReduceOp::kSum});
+  allreduce(among, sizes, sizes, {.name = name + "/sizes", .op = ReduceOp::kSum}, look);
   std::vector<std::string> texts(size_of.size());
   const std::int64_t total = std::accumulate(size_of.begin(), size_of.end(), std::int64_t{0});
   if (total == 0) return texts;
@@ -199,7 +199,7 @@ std::vector<std::string> texts_of_ranks(const Communicator& among, const std::st
   auto* const all = reinterpret_cast<char*>(bytes.mutable_data_ptr<std::uint8_t>());
   std::memcpy(all + std::accumulate(size_of.begin(), size_of.begin() + own, std::int64_t{0}),
               mine.data(), mine.size());
-  allreduce(among, bytes, bytes, {.name = name, .op = ReduceOp::kSum});
+  allreduce(among, bytes, bytes, {.name = name, .op = ReduceOp::kSum}, look);
   const char* next = all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     texts[rank].assign(next, static_cast<std::size_t>(size_of[rank]));

@@ -43,7 +43,7 @@ std::string require_agreement(const Communicator& among, const std::string& name
 
 // Every member's text, in their order; empty for those that have joined. Collective, blocking.
 std::vector<std::string> texts_of_ranks(const Communicator& among, const std::string& mine,
-                                        const std::string& name);
+                                        const std::string& name, const Engine::Look& look = {});
 
 // As require_agreement() for an obstacle alone, empty if no rank has one; ranks that have joined
 // have none. Collective, blocking.

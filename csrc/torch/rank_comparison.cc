@@ -83,15 +83,18 @@ void RankComparison::end_step() {
   for (Entry& entry : entries_) entry.left.renew(entry.parameter);
 }
 
-std::string RankComparison::compare(const std::string& way) {
+std::string RankComparison::compare(const std::string& way, Reducer* reducer) {
   std::uint64_t mine = mixed(std::hash<std::string>()(way), 0);
   for (Entry& entry : entries_) {
     const bool stamped = entry.reason == kNew || (entry.reason == kNone && step_ > 1);
     if (stamped && !entry.left.same(entry.parameter)) entry.reason = kWritten;
     mine = mixed(mine, entry.reason == kNone ? 0 : digest_of_values(entry.parameter));
   }
+  bool alike = false;
+  const auto ask = [&](const Engine::Look& look) { alike = all_say(mine, look); };
+  reducer != nullptr ? reducer->wait_in_step(ask) : ask({});
   std::string told;
-  if (!all_say(mine)) {
+  if (!alike) {
     try {
       told = difference(texts_of_ranks(*among_, text(way), name_ + "/text"));
     } catch (...) {
@@ -108,13 +111,13 @@ std::string RankComparison::compare(const std::string& way) {
 }
 
 // By a sum, to which ranks that have joined add zeros. Collective, blocking.
-bool RankComparison::all_say(std::uint64_t mine) const {
+bool RankComparison::all_say(std::uint64_t mine, const Engine::Look& look) const {
   const Group& group = *among_->group;
   const at::Tensor digests = at::zeros({group.size()}, c10::ScalarType::Long);
   std::span<std::int64_t> all(digests.mutable_data_ptr<std::int64_t>(), group.ranks.size());
   all[static_cast<std::size_t>(group.index_of(among_->engine->rank()))] =
       static_cast<std::int64_t>(mine | 1U);
-  allreduce(*among_, digests, digests, {.name = name_, .op = ReduceOp::kSum});
+  allreduce(*among_, digests, digests, {.name = name_, .op = ReduceOp::kSum}, look);
   return std::all_of(all.begin(), all.end(), [&](std::int64_t theirs) {
     return theirs == 0 || static_cast<std::uint64_t>(theirs) == (mine | 1U);
   });

@@ -35,7 +35,8 @@ class RankComparison {
   // `way`: how this rank steps, in one line. kMismatch, on every rank, if they differ in that from
   // the first on, or in parameters that are new and a rank has not written since add(). Other
   // differences are given as a sentence, once, for whoever can warn; else "". Collective, blocking.
-  std::string compare(const std::string& way);
+  // `reducer`, if it is one of C++: the optimizer's.
+  std::string compare(const std::string& way, Reducer* reducer);
   void end_step();
 
  private:
@@ -48,7 +49,7 @@ class RankComparison {
     TensorStamp left = {};  // by add(), then by the step before one that compares
   };
 
-  bool all_say(std::uint64_t mine) const;
+  bool all_say(std::uint64_t mine, const Engine::Look& look) const;
   std::string text(const std::string& way) const;
   std::string difference(const std::vector<std::string>& by_rank) const;
   [[noreturn]] static void refuse(const std::string& why);

@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/kernels/update_rule.h"
+#include "core/runtime/engine.h"
 #include "torch/host_step.h"
 
 namespace ciranda {
@@ -37,6 +39,10 @@ class Reducer {
   // p.grad holds the reduced gradients of this step. Collective. Throws what went wrong in
   // backward(); kInvalidArgument if a gradient was replaced after it had been summed.
   virtual void synchronize() = 0;
+  // Before that, in a step: runs `wait`, which blocks for other ranks and calls what it is given
+  // meanwhile, so that none of them waits in backward() for this one.
+  using Wait = std::function<void(const Engine::Look&)>;
+  virtual void wait_in_step(const Wait& wait) { wait({}); }
   // The optimizer has stepped: passes from here on belong to a new step.
   virtual void finish_step() = 0;
   // The user throws the gradients away: a new step begins, also in the middle of one. Finishes what

@@ -47,7 +47,11 @@ void GradientReducer::agree() {
   const MutexLock lock(mutex_);
   const std::uint64_t joins = engine_->joins();
   if (!options_.shared_step || agreed_joins_ == joins) return;
-  for (std::string& text : texts_of_ranks(*among_, ended_, options_.name + "/ended")) {
+  std::vector<std::string> texts;
+  wait_beside_backward([&](const Engine::Look& look) {
+    texts = texts_of_ranks(*among_, ended_, options_.name + "/ended", look);
+  });
+  for (std::string& text : texts) {
     if (ended_.empty()) ended_ = std::move(text);
   }
   agreed_joins_ = joins;
@@ -195,7 +199,7 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
     }
     bucket->append_handles(handles);
   }
-  check(engine_->wait(handles));
+  wait_beside_backward([&](const Engine::Look& look) { check(engine_->wait(handles, look)); });
 }
 
 // The squares are there.

@@ -59,4 +59,23 @@ std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, s
   return text + " Check that every rank runs the same steps.";
 }
 
+std::optional<Crossing> find_crossing(const std::vector<StalledOp>& waiting, Rank self,
+                                      std::string_view scope) {
+  const auto lacks = [](const StalledOp& op, Rank rank) {
+    return std::binary_search(op.missing.begin(), op.missing.end(), rank);
+  };
+  for (const StalledOp& theirs : waiting) {
+    if (!lacks(theirs, self) || !theirs.spec->name.starts_with(scope)) continue;
+    for (const StalledOp& mine : waiting) {
+      if (mine.spec->group != theirs.spec->group || !mine.spec->name.starts_with(scope)) continue;
+      if (lacks(mine, self)) continue;
+      const auto other = std::find_if(mine.missing.begin(), mine.missing.end(),
+                                      [&](Rank rank) { return !lacks(theirs, rank); });
+      if (other == mine.missing.end()) continue;
+      return Crossing{.other = *other, .mine = mine.spec->name, .theirs = theirs.spec->name};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace ciranda

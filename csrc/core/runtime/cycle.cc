@@ -204,6 +204,11 @@ std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
                                for_ns - std::min(for_ns, held_ns), kSecondNs);
 }
 
+std::optional<Crossing> Cycle::crossing(std::string_view scope) const {
+  if (over()) return std::nullopt;
+  return find_crossing(negotiator_.waiting(), rank_.rank(), scope);
+}
+
 bool Cycle::ask_where(std::uint64_t now_ns) {
   const std::vector<Rank>& here = rank_.local_ranks();
   std::vector<Rank> missing;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/negotiate/negotiator.h"
@@ -47,6 +48,9 @@ class Cycle {
   std::vector<PendingOperation> pending() const;
   // Of operations that some ranks have not submitted for so long; none: there are none.
   std::optional<std::string> stall_report(std::uint64_t for_ns) const;
+  // Of the operations whose names begin with `scope`, those two for which this rank and another one
+  // wait, each for the other.
+  std::optional<Crossing> crossing(std::string_view scope) const;
   // Asks those ranks of this host where they are that others, anywhere, have waited for long enough
   // to warn. True if there were any.
   bool ask_where(std::uint64_t now_ns);

@@ -21,6 +21,7 @@ constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the l
 constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
 constexpr std::chrono::microseconds kFarewellPause{100};
 constexpr std::uint64_t kLookUpNs = kSecondNs / 10;  // between two looks for an interruption
+constexpr std::uint64_t kLookNs = kSecondNs / 100;   // between two calls of `look`
 
 Error shut_down_error() {
   return {.code = ErrorCode::kNotInitialized,
@@ -160,16 +161,22 @@ bool Engine::poll(const Handle& handle) {
   return handle->done();
 }
 
-Status Engine::wait(std::span<const Handle> handles) {
+Status Engine::wait(std::span<const Handle> handles, const Look& look) {
   if (forked_.load()) return usable();
-  if (!all_done(handles)) drive_until_done(handles);
+  if (!all_done(handles)) drive_until_done(handles, look);
   for (const Handle& handle : handles) {
     if (!handle->status().ok()) return handle->status();
   }
   return {};
 }
 
-void Engine::drive_until_done(std::span<const Handle> handles) {
+std::optional<Crossing> Engine::crossing(std::string_view scope) {
+  if (forked_.load()) return std::nullopt;
+  const Seat::Taken taken(seat_, Seat::As::kVisitor);
+  return seat_.cycle().crossing(scope);
+}
+
+void Engine::drive_until_done(std::span<const Handle> handles, const Look& look) {
   const EngineOptions& options = rank_.options;
   RankContext::Counters& counters = rank_.counters;
   const std::uint64_t begin_ns = monotonic_ns();
@@ -177,8 +184,12 @@ void Engine::drive_until_done(std::span<const Handle> handles) {
   Patience patience = {.begin_ns = begin_ns,
                        .warn_ns = after(begin_ns, options.stall_warning_ns),
                        .give_up_ns = after(begin_ns, options.stall_shutdown_ns),
-                       .look_up_ns = options.interrupted ? begin_ns + kLookUpNs : kNever};
-  while (!drive(handles, patience)) give_up_if_interrupted();
+                       .look_up_every_ns = look ? kLookNs : options.interrupted ? kLookUpNs : 0};
+  patience.look_up_ns = after(begin_ns, patience.look_up_every_ns);
+  while (!drive(handles, patience)) {
+    give_up_if_interrupted();
+    if (look) look();
+  }
   const std::uint64_t spent = monotonic_ns() - begin_ns;
   const std::uint64_t moved = counters.communicating_ns.load(std::memory_order_relaxed) - moved_ns;
   counters.waiting_ns.fetch_add(spent > moved ? spent - moved : 0, std::memory_order_relaxed);
@@ -194,7 +205,7 @@ bool Engine::drive(std::span<const Handle> handles, Patience& patience) {
       patience.warn_ns = after(now, rank_.options.stall_warning_ns);
     }
     if (now >= patience.look_up_ns) {
-      patience.look_up_ns = now + kLookUpNs;
+      patience.look_up_ns = now + patience.look_up_every_ns;
       return false;
     }
   }
@@ -203,7 +214,7 @@ bool Engine::drive(std::span<const Handle> handles, Patience& patience) {
 
 // Without the seat: the answer may take its time, and the peers may need this rank.
 void Engine::give_up_if_interrupted() {
-  if (!rank_.options.interrupted()) return;
+  if (!rank_.options.interrupted || !rank_.options.interrupted()) return;
   abort("rank " + std::to_string(rank()) + " (pid " + std::to_string(::getpid()) +
         ") was interrupted while it waited for other ranks");
 }

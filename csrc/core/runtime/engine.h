@@ -2,12 +2,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/negotiate/stall.h"
 #include "core/runtime/background_thread.h"
 #include "core/runtime/engine_options.h"
 #include "core/runtime/rank_context.h"
@@ -49,8 +53,16 @@ class Engine {
   // for more. Thread-safe, does not block.
   bool poll(const Handle& handle);
   // Blocks until all operations are done; the status of the first that failed. Thread-safe.
-  Status wait(std::span<const Handle> handles);
-  Status wait(const Handle& handle) { return wait(std::span(&handle, 1)); }
+  // `look`, where there is one, is called about a hundred times a second meanwhile; it may call the
+  // engine, and block.
+  using Look = std::function<void()>;
+  Status wait(std::span<const Handle> handles, const Look& look = {});
+  Status wait(const Handle& handle, const Look& look = {}) {
+    return wait(std::span(&handle, 1), look);
+  }
+  // Of the operations whose names begin with `scope`, those two for which this rank and another one
+  // wait, each for the other. Thread-safe, does not block.
+  std::optional<Crossing> crossing(std::string_view scope);
 
   // Agreed by all ranks of the World, which call these in the same order. Block; thread-safe. The
   // ranks of a group ascend, each once.
@@ -98,14 +110,15 @@ class Engine {
 
   Status usable() const;
   Result<Handle> agree(Submission&& submission);
-  // When a thread that waits warns, gives up, and looks whether it was interrupted.
+  // When a thread that waits warns, gives up, and looks whether something has come up.
   struct Patience {
     std::uint64_t begin_ns;
     std::uint64_t warn_ns;
     std::uint64_t give_up_ns;
-    std::uint64_t look_up_ns;
+    std::uint64_t look_up_every_ns;  // 0: never
+    std::uint64_t look_up_ns = 0;
   };
-  void drive_until_done(std::span<const Handle> handles);
+  void drive_until_done(std::span<const Handle> handles, const Look& look);
   // False when it is time to look up.
   bool drive(std::span<const Handle> handles, Patience& patience) EXCLUDES(seat_);
   void give_up_if_interrupted() EXCLUDES(seat_);

@@ -112,10 +112,16 @@ class CompressedReducer:
         fresh = not all(self._is_reduced(parameter, edited) for _, parameter in self._parameters)
         # Sums, to which ranks that have joined add zeros.
         flag = torch.tensor([fresh], dtype=torch.int32, device="cpu")
-        flag = ops.allreduce(
+        handle = ops.allreduce_async(
             flag, name=f"{self._name}/fresh", op=ops.Sum, process_set=self._process_set
         )
+        flag = ops.synchronize_and(handle, self._join_backward)
         if flag.item():
+            self._reduce_now()
+
+    def _join_backward(self) -> None:
+        """Ranks that make more backward passes before this step wait there, for these gradients."""
+        if _C.crossing(f"{self._name}/") is not None:
             self._reduce_now()
 
     def _reduce_now(self) -> None:
@@ -143,6 +149,8 @@ class CompressedReducer:
             if gradient is not parameter.grad:
                 parameter.grad = gradient
             gradient = gradient.detach()  # a graph that leads to it stays
+            if self._op != ops.Average and self._is_reduced(parameter, edited=True):
+                gradient.div_(self._process_set.size())  # everybody's already
             packed, context = self._compression.compress(gradient)
             handle = ops.allreduce_async(
                 packed.contiguous(),

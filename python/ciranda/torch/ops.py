@@ -124,6 +124,11 @@ def synchronize(handle: int) -> Any:
     A handle is a number, which may be kept in any form. It holds the operation's tensors until it
     is synchronized; a second call returns None. ValueError for a number that never was a handle.
     """
+    return synchronize_and(handle, None)
+
+
+def synchronize_and(handle: int, look: Callable[[], None] | None) -> Any:
+    """The same; `look` is called about a hundred times a second meanwhile, and may block."""
     number = operator.index(handle)
     if not 0 <= number <= _latest:
         raise InvalidArgumentError(
@@ -131,7 +136,7 @@ def synchronize(handle: int) -> Any:
             "has returned"
         )
     finish = _finish.pop(number, None)
-    result = _C.synchronize(number)
+    result = _C.synchronize(number, look)
     if result is None or finish is None:
         return None
     return finish(*result)

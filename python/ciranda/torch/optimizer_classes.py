@@ -180,7 +180,11 @@ class Distributed:
             return
         inner_class = self._ciranda_inner_class
         way = way_of_steps(inner_class, self.defaults, self.param_groups)  # type: ignore[attr-defined]
-        if difference := comparison.compare(way):
+        reducer = self._ciranda_reducer
+        native = isinstance(reducer, _C.Reducer)
+        if not native and not self._ciranda_skip_synchronize:
+            reducer.synchronize()  # while it waits, others may be in backward()
+        if difference := comparison.compare(way, reducer if native else None):
             warnings.warn(f"DistributedOptimizer: {difference}", stacklevel=4)
 
     def _end_step(self) -> None:

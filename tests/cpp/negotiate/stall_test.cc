@@ -53,5 +53,44 @@ TEST(StallReport, IgnoresAClockThatStandsBeforeTheRequest) {
   EXPECT_FALSE(report({stalled(allreduce("w"), {1}, 500)}).has_value());
 }
 
+std::optional<std::pair<Rank, std::string>> crossing(const std::vector<StalledOp>& waiting) {
+  const auto found = find_crossing(waiting, 1, "d/");
+  if (!found) return std::nullopt;
+  return std::pair(found->other, found->mine + " " + found->theirs);
+}
+
+TEST(Crossing, NamesTwoRanksThatWaitForEachOther) {
+  EXPECT_EQ(crossing({stalled(allreduce("d/bucket"), {1, 2}, 0),  // ranks 0 and 3 are in backward
+                      stalled(allreduce("d/fresh"), {0, 3}, 0)}),
+            std::pair(Rank{0}, std::string("d/fresh d/bucket")));
+  EXPECT_EQ(crossing({stalled(allreduce("d/fresh"), {0, 3}, 0),  // 0 has not come to anything yet
+                      stalled(allreduce("d/bucket"), {0, 1}, 0)}),
+            std::pair(Rank{3}, std::string("d/fresh d/bucket")));
+}
+
+TEST(Crossing, IsNoneWhereOneRankIsLate) {
+  EXPECT_FALSE(crossing({}));
+  EXPECT_FALSE(crossing({stalled(allreduce("d/fresh"), {0}, 0)}));
+  EXPECT_FALSE(crossing({stalled(allreduce("d/bucket"), {1}, 0)}));
+  // This rank is late twice; rank 0 is, twice.
+  EXPECT_FALSE(
+      crossing({stalled(allreduce("d/bucket"), {1}, 0), stalled(allreduce("d/fresh"), {1}, 0)}));
+  EXPECT_FALSE(
+      crossing({stalled(allreduce("d/bucket"), {0}, 0), stalled(allreduce("d/fresh"), {0}, 0)}));
+  // Two other ranks wait for each other.
+  EXPECT_FALSE(
+      crossing({stalled(allreduce("d/bucket"), {0}, 0), stalled(allreduce("d/fresh"), {2}, 0)}));
+}
+
+TEST(Crossing, LooksAtOneScopeAndOneGroup) {
+  RequestSpec elsewhere = allreduce("d/fresh");
+  elsewhere.group = 7;
+  EXPECT_FALSE(
+      crossing({stalled(allreduce("d/bucket"), {1}, 0), stalled(allreduce("e/fresh"), {0}, 0)}));
+  EXPECT_FALSE(
+      crossing({stalled(allreduce("e/bucket"), {1}, 0), stalled(allreduce("d/fresh"), {0}, 0)}));
+  EXPECT_FALSE(crossing({stalled(allreduce("d/bucket"), {1}, 0), stalled(elsewhere, {0}, 0)}));
+}
+
 }  // namespace
 }  // namespace ciranda

@@ -61,6 +61,20 @@ def test_ranks_with_fewer_batches_share_their_step(
         assert result["off"] < 1e-6 and all(result["equal"]) and result["why"] == ""
 
 
+def test_ranks_may_make_different_numbers_of_passes_or_are_told_that_they_may_not(
+    make_network: Callable[..., Any], start: Start
+) -> None:
+    network = make_network(2, addresses=("ipv4",))
+    ranks = start(network, HERE / "passes.py", ranks_per_host=2)
+    texts = [rank.communicate(timeout=60)[0] for rank in ranks]
+    for text in texts:
+        assert '{"shard_step": false, "off": ' in text, text
+        assert json.loads(text[text.index("{") :].splitlines()[0])["off"] < 1e-12
+        assert "is in step() and rank" in text and "still in backward()" in text, text
+        assert "pass shard_step=False" in text
+        assert '{"shard_step": "host"' not in text
+
+
 def test_a_process_set_on_two_hosts_shares_its_step(
     make_network: Callable[..., Any], start: Start
 ) -> None:

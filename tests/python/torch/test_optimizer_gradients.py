@@ -246,6 +246,44 @@ def test_a_step_takes_fewer_passes_than_declared() -> None:
         assert_mean_gradients(model, steps=passes)
 
 
+class OwnCompressor(hvd.Compression.none):
+    """Reduced in Python, as any that a user writes."""
+
+
+def sums_over_ranks(model: nn.Module, passes: tuple[int, ...]) -> list[torch.Tensor]:
+    alone = copy.deepcopy(model)
+    alone.zero_grad()
+    for rank in range(hvd.size()):
+        for step in range(passes[rank]):
+            alone(batch(rank, step)).square().mean().backward()
+    return [p.grad for p in alone.parameters()]
+
+
+@on_ranks(2, 3)
+def test_ranks_may_make_different_numbers_of_passes() -> None:
+    """Whoever comes to the step first gives his gradients to those who still wait in backward()."""
+    for options in (
+        {"backward_passes_per_step": 3},
+        {"backward_passes_per_step": 3, "op": hvd.Sum},
+        {"backward_passes_per_step": 3, "compression": OwnCompressor},
+        {"backward_passes_per_step": 3, "op": hvd.Sum, "compression": OwnCompressor},
+        {},  # each pass ends with reduced gradients
+        {"compression": OwnCompressor},
+    ):
+        model = mlp()
+        optimizer = distributed_sgd(model, lr=0.0, **options)
+        for passes in ((3, 2, 2), (1, 3, 2), (0, 3, 3), (3, 0, 1), (3, 3, 3)):
+            optimizer.zero_grad()
+            for step in range(passes[hvd.rank()]):
+                backward(model, step)
+            optimizer.step()
+            divisor = 1 if options.get("op") == hvd.Sum else hvd.size()
+            for parameter, total in zip(
+                model.parameters(), sums_over_ranks(model, passes), strict=True
+            ):
+                torch.testing.assert_close(parameter.grad, total / divisor)
+
+
 @on_ranks(2)
 def test_the_number_of_passes_can_change() -> None:
     model = mlp()
