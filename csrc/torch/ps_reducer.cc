@@ -28,6 +28,7 @@ void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size
   if (!options_.force) check_momentum(options_.mode, client_->workers(), rules_);
   parameters_.declare(std::move(parameters), rules, rules_);
   kept_ = rules_;
+  comes_and_goes_.assign(rules_.size(), false);
   gradients_.resize(parameters_.slots().size());
   for (std::size_t i = 0; i < gradients_.size(); ++i) make_gradient(i);
   fetched_.resize(parameters_.tables());
@@ -266,11 +267,14 @@ void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
   if (rule.kind != kept.kind) refuse_state("decoupled_weight_decay");
   if (rule.amsgrad && !kept.amsgrad) refuse_state("amsgrad");
   if (rule.centered && !kept.centered) refuse_state("centered");
-  if (rule.momentum == 0.0 || kept.momentum != 0.0) return;
-  if (rule.kind == kernels::RuleKind::kRmsprop) refuse_state("momentum");
+  const bool begins = rule.momentum != 0.0 && rules_[group].momentum == 0.0;
+  if (rule.kind == kernels::RuleKind::kRmsprop && begins && kept.momentum == 0.0) {
+    refuse_state("momentum");
+  }
   if (rule.kind != kernels::RuleKind::kSgd) return;
-  if (rule.dampening != 0.0) refuse_state("momentum with dampening");
-  kept.momentum = rule.momentum;
+  if (begins && rule.dampening != 0.0) refuse_state("momentum with dampening");
+  if ((rule.momentum == 0.0) != (rules_[group].momentum == 0.0)) comes_and_goes_[group] = true;
+  if (begins && kept.momentum == 0.0) kept.momentum = rule.momentum;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -356,12 +360,18 @@ HostStep::State PsReducer::state(std::size_t position, bool) {
       reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
   const kernels::UpdateRule& rule = kept_[slot.group];
   const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
-  return state_of(rule, step, [&](std::size_t array) {
+  HostStep::State state = state_of(rule, step, [&](std::size_t array) {
     const at::Tensor& lies = slot.value;
     std::byte* const data = state_array(slot.table, array).data() +
                             static_cast<std::size_t>(begin) * lies.element_size();
     return at::from_blob(data, lies.sizes(), lies.options()).clone();
   });
+  // Torch has no buffer yet where there was no momentum in a step of the parameter, and begins with
+  // the gradient either way.
+  if (comes_and_goes_[slot.group] && !state.empty() && !state.front().second.any().item<bool>()) {
+    return {};
+  }
+  return state;
 }
 
 void PsReducer::adopt_state(std::size_t, HostStep::State state) {

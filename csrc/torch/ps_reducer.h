@@ -104,6 +104,7 @@ class PsReducer final : public Reducer, public Puller {
   ServedParameters parameters_ GUARDED_BY(mutex_);
   std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by group
   std::vector<kernels::UpdateRule> kept_ GUARDED_BY(mutex_);   // with all state that there is
+  std::vector<bool> comes_and_goes_ GUARDED_BY(mutex_);        // by group: SGD's momentum has
   // As pushes tell them, see ps::Push; none: they are to be made.
   std::vector<kernels::UpdateRule> told_ GUARDED_BY(mutex_);
   std::vector<std::uint32_t> told_slots_ GUARDED_BY(mutex_);

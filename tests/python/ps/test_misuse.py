@@ -249,6 +249,27 @@ def refuses_amsgrad() -> str:
     return said(lambda: step(net, optimizer))
 
 
+def momentum_that_comes_and_goes() -> list[Any]:
+    cr.init()
+    net, optimizer = make(lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, dampening=0.1))
+    group = optimizer.param_groups[0]
+    group["momentum"] = 0.0
+    step(net, optimizer)
+    without = dict(optimizer.state_dict()["state"])
+    group["momentum"] = 0.9
+    refused = said(lambda: step(net, optimizer))
+    group["dampening"] = 0.0
+    step(net, optimizer)
+    return [without, refused, sorted(optimizer.state_dict()["state"][0])]
+
+
+def test_momentum_has_a_buffer_once_it_was_used() -> None:
+    ((without, refused, then),) = values_of(run_ranks(momentum_that_comes_and_goes, 1, servers=1))
+    assert without == {}
+    assert "momentum with dampening was changed after DistributedOptimizer was made" in refused
+    assert then == ["momentum_buffer"]
+
+
 def test_an_option_without_state_is_named() -> None:
     (names,) = values_of(run_ranks(options_that_need_state, 1, servers=1))
     assert names == ["grad_avg", "momentum_buffer", "square_avg", "step"]
