@@ -28,8 +28,9 @@ struct Crossing {
   std::string theirs;  // the name of what `self` has not submitted
 };
 
-// The first such pair of which `self` is one, among operations whose names begin with `scope`. It is
-// a deadlock where a rank submits none of them before the one that it has submitted is done. Pure.
+// The first such pair of which `self` is one, among operations whose names begin with `scope`. It
+// is a deadlock where a rank submits none of them before the one that it has submitted is done.
+// Pure.
 std::optional<Crossing> find_crossing(const std::vector<StalledOp>& waiting, Rank self,
                                       std::string_view scope);
 

@@ -388,8 +388,8 @@ std::string difference(const Origin& first, const Origin& second) {
   if (!first.job.empty() && !second.job.empty() && first.job != second.job) {
     return "'" + second.job + "', not '" + first.job + "'";
   }
-  const bool known = first.host != 0 && first.host == second.host && first.starter != 0 &&
-                     second.starter != 0;
+  const bool known =
+      first.host != 0 && first.host == second.host && first.starter != 0 && second.starter != 0;
   if (!known || first.starter == second.starter || first.starter == second.process ||
       second.starter == first.process) {
     return "";

@@ -207,8 +207,8 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   return {};
 }
 
-// What tells the job from others that were told the same servers; empty: nothing does. The port that
-// torchrun itself chooses is another one after a restart.
+// What tells the job from others that were told the same servers; empty: nothing does. The port
+// that torchrun itself chooses is another one after a restart.
 std::string job_of_workers(const Environment& env, const Starter& starter,
                            const std::string& job_id) {
   const char* const run = env.text("TORCHELASTIC_RUN_ID");

@@ -184,7 +184,9 @@ void Engine::drive_until_done(std::span<const Handle> handles, const Look& look)
   Patience patience = {.begin_ns = begin_ns,
                        .warn_ns = after(begin_ns, options.stall_warning_ns),
                        .give_up_ns = after(begin_ns, options.stall_shutdown_ns),
-                       .look_up_every_ns = look ? kLookNs : options.interrupted ? kLookUpNs : 0};
+                       .look_up_every_ns = look                  ? kLookNs
+                                           : options.interrupted ? kLookUpNs
+                                                                 : 0};
   patience.look_up_ns = after(begin_ns, patience.look_up_every_ns);
   while (!drive(handles, patience)) {
     give_up_if_interrupted();

@@ -23,8 +23,8 @@ struct LocalRank {
 // Blocking: reads files of /proc.
 Status check_same_job(const LocalRank& rank_0, const LocalRank& other, const std::string& variable);
 
-// What tells this process from those of other jobs, for who cannot look: digests, 0 where nothing is
-// known. `variable` as above.
+// What tells this process from those of other jobs, for who cannot look: digests, 0 where nothing
+// is known. `variable` as above.
 struct OriginDigests {
   std::uint64_t host = 0;     // this host, and which processes of it this one sees
   std::uint64_t process = 0;  // this process

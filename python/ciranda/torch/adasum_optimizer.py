@@ -45,7 +45,8 @@ class StepsByAdasum(Distributed):
         """The optimizer's own step() with this rank's gradients, then all ranks' changes
         combined. Where it raises, the parameters are what they were."""
         self._find_new_parameters()
-        self._compare_ranks()
+        if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():
+            self._compare_ranks(self._ciranda_comparison)
         groups = self.param_groups  # type: ignore[attr-defined]
         parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         with torch.no_grad():

@@ -134,7 +134,8 @@ class Distributed:
         if self._ciranda_synchronized:
             self._note_synchronized()
         reducer.agree()
-        self._compare_ranks()
+        if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():
+            self._compare_ranks(self._ciranda_comparison)
         if self._ciranda_host_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             arguments = () if closure is None else (closure,)
@@ -174,10 +175,7 @@ class Distributed:
         self._end_step()
         return result
 
-    def _compare_ranks(self) -> None:
-        comparison = self._ciranda_comparison
-        if comparison is None or not comparison.begin_step():
-            return
+    def _compare_ranks(self, comparison: _C.RankComparison) -> None:
         inner_class = self._ciranda_inner_class
         way = way_of_steps(inner_class, self.defaults, self.param_groups)  # type: ignore[attr-defined]
         reducer = self._ciranda_reducer

@@ -69,11 +69,12 @@ TEST_F(DeskTest, WorkersOfTwoJobsDoNotShareServersThatWereStartedByHand) {
   EXPECT_EQ(try_to_enter(0, first), "");
   // Neither beside those who are here, nor in the place of one of them.
   for (const Worker worker : {0, 1}) {
-    EXPECT_EQ(try_to_enter(worker, {.job = "29501"}, /*life=*/2),
-              "worker " + std::to_string(worker) +
-                  " seems to be of another job than worker 0, which is here: '29501', not '29500'; "
-                  "give each job servers of its own, or, where they are one job, set CIRANDA_JOB_ID "
-                  "to one name for all its workers");
+    EXPECT_EQ(
+        try_to_enter(worker, {.job = "29501"}, /*life=*/2),
+        "worker " + std::to_string(worker) +
+            " seems to be of another job than worker 0, which is here: '29501', not '29500'; "
+            "give each job servers of its own, or, where they are one job, set CIRANDA_JOB_ID "
+            "to one name for all its workers");
   }
   EXPECT_NE(try_to_enter(1, {.job = "29500", .host = 1, .process = 21, .starter = 20})
                 .find("which another process has started"),

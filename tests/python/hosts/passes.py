@@ -40,7 +40,7 @@ def main() -> None:
             optimizer.step()
             with torch.no_grad():
                 for parameter in alone.parameters():
-                    parameter -= 0.1 * parameter.grad / hvd.size()
+                    parameter.sub_(parameter.grad, alpha=0.1 / hvd.size())
         off = max(
             float((ours - theirs).detach().abs().max())
             for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True)
