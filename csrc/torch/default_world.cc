@@ -11,7 +11,6 @@
 
 #include "core/base/mutex.h"
 #include "core/runtime/backends.h"
-#include "core/transport/origin.h"
 #include "torch/error.h"
 #include "torch/heap.h"
 #include "torch/row_tables.h"
@@ -53,18 +52,6 @@ void child_after_fork() {
   }
 }
 
-ps::Origin origin_of(const Config& config) {
-  ps::Origin origin{.job = config.origin_job.substr(0, ps::kJobIdBytesMax)};
-  if (!config.prove_origin || config.coordinates) return origin;  // which anybody may start
-  const OriginDigests digests = origin_of_this_process(config.rank_variable);
-  if (digests.host == 0) return origin;
-  // What torchrun starts for two nodes on one host is one job.
-  origin.host = digests.host + static_cast<std::uint64_t>(config.place.cross_rank);
-  origin.process = digests.process;
-  origin.starter = digests.starter;
-  return origin;
-}
-
 std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mutex) {
   if (config.with_comm) {
     throw Exception({.code = ErrorCode::kUnsupported,
@@ -89,7 +76,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                    .timeout_ms = config.start_timeout_ms},
        .job_id = config.servers_job,
        .workers = config.place.size,
-       .origin = config.servers_by_hand ? origin_of(config) : ps::Origin(),
+       .origin = ps::origin_of_worker(config),
        .patience_ms = config.servers_patience_ms,
        .timeline_path = config.coordinates ? "" : config.timeline_path,
        .coordinates = config.coordinates}));

@@ -51,7 +51,7 @@ void GradientReducer::wait_in_step(const Wait& wait) {
 void GradientReducer::wait_beside_backward(const Wait& wait) {
   const std::string buckets = options_.name + "/bucket.";
   std::exception_ptr problem;
-  wait([&]() CIRANDA_ANNOTATION(no_thread_safety_analysis) {
+  wait([&]() REQUIRES(mutex_) {
     const auto crossing = engine_->crossing(options_.name + "/");
     if (!crossing || problem || !crossing->theirs.starts_with(buckets)) return;
     if (crossing->mine.starts_with(buckets)) {

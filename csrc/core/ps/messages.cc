@@ -72,10 +72,7 @@ void write(Writer& out, const Enter& message) {
   out.varint(static_cast<std::uint64_t>(message.workers));
   out.varint(static_cast<std::uint64_t>(message.servers));
   out.varint(static_cast<std::uint64_t>(message.server));
-  write_text(out, message.origin.job, kJobIdBytesMax);
-  out.u64(message.origin.host);
-  out.u64(message.origin.process);
-  out.u64(message.origin.starter);
+  write(out, message.origin);
 }
 void read(Reader& in, Enter& message) {
   message.version = in.u32("enter.version");
@@ -86,10 +83,7 @@ void read(Reader& in, Enter& message) {
   message.workers = static_cast<std::int32_t>(in.varint("enter.workers", kRanksMax));
   message.servers = static_cast<std::int32_t>(in.varint("enter.servers", kServersMax));
   message.server = static_cast<std::int32_t>(in.varint("enter.server", kServersMax - 1));
-  message.origin.job = read_text(in, "enter.origin.job", kJobIdBytesMax);
-  message.origin.host = in.u64("enter.origin.host");
-  message.origin.process = in.u64("enter.origin.process");
-  message.origin.starter = in.u64("enter.origin.starter");
+  read(in, message.origin);
 }
 
 void write(Writer& out, const Declare& message) {
@@ -383,19 +377,6 @@ Message message_of(Reader& in, std::size_t index) {
 }
 
 }  // namespace
-
-std::string difference(const Origin& first, const Origin& second) {
-  if (!first.job.empty() && !second.job.empty() && first.job != second.job) {
-    return "'" + second.job + "', not '" + first.job + "'";
-  }
-  const bool known =
-      first.host != 0 && first.host == second.host && first.starter != 0 && second.starter != 0;
-  if (!known || first.starter == second.starter || first.starter == second.process ||
-      second.starter == first.process) {
-    return "";
-  }
-  return "which another process has started";
-}
 
 void encode(const Message& message, std::vector<std::byte>& out) {
   Writer writer(out);

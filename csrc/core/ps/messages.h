@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/ps/origin.h"
 #include "core/ps/shard.h"
 
 namespace ciranda::ps {
@@ -20,7 +21,6 @@ namespace ciranda::ps {
 inline constexpr std::uint32_t kProtocolVersion = 7;
 // Below what a socket takes at once.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
-inline constexpr std::size_t kJobIdBytesMax = 256;
 inline constexpr int kServersMax = 64;
 inline constexpr std::uint64_t kRowsAtOnceMax = std::uint64_t{1} << 24;  // of one server
 inline constexpr std::uint64_t kCheckpointMax = std::uint64_t{1} << 40;
@@ -28,18 +28,6 @@ inline constexpr std::uint64_t kCheckpointMax = std::uint64_t{1} << 40;
 inline constexpr std::string_view kJobByHand = "by hand";
 
 // --- From a worker ---
-
-// By what workers of one job know each other whose servers are started by hand: two jobs may have
-// been told the same servers. What is empty or 0 is not known.
-struct Origin {
-  std::string job;            // what its starter, or the user, calls it
-  std::uint64_t host = 0;     // on which these two are known: numbers without another meaning
-  std::uint64_t process = 0;  // the worker
-  std::uint64_t starter = 0;  // whoever has given the workers their numbers; it may be one of them
-  bool operator==(const Origin&) const = default;
-};
-// Why they cannot be of one job, as the end of a sentence on the second; empty: they may be.
-std::string difference(const Origin& first, const Origin& second);
 
 // The first packet of a connection.
 struct Enter {

@@ -13,6 +13,7 @@
 #include "core/transport/call.h"
 #include "core/transport/descriptors.h"
 #include "core/transport/job_folder.h"
+#include "core/transport/origin.h"
 
 namespace ciranda::ps {
 namespace {
@@ -130,6 +131,19 @@ Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemo
   std::vector<int> all(address.servers.size());
   std::iota(all.begin(), all.end(), 0);
   return connect(address, all, memory, monotonic_ns() + address.timeout_ms * kMsInNs, notice);
+}
+
+Origin origin_of_worker(const Config& config) {
+  if (!config.servers_by_hand) return {};
+  Origin origin{.job = config.origin_job.substr(0, kJobIdBytesMax)};
+  if (!config.prove_origin || config.coordinates) return origin;  // which anybody may start
+  const OriginDigests digests = origin_of_this_process(config.rank_variable);
+  if (digests.host == 0) return origin;
+  // What torchrun starts for two nodes on one host is one job.
+  origin.host = digests.host + static_cast<std::uint64_t>(config.place.cross_rank);
+  origin.process = digests.process;
+  origin.starter = digests.starter;
+  return origin;
 }
 
 }  // namespace ciranda::ps

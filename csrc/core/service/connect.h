@@ -8,6 +8,8 @@
 
 #include "core/base/result.h"
 #include "core/ps/model.h"
+#include "core/ps/origin.h"
+#include "core/runtime/config.h"
 #include "core/service/server_link.h"
 #include "core/service/wait_notice.h"
 #include "core/transport/tcp.h"
@@ -39,5 +41,9 @@ Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& addr
 Result<std::vector<std::unique_ptr<ServerLink>>> connect_to_servers(const ServersAddress& address,
                                                                     const WorkerMemory& memory,
                                                                     WaitNotice& notice);
+
+// What this worker tells servers that were started by hand; nothing where they were not. Blocking:
+// reads files of /proc.
+Origin origin_of_worker(const Config& config);
 
 }  // namespace ciranda::ps
