@@ -155,13 +155,13 @@ void bind_collectives(py::module_& module) {
   module.def("poll", &poll, py::arg("handle"), Released());
   module.def(
       "synchronize",
-      [](HandleId handle, const std::function<void()>& look)
+      [](HandleId handle, const std::optional<std::function<void()>>& look)
           -> std::optional<std::pair<std::vector<at::Tensor>, std::vector<std::int64_t>>> {
-        auto result = synchronize(handle, look);
+        auto result = synchronize(handle, look.value_or(nullptr));
         if (!result) return std::nullopt;
         return std::pair(std::move(result->tensors), std::move(result->received_rows));
       },
-      py::arg("handle"), py::arg("look") = nullptr, Released(),
+      py::arg("handle"), py::arg("look") = py::none(), Released(),
       "(outputs, received rows) of the operation; None for a handle that was synchronized before. "
       "`look` is called about a hundred times a second meanwhile.");
   module.def(

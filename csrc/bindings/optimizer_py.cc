@@ -129,7 +129,13 @@ void bind_rank_comparison(py::module_& module) {
            py::arg("name"), py::arg("apart"), py::arg("process_set") = kWorldGroup)
       .def("add", &RankComparison::add, py::arg("named_parameters"))
       .def("begin_step", &RankComparison::begin_step)
-      .def("compare", &RankComparison::compare, py::arg("way"), py::arg("reducer"), Released())
+      .def(
+          "compare",
+          [](RankComparison& self, const std::string& way,
+             const std::optional<std::shared_ptr<Reducer>>& reducer) {
+            return self.compare(way, reducer ? reducer->get() : nullptr);
+          },
+          py::arg("way"), py::arg("reducer"), Released())
       .def("end_step", &RankComparison::end_step);
 }
 

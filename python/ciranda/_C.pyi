@@ -231,7 +231,7 @@ class RankComparison:
         ...
     def begin_step(self) -> bool:
         ...
-    def compare(self, way: str, reducer: Reducer) -> str:
+    def compare(self, way: str, reducer: Reducer | None) -> str:
         ...
     def end_step(self) -> None:
         ...
@@ -573,7 +573,7 @@ def streams() -> int:
     """
     CIRANDA_STREAMS, the same on every rank.
     """
-def synchronize(handle: typing.SupportsInt | typing.SupportsIndex, look: collections.abc.Callable[[], None] = None) -> tuple[list[torch.Tensor], list[int]] | None:
+def synchronize(handle: typing.SupportsInt | typing.SupportsIndex, look: collections.abc.Callable[[], None] | None = None) -> tuple[list[torch.Tensor], list[int]] | None:
     """
     (outputs, received rows) of the operation; None for a handle that was synchronized before. `look` is called about a hundred times a second meanwhile.
     """
