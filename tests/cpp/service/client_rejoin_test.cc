@@ -134,6 +134,10 @@ TEST_P(Rejoin, AServerWithoutItsStateIsRefused) {
 
 // Whether it keeps its state or not: there is nothing yet that could be lost.
 TEST_F(RejoinHere, AServerThatIsLostBeforeItsWelcomeIsCalledAgain) {
+  ClientOptions options =
+      this->options(0);  // asked here: the thread below writes what it is made of
+  options.address.servers.resize(1);
+  options.workers = 1;
   std::thread starts([this] {
     {
       JobFolder first(folder_of_server(folder_, 0), "job", "server 0");
@@ -142,10 +146,10 @@ TEST_F(RejoinHere, AServerThatIsLostBeforeItsWelcomeIsCalledAgain) {
     }  // killed, with a caller that it has not heard
     start_servers(1, 1);
   });
-  const auto client = connect(0);
+  const auto client = Client::connect(options);
   starts.join();
-  ASSERT_NE(client, nullptr);
-  EXPECT_TRUE(declare(*client, model_of(kSizes), 0.0f).ok());
+  ASSERT_TRUE(client.ok()) << client.error().text;
+  EXPECT_TRUE(declare(*client.value(), model_of(kSizes), 0.0f).ok());
 }
 
 TEST_P(Rejoin, WhoDoesNotComeBackIsLost) {
