@@ -10,5 +10,5 @@ stage "shell scripts (shellcheck)" shellcheck -x -P SCRIPTDIR -e SC2015 tools/*.
 stage "Python lint (ruff)" "$python" -m ruff check || true
 stage "Python format (ruff)" "$python" -m ruff format --check || true
 stage "Python types (mypy --strict)" "$python" -m mypy || true
-stage "architecture and links (tests/tidy)" "$python" -m pytest -q tests/tidy || true
+stage "architecture and links (tests/tidy)" "$python" -m pytest -q tests/tidy tests/sim/test_suites.py || true
 stage_summary "make check"

@@ -9,7 +9,7 @@ core_tests() {
     'Simulation|AllBackends|AHundredWorlds|Farewell|Gloo|Strangers|ManyHosts|Nccl'
 }
 smoke_tests() {
-  "$python" -m pytest -q tests/tidy \
+  "$python" -m pytest -q tests/tidy tests/sim/test_suites.py \
     tests/python/torch/test_optimizer_training.py::test_ranks_train_as_one_rank_with_the_joined_batch
 }
 

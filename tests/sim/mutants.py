@@ -1,11 +1,12 @@
 """Planted mistakes: each must be found by the tests that stand for its part of core.
 
-A mutant replaces one piece of source text that occurs exactly once. Its one file is compiled again
-and linked with the objects of the tests and the rest of core as the release build has them.
+A mutant replaces one piece of source text that occurs exactly once in core. Its file is compiled
+again and linked with the objects of the tests and the rest of core as the release build has them.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -47,16 +48,41 @@ def link(folder: Path, suite: Suite, mutant: Mutant | None = None) -> Path:
     return program
 
 
+@functools.cache
+def _without_blanks(text: str) -> tuple[list[int], str]:
+    offsets = [at for at, character in enumerate(text) if not character.isspace()]
+    return offsets, "".join(text[at] for at in offsets)
+
+
+def plant(mutant: Mutant, sources: dict[Path, str]) -> tuple[Path, str]:
+    """The file that the mutant is in, and its text with the mistake; LookupError where the text
+    that it replaces is not there once. Blanks do not count, so that formatting changes nothing."""
+    old = "".join(mutant.old.split())
+    found = []
+    for path, text in sources.items():
+        offsets, dense = _without_blanks(text)
+        at = dense.find(old)
+        while at >= 0:
+            found.append((path, offsets[at], offsets[at + len(old) - 1] + 1))
+            at = dense.find(old, at + 1)
+    if len(found) != 1:
+        where = ", ".join(path.name for path, _, _ in found) or "no file"
+        raise LookupError(f"{mutant.name}: its text has to occur once in core, and is in {where}")
+    path, begin, end = found[0]
+    text = sources[path]
+    return path, text[:begin] + mutant.new + text[end:]
+
+
+def sources_of_core() -> dict[Path, str]:
+    return {path: path.read_text() for path in sorted(CORE.rglob("*.cc"))}
+
+
 def _compile(folder: Path, mutant: Mutant) -> Path:
-    text = (CORE / mutant.file).read_text()
-    if text.count(mutant.old) != 1:
-        raise LookupError(
-            f"{mutant.name}: its text occurs {text.count(mutant.old)} times in {mutant.file}"
-        )
+    path, text = plant(mutant, sources_of_core())
     # Where ccache finds it again.
-    source = BUILD / "mutants" / mutant.name / Path(mutant.file).name
+    source = BUILD / "mutants" / mutant.name / path.name
     source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text(text.replace(mutant.old, mutant.new))
+    source.write_text(text)
     result = folder / source.with_suffix(".o").name
     includes = [f"-I{CORE.parent}", f"-I{CORE.parent / 'include'}"]
     _call(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    file: str  # below csrc/core
-    old: str
+    old: str  # occurs once in core, whatever its line breaks and indentation
     new: str
 
 
@@ -26,85 +25,71 @@ class Suite:
 _OF_NEGOTIATION = (
     Mutant(
         "runs_when_one_rank_is_missing",
-        "negotiate/negotiator.cc",
         "else if (attendance_.completes(*op))",
         "else if (op->missing <= 1)",
     ),
     Mutant(
         "compares_no_specs",
-        "negotiate/negotiator.cc",
         "if (request.spec != op->spec && *request.spec != *op->spec)",
         "if (false)",
     ),
     Mutant(
         "ignores_that_a_rank_left",
-        "negotiate/negotiator.cc",
         "if (op->group().contains(from))",
         "if (false)",
     ),
     Mutant(
         "lets_the_departed_speak",
-        "negotiate/negotiator.cc",
         "if (attendance_.has_left(from))",
         "if (false)",
     ),
     Mutant(
         "waits_for_the_departed",
-        "negotiate/attendance.cc",
         "if (std::any_of(departed_.begin(), departed_.end(), is_member))",
         "if (false)",
     ),
     Mutant(
         "takes_a_second_submission_for_the_first",
-        "negotiate/negotiator.cc",
         "} else if (op->contributions[member].has_value()) {",
         "} else if (false) {",
     ),
     Mutant(
         "gives_no_index_to_an_error",
-        "negotiate/negotiator.cc",
         "response.verdict = Response::Verdict::kError;\n  response.index = next_index_++;",
         "response.verdict = Response::Verdict::kError;\n  response.index = next_index_;",
     ),
     Mutant(
         "allows_a_root_beyond_the_last_rank",
-        "negotiate/fault.cc",
         "|| op.group().contains(root)",
         "|| root <= op.group().ranks.back() + 1",
     ),
     Mutant(
         "asks_the_wrong_submission_to_come_again",
-        "negotiate/negotiator.cc",
         "response.resubmit_token = token;",
         "",
     ),
     Mutant(
         "does_not_renew_an_entry_used_by_number",
-        "negotiate/response_cache.cc",
         "return found == by_id_.end() ? nullptr : renew(found->second);",
         "return found == by_id_.end() ? nullptr : &*found->second;",
     ),
     Mutant(
         "evicts_the_entry_used_last",
-        "negotiate/response_cache.cc",
         "order_.splice(order_.begin(), order_, entry);",
         "order_.splice(order_.end(), order_, entry);",
     ),
     Mutant(
         "uses_an_evicted_number_again",
-        "negotiate/response_cache.cc",
         "by_id_.erase(entry->id);",
         "by_id_.erase(entry->id);\n  next_id_ = entry->id;",
     ),
     Mutant(
         "keeps_the_number_of_an_evicted_spec",
-        "negotiate/response_cache.cc",
         "by_id_.erase(entry->id);\n  by_spec_.erase(entry->spec.get());",
         "by_id_.erase(entry->id);",
     ),
     Mutant(
         "ignores_the_occurrence",
-        "negotiate/readiness.cc",
         "const auto place = place_of(name.pending, occurrence);\n"
         "  return place != name.pending.end() && (*place)->occurrence == occurrence"
         " ? *place : nullptr;",
@@ -112,91 +97,76 @@ _OF_NEGOTIATION = (
     ),
     Mutant(
         "keeps_a_finished_operation_pending",
-        "negotiate/readiness.cc",
         "name.pending.erase(place);",
         "",
     ),
     Mutant(
         "fuses_different_dtypes",
-        "plan/fusion.cc",
         "|| op.dtype != dtype ",
         "",
     ),
     Mutant(
         "fuses_different_scales",
-        "plan/fusion.cc",
         "op.prescale == spec.prescale && op.postscale == spec.postscale",
         "op.prescale == spec.prescale",
     ),
     Mutant(
         "fuses_across_an_operation_that_stands_alone",
-        "plan/fusion.cc",
         "open_.clear();",
         "",
     ),
     Mutant(
         "fuses_arena_tensors_of_two_operations",
-        "plan/fusion.cc",
         "if (spec.in_arena) return add_bucket(position, response);",
         "",
     ),
     Mutant(
         "plans_operations_that_failed",
-        "plan/fusion.cc",
         "if (response.verdict != Response::Verdict::kRun) continue;",
         "if (response.verdict == Response::Verdict::kResubmit) continue;",
     ),
     Mutant(
         "keeps_the_rows_of_the_request_before",
-        "wire/messages.cc",
         "own.rows.clear();",
         "",
     ),
     Mutant(
         "keeps_the_arena_place_of_the_request_before",
-        "wire/messages.cc",
         "own.arena = {};",
         "",
     ),
     Mutant(
         "accepts_bytes_after_the_end",
-        "wire/messages.cc",
         "if (in.ok() && in.remaining() != 0)",
         "if (false)",
     ),
     Mutant(
         "reports_a_host_when_one_rank_is_missing",
-        "negotiate/aggregator.cc",
         "if (complete(submitted)) complete_here_.push_back",
         "if (submitted.ranks + 1 >= submitted.members) complete_here_.push_back",
     ),
     Mutant(
         "calls_ready_when_one_host_is_missing",
-        "negotiate/aggregator.cc",
         "if (++reported.hosts < reported.with_members) return {};",
         "if (++reported.hosts < reported.with_members - 1) return {};",
     ),
     Mutant(
         "lets_a_goodbye_overtake_what_was_said_before",
-        "negotiate/aggregator.cc",
         "review(tick, /*all=*/true);\n    send_alone();",
         "",
     ),
     Mutant(
         "orders_a_goodbye_before_what_was_reported",
-        "negotiate/aggregator.cc",
         "review(0, /*all=*/true);\n    order_complete();",
         "",
     ),
     Mutant(
         "holds_for_ever",
-        "negotiate/aggregator.cc",
         "|| tick - since_tick >= patience_",
         "",
     ),
     Mutant(
         "numbers_no_aggregated_run",
-        "negotiate/negotiator.cc",
         "Response& response = out.emplace_back();\n  response.index = next_index_++;",
         "Response& response = out.emplace_back();\n  response.index = next_index_;",
     ),
@@ -206,121 +176,101 @@ _OF_NEGOTIATION = (
 _OF_GROUPS_AND_JOIN = (
     Mutant(
         "keeps_one_name_for_all_groups",
-        "negotiate/name_table.cc",
         "try_emplace({group->id, std::string(name)})",
         "try_emplace({kWorldGroup, std::string(name)})",
     ),
     Mutant(
         "uses_the_number_of_a_removed_group_again",
-        "negotiate/group_table.cc",
         "groups_.erase(at);",
         "groups_.erase(at);\n  next_id_ = id;",
     ),
     Mutant(
         "keeps_the_specs_of_a_removed_group",
-        "negotiate/negotiator.cc",
         "cache_.evict_group(spec.removes);",
         "",
     ),
     Mutant(
         "removes_a_group_in_which_something_waits",
-        "negotiate/fault.cc",
         "if (const PendingOp* other = pending.oldest_of(id))",
         "if (const PendingOp* other = pending.oldest_of(id); false)",
     ),
     Mutant(
         "adds_the_same_group_twice",
-        "negotiate/fault.cc",
         "if (const auto same = groups.of_ranks(members))",
         "if (const auto same = members.empty() ? groups.world() : nullptr)",
     ),
     Mutant(
         "ends_what_a_departed_rank_has_no_part_in",
-        "negotiate/negotiator.cc",
         "if (op->group().contains(from))",
         "if (true)",
     ),
     Mutant(
         "refuses_groups_without_a_departed_rank",
-        "negotiate/attendance.cc",
         "if (std::any_of(departed_.begin(), departed_.end(), is_member))",
         "if (!departed_.empty())",
     ),
     Mutant(
         "does_not_go_on_when_a_rank_joins",
-        "negotiate/negotiator.cc",
         "if (op != &join && attendance_.completes(*op))",
         "if (false)",
     ),
     Mutant(
         "waits_for_those_who_have_joined_before",
-        "negotiate/attendance.cc",
         "if (!op.contributions[index] && !contains(joined_, rank))",
         "if (!op.contributions[index])",
     ),
     Mutant(
         "never_starts_again_after_a_join",
-        "negotiate/attendance.cc",
         "joined_.clear();\n  is_full_ = true;",
         "is_full_ = true;",
     ),
     Mutant(
         "keeps_ranks_joined_when_one_leaves",
-        "negotiate/attendance.cc",
         "departed_.push_back(rank);\n  joined_.clear();",
         "departed_.push_back(rank);",
     ),
     Mutant(
         "lets_a_joined_rank_submit",
-        "negotiate/attendance.cc",
         "if (contains(joined_, from)) return refused",
         "if (false) return refused",
     ),
     Mutant(
         "takes_the_maximum_without_a_joined_rank",
-        "negotiate/fault.cc",
         "return spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage;",
         "return true;",
     ),
     Mutant(
         "gathers_without_a_joined_rank",
-        "negotiate/fault.cc",
         "if (!joined.empty() && !goes_on_without(*op.spec))",
         "if (false)",
     ),
     Mutant(
         "does_not_say_who_takes_no_part",
-        "negotiate/negotiator.cc",
         "response.joined = std::move(joined);",
         "",
     ),
     Mutant(
         "does_not_say_who_joined_last",
-        "negotiate/negotiator.cc",
         "out.back().last_joined = from;",
         "",
     ),
     Mutant(
         "fuses_different_groups",
-        "plan/fusion.cc",
         "if (op.group != response.group || op.joined",
         "if (op.joined",
     ),
     Mutant(
         "fuses_with_and_without_a_joined_rank",
-        "plan/fusion.cc",
         "if (op.group != response.group || op.joined != response.joined)",
         "if (op.group != response.group)",
     ),
     Mutant(
         "does_not_say_whose_contributions_are_ready",
-        "negotiate/aggregator.cc",
         "if (submitted.members < local_ranks().size())",
         "if (false)",
     ),
     Mutant(
         "reads_members_without_gaps",
-        "wire/spec_codec.cc",
         "next = rank + 1;\n  }\n}\n\n}  // namespace",
         "next = rank;\n  }\n}\n\n}  // namespace",
     ),
@@ -330,67 +280,56 @@ _OF_GROUPS_AND_JOIN = (
 _OF_ROOTS_AND_MESSAGES = (
     Mutant(
         "asks_a_gather_for_no_rows",
-        "negotiate/fault.cc",
         ": moves_as == OpKind::kAlltoall",
         ": spec.kind == OpKind::kAlltoall",
     ),
     Mutant(
         "scatters_rows_beyond_the_limit",
-        "negotiate/fault.cc",
         "if (takes_rows(spec.kind) && !rows_fit(spec, rows))",
         "if (spec.kind == OpKind::kAllgather && !rows_fit(spec, rows))",
     ),
     Mutant(
         "blames_any_rank_for_the_splits_of_a_scatter",
-        "negotiate/fault.cc",
         "spec.kind == OpKind::kScatter && rank == spec.root)",
         "spec.kind == OpKind::kScatter)",
     ),
     Mutant(
         "reduces_to_a_root_that_is_no_member",
-        "negotiate/fault.cc",
         "if (!facts_of(op.spec->kind).has_root || ",
         "if (op.spec->kind != OpKind::kBroadcast || ",
     ),
     Mutant(
         "tells_backends_of_a_gather",
-        "plan/fusion.cc",
         "FusedOp& op = ops_.emplace_back();\n    op.kind = runs_as(spec.kind);",
         "FusedOp& op = ops_.emplace_back();\n    op.kind = spec.kind;",
     ),
     Mutant(
         "fuses_no_messages",
-        "plan/fusion.cc",
         "if (op.kind != runs_as(spec.kind) ||",
         "if (op.kind != spec.kind ||",
     ),
     Mutant(
         "sends_without_memory",
-        "negotiate/fault.cc",
         "if (is_pair(op.spec->group)) return region_fault(op);",
         "",
     ),
     Mutant(
         "names_who_receives_before_who_sends",
-        "negotiate/wording.cc",
         "const auto [from, to] = pair_of(spec.group);",
         "const auto [to, from] = pair_of(spec.group);",
     ),
     Mutant(
         "has_pairs_of_ranks_that_there_are_not",
-        "negotiate/group_table.cc",
         "if (!is_in_world(pair, world()->size())) return nullptr;",
         "",
     ),
     Mutant(
         "has_only_pairs_whose_lower_rank_sends",
-        "negotiate/group_table.cc",
         "{std::min(pair.from, pair.to), std::max(pair.from, pair.to)}",
         "{pair.from, pair.to}",
     ),
     Mutant(
         "takes_a_pair_for_a_process_set",
-        "negotiate/group_table.cc",
         "return at != groups_.end() ? *at : nullptr;\n}\n\nbool",
         "if (at != groups_.end()) return *at;\n"
         "  for (const auto& [id, pair] : pairs_)\n"
@@ -399,19 +338,16 @@ _OF_ROOTS_AND_MESSAGES = (
     ),
     Mutant(
         "lets_a_pair_be_removed",
-        "negotiate/fault.cc",
         "if (groups.find(id) == nullptr)",
         "if (!is_pair(id) && groups.find(id) == nullptr)",
     ),
     Mutant(
         "loses_what_a_ready_rank_provides",
-        "wire/messages.cc",
         'part.arena.offset = in.varint("ready.offset", UINT64_MAX);',
         'in.varint("ready.offset", UINT64_MAX);',
     ),
     Mutant(
         "fuses_different_roots",
-        "plan/fusion.cc",
         " ||\n        op.root != spec.root)",
         ")",
     ),
@@ -421,103 +357,86 @@ _OF_ROOTS_AND_MESSAGES = (
 _OF_PROOF = (
     Mutant(
         "believes_any_client",
-        "wire/handshake.cc",
         "if (!equal_in_constant_time(client, input_.bytes()))",
         "if (false)",
     ),
     Mutant(
         "believes_any_server",
-        "wire/handshake.cc",
         "                              proof)) {",
         "                              proof) && false) {",
     ),
     Mutant(
         "takes_a_rank_of_another_epoch",
-        "wire/handshake.cc",
         "if (hello.epoch != keys_.epoch)",
         "if (false)",
     ),
     Mutant(
         "answers_whoever_looks_for_another_rank",
-        "wire/handshake.cc",
         "if (hello.to != side_.self || wants_server != side_.is_server)",
         "if (wants_server != side_.is_server)",
     ),
     Mutant(
         "takes_a_worker_for_a_rank",
-        "wire/handshake.cc",
         "if (hello.to != side_.self || wants_server != side_.is_server)",
         "if (hello.to != side_.self)",
     ),
     Mutant(
         "takes_its_own_bytes_back",
-        "wire/handshake.cc",
         "if (hello.from == side_.self && !side_.is_server)",
         "if (false)",
     ),
     Mutant(
         "ignores_the_seal_of_a_frame",
-        "wire/sealed.cc",
         'if (!equal_in_constant_time(seal_of(key_, "", sealed), seal))',
         "if (false)",
     ),
     Mutant(
         "counts_no_frames",
-        "wire/sealed.cc",
         '  if (counter != counter_) {\n    return broken("was due',
         '  if (false) {\n    return broken("was due',
     ),
     Mutant(
         "ignores_the_seal_of_a_header",
-        "wire/sealed.cc",
         "if (!equal_in_constant_time(seal_of(key_, kDataLabel, sealed),",
         "if (false && !equal_in_constant_time(seal_of(key_, kDataLabel, sealed),",
     ),
     Mutant(
         "counts_no_headers",
-        "wire/sealed.cc",
         '  if (counter != counter_) {\n    return malformed("data header',
         '  if (false) {\n    return malformed("data header',
     ),
     Mutant(
         "believes_any_payload",
-        "wire/sealed.cc",
         "if (equal_in_constant_time(mac_.tag(counter_ - 1, payload), due_)) return {};",
         "return {};",
     ),
     Mutant(
         "gives_all_messages_one_number",
-        "wire/sealed.cc",
         "mac_.tag(counter_, payload)",
         "mac_.tag(0, payload)",
     ),
     Mutant(
         "compares_half_of_the_settings",
-        "wire/settings.cc",
         "while (!settings.empty() || !of_rank_0.empty())",
         "while (!settings.empty() && !of_rank_0.empty())",
     ),
     Mutant(
         "seats_two_ranks_in_one_place",
-        "wire/introduction.cc",
         "if (own != kNoRank)",
         "if (false)",
     ),
     Mutant(
         "lets_an_older_process_replace_a_newer",
-        "transport/roster.cc",
         "if (client.incarnation > guest.incarnation)",
         "if (client.incarnation != guest.incarnation)",
     ),
     Mutant(
         "admits_one_caller_too_many",
-        "transport/throttle.cc",
         "if (then_ns - now_ns > allowance_ns_) return false;",
         "if (then_ns - now_ns > allowance_ns_ + turn_ns_) return false;",
     ),
     Mutant(
         "gives_no_turn_back",
-        "transport/throttle.cc",
         "full_ns_ -= turn_ns_;",
         "full_ns_ -= 0;",
     ),
@@ -527,49 +446,41 @@ _OF_PROOF = (
 _OF_RELAY = (
     Mutant(
         "lets_a_host_speak_for_another",
-        "transport/relay.cc",
         "if (std::find(there.begin(), there.end(), from) == there.end())",
         "if (false)",
     ),
     Mutant(
         "keeps_a_failure_to_itself",
-        "transport/relay.cc",
         "if (at_centre()) forward_failure(frame.payload, connection);",
         "",
     ),
     Mutant(
         "takes_more_than_there_is_room_for",
-        "transport/relay.cc",
         "for (; frames_max > 0; --frames_max)",
         "for (;; --frames_max)",
     ),
     Mutant(
         "has_always_room",
-        "transport/relay.cc",
         "return !connection || connection->queued_bytes() < kQueuedBytesMax;",
         "return true;",
     ),
     Mutant(
         "stops_sending_at_the_first_lost_host",
-        "transport/relay.cc",
         "    result = std::move(sent);",
         "    return sent;",
     ),
     Mutant(
         "hears_no_last_words",
-        "transport/relay.cc",
         "if (!frame || !frame.value() || !open(i, *frame.value(), take)) break;",
         "break;",
     ),
     Mutant(
         "names_another_host",
-        "transport/relay.cc",
         "    lost_host_ = host_of(i);\n    if (!connections_[i]) continue;",
         "    if (!connections_[i]) continue;",
     ),
     Mutant(
         "takes_the_reader_for_the_speaker",
-        "transport/relay.cc",
         "return take(from, bytes);",
         "return take(static_cast<Rank>(host_), bytes);",
     ),
@@ -579,67 +490,56 @@ _OF_RELAY = (
 _OF_RING = (
     Mutant(
         "sends_before_it_has_received",
-        "plan/ring.cc",
-        "               .after_receives = turn.round_ago};",
-        "               .after_receives = 0};",
+        ".piece = output(layout, sent), .after_receives = turn.round_ago};",
+        ".piece = output(layout, sent), .after_receives = 0};",
     ),
     Mutant(
         "overwrites_scratch_that_has_not_left",
-        "plan/ring.cc",
         ".after_sends = to_scratch && round >= 2 ? turn.round_ago : 0};",
         ".after_sends = 0};",
     ),
     Mutant(
         "uses_one_block_of_scratch",
-        "plan/ring.cc",
         "static_cast<std::uint64_t>(round % 2)",
         "static_cast<std::uint64_t>(round % 1)",
     ),
     Mutant(
         "reduces_a_round_too_few",
-        "plan/ring.cc",
         "const bool reducing = reduces(kind) && round < n - 1;",
         "const bool reducing = reduces(kind) && round < n - 2;",
     ),
     Mutant(
         "scales_in_every_round",
-        "plan/ring.cc",
         "const bool completes = reducing && round == n - 2;",
         "const bool completes = reducing;",
     ),
     Mutant(
         "reads_an_input_that_is_not_there_yet",
-        "plan/ring.cc",
         "step.receive.after_chunks = index + 1 + layout.segments;",
         "step.receive.after_chunks = 0;",
     ),
     Mutant(
         "sends_an_input_that_is_not_there_yet",
-        "plan/ring.cc",
         "step.send.after_chunks = reducing ? index + 1 : 0;",
         "step.send.after_chunks = 0;",
     ),
     Mutant(
         "reduces_with_the_block_that_leaves",
-        "plan/ring.cc",
         "step.receive.own = input(layout, received);",
         "step.receive.own = input(layout, sent);",
     ),
     Mutant(
         "closes_the_chain_to_a_ring",
-        "plan/ring.cc",
         "if (next != what.root)",
         "if (true)",
     ),
     Mutant(
         "passes_on_before_it_has_arrived",
-        "plan/ring.cc",
         ".after_receives = is_root ? 0 : index + 1};",
         ".after_receives = 0};",
     ),
     Mutant(
         "finishes_a_block_at_its_neighbour",
-        "plan/ring.cc",
         "layout.collective.kind == OpKind::kReducescatter ? layout.self - 1 : layout.self;",
         "layout.self;",
     ),
@@ -649,211 +549,176 @@ _OF_RING = (
 _OF_PARAMETER_SERVER = (
     Mutant(
         "applies_a_push_twice",  # I21
-        "ps/shard.cc",
         "if (push.seq <= member.decided) {",
         "if (false) {",
     ),
     Mutant(
         "forgets_what_an_earlier_life_has_pushed",  # I21
-        "ps/desk.cc",
         "welcome.decided = shard_->decided(message.worker);",
         "",
     ),
     Mutant(
         "answers_again_what_is_held",  # I24
-        "ps/shard.cc",
         "if (member.held && member.held->seq == push.seq) return;",
         "",
     ),
     Mutant(
         "counts_the_dead",  # I24
-        "ps/shard.cc",
         "member.presence = Presence::kGone;\n  member.memory = nullptr;",
         "member.memory = nullptr;",
     ),
     Mutant(
         "counts_the_silent",  # I27
-        "ps/shard.cc",
         "at(worker).presence = Presence::kSilent;",
         "",
     ),
     Mutant(
         "wakes_nobody_when_one_leaves",  # I27
-        "ps/shard.cc",
         "member.held.reset();\n  finish_round(acks);\n  release(acks);",
         "member.held.reset();",
     ),
     Mutant(
         "lets_everybody_go_on",  # I24
-        "ps/shard.cc",
         "const bool goes_on = may_go_on(push.clock);",
         "const bool goes_on = true;",
     ),
     Mutant(
         "lets_one_go_too_far",  # I24
-        "ps/shard.cc",
         "clock - slowest <= model_.mode.staleness;",
         "clock - slowest <= model_.mode.staleness + 1;",
     ),
     Mutant(
         "counts_pushes_for_itself",  # I24
-        "ps/shard.cc",
         "  member.clock = std::max(member.clock, push.clock);\n  const std::uint64_t staleness",
         "  ++member.clock;\n  const std::uint64_t staleness",
     ),
     Mutant(
         "takes_a_push_before_the_answer",  # I26
-        "ps/shard.cc",
         "if (waits) return refused(",
         "if (false) return refused(",
     ),
     Mutant(
         "scales_by_one_too_much",  # I22
-        "ps/shard.cc",
         "std::max<std::uint64_t>(staleness, 1)",
         "std::max<std::uint64_t>(staleness + 1, 1)",
     ),
     Mutant(
         "drops_at_the_bound",  # I24
-        "ps/shard.cc",
         "staleness > mode.max_staleness)) {",
         "staleness >= mode.max_staleness)) {",
     ),
     Mutant(
         "takes_the_late_into_the_round",  # I24
-        "ps/shard.cc",
         "if (push.base < version_) {",
         "if (false) {",
     ),
     Mutant(
         "averages_over_all_workers",  # I22
-        "ps/shard.cc",
         "1.0 / static_cast<double>(pushes.size())",
         "1.0 / static_cast<double>(members_.size())",
     ),
     Mutant(
         "waits_for_one_backup_less",  # I24
-        "ps/shard.cc",
         "missing > model_.mode.backup_workers) return;",
         "missing > model_.mode.backup_workers + 1) return;",
     ),
     Mutant(
         "waits_for_those_who_wait_elsewhere",  # I27
-        "ps/shard.cc",
         "!member.parked && member.counts() && member.clock < clock;",
         "!member.parked && member.counts();",
     ),
     Mutant(
         "lets_the_returned_begin_anew",  # I24
-        "ps/shard.cc",
         "if (others != UINT64_MAX) member.clock = others;",
         "member.clock = 0;",
     ),
     Mutant(
         "gives_old_parameters_to_whom_it_held",  # I22
-        "ps/shard.cc",
         "copy_parameters(ack.worker);",
         "",
     ),
     Mutant(
         "reads_gradients_where_they_were",  # I22
-        "ps/shard.cc",
         "update.gradients.push_back(at(push->worker).gradients);",
         "update.gradients.push_back(at(push->worker).memory);",
     ),
     Mutant(
         "keeps_what_has_no_gradient_from_the_others",  # I22
-        "ps/shard.cc",
         "  copy_range(piece, next, piece.end, targets);",
         "",
     ),
     Mutant(
         "hears_an_older_life",  # I25
-        "ps/desk.cc",
         "if (message.life <= known.life && !returns) {",
         "if (message.life == known.life && !returns) {",
     ),
     Mutant(
         "lets_two_lives_live",  # I25
-        "ps/desk.cc",
         "if (const Caller before = known.caller; before >= 0) {",
         "if (const Caller before = known.caller; before < -1) {",
     ),
     Mutant(
         "takes_the_parameters_of_whoever_comes",  # I24
-        "ps/desk.cc",
-        "[](const Member& each) { return !each.left; });",
-        "[](const Member& each) { return each.caller >= 0; });",
+        "std::ranges::find(members_, false, &Member::left);",
+        "std::ranges::find_if(members_, [](const Member& each) { return each.caller >= 0; });",
     ),
     Mutant(
         "counts_a_lease_from_the_first_word",  # I24
-        "ps/desk.cc",
         "connection.heard_ns = now_ns;",
         "",
     ),
     Mutant(
         "lets_a_second_process_return",  # I25
-        "ps/desk.cc",
         "message.life == known.life && message.process == known.process;",
         "message.life == known.life;",
     ),
     Mutant(
         "waits_for_ever_for_who_does_not_come_back",  # I27
-        "ps/desk_state.cc",
         "expected_ns_ = now_ns + options_.lease_ns;",
         "",
     ),
     Mutant(
         "comes_back_without_who_has_left",  # I27
-        "ps/desk_state.cc",
         'each.left = in.u8("state.left", 1) != 0;',
         'in.u8("state.left", 1);',
     ),
     Mutant(
         "comes_back_without_what_was_applied",  # I28
-        "ps/shard_state.cc",
         "if (applied) make(update);",
         "",
     ),
     Mutant(
         "comes_back_without_what_was_skipped",  # I21
-        "ps/shard_state.cc",
         "journal_->write({.kind = Change::Kind::kSkipped,",
         "if (false) journal_->write({.kind = Change::Kind::kSkipped,",
     ),
     Mutant(
         "leaves_out_what_comes_late",  # I29
-        "ps/cut.cc",
         "if (!open_ || change.kind != Change::Kind::kApplied) return;",
         "return;",
     ),
     Mutant(
         "takes_what_is_behind_the_checkpoint",  # I29
-        "ps/cut.cc",
         "if (is_behind(change.pushes[i].worker)) continue;",
         "",
     ),
     Mutant(
         "closes_a_checkpoint_too_early",  # I29
-        "ps/cut.cc",
         "return !each.here || each.marked >= latest_;",
         "return each.marked >= 0;",
     ),
     Mutant(
         "comes_back_at_the_clock_of_its_start",  # I24
-        "ps/shard_state.cc",
         "member.clock = std::max({member.clock, push->clock, round_clock_});",
         "",
     ),
     Mutant(
         "gives_who_returns_what_it_has_not_asked_for",  # I22
-        "ps/desk.cc",
         "connection.returns ? shard_->version() : shard_->pull(connection.worker);",
         "shard_->pull(connection.worker);",
     ),
     Mutant(
         "lets_a_duplicate_through_the_gate",  # I24
-        "ps/shard.cc",
         "    if (!may_go_on(push.clock)) {",
         "    if (false) {",
     ),
@@ -894,3 +759,5 @@ SUITES = (
         filter="ParameterServer*",
     ),
 )
+
+ALL = [(suite, mutant) for suite in SUITES for mutant in suite.mutants]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .mutants import build, link, run, what_found_it
-from .suites import SUITES, Mutant, Suite
+from .suites import ALL, SUITES, Mutant, Suite
 
 Outcome = subprocess.CompletedProcess[str] | None  # None: it did not end
 
@@ -23,7 +23,6 @@ pytestmark = [
 ]
 
 JOBS = min(2, os.cpu_count() or 1)
-ALL = [(suite, mutant) for suite in SUITES for mutant in suite.mutants]
 SOAKED = 5  # one of so many is tried without: they judge the tests, which change less than the code
 
 
@@ -59,10 +58,6 @@ def test_the_sources_as_they_are_pass(folder: Path, suite: Suite) -> None:
     assert result.returncode == 0, result.stdout
     assert "PASSED" in result.stdout and "0 tests" not in result.stdout
     assert not what_found_it(result)
-
-
-def test_names_are_unique_and_there_are_enough() -> None:
-    assert len({mutant.name for _, mutant in ALL}) == len(ALL) >= 64
 
 
 @pytest.mark.parametrize(
