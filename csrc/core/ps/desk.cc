@@ -6,15 +6,9 @@
 
 #include "core/base/assert.h"
 #include "core/ps/model_codec.h"
+#include "core/ps/refusal.h"
 
 namespace ciranda::ps {
-namespace {
-
-Error refused(ErrorCode code, std::string why) {
-  return {.code = code, .text = std::move(why)};
-}
-
-}  // namespace
 
 Desk::Desk(DeskOptions options)
     : options_(std::move(options)),

@@ -2,15 +2,9 @@
 #include <utility>
 
 #include "core/ps/desk.h"
+#include "core/ps/refusal.h"
 
 namespace ciranda::ps {
-namespace {
-
-Error refused(ErrorCode code, std::string why) {
-  return {.code = code, .text = std::move(why)};
-}
-
-}  // namespace
 
 // Whether it belongs here, by what it was told.
 Status Desk::check(const Enter& message) const {

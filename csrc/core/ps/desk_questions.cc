@@ -4,15 +4,12 @@
 #include <utility>
 
 #include "core/ps/desk.h"
+#include "core/ps/refusal.h"
 
 namespace ciranda::ps {
 namespace {
 
 constexpr std::size_t kAveragesMax = 1024;  // names
-
-Error refused(ErrorCode code, std::string why) {
-  return {.code = code, .text = std::move(why)};
-}
 
 }  // namespace
 

@@ -135,7 +135,7 @@ Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemo
 
 Origin origin_of_worker(const Config& config) {
   if (!config.servers_by_hand) return {};
-  Origin origin{.job = config.origin_job.substr(0, kJobIdBytesMax)};
+  Origin origin{.job = config.origin_job};
   if (!config.prove_origin || config.coordinates) return origin;  // which anybody may start
   const OriginDigests digests = origin_of_this_process(config.rank_variable);
   if (digests.host == 0) return origin;

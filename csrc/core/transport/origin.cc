@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -34,29 +35,31 @@ std::string read_proc(pid_t pid, const char* name) {
   return read_file("/proc/" + std::to_string(pid) + "/" + name);
 }
 
-// 0 where it has none that is seen.
+struct ProcessStat {
+  pid_t parent = 0;   // 0: the process has none that this one sees
+  std::string began;  // in clock ticks since the host's start; empty: unknown
+};
+
+ProcessStat stat_of(pid_t pid) {
+  ProcessStat stat;
+  const std::string text = read_proc(pid, "stat");  // "12 (name of any kind) S 11 ..."
+  const std::size_t name_ends = text.rfind(')');
+  if (name_ends == std::string::npos) return stat;
+  std::istringstream fields(text.substr(name_ends + 1));
+  std::string skipped;
+  fields >> skipped >> stat.parent;
+  for (int field = 5; field < 22; ++field) fields >> skipped;
+  fields >> stat.began;
+  return stat;
+}
+
 pid_t parent_of(pid_t pid) {
-  const std::string stat = read_proc(pid, "stat");
-  const std::size_t name_ends = stat.rfind(')');  // "12 (name of any kind) S 11 ..."
-  int parent = 0;
-  if (name_ends != std::string::npos) {
-    (void)std::sscanf(stat.c_str() + name_ends, ") %*c %d", &parent);
-  }
-  return parent;
+  return stat_of(pid).parent;
 }
 
 // Its number and when it began: numbers come back.
 std::string process_words(pid_t pid) {
-  const std::string stat = read_proc(pid, "stat");
-  const std::size_t name_ends = stat.rfind(')');
-  std::array<char, 32> began{};
-  if (name_ends != std::string::npos) {  // field 22; the state behind the name is the third
-    (void)std::sscanf(stat.c_str() + name_ends + 1,
-                      " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                      "%*s %31s",
-                      began.data());
-  }
-  return std::to_string(pid) + " " + began.data();
+  return std::to_string(pid) + " " + stat_of(pid).began;
 }
 
 std::uint64_t digest_of(const std::string& text) {
