@@ -165,15 +165,13 @@ void bind_collectives(py::module_& module) {
       "(outputs, received rows) of the operation; None for a handle that was synchronized before. "
       "`look` is called about a hundred times a second meanwhile.");
   module.def(
-      "crossing",
-      [](const std::string& scope) -> std::optional<std::tuple<Rank, std::string, std::string>> {
-        const auto crossing = default_communicator()->engine->crossing(scope);
-        if (!crossing) return std::nullopt;
-        return std::tuple(crossing->other, crossing->mine, crossing->theirs);
+      "waits_crosswise",
+      [](const std::string& scope) {
+        return default_communicator()->engine->crossing(scope).has_value();
       },
       py::arg("scope"), Released(),
-      "Of the operations whose names begin with `scope`, two for which this rank and another one "
-      "wait, each for the other: (that rank, the name of ours, the name of theirs), or None.");
+      "Whether this rank and another one wait for each other, in two operations whose names begin "
+      "with `scope`.");
   module.def(
       "arena_empty",
       [](const std::vector<std::int64_t>& shape, const at::Tensor& like) {

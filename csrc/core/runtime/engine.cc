@@ -20,8 +20,8 @@ constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations th
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
 constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
 constexpr std::chrono::microseconds kFarewellPause{100};
-constexpr std::uint64_t kLookUpNs = kSecondNs / 10;  // between two looks for an interruption
-constexpr std::uint64_t kLookNs = kSecondNs / 100;   // between two calls of `look`
+constexpr std::uint64_t kInterruptionNs = kSecondNs / 10;  // between two looks for one
+constexpr std::uint64_t kLookNs = kSecondNs / 100;         // between two calls of `look`
 
 Error shut_down_error() {
   return {.code = ErrorCode::kNotInitialized,
@@ -181,16 +181,21 @@ void Engine::drive_until_done(std::span<const Handle> handles, const Look& look)
   RankContext::Counters& counters = rank_.counters;
   const std::uint64_t begin_ns = monotonic_ns();
   const std::uint64_t moved_ns = counters.communicating_ns.load(std::memory_order_relaxed);
-  Patience patience = {.begin_ns = begin_ns,
-                       .warn_ns = after(begin_ns, options.stall_warning_ns),
-                       .give_up_ns = after(begin_ns, options.stall_shutdown_ns),
-                       .look_up_every_ns = look                  ? kLookNs
-                                           : options.interrupted ? kLookUpNs
-                                                                 : 0};
-  patience.look_up_ns = after(begin_ns, patience.look_up_every_ns);
+  Patience patience = {
+      .begin_ns = begin_ns,
+      .warn_ns = after(begin_ns, options.stall_warning_ns),
+      .give_up_ns = after(begin_ns, options.stall_shutdown_ns),
+      .interruption_ns = after(begin_ns, options.interrupted ? kInterruptionNs : 0),
+      .look_ns = after(begin_ns, look ? kLookNs : 0)};
   while (!drive(handles, patience)) {
-    give_up_if_interrupted();
-    if (look) look();
+    if (monotonic_ns() >= patience.interruption_ns) {
+      give_up_if_interrupted();
+      patience.interruption_ns = after(monotonic_ns(), kInterruptionNs);
+    }
+    if (monotonic_ns() >= patience.look_ns) {
+      look();
+      patience.look_ns = after(monotonic_ns(), kLookNs);
+    }
   }
   const std::uint64_t spent = monotonic_ns() - begin_ns;
   const std::uint64_t moved = counters.communicating_ns.load(std::memory_order_relaxed) - moved_ns;
@@ -200,23 +205,21 @@ void Engine::drive_until_done(std::span<const Handle> handles, const Look& look)
 bool Engine::drive(std::span<const Handle> handles, Patience& patience) {
   const Seat::Taken taken(seat_, Seat::As::kDriver);
   while (!seat_.cycle().drive(handles)) {
-    seat_.sleep(handles, std::min({patience.warn_ns, patience.give_up_ns, patience.look_up_ns}));
+    const std::uint64_t pause_ns = std::min(patience.interruption_ns, patience.look_ns);
+    seat_.sleep(handles, std::min({patience.warn_ns, patience.give_up_ns, pause_ns}));
     const std::uint64_t now = monotonic_ns();
     if (now >= patience.warn_ns || now >= patience.give_up_ns) {
       report_stall(now - patience.begin_ns, now >= patience.give_up_ns);
       patience.warn_ns = after(now, rank_.options.stall_warning_ns);
     }
-    if (now >= patience.look_up_ns) {
-      patience.look_up_ns = now + patience.look_up_every_ns;
-      return false;
-    }
+    if (now >= pause_ns) return false;
   }
   return true;
 }
 
 // Without the seat: the answer may take its time, and the peers may need this rank.
 void Engine::give_up_if_interrupted() {
-  if (!rank_.options.interrupted || !rank_.options.interrupted()) return;
+  if (!rank_.options.interrupted()) return;
   abort("rank " + std::to_string(rank()) + " (pid " + std::to_string(::getpid()) +
         ") was interrupted while it waited for other ranks");
 }

@@ -110,16 +110,16 @@ class Engine {
 
   Status usable() const;
   Result<Handle> agree(Submission&& submission);
-  // When a thread that waits warns, gives up, and looks whether something has come up.
+  // When a thread that waits warns, gives up, looks for an interruption, and calls `look`.
   struct Patience {
     std::uint64_t begin_ns;
     std::uint64_t warn_ns;
     std::uint64_t give_up_ns;
-    std::uint64_t look_up_every_ns;  // 0: never
-    std::uint64_t look_up_ns = 0;
+    std::uint64_t interruption_ns;
+    std::uint64_t look_ns;
   };
   void drive_until_done(std::span<const Handle> handles, const Look& look);
-  // False when it is time to look up.
+  // False when it is time for one of the last two, for which this thread must not drive.
   bool drive(std::span<const Handle> handles, Patience& patience) EXCLUDES(seat_);
   void give_up_if_interrupted() EXCLUDES(seat_);
   // Warns of what keeps this rank waiting, or, when its time is over, ends the job.

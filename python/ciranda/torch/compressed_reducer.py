@@ -121,7 +121,7 @@ class CompressedReducer:
 
     def _join_backward(self) -> None:
         """Ranks that make more backward passes before this step wait there, for these gradients."""
-        if _C.crossing(f"{self._name}/") is not None:
+        if _C.waits_crosswise(f"{self._name}/"):
             self._reduce_now()
 
     def _reduce_now(self) -> None:
