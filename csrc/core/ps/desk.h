@@ -91,6 +91,7 @@ class Desk {
   // What was restored is of another job: from here on it is of this one, whose workers are in
   // their first lives. False where it was this one's.
   bool resume();
+  const std::string& job_id() const { return job_id_; }  // of what is here: before, another one's
 
   bool all_have_left() const;
   // Whose parameters are the first, where others wait for them and it has not given them.
@@ -172,7 +173,7 @@ class Desk {
   }
 
   const DeskOptions options_;
-  std::string job_id_;  // of what is here: another one's until resume()
+  std::string job_id_;
   std::map<Caller, Connection> connections_;
   std::vector<Member> members_;
   Member coordinator_;

@@ -164,7 +164,7 @@ Checkpoint CheckpointFiles::first_own(const std::string& owner, const Origin& or
   const char* const end = owner.data() + owner.size();
   const auto [at, error] = std::from_chars(owner.data(), end, first);
   const bool known = error == std::errc() && at != end && *at == ' ';
-  if (known && origin.came_back && std::string_view(at + 1, end) == job_) return first;
+  if (known && !origin.job.empty() && std::string_view(at + 1, end) == origin.job) return first;
   for (const Checkpoint number : list_checkpoints(folder_)) {
     std::error_code ignored;
     if (origin.restored.empty() || !std::filesystem::equivalent(checkpoint_folder(folder_, number),

@@ -30,7 +30,7 @@ class CheckpointFiles final : public CheckpointKeeper {
  public:
   // Whose checkpoints this job goes on with.
   struct Origin {
-    bool came_back = false;     // the server was one of this job before
+    std::string job = {};       // whose server it was: this one, or one that is over; empty: none
     std::string restored = {};  // its folder; empty: none
   };
   // Makes the folder where it is missing. `desk` must outlive this. kInvalidArgument: the server 0

@@ -99,7 +99,7 @@ Status Server::find_state() {
                          ": a job that has ended leaves nothing, nor one without parameters yet; "
                          "start it without --resume"};
   }
-  CheckpointFiles::Origin origin{.came_back = !found_.empty()};
+  CheckpointFiles::Origin origin{.job = files_ ? files_->job() : ""};
   if (!options_.restored.empty() && found_.empty()) {
     const auto checkpoint = CheckpointReader::open(options_.restored);
     if (!checkpoint) return checkpoint.error();

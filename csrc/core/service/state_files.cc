@@ -74,6 +74,7 @@ Result<std::unique_ptr<StateFiles>> StateFiles::open(StateOptions options, Desk&
   CIRANDA_TRY(files->recover(now_ns));
   desk.keep_journal(files.get());
   files->begun_ns_ = now_ns;
+  if (files->generation_ != 0) files->job_ = desk.job_id();
   if (files->generation_ != 0 && desk.resume()) {
     files->found_ += ", of a job that is over";
     if (!files->log_) CIRANDA_TRY(files->finish());  // nothing else says so

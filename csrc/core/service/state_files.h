@@ -47,6 +47,8 @@ class StateFiles final : public Journal {
 
   // In a sentence, what was found in the folder; empty: nothing.
   const std::string& found() const { return found_; }
+  // Whose state that was; empty: nobody's.
+  const std::string& job() const { return job_; }
 
   void write(const Change& change, const Data& data) override;
   // Everything that was written is as safe as promised when it returns, but for what
@@ -80,6 +82,7 @@ class StateFiles final : public Journal {
   const StateOptions options_;
   Desk& desk_;
   std::string found_;
+  std::string job_;
   Fd folder_;                     // locked
   std::uint64_t generation_ = 0;  // of the latest whole snapshot; 0: none
   std::uint64_t log_generation_ = 0;

@@ -24,7 +24,7 @@ class Desks : public ::testing::Test {
  protected:
   void start(int workers, Mode mode = {}, int servers = 1) {
     model_ = model_of({{3, 40}, {17}}, mode);
-    options_ = {.job_id = "job", .servers = servers, .workers = workers, .lease_ns = kLeaseNs};
+    options_ = {.job_id = job_id_, .servers = servers, .workers = workers, .lease_ns = kLeaseNs};
     desk_ = std::make_unique<Desk>(options_);
   }
 
@@ -86,7 +86,7 @@ class Desks : public ::testing::Test {
 
   // Of another process each time.
   Enter entry(Worker worker, Life life = 1) {
-    return {.job_id = "job",
+    return {.job_id = job_id_,
             .worker = worker,
             .life = life,
             .process = ++processes_,
@@ -142,6 +142,7 @@ class Desks : public ::testing::Test {
   }
 
   Model model_;
+  std::string job_id_ = "job";
   DeskOptions options_;
   std::unique_ptr<Desk> desk_;
   std::uint64_t now_ns_ = 1'000;

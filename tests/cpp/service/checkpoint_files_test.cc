@@ -141,12 +141,16 @@ TEST_F(CheckpointFilesTest, CountsOnFromThoseThatAreThere) {
   begin();
   make();
   make();
-  begin(1, {.came_back = true});
+  begin(1, {.job = job_id_});
   make();
   EXPECT_EQ(there(), (std::vector<Checkpoint>{2, 3}));
   begin(1, {.restored = folder(3)});
   make();
   EXPECT_EQ(there(), (std::vector<Checkpoint>{3, 4}));
+  job_id_ = "next";  // started with --resume
+  begin(1, {.job = "job"});
+  make();
+  EXPECT_EQ(there(), (std::vector<Checkpoint>{4, 5}));
 }
 
 TEST_F(CheckpointFilesTest, LeavesThoseOfAnotherJob) {
@@ -157,7 +161,7 @@ TEST_F(CheckpointFilesTest, LeavesThoseOfAnotherJob) {
   begin();
   for (int i = 0; i < 3; ++i) make();
   EXPECT_EQ(there(), (std::vector<Checkpoint>{1, 2, 3, 5, 6}));
-  begin(1, {.came_back = true});
+  begin(1, {.job = job_id_});
   make();
   EXPECT_EQ(there(), (std::vector<Checkpoint>{1, 2, 3, 6, 7}));
   begin(1, {.restored = folder(1)});

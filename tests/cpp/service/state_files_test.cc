@@ -289,6 +289,7 @@ TEST_F(StateFilesTest, ASnapshotReplacesWhatWasBefore) {
 // stays counted. When it is killed then, it knows them.
 TEST_F(StateFilesTest, AnotherJobTakesItUp) {
   for (const Durability durability : {Durability::kMemory, Durability::kLog}) {
+    job_id_ = "job";
     begin(2, {}, options(durability));
     for (std::size_t i = 0; i < 3; ++i) push_number(i);
     say(callers_[1], Leave{});
@@ -298,19 +299,19 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
       ASSERT_TRUE(files_->finish().ok());
     }
     files_.reset();
-    options_.job_id = "next";
+    options_.job_id = job_id_ = "next";
     desk_ = std::make_unique<Desk>(options_);
     EXPECT_NE(refusal_of(options(durability)).find("'next', which takes it up with --resume"),
               std::string::npos);
     options_.resumes = true;
     come_back(options(durability));
     EXPECT_NE(files_->found().find("of a job that is over"), std::string::npos);
+    EXPECT_EQ(files_->job(), "job");
     EXPECT_EQ(held(), then);
     EXPECT_FALSE(desk_->all_have_left());
     EXPECT_EQ(desk_->stats().workers[0].pushes, 2u);
     EXPECT_EQ(desk_->stats().workers[1].pushes, 1u);
-    Enter first = entry(0), other = entry(1);
-    first.job_id = other.job_id = "next";
+    const Enter first = entry(0), other = entry(1);
     const Desk::Caller caller = join(first);
     push(caller, 0, 3);
     say(join(other), Leave{});
@@ -320,9 +321,9 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
     }
     come_back(options(durability));
     EXPECT_EQ(files_->found().find("of a job that is over"), std::string::npos);
+    EXPECT_EQ(files_->job(), "next");
     EXPECT_EQ(desk_->stats().workers[0].pushes, 3u);
-    Enter stranger = entry(0);
-    stranger.job_id = "next";
+    const Enter stranger = entry(0);
     const Desk::Caller again = call();
     say(again, stranger);
     EXPECT_EQ(refusal(again), "worker 0 is there already; give each process a number of its own");
