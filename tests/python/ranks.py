@@ -129,10 +129,10 @@ class _Forked:
 class _Nursery:
     """The process that ranks are forked from. It ends when its stdin does."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__],
-            env=clean_environment(),
+            env=clean_environment() | _preloading(preload),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -148,8 +148,12 @@ class _Nursery:
 
 
 @functools.cache
-def _nursery() -> _Nursery:
-    return _Nursery()
+def _nursery(preload: str) -> _Nursery:
+    return _Nursery(preload)
+
+
+def _preloading(library: str) -> dict[str, str]:
+    return {"LD_PRELOAD": library} if library else {}
 
 
 class Job:
@@ -166,6 +170,8 @@ class Job:
         fresh: bool = False,
         servers: int = 0,
         durability: str = "",
+        server_env: Callable[[int], Mapping[str, str]] | None = None,
+        preload: str = "",
     ) -> None:
         self.size = size
         self.folder = Path(tempfile.mkdtemp(prefix="cr-"))  # short: a Unix socket lies in it
@@ -179,7 +185,7 @@ class Job:
             command = [what.__code__.co_filename, what.__qualname__, json.dumps(list(args))]
         self._command, self._env, self._place, self._fresh = command, env, place, fresh
         self._lives = [1] * size
-        self._durability = durability
+        self._durability, self._server_env, self._preload = durability, server_env, preload
         self._of_job = {
             "CIRANDA_SIZE": str(size),
             "CIRANDA_JOB_ID": uuid.uuid4().hex,
@@ -205,7 +211,7 @@ class Job:
             }
         environment |= chosen.environment(rank)
         environment |= (self._env(rank) if callable(self._env) else self._env) or {}
-        start = _start_fresh if self._fresh else _nursery().start
+        start = _start_fresh if self._fresh else _nursery(self._preload).start
         return start(self._command, environment, self._own(rank))
 
     def _servers_at(self) -> list[str]:
@@ -224,7 +230,12 @@ class Job:
         with output:
             return subprocess.Popen(
                 [program, *arguments],
-                env={**clean_environment(), **self._of_job},
+                env={
+                    **clean_environment(),
+                    **self._of_job,
+                    **_preloading(self._preload),
+                    **(self._server_env(server) if self._server_env else {}),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -265,9 +276,8 @@ class Job:
 
     def wait_for_mark(self, rank: int, name: str, timeout: float = 60) -> None:
         """Until the rank has called mark(name)."""
-        path = self._own(rank) / f"mark-{name}"
         deadline = time.monotonic() + timeout
-        while not path.exists():
+        while not self.has_marked(rank, name):
             assert self.processes[rank].poll() is None, (
                 f"rank {rank} ended before it said {name!r}:\n{self.stderr(rank)}"
             )
@@ -275,6 +285,10 @@ class Job:
                 f"rank {rank} did not say {name!r} within {timeout} s:\n{self.stderr(rank)}"
             )
             time.sleep(0.005)
+
+    def has_marked(self, rank: int, name: str) -> bool:
+        """Whether the rank has called mark(name)."""
+        return (self._own(rank) / f"mark-{name}").exists()
 
     def tell(self, name: str) -> None:
         """Lets wait_until_told(name) return in every rank."""
@@ -348,9 +362,12 @@ def start_ranks(
     fresh: bool = False,
     servers: int = 0,
     durability: str = "",
+    server_env: Callable[[int], Mapping[str, str]] | None = None,
+    preload: str = "",
 ) -> Job:
     """Starts the ranks and returns at once; use it in a `with`. See run_ranks(). Servers keep what
-    they hold where there is a `durability`."""
+    they hold where there is a `durability`; server_env(server) is added to the environment of each.
+    Ranks and servers load the library `preload` before their own."""
     return Job(
         source_or_function,
         size,
@@ -360,6 +377,8 @@ def start_ranks(
         fresh=fresh,
         servers=servers,
         durability=durability,
+        server_env=server_env,
+        preload=preload,
     )
 
 
