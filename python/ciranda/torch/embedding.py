@@ -152,22 +152,30 @@ def _sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torc
 
 def _rows_of(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Which, ascending and each once, and what is in them."""
-    if not gradient.is_sparse:
-        gradient = gradient.to_sparse(1)
-    gradient = gradient.detach().coalesce()
+    if not gradient.is_sparse or gradient.sparse_dim() != 1:
+        gradient = gradient.to_dense().to_sparse(1)
+    gradient = gradient.detach()
+    rows = gradient._indices()[0]
+    if bool((rows[1:] > rows[:-1]).all()):  # which autograd does not say of a first gradient
+        return rows, gradient._values()
+    gradient = gradient.coalesce()
     return gradient.indices()[0], gradient.values()
+
+
+def _living() -> list[Embedding]:
+    return list(_all.values()) if _all else []  # each step asks, and iterating takes 2 us
 
 
 def push_all(scale: float) -> None:
     """Of every table of this process, in the order in which they were made; gradients times
     `scale`."""
-    for each in _all.values():
+    for each in _living():
         each._push(scale)
 
 
 def squares() -> float:
     """Of every table's gradient, added up."""
-    gradients = [e.weight.grad for e in _all.values() if e.weight.grad is not None]
+    gradients = [e.weight.grad for e in _living() if e.weight.grad is not None]
     return sum(float(_rows_of(each)[1].double().square().sum()) for each in gradients)
 
 
@@ -175,11 +183,11 @@ def not_among(parameters: list[torch.Tensor]) -> Embedding | None:
     """One with a gradient whose weight is none of them."""
     known = {id(parameter) for parameter in parameters}
     return next(
-        (e for e in _all.values() if e.weight.grad is not None and id(e.weight) not in known), None
+        (e for e in _living() if e.weight.grad is not None and id(e.weight) not in known), None
     )
 
 
 def forget_all() -> None:
     """Of every table."""
-    for each in _all.values():
+    for each in _living():
         each.forget()

@@ -163,6 +163,17 @@ def changes_gradients(model: Model, optimizer: Any) -> None:
     optimizer.step()
 
 
+def gives_gradients_itself(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    weight = model.table.weight
+    dense = torch.zeros(ROWS, COLUMNS)
+    dense[3:6] = 1.0
+    twice = torch.sparse_coo_tensor([[7, 2, 7]], torch.ones(3, COLUMNS), (ROWS, COLUMNS))
+    for gradient in (dense, dense.to_sparse(), dense.to_sparse(1), twice):
+        weight.grad = gradient
+        optimizer.step()
+
+
 def freezes(model: Model, optimizer: Any) -> None:
     optimizer.zero_grad()
     model.table.requires_grad_(False)
@@ -192,6 +203,7 @@ WAYS = [
     overflows,
     clips,
     changes_gradients,
+    gives_gradients_itself,
     freezes,
     closes,
 ]
