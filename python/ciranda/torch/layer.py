@@ -366,28 +366,32 @@ def _differentiable(values: Any) -> list[torch.Tensor]:
     return [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
 
 
+def _living() -> list[Layer]:
+    return list(_all.values()) if _all else []  # each step asks, and iterating takes 2 us
+
+
 def refuse_all(why: str) -> None:
     """Where there are any that are not trained yet."""
-    for each in _all.values():
+    for each in _living():
         if each._make is not None:
             each._refuse(why)
 
 
 def begin_all() -> None:
     """Gives the servers what the layers of this process begin with."""
-    for each in _all.values():
+    for each in _living():
         each._begin()
 
 
 def refuse_changes() -> None:
     """Of gradients that are pushed."""
-    for each in _all.values():
+    for each in _living():
         each._refuse_changes()
 
 
 def refuse_zeros() -> None:
     """Of them, before step()."""
-    for each in _all.values():
+    for each in _living():
         if each._pushed is not None:
             each._refuse(
                 "zero_grad() between backward(), which pushes its gradients, and step(); a batch "
@@ -397,7 +401,7 @@ def refuse_zeros() -> None:
 
 def refuse_scaled() -> None:
     """GradScaler, which comes when they are pushed."""
-    for each in _all.values():
+    for each in _living():
         each._refuse(
             "backward() pushes its gradients before GradScaler can unscale them; leave GradScaler "
             "out, or the Layer"
@@ -406,6 +410,6 @@ def refuse_scaled() -> None:
 
 def end_step() -> None:
     """All layers may push again."""
-    for each in _all.values():
+    for each in _living():
         each._pushed = None
         each.on_servers.grad = None
