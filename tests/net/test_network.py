@@ -163,10 +163,10 @@ def _tagged(tag: str) -> list[str]:
 def test_a_delay_is_accurate_to_a_millisecond(make_network, delay_ms, record_property):
     network = make_network(2, router=True)
     network.set_link(Link(delay_ms=delay_ms))
-    times = round_trips_ms(*network.hosts, 10)
+    times = round_trips_ms(*network.hosts, 30)
     record_property(f"{2 * delay_ms} ms", statistics.quantiles(times))
-    assert min(times) >= 2 * delay_ms
-    assert statistics.median(times) < 2 * delay_ms + 2  # 1 ms in each direction
+    # Whatever else the machine does only adds to it.
+    assert 2 * delay_ms <= min(times) < 2 * delay_ms + 2  # 1 ms in each direction
 
 
 @pytest.mark.timing
