@@ -66,7 +66,8 @@ def starts_under_kills(seed: int, preload: str) -> None:
 
     def revive(job: Job) -> None:
         for server, process in enumerate(job.servers):
-            if process.poll() is not None:
+            if process.poll() not in (None, 0):
+                assert process.poll() == -signal.SIGKILL, job.server_said(server)
                 job.kill_server(server)
         for rank, process in enumerate(job.processes):
             if process.poll() not in (None, 0):
