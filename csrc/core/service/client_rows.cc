@@ -1,10 +1,21 @@
 // Rows of tables that no worker holds.
+#include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "core/service/client.h"
 
 namespace ciranda::ps {
+
+namespace {
+
+// Whether memory of `bytes` bytes shall go on to serve messages of `needed`.
+bool fits(std::size_t bytes, std::size_t needed) {
+  constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;
+  return needed <= bytes && bytes <= std::max(kKeptBytesMax, 2 * needed);
+}
+
+}  // namespace
 
 // Each server's numbers where it reads them.
 Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) {
@@ -20,18 +31,17 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
   memory_.rows.resize(count);
   for (std::size_t server = 0; server < count; ++server) {
     WorkerMemory::Rows& own = memory_.rows[server];
-    const std::size_t before = own.numbers_bytes + own.rows_bytes;
     own.numbers_bytes = numbers[server].size() * sizeof(std::uint64_t);
     own.rows_bytes = numbers[server].size() * model_.row_tables[table].columns * sizeof(float);
     const std::size_t bytes = own.numbers_bytes + own.rows_bytes;
-    if (bytes != before) own.memory = {};
-    if (bytes == 0) continue;
     if (numbers[server].size() > kRowsAtOnceMax) {
       return Error{
           .code = ErrorCode::kLimit,
           .text = "more than " + std::to_string(kRowsAtOnceMax) + " rows of one server at once"};
     }
-    if (!own.memory.fd.valid()) {
+    if (bytes == 0) continue;
+    if (!fits(own.memory.segment.bytes(), bytes)) {
+      own.memory = {};
       auto memory = SharedMemory::create(bytes);
       if (!memory) return memory.error();
       own.memory = std::move(memory).value();

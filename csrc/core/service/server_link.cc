@@ -33,8 +33,8 @@ class LinkHere final : public ServerLink {
                std::holds_alternative<FetchSteps>(message)) {
       descriptors = {memory_.fetched.fd.get()};
     } else if (is_of_rows(message)) {
-      const Fd& rows = memory_.rows[static_cast<std::size_t>(server_)].memory.fd;
-      if (rows.valid()) descriptors = {rows.get()};  // else there are none
+      const WorkerMemory::Rows& rows = memory_.rows[static_cast<std::size_t>(server_)];
+      if (rows.numbers_bytes > 0) descriptors = {rows.memory.fd.get()};
     }
     encoded_.clear();
     encode(message, encoded_);

@@ -34,7 +34,8 @@ struct WorkerMemory {
   std::optional<std::size_t> fetched_table = {};  // none: steps
   std::size_t fetched_bytes = 0;
   // Of PullRows and PushRows, by server: the numbers of rows, and behind them the rows or their
-  // gradients.
+  // gradients. The memory may be larger: it serves the next message too, since a page that was
+  // touched once costs nothing.
   struct Rows {
     SharedMemory memory = {};
     std::size_t numbers_bytes = 0;

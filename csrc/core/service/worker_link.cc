@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,10 @@ Error gone() {
   return lost("the worker is gone");
 }
 
+Error no_memory_came() {
+  return {.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
+}
+
 // -------------------------------------------------------------------------------------------
 // On one host
 
@@ -47,6 +53,8 @@ class LocalLink final : public WorkerLink {
     if (!message || !message.value()) return message;
     declares_ = std::holds_alternative<Declare>(*message.value());
     moves_ = std::holds_alternative<MoveGradients>(*message.value());
+    has_rows_ = std::holds_alternative<PullRows>(*message.value()) ||
+                std::holds_alternative<PushRows>(*message.value());
     return message;
   }
 
@@ -58,6 +66,7 @@ class LocalLink final : public WorkerLink {
               return std::vector<std::byte>(begin, begin + bytes);
             },
             .memory = [this](std::uint64_t bytes) -> Result<std::byte*> {
+              if (has_rows_) return row_memory(static_cast<std::size_t>(bytes));
               auto memory = take_memory(bytes);
               if (!memory) return memory.error();
               MemorySegment& kept = declares_ ? memory_ : moves_ ? gradients_ : fetched_;
@@ -83,12 +92,27 @@ class LocalLink final : public WorkerLink {
  private:
   // The first of the memfds that came with the packet.
   Result<MemorySegment> take_memory(std::uint64_t bytes) {
-    if (descriptors_.empty()) {
-      return Error{.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
-    }
+    if (descriptors_.empty()) return no_memory_came();
     Fd fd = std::move(descriptors_.front());
     descriptors_.erase(descriptors_.begin());
     return MemorySegment::open(std::move(fd), whole_pages(bytes));
+  }
+
+  // A worker sends rows in the same memory again and again, which is mapped once. While it is
+  // mapped no other file has its number.
+  Result<std::byte*> row_memory(std::size_t bytes) {
+    if (descriptors_.empty()) return no_memory_came();
+    struct stat file {};
+    if (::fstat(descriptors_.front().get(), &file) != 0) {
+      return Error::from_errno("fstat of a worker's memory", errno);
+    }
+    if (!row_file_ || *row_file_ != std::pair(file.st_dev, file.st_ino) || rows_.bytes() < bytes) {
+      auto rows = MemorySegment::open_whole(descriptors_.front(), bytes);
+      if (!rows) return rows.error();
+      rows_ = std::move(rows).value();
+      row_file_ = {file.st_dev, file.st_ino};
+    }
+    return rows_.data();
   }
 
   Fd socket_;
@@ -97,9 +121,12 @@ class LocalLink final : public WorkerLink {
   std::vector<Fd> descriptors_;     // of the latest packet
   bool declares_ = false;           // that packet
   bool moves_ = false;
+  bool has_rows_ = false;
   MemorySegment memory_;     // of who has declared
   MemorySegment gradients_;  // of who has moved them
   MemorySegment fetched_;    // until the answer
+  MemorySegment rows_;
+  std::optional<std::pair<dev_t, ino_t>> row_file_ = {};  // of rows_
 };
 
 // -------------------------------------------------------------------------------------------

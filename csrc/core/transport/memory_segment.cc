@@ -38,6 +38,12 @@ Error cannot_reserve(std::size_t bytes, int error_number) {
                            error_number);
 }
 
+Error unlike_announced(std::size_t bytes, std::size_t announced) {
+  return {.code = ErrorCode::kMalformed,
+          .text = "a peer passed shared memory of " + std::to_string(bytes) + " bytes where " +
+                  std::to_string(announced) + " were announced"};
+}
+
 }  // namespace
 
 Result<MemorySegment::Created> MemorySegment::create(std::size_t bytes) {
@@ -57,17 +63,29 @@ Result<MemorySegment::Created> MemorySegment::create(std::size_t bytes) {
 }
 
 Result<MemorySegment> MemorySegment::open(Fd fd, std::size_t bytes) {
+  const auto size = sealed_bytes(fd);
+  if (!size) return size.error();
+  if (size.value() != bytes) return unlike_announced(size.value(), bytes);
+  return map(fd, bytes);
+}
+
+Result<MemorySegment> MemorySegment::open_whole(const Fd& fd, std::size_t bytes) {
+  const auto size = sealed_bytes(fd);
+  if (!size) return size.error();
+  if (size.value() < bytes) return unlike_announced(size.value(), bytes);
+  return map(fd, size.value());
+}
+
+Result<std::size_t> MemorySegment::sealed_bytes(const Fd& fd) {
   struct stat facts {};
   if (::fstat(fd.get(), &facts) != 0) return Error::from_errno("fstat of shared memory", errno);
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (static_cast<std::size_t>(facts.st_size) != bytes || bytes == 0 || seals < 0 ||
-      (seals & kSizeSeals) != kSizeSeals) {
+  if (facts.st_size <= 0 || seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
     return Error{.code = ErrorCode::kMalformed,
-                 .text = "a peer passed shared memory of " + std::to_string(facts.st_size) +
-                         " bytes (seals " + std::to_string(seals) + ") where " +
-                         std::to_string(bytes) + " sealed bytes were announced"};
+                 .text = "a peer passed memory of " + std::to_string(facts.st_size) +
+                         " bytes whose size is not sealed (seals " + std::to_string(seals) + ")"};
   }
-  return map(fd, bytes);
+  return static_cast<std::size_t>(facts.st_size);
 }
 
 Result<MemorySegment> MemorySegment::map(const Fd& fd, std::size_t bytes) {

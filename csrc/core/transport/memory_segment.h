@@ -21,6 +21,8 @@ class MemorySegment {
   // Maps a segment that another process created. Refuses a descriptor whose size is not `bytes`
   // or whose size is not sealed.
   static Result<MemorySegment> open(Fd fd, std::size_t bytes);
+  // Maps all of such a segment, which has to hold at least `bytes` bytes.
+  static Result<MemorySegment> open_whole(const Fd& fd, std::size_t bytes);
 
   MemorySegment() = default;
 
@@ -28,6 +30,7 @@ class MemorySegment {
   std::size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
 
  private:
+  static Result<std::size_t> sealed_bytes(const Fd& fd);
   static Result<MemorySegment> map(const Fd& fd, std::size_t bytes);
 
   std::shared_ptr<const SharedMapping> memory_;  // copies of a segment share one mapping

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "service/service.h"
@@ -101,6 +102,28 @@ TEST_P(Rows, OfServersThatWereKilledComeBackAndCountOnce) {
   ASSERT_TRUE(declare(*client, model_, 0.0f).ok());
   push(*client, {3}, {1, 1, 1});
   EXPECT_EQ(pull(*client, {3}), (std::vector<float>{-4, -4, -4}));
+}
+
+// The memory of one message serves the next, or is too small for it.
+TEST_P(Rows, OfMessagesOfAllSizesAreRight) {
+  start_servers(2, 1);
+  const auto client = connect(0);
+  ASSERT_TRUE(declare(*client, model_, 0.0f).ok());
+  std::vector<float> expected(100'000, 0.0f);
+  constexpr std::size_t kCounts[] = {100, 3, 20'000, 1, 100'000, 1'000, 7};
+  for (const std::size_t count : kCounts) {
+    Numbers rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<float> gradients;
+    std::vector<float> after;
+    for (std::size_t row = 0; row < count; ++row) {
+      gradients.insert(gradients.end(), 3, static_cast<float>(row % 7 + 1));
+      expected[row] -= static_cast<float>(row % 7 + 1);
+      after.insert(after.end(), 3, expected[row]);
+    }
+    push(*client, rows, gradients);
+    ASSERT_EQ(pull(*client, rows), after) << count << " rows";
+  }
 }
 
 TEST_P(Rows, AreInCheckpointsForAnyNumberOfServers) {

@@ -33,9 +33,17 @@ TEST(MemorySegment, AWrongSizeIsRefused) {
   EXPECT_EQ(other.error().code, ErrorCode::kMalformed);
 }
 
+TEST(MemorySegment, AWholeOneHoldsAtLeastWhatWasAnnounced) {
+  const Fd fd = MemorySegment::create(8192).value().fd;
+  EXPECT_EQ(MemorySegment::open_whole(fd, 1).value().bytes(), 8192u);
+  EXPECT_EQ(MemorySegment::open_whole(fd, 8192).value().bytes(), 8192u);
+  EXPECT_EQ(MemorySegment::open_whole(fd, 8193).error().code, ErrorCode::kMalformed);
+}
+
 TEST(MemorySegment, AnUnsealedDescriptorIsRefused) {
   Fd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fd.get(), 4096), 0);
+  EXPECT_FALSE(MemorySegment::open_whole(fd, 1).ok());
   EXPECT_FALSE(MemorySegment::open(std::move(fd), 4096).ok());
 }
 
