@@ -130,7 +130,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void await_in_flight() REQUIRES(mutex_);
   void throw_kept_error() REQUIRES(mutex_);
 
-  // shared_step.cc
+  // gradient_step.cc
   std::string step_or_reason(double gradient_scale, bool reduce, double max_norm,
                              const std::string& objection) REQUIRES(mutex_);
   void prepare_buckets() REQUIRES(mutex_);
