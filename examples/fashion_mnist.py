@@ -339,7 +339,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        shard_step=False if args.shard_step == "off" else args.shard_step,
+        shared_step=False if args.shared_step == "off" else args.shared_step,
         backend=args.backend,
         mode=MODES[args.mode] if args.backend == "ps" else None,
     )
@@ -402,7 +402,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", choices=["ring", "ps"], default="ring")
     parser.add_argument("--mode", choices=MODES, default="async", help="of --backend ps")
-    parser.add_argument("--shard-step", choices=["auto", "host", "off"], default="auto")
+    parser.add_argument("--shared-step", choices=["auto", "host", "off"], default="auto")
     parser.add_argument("--threads", type=int, help="per rank; default: what the launcher set")
     parser.add_argument("--json", type=Path, help="rank 0 writes the curve there")
     return parser.parse_args(argv)

@@ -11,7 +11,7 @@ python=$VENV/bin/python
 
 # Each way that data takes: collectives, hooks and buckets, objects, training through the launcher.
 # What does not touch torch (faults, wrong use, the launcher) is tested with the default one.
-selection=(tests/python/torch/test_{collectives,host_step,objects}.py
+selection=(tests/python/torch/test_{collectives,shared_step,objects}.py
   tests/python/torch/test_optimizer_{gradients,places,sparse,training}.py
   tests/python/examples/test_mnist.py)
 

@@ -163,7 +163,7 @@ class Trainer:
 
 
 class CirandaTrainer(Trainer):
-    def __init__(self, job: Job, shard_step: Any = "auto") -> None:
+    def __init__(self, job: Job, shared_step: Any = "auto") -> None:
         import ciranda.torch as hvd
 
         self.hvd = hvd
@@ -173,7 +173,7 @@ class CirandaTrainer(Trainer):
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer,
             named_parameters=self.model.named_parameters(),
-            shard_step=shard_step,
+            shared_step=shared_step,
         )
 
     def close(self) -> None:
@@ -276,13 +276,15 @@ class ZeroTrainer(DdpTrainer):
         )
 
 
-SHARD_STEP = {"ciranda": "auto", "ciranda repeated": False, "ciranda host": "host"}
+SHARED_STEP = {"ciranda": "auto", "ciranda repeated": False, "ciranda host": "host"}
 SERVED = {"ps async": "async", "ps ahead": "ahead", "ps ssp": "ssp", "ps sync": "sync"}
 
 
 def make_trainer(side: str, job: Job) -> tuple[Trainer, int]:
-    if side in (*SHARD_STEP, "lockstep"):
-        ours = LockstepTrainer(job) if side == "lockstep" else CirandaTrainer(job, SHARD_STEP[side])
+    if side in (*SHARED_STEP, "lockstep"):
+        ours = (
+            LockstepTrainer(job) if side == "lockstep" else CirandaTrainer(job, SHARED_STEP[side])
+        )
         return ours, ours.hvd.rank()
     if side in SERVED:
         served = ServedTrainer(job, SERVED[side])
@@ -341,7 +343,7 @@ def main() -> None:
     parser = control.make_parser()
     parser.add_argument(
         "--side",
-        choices=["one", "alone", "lockstep", "ddp", "zero", *SHARD_STEP, *SERVED],
+        choices=["one", "alone", "lockstep", "ddp", "zero", *SHARED_STEP, *SERVED],
         required=True,
     )
     parser.add_argument("--model", choices=sorted(JOBS), required=True)

@@ -6,6 +6,7 @@
 #include "torch/optimizer_checks.h"
 #include "torch/rank_comparison.h"
 #include "torch/rank_graph.h"
+#include "torch/shared_step.h"
 
 namespace ciranda {
 
@@ -165,7 +166,7 @@ void bind_optimizer(py::module_& module) {
       py::arg("name"), py::arg("options"), py::arg("parameters"), py::arg("obstacle") = "",
       py::arg("process_set") = kWorldGroup, Released());
   // Read without the GIL: a program that takes hold of a storage meanwhile does so too late anyway.
-  HostStep::set_kept_by_python([](const c10::StorageImpl& storage) {
+  SharedStep::set_kept_by_python([](const c10::StorageImpl& storage) {
     PyObject* object = storage.pyobj_slot()->load_pyobj();
     return object != nullptr && Py_REFCNT(object) == 1;
   });

@@ -25,8 +25,8 @@ Bucket::Bucket(const std::shared_ptr<const Communicator>& among, const ReducerOp
                                                 options.sparse_as_dense, *memory_);
   if (contents.shared_step) {
     CIRANDA_ASSERT(in_arena != nullptr);
-    step_ = std::make_unique<BucketStep>(among, *in_arena, gradients_->slots(),
-                                         options.share_parameters);
+    step_ = std::make_unique<SharedStepOperations>(among, *in_arena, gradients_->slots(),
+                                                   options.share_parameters);
   }
 }
 
@@ -79,7 +79,7 @@ void Bucket::move_sparse_out() {
 }
 
 std::size_t Bucket::arena_bytes() const {
-  return memory_->arena_bytes() + (step_ ? step_->host().arena_bytes() : 0);
+  return memory_->arena_bytes() + (step_ ? step_->shared().arena_bytes() : 0);
 }
 
 }  // namespace ciranda

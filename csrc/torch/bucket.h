@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "torch/bucket_memory.h"
-#include "torch/bucket_step.h"
 #include "torch/gradient_buffer.h"
 #include "torch/reducer_options.h"
+#include "torch/shared_step_operations.h"
 
 namespace ciranda {
 
@@ -48,7 +48,7 @@ class Bucket {
   void set_foreign(std::size_t index, bool foreign);
 
   // Null where the ranks do not share it.
-  BucketStep* step() { return step_.get(); }
+  SharedStepOperations* step() { return step_.get(); }
   void end_shared_step() { step_.reset(); }
   // What is missing, for the step: backward gets no place from here on. What is reduced stays so.
   void take_for_step();
@@ -67,7 +67,7 @@ class Bucket {
   const std::size_t rule_;
   std::unique_ptr<BucketMemory> memory_;
   std::unique_ptr<GradientBuffer> gradients_;
-  std::unique_ptr<BucketStep> step_;
+  std::unique_ptr<SharedStepOperations> step_;
 };
 
 }  // namespace ciranda

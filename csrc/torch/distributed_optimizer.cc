@@ -74,10 +74,10 @@ std::string exact(double value) {
 
 // For people to read, when ranks differ.
 std::string describe(const DistributedOptions& options) {
-  const char* const kShardSteps[] = {"kOff", "kAuto", "kHost"};
+  const char* const kSharedStepModes[] = {"kOff", "kAuto", "kHost"};
   const char* const kCompressions[] = {"kNone", "kFloat16", "kBFloat16"};
   const auto index = [](auto option) { return static_cast<std::size_t>(option); };
-  return c10::str("shard_step=", kShardSteps[index(options.shard_step)],
+  return c10::str("shared_step=", kSharedStepModes[index(options.shared_step)],
                   ", max_grad_norm=", exact(options.max_grad_norm.value_or(0.0)),
                   ", op=", options.op == Op::kSum ? "kSum" : "kAverage",
                   ", gradient_predivide_factor=", exact(options.gradient_predivide_factor),
@@ -90,7 +90,7 @@ std::string describe(const DistributedOptions& options) {
 
 // The option without which a shared step is only a wish; null if there is none.
 const char* demanded_by(const DistributedOptions& options) {
-  if (options.shard_step == ShardStep::kHost) return "shard_step='host'";
+  if (options.shared_step == SharedStepMode::kHost) return "shared_step='host'";
   return options.share_parameters ? "share_parameters=true" : nullptr;
 }
 
@@ -185,17 +185,18 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
   }
   // Not before: where others had joined, this rank alone has tried.
   made_optimizers().count(among_->group);
-  reducer_ = make_gradient_reducer({.name = name_,
-                                    .group = among_->group->id,
-                                    .op = reduce_op(op_),
-                                    .predivide_factor = options.gradient_predivide_factor,
-                                    .backward_passes_per_step = options.backward_passes_per_step,
-                                    .wire_dtype = wire_dtype_of(options.compression),
-                                    .sparse_as_dense = options.sparse_as_dense || shared(),
-                                    .bucket_bytes = options.bucket_bytes,
-                                    .shared_step = shared(),
-                                    .reduce_in_backward = options.shard_step != ShardStep::kHost,
-                                    .share_parameters = options.share_parameters});
+  reducer_ =
+      make_gradient_reducer({.name = name_,
+                             .group = among_->group->id,
+                             .op = reduce_op(op_),
+                             .predivide_factor = options.gradient_predivide_factor,
+                             .backward_passes_per_step = options.backward_passes_per_step,
+                             .wire_dtype = wire_dtype_of(options.compression),
+                             .sparse_as_dense = options.sparse_as_dense || shared(),
+                             .bucket_bytes = options.bucket_bytes,
+                             .shared_step = shared(),
+                             .reduce_in_backward = options.shared_step != SharedStepMode::kHost,
+                             .share_parameters = options.share_parameters});
   comparison_ = std::make_unique<RankComparison>(among_, name_, !options.share_parameters);
   add_parameters(parameters);
 }
@@ -203,13 +204,13 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
 // What this rank has against sharing the step, as the rest of a sentence.
 std::string RankStep::obstacle(const std::type_info& type, const NamedParameters& parameters,
                                const DistributedOptions& options) const {
-  if (options.shard_step == ShardStep::kOff) {
+  if (options.shared_step == SharedStepMode::kOff) {
     if (options.share_parameters) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
                        .text = "DistributedOptimizer: share_parameters needs a shared step; use "
-                               "ShardStep::kAuto or kHost"});
+                               "SharedStepMode::kAuto or kHost"});
     }
-    return "shard_step is kOff";
+    return "shared_step is kOff";
   }
   std::optional<std::string> unknown;
   if (known_ == nullptr) {
@@ -386,13 +387,13 @@ void RankStep::adopt_state(std::size_t first) {
   for (std::size_t position = first; position < shown_.size(); ++position) {
     const auto held = optimizer_.state().find(shown_[position].parameter.unsafeGetTensorImpl());
     const bool none = held == optimizer_.state().end() || held->second == nullptr;
-    reducer_->adopt_state(position, none ? HostStep::State() : known_->state(*held->second));
+    reducer_->adopt_state(position, none ? OptimizerState() : known_->state(*held->second));
     show_state(position);
   }
 }
 
 void RankStep::show_state(std::size_t position) {
-  const HostStep::State state = reducer_->state(position, /*copies=*/false);
+  const OptimizerState state = reducer_->state(position, /*copies=*/false);
   if (state.empty()) return;
   Shown& shown = shown_[position];
   auto& held = optimizer_.state()[shown.parameter.unsafeGetTensorImpl()];

@@ -50,8 +50,8 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection) override EXCLUDES(mutex_);
   double norm() override EXCLUDES(mutex_);
-  HostStep::State state(std::size_t position, bool copies) override EXCLUDES(mutex_);
-  void adopt_state(std::size_t position, HostStep::State state) override EXCLUDES(mutex_);
+  OptimizerState state(std::size_t position, bool copies) override EXCLUDES(mutex_);
+  void adopt_state(std::size_t position, OptimizerState state) override EXCLUDES(mutex_);
   void end_shared_step() override EXCLUDES(mutex_);
 
   std::size_t arena_bytes() EXCLUDES(mutex_);
@@ -72,7 +72,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
     std::string name;
     std::shared_ptr<GradientOwners> owners;
     std::size_t rule = 0;
-    std::optional<HostStep::State> state = {};  // to adopt at the first step, see waits()
+    std::optional<OptimizerState> state = {};  // to adopt at the first step, see waits()
   };
   // What this rank has to do before a step.
   enum class Gradients : std::uint8_t {
@@ -140,8 +140,9 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
       REQUIRES(mutex_);
   void take_for_step() REQUIRES(mutex_);
-  void run_on_buckets(const Attempt& attempt, void (BucketStep::*submit)(HostStep::Update),
-                      bool squares) REQUIRES(mutex_);
+  void run_on_buckets(const Attempt& attempt,
+                      void (SharedStepOperations::*submit)(SharedStep::Update), bool squares)
+      REQUIRES(mutex_);
   void take_norm() REQUIRES(mutex_);
   std::string objection_now() REQUIRES(mutex_);
 

@@ -64,14 +64,14 @@ void GradientReducer::prepare_for_other_rules() {
   enum Wish { kNone, kOtherState, kThisState };
   Wish mine = kNone;
   for (const auto& bucket : buckets_) {
-    const HostStep& step = bucket->step()->host();
+    const SharedStep& step = bucket->step()->shared();
     if (!step.prepared()) continue;  // it may be this rank's alone yet
     const bool other = step.needs_other_state(rules_.at(bucket->rule()).rule);
     mine = std::max(mine, step.begun() ? kThisState : other ? kOtherState : kNone);
   }
   if (most_of_ranks(mine, "state") != kOtherState) return;
   for (const auto& bucket : buckets_) {
-    HostStep& step = bucket->step()->host();
+    SharedStep& step = bucket->step()->shared();
     if (step.prepared()) step.prepare(rules_.at(bucket->rule()).rule);
   }
 }
@@ -79,7 +79,7 @@ void GradientReducer::prepare_for_other_rules() {
 // Those that are not. Collective.
 void GradientReducer::prepare_buckets() {
   for (const auto& bucket : buckets_) {
-    HostStep& step = bucket->step()->host();
+    SharedStep& step = bucket->step()->shared();
     if (!step.prepared()) step.prepare(rules_.at(bucket->rule()).rule);
   }
 }
@@ -125,8 +125,8 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
 // that, or have newer one.
 bool GradientReducer::waits(const Candidate& candidate) {
   if (!candidate.state) return false;
-  BucketStep* const step = candidate.placed ? candidate.bucket->step() : nullptr;
-  return step == nullptr || !step->host().begun();
+  SharedStepOperations* const step = candidate.placed ? candidate.bucket->step() : nullptr;
+  return step == nullptr || !step->shared().begun();
 }
 
 // What the steps have done since the last call. Gives the positions of those whose state is new.
@@ -137,7 +137,7 @@ std::vector<std::size_t> GradientReducer::take_news() {
     Candidate& candidate = candidates_[position];
     if (waits(candidate)) adopts_ = true;
     if (!candidate.placed || candidate.bucket->step() == nullptr) continue;
-    const HostStep::News news = candidate.bucket->step()->host().news(candidate.slot);
+    const SharedStep::News news = candidate.bucket->step()->shared().news(candidate.slot);
     if (news.written) mark_written(candidate.parameter);
     const bool adopted = candidate.state && !waits(candidate);
     if (adopted) candidate.state.reset();
@@ -156,7 +156,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
   }
   if (!object) take_for_step();
   if (max_norm > 0.0) {
-    run_on_buckets(attempt, &BucketStep::submit_squares, /*squares=*/true);
+    run_on_buckets(attempt, &SharedStepOperations::submit_squares, /*squares=*/true);
     if (object) {
       start_step();
       return false;
@@ -164,7 +164,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
     take_norm();
     attempt.scale *= clip_coefficient(norm_, max_norm);
   }
-  run_on_buckets(attempt, &BucketStep::submit, /*squares=*/false);
+  run_on_buckets(attempt, &SharedStepOperations::submit, /*squares=*/false);
   if (object) start_step();
   return !object;
 }
@@ -176,7 +176,7 @@ void GradientReducer::take_for_step() {
       if (candidate.placed && waits(candidate)) waiting.push_back(&candidate);
     }
     for (const Candidate* candidate : waiting) {
-      candidate->bucket->step()->host().adopt(candidate->slot, *candidate->state);
+      candidate->bucket->step()->shared().adopt(candidate->slot, *candidate->state);
     }
   }
   for (const auto& bucket : buckets_) bucket->take_for_step();
@@ -184,7 +184,8 @@ void GradientReducer::take_for_step() {
 
 // One operation for each bucket, or this rank's objection to it. Blocking.
 void GradientReducer::run_on_buckets(const Attempt& attempt,
-                                     void (BucketStep::*submit)(HostStep::Update), bool squares) {
+                                     void (SharedStepOperations::*submit)(SharedStep::Update),
+                                     bool squares) {
   std::vector<Handle> handles;
   for (const auto& bucket : buckets_) {
     const auto& [rule, words, words_adding_up] = rules_.at(bucket->rule());
@@ -206,7 +207,7 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
 void GradientReducer::take_norm() {
   double squares = 0.0;
   for (const auto& bucket : buckets_) {
-    squares += bucket->step()->host().sum_of_squares();
+    squares += bucket->step()->shared().sum_of_squares();
     bucket->retire();
   }
   norm_ = std::sqrt(squares);
@@ -220,7 +221,7 @@ std::string GradientReducer::objection_now() {
     if (it != candidates_.end()) return "another optimizer has parameter '" + it->name + "' too";
   }
   for (const auto& bucket : buckets_) {
-    const auto why = bucket->step()->host().obstacle(rules_.at(bucket->rule()).rule);
+    const auto why = bucket->step()->shared().obstacle(rules_.at(bucket->rule()).rule);
     if (why) return *why;
   }
   return "";
@@ -231,14 +232,14 @@ double GradientReducer::norm() {
   return norm_;
 }
 
-HostStep::State GradientReducer::state(std::size_t position, bool copies) {
+OptimizerState GradientReducer::state(std::size_t position, bool copies) {
   const MutexLock lock(mutex_);
   const Candidate& candidate = candidates_.at(position);
-  HostStep::State state;
+  OptimizerState state;
   if (waits(candidate)) {
     state = *candidate.state;
   } else if (candidate.placed && candidate.bucket->step() != nullptr) {
-    state = candidate.bucket->step()->host().state(candidate.slot);
+    state = candidate.bucket->step()->shared().state(candidate.slot);
   }
   if (copies) {
     for (auto& [name, value] : state) value = value.clone();
@@ -246,11 +247,11 @@ HostStep::State GradientReducer::state(std::size_t position, bool copies) {
   return state;
 }
 
-void GradientReducer::adopt_state(std::size_t position, HostStep::State state) {
+void GradientReducer::adopt_state(std::size_t position, OptimizerState state) {
   const MutexLock lock(mutex_);
   Candidate& candidate = candidates_.at(position);
-  if (candidate.placed && candidate.bucket->step()->host().begun()) {
-    candidate.bucket->step()->host().adopt(candidate.slot, state);
+  if (candidate.placed && candidate.bucket->step()->shared().begun()) {
+    candidate.bucket->step()->shared().adopt(candidate.slot, state);
     candidate.state.reset();
   } else {
     candidate.state = std::move(state);

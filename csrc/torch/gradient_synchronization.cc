@@ -60,7 +60,7 @@ void GradientReducer::wait_beside_backward(const Wait& wait) {
                      " still in backward(): ranks that share a step on several hosts make as many "
                      "backward passes each before it (backward_passes_per_step=" +
                      std::to_string(passes_) +
-                     "); give them as many, or pass shard_step=False, with which they may differ");
+                     "); give them as many, or pass shared_step=False, with which they may differ");
       return;
     }
     try {

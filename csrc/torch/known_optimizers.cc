@@ -48,9 +48,9 @@ void for_each_array(ParamState& state, Fn fn) {
 }
 
 template <typename ParamState>
-HostStep::State state_of(const torch::optim::OptimizerParamState& state) {
+OptimizerState state_of(const torch::optim::OptimizerParamState& state) {
   const auto& own = static_cast<const ParamState&>(state);
-  HostStep::State result;
+  OptimizerState result;
   if constexpr (requires { own.step(); })
     result.emplace_back("step", at::scalar_tensor(own.step()));
   for_each_array(own, [&](kernels::StateArray array, const at::Tensor& tensor) {
@@ -67,7 +67,7 @@ void set_step(torch::optim::OptimizerParamState& state, std::int64_t step) {
 }
 
 template <typename ParamState>
-std::unique_ptr<torch::optim::OptimizerParamState> param_state_of(const HostStep::State& state) {
+std::unique_ptr<torch::optim::OptimizerParamState> param_state_of(const OptimizerState& state) {
   auto result = std::make_unique<ParamState>();
   for (const auto& entry : state) {
     if (entry.first == "step") set_step<ParamState>(*result, entry.second.item().toLong());

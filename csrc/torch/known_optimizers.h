@@ -7,7 +7,7 @@
 #include <typeinfo>
 
 #include "core/kernels/update_rule.h"
-#include "torch/host_step.h"
+#include "torch/optimizer_state.h"
 
 namespace ciranda {
 
@@ -15,8 +15,8 @@ namespace ciranda {
 // and states must be of that class.
 struct KnownOptimizer {
   kernels::UpdateRule (*rule)(const torch::optim::OptimizerOptions& options);
-  HostStep::State (*state)(const torch::optim::OptimizerParamState& state);
-  std::unique_ptr<torch::optim::OptimizerParamState> (*param_state)(const HostStep::State& state);
+  OptimizerState (*state)(const torch::optim::OptimizerParamState& state);
+  std::unique_ptr<torch::optim::OptimizerParamState> (*param_state)(const OptimizerState& state);
   // Torch counts the steps of a parameter in a number of its state; no effect where it does not.
   void (*set_step)(torch::optim::OptimizerParamState& state, std::int64_t step);
 };

@@ -14,6 +14,7 @@
 #include "torch/collectives.h"
 #include "torch/default_world.h"
 #include "torch/error.h"
+#include "torch/shared_step.h"
 #include "torch/tensor_memory.h"
 #include "torch/tensor_view.h"
 
@@ -52,8 +53,8 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
     if (!parameter.requires_grad()) return std::nullopt;  // base weights: nobody steps them
     return "is not of a floating dtype";
   }
-  if (HostStep::can_move(parameter)) return std::nullopt;
-  return HostStep::why_immovable(parameter);
+  if (SharedStep::can_move(parameter)) return std::nullopt;
+  return SharedStep::why_immovable(parameter);
 }
 
 // "name\tplace\t" of each parameter that other processes may see, also others of the job.

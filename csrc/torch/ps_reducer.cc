@@ -344,7 +344,7 @@ const MemorySegment& PsReducer::state_array(std::size_t table, std::size_t array
   return *arrays[array];
 }
 
-HostStep::State PsReducer::state(std::size_t position, bool) {
+OptimizerState PsReducer::state(std::size_t position, bool) {
   const MutexLock lock(mutex_);
   if (unanswered_) {
     if (strays()) {
@@ -360,7 +360,7 @@ HostStep::State PsReducer::state(std::size_t position, bool) {
       reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
   const kernels::UpdateRule& rule = kept_[slot.group];
   const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
-  HostStep::State state = state_of(rule, step, [&](std::size_t array) {
+  OptimizerState state = state_of(rule, step, [&](std::size_t array) {
     const at::Tensor& lies = slot.value;
     std::byte* const data = state_array(slot.table, array).data() +
                             static_cast<std::size_t>(begin) * lies.element_size();
@@ -374,7 +374,7 @@ HostStep::State PsReducer::state(std::size_t position, bool) {
   return state;
 }
 
-void PsReducer::adopt_state(std::size_t, HostStep::State state) {
+void PsReducer::adopt_state(std::size_t, OptimizerState state) {
   if (state.empty()) return;
   // Torch's Adagrad has state before its first step.
   const auto& [name, value] = state.front();

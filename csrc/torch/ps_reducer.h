@@ -45,9 +45,9 @@ class PsReducer final : public Reducer, public Puller {
   // The next step's norm is also of gradients elsewhere, whose squares these are.
   void add_squares(double squares) EXCLUDES(mutex_);
   // Copies of what the servers hold; those of one table are fetched together.
-  HostStep::State state(std::size_t position, bool copies) override EXCLUDES(mutex_);
+  OptimizerState state(std::size_t position, bool copies) override EXCLUDES(mutex_);
   // kUnsupported, but for no state.
-  void adopt_state(std::size_t position, HostStep::State state) override EXCLUDES(mutex_);
+  void adopt_state(std::size_t position, OptimizerState state) override EXCLUDES(mutex_);
 
   void pull() override EXCLUDES(mutex_);
   void begin_task() override { pull(); }

@@ -10,7 +10,7 @@
 
 #include "core/kernels/update_rule.h"
 #include "core/runtime/engine.h"
-#include "torch/host_step.h"
+#include "torch/optimizer_state.h"
 
 namespace ciranda {
 
@@ -76,10 +76,11 @@ class Reducer {
                            const std::string& objection) = 0;
   // Of the latest step that was clipped; 0 before.
   virtual double norm() = 0;
-  // The state of the parameter at a position, see HostStep: views of the shared memory, or copies.
-  virtual HostStep::State state(std::size_t position, bool copies) = 0;
+  // The state of the parameter at a position, see SharedStep: views of the shared memory, or
+  // copies.
+  virtual OptimizerState state(std::size_t position, bool copies) = 0;
   // State that comes from elsewhere, for all ranks of the host. Before the first step() too.
-  virtual void adopt_state(std::size_t position, HostStep::State state) = 0;
+  virtual void adopt_state(std::size_t position, OptimizerState state) = 0;
   // After a step() that was not shared: gives the state's memory back.
   virtual void end_shared_step() = 0;
 };

@@ -22,11 +22,11 @@ at::Tensor table_tensor(const ps::Shard& shard, std::size_t table) {
 
 }  // namespace
 
-HostStep::State state_of(const kernels::UpdateRule& rule, std::int64_t step,
-                         const std::function<at::Tensor(std::size_t array)>& array) {
+OptimizerState state_of(const kernels::UpdateRule& rule, std::int64_t step,
+                        const std::function<at::Tensor(std::size_t array)>& array) {
   // Torch's Adagrad has state before its first step.
   if (step == 0 && rule.kind != kernels::RuleKind::kAdagrad) return {};
-  HostStep::State state;
+  OptimizerState state;
   if (rule.kind != kernels::RuleKind::kSgd) {
     state.emplace_back("step", at::scalar_tensor(static_cast<double>(step)));
   }

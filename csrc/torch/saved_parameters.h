@@ -9,20 +9,20 @@
 #include <vector>
 
 #include "core/kernels/update_rule.h"
-#include "torch/host_step.h"
+#include "torch/optimizer_state.h"
 
 namespace ciranda {
 
 // The state that torch's optimizer of that rule has of a parameter after so many steps. `array`: a
 // copy of that one of its arrays (kernels::state_arrays).
-HostStep::State state_of(const kernels::UpdateRule& rule, std::int64_t step,
-                         const std::function<at::Tensor(std::size_t array)>& array);
+OptimizerState state_of(const kernels::UpdateRule& rule, std::int64_t step,
+                        const std::function<at::Tensor(std::size_t array)>& array);
 
 // A parameter of a checkpoint that parameter servers have made, and its optimizer's state.
 struct SavedParameter {
   std::string name;
   at::Tensor value;
-  HostStep::State state;
+  OptimizerState state;
   kernels::UpdateRule rule;  // of the optimizer
 };
 

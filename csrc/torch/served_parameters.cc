@@ -9,6 +9,7 @@
 
 #include "torch/error.h"
 #include "torch/row_tables.h"
+#include "torch/shared_step.h"
 #include "torch/tensor_view.h"
 
 namespace ciranda {
@@ -62,7 +63,7 @@ bool overlap(const at::Tensor& one, const at::Tensor& other) {
 
 bool can_lie_in_memory(const at::Tensor& parameter) {
   return parameter.is_cpu() && parameter.is_contiguous() && !is_lazy(parameter) &&
-         parameter.numel() > 0 && HostStep::can_move(parameter);
+         parameter.numel() > 0 && SharedStep::can_move(parameter);
 }
 
 }  // namespace

@@ -87,15 +87,15 @@ void check_ps_options(const DistributedOptions& options) {
              "gradient_predivide_factor");
   only_usual(options.compression == usual.compression, "compression");
   only_usual(!options.bucket_bytes, "bucket_bytes");
-  only_usual(options.shard_step == usual.shard_step, "shard_step");
+  only_usual(options.shared_step == usual.shared_step, "shared_step");
   only_usual(!options.share_parameters, "share_parameters");
   only_usual(options.process_set.id() == 0, "process_set");
 }
 
 // Of both: what differs is who makes the step.
-class ServedStep : public DistributedStep::Impl {
+class ServerStep : public DistributedStep::Impl {
  public:
-  ServedStep(torch::optim::Optimizer& optimizer, std::string why_not_shared)
+  ServerStep(torch::optim::Optimizer& optimizer, std::string why_not_shared)
       : optimizer_(optimizer),
         parameters_(parameters_of(optimizer)),
         why_not_shared_(std::move(why_not_shared)) {}
@@ -127,11 +127,11 @@ class ServedStep : public DistributedStep::Impl {
   const std::string why_not_shared_;
 };
 
-class StepOnServers final : public ServedStep {
+class StepOnServers final : public ServerStep {
  public:
   StepOnServers(torch::optim::Optimizer& optimizer, const std::type_info& type,
                 NamedParameters parameters, const DistributedOptions& options)
-      : ServedStep(optimizer, ""),
+      : ServerStep(optimizer, ""),
         known_(find_known_optimizer(type)),
         max_norm_(options.max_grad_norm.value_or(0.0)),
         named_(std::move(parameters)) {
@@ -178,7 +178,7 @@ class StepOnServers final : public ServedStep {
   // What is saved is fetched.
   void save(const std::function<void()>& inner) override {
     for (std::size_t position = 0; position < named_.size(); ++position) {
-      const HostStep::State state = reducer_->state(position, /*copies=*/true);
+      const OptimizerState state = reducer_->state(position, /*copies=*/true);
       if (state.empty()) continue;
       optimizer_.state()[named_[position].second.unsafeGetTensorImpl()] =
           known_->param_state(state);
@@ -203,11 +203,11 @@ class StepOnServers final : public ServedStep {
   std::shared_ptr<PsReducer> reducer_;
 };
 
-class StepOfWorker final : public ServedStep {
+class StepOfWorker final : public ServerStep {
  public:
   StepOfWorker(torch::optim::Optimizer& optimizer, const NamedParameters& parameters,
                const DistributedOptions& options)
-      : ServedStep(optimizer, "each worker makes its own step"),
+      : ServerStep(optimizer, "each worker makes its own step"),
         max_norm_(options.max_grad_norm.value_or(0.0)),
         group_of_(std::holds_alternative<ps::EASGD>(*options.mode)
                       ? groups_of(optimizer, parameters)

@@ -66,7 +66,7 @@ class OnRanks(Run):
             made = hvd.DistributedOptimizer(
                 optimizer,
                 model.named_parameters() if model is not None else None,
-                shard_step=self.mode,
+                shared_step=self.mode,
                 **options,
             )
         if model is not None:
@@ -107,7 +107,7 @@ def compare(
             run = OnRanks(mode)
             found = script(run)
             for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
-                where = f"shard_step={mode!r}, tensor {number} of the script"
+                where = f"shared_step={mode!r}, tensor {number} of the script"
                 torch.testing.assert_close(
                     ours.detach(),
                     theirs.detach(),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ciranda.torch import host_step
+from ciranda.torch import shared_step
 
 
 @contextmanager
 def any_size() -> Iterator[None]:
     """The models of tests are small: within, "auto" shares their steps."""
-    least, host_step.AUTO_PARAMETERS_MIN = host_step.AUTO_PARAMETERS_MIN, 0
+    least, shared_step.AUTO_PARAMETERS_MIN = shared_step.AUTO_PARAMETERS_MIN, 0
     try:
         yield
     finally:
-        host_step.AUTO_PARAMETERS_MIN = least
+        shared_step.AUTO_PARAMETERS_MIN = least

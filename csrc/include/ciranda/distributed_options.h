@@ -9,7 +9,7 @@
 namespace ciranda {
 
 // Who makes the optimizer's step; docs/optimizer.md, "The shared step".
-enum class ShardStep : std::uint8_t {
+enum class SharedStepMode : std::uint8_t {
   kOff,   // every rank, for itself
   kAuto,  // the ranks of a host share it where that changes nothing else
   // They share it, or an error says what stands in the way. backward() leaves each rank's own
@@ -22,7 +22,7 @@ enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
 
 // Of a DistributedOptimizer; the same on every rank.
 struct DistributedOptions {
-  ShardStep shard_step = ShardStep::kAuto;
+  SharedStepMode shared_step = SharedStepMode::kAuto;
   // step() clips the reduced gradients to this global 2-norm, as torch's clip_grad_norm_ does. A
   // shared step leaves the gradients themselves unclipped.
   std::optional<double> max_grad_norm = {};

@@ -120,9 +120,9 @@ class DistributedStep {
 //
 // Gradients lie in memory that the ranks of a host share, and backward() returns with the reduced
 // ones (docs/optimizer.md says what a gradient holds when). The ranks may share the step too, see
-// ShardStep. Every rank makes the same optimizers in the same order and calls the same methods;
-// making one compares parameters and options of all ranks. init() comes first, shutdown() after.
-// Of one over a process set all this is said of its members.
+// SharedStepMode. Every rank makes the same optimizers in the same order and calls the same
+// methods; making one compares parameters and options of all ranks. init() comes first, shutdown()
+// after. Of one over a process set all this is said of its members.
 //
 // Like torch's, not thread-safe.
 template <typename Optimizer>

@@ -107,7 +107,7 @@ def distribute(
     distributed._ciranda_reducer = NoReducer()
     distributed._ciranda_name = name
     distributed._ciranda_process_set = process_set
-    distributed._ciranda_host_step = None
+    distributed._ciranda_shared_step = None
     distributed._ciranda_why_not_shared = _WHY_NOT_SHARED
     distributed._ciranda_compression = compression
     begin(optimizer, named, None)

@@ -68,8 +68,8 @@ class Tuner:
         """Equal on all ranks; what the user has set is none."""
         how: Reduction = optimizer._ciranda_how
         knobs = []
-        if how.shard_step == "auto" and self._is_shared and not how.share_parameters:
-            knobs.append(Knob("shard_step", ("auto", False)))
+        if how.shared_step == "auto" and self._is_shared and not how.share_parameters:
+            knobs.append(Knob("shared_step", ("auto", False)))
         if how.bucket_bytes is None and not how.groups and not how.share_parameters:
             gradients = sum(p.numel() * p.element_size() for p in optimizer._parameter_names)
             by_itself = (25 if self._on_gpu else 4) * _MIB
@@ -113,7 +113,7 @@ class Tuner:
             return
         seconds, self._began = (now - self._began) / self._steps_per_sample, None
         self._left = _SETTLING_STEPS
-        objects = optimizer._ciranda_host_step is not None and optimizer._ciranda_objection != ""
+        objects = optimizer._ciranda_shared_step is not None and optimizer._ciranda_objection != ""
         mine = torch.tensor([seconds, 1.0, float(objects)], dtype=torch.double)
         total, ranks, objections = ops.allreduce(mine, name="autotune", op=ops.Sum).tolist()
         if ranks < _C.size():
@@ -131,7 +131,7 @@ class Tuner:
 
     def _end(self, optimizer: Any, settings: Settings, conclusion: str) -> None:
         self._set(optimizer, settings)
-        if settings.get("shard_step") is False and not self._why_sharing_ended:
+        if settings.get("shared_step") is False and not self._why_sharing_ended:
             optimizer._ciranda_why_not_shared = "autotuning found a step of each rank faster"
         optimizer._ciranda_tuner = None
         self._log.end(conclusion)
@@ -153,7 +153,7 @@ class Tuner:
         if self._is_shared and optimizer.why_not_shared():
             self._why_sharing_ended = optimizer.why_not_shared()
         if self._why_sharing_ended:
-            other = replace(other, shard_step=False)
+            other = replace(other, shared_step=False)
         if other == how:
             return
         reduce_otherwise(optimizer, other)
@@ -165,7 +165,7 @@ class Tuner:
 # Which field of Reduction a knob sets.
 _OPTIONS = {
     "bucket_bytes": "bucket_bytes",
-    "shard_step": "shard_step",
+    "shared_step": "shared_step",
     "CIRANDA_STREAMS": "streams",
 }
 

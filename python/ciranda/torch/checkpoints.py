@@ -10,7 +10,7 @@ import torch
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch.compression import Compression
-from ciranda.torch.host_step import obstacle, rule_values
+from ciranda.torch.shared_step import obstacle, rule_values
 from ciranda.torch.stand_in import NOTHING, StandIn
 
 

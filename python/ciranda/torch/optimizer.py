@@ -13,7 +13,6 @@ from ciranda.torch import adasum_optimizer, autotune
 from ciranda.torch.buffers import Buffers
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
-from ciranda.torch.host_step import ShardStep
 from ciranda.torch.ops import Adasum, Average
 from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups, train_together
 from ciranda.torch.plain_tensors import require_plain
@@ -21,6 +20,7 @@ from ciranda.torch.process_sets import ProcessSet, global_process_set
 from ciranda.torch.ps import Mode
 from ciranda.torch.reduction import Reduction, reduce_gradients
 from ciranda.torch.served_optimizer import UpdateOn, distribute, refuse_options
+from ciranda.torch.shared_step import SharedStepMode
 
 
 def _named(
@@ -51,7 +51,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     bucket_bytes: int | None = None,
-    shard_step: ShardStep = "auto",
+    shared_step: SharedStepMode | None = None,
     max_grad_norm: float | None = None,
     share_parameters: bool = False,
     broadcast_buffers: torch.nn.Module | Iterable[torch.Tensor] | None = None,
@@ -59,6 +59,7 @@ def DistributedOptimizer(
     mode: Mode | None = None,
     update_on: UpdateOn = "server",
     force: bool = False,
+    shard_step: SharedStepMode | None = None,
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
@@ -83,13 +84,13 @@ def DistributedOptimizer(
     that are reduced together. sparse_as_dense: sparse gradients are densified instead of gathered.
     bucket_bytes: gradients reduced together where `groups` does not say; by itself 4 MiB, on a GPU
     25 MiB.
-    shard_step: the ranks of a host share the optimizer's step, each updates a part of the
+    shared_step: the ranks of a host share the optimizer's step, each updates a part of the
     parameters for all, and the optimizer's state exists once a host (SGD, Adam, AdamW, Adagrad,
-    RMSprop). "auto": where that changes nothing else; optimizer.why_not_shared() says why not.
-    "host": always, and backward() leaves p.grad this rank's own, so that step() reduces and updates
-    in one pass; synchronize() reduces before. False: never. A shared step densifies sparse
-    gradients, and ends for good, on all ranks with a warning, where a program uses optimizer.state,
-    moves a parameter or edits param_groups' lists.
+    RMSprop). "auto", the default: where that changes nothing else; optimizer.why_not_shared() says
+    why not. "host": always, and backward() leaves p.grad this rank's own, so that step() reduces
+    and updates in one pass; synchronize() reduces before. False: never. A shared step densifies
+    sparse gradients, and ends for good, on all ranks with a warning, where a program uses
+    optimizer.state, moves a parameter or edits param_groups' lists. shard_step: its former name.
     max_grad_norm: step() clips the reduced gradients to this global 2-norm, as torch's
     clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before. A shared step leaves
     p.grad unclipped.
@@ -108,6 +109,14 @@ def DistributedOptimizer(
     pushes what that has changed, for optimizers that servers do not know. force: also with a
     momentum that stale gradients usually make diverge. The first parameters are rank 0's.
     """
+    if shard_step is not None:
+        if shared_step is not None and shared_step != shard_step:
+            raise ValueError(
+                f"DistributedOptimizer: shard_step={shard_step!r} is the former name of "
+                f"shared_step={shared_step!r}; give shared_step alone"
+            )
+        shared_step = shard_step
+    shared_step = "auto" if shared_step is None else shared_step
     if isinstance(optimizer, Distributed):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
     replaced = vars(optimizer).get("step")
@@ -130,7 +139,7 @@ def DistributedOptimizer(
             "groups": groups is None,
             "process_set": process_set is global_process_set,
             "bucket_bytes": bucket_bytes is None,
-            "shard_step": shard_step == "auto",
+            "shared_step": shared_step == "auto",
             "share_parameters": not share_parameters,
             "broadcast_buffers": broadcast_buffers is None,
         }
@@ -154,7 +163,7 @@ def DistributedOptimizer(
         "groups": groups is not None,
         "bucket_bytes": bucket_bytes is not None,
         "max_grad_norm": max_grad_norm is not None,
-        "shard_step": shard_step == "host",
+        "shared_step": shared_step == "host",
         "share_parameters": share_parameters,
     }
     if op == Adasum and any(of_reduced_gradients.values()):
@@ -193,7 +202,7 @@ def DistributedOptimizer(
         sparse_as_dense=sparse_as_dense,
         groups=groups if groups is not None else num_groups,
         bucket_bytes=bucket_bytes,
-        shard_step=shard_step,
+        shared_step=shared_step,
         share_parameters=share_parameters,
         streams=0,
         max_grad_norm=max_grad_norm,

@@ -19,9 +19,9 @@ from ciranda import _C
 from ciranda.torch import ops
 from ciranda.torch.buffers import Buffers
 from ciranda.torch.compressed_reducer import NamedParameters
-from ciranda.torch.host_step import HostStep, State, obstacle_of_groups
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, number_of
+from ciranda.torch.shared_step import SharedStep, State, obstacle_of_groups
 
 
 @_disable_dynamo
@@ -41,7 +41,7 @@ class Distributed:
     _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
     _ciranda_synchronized: bool  # by synchronize(), since the latest step
-    _ciranda_host_step: HostStep | None  # None: each rank makes its own step
+    _ciranda_shared_step: SharedStep | None  # None: each rank makes its own step
     _ciranda_why_not_shared: str  # as the rest of a sentence
     _ciranda_objection: str  # what this rank has against the next shared step
     _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
@@ -64,7 +64,7 @@ class Distributed:
         return self._ciranda_why_not_shared
 
     def _shares_state(self) -> bool:
-        return self._ciranda_host_step is not None and not self._ciranda_objection
+        return self._ciranda_shared_step is not None and not self._ciranda_objection
 
     def _own_state(self, state: Any) -> None:
         vars(self)["state"] = state
@@ -73,16 +73,16 @@ class Distributed:
     @contextmanager
     def _state_of_torch(self) -> Iterator[None]:
         """Within: torch's own methods find in `state` what the ranks share, in copies."""
-        host_step, own = self._ciranda_host_step, vars(self)["state"]
+        shared_step, own = self._ciranda_shared_step, vars(self)["state"]
         shared = self._shares_state()
         if shared:
-            vars(self)["state"] = cast(HostStep, host_step).copied_state()
-            self._ciranda_host_step = None
+            vars(self)["state"] = cast(SharedStep, shared_step).copied_state()
+            self._ciranda_shared_step = None
         try:
             yield
         finally:
             if shared:
-                self._ciranda_host_step = host_step
+                self._ciranda_shared_step = shared_step
                 vars(self)["state"] = own
 
     def state_dict(self) -> Any:
@@ -98,7 +98,7 @@ class Distributed:
             super().load_state_dict(state_dict)  # type: ignore[misc]
             loaded = vars(self)["state"]
         if self._shares_state():
-            cast(HostStep, self._ciranda_host_step).adopt_state(loaded)
+            cast(SharedStep, self._ciranda_shared_step).adopt_state(loaded)
 
     def synchronize(self) -> None:
         """Blocks until every p.grad holds the gradient reduced over the ranks; call it on every
@@ -136,7 +136,7 @@ class Distributed:
         reducer.agree()
         if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():
             self._compare_ranks(self._ciranda_comparison)
-        if self._ciranda_host_step is not None:
+        if self._ciranda_shared_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             arguments = () if closure is None else (closure,)
             if torch.compiler.is_dynamo_compiling():
@@ -277,10 +277,12 @@ class Distributed:
 
     @torch.no_grad()
     def _shared_step(self, closure: Callable[[], Any] | None = None) -> Any:
-        with cast(HostStep, self._ciranda_host_step) as host_step:
-            return self._step_of_one_thread(host_step, closure)
+        with cast(SharedStep, self._ciranda_shared_step) as shared_step:
+            return self._step_of_one_thread(shared_step, closure)
 
-    def _step_of_one_thread(self, host_step: HostStep, closure: Callable[[], Any] | None) -> Any:
+    def _step_of_one_thread(
+        self, shared_step: SharedStep, closure: Callable[[], Any] | None
+    ) -> Any:
         groups = self.param_groups  # type: ignore[attr-defined]
         self._opt_called = True
         loss = None
@@ -293,7 +295,7 @@ class Distributed:
         found_inf = getattr(self, "found_inf", None)
         if found_inf is None or not float(found_inf):
             scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
-            why_not = host_step.run(
+            why_not = shared_step.run(
                 groups,
                 scale,
                 not self._ciranda_skip_synchronize,
@@ -312,17 +314,17 @@ class Distributed:
 
     def _end_shared_step(self, why: str) -> None:
         """Every rank goes on with a state and a step of its own: all have agreed."""
-        host_step = cast(HostStep, self._ciranda_host_step)
+        shared_step = cast(SharedStep, self._ciranda_shared_step)
         if self._shares_state():
-            vars(self)["state"] = host_step.copied_state()
-        self._ciranda_host_step = None
-        if type(self) is distributed_class(self._ciranda_inner_class, SharesStep):
+            vars(self)["state"] = shared_step.copied_state()
+        self._ciranda_shared_step = None
+        if type(self) is distributed_class(self._ciranda_inner_class, SharedStepOptimizer):
             self.__class__ = distributed_class(self._ciranda_inner_class, Distributed)
         self._ciranda_why_not_shared = why
-        host_step.end()
+        shared_step.end()
         warnings.warn(
             f"DistributedOptimizer: the ranks do not share the step any more, because {why}. "
-            "Training goes on as with shard_step=False: each rank makes the whole step, with its "
+            "Training goes on as with shared_step=False: each rank makes the whole step, with its "
             "own copy of the state.",
             stacklevel=6,
         )
@@ -351,12 +353,12 @@ class Distributed:
             self._ciranda_why_not_shared,
             number_of(self._ciranda_process_set),
         )
-        if why and self._ciranda_host_step is not None:  # since this rank had joined
+        if why and self._ciranda_shared_step is not None:  # since this rank had joined
             self._end_shared_step(why)
         self._parameter_names.update({parameter: name for name, parameter in added})
         self._ciranda_parameters = [p for group in groups for p in group["params"]]
-        if self._ciranda_host_step is not None:
-            self._ciranda_host_step.add_parameters(added, groups, vars(self)["state"])
+        if self._ciranda_shared_step is not None:
+            self._ciranda_shared_step.add_parameters(added, groups, vars(self)["state"])
         else:
             self._ciranda_reducer.add_parameters(added)
         if self._ciranda_comparison is not None:
@@ -378,8 +380,8 @@ class Distributed:
             for pair in default_names({**group, "param_names": None}, number)
             if pair[1] not in self._parameter_names
         ]
-        if self._ciranda_host_step is not None and not self._ciranda_objection:
-            self._own_state(self._ciranda_host_step.copied_state())
+        if self._ciranda_shared_step is not None and not self._ciranda_objection:
+            self._own_state(self._ciranda_shared_step.copied_state())
             self._ciranda_objection = "the lists of optimizer.param_groups were edited"
         self._add_parameters(added)
 
@@ -391,7 +393,7 @@ class Distributed:
         return inner_class.__new__, (inner_class,), state
 
 
-class SharesStep(Distributed):
+class SharedStepOptimizer(Distributed):
     """While the ranks share the step: so do they its state, in memory of their own."""
 
     @property
@@ -399,7 +401,7 @@ class SharesStep(Distributed):
         """The optimizer's own. From here on each rank has one of its own, and makes its own
         step."""
         if self._shares_state():
-            self._own_state(self._ciranda_host_step.copied_state())  # type: ignore[union-attr]
+            self._own_state(self._ciranda_shared_step.copied_state())  # type: ignore[union-attr]
         return vars(self)["state"]
 
     @state.setter

@@ -13,20 +13,20 @@ from ciranda import _C
 from ciranda.torch.buffers import Buffers, described
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import native_of
-from ciranda.torch.host_step import (
-    HostStep,
-    ShardStep,
+from ciranda.torch.optimizer_classes import (
+    Distributed,
+    NoReducer,
+    SharedStepOptimizer,
+    distributed_class,
+)
+from ciranda.torch.process_sets import ProcessSet, number_of
+from ciranda.torch.shared_step import (
+    SharedStep,
+    SharedStepMode,
     demanded_by,
     first_complex,
     obstacle_to_sharing,
 )
-from ciranda.torch.optimizer_classes import (
-    Distributed,
-    NoReducer,
-    SharesStep,
-    distributed_class,
-)
-from ciranda.torch.process_sets import ProcessSet, number_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Reduction:
     sparse_as_dense: bool
     groups: int | Sequence[Sequence[torch.Tensor]]  # 0: none
     bucket_bytes: int | None
-    shard_step: ShardStep
+    shared_step: SharedStepMode
     share_parameters: bool
     streams: int  # between hosts; 0: CIRANDA_STREAMS
     max_grad_norm: float | None
@@ -84,10 +84,10 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
     # Every member makes them in the same order, and the names of a set are its own.
     name = f"DistributedOptimizer.{process_set.optimizers_made}"
     native = native_of(how.compression)
-    demanded = demanded_by(how.shard_step, how.share_parameters)
+    demanded = demanded_by(how.shared_step, how.share_parameters)
 
     options = [
-        f"shard_step={how.shard_step!r}",
+        f"shared_step={how.shared_step!r}",
         how.op,
         how.predivide_factor,
         how.backward_passes_per_step,
@@ -103,7 +103,7 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
     why_not_shared = "there is one rank"
     if not alone:
         obstacle = obstacle_to_sharing(
-            how.shard_step, optimizer, named, how.compression, how.share_parameters
+            how.shared_step, optimizer, named, how.compression, how.share_parameters
         )
         why_not_shared = _C.require_agreement(name, str(options), named, obstacle, members)
         if why_not_shared and demanded:
@@ -138,35 +138,37 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
             bucket_bytes=how.bucket_bytes,
             groups=positions,
             shared_step=shared,
-            reduce_in_backward=how.shard_step != "host",
+            reduce_in_backward=how.shared_step != "host",
             share_parameters=how.share_parameters,
             process_set=members,
         )
 
     inner_class: Any = type(optimizer)
-    host_step = HostStep(inner_class, reducer) if shared else None
-    if host_step is None:
+    shared_step = SharedStep(inner_class, reducer) if shared else None
+    if shared_step is None:
         reducer.add_parameters(named)
     else:
-        host_step.add_parameters(named, optimizer.param_groups, optimizer.state)
+        shared_step.add_parameters(named, optimizer.param_groups, optimizer.state)
         optimizer.state = defaultdict(dict)
     optimizer._ciranda_how = how
     optimizer._ciranda_reducer = reducer
     optimizer._ciranda_name = name
     optimizer._ciranda_process_set = process_set
-    optimizer._ciranda_host_step = host_step
+    optimizer._ciranda_shared_step = shared_step
     optimizer._ciranda_why_not_shared = why_not_shared
-    optimizer.__class__ = distributed_class(inner_class, SharesStep if shared else Distributed)
+    optimizer.__class__ = distributed_class(
+        inner_class, SharedStepOptimizer if shared else Distributed
+    )
 
 
 def reduce_otherwise(optimizer: Any, how: Reduction) -> None:
     """The same for one whose gradients are reduced already: between two steps, on every member of
     the set. State, parameters and gradients stay what they are; of a shared step's state no rank
     may have taken hold."""
-    host_step = optimizer._ciranda_host_step
-    if host_step is not None:
-        vars(optimizer)["state"] = host_step.copied_state()
-        host_step.end()
+    shared_step = optimizer._ciranda_shared_step
+    if shared_step is not None:
+        vars(optimizer)["state"] = shared_step.copied_state()
+        shared_step.end()
     optimizer.__class__ = optimizer._ciranda_inner_class
     owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
     names = optimizer._parameter_names.items()

@@ -13,16 +13,16 @@ from ciranda.errors import InvalidArgumentError, UnsupportedError
 from ciranda.torch import embedding, layer
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
-from ciranda.torch.host_step import HostStep, State, obstacle
 from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
 from ciranda.torch.ps import EASGD, Async, Downpour, Mode
+from ciranda.torch.shared_step import SharedStep, State, obstacle
 from ciranda.torch.stand_in import NOTHING, StandIn
 from ciranda.torch.tasks import refuse_in_task
 
 UpdateOn = Literal["server", "worker"]
 
 
-class _Step(HostStep):
+class ServerStep(SharedStep):
     """That servers make."""
 
     def __init__(self, inner_class: type, reducer: Any, nothing: torch.Tensor | None) -> None:
@@ -120,7 +120,7 @@ class _Served(_OnServers):
     @property
     def state(self) -> Any:
         """Not here: state_dict() fetches a copy."""
-        if self._ciranda_host_step is not None:
+        if self._ciranda_shared_step is not None:
             raise InvalidArgumentError(
                 "DistributedOptimizer: the parameter servers hold the optimizer's state; "
                 "state_dict() fetches a copy of it"
@@ -204,7 +204,7 @@ def distribute(
     inner_class: Any = type(optimizer)
     distributed: Any = optimizer
     reducer: Any = NoReducer()
-    host_step, pushes = None, None
+    shared_step, pushes = None, None
     elastic = mode if isinstance(mode, EASGD) else None
     if update_on == "server" and elastic is None:
         problem = obstacle(optimizer, Compression.none)
@@ -221,11 +221,11 @@ def distribute(
             push_every=downpour.n_push if downpour else 0,
             fetch_every=downpour.n_fetch if downpour else 0,
         )
-        host_step = _Step(inner_class, reducer, nothing)
+        shared_step = ServerStep(inner_class, reducer, nothing)
         first, *others = optimizer.param_groups
         if nothing is not None:
             first = {**first, "params": [*first["params"], nothing]}
-        host_step.add_parameters(trained, [first, *others], optimizer.state)
+        shared_step.add_parameters(trained, [first, *others], optimizer.state)
         optimizer.state = defaultdict(dict)
     else:
         if holds_elsewhere and isinstance(optimizer, torch.optim.LBFGS):
@@ -247,10 +247,10 @@ def distribute(
     distributed._ciranda_hidden = []
     distributed._ciranda_reducer = reducer
     distributed._ciranda_differences = pushes
-    distributed._ciranda_host_step = host_step
-    distributed._ciranda_why_not_shared = "" if host_step else "each worker makes its own step"
+    distributed._ciranda_shared_step = shared_step
+    distributed._ciranda_why_not_shared = "" if shared_step else "each worker makes its own step"
     begin(optimizer, named, max_grad_norm)
-    base = _Pushes if host_step is None else _Served
+    base = _Pushes if shared_step is None else _Served
     optimizer.__class__ = distributed_class(inner_class, base)
     return distributed
 

@@ -209,7 +209,7 @@ def test_a_shared_step_learns_the_same(
     for seed, (mode, rows) in itertools.product((1, 2, 3), ends.items()):
         curve = tmp_path / f"{mode}.json"
         job = [str(example_file), "--data", str(fashion_mnist.DEBIAN_DIR), "--json", str(curve)]
-        options = ["--seed", str(seed), "--shard-step", mode, "--epochs", "3", "--threads", "1"]
+        options = ["--seed", str(seed), "--shared-step", mode, "--epochs", "3", "--threads", "1"]
         subprocess.run(
             [sys.executable, "-m", "ciranda", "run", "-np", "2", *job, *options], check=True
         )

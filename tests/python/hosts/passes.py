@@ -20,14 +20,14 @@ def backward(model: nn.Module, rank: int, step: int) -> None:
 
 def main() -> None:
     hvd.init()
-    for shard_step in (False, "host"):
+    for shared_step in (False, "host"):
         model = make_model()
         alone = copy.deepcopy(model)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1),
             model.named_parameters(),
             backward_passes_per_step=3,
-            shard_step=shard_step,
+            shared_step=shared_step,
         )
         for passes in ((3, 3, 3, 3), (3, 3, 3, 3), (3, 1, 0, 2)):
             optimizer.zero_grad()
@@ -45,7 +45,7 @@ def main() -> None:
             float((ours - theirs).detach().abs().max())
             for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True)
         )
-        print(json.dumps({"shard_step": shard_step, "off": off}), flush=True)
+        print(json.dumps({"shared_step": shared_step, "off": off}), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,17 +23,17 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("operations", "shard_step"),
+    ("operations", "shared_step"),
     [pytest.param("auto", "off", marks=pytest.mark.soak), ("auto", "host"), ("gloo", "host")],
 )
 def test_training_equals_one_process(
-    make_network: Callable[..., Any], start: Start, operations: str, shard_step: str
+    make_network: Callable[..., Any], start: Start, operations: str, shared_step: str
 ) -> None:
     if operations == "gloo" and (why := GLOO.missing()):
         pytest.skip(why)
     network = make_network(2, addresses=("ipv4",))
     chosen = {"CIRANDA_CPU_OPERATIONS": operations}
-    for text in outputs(start(network, HERE / "train.py", shard_step, ranks_per_host=2, **chosen)):
+    for text in outputs(start(network, HERE / "train.py", shared_step, ranks_per_host=2, **chosen)):
         result = json.loads(text.splitlines()[-1])
         assert result["off"] < 1e-6 and result["equal"]
 
@@ -48,13 +48,13 @@ def test_training_equals_one_process(
     ],
     ids=["one-of-each", "before-the-others", "a-whole-host-before-its-first-step"],
 )
-@pytest.mark.parametrize("shard_step", [pytest.param("auto", marks=pytest.mark.soak), "host"])
+@pytest.mark.parametrize("shared_step", [pytest.param("auto", marks=pytest.mark.soak), "host"])
 def test_ranks_with_fewer_batches_share_their_step(
-    make_network: Callable[..., Any], start: Start, shard_step: str, epochs: list[str]
+    make_network: Callable[..., Any], start: Start, shared_step: str, epochs: list[str]
 ) -> None:
     network = make_network(2, addresses=("ipv4",))
     ranks = start(
-        network, HERE / "uneven.py", shard_step, *epochs, ranks_per_host=2, PYTHONHASHSEED="0"
+        network, HERE / "uneven.py", shared_step, *epochs, ranks_per_host=2, PYTHONHASHSEED="0"
     )
     for text in outputs(ranks):
         result = json.loads(text.splitlines()[-1])
@@ -68,11 +68,11 @@ def test_ranks_may_make_different_numbers_of_passes_or_are_told_that_they_may_no
     ranks = start(network, HERE / "passes.py", ranks_per_host=2)
     texts = [rank.communicate(timeout=60)[0] for rank in ranks]
     for text in texts:
-        assert '{"shard_step": false, "off": ' in text, text
+        assert '{"shared_step": false, "off": ' in text, text
         assert json.loads(text[text.index("{") :].splitlines()[0])["off"] < 1e-12
         assert "is in step() and rank" in text and "still in backward()" in text, text
-        assert "pass shard_step=False" in text
-        assert '{"shard_step": "host"' not in text
+        assert "pass shared_step=False" in text
+        assert '{"shared_step": "host"' not in text
 
 
 def test_a_process_set_on_two_hosts_shares_its_step(

@@ -1,5 +1,5 @@
-"""A rank of the tests here: `train.py SHARD_STEP [STEPS]` trains beside a copy that sees the joined
-batch, and compares."""
+"""A rank of the tests here: `train.py SHARED_STEP [STEPS]` trains beside a copy that sees the
+joined batch, and compares."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def average_over_the_ends() -> float | None:
 
 
 def main() -> None:
-    shard_step = {"off": False}.get(sys.argv[1], sys.argv[1])
+    shared_step = {"off": False}.get(sys.argv[1], sys.argv[1])
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     hvd.init()
     model = make_model()
@@ -41,7 +41,7 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.Adam(model.parameters(), lr=1e-3),
         model.named_parameters(),
-        shard_step=shard_step,
+        shared_step=shared_step,
         max_grad_norm=1.0,
     )
     plain = torch.optim.Adam(alone.parameters(), lr=1e-3)

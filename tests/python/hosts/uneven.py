@@ -1,4 +1,4 @@
-"""A rank of the tests here: `uneven.py SHARD_STEP BATCHES...` trains so many batches of each rank
+"""A rank of the tests here: `uneven.py SHARED_STEP BATCHES...` trains so many batches of each rank
 in each epoch, joins, and compares with one process that averages with zeros. An epoch in which all
 ranks of a host join early ends with broadcasts, as with Horovod."""
 
@@ -27,7 +27,7 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.Adam(model.parameters(), lr=1e-3),
         model.named_parameters(),
-        shard_step=sys.argv[1],
+        shared_step=sys.argv[1],
         max_grad_norm=1.0,
     )
     plain = torch.optim.Adam(alone.parameters(), lr=1e-3)

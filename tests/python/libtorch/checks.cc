@@ -21,11 +21,12 @@ namespace {
 using ciranda::DistributedOptimizer;
 using ciranda::DistributedOptions;
 using ciranda::ProcessSet;
-using ciranda::ShardStep;
+using ciranda::SharedStepMode;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-constexpr ShardStep kShardSteps[] = {ShardStep::kOff, ShardStep::kAuto, ShardStep::kHost};
+constexpr SharedStepMode kSharedStepModes[] = {SharedStepMode::kOff, SharedStepMode::kAuto,
+                                               SharedStepMode::kHost};
 
 void require_close(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs,
                    const std::string& what, double tolerance = 1e-9) {
@@ -82,7 +83,7 @@ struct Pair {
 
   Pair(const Make& make, const DistributedOptions& options)
       : optimizer(make(model), model->named_parameters(), options), alone(make(model_alone)) {
-    require((options.shard_step == ShardStep::kOff || ciranda::size() == 1) !=
+    require((options.shared_step == SharedStepMode::kOff || ciranda::size() == 1) !=
                 optimizer.why_not_shared().empty(),
             "shared or not: " + optimizer.why_not_shared());
   }
@@ -127,8 +128,8 @@ typename Pair<Optimizer>::Make in_groups(const Options& options) {
 
 template <typename Optimizer, typename Options>
 void trains_as_one_process(const std::string& name, const Options& options) {
-  for (const ShardStep shard_step : kShardSteps) {
-    Pair<Optimizer> pair(in_groups<Optimizer>(options), {.shard_step = shard_step});
+  for (const SharedStepMode shared_step : kSharedStepModes) {
+    Pair<Optimizer> pair(in_groups<Optimizer>(options), {.shared_step = shared_step});
     torch::optim::StepLR scheduler(pair.optimizer, /*step_size=*/8, /*gamma=*/0.5);
     torch::optim::StepLR scheduler_alone(pair.alone, 8, 0.5);
     for (int step = 0; step < 24; ++step) {
@@ -137,7 +138,7 @@ void trains_as_one_process(const std::string& name, const Options& options) {
       scheduler_alone.step();
     }
     require(pair.optimizer.param_groups()[0].options().get_lr() < options.lr() / 3, "no schedule");
-    pair.require_equal(name + " with shard_step " + std::to_string(int(shard_step)));
+    pair.require_equal(name + " with shared_step " + std::to_string(int(shared_step)));
   }
 }
 
@@ -158,10 +159,10 @@ torch::optim::Adam make_adam(Sequential& model) {
 }
 
 void clips_to_the_global_norm() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     for (const double max_norm : {0.01, 1000.0}) {
       Pair<torch::optim::Adam> pair(make_adam,
-                                    {.shard_step = shard_step, .max_grad_norm = max_norm});
+                                    {.shared_step = shared_step, .max_grad_norm = max_norm});
       for (int step = 0; step < 5; ++step) {
         pair.optimizer.zero_grad();
         backward_own(pair.model, step);
@@ -179,8 +180,8 @@ void clips_to_the_global_norm() {
 }
 
 void saved_state_is_torchs_and_loads_again() {
-  for (const ShardStep shard_step : kShardSteps) {
-    Pair<torch::optim::Adam> pair(make_adam, {.shard_step = shard_step});
+  for (const SharedStepMode shared_step : kSharedStepModes) {
+    Pair<torch::optim::Adam> pair(make_adam, {.shared_step = shared_step});
     for (int step = 0; step < 5; ++step) pair.step(step);
     std::stringstream saved;
     torch::save(pair.optimizer, saved);
@@ -212,7 +213,7 @@ void saved_state_is_torchs_and_loads_again() {
 }
 
 void state_that_was_there_before_goes_along() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Pair<torch::optim::Adam> pair(
         [](Sequential& trained) {
           torch::optim::Adam adam = make_adam(trained);
@@ -223,18 +224,18 @@ void state_that_was_there_before_goes_along() {
           }
           return adam;
         },
-        {.shard_step = shard_step});
+        {.shared_step = shared_step});
     for (int step = 3; step < 6; ++step) pair.step(step);
     pair.require_equal("trained before");
   }
 }
 
 void an_added_group_is_reduced_too() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     const auto first_layer = [](Sequential& model) {
       return torch::optim::Adam(model[0]->parameters(), torch::optim::AdamOptions(1e-3));
     };
-    Pair<torch::optim::Adam> pair(first_layer, {.shard_step = shard_step, .bucket_bytes = 4096});
+    Pair<torch::optim::Adam> pair(first_layer, {.shared_step = shared_step, .bucket_bytes = 4096});
     pair.step(0);
     const auto options = [] {
       return std::make_unique<torch::optim::AdamOptions>(torch::optim::AdamOptions(1e-2));
@@ -251,12 +252,12 @@ void backward_leaves_what_the_page_says() {
   Sequential own = make_model();
   backward_joined(reduced, 0);
   backward_own(own, 0);
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Sequential model = make_model();
     DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
-                                   {.shard_step = shard_step});
+                                   {.shared_step = shared_step});
     backward_own(model, 0);
-    Sequential expected = shard_step == ShardStep::kHost ? own : reduced;
+    Sequential expected = shared_step == SharedStepMode::kHost ? own : reduced;
     require_close({model->parameters()[0].grad()}, {expected->parameters()[0].grad()}, "backward");
     optimizer.synchronize();
     require_close({model->parameters()[0].grad()}, {reduced->parameters()[0].grad()}, "average");
@@ -289,8 +290,8 @@ void what_the_program_holds_and_changes() {
       {"state cleared", clear_state},
   };
   for (const auto& [what, change] : changes) {
-    for (const ShardStep shard_step : kShardSteps) {
-      Pair<torch::optim::Adam> pair(make_adam, {.shard_step = shard_step});
+    for (const SharedStepMode shared_step : kSharedStepModes) {
+      Pair<torch::optim::Adam> pair(make_adam, {.shared_step = shared_step});
       pair.step(0);
       pair.optimizer.zero_grad();
       backward_own(pair.model, 1);
@@ -309,10 +310,10 @@ void what_the_program_holds_and_changes() {
 }
 
 void a_gradient_that_is_held_keeps_its_value() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Sequential model = make_model();
     DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
-                                   {.shard_step = shard_step});
+                                   {.shared_step = shared_step});
     std::vector<std::pair<Tensor, Tensor>> held;
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
@@ -328,7 +329,7 @@ void a_gradient_that_is_held_keeps_its_value() {
 }
 
 void a_parameter_of_size_0_keeps_none_from_its_step() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Tensor none = torch::zeros({0, 3}, torch::requires_grad());
     Tensor weight = torch::zeros({70'000}, torch::requires_grad());
     torch::OrderedDict<std::string, Tensor> named;
@@ -336,7 +337,7 @@ void a_parameter_of_size_0_keeps_none_from_its_step() {
     named.insert("weight", weight);
     DistributedOptimizer optimizer(
         torch::optim::SGD(std::vector<Tensor>{none, weight}, torch::optim::SGDOptions(1.0)), named,
-        {.shard_step = shard_step});
+        {.shared_step = shared_step});
     (none.sum() + weight.sum()).backward();
     optimizer.step();
     require((weight == -1.0).all().item<bool>(), "weight did not step");
@@ -344,15 +345,15 @@ void a_parameter_of_size_0_keeps_none_from_its_step() {
 }
 
 void a_second_optimizer_takes_over() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Tensor weight = torch::zeros({70'000}, torch::requires_grad());
     torch::OrderedDict<std::string, Tensor> named;
     named.insert("weight", weight);
     DistributedOptimizer first(torch::optim::Adam(std::vector<Tensor>{weight}, 0.1), named,
-                               {.shard_step = shard_step});
+                               {.shared_step = shared_step});
     DistributedOptimizer second(
         torch::optim::SGD(std::vector<Tensor>{weight}, torch::optim::SGDOptions(0.1)), named,
-        {.shard_step = shard_step});
+        {.shared_step = shared_step});
     const double mean = (ciranda::size() + 1) / 2.0;
     for (int step = 0; step < 3; ++step) {
       second.zero_grad();
@@ -360,7 +361,7 @@ void a_second_optimizer_takes_over() {
       second.step();
       require_close(
           {weight.grad()},
-          {shard_step == ShardStep::kHost ? weight.grad() : torch::full_like(weight, mean)},
+          {shared_step == SharedStepMode::kHost ? weight.grad() : torch::full_like(weight, mean)},
           "gradient of two optimizers");
     }
     require_close({weight.detach()}, {torch::full_like(weight, -0.3 * mean)}, "second", 1e-5);
@@ -369,10 +370,10 @@ void a_second_optimizer_takes_over() {
 }
 
 void autograd_sees_the_step() {
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Sequential model = make_model();
     DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
-                                   {.shard_step = shard_step});
+                                   {.shared_step = shared_step});
     const Tensor loss = model->forward(batch_of(0, ciranda::rank())).square().mean();
     loss.backward({}, /*retain_graph=*/true);
     optimizer.step();
@@ -438,14 +439,15 @@ void errors_say_what_to_do() {
   require_error("root_rank 9 is not a rank", [&] { ciranda::broadcast_parameters(*model, 9); });
   if (ciranda::size() == 1) return;
   require_error(
-      "shard_step='host' is not possible: torch::optim::LBFGS is none of SGD, Adam, AdamW", [&] {
+      "shared_step='host' is not possible: torch::optim::LBFGS is none of SGD, Adam, AdamW", [&] {
         DistributedOptimizer optimizer(torch::optim::LBFGS(model->parameters()),
-                                       model->named_parameters(), {.shard_step = ShardStep::kHost});
+                                       model->named_parameters(),
+                                       {.shared_step = SharedStepMode::kHost});
       });
   const Tensor held = model->parameters()[0].detach();
   require_error(
-      "shard_step='host' is not possible: parameter '0.weight' shares its memory with another",
-      [&] { make({.shard_step = ShardStep::kHost}); });
+      "shared_step='host' is not possible: parameter '0.weight' shares its memory with another",
+      [&] { make({.shared_step = SharedStepMode::kHost}); });
   require_error("the ranks differ in the options: rank 0 has",
                 [&] { make({.bucket_bytes = 4096 + ciranda::rank()}); });
   Sequential other(torch::nn::Linear(2, 3 + ciranda::rank()));
@@ -456,10 +458,10 @@ void errors_say_what_to_do() {
 
 void ranks_with_other_learning_rates_are_told() {
   if (ciranda::size() == 1) return;
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Sequential model = make_model();
     DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
-                                   {.shard_step = shard_step});
+                                   {.shared_step = shared_step});
     optimizer.param_groups()[0].options().set_lr(0.5 + ciranda::rank());
     backward_own(model, 0);
     require_error("lr=1.5", [&] { optimizer.step(); });
@@ -468,10 +470,10 @@ void ranks_with_other_learning_rates_are_told() {
 
 void ranks_with_other_first_parameters_are_told() {
   if (ciranda::size() == 1) return;
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Sequential model = make_model();
     DistributedOptimizer optimizer(make_adam(model), model->named_parameters(),
-                                   {.shard_step = shard_step});
+                                   {.shared_step = shared_step});
     model->parameters()[1].data()[0] += ciranda::rank();
     backward_own(model, 0);
     require_error("different values of parameter '0.bias'; call broadcast_parameters",
@@ -637,12 +639,12 @@ void step_without(Sequential& model, torch::optim::Optimizer& optimizer, int ste
 
 void ranks_with_fewer_batches_join() {
   const int last = ciranda::size() - 1;
-  for (const ShardStep shard_step : kShardSteps) {
+  for (const SharedStepMode shared_step : kSharedStepModes) {
     Sequential model = make_model();
     Sequential model_alone = make_model();
     const torch::optim::AdamOptions options(1e-3);
     DistributedOptimizer optimizer(torch::optim::Adam(model->parameters(), options),
-                                   model->named_parameters(), {.shard_step = shard_step});
+                                   model->named_parameters(), {.shared_step = shared_step});
     torch::optim::Adam alone(model_alone->parameters(), options);
     for (int epoch = 0; epoch < 2; ++epoch) {
       const int batches = ciranda::rank() + epoch;  // none in rank 0's first
@@ -655,7 +657,7 @@ void ranks_with_fewer_batches_join() {
       for (int step = 0; step < last + epoch; ++step) {
         step_without(model_alone, alone, step, step + 1 - epoch);
       }
-      if (shard_step == ShardStep::kOff) {
+      if (shared_step == SharedStepMode::kOff) {
         ciranda::broadcast_parameters(*model, last);
         break;  // its state is another rank's too
       }
@@ -663,7 +665,7 @@ void ranks_with_fewer_batches_join() {
       require_same_bits_on_all_ranks(model->parameters());
     }
     require_close(model->parameters(), model_alone->parameters(), "with fewer batches");
-    if (shard_step == ShardStep::kOff) continue;
+    if (shared_step == SharedStepMode::kOff) continue;
     optimizer.zero_grad();  // a step of all, after which the state is everybody's
     backward_own(model, 7);
     optimizer.step();

@@ -180,7 +180,7 @@ def test_the_optimizer_takes_closures_and_compression_and_later_parameters() -> 
 def test_options_of_reduced_gradients_are_refused() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    refused = [{"max_grad_norm": 1.0}, {"groups": 2}, {"shard_step": "host"}]
+    refused = [{"max_grad_norm": 1.0}, {"groups": 2}, {"shared_step": "host"}]
     for option in refused:
         with pytest.raises(ValueError, match=f"no gradients are reduced.*{next(iter(option))}"):
             hvd.DistributedOptimizer(optimizer, op=hvd.Adasum, **option)

@@ -83,7 +83,7 @@ def test_training_stays_the_same(tmp_path: Path, ranks: int) -> None:
     lines = log.read_text().splitlines()
     assert lines[0].startswith(f"SGD, 4 parameters, {ranks} ranks; at most ")
     tried = [line.split(" instead of ")[0] for line in lines if " instead of " in line]
-    assert "shard_step=False" in tried and "bucket_bytes=1048576" in tried
+    assert "shared_step=False" in tried and "bucket_bytes=1048576" in tried
     assert any(knob.startswith("CIRANDA_OVERLAP=") for knob in tried)
     assert "CIRANDA_SPIN_MICROSECONDS=1000" in tried
     assert results[0].stderr == f"ciranda: autotune: {lines[-1]}\n"
@@ -211,10 +211,10 @@ def knobs_of(options: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        ({}, ["shard_step"]),
-        ({"shard_step": False}, []),
-        ({"shard_step": "host"}, []),
-        ({"bucket_bytes": 1 << 20}, ["shard_step"]),
+        ({}, ["shared_step"]),
+        ({"shared_step": False}, []),
+        ({"shared_step": "host"}, []),
+        ({"bucket_bytes": 1 << 20}, ["shared_step"]),
     ],
 )
 def test_what_the_user_has_set_is_not_tried(options: dict[str, Any], left: list[str]) -> None:

@@ -18,7 +18,7 @@ GLOBAL_BATCH, SAMPLES, EPOCHS = 12, 120, 2
 STEPS = EPOCHS * SAMPLES // GLOBAL_BATCH
 
 
-def train(folder: str, stop_after: int, shard_step: Any) -> list[float]:
+def train(folder: str, stop_after: int, shared_step: Any) -> list[float]:
     """Until so many steps are done since the first life began."""
     hvd.init()
     path = Path(folder) / "checkpoint.pt"
@@ -31,7 +31,7 @@ def train(folder: str, stop_after: int, shard_step: Any) -> list[float]:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.02)
     optimizer = hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), shard_step=shard_step if hvd.size() > 1 else False
+        optimizer, model.named_parameters(), shared_step=shared_step if hvd.size() > 1 else False
     )
     decay = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.9)
     schedule = hvd.schedules.warmup(optimizer, steps=9, after=decay, start=0.25)
@@ -73,11 +73,11 @@ def train(folder: str, stop_after: int, shard_step: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("shard_step", "sizes"),
+    ("shared_step", "sizes"),
     [("host", (2, 3, 4)), (False, (2, 3, 4)), ("host", (3, 2, 1)), ("auto", (3, 2, 1))],
 )
 def test_training_goes_on_as_if_one_process_had_never_stopped(
-    tmp_path: Path, shard_step: str | bool, sizes: tuple[int, int, int]
+    tmp_path: Path, shared_step: str | bool, sizes: tuple[int, int, int]
 ) -> None:
     """The global batch stays, so each step takes the same samples whatever the number of ranks."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -85,6 +85,6 @@ def test_training_goes_on_as_if_one_process_had_never_stopped(
     parts.mkdir()
     (wanted,) = values_of(run_ranks(train, 1, args=[str(whole), STEPS, False]))
     for size, stop_after in zip(sizes, (4, 11, STEPS), strict=True):
-        found = values_of(run_ranks(train, size, args=[str(parts), stop_after, shard_step]))
+        found = values_of(run_ranks(train, size, args=[str(parts), stop_after, shared_step]))
     assert found[0] == pytest.approx(wanted, rel=1e-9)
     assert all(each == found[0] for each in found)

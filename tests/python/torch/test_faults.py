@@ -329,7 +329,7 @@ def steps_of(kind: str) -> Callable[[int], Any]:
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.01),
             named_parameters=model.named_parameters(),
-            shard_step="host" if kind == "host step" else False,
+            shared_step="host" if kind == "host step" else False,
         )
 
         def train(i: int) -> None:
@@ -583,13 +583,13 @@ def test_a_forked_child_gets_a_clear_error() -> None:
 def writes_in_a_child() -> None:
     hvd.init()
     held = []
-    for name, shard_step in ("whole", False), ("shared", "host"):
+    for name, shared_step in ("whole", False), ("shared", "host"):
         model = torch.nn.Linear(8, 1)
         hvd.broadcast_parameters(model.state_dict(), 0)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
             named_parameters=[(f"{name}.{n}", p) for n, p in model.named_parameters()],
-            shard_step=shard_step,
+            shared_step=shared_step,
         )
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()

@@ -44,7 +44,7 @@ def test_parameters_of_fsdp_are_refused_by_name() -> None:
         fully_shard(model[0], mesh=mesh)
         own = torch.optim.SGD(model[0].parameters(), lr=0.1)
         says = r"'0\.weight' is a DTensor, .* give only plain tensors here"
-        for options in ({}, {"shard_step": "host"}, {"shard_step": False}, {"op": hvd.Adasum}):
+        for options in ({}, {"shared_step": "host"}, {"shared_step": False}, {"op": hvd.Adasum}):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             with pytest.raises(ValueError, match=f"DistributedOptimizer: {says}"):
                 hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)

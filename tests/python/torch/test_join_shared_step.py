@@ -108,11 +108,11 @@ BATCHES = {
 
 @on_ranks(2, 4)
 def test_equals_one_process_that_averages_with_zeros() -> None:
-    for make, shard_step, max_norm in itertools.product(
+    for make, shared_step, max_norm in itertools.product(
         (momentum, adam), ("auto", "host"), (None, 0.3)
     ):
         for epochs in BATCHES[hvd.size()]:
-            pair = Pair(make, max_norm, shard_step=shard_step)
+            pair = Pair(make, max_norm, shared_step=shared_step)
             for number, batches in enumerate(epochs):
                 pair.epoch(number, batches)
                 pair.check()
@@ -129,10 +129,10 @@ def test_one_copy_of_the_parameters() -> None:
 
 @on_ranks(2)
 def test_state_that_was_loaded_before_the_first_step() -> None:
-    first = Pair(adam, shard_step="host")
+    first = Pair(adam, shared_step="host")
     first.epoch(0, (3, 3))
     saved = copy.deepcopy(first.optimizer.state_dict())
-    pair = Pair(adam, shard_step="host")
+    pair = Pair(adam, shared_step="host")
     pair.optimizer.load_state_dict(saved)
     pair.alone_optimizer.load_state_dict(first.alone_optimizer.state_dict())
     pair.epoch(1, (0, 3))
@@ -143,7 +143,7 @@ def test_state_that_was_loaded_before_the_first_step() -> None:
 
 @on_ranks(2)
 def test_state_that_is_loaded_after_a_join() -> None:
-    pair = Pair(adam, shard_step="host")
+    pair = Pair(adam, shared_step="host")
     pair.epoch(0, (1, 3))
     saved = copy.deepcopy(pair.optimizer.state_dict())
     alone = copy.deepcopy(pair.alone_optimizer.state_dict())
@@ -160,7 +160,7 @@ def test_a_rule_that_needs_other_state_than_when_the_optimizer_was_made() -> Non
     def plain(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.05)
 
-    pair = Pair(plain, shard_step="host")
+    pair = Pair(plain, shared_step="host")
     pair.optimizer.param_groups[0]["momentum"] = 0.9  # as OneCycleLR does
     pair.alone_optimizer.param_groups[0]["momentum"] = 0.9
     pair.epoch(0, (2, 3))
@@ -172,7 +172,7 @@ def test_a_rule_that_needs_other_state_than_when_the_optimizer_was_made() -> Non
 
 @on_ranks(2)
 def test_autograd_sees_what_others_have_written() -> None:
-    pair = Pair(momentum, shard_step="host")
+    pair = Pair(momentum, shared_step="host")
     pair.step(0, 0)
     versions = [p._version for p in pair.model.parameters()]
     if hvd.rank() == 0:
@@ -200,8 +200,8 @@ def object_to(pair: Pair, number: int, batches: tuple[int, ...]) -> None:
 
 @on_ranks(2)
 def test_who_had_joined_hears_that_the_ranks_do_not_share_any_more() -> None:
-    for make, shard_step in itertools.product((momentum, adam), ("auto", "host")):
-        pair = Pair(make, 0.3, shard_step=shard_step)
+    for make, shared_step in itertools.product((momentum, adam), ("auto", "host")):
+        pair = Pair(make, 0.3, shared_step=shared_step)
         pair.epoch(0, (2, 1))
         object_to(pair, 1, (3, 1))
         assert ("optimizer.state was used" in pair.optimizer.why_not_shared()) == (hvd.rank() == 0)
@@ -252,7 +252,7 @@ def test_who_had_joined_hears_of_it_whatever_comes_first() -> None:
         pair.step(2, 0)
 
     for act in (synchronize, skip, add_a_group, closure, edit_the_groups):
-        pair = Pair(momentum, shard_step="host")
+        pair = Pair(momentum, shared_step="host")
         object_to(pair, 1, (3, 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -264,7 +264,7 @@ def test_who_had_joined_hears_of_it_whatever_comes_first() -> None:
 
 @on_ranks(2)
 def test_a_parameter_that_is_unfrozen_while_a_rank_has_joined() -> None:
-    pair = Pair(momentum, shard_step="host")
+    pair = Pair(momentum, shared_step="host")
     frozen = nn.Parameter(torch.ones(2).double(), requires_grad=False)
     pair.optimizer.add_param_group({"params": [frozen]})
     pair.step(0, 0)

@@ -109,7 +109,7 @@ def test_who_looks_at_the_weights_sees_the_steps() -> None:
 
 @on_ranks(2)
 def test_a_step_that_must_be_shared_is_refused() -> None:
-    for options in ({"shard_step": "host"}, {"share_parameters": True}):
+    for options in ({"shared_step": "host"}, {"share_parameters": True}):
         for kind, text in OTHERS.items():
             with (
                 contextmanager(kind)() as watched,
@@ -142,7 +142,7 @@ def test_memory_that_nobody_else_sees_is_shared() -> None:
     for make in (ordinary, from_meta, copied, loaded, made_of_an_array):
         model = make()
         hvd.broadcast_parameters(model.state_dict(), 0)
-        for options in ({}, {"shard_step": "host"}, {"share_parameters": True}, {}):
+        for options in ({}, {"shared_step": "host"}, {"share_parameters": True}, {}):
             with any_size():
                 optimizer = hvd.DistributedOptimizer(
                     torch.optim.SGD(model.parameters(), lr=0.1), **options
@@ -168,7 +168,7 @@ def test_ranks_that_have_the_same_memory_are_refused() -> None:
     weight = nn.Parameter(torch.from_file(path, shared=True, size=COUNT))
     hvd.barrier()
     Path(path).unlink(missing_ok=True)
-    for options in ({}, {"shard_step": False}, {"op": hvd.Adasum}):
+    for options in ({}, {"shared_step": False}, {"op": hvd.Adasum}):
         with pytest.raises(ValueError, match="'w' is the same memory on ranks 0 and 1"):
             hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("w", weight)], **options)
 
@@ -183,7 +183,7 @@ def test_what_share_parameters_has_made_one_is_not_stepped_twice() -> None:
     del optimizer
     with pytest.raises(ValueError, match="'w' is the same memory on ranks 0 and 1"):
         hvd.DistributedOptimizer(
-            torch.optim.SGD([weight], lr=0.1), [("w", weight)], shard_step=False
+            torch.optim.SGD([weight], lr=0.1), [("w", weight)], shared_step=False
         )
 
 

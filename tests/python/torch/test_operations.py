@@ -112,13 +112,15 @@ def test_ranks_that_chose_differently_are_told_on_every_rank() -> None:
         assert all(word in said for word in ("CIRANDA_CPU_OPERATIONS", "rank 0", "rank 1", "gloo"))
 
 
-def steps(shard_step: Any) -> list[Any]:
+def steps(shared_step: Any) -> list[Any]:
     """Why the step is not shared, and a weight after three steps."""
     hvd.init()
     torch.manual_seed(1)
     model = nn.Linear(300, 300)
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard_step=shard_step
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        shared_step=shared_step,
     )
     for step in range(3):
         optimizer.zero_grad()
@@ -130,11 +132,11 @@ def steps(shard_step: Any) -> list[Any]:
 @needs("gloo")
 def test_with_gloo_the_ranks_share_a_step_only_where_told() -> None:
     weights = []
-    for shard_step, expected in {
+    for shared_step, expected in {
         "auto": "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would",
         "host": "",
     }.items():
-        for said, weight in values_of(run_ranks(steps, 2, args=[shard_step], env=GLOO.variables)):
+        for said, weight in values_of(run_ranks(steps, 2, args=[shared_step], env=GLOO.variables)):
             assert said == expected
             weights.append(weight)
     assert len(set(weights[:2])) == 1

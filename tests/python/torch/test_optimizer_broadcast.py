@@ -172,7 +172,7 @@ def test_lbfgs_is_refused() -> None:
 def test_a_state_that_the_root_cannot_give_raises_on_every_rank() -> None:
     parameters = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     groups = [{"params": [parameter]} for parameter in parameters]
-    optimizer = hvd.DistributedOptimizer(torch.optim.Adagrad(groups), shard_step=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adagrad(groups), shared_step=False)
     del optimizer.param_groups[0]  # Adagrad's state speaks of it, and torch gives no state_dict()
     error, text = (KeyError, "") if hvd.rank() == 0 else (ValueError, "rank 0 has no state to send")
     with pytest.raises(error, match=text):

@@ -37,7 +37,7 @@ def is_all(tensor: torch.Tensor | None, value: float) -> bool:
 @on_ranks(2)
 def test_a_gradients_graph_is_this_ranks_own() -> None:
     p = Parameter(torch.ones(700))
-    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step=False)
+    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shared_step=False)
     slope(p.square()).backward(create_graph=True)
     assert is_all(p.grad, 3.0)  # 2 and 4
     (curvature,) = torch.autograd.grad(p.grad.sum(), p, retain_graph=True)
@@ -78,7 +78,7 @@ def test_state_dict_gives_copies() -> None:
 @on_ranks(2)
 def test_host_leaves_each_ranks_own_gradient() -> None:
     p = zeros()
-    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step="host")
+    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shared_step="host")
     slope(p).backward()
     assert is_all(p.grad, hvd.rank() + 1)
     optimizer.synchronize()
@@ -89,7 +89,7 @@ def test_host_leaves_each_ranks_own_gradient() -> None:
 def test_edited_averages_are_averaged_again() -> None:
     for mode in ("auto", "host", False):
         p = zeros(LARGE)
-        optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step=mode)
+        optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shared_step=mode)
         slope(p).backward()
         optimizer.synchronize()
         p.grad.mul_(2.0 if hvd.rank() == 0 else 4.0)
@@ -101,7 +101,7 @@ def test_edited_averages_are_averaged_again() -> None:
 def test_edits_through_data_are_each_ranks_own() -> None:
     for mode in ("auto", False):
         p = zeros(LARGE)
-        optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step=mode)
+        optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shared_step=mode)
         slope(p).backward()
         p.grad.data.mul_(2.0 if hvd.rank() == 0 else 4.0)
         optimizer.step()
@@ -140,7 +140,7 @@ def test_a_sum_cannot_be_added_to() -> None:
 @on_ranks(2)
 def test_another_dtype_for_good_is_an_error() -> None:
     module = torch.nn.Linear(30, 30)
-    optimizer = hvd.DistributedOptimizer(SGD(module.parameters(), lr=1.0), shard_step=False)
+    optimizer = hvd.DistributedOptimizer(SGD(module.parameters(), lr=1.0), shared_step=False)
     slope(*module.parameters()).backward()
     optimizer.step()
     module.double().float()
@@ -160,7 +160,7 @@ def test_hooks_of_the_user_on_a_converted_parameter() -> None:
     p.data.zero_()
     p.register_post_accumulate_grad_hook(lambda _: None)
     p.register_hook(lambda _: None)
-    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shard_step=False)
+    optimizer = hvd.DistributedOptimizer(SGD([p], lr=1.0), shared_step=False)
     slope(p).backward()
     assert is_all(p.grad, 1.5)
     optimizer.step()
@@ -180,7 +180,7 @@ def test_hooks_of_the_user_on_a_converted_parameter() -> None:
 def test_sparse_gradients_are_densified() -> None:
     for mode, dense in (("host", True), (False, False)):
         table = torch.nn.Embedding(50, 4, sparse=True)
-        optimizer = hvd.DistributedOptimizer(SGD(table.parameters(), lr=1.0), shard_step=mode)
+        optimizer = hvd.DistributedOptimizer(SGD(table.parameters(), lr=1.0), shared_step=mode)
         slope(table(torch.tensor([hvd.rank()]))).backward()
         optimizer.synchronize()
         assert table.weight.grad is not None
@@ -211,7 +211,7 @@ def test_a_densified_row_of_zeros_is_not_stepped_by_sparse_adam() -> None:
 @on_ranks(2)
 def test_tiny_state_becomes_zero() -> None:
     p = zeros()
-    optimizer = hvd.DistributedOptimizer(Adam([p], lr=0.1), shard_step="host")
+    optimizer = hvd.DistributedOptimizer(Adam([p], lr=0.1), shared_step="host")
     (p * 1e-18).sum().backward()
     optimizer.step()
     (state,) = optimizer.state_dict()["state"].values()

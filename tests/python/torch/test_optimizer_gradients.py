@@ -108,9 +108,9 @@ def test_gradients_keep_their_memory_from_step_to_step() -> None:
 
 @on_ranks(2)
 def test_memory_above_the_gradients_is_small() -> None:
-    for shard_step, copies in ((False, 1), ("auto", 2)):  # a shared step moves the parameters too
+    for shared_step, copies in ((False, 1), ("auto", 2)):  # a shared step moves the parameters too
         model = nn.Linear(1000, 1000)
-        optimizer = distributed_sgd(model, shard_step=shard_step)
+        optimizer = distributed_sgd(model, shared_step=shared_step)
         bytes_each = sum(p.numel() * 4 for p in model.parameters())
         limit = copies * 1.005 * bytes_each + copies * mmap.PAGESIZE
         assert optimizer._ciranda_reducer.arena_bytes() <= limit

@@ -152,14 +152,14 @@ def test_a_step_that_was_replaced_before_is_refused_and_after_runs() -> None:
 
         optimizer.step = counted
 
-    for shard_step in ("auto", "host", False):
+    for shared_step in ("auto", "host", False):
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         count(optimizer)
         with pytest.raises(ValueError, match=r"optimizer\.step was replaced on this object"):
-            hvd.DistributedOptimizer(optimizer, shard_step=shard_step)
+            hvd.DistributedOptimizer(optimizer, shared_step=shared_step)
         del optimizer.step
-        optimizer = hvd.DistributedOptimizer(optimizer, shard_step=shard_step)
+        optimizer = hvd.DistributedOptimizer(optimizer, shared_step=shared_step)
         count(optimizer)
         steps.clear()
         train(model, optimizer, steps=3)
@@ -218,6 +218,17 @@ def test_wrong_arguments_are_refused() -> None:
     refused("not be negative", groups=-1)
     refused("in two groups", groups=[[named[0][1]], [named[0][1]]])
     refused("does not train", groups=[[torch.ones(1)]])
+    refused("must be 'auto', 'host' or False", shared_step="hots")
+    refused("must be 'auto', 'host' or False", shard_step="hots")
+    refused("is the former name of shared_step=False", shared_step=False, shard_step="host")
+
+
+@on_ranks(2)
+def test_the_former_name_of_the_shared_step_means_the_same() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, shard_step=False)
+    assert optimizer.why_not_shared() == "shared_step is False"
 
 
 @on_ranks(2)
@@ -303,10 +314,10 @@ def test_one_rank_needs_no_reduction() -> None:
 
 @on_ranks(2)
 def test_a_step_after_synchronize_that_would_reduce_again_warns() -> None:
-    for shard_step in (False, "host"):
+    for shared_step in (False, "host"):
         model = mlp()
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), shard_step=shard_step
+            torch.optim.SGD(model.parameters(), lr=0.1), shared_step=shared_step
         )
         words = r"step\(\) called without optimizer.skip_synchronize\(\) after"
         for synchronizes in (True, False, True):
@@ -345,10 +356,10 @@ def test_a_rank_outside_the_set_steps_by_itself() -> None:
 
 @on_ranks(2)
 def test_buffers_are_each_ranks_own_or_the_first_ranks() -> None:
-    def statistics(shard_step: Any, op: int, broadcasts: bool) -> torch.Tensor:
+    def statistics(shared_step: Any, op: int, broadcasts: bool) -> torch.Tensor:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-        options: dict[str, Any] = {"shard_step": shard_step, "op": op}
+        options: dict[str, Any] = {"shared_step": shared_step, "op": op}
         if broadcasts:
             options["broadcast_buffers"] = model
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)
@@ -359,10 +370,10 @@ def test_buffers_are_each_ranks_own_or_the_first_ranks() -> None:
         assert model[1].num_batches_tracked == 2
         return hvd.allgather(model[1].running_mean.unsqueeze(0))
 
-    for shard_step, op in ((False, hvd.Average), ("host", hvd.Average), (False, hvd.Adasum)):
-        own = statistics(shard_step, op, broadcasts=False)
+    for shared_step, op in ((False, hvd.Average), ("host", hvd.Average), (False, hvd.Adasum)):
+        own = statistics(shared_step, op, broadcasts=False)
         assert not torch.equal(own[0], own[1])
-        same = statistics(shard_step, op, broadcasts=True)
+        same = statistics(shared_step, op, broadcasts=True)
         assert torch.equal(same[0], same[1])
 
 

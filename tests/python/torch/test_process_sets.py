@@ -393,7 +393,7 @@ def trained_alone(number: int, ranks: list[int], batches: list[int]) -> list[flo
     ids=["apart", "with-joined-ranks", "overlapping"],
 )
 @pytest.mark.parametrize(
-    "options", [{"shard_step": "host"}, {"share_parameters": True}], ids=["host", "one-copy"]
+    "options", [{"shared_step": "host"}, {"share_parameters": True}], ids=["host", "one-copy"]
 )
 def test_the_ranks_of_a_set_share_a_step(
     sets: list[list[int]], batches: list[int], options: dict[str, Any]

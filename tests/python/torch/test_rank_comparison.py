@@ -18,7 +18,7 @@ import ciranda.torch as hvd
 from ciranda.errors import MismatchError
 
 Edit = Callable[[nn.Module], object]
-WAYS: list[dict[str, Any]] = [{"shard_step": False}, {"shard_step": "host"}, {"op": hvd.Adasum}]
+WAYS: list[dict[str, Any]] = [{"shared_step": False}, {"shared_step": "host"}, {"op": hvd.Adasum}]
 
 
 class Words(nn.Module):
@@ -76,7 +76,7 @@ def test_ranks_that_step_differently_are_told_before_the_first_step() -> None:
     ]
     for options in WAYS:
         for ours, theirs, text in cases:
-            if options.get("shard_step") == "host":
+            if options.get("shared_step") == "host":
                 continue  # a shared step compares each time, in words of its own
             model = Words()
             before = model.last.weight.detach().clone()
@@ -121,7 +121,7 @@ def test_a_forgotten_broadcast_is_named() -> None:
 @on_ranks(2)
 def test_parameters_that_are_added_are_compared() -> None:
     model, added = Words(), nn.Parameter(torch.tensor([float(hvd.rank())]))
-    optimizer = make(model, shard_step=False)
+    optimizer = make(model, shared_step=False)
     step(model, optimizer)
     optimizer.add_param_group({"params": [added]})
     with pytest.raises(MismatchError, match=r"different values of parameter 'group.1.param.0'"):
@@ -178,7 +178,7 @@ def test_what_all_ranks_write_alike_is_no_fault() -> None:
 @on_ranks(2)
 def test_ranks_that_step_differently_later_are_told_once() -> None:
     model = Words()
-    optimizer = make(model, shard_step=False)
+    optimizer = make(model, shared_step=False)
     step(model, optimizer)
     optimizer.param_groups[0]["lr"] = 0.1 / (1 + hvd.rank())
     (text,) = warned(model, optimizer)
@@ -194,7 +194,7 @@ def test_a_rank_that_has_missed_steps_by_a_join_is_told() -> None:
 
     for broadcasts in (True, False):
         model = Words()
-        optimizer = make(model, shard_step=False)
+        optimizer = make(model, shared_step=False)
         for _ in range(3):
             last = epoch(model, optimizer)
             hvd.broadcast_parameters(model.state_dict(), last)

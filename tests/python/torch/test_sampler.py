@@ -182,13 +182,13 @@ def test_ranks_find_their_own_share() -> None:
 def test_ranks_with_fewer_batches_join_and_get_what_the_last_one_has() -> None:
     """As docs/training.md says: 7 samples, one a step, so rank 0 makes a step more."""
     sampler = DistributedSampler(range(7), uneven=True)
-    for shard_step in (False, "host"):
+    for shared_step in (False, "host"):
         model = torch.nn.Linear(1, 1)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer = hvd.DistributedOptimizer(
             optimizer,
             model.named_parameters(),
-            shard_step=shard_step,  # type: ignore[arg-type]
+            shared_step=shared_step,  # type: ignore[arg-type]
         )
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         schedule = hvd.schedules.warmup(optimizer, steps=12)

@@ -121,12 +121,12 @@ def test_every_kind_of_step_takes_the_rising_rate() -> None:
     """Shared or not, each step is lr * gradient with the rate of that step, on all ranks."""
     assert schedules.scaled_lr(0.25) == 0.5
     steps: list[Any] = ["host", "auto", False]
-    for shard_step in steps:
+    for shared_step in steps:
         model = nn.Linear(300, 300, bias=False)  # large enough for "auto" to share
         nn.init.zeros_(model.weight)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=schedules.scaled_lr(0.25))
         optimizer = hvd.DistributedOptimizer(
-            optimizer, model.named_parameters(), shard_step=shard_step
+            optimizer, model.named_parameters(), shared_step=shared_step
         )
         decay = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
         scheduler = schedules.warmup(optimizer, 2, after=decay)
@@ -138,4 +138,4 @@ def test_every_kind_of_step_takes_the_rising_rate() -> None:
             scheduler.step()
             before -= rate
             assert model.weight.detach().unique().tolist() == [before]
-        assert bool(optimizer.why_not_shared()) == (shard_step is False)
+        assert bool(optimizer.why_not_shared()) == (shared_step is False)

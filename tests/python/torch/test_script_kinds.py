@@ -37,7 +37,7 @@ from torch.optim import lr_scheduler
 from torch.utils.checkpoint import checkpoint
 
 import ciranda.torch as hvd
-from ciranda.torch import host_step
+from ciranda.torch import shared_step
 
 OPTIMIZERS = [
     known
@@ -89,7 +89,7 @@ def test_each_optimizer_with_its_defaults() -> None:
             assert any(not torch.equal(p, q) for p, q in zip(before, values(model), strict=True))
             return values(model)
 
-        shares = known in host_step._RULES
+        shares = known in shared_step._RULES
         compare(script, ALL_MODES if shares else OWN_STEP, shares=shares)
 
 

@@ -56,7 +56,7 @@ def assert_trains_as_one_process(ddp_first: bool, **options: object) -> None:
     for mode in ("auto", "host", False):
         model = network()
         wrapped = DistributedDataParallel(model, **options) if ddp_first else None
-        optimizer = hvd.DistributedOptimizer(optimizer_of(model), shard_step=mode)
+        optimizer = hvd.DistributedOptimizer(optimizer_of(model), shared_step=mode)
         wrapped = wrapped or DistributedDataParallel(model, **options)
         for step in steps:
             optimizer.zero_grad()

@@ -496,7 +496,7 @@ import ciranda.torch as hvd
 hvd.init()
 model = torch.nn.Linear(4, 4)
 optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard_step=False
+    torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shared_step=False
 )
 if hvd.rank() == 0:
     hvd.allgather_object("of nobody else")

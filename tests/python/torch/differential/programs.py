@@ -76,7 +76,7 @@ class Program:
         bench = Bench(world, self.seed)
         outcome = run(lambda _: self._run(bench), world)
         passes = f", {bench.passes} passes declared" if bench.passes > 1 else ""
-        lines = [f"seed {self.seed}, {size} ranks, shard_step={mode!r}, {bench.dtype}{passes}"]
+        lines = [f"seed {self.seed}, {size} ranks, shared_step={mode!r}, {bench.dtype}{passes}"]
         lines += [f"{number:3}  {line}" for number, line in enumerate(bench.lines, 1)]
         if outcome.error is not None:
             lines.append(f"     raises {outcome.said}")

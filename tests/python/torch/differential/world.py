@@ -38,7 +38,7 @@ class Refusal:
 REFUSALS = [
     Refusal(
         "",
-        "shard_step='host' is not possible: .* shares its memory with another tensor",
+        "shared_step='host' is not possible: .* shares its memory with another tensor",
         "docs/optimizer.md, The shared step: what is in the way",
     ),
     Refusal(
@@ -205,7 +205,7 @@ class Ranks(World):
 
     def distribute(self, optimizer: Any, named: Any = None, **options: Any) -> Any:
         with any_size():
-            made = hvd.DistributedOptimizer(optimizer, named, shard_step=self.mode, **options)
+            made = hvd.DistributedOptimizer(optimizer, named, shared_step=self.mode, **options)
         if "max_grad_norm" in options:
             # Its argument: with `made` in it the hook would keep a deleted optimizer alive.
             made.register_step_post_hook(lambda own, *_: self.choices.append(_is_shared(own)))

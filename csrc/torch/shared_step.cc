@@ -1,4 +1,4 @@
-#include "torch/host_step.h"
+#include "torch/shared_step.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -63,9 +63,9 @@ std::string rule_text(const kernels::UpdateRule& rule, const char* addition) {
   return (text + addition).substr(0, kRuleBytesMax);
 }
 
-HostStep::HostStep(std::shared_ptr<const Communicator> among, std::string name,
-                   c10::ScalarType dtype, std::int64_t elements, std::vector<StepSlot> slots,
-                   bool share_parameters)
+SharedStep::SharedStep(std::shared_ptr<const Communicator> among, std::string name,
+                       c10::ScalarType dtype, std::int64_t elements, std::vector<StepSlot> slots,
+                       bool share_parameters)
     : among_(std::move(among)),
       name_(std::move(name)),
       here_(among_->engine->members_here(*among_->group)),
@@ -94,7 +94,7 @@ std::atomic<bool (*)(const c10::StorageImpl&)> only_kept_by_python{nullptr};
 
 }  // namespace
 
-void HostStep::set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& storage)) {
+void SharedStep::set_kept_by_python(bool (*only_kept)(const c10::StorageImpl& storage)) {
   only_kept_by_python.store(only_kept);
 }
 
@@ -110,12 +110,12 @@ bool has_other_users(const at::Tensor& parameter) {
 
 }  // namespace
 
-bool HostStep::can_move(const at::Tensor& parameter) {
+bool SharedStep::can_move(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() && !has_other_users(parameter) &&
          seen_by_tensors_alone(parameter);
 }
 
-std::string HostStep::why_immovable(const at::Tensor& parameter) {
+std::string SharedStep::why_immovable(const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) return "has gaps or overlaps in its memory";
   if (has_other_users(parameter)) {
     return "shares its memory with another tensor (a state_dict that is still held, a view)";
@@ -127,25 +127,25 @@ std::string HostStep::why_immovable(const at::Tensor& parameter) {
          "torch.load(mmap=True)), and others may see";
 }
 
-std::size_t HostStep::squares_offset() const {
+std::size_t SharedStep::squares_offset() const {
   return whole_lines(slots_.size() * sizeof(float));
 }
 
-std::size_t HostStep::parameters_offset() const {
+std::size_t SharedStep::parameters_offset() const {
   return squares_offset() + whole_lines((array_bytes_ / kPageBytes + 1) * sizeof(double));
 }
 
-std::byte* HostStep::parameters(std::size_t rank) const {
+std::byte* SharedStep::parameters(std::size_t rank) const {
   return memory_[share_parameters_ ? 0 : rank].data + parameters_offset();
 }
 
 // Where this rank's parameter lies.
-std::byte* HostStep::place(const StepSlot& slot) const {
+std::byte* SharedStep::place(const StepSlot& slot) const {
   const ArenaBuffer& memory = owns_parameters() ? own_ : memory_[0];
   return memory.data + parameters_offset() + static_cast<std::size_t>(slot.begin) * element_bytes_;
 }
 
-void HostStep::prepare(const kernels::UpdateRule& rule) {
+void SharedStep::prepare(const kernels::UpdateRule& rule) {
   const auto wanted = kernels::state_arrays(rule);
   arrays_.assign(wanted.begin(), wanted.end());
   has_step_ = rule.kind != kernels::RuleKind::kSgd;
@@ -157,18 +157,18 @@ void HostStep::prepare(const kernels::UpdateRule& rule) {
   prepared_ = true;
 }
 
-bool HostStep::needs_other_state(const kernels::UpdateRule& rule) const {
+bool SharedStep::needs_other_state(const kernels::UpdateRule& rule) const {
   const auto wanted = kernels::state_arrays(rule);
   return !std::equal(wanted.begin(), wanted.end(), arrays_.begin(), arrays_.end());
 }
 
-bool HostStep::begun() const {
+bool SharedStep::begun() const {
   if (!prepared_) return false;
   const float* own = steps(self_);
   return std::any_of(own, own + slots_.size(), [](float step) { return step > 0.0F; });
 }
 
-std::optional<std::string> HostStep::obstacle(const kernels::UpdateRule& rule) const {
+std::optional<std::string> SharedStep::obstacle(const kernels::UpdateRule& rule) const {
   if (needs_other_state(rule)) {
     return "momentum, amsgrad or centered changed, which needs other state";
   }
@@ -179,7 +179,7 @@ std::optional<std::string> HostStep::obstacle(const kernels::UpdateRule& rule) c
   return std::nullopt;
 }
 
-bool HostStep::in_place(const StepSlot& slot) const {
+bool SharedStep::in_place(const StepSlot& slot) const {
   const at::Tensor& parameter = slot.parameter;
   if (parameter.scalar_type() != dtype_ || parameter.sizes() != slot.sizes) return false;
   if (parameter.numel() == 0) return true;  // lies nowhere
@@ -187,7 +187,7 @@ bool HostStep::in_place(const StepSlot& slot) const {
 }
 
 // The parameter onto its place, with its values if `copy`.
-void HostStep::move_in(const StepSlot& slot, bool copy) {
+void SharedStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
   if (parameter.numel() == 0 || !has_memory(parameter) || !can_move(parameter)) return;
   const at::Tensor placed = tensor_over(place(slot), slot.sizes, slot.strides, dtype_,
@@ -196,7 +196,7 @@ void HostStep::move_in(const StepSlot& slot, bool copy) {
   parameter.set_data(placed);
 }
 
-void HostStep::allocate_states() {
+void SharedStep::allocate_states() {
   states_ = {};
   if (self_ != 0 || arrays_.empty()) return;
   states_ = unwrap(among_->engine->allocate_arena(arrays_.size() * array_bytes_));
@@ -204,7 +204,7 @@ void HostStep::allocate_states() {
 }
 
 // Every rank's memory of the same use; empty buffers of those that have none. Collective.
-std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char* what) const {
+std::vector<ArenaBuffer> SharedStep::exchange(const ArenaBuffer& mine, const char* what) const {
   const std::vector<std::int64_t> row = {mine.ref.segment,
                                          static_cast<std::int64_t>(mine.ref.offset),
                                          static_cast<std::int64_t>(mine.bytes)};
@@ -230,19 +230,19 @@ std::vector<ArenaBuffer> HostStep::exchange(const ArenaBuffer& mine, const char*
   return all;
 }
 
-float* HostStep::steps(std::size_t rank) const {
+float* SharedStep::steps(std::size_t rank) const {
   return reinterpret_cast<float*>(memory_[rank].data);
 }
 
-std::byte* HostStep::state_array(std::size_t index) const {
+std::byte* SharedStep::state_array(std::size_t index) const {
   return states_.data + index * array_bytes_;
 }
 
 // ------------------------------------------------------------------------------------------------
 // State
 
-HostStep::State HostStep::state(std::size_t slot) const {
-  State state;
+OptimizerState SharedStep::state(std::size_t slot) const {
+  OptimizerState state;
   if (!prepared_) return state;
   float* step = steps(self_) + slot;
   if (*step == 0.0F) {
@@ -267,7 +267,7 @@ HostStep::State HostStep::state(std::size_t slot) const {
   return state;
 }
 
-void HostStep::adopt(std::size_t slot, const State& state) {
+void SharedStep::adopt(std::size_t slot, const OptimizerState& state) {
   float step = state.empty() ? 0.0F : 1.0F;
   for (const auto& [name, value] : state) {
     if (name == "step") step = value.item().toFloat();
@@ -290,12 +290,12 @@ void HostStep::adopt(std::size_t slot, const State& state) {
   }
 }
 
-void HostStep::count(std::size_t slot) {
+void SharedStep::count(std::size_t slot) {
   steps(self_)[slot] += 1.0F;
 }
 
 // Whoever writes writes the same, and before it joins itself; only then does the owner look.
-void HostStep::count_for(const std::vector<Rank>& joined) {
+void SharedStep::count_for(const std::vector<Rank>& joined) {
   const float* own = steps(self_);
   for (std::size_t rank = 0; rank < here_.size(); ++rank) {
     if (!std::binary_search(joined.begin(), joined.end(), here_[rank])) continue;
@@ -303,7 +303,7 @@ void HostStep::count_for(const std::vector<Rank>& joined) {
   }
 }
 
-HostStep::News HostStep::news(std::size_t slot) {
+SharedStep::News SharedStep::news(std::size_t slot) {
   if (!prepared_) return {};
   const float step = steps(self_)[slot];
   const float seen = std::exchange(seen_[slot], step);
@@ -313,14 +313,14 @@ HostStep::News HostStep::news(std::size_t slot) {
 // ------------------------------------------------------------------------------------------------
 // The step
 
-HostStep::Work HostStep::work(Update update, Used used) {
+SharedStep::Work SharedStep::work(Update update, Used used) {
   return on_runs(std::move(used),
                  [this, update = std::move(update)](
                      const StepRun& run, std::int64_t begin, std::int64_t end,
                      std::span<std::byte* const> arena) { apply(update, run, begin, end, arena); });
 }
 
-HostStep::Work HostStep::squares_work(Update update, Used used) {
+SharedStep::Work SharedStep::squares_work(Update update, Used used) {
   auto sum = std::make_shared<double>();
   auto add_up = on_runs(std::move(used), [this, update = std::move(update), sum](
                                              const StepRun&, std::int64_t begin, std::int64_t end,
@@ -336,7 +336,7 @@ HostStep::Work HostStep::squares_work(Update update, Used used) {
 }
 
 template <typename Fn>
-HostStep::Work HostStep::on_runs(Used used, Fn fn) {
+SharedStep::Work SharedStep::on_runs(Used used, Fn fn) {
   // Runs in whatever thread drives, one at a time.
   return [this, used = std::move(used), fn = std::move(fn), runs = std::vector<StepRun>(),
           known = false](std::uint64_t begin, std::uint64_t bytes,
@@ -353,11 +353,11 @@ HostStep::Work HostStep::on_runs(Used used, Fn fn) {
 }
 
 // One place for each page of the bucket: chunks are larger, whatever they are.
-double& HostStep::chunk_squares(std::uint64_t begin) const {
+double& SharedStep::chunk_squares(std::uint64_t begin) const {
   return reinterpret_cast<double*>(memory_[0].data + squares_offset())[begin / kPageBytes];
 }
 
-double HostStep::sum_of_squares() const {
+double SharedStep::sum_of_squares() const {
   double sum = 0.0;
   for (std::uint64_t begin = 0; begin < array_bytes_; begin += kPageBytes) {
     sum += chunk_squares(begin);
@@ -365,8 +365,8 @@ double HostStep::sum_of_squares() const {
   return sum;
 }
 
-double HostStep::squares(const Update& update, std::int64_t begin, std::int64_t end,
-                         std::span<std::byte* const> arena) const {
+double SharedStep::squares(const Update& update, std::int64_t begin, std::int64_t end,
+                           std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   Gradients gradients;
   return kernels::sum_of_squares(dtype_of(dtype_, name_),
@@ -374,9 +374,9 @@ double HostStep::squares(const Update& update, std::int64_t begin, std::int64_t 
                                  update.gradient_scale, static_cast<std::size_t>(end - begin));
 }
 
-std::span<const std::byte* const> HostStep::gradients_at(const Update& update, std::size_t offset,
-                                                         std::span<std::byte* const> arena,
-                                                         Gradients& gradients) const {
+std::span<const std::byte* const> SharedStep::gradients_at(const Update& update, std::size_t offset,
+                                                           std::span<std::byte* const> arena,
+                                                           Gradients& gradients) const {
   if (update.reduced != nullptr) {
     gradients[0] = update.reduced + offset;
     return {gradients.data(), 1};
@@ -385,15 +385,15 @@ std::span<const std::byte* const> HostStep::gradients_at(const Update& update, s
   return {gradients.data(), arena.size()};
 }
 
-std::vector<StepRun> HostStep::runs(std::span<std::byte* const> arena, const Used& used) const {
+std::vector<StepRun> SharedStep::runs(std::span<std::byte* const> arena, const Used& used) const {
   const float* done = steps(self_);
   return step_runs(
       slots_, [&](std::size_t slot) { return used(slot, arena); },
       [&](std::size_t slot) { return done[slot]; });
 }
 
-void HostStep::apply(const Update& update, const StepRun& run, std::int64_t begin, std::int64_t end,
-                     std::span<std::byte* const> arena) const {
+void SharedStep::apply(const Update& update, const StepRun& run, std::int64_t begin,
+                       std::int64_t end, std::span<std::byte* const> arena) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   const std::size_t copies = share_parameters_ ? 1 : memory_.size();
   Gradients gradients;

@@ -71,7 +71,7 @@ class Pair:
     def __init__(
         self,
         make: Make,
-        shard_step: Any = "host",
+        shared_step: Any = "host",
         dtype: torch.dtype = torch.float32,
         **options: Any,
     ) -> None:
@@ -83,10 +83,10 @@ class Pair:
             self.optimizer = hvd.DistributedOptimizer(
                 make(self.model.parameters()),
                 self.model.named_parameters(),
-                shard_step=shard_step,
+                shared_step=shared_step,
                 **options,
             )
-        assert self.optimizer._ciranda_host_step is not None
+        assert self.optimizer._ciranda_shared_step is not None
         self.steps = 0
 
     def backward(self, *, same: bool = True) -> None:
@@ -125,7 +125,7 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
 @on_ranks(2)
 def test_every_rule_is_torchs() -> None:
     for optimizer, option_sets in RULES:
-        for options, shard_step in itertools.product(option_sets, ("host", "auto")):
+        for options, shared_step in itertools.product(option_sets, ("host", "auto")):
             lr = -1e-3 if options.get("maximize") else 1e-3
 
             def make(
@@ -133,7 +133,7 @@ def test_every_rule_is_torchs() -> None:
             ) -> torch.optim.Optimizer:
                 return optimizer(parameters, lr=abs(lr), **options)
 
-            pair = Pair(make, shard_step)
+            pair = Pair(make, shared_step)
             for _ in range(100):
                 pair.step()
             pair.check()
@@ -174,8 +174,8 @@ def test_halves() -> None:
 
 @on_ranks(2, 3, 4)
 def test_ranks_with_batches_of_their_own() -> None:
-    for make, shard_step in itertools.product((adam, momentum), ("host", "auto")):
-        pair = Pair(make, shard_step, bucket_bytes=2000)
+    for make, shared_step in itertools.product((adam, momentum), ("host", "auto")):
+        pair = Pair(make, shared_step, bucket_bytes=2000)
         for _ in range(20):
             pair.step(same=False)
         pair.check(rtol=1e-4, atol=1e-6)
@@ -187,8 +187,8 @@ def test_ranks_with_batches_of_their_own() -> None:
 
 @on_ranks(2)
 def test_what_p_grad_holds() -> None:
-    for shard_step in ("auto", "host"):
-        pair = Pair(adam, shard_step)
+    for shared_step in ("auto", "host"):
+        pair = Pair(adam, shared_step)
         pair.step(same=False)
         pair.optimizer.zero_grad()
         pair.alone_optimizer.zero_grad()
@@ -196,7 +196,7 @@ def test_what_p_grad_holds() -> None:
         own = copy.deepcopy(make_model())
         own.load_state_dict(pair.model.state_dict())
         own(batch(pair.steps, hvd.rank())).square().mean().backward()
-        expected = pair.alone if shard_step == "auto" else own
+        expected = pair.alone if shared_step == "auto" else own
         for synchronized in (False, True):
             for ours, theirs in zip(pair.model.parameters(), expected.parameters(), strict=True):
                 torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
@@ -212,8 +212,8 @@ def test_what_p_grad_holds() -> None:
 
 @on_ranks(2)
 def test_clipping_between_synchronize_and_step() -> None:
-    for shard_step in ("auto", "host"):
-        pair = Pair(momentum, shard_step)
+    for shared_step in ("auto", "host"):
+        pair = Pair(momentum, shared_step)
         for _ in range(5):
             pair.optimizer.zero_grad()
             pair.alone_optimizer.zero_grad()
@@ -235,7 +235,7 @@ def test_accumulation_groups_schedulers_and_new_groups() -> None:
             {"params": list(model[2].parameters()), "weight_decay": 0.1},
         ]
 
-    for shard_step in ("auto", "host"):
+    for shared_step in ("auto", "host"):
         model = make_model()
         alone = copy.deepcopy(model)
         plain = torch.optim.Adam(groups(alone), lr=0.01)
@@ -244,7 +244,7 @@ def test_accumulation_groups_schedulers_and_new_groups() -> None:
                 torch.optim.Adam(groups(model), lr=0.01),
                 model.named_parameters(),
                 backward_passes_per_step=2,
-                shard_step=shard_step,
+                shared_step=shared_step,
             )
         schedulers = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (ours, plain)]
         for step in range(8):
@@ -275,8 +275,8 @@ def test_a_learning_rate_that_is_a_tensor() -> None:
 
 @on_ranks(2)
 def test_unused_and_frozen_parameters() -> None:
-    for shard_step in ("auto", "host"):
-        pair = Pair(adam, shard_step)
+    for shared_step in ("auto", "host"):
+        pair = Pair(adam, shared_step)
         spare = [p for p in pair.model[3].parameters()]
         for step in range(6):
             pair.optimizer.zero_grad()
@@ -359,7 +359,9 @@ def test_saving_and_loading() -> None:
     file.seek(0)
     old_optimizer.load_state_dict(torch.load(file))
     with any_size():
-        wrapped = hvd.DistributedOptimizer(old_optimizer, old.named_parameters(), shard_step="host")
+        wrapped = hvd.DistributedOptimizer(
+            old_optimizer, old.named_parameters(), shared_step="host"
+        )
     old.load_state_dict(weights)
     go_on(wrapped, old)
 
@@ -378,7 +380,9 @@ def test_broadcast_of_the_state() -> None:
         alone_optimizer = adam(alone.parameters())
         alone_optimizer.load_state_dict(optimizer.state_dict())
     with any_size():
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), shard_step="host")
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, model.named_parameters(), shared_step="host"
+        )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     for step in range(3, 6):
@@ -414,8 +418,8 @@ def test_closures_hooks_and_loss_scaling() -> None:
     assert float(pair.optimizer.step(closure)) > 0
     assert called == ["before 2 True", "after"]
 
-    for shard_step, fused in itertools.product(("auto", "host"), (True, False)):
-        pair = Pair(lambda p, fused=fused: torch.optim.Adam(p, lr=0.01, fused=fused), shard_step)
+    for shared_step, fused in itertools.product(("auto", "host"), (True, False)):
+        pair = Pair(lambda p, fused=fused: torch.optim.Adam(p, lr=0.01, fused=fused), shared_step)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
         for step in range(6):
             pair.optimizer.zero_grad()
@@ -481,11 +485,13 @@ def test_what_cannot_be_shared() -> None:
     ]
     for text, optimizer in cases:
         with pytest.raises(ValueError, match=text):
-            hvd.DistributedOptimizer(optimizer, model.named_parameters(), shard_step="host")
+            hvd.DistributedOptimizer(optimizer, model.named_parameters(), shared_step="host")
     held = model.state_dict()
     with pytest.raises(ValueError, match=r"'0\.weight' shares its memory with another tensor"):
         hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard_step="host"
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            model.named_parameters(),
+            shared_step="host",
         )
     with any_size():
         optimizer = hvd.DistributedOptimizer(
@@ -496,7 +502,7 @@ def test_what_cannot_be_shared() -> None:
     with pytest.raises(ValueError, match="must be 'auto', 'host' or False"):
         hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1),
-            shard_step="yes",  # type: ignore[arg-type]
+            shared_step="yes",  # type: ignore[arg-type]
         )
 
 
@@ -549,7 +555,7 @@ def test_parameters_without_memory_for_a_while() -> None:
     model = make_model()
     kept = emptied(model)
     optimizer = hvd.DistributedOptimizer(
-        adam(model.parameters()), model.named_parameters(), shard_step="host"
+        adam(model.parameters()), model.named_parameters(), shared_step="host"
     )
     refill(kept)
     model(batch(0)).sum().backward()
@@ -564,7 +570,7 @@ def test_frozen_weights_are_of_any_dtype() -> None:
         base = nn.Parameter(torch.ones(4).to(dtype), requires_grad=False)
         model.register_parameter("base", base)
         optimizer = hvd.DistributedOptimizer(
-            adam(model.parameters()), model.named_parameters(), shard_step="host"
+            adam(model.parameters()), model.named_parameters(), shared_step="host"
         )
         model(batch(0)).sum().backward()
         optimizer.step()
@@ -596,8 +602,8 @@ def test_a_step_is_one_threads() -> None:
 
 @on_ranks(2)
 def test_two_hundred_steps() -> None:
-    for make, shard_step in itertools.product((momentum, adam), ("auto", "host")):
-        pair = Pair(make, shard_step)
+    for make, shared_step in itertools.product((momentum, adam), ("auto", "host")):
+        pair = Pair(make, shared_step)
         for _ in range(200):
             pair.step(same=False)
         pair.check(rtol=1e-5, atol=1e-6)
@@ -605,8 +611,8 @@ def test_two_hundred_steps() -> None:
 
 @on_ranks(3)
 def test_one_copy_of_the_parameters() -> None:
-    for make, shard_step in itertools.product((momentum, adam), ("auto", "host")):
-        pair = Pair(make, shard_step, share_parameters=True, bucket_bytes=2000)
+    for make, shared_step in itertools.product((momentum, adam), ("auto", "host")):
+        pair = Pair(make, shared_step, share_parameters=True, bucket_bytes=2000)
         for _ in range(20):
             pair.step(same=False)
         pair.check(rtol=1e-5, atol=1e-6)
@@ -639,7 +645,7 @@ def test_one_copy_of_the_parameters() -> None:
     assert all(bool((parameter == 1.0).all()) for parameter in model.parameters())
     with pytest.raises(ValueError, match="share_parameters=True needs a shared step"):
         hvd.DistributedOptimizer(
-            adam(make_model().parameters()), share_parameters=True, shard_step=False
+            adam(make_model().parameters()), share_parameters=True, shared_step=False
         )
     with pytest.raises(ValueError, match=r"share_parameters=True is not possible: LBFGS is none"):
         hvd.DistributedOptimizer(
@@ -649,7 +655,7 @@ def test_one_copy_of_the_parameters() -> None:
 
 @on_ranks(2)
 def test_clipping_in_the_step() -> None:
-    for make, shard_step in itertools.product((momentum, adam), ("auto", "host", False)):
+    for make, shared_step in itertools.product((momentum, adam), ("auto", "host", False)):
         model = make_model()
         alone = copy.deepcopy(model)
         plain = make(alone.parameters())
@@ -657,7 +663,7 @@ def test_clipping_in_the_step() -> None:
             optimizer = hvd.DistributedOptimizer(
                 make(model.parameters()),
                 model.named_parameters(),
-                shard_step=shard_step,
+                shared_step=shared_step,
                 max_grad_norm=0.02,
                 bucket_bytes=2000,
             )
@@ -691,13 +697,13 @@ def test_sparse_gradients_are_densified() -> None:
     def make(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(parameters, lr=0.1)
 
-    for shard_step in ("auto", "host"):
+    for shared_step in ("auto", "host"):
         model = Words()
         alone = copy.deepcopy(model)
         plain = make(alone.parameters())
         with any_size():
             optimizer = hvd.DistributedOptimizer(
-                make(model.parameters()), model.named_parameters(), shard_step=shard_step
+                make(model.parameters()), model.named_parameters(), shared_step=shared_step
             )
         for step in range(4):
             optimizer.zero_grad()

@@ -16,6 +16,7 @@
 #include "core/kernels/update_rule.h"
 #include "core/plan/step_runs.h"
 #include "torch/collective.h"
+#include "torch/optimizer_state.h"
 
 namespace ciranda {
 
@@ -37,14 +38,14 @@ struct StepSlot {
 // Ranks that have joined take no part, and get the new parameters and counts from the others.
 //
 // Not thread-safe; belongs to a Bucket.
-class HostStep {
+class SharedStep {
  public:
   // `elements` of `dtype` in the bucket, counters and padding included. `name` is the same on every
   // rank. Moves the parameters into the arena, where they can move: obstacle() says if one cannot.
   // With `share_parameters` they become those of rank 0, on every rank the same memory: collective
   // and blocking.
-  HostStep(std::shared_ptr<const Communicator> among, std::string name, c10::ScalarType dtype,
-           std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
+  SharedStep(std::shared_ptr<const Communicator> among, std::string name, c10::ScalarType dtype,
+             std::int64_t elements, std::vector<StepSlot> slots, bool share_parameters);
   // Whether a parameter is dense and nobody else looks at its memory, who would not see the steps.
   static bool can_move(const at::Tensor& parameter);
   // Why it cannot, as the rest of a sentence.
@@ -66,11 +67,10 @@ class HostStep {
   // State of a slot as torch.optim names it, views of the shared memory; "step" too where torch has
   // it. Empty until the parameter has been updated, but for Adagrad, which torch gives its state at
   // once.
-  using State = std::vector<std::pair<std::string, at::Tensor>>;
-  State state(std::size_t slot) const;
+  OptimizerState state(std::size_t slot) const;
   // The state from here on, copied. The arrays are those of all ranks of the host, which adopt the
   // same state; the number of steps is this rank's.
-  void adopt(std::size_t slot, const State& state);
+  void adopt(std::size_t slot, const OptimizerState& state);
 
   // What is done with a chunk of the bucket, see Execution::work. `used(slot, arena)`: whether any
   // rank has a gradient for it.

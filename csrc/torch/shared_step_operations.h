@@ -6,7 +6,7 @@
 
 #include "torch/arena_gradients.h"
 #include "torch/gradient_buffer.h"
-#include "torch/host_step.h"
+#include "torch/shared_step.h"
 
 namespace ciranda {
 
@@ -14,18 +14,18 @@ namespace ciranda {
 // reduction. The gradients stay as they are.
 //
 // Not thread-safe; belongs to a Bucket, whose memory and slots outlive it. Throws Exception.
-class BucketStep {
+class SharedStepOperations {
  public:
-  BucketStep(const std::shared_ptr<const Communicator>& among, ArenaGradients& memory,
-             const std::vector<GradientSlot>& slots, bool share_parameters);
+  SharedStepOperations(const std::shared_ptr<const Communicator>& among, ArenaGradients& memory,
+                       const std::vector<GradientSlot>& slots, bool share_parameters);
 
-  HostStep& host() { return host_; }
+  SharedStep& shared() { return shared_; }
   const std::byte* gradients() const { return memory_.data(); }  // of all slots
 
   // The step, or the squares of the gradients only; the handle of one is let go of before the other
-  // is submitted. host() is prepared for the rule. Do not block.
-  void submit(HostStep::Update update);
-  void submit_squares(HostStep::Update update);
+  // is submitted. shared() is prepared for the rule. Do not block.
+  void submit(SharedStep::Update update);
+  void submit_squares(SharedStep::Update update);
   // Instead of one of these, where this rank wants the ranks to talk first: an operation that does
   // nothing, and that ranks which want the step disagree with.
   void submit_objection(bool squares);
@@ -35,10 +35,10 @@ class BucketStep {
  private:
   using Spec = std::shared_ptr<const RequestSpec>;
   const Spec& spec(Spec& latest, const char* suffix, const std::string& words) const;
-  HostStep::Used used_anywhere() const;
+  SharedStep::Used used_anywhere() const;
 
   ArenaGradients& memory_;
-  HostStep host_;
+  SharedStep shared_;
   const std::size_t slots_;
   Spec step_spec_;  // of the latest update rule
   Spec squares_spec_;

@@ -1,4 +1,4 @@
-#include "torch/bucket_step.h"
+#include "torch/shared_step_operations.h"
 
 #include <utility>
 
@@ -20,51 +20,53 @@ std::vector<StepSlot> step_slots(const std::vector<GradientSlot>& slots) {
 
 }  // namespace
 
-BucketStep::BucketStep(const std::shared_ptr<const Communicator>& among, ArenaGradients& memory,
-                       const std::vector<GradientSlot>& slots, bool share_parameters)
+SharedStepOperations::SharedStepOperations(const std::shared_ptr<const Communicator>& among,
+                                           ArenaGradients& memory,
+                                           const std::vector<GradientSlot>& slots,
+                                           bool share_parameters)
     : memory_(memory),
-      host_(among, memory.spec()->name + "/step", memory.dtype(), memory.elements(),
-            step_slots(slots), share_parameters),
+      shared_(among, memory.spec()->name + "/step", memory.dtype(), memory.elements(),
+              step_slots(slots), share_parameters),
       slots_(slots.size()) {}
 
-void BucketStep::submit(HostStep::Update update) {
+void SharedStepOperations::submit(SharedStep::Update update) {
   const Spec& spec = this->spec(step_spec_, "/step", update.words);
   memory_.send(
       spec,
-      [counters = &memory_.counters(), work = host_.work(std::move(update), used_anywhere())](
+      [counters = &memory_.counters(), work = shared_.work(std::move(update), used_anywhere())](
           std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena) mutable {
         work(begin, bytes, arena);
         counters->join(begin, begin + bytes, arena);
       });
 }
 
-void BucketStep::submit_squares(HostStep::Update update) {
+void SharedStepOperations::submit_squares(SharedStep::Update update) {
   const Spec& spec = this->spec(squares_spec_, "/squares", update.words);
-  memory_.send(spec, host_.squares_work(std::move(update), used_anywhere()));
+  memory_.send(spec, shared_.squares_work(std::move(update), used_anywhere()));
 }
 
-void BucketStep::submit_objection(bool squares) {
+void SharedStepOperations::submit_objection(bool squares) {
   memory_.send(spec(squares ? squares_spec_ : step_spec_, squares ? "/squares" : "/step",
                     "not before the ranks have talked"),
                [](std::uint64_t, std::uint64_t, std::span<std::byte* const>) {});
 }
 
-void BucketStep::count() {
+void SharedStepOperations::count() {
   for (std::size_t i = 0; i < slots_; ++i) {
-    if (memory_.counters().dense_anywhere(i)) host_.count(i);
+    if (memory_.counters().dense_anywhere(i)) shared_.count(i);
   }
-  host_.count_for(memory_.handle()->joined());
+  shared_.count_for(memory_.handle()->joined());
 }
 
-HostStep::Used BucketStep::used_anywhere() const {
+SharedStep::Used SharedStepOperations::used_anywhere() const {
   return [counters = &memory_.counters()](std::size_t slot, std::span<std::byte* const> arena) {
     return counters->dense_in(arena, slot);
   };
 }
 
 // `latest` unless the rule has changed since.
-const BucketStep::Spec& BucketStep::spec(Spec& latest, const char* suffix,
-                                         const std::string& words) const {
+const SharedStepOperations::Spec& SharedStepOperations::spec(Spec& latest, const char* suffix,
+                                                             const std::string& words) const {
   if (!latest || latest->rule != words) {
     RequestSpec spec = *memory_.spec();
     spec.name += suffix;

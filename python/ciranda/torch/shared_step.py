@@ -14,7 +14,7 @@ from ciranda.errors import InvalidArgumentError
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import native_of
 
-ShardStep = Literal["auto", "host", False]
+SharedStepMode = Literal["auto", "host", False]
 State = dict[torch.Tensor, dict[str, Any]]  # of an optimizer
 
 AUTO_PARAMETERS_MIN = _C.AUTO_PARAMETERS_MIN
@@ -101,33 +101,34 @@ def obstacle_of_groups(groups: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def demanded_by(shard_step: ShardStep, share_parameters: bool) -> str | None:
+def demanded_by(shared_step: SharedStepMode, share_parameters: bool) -> str | None:
     """The option without which a shared step is only a wish; a ValueError if it makes no sense."""
-    if shard_step not in ("auto", "host", False):
+    if shared_step not in ("auto", "host", False):
         raise ValueError(
-            f"DistributedOptimizer: shard_step must be 'auto', 'host' or False, not {shard_step!r}"
+            f"DistributedOptimizer: shared_step must be 'auto', 'host' or False, "
+            f"not {shared_step!r}"
         )
-    if shard_step is False and share_parameters:
+    if shared_step is False and share_parameters:
         raise ValueError(
             "DistributedOptimizer: share_parameters=True needs a shared step; pass "
-            "shard_step='auto' or 'host'"
+            "shared_step='auto' or 'host'"
         )
-    if shard_step == "host":
-        return "shard_step='host'"
+    if shared_step == "host":
+        return "shared_step='host'"
     return "share_parameters=True" if share_parameters else None
 
 
 def obstacle_to_sharing(
-    shard_step: ShardStep,
+    shared_step: SharedStepMode,
     optimizer: torch.optim.Optimizer,
     named: NamedParameters,
     compression: Any,
     share_parameters: bool,
 ) -> str:
     """What this rank has against sharing the step, as the rest of a sentence."""
-    demanded = demanded_by(shard_step, share_parameters) is not None
-    if shard_step is False:
-        return "shard_step is False"
+    demanded = demanded_by(shared_step, share_parameters) is not None
+    if shared_step is False:
+        return "shared_step is False"
     if (name := first_complex(named)) is not None:
         return f"parameter '{name}' is complex"
     return _C.obstacle_to_sharing(
@@ -140,7 +141,7 @@ def first_complex(named: NamedParameters) -> str | None:
     return next((name for name, parameter in named if parameter.is_complex()), None)
 
 
-class HostStep:
+class SharedStep:
     """The Python side of a shared step: rules in, state out."""
 
     def __init__(self, inner_class: type, reducer: Any) -> None:
@@ -150,7 +151,7 @@ class HostStep:
         self._rules: dict[int, dict[str, Any]] = {}
         self._thread: dict[str, int] = {}  # that is in a step
 
-    def __enter__(self) -> HostStep:
+    def __enter__(self) -> SharedStep:
         """Begins a step, which is one thread's: what it writes is everybody's."""
         own = threading.get_ident()
         if self._thread.setdefault("ident", own) != own:
