@@ -24,7 +24,7 @@ class ArenaGradients final : public BucketMemory {
   void submit() override { send(spec_, {}); }
   bool submitted() const override { return handle_ != nullptr; }
   void append_handles(std::vector<Handle>& out) const override;
-  void publish() override {}
+  void write_back() override {}
   void retire() override { handle_ = nullptr; }
   std::size_t arena_bytes() const override { return arena_.bytes; }
 

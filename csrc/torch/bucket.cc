@@ -51,9 +51,9 @@ void Bucket::close() {
   }
 }
 
-void Bucket::publish() {
-  memory_->publish();
-  gradients_->publish([this](std::size_t index) { return dense_anywhere(index); });
+void Bucket::write_back() {
+  memory_->write_back();
+  gradients_->write_back([this](std::size_t index) { return dense_anywhere(index); });
 }
 
 void Bucket::reset() {

@@ -39,7 +39,7 @@ class Bucket {
   void append_handles(std::vector<Handle>& out) const { memory_->append_handles(out); }
   // The handles are done and good: results into p.grad where any rank had a gradient, unless the
   // user has put something else there meanwhile.
-  void publish();
+  void write_back();
   // The handles, if there are any, are done.
   void retire() { memory_->retire(); }
   // For the next step. The same.
@@ -53,8 +53,8 @@ class Bucket {
   // What is missing, for the step: backward gets no place from here on. What is reduced stays so.
   void take_for_step();
 
-  // After publish(): whether any rank had a dense, a sparse gradient for the slot; the same answer
-  // on every rank.
+  // After write_back(): whether any rank had a dense, a sparse gradient for the slot; the same
+  // answer on every rank.
   bool dense_anywhere(std::size_t index) const;
   bool sparse_anywhere(std::size_t index) const;
   // Takes the memory of slots whose gradient was sparse and nowhere dense out of the bucket.

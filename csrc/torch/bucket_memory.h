@@ -22,7 +22,7 @@ class BucketMemory : public GradientMemory {
   // Of what was submitted.
   virtual void append_handles(std::vector<Handle>& out) const = 0;
   // The handles are done and good: this thread, or its stream of a GPU, sees what is reduced.
-  virtual void publish() = 0;
+  virtual void write_back() = 0;
   // The handles, if there are any, are done: the memory may be written again.
   virtual void retire() = 0;
   // Bytes of arena memory.

@@ -75,7 +75,7 @@ void DeviceGradients::append_handles(std::vector<Handle>& out) const {
   if (handle_) out.push_back(handle_);
 }
 
-void DeviceGradients::publish() {
+void DeviceGradients::write_back() {
   queue_behind_handle();
   if (!sent_.is_same(memory_)) memory_.copy_(sent_);
 }

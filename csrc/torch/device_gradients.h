@@ -29,7 +29,7 @@ class DeviceGradients final : public BucketMemory {
   void submit() override;
   bool submitted() const override { return used_.submitted(); }
   void append_handles(std::vector<Handle>& out) const override;
-  void publish() override;
+  void write_back() override;
   void retire() override;
   std::size_t arena_bytes() const override { return used_.arena_bytes(); }
 

@@ -326,7 +326,7 @@ bool GradientBuffer::begun() const {
                      [](const auto& slot) { return slot.ready && !slot.foreign; });
 }
 
-void GradientBuffer::publish(const std::function<bool(std::size_t)>& wanted) {
+void GradientBuffer::write_back(const std::function<bool(std::size_t)>& wanted) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     GradientSlot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();

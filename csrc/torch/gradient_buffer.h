@@ -113,7 +113,7 @@ class GradientBuffer {
 
   // What is reduced in the memory, into p.grad where `wanted` says so of a slot, unless the user
   // has put something else there meanwhile.
-  void publish(const std::function<bool(std::size_t)>& wanted);
+  void write_back(const std::function<bool(std::size_t)>& wanted);
   // What lies in the memory of a slot into its p.grad.
   void copy_out(GradientSlot& slot) const;
   // That what is in p.grad is what was reduced. Once all of it has been written: gradients may be

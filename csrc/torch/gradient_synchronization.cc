@@ -196,7 +196,7 @@ void GradientReducer::reduce_now() {
     refuse_writes_in_flight();  // they may be why it failed
     check(done);
     for (const auto& bucket : buckets_) {
-      if (!bucket->gradients().foreign()) bucket->publish();
+      if (!bucket->gradients().foreign()) bucket->write_back();
     }
     reduce_sparse(buckets_, options_, *among_);
     for (const auto& bucket : buckets_) {
