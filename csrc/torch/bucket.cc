@@ -38,7 +38,7 @@ void Bucket::submit() {
 
 void Bucket::take_for_step() {
   CIRANDA_ASSERT(step_ && !submitted());
-  gradients_->take_untaken();
+  gradients_->take_unreduced_gradients();
   close();
 }
 

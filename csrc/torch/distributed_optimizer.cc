@@ -110,7 +110,7 @@ class RankStep final : public DistributedStep::Impl {
     if (reducer_) reducer_->settle();
   }
   torch::Tensor step(const Closure& closure, const InnerStep& inner) override;
-  void adopt_group() override;
+  void adopt_param_group() override;
   void adopt_state() override { adopt_state(0); }
   void save(const std::function<void()>& inner) override { inner(); }
 
@@ -234,7 +234,7 @@ void RankStep::add_parameters(const NamedParameters& parameters) {
   comparison_->add(parameters);  // where they lie from here on
 }
 
-void RankStep::adopt_group() {
+void RankStep::adopt_param_group() {
   if (!reducer_) return;
   const std::size_t group = optimizer_.param_groups().size() - 1;
   NamedParameters added;
@@ -445,8 +445,8 @@ torch::Tensor DistributedStep::step(const Closure& closure, const InnerStep& inn
 void DistributedStep::forget_gradients() {
   impl_->forget_gradients();
 }
-void DistributedStep::adopt_group() {
-  impl_->adopt_group();
+void DistributedStep::adopt_param_group() {
+  impl_->adopt_param_group();
 }
 void DistributedStep::adopt_state() {
   impl_->adopt_state();

@@ -21,7 +21,7 @@ class DistributedStep::Impl {
   virtual void synchronize() = 0;
   virtual torch::Tensor step(const Closure& closure, const InnerStep& inner) = 0;
   virtual void forget_gradients() = 0;
-  virtual void adopt_group() = 0;
+  virtual void adopt_param_group() = 0;
   virtual void adopt_state() = 0;
   virtual void save(const std::function<void()>& inner) = 0;
   virtual double grad_norm() const = 0;

@@ -273,13 +273,13 @@ const GradientSlot* GradientBuffer::written_since_taken() const {
   return nullptr;
 }
 
-void GradientBuffer::take_missing() {
+void GradientBuffer::take_new_gradients() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!is_taken(slots_[i])) take_gradient(i);
   }
 }
 
-void GradientBuffer::take_untaken() {
+void GradientBuffer::take_unreduced_gradients() {
   for (GradientSlot& slot : slots_) {
     if (!is_taken(slot)) put_in(slot);
   }

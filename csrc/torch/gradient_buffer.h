@@ -82,9 +82,9 @@ class GradientBuffer {
   // until the places are closed.
   void take_gradient(std::size_t index);
   // The same for slots without a gradient in the buffer, and for those that have another one now.
-  void take_missing();
-  // As take_missing(), but what is reduced stays so.
-  void take_untaken();
+  void take_new_gradients();
+  // As take_new_gradients(), but what is reduced stays so.
+  void take_unreduced_gradients();
   bool complete() const { return missing_ == 0; }  // every slot is ready
   bool begun() const;                              // one is
   // Those that were taken and those that are reduced: the user throws them away.

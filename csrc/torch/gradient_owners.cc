@@ -42,7 +42,7 @@ class ParameterHook final : public torch::autograd::PostAccumulateGradHook {
   ~ParameterHook() override { owners_->parameter_unhooked(parameter_); }
 
   void operator()(const torch::autograd::Variable& /*parameter*/) override {
-    owners_->gradient_is_there(*this);
+    owners_->on_gradient_ready(*this);
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
   void apply_with_saved(torch::autograd::Variable&,
@@ -65,7 +65,7 @@ class AccumulatorHook final : public torch::autograd::FunctionPostHook {
   ~AccumulatorHook() override { owners_->accumulator_ends(accumulator_); }
 
   variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
-    owners_->gradient_is_there();
+    owners_->on_gradient_ready();
     return outputs;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
@@ -167,7 +167,7 @@ void GradientOwners::forget() {
   if (const auto [reducer, position] = latest(); reducer) reducer->forget(position);
 }
 
-void GradientOwners::gradient_is_there(const ParameterHook& hook) {
+void GradientOwners::on_gradient_ready(const ParameterHook& hook) {
   if (in_forked_child()) return;  // a backward pass of its own
   std::shared_ptr<GradientReducer> reducer;
   std::size_t position = 0;
@@ -177,15 +177,15 @@ void GradientOwners::gradient_is_there(const ParameterHook& hook) {
     position = hook.position_;
   }
   if (reducer) {
-    reducer->gradient_is_there(position);
+    reducer->on_gradient_ready(position);
   } else {
-    gradient_is_there();  // it is being destroyed
+    on_gradient_ready();  // it is being destroyed
   }
 }
 
-void GradientOwners::gradient_is_there() {
+void GradientOwners::on_gradient_ready() {
   if (in_forked_child()) return;
-  if (const auto [reducer, position] = latest(); reducer) reducer->gradient_is_there(position);
+  if (const auto [reducer, position] = latest(); reducer) reducer->on_gradient_ready(position);
 }
 
 void GradientOwners::accumulator_ends(const Node* accumulator) {

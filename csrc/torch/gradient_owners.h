@@ -62,8 +62,8 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
 
   explicit GradientOwners(const at::Tensor& parameter)
       : parameter_(parameter.unsafeGetTensorImpl()) {}
-  void gradient_is_there(const ParameterHook& hook) EXCLUDES(mutex_);
-  void gradient_is_there() EXCLUDES(mutex_);
+  void on_gradient_ready(const ParameterHook& hook) EXCLUDES(mutex_);
+  void on_gradient_ready() EXCLUDES(mutex_);
   void accumulator_ends(const torch::autograd::Node* accumulator) EXCLUDES(mutex_);
   void parameter_unhooked(c10::TensorImpl* parameter) EXCLUDES(mutex_);
   void hooker_ends() EXCLUDES(mutex_);

@@ -82,7 +82,7 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
       shared_step_(options_.shared_step) {}
 
 GradientReducer::~GradientReducer() {
-  for (const Candidate& candidate : candidates_) candidate.owners->remove(this);
+  for (const TrackedParameter& tracked : tracked_) tracked.owners->remove(this);
 }
 
 void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
@@ -90,15 +90,15 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
   std::size_t first = 0;
   {
     const MutexLock lock(mutex_);
-    first = candidates_.size();
+    first = tracked_.size();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       auto& [name, parameter] = parameters[i];
       owners.push_back(GradientOwners::of(parameter));
-      candidates_.push_back({.parameter = std::move(parameter),
-                             .name = std::move(name),
-                             .owners = owners.back(),
-                             .rule = shared_step_ ? rules.at(i) : 0});
-      ++unplaced_;
+      tracked_.push_back({.parameter = std::move(parameter),
+                          .name = std::move(name),
+                          .owners = owners.back(),
+                          .rule = shared_step_ ? rules.at(i) : 0});
+      ++unbucketed_;
     }
     look_for_hooks_ = true;
   }
@@ -116,27 +116,27 @@ void GradientReducer::follow() {
   bool needed = look_for_hooks_.exchange(false);
   for (const auto& bucket : buckets_) needed = bucket->gradients().had_strays() || needed;
   if (!needed) return;
-  for (Candidate& candidate : candidates_) {
-    if (candidate.foreign) continue;
-    GradientBuffer* const gradients = candidate.placed ? &candidate.bucket->gradients() : nullptr;
-    const bool known = gradients == nullptr || gradients->knows_accumulator(candidate.slot);
-    if (known && candidate.owners->settled()) continue;
-    const auto accumulator = candidate.owners->hook(candidate.parameter);
-    if (accumulator && gradients != nullptr) gradients->follow(candidate.slot, accumulator);
-    if (!candidate.owners->settled()) look_for_hooks_ = true;
+  for (TrackedParameter& tracked : tracked_) {
+    if (tracked.foreign) continue;
+    GradientBuffer* const gradients = tracked.bucketed ? &tracked.bucket->gradients() : nullptr;
+    const bool known = gradients == nullptr || gradients->knows_accumulator(tracked.slot);
+    if (known && tracked.owners->settled()) continue;
+    const auto accumulator = tracked.owners->hook(tracked.parameter);
+    if (accumulator && gradients != nullptr) gradients->follow(tracked.slot, accumulator);
+    if (!tracked.owners->settled()) look_for_hooks_ = true;
   }
 }
 
 // Every parameter that requires a gradient and has no place yet gets one.
 void GradientReducer::place_unfrozen(bool frozen_too) {
-  if (unplaced_ == 0) return;
+  if (unbucketed_ == 0) return;
   std::vector<Unplaced> wanted;
-  for (std::size_t position = 0; position < candidates_.size(); ++position) {
-    const Candidate& candidate = candidates_[position];
-    if (candidate.placed) continue;
-    if (candidate.parameter.requires_grad() ||
-        (frozen_too && candidate.parameter.is_floating_point())) {
-      wanted.push_back({position, candidate.parameter, candidate.rule});
+  for (std::size_t position = 0; position < tracked_.size(); ++position) {
+    const TrackedParameter& tracked = tracked_[position];
+    if (tracked.bucketed) continue;
+    if (tracked.parameter.requires_grad() ||
+        (frozen_too && tracked.parameter.is_floating_point())) {
+      wanted.push_back({position, tracked.parameter, tracked.rule});
     }
   }
   for (const auto& positions : plan_buckets(wanted, options_)) place_bucket(positions);
@@ -145,8 +145,8 @@ void GradientReducer::place_unfrozen(bool frozen_too) {
 void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
   std::vector<GradientBuffer::Member> members;
   for (const std::size_t position : positions) {
-    const std::string& name = candidates_[position].name;
-    const at::Tensor& parameter = candidates_[position].parameter;
+    const std::string& name = tracked_[position].name;
+    const at::Tensor& parameter = tracked_[position].parameter;
     const std::string what = "DistributedOptimizer: parameter '" + name + "'";
     check_device(parameter.device(), what);
     if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
@@ -155,10 +155,10 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
     }
     members.push_back({.name = name,
                        .parameter = parameter,
-                       .accumulator = candidates_[position].owners->hook(parameter)});
+                       .accumulator = tracked_[position].owners->hook(parameter)});
   }
   Bucket::Contents contents{.reduction = reduction_of(options_, among_->group->size()),
-                            .rule = candidates_[positions.front()].rule,
+                            .rule = tracked_[positions.front()].rule,
                             .shared_step = shared_step_};
   contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
   const auto& [first, parameter, accumulator] = members.front();
@@ -175,29 +175,29 @@ void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
   contents.members = std::move(members);
   buckets_.push_back(std::make_unique<Bucket>(among_, options_, std::move(contents)));
   for (std::size_t slot = 0; slot < positions.size(); ++slot) {
-    Candidate& candidate = candidates_[positions[slot]];
-    candidate.placed = true;
-    candidate.bucket = buckets_.back().get();
-    candidate.slot = slot;
-    candidate.bucket->set_foreign(slot, candidate.foreign);
+    TrackedParameter& tracked = tracked_[positions[slot]];
+    tracked.bucketed = true;
+    tracked.bucket = buckets_.back().get();
+    tracked.slot = slot;
+    tracked.bucket->set_foreign(slot, tracked.foreign);
   }
-  unplaced_ -= positions.size();
+  unbucketed_ -= positions.size();
 }
 
 void GradientReducer::set_foreign(std::size_t position, bool foreign) {
   const MutexLock lock(mutex_);
-  Candidate& candidate = candidates_.at(position);
-  if (candidate.foreign == foreign) return;
-  candidate.foreign = foreign;
+  TrackedParameter& tracked = tracked_.at(position);
+  if (tracked.foreign == foreign) return;
+  tracked.foreign = foreign;
   foreign ? ++foreign_ : --foreign_;
   if (!foreign) look_for_hooks_ = true;
-  if (candidate.placed) candidate.bucket->set_foreign(candidate.slot, foreign);
+  if (tracked.bucketed) tracked.bucket->set_foreign(tracked.slot, foreign);
 }
 
 void GradientReducer::forget(std::size_t position) {
   const MutexLock lock(mutex_);
-  const Candidate& candidate = candidates_.at(position);
-  if (candidate.placed) candidate.bucket->slots()[candidate.slot].reduced.reset();
+  const TrackedParameter& tracked = tracked_.at(position);
+  if (tracked.bucketed) tracked.bucket->slots()[tracked.slot].reduced.reset();
 }
 
 void GradientReducer::set_backward_passes_per_step(int passes) {
@@ -227,21 +227,21 @@ std::size_t GradientReducer::bucket_count() {
 // -------------------------------------------------------------------------------------------
 // In backward
 
-void GradientReducer::gradient_is_there(std::size_t position) noexcept {
+void GradientReducer::on_gradient_ready(std::size_t position) noexcept {
   Linked linked;
   {
     const MutexLock lock(mutex_);
     try {
-      const Candidate& candidate = candidates_.at(position);
+      const TrackedParameter& tracked = tracked_.at(position);
       // A hook of the user may have stepped with the gradient, and taken it away.
-      const at::Tensor& gradient = candidate.parameter.grad();
-      if (candidate.foreign || !gradient.defined()) return;
-      if (candidate.placed) {
-        const auto& reduced = candidate.bucket->slots()[candidate.slot].reduced;
+      const at::Tensor& gradient = tracked.parameter.grad();
+      if (tracked.foreign || !gradient.defined()) return;
+      if (tracked.bucketed) {
+        const auto& reduced = tracked.bucket->slots()[tracked.slot].reduced;
         if (reduced && reduced->same(gradient)) return;
       }
       linked = enter_pass();
-      if (!kept_error_ && candidate.placed) take_gradient(candidate);
+      if (!kept_error_ && tracked.bucketed) take_gradient(tracked);
     } catch (...) {
       kept_error_ = std::current_exception();
     }
@@ -282,45 +282,45 @@ void GradientReducer::link(const std::shared_ptr<GradientReducer>& other) {
   linked_.push_back(other);
 }
 
-void GradientReducer::take_gradient(const Candidate& candidate) {
-  Bucket& bucket = *candidate.bucket;
-  GradientSlot& slot = bucket.slots()[candidate.slot];
+void GradientReducer::take_gradient(const TrackedParameter& tracked) {
+  Bucket& bucket = *tracked.bucket;
+  GradientSlot& slot = bucket.slots()[tracked.slot];
   if (options_.op != ReduceOp::kAverage && slot.reduced &&
-      slot.reduced->same_object(candidate.parameter.grad())) {
+      slot.reduced->same_object(tracked.parameter.grad())) {
     // To average once more is exact: every rank holds the same average. To sum is not. No harm if
     // nobody looks: the generator's pass of a GAN adds to the discriminator's gradients.
     gradients_spoiled_ = true;
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + candidate.name +
+                     .text = "the gradient of '" + tracked.name +
                              "' was computed again after gradients had been summed over the ranks; "
                              "set backward_passes_per_step to the number of backward passes, or "
                              "call the optimizer's zero_grad() between them"});
   }
   if (bucket.submitted()) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + candidate.name +
+                     .text = "the gradient of '" + tracked.name +
                              "' was computed again while it was being reduced; after a backward "
                              "pass that raised call the optimizer's zero_grad(), and give "
                              "checkpointed segments that share a parameter use_reentrant=False"});
   }
   slot.reduced.reset();
   if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
-  if (other_hooks_follow(candidate)) overlap_ = Overlap::kOff;
+  if (other_hooks_follow(tracked)) overlap_ = Overlap::kOff;
   if (overlap_ == Overlap::kOff) return;  // taken when backward ends
-  bucket.gradients().take_gradient(candidate.slot);
+  bucket.gradients().take_gradient(tracked.slot);
   if (overlap_ == Overlap::kTrial) {
-    bucket.gradients().remember_contents(candidate.slot);
+    bucket.gradients().remember_contents(tracked.slot);
   } else if (bucket.gradients().complete() && options_.reduce_in_backward) {
     bucket.submit();
   }
 }
 
 // Hooks of the accumulator run after ours: p.grad is not yet what they will leave.
-bool GradientReducer::other_hooks_follow(const Candidate& candidate) {
-  const GradientAccumulator& accumulator = candidate.bucket->slots()[candidate.slot].accumulator;
+bool GradientReducer::other_hooks_follow(const TrackedParameter& tracked) {
+  const GradientAccumulator& accumulator = tracked.bucket->slots()[tracked.slot].accumulator;
   if (accumulator == nullptr) return false;
   const auto& hooks = accumulator->post_hooks();
-  const std::size_t ours = candidate.owners->settled() ? 0 : 1;
+  const std::size_t ours = tracked.owners->settled() ? 0 : 1;
   if (hooks.size() <= ours) return false;
   for (const auto& hook : hooks) {
     if (typeid(*hook) == typeid(torch::autograd::utils::LambdaPostHook)) {  // DDP's

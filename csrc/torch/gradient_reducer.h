@@ -63,11 +63,11 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   friend class GradientOwners;
   friend class BackwardEnd;
   // Any parameter of the optimizer. What its hook looks at lies in one line of the cache.
-  struct alignas(64) Candidate {
+  struct alignas(64) TrackedParameter {
     at::Tensor parameter;
     bool foreign = false;  // another optimizer reduces its gradient
-    bool placed = false;
-    Bucket* bucket = nullptr;  // once placed
+    bool bucketed = false;
+    Bucket* bucket = nullptr;  // once bucketed
     std::size_t slot = 0;
     std::string name;
     std::shared_ptr<GradientOwners> owners;
@@ -94,7 +94,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   };
 
   // Hooks and passes. Of GradientOwners, in a thread of autograd, without the GIL:
-  void gradient_is_there(std::size_t position) noexcept EXCLUDES(mutex_);
+  void on_gradient_ready(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
   void look_for_hooks() { look_for_hooks_.store(true); }  // in the next follow()
   void forget(std::size_t position) EXCLUDES(mutex_);     // that the gradient was reduced
@@ -105,8 +105,8 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   using Linked = std::vector<std::weak_ptr<GradientReducer>>;
   Linked enter_pass() REQUIRES(mutex_);
   static void tell(const Linked& linked);
-  void take_gradient(const Candidate& candidate) REQUIRES(mutex_);
-  bool other_hooks_follow(const Candidate& candidate) REQUIRES(mutex_);
+  void take_gradient(const TrackedParameter& tracked) REQUIRES(mutex_);
+  bool other_hooks_follow(const TrackedParameter& tracked) REQUIRES(mutex_);
   void judge_overlap() REQUIRES(mutex_);
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
@@ -135,7 +135,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
                              const std::string& objection) REQUIRES(mutex_);
   void prepare_buckets() REQUIRES(mutex_);
   void prepare_for_other_rules() REQUIRES(mutex_);
-  static bool waits(const Candidate& candidate);
+  static bool waits(const TrackedParameter& tracked);
   std::vector<std::size_t> take_news() REQUIRES(mutex_);
   bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
       REQUIRES(mutex_);
@@ -164,11 +164,11 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   // The kept error speaks of gradients alone: it is none if they are thrown away.
   bool gradients_spoiled_ GUARDED_BY(mutex_) = false;
-  std::vector<Candidate> candidates_ GUARDED_BY(mutex_);
-  std::size_t unplaced_ GUARDED_BY(mutex_) = 0;  // candidates
-  std::size_t foreign_ GUARDED_BY(mutex_) = 0;   // candidates
-  std::atomic<bool> look_for_hooks_ = true;      // some may not be where autograd runs them
-  bool adopts_ GUARDED_BY(mutex_) = false;       // a candidate has state to adopt
+  std::vector<TrackedParameter> tracked_ GUARDED_BY(mutex_);
+  std::size_t unbucketed_ GUARDED_BY(mutex_) = 0;  // of tracked_
+  std::size_t foreign_ GUARDED_BY(mutex_) = 0;     // of tracked_
+  std::atomic<bool> look_for_hooks_ = true;        // some may not be where autograd runs them
+  bool adopts_ GUARDED_BY(mutex_) = false;         // a tracked has state to adopt
   struct WordedRule {
     kernels::UpdateRule rule;
     std::string words;  // made once, not at every step

@@ -123,9 +123,9 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
 
 // Whether its state is to be adopted yet: once the ranks of the host have stepped, they have done
 // that, or have newer one.
-bool GradientReducer::waits(const Candidate& candidate) {
-  if (!candidate.state) return false;
-  SharedStepOperations* const step = candidate.placed ? candidate.bucket->step() : nullptr;
+bool GradientReducer::waits(const TrackedParameter& tracked) {
+  if (!tracked.state) return false;
+  SharedStepOperations* const step = tracked.bucketed ? tracked.bucket->step() : nullptr;
   return step == nullptr || !step->shared().begun();
 }
 
@@ -133,14 +133,14 @@ bool GradientReducer::waits(const Candidate& candidate) {
 std::vector<std::size_t> GradientReducer::take_news() {
   std::vector<std::size_t> fresh;
   adopts_ = false;
-  for (std::size_t position = 0; position < candidates_.size(); ++position) {
-    Candidate& candidate = candidates_[position];
-    if (waits(candidate)) adopts_ = true;
-    if (!candidate.placed || candidate.bucket->step() == nullptr) continue;
-    const SharedStep::News news = candidate.bucket->step()->shared().news(candidate.slot);
-    if (news.written) mark_written(candidate.parameter);
-    const bool adopted = candidate.state && !waits(candidate);
-    if (adopted) candidate.state.reset();
+  for (std::size_t position = 0; position < tracked_.size(); ++position) {
+    TrackedParameter& tracked = tracked_[position];
+    if (waits(tracked)) adopts_ = true;
+    if (!tracked.bucketed || tracked.bucket->step() == nullptr) continue;
+    const SharedStep::News news = tracked.bucket->step()->shared().news(tracked.slot);
+    if (news.written) mark_written(tracked.parameter);
+    const bool adopted = tracked.state && !waits(tracked);
+    if (adopted) tracked.state.reset();
     if (news.fresh || adopted) fresh.push_back(position);
   }
   return fresh;
@@ -171,12 +171,12 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
 
 void GradientReducer::take_for_step() {
   if (adopts_) {
-    std::vector<const Candidate*> waiting;  // all, before the first is adopted
-    for (const Candidate& candidate : candidates_) {
-      if (candidate.placed && waits(candidate)) waiting.push_back(&candidate);
+    std::vector<const TrackedParameter*> waiting;  // all, before the first is adopted
+    for (const TrackedParameter& tracked : tracked_) {
+      if (tracked.bucketed && waits(tracked)) waiting.push_back(&tracked);
     }
-    for (const Candidate* candidate : waiting) {
-      candidate->bucket->step()->shared().adopt(candidate->slot, *candidate->state);
+    for (const TrackedParameter* tracked : waiting) {
+      tracked->bucket->step()->shared().adopt(tracked->slot, *tracked->state);
     }
   }
   for (const auto& bucket : buckets_) bucket->take_for_step();
@@ -216,9 +216,9 @@ void GradientReducer::take_norm() {
 // What stands against a shared step now, as the rest of a sentence.
 std::string GradientReducer::objection_now() {
   if (foreign_ > 0) {
-    const auto it = std::find_if(candidates_.begin(), candidates_.end(),
-                                 [](const Candidate& candidate) { return candidate.foreign; });
-    if (it != candidates_.end()) return "another optimizer has parameter '" + it->name + "' too";
+    const auto it = std::find_if(tracked_.begin(), tracked_.end(),
+                                 [](const TrackedParameter& tracked) { return tracked.foreign; });
+    if (it != tracked_.end()) return "another optimizer has parameter '" + it->name + "' too";
   }
   for (const auto& bucket : buckets_) {
     const auto why = bucket->step()->shared().obstacle(rules_.at(bucket->rule()).rule);
@@ -234,12 +234,12 @@ double GradientReducer::norm() {
 
 OptimizerState GradientReducer::state(std::size_t position, bool copies) {
   const MutexLock lock(mutex_);
-  const Candidate& candidate = candidates_.at(position);
+  const TrackedParameter& tracked = tracked_.at(position);
   OptimizerState state;
-  if (waits(candidate)) {
-    state = *candidate.state;
-  } else if (candidate.placed && candidate.bucket->step() != nullptr) {
-    state = candidate.bucket->step()->shared().state(candidate.slot);
+  if (waits(tracked)) {
+    state = *tracked.state;
+  } else if (tracked.bucketed && tracked.bucket->step() != nullptr) {
+    state = tracked.bucket->step()->shared().state(tracked.slot);
   }
   if (copies) {
     for (auto& [name, value] : state) value = value.clone();
@@ -249,12 +249,12 @@ OptimizerState GradientReducer::state(std::size_t position, bool copies) {
 
 void GradientReducer::adopt_state(std::size_t position, OptimizerState state) {
   const MutexLock lock(mutex_);
-  Candidate& candidate = candidates_.at(position);
-  if (candidate.placed && candidate.bucket->step()->shared().begun()) {
-    candidate.bucket->step()->shared().adopt(candidate.slot, state);
-    candidate.state.reset();
+  TrackedParameter& tracked = tracked_.at(position);
+  if (tracked.bucketed && tracked.bucket->step()->shared().begun()) {
+    tracked.bucket->step()->shared().adopt(tracked.slot, state);
+    tracked.state.reset();
   } else {
-    candidate.state = std::move(state);
+    tracked.state = std::move(state);
     adopts_ = true;
   }
 }
@@ -263,7 +263,7 @@ void GradientReducer::end_shared_step() {
   const MutexLock lock(mutex_);
   shared_step_ = false;
   for (const auto& bucket : buckets_) bucket->end_shared_step();
-  for (Candidate& candidate : candidates_) candidate.state.reset();
+  for (TrackedParameter& tracked : tracked_) tracked.state.reset();
 }
 
 }  // namespace ciranda

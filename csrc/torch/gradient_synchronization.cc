@@ -32,9 +32,9 @@ void GradientReducer::synchronize_foreign() {
   {
     const MutexLock lock(mutex_);
     if (foreign_ == 0) return;
-    for (const Candidate& candidate : candidates_) {
-      if (!candidate.foreign) continue;
-      auto owner = candidate.owners->owner();
+    for (const TrackedParameter& tracked : tracked_) {
+      if (!tracked.foreign) continue;
+      auto owner = tracked.owners->owner();
       if (owner && owner.get() != this) owners.emplace(owner->number_, std::move(owner));
     }
   }
@@ -131,10 +131,10 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
     }
   }
   // An optimizer steps with any gradient there is.
-  const auto frozen_with_gradient = [](const Candidate& candidate) {
-    return !candidate.placed && !candidate.foreign && candidate.parameter.grad().defined();
+  const auto frozen_with_gradient = [](const TrackedParameter& tracked) {
+    return !tracked.bucketed && !tracked.foreign && tracked.parameter.grad().defined();
   };
-  if (unplaced_ > 0 && std::any_of(candidates_.begin(), candidates_.end(), frozen_with_gradient)) {
+  if (unbucketed_ > 0 && std::any_of(tracked_.begin(), tracked_.end(), frozen_with_gradient)) {
     return Gradients::kPlace;
   }
   if (!any_edited && !any_new) return Gradients::kReduced;
@@ -155,8 +155,8 @@ void GradientReducer::settle() {
   {
     const MutexLock lock(mutex_);
     if (foreign_ > 0) {
-      for (const Candidate& candidate : candidates_) {
-        if (candidate.foreign) foreign.push_back(candidate.owners);
+      for (const TrackedParameter& tracked : tracked_) {
+        if (tracked.foreign) foreign.push_back(tracked.owners);
       }
     }
   }
@@ -235,7 +235,7 @@ void GradientReducer::add_up_once(Bucket& bucket) {
       if (!slot.foreign && slot.parameter.grad().defined() && is_reduced(slot)) summed.push_back(i);
     }
   }
-  bucket.gradients().take_missing();
+  bucket.gradients().take_new_gradients();
   for (const std::size_t i : summed) {
     if (!bucket.slots()[i].by_rows)
       bucket.slots()[i].memory.div_(static_cast<double>(among_->group->size()));

@@ -147,7 +147,7 @@ std::vector<bool> PsReducer::take_gradients() {
     const at::Tensor& parameter = slots[i].parameter;
     if (gradient.buffer) {
       GradientBuffer& buffer = *gradient.buffer;
-      buffer.take_missing();
+      buffer.take_new_gradients();
       buffer.open_places(false);
       if (buffer.had_strays() && !buffer.knows_accumulator(0)) {
         buffer.follow(0, torch::autograd::impl::grad_accumulator(parameter));

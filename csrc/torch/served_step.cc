@@ -102,7 +102,7 @@ class ServerStep : public DistributedStep::Impl {
 
   void synchronize() override {}
   void forget_gradients() override {}
-  void adopt_group() override {
+  void adopt_param_group() override {
     refuse(ErrorCode::kUnsupported,
            "parameter servers hold the parameters that there were when it was made; give the "
            "optimizer all of them before");

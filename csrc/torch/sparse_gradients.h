@@ -10,7 +10,7 @@
 namespace ciranda {
 
 // Sparse gradients stay in p.grad; their rows are gathered by every rank. Of what has been
-// published, the slots that any rank had such gradients for. Collective, blocking; throws
+// written back, the slots that any rank had such gradients for. Collective, blocking; throws
 // Exception.
 void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
                    const ReducerOptions& options, const Communicator& among);

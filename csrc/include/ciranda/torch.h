@@ -103,7 +103,7 @@ class DistributedStep {
   void synchronize();
   torch::Tensor step(const Closure& closure, const InnerStep& inner);
   void forget_gradients();                        // of the step that has begun
-  void adopt_group();                             // the optimizer has a new one
+  void adopt_param_group();                       // the optimizer has a new one
   void adopt_state();                             // the optimizer's state comes from elsewhere
   void save(const std::function<void()>& inner);  // which saves what the optimizer has
   double grad_norm() const;
@@ -159,7 +159,7 @@ class DistributedOptimizer final : public Optimizer {
   // As the optimizer's own, on every rank; the new parameters' gradients are reduced too.
   void add_param_group(const torch::optim::OptimizerParamGroup& group) {
     Optimizer::add_param_group(group);
-    distributed_.adopt_group();
+    distributed_.adopt_param_group();
   }
 
   // As the optimizer's own, of the same file on every rank; no rank waits for another.

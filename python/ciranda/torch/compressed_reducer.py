@@ -57,14 +57,14 @@ class CompressedReducer:
         self._parameters += unfrozen
         weak = weakref.ref(self)
 
-        def gradient_is_there(parameter: torch.Tensor) -> None:
+        def on_gradient_ready(parameter: torch.Tensor) -> None:
             reducer = weak()
             if reducer is not None and not _C.in_forked_child():
                 reducer._gradient_is_there(parameter)
 
         for _, parameter in unfrozen:
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                gradient_is_there
+                on_gradient_ready
             )
 
     def _is_reduced(self, parameter: torch.Tensor, edited: bool = False) -> bool:
