@@ -28,14 +28,14 @@ std::uint64_t connections GUARDED_BY(mutex) = 0;              // NOLINT: to serv
 std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
 std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
     GUARDED_BY(mutex);
-std::function<void()> show_where GUARDED_BY(mutex);     // NOLINT
-std::function<bool()> interrupted GUARDED_BY(mutex);    // NOLINT
-thread_local bool begins_or_ends = false;               // NOLINT: this thread, with the mutex
-Handover handover GUARDED_BY(mutex);                    // NOLINT
-std::shared_ptr<TorchStream> stream GUARDED_BY(mutex);  // NOLINT: of its GPU
-std::atomic<Engine*> engine_at_fork{nullptr};           // NOLINT: read in the fork handler
-std::atomic<ps::Client*> client_at_fork{nullptr};       // NOLINT
-std::atomic<bool> forked{false};                        // NOLINT
+std::function<void()> show_where GUARDED_BY(mutex);   // NOLINT
+std::function<bool()> interrupted GUARDED_BY(mutex);  // NOLINT
+thread_local bool begins_or_ends = false;             // NOLINT: this thread, with the mutex
+Handover handover GUARDED_BY(mutex);                  // NOLINT
+std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // NOLINT: of its GPU
+std::atomic<Engine*> engine_at_fork{nullptr};                  // NOLINT: read in the fork handler
+std::atomic<ps::Client*> client_at_fork{nullptr};              // NOLINT
+std::atomic<bool> forked{false};                               // NOLINT
 // Read in a forked child too, where no lock may be.
 Place own_place;               // NOLINT: of this rank
 Hosts own_hosts;               // NOLINT: of its job
@@ -161,7 +161,7 @@ void shutdown() {
   const BeginsOrEnds here;
   world->shutdown();
   engine_at_fork.store(nullptr);
-  stream.reset();
+  device_stream.reset();
   parts.clear();
   whole.reset();
   world.reset();
@@ -285,20 +285,20 @@ std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view
         {.code = code,
          .text = std::string(what) + ": the tensor is on " + device.str() + ", but " + why});
   };
-  if (stream == nullptr) {
+  if (device_stream == nullptr) {
     if (!choice.gpu_refused.empty()) {
       refuse(ErrorCode::kInvalidArgument, choice.gpu_refused);
     }
     const Status usable = Backends::available(choice.gpu);
     if (!usable) refuse(usable.error().code, usable.error().text);
-    stream = unwrap(TorchStream::make(device));
+    device_stream = unwrap(TorchStream::make(device));
   }
-  if (stream->torch().device() != device) {
+  if (device_stream->torch().device() != device) {
     refuse(ErrorCode::kInvalidArgument,
-           "this rank began with " + stream->torch().device().str() +
+           "this rank began with " + device_stream->torch().device().str() +
                "; keep to one GPU a rank, for example by torch.cuda.set_device(local_rank())");
   }
-  return stream;
+  return device_stream;
 }
 
 bool in_forked_child() {
