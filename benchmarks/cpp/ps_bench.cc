@@ -137,7 +137,7 @@ void PushAndAnswer(benchmark::State& state) {
   {
     const Forked server(held, [&] {
       static_cast<void>(
-          value_of(Server::start({.job_folder = folder, .desk = {.job_id = "bench"}}))->run());
+          value_of(Server::start({.job_folder = folder, .protocol = {.job_id = "bench"}}))->run());
     });
     const auto client =
         value_of(Client::connect({.address = {.folder = folder}, .job_id = "bench"}));

@@ -88,7 +88,7 @@ Status read_number(const char* option, const char* text, int low, int high, int&
 }
 
 // A number of pushes, or of seconds.
-Status read_interval(const std::string& text, DeskOptions& desk) {
+Status read_interval(const std::string& text, ServerProtocolOptions& protocol) {
   const bool is_time = text.ends_with('s');
   const std::string number = is_time ? text.substr(0, text.size() - 1) : text;
   int value = 0;
@@ -100,8 +100,8 @@ Status read_interval(const std::string& text, DeskOptions& desk) {
         "as 60s, not '" +
         text + "'");
   }
-  desk.checkpoint_pushes = is_time ? 0 : static_cast<std::uint64_t>(value);
-  desk.checkpoint_ns = is_time ? static_cast<std::uint64_t>(value) * 1'000'000'000 : 0;
+  protocol.checkpoint_pushes = is_time ? 0 : static_cast<std::uint64_t>(value);
+  protocol.checkpoint_ns = is_time ? static_cast<std::uint64_t>(value) * 1'000'000'000 : 0;
   return {};
 }
 
@@ -154,22 +154,22 @@ Result<Options> read_arguments(int count, char** texts) {
   StateOptions state;
   bool speaks_of_state = false;
   bool speaks_of_checkpoints = false;
-  DeskOptions& desk = options.server.desk;
-  desk.workers = 0;
-  desk.checkpoint_pushes = kUsualCheckpoint;
+  ServerProtocolOptions& protocol = options.server.protocol;
+  protocol.workers = 0;
+  protocol.checkpoint_pushes = kUsualCheckpoint;
   ::opterr = 0;
   int name = 0;
   while ((name = ::getopt_long(count, texts, "", kNames, nullptr)) != -1) {
     Status read;
     switch (name) {
       case kWorkers:
-        read = read_number("--workers", ::optarg, 1, kLocalRanksMax, desk.workers);
+        read = read_number("--workers", ::optarg, 1, kLocalRanksMax, protocol.workers);
         break;
       case kServers:
-        read = read_number("--servers", ::optarg, 1, kServersMax, desk.servers);
+        read = read_number("--servers", ::optarg, 1, kServersMax, protocol.servers);
         break;
       case kNumber:
-        read = read_number("--server", ::optarg, 0, kServersMax - 1, desk.server);
+        read = read_number("--server", ::optarg, 0, kServersMax - 1, protocol.server);
         break;
       case kListen:
         options.listen = ::optarg;
@@ -180,7 +180,7 @@ Result<Options> read_arguments(int count, char** texts) {
       case kLease: {
         int seconds = 0;
         read = read_number("--lease", ::optarg, 5, 3'600, seconds);
-        desk.lease_ns = static_cast<std::uint64_t>(seconds) * 1'000'000'000;
+        protocol.lease_ns = static_cast<std::uint64_t>(seconds) * 1'000'000'000;
         break;
       }
       case kDir:
@@ -189,7 +189,7 @@ Result<Options> read_arguments(int count, char** texts) {
         break;
       case kResume:
         speaks_of_state = true;
-        desk.resumes = true;
+        protocol.resumes = true;
         break;
       case kDurability:
         speaks_of_state = true;
@@ -208,14 +208,14 @@ Result<Options> read_arguments(int count, char** texts) {
         break;
       case kCheckpointEvery:
         speaks_of_checkpoints = true;
-        read = read_interval(::optarg, desk);
+        read = read_interval(::optarg, protocol);
         break;
       case kRestore:
         options.server.restored = ::optarg;
         if (options.server.restored.empty()) read = wrong("--restore names no folder");
         break;
       case kCoordinator:
-        desk.has_coordinator = true;
+        protocol.has_coordinator = true;
         break;
       case kTls:
         options.tls = true;
@@ -242,10 +242,10 @@ Result<Options> read_arguments(int count, char** texts) {
     return wrong("--checkpoint-dir DIR is missing: where checkpoints go");
   }
   if (!state.folder.empty()) options.server.state = std::move(state);
-  if (desk.workers == 0) return wrong("--workers is missing: how many workers the job has");
-  if (desk.server < desk.servers) return options;
-  return wrong("--server " + std::to_string(desk.server) + " is none of " +
-               std::to_string(desk.servers) + " servers, which count from 0");
+  if (protocol.workers == 0) return wrong("--workers is missing: how many workers the job has");
+  if (protocol.server < protocol.servers) return options;
+  return wrong("--server " + std::to_string(protocol.server) + " is none of " +
+               std::to_string(protocol.servers) + " servers, which count from 0");
 }
 
 // What ciranda run tells its servers.
@@ -254,7 +254,7 @@ Status read_environment(Options& options) {
     return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): there is one thread
   };
   const Environment env(getenv);
-  options.server.desk.job_id = kJobByHand;
+  options.server.protocol.job_id = kJobByHand;
   const char* const job = env.text("CIRANDA_JOB_ID");
   const char* const folder = env.text("CIRANDA_JOB_DIR");
   if (options.listen.empty() != options.key_file.empty()) {
@@ -271,7 +271,7 @@ Status read_environment(Options& options) {
   if (std::string_view(job).size() > kJobIdBytesMax) {
     return wrong("CIRANDA_JOB_ID has more than " + std::to_string(kJobIdBytesMax) + " bytes");
   }
-  options.server.desk.job_id = job;
+  options.server.protocol.job_id = job;
   options.server.job_folder = folder;
   CIRANDA_TRY(env.integer("CIRANDA_KEY_FD", 0, 1 << 20, options.key_fd));
   return env.integer("CIRANDA_PS_LISTENER_FD", 0, 1 << 20, options.listener_fd);
@@ -304,7 +304,7 @@ Status open_listener(Options& options) {
                                  : read_key_file(options.key_file);
   if (!key) return key.error();
   auto keys =
-      ConnectionKeys::of_job(key.value(), options.server.desk.job_id, /*epoch=*/0, options.tls);
+      ConnectionKeys::of_job(key.value(), options.server.protocol.job_id, /*epoch=*/0, options.tls);
   if (!keys) return keys.error();
   options.server.keys = std::move(keys).value();
   options.server.authenticates = !options.tls && !options.trusted_network;
@@ -312,7 +312,7 @@ Status open_listener(Options& options) {
 }
 
 // One line, of what there was to do.
-void say_the_end(const DeskOptions& options, const Stats& stats) {
+void say_the_end(const ServerProtocolOptions& options, const Stats& stats) {
   std::uint64_t pushes = 0;
   for (std::size_t outcome = 0; outcome < stats.outcomes.size(); ++outcome) {
     const bool said_again = outcome == static_cast<std::size_t>(Outcome::kDuplicate);
@@ -328,7 +328,8 @@ void say_the_end(const DeskOptions& options, const Stats& stats) {
 }
 
 // Its workers do not wait for nothing: whoever watches it sees that it has not ended by itself.
-void say_that_it_is_missed(const DeskOptions& options, const std::string& kept, int number) {
+void say_that_it_is_missed(const ServerProtocolOptions& options, const std::string& kept,
+                           int number) {
   const std::string end =
       "; to let another one go on with it: ciranda-ps --dir, ciranda run --ps-dir";
   std::fprintf(stderr, "ciranda-ps: server %d of %d was ended by %s while it has workers; %s%s\n",
@@ -349,7 +350,7 @@ int run(int count, char** texts) {
   if (options.value().help) return std::fputs(kHelp, stdout) < 0 ? 1 : 0;
   if (const Status read = read_environment(options.value()); !read) return fail(read.error());
   if (const Status open = open_listener(options.value()); !open) return fail(open.error());
-  const DeskOptions desk = options.value().server.desk;
+  const ServerProtocolOptions protocol = options.value().server.protocol;
   const auto& state = options.value().server.state;
   const std::string kept = state ? state->folder : "";
   // What comes before it listens is seen once it does.
@@ -362,7 +363,7 @@ int run(int count, char** texts) {
   if (!server) return fail(server.error());
   running = server.value().get();
   if (const std::string found = running->found(); !found.empty()) {
-    std::fprintf(stderr, "ciranda-ps: server %d goes on from %s\n", desk.server, found.c_str());
+    std::fprintf(stderr, "ciranda-ps: server %d goes on from %s\n", protocol.server, found.c_str());
   }
   std::signal(SIGTERM, stop_running);
   std::signal(SIGINT, stop_running);
@@ -371,9 +372,9 @@ int run(int count, char** texts) {
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   if (!ended) return fail(ended.error());
-  say_the_end(desk, running->stats());
+  say_the_end(protocol, running->stats());
   if (!running->is_stopped()) return 0;
-  if (running->has_workers()) say_that_it_is_missed(desk, kept, told_by);
+  if (running->has_workers()) say_that_it_is_missed(protocol, kept, told_by);
   server.value().reset();
   std::fflush(stdout);
   std::raise(told_by);

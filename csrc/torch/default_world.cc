@@ -71,7 +71,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                    .keys = std::move(keys),
                    .authenticates = config.engine.ring.authenticates,
                    .worker = config.coordinates ? config.place.size : config.place.rank,
-                   // Each connection is a life of its own: see Desk.
+                   // Each connection is a life of its own: see ServerProtocol.
                    .life = config.life_base + ++connections,
                    .timeout_ms = config.start_timeout_ms},
        .job_id = config.servers_job,

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "core/ps/desk.h"
 #include "core/ps/model_codec.h"
+#include "core/ps/server_protocol.h"
 #include "core/service/checkpoint_reader.h"
 #include "fuzz/input.h"
 #include "ps/models.h"
@@ -59,19 +59,19 @@ class Job {
  public:
   Job(int number, int server)
       : model_(model_of(number)),
-        desk_({.job_id = "job", .server = server, .servers = kServers}),
+        protocol_({.job_id = "job", .server = server, .servers = kServers}),
         server_(static_cast<std::uint64_t>(server)) {
-    desk_.open(1, 0);
+    protocol_.open(1, 0);
     tell(ps::Enter{.job_id = "job", .servers = kServers, .server = server});
     tell(ps::Declare{});
     push(1);
     Bytes note;
-    desk_.save(note);
-    for (const auto& array : desk_.arrays()) {
+    protocol_.save(note);
+    for (const auto& array : protocol_.arrays()) {
       part.push_back({.note = std::move(note), .data = {array.begin(), array.end()}});
       note.clear();
     }
-    desk_.keep_journal(&late);
+    protocol_.keep_journal(&late);
     push(2);
     late.file.emplace_back();
   }
@@ -88,24 +88,25 @@ class Job {
     tell(ps::PushRows{.seq = seq, .count = 1, .rule = model_.row_tables[0].rule});
   }
   void tell(const ps::Message& message) {
-    const ps::Desk::Attached attached{.letter = [&](std::uint64_t) -> Result<Bytes> {
-                                        Bytes letter;
-                                        encode(model_, letter);
-                                        return letter;
-                                      },
-                                      .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
-                                        Bytes& memory = memories_.emplace_back(bytes);
-                                        // The number of a row of this server.
-                                        memory[0] = static_cast<std::byte>(server_);
-                                        return memory.data();
-                                      }};
-    ps::Desk::Answers answers;
-    desk_.take(1, message, attached, 0, answers);
-    for (const ps::Desk::Answer& answer : answers) CIRANDA_ASSERT(!answer.hangs_up);
+    const ps::ServerProtocol::Attached attached{
+        .letter = [&](std::uint64_t) -> Result<Bytes> {
+          Bytes letter;
+          encode(model_, letter);
+          return letter;
+        },
+        .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
+          Bytes& memory = memories_.emplace_back(bytes);
+          // The number of a row of this server.
+          memory[0] = static_cast<std::byte>(server_);
+          return memory.data();
+        }};
+    ps::ServerProtocol::Answers answers;
+    protocol_.take(1, message, attached, 0, answers);
+    for (const ps::ServerProtocol::Answer& answer : answers) CIRANDA_ASSERT(!answer.hangs_up);
   }
 
   const ps::Model model_;
-  ps::Desk desk_;
+  ps::ServerProtocol protocol_;
   const std::uint64_t server_;
   std::vector<Bytes> memories_;
 };

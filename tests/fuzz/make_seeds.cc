@@ -307,32 +307,32 @@ void add_servers(const Corpus& corpus) {
   };
   const Bytes both = joined({two_enter, two_declare, pushes(0, 1, 0, 4), pushes(1, 1, 0, 4)});
   for (const int mode : {0, 3, 6, 1, 10, 2, 11, 20}) {
-    corpus.add("ps_desk", "two_push_in_mode_" + std::to_string(mode),
+    corpus.add("ps_protocol", "two_push_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), pushes(1, 2, 0, 255)}));
-    corpus.add("ps_desk", "one_dies_in_mode_" + std::to_string(mode),
+    corpus.add("ps_protocol", "one_dies_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, pushes(0, 2, 1, 4), numbers({4}),
                        numbers({0, 64, 0, 2, 0, 4}), pushes(1, 2, 1, 4)}));
-    corpus.add("ps_desk", "leases_end_in_mode_" + std::to_string(mode),
+    corpus.add("ps_protocol", "leases_end_in_mode_" + std::to_string(mode),
                joined({numbers({mode}), both, numbers({8, 120}), pushes(0, 2, 1, 4)}));
   }
-  corpus.add("ps_desk", "without_memory",
+  corpus.add("ps_protocol", "without_memory",
              joined({numbers({0}), two_enter, numbers({68, 0, 0, 2})}));
-  corpus.add("ps_desk", "fetches",
+  corpus.add("ps_protocol", "fetches",
              joined({numbers({0}), both, numbers({72, 1, 2, 0, 4, 72, 4, 0, 0, 4, 76, 0, 4}),
                      numbers({16, 0, 4, 20, 0, 0}), pushes(0, 2, 1, 4)}));
   // The third caller coordinates: two tasks, of which each of the others has one.
-  corpus.add("ps_desk", "tasks",
+  corpus.add("ps_protocol", "tasks",
              joined({numbers({0}), both, numbers({2, 66, 2, 1, 0, 4}),
                      numbers({38, 1, 1, 0, 4, 38, 2, 2, 0, 4}),
                      numbers({32, 0, 0, 0, 4, 33, 0, 0, 0, 4, 32, 1, 0, 0, 4, 46, 1, 1, 0, 4}),
                      numbers({42, 2, 0, 4, 33, 2, 1, 0, 4})}));
-  corpus.add("ps_desk", "rows",
+  corpus.add("ps_protocol", "rows",
              joined({numbers({0}), both, numbers({56, 0, 1, 0, 0, 56, 0, 2, 0, 0}),
                      numbers({61, 1, 1, 1, 0, 0, 0, 0, 61, 2, 1, 0, 0, 0, 0, 0})}));
-  corpus.add("ps_desk", "vectors",
+  corpus.add("ps_protocol", "vectors",
              joined({numbers({0}), both, numbers({2, 66, 2, 1, 0, 4}),
                      numbers({50, 1, 3, 0, 1, 3, 0, 4, 50, 2, 0, 3, 3, 3, 0, 4})}));
-  corpus.add("ps_desk", "no_message",
+  corpus.add("ps_protocol", "no_message",
              joined({numbers({0}), two_enter, numbers({12, 2, 0, 99, 1})}));
 }
 

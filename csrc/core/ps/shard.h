@@ -55,8 +55,8 @@ struct Ack {
   Outcome outcome = Outcome::kApplied;
   std::uint64_t version = 0;     // pushes applied; with kSync rounds
   std::uint64_t clock = 0;       // what counts as its worker's, which may be more than it has told
-  std::uint64_t held_ns = 0;     // that it was held back for other workers; told by the desk
-  std::uint64_t checkpoint = 0;  // the latest that was announced, by server 0; told by the desk
+  std::uint64_t held_ns = 0;     // that it was held back for other workers; told by the protocol
+  std::uint64_t checkpoint = 0;  // the latest that was announced, by server 0; told by the protocol
   bool operator==(const Ack&) const = default;
 };
 
@@ -108,7 +108,7 @@ class Shard {
   // What counts as its clock.
   std::uint64_t clock(Worker worker) const { return at(worker).clock; }
   // Its pushes that were applied, stale or late, each once: a process that is started again goes on
-  // behind these. They are kept by the desk.
+  // behind these. They are kept by the protocol.
   std::uint64_t pushes(Worker worker) const { return at(worker).pushes; }
   void set_pushes(Worker worker, std::uint64_t pushes) { at(worker).pushes = pushes; }
   // The seq of its latest push that was decided.

@@ -108,8 +108,9 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes) {
 // -------------------------------------------------------------------------------------------
 // Parts
 
-Result<std::unique_ptr<CheckpointFiles>> CheckpointFiles::open(std::string folder, Desk& desk,
-                                                               const DeskOptions& options,
+Result<std::unique_ptr<CheckpointFiles>> CheckpointFiles::open(std::string folder,
+                                                               ServerProtocol& protocol,
+                                                               const ServerProtocolOptions& options,
                                                                const Origin& origin) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
@@ -119,11 +120,11 @@ Result<std::unique_ptr<CheckpointFiles>> CheckpointFiles::open(std::string folde
         .text = "cannot write checkpoints to " + folder + ": " +
                 (failed ? failed : std::error_code(errno, std::generic_category())).message()};
   }
-  std::unique_ptr<CheckpointFiles> files(new CheckpointFiles(std::move(folder), desk, options));
+  std::unique_ptr<CheckpointFiles> files(new CheckpointFiles(std::move(folder), protocol, options));
   const auto numbers = list_checkpoints(files->folder_);
   if (!numbers.empty()) files->latest_ = numbers.back();
   if (options.server == 0) CIRANDA_TRY(files->claim(origin));
-  desk.keep_checkpoints(files.get(), files->latest_);
+  protocol.keep_checkpoints(files.get(), files->latest_);
   return files;
 }
 
@@ -228,7 +229,7 @@ void CheckpointFiles::begin(Checkpoint checkpoint) {
   if (!late) return give_up(late.error().text);
   late_.emplace(std::move(late).value());
   const Status begun =
-      child_.begin(desk_, names(kPartFile, checkpoint), "there is no new checkpoint");
+      child_.begin(protocol_, names(kPartFile, checkpoint), "there is no new checkpoint");
   if (!begun) give_up(begun.error().text);
 }
 

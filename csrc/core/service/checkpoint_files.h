@@ -10,7 +10,7 @@
 
 #include "core/base/result.h"
 #include "core/ps/cut.h"
-#include "core/ps/desk.h"
+#include "core/ps/server_protocol.h"
 #include "core/service/record_file.h"
 #include "core/service/snapshot.h"
 #include "core/transport/fd.h"
@@ -33,10 +33,10 @@ class CheckpointFiles final : public CheckpointKeeper {
     std::string job = {};       // whose server it was: this one, or one that is over; empty: none
     std::string restored = {};  // its folder; empty: none
   };
-  // Makes the folder where it is missing. `desk` must outlive this. kInvalidArgument: the server 0
-  // of another job is at work there.
-  static Result<std::unique_ptr<CheckpointFiles>> open(std::string folder, Desk& desk,
-                                                       const DeskOptions& options,
+  // Makes the folder where it is missing. `protocol` must outlive this. kInvalidArgument: the
+  // server 0 of another job is at work there.
+  static Result<std::unique_ptr<CheckpointFiles>> open(std::string folder, ServerProtocol& protocol,
+                                                       const ServerProtocolOptions& options,
                                                        const Origin& origin);
   ~CheckpointFiles() override;
   CheckpointFiles(const CheckpointFiles&) = delete;
@@ -55,9 +55,10 @@ class CheckpointFiles final : public CheckpointKeeper {
   bool done() const { return !late_ && !child_.running() && awaited_ == 0; }
 
  private:
-  CheckpointFiles(std::string folder, Desk& desk, const DeskOptions& options)
+  CheckpointFiles(std::string folder, ServerProtocol& protocol,
+                  const ServerProtocolOptions& options)
       : folder_(std::move(folder)),
-        desk_(desk),
+        protocol_(protocol),
         server_(options.server),
         servers_(options.servers),
         job_(options.job_id) {}
@@ -72,7 +73,7 @@ class CheckpointFiles final : public CheckpointKeeper {
   FileNames names(const char* what, Checkpoint checkpoint) const;
 
   const std::string folder_;
-  Desk& desk_;
+  ServerProtocol& protocol_;
   const int server_;
   const int servers_;
   const std::string job_;

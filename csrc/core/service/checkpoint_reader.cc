@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/desk_state.h"
+#include "core/ps/server_protocol_state.h"
 
 namespace ciranda::ps {
 namespace {
@@ -40,7 +40,7 @@ Status read_snapshot(const std::string& path, std::string& job, std::unique_ptr<
   if (!reader) return reader.error();
   auto record = next(reader.value(), path);
   if (!record) return record.error();
-  const auto saved = decode_saved_desk(record.value().note);
+  const auto saved = decode_saved_protocol(record.value().note);
   if (!saved) return cannot_use(path, saved.error().text, saved.error().code);
   auto shard = make_shard(saved.value());
   if (!shard) return cannot_use(path, shard.error().text, shard.error().code);

@@ -26,10 +26,10 @@ namespace {
 
 constexpr int kEventsAtOnce = 64;
 // What epoll calls what is no connection.
-constexpr Desk::Caller kStop = 0;
-constexpr Desk::Caller kHere = 1;
-constexpr Desk::Caller kElsewhere = 2;
-constexpr Desk::Caller kFirstCaller = 3;
+constexpr ServerProtocol::Caller kStop = 0;
+constexpr ServerProtocol::Caller kHere = 1;
+constexpr ServerProtocol::Caller kElsewhere = 2;
+constexpr ServerProtocol::Caller kFirstCaller = 3;
 
 // Where no descriptor is left.
 constexpr std::uint64_t kPauseNs = 100'000'000;
@@ -71,14 +71,14 @@ std::string folder_of_server(const std::string& job_folder, int server) {
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
-      desk_(options_.desk),
+      protocol_(options_.protocol),
       next_caller_(kFirstCaller),
-      notice_("ciranda-ps: server " + std::to_string(options_.desk.server)) {}
+      notice_("ciranda-ps: server " + std::to_string(options_.protocol.server)) {}
 
 Server::~Server() = default;
 
 Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
-  options.desk.keeps_state = options.state.has_value();
+  options.protocol.keeps_state = options.state.has_value();
   std::unique_ptr<Server> server(new Server(std::move(options)));
   CIRANDA_TRY(server->find_state());
   CIRANDA_TRY(server->listen());
@@ -86,14 +86,14 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
 }
 
 Status Server::find_state() {
-  const DeskOptions& desk = options_.desk;
+  const ServerProtocolOptions& protocol = options_.protocol;
   if (options_.state) {
-    auto files = StateFiles::open(*options_.state, desk_, monotonic_ns());
+    auto files = StateFiles::open(*options_.state, protocol_, monotonic_ns());
     if (!files) return files.error();
     files_ = std::move(files).value();
     found_ = files_->found();
   }
-  if (options_.state && desk.resumes && found_.empty()) {
+  if (options_.state && protocol.resumes && found_.empty()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "there is nothing to go on with in " + options_.state->folder +
                          ": a job that has ended leaves nothing, nor one without parameters yet; "
@@ -103,34 +103,35 @@ Status Server::find_state() {
   if (!options_.restored.empty() && found_.empty()) {
     const auto checkpoint = CheckpointReader::open(options_.restored);
     if (!checkpoint) return checkpoint.error();
-    auto share = checkpoint.value().share(desk.server, desk.servers, desk.workers);
+    auto share = checkpoint.value().share(protocol.server, protocol.servers, protocol.workers);
     if (!share) return share.error();
-    desk_.adopt(std::move(share).value());
+    protocol_.adopt(std::move(share).value());
     origin.restored = checkpoint.value().folder();
     found_ = "the checkpoint " + origin.restored;
   }
   if (options_.checkpoints.empty()) return {};
-  auto checkpoints = CheckpointFiles::open(options_.checkpoints, desk_, desk, origin);
+  auto checkpoints = CheckpointFiles::open(options_.checkpoints, protocol_, protocol, origin);
   if (!checkpoints) return checkpoints.error();
   checkpoints_ = std::move(checkpoints).value();
   return {};
 }
 
 Status Server::listen() {
-  const DeskOptions& desk = options_.desk;
+  const ServerProtocolOptions& protocol = options_.protocol;
   stop_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!stop_.valid() || !epoll_.valid()) return Error::from_errno("epoll_create1", errno);
   CIRANDA_TRY(watch(stop_.get(), kStop));
   if (!options_.job_folder.empty()) {
-    folder_ = std::make_unique<JobFolder>(folder_of_server(options_.job_folder, desk.server),
-                                          desk.job_id, "server " + std::to_string(desk.server));
-    CIRANDA_TRY(folder_->listen(desk.workers));
+    folder_ =
+        std::make_unique<JobFolder>(folder_of_server(options_.job_folder, protocol.server),
+                                    protocol.job_id, "server " + std::to_string(protocol.server));
+    CIRANDA_TRY(folder_->listen(protocol.workers));
     CIRANDA_TRY(watch(folder_->listener(), kHere));
   }
   if (options_.listeners.empty()) return {};
   auto acceptor = Acceptor::create(std::move(options_.listeners), *options_.keys,
-                                   {.self = desk.server, .incarnation = 1, .is_server = true});
+                                   {.self = protocol.server, .incarnation = 1, .is_server = true});
   if (!acceptor) return acceptor.error();
   acceptor_.emplace(std::move(acceptor).value());
   return watch(acceptor_->fd(), kElsewhere);
@@ -148,7 +149,7 @@ void Server::stop() {
 }
 
 std::uint64_t Server::next_deadline_ns() const {
-  std::uint64_t next_ns = desk_.next_lease_ns();
+  std::uint64_t next_ns = protocol_.next_lease_ns();
   if (awaits_ns_) next_ns = std::min(next_ns, notice_.due_ns(*awaits_ns_));
   if (files_) next_ns = std::min(next_ns, files_->next_deadline_ns());
   if (checkpoints_) next_ns = std::min(next_ns, checkpoints_->next_deadline_ns());
@@ -160,7 +161,7 @@ std::uint64_t Server::next_deadline_ns() const {
 }
 
 Status Server::run() {
-  while (!desk_.all_have_left()) {
+  while (!protocol_.all_have_left()) {
     std::array<epoll_event, kEventsAtOnce> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce,
                                    poll_timeout_ms(next_deadline_ns()));
@@ -170,7 +171,7 @@ Status Server::run() {
     bool stops = false;
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
-      const auto caller = static_cast<Desk::Caller>(event.data.u64);
+      const auto caller = static_cast<ServerProtocol::Caller>(event.data.u64);
       if (caller == kStop) {
         stops = true;
       } else if (caller == kHere) {
@@ -186,7 +187,7 @@ Status Server::run() {
     }
     refuse_who_stays_out();
     accept_again();
-    desk_.end_leases(monotonic_ns(), answers_);
+    protocol_.end_leases(monotonic_ns(), answers_);
     if (files_) files_->tend(monotonic_ns());
     CIRANDA_TRY(carry_out());
     report_losses();
@@ -194,7 +195,7 @@ Status Server::run() {
     if (checkpoints_) checkpoints_->tend(monotonic_ns());
     end_farewells();
     // Who has left has said so before.
-    if (stops && !desk_.all_have_left()) {
+    if (stops && !protocol_.all_have_left()) {
       is_stopped_ = true;
       return files_ ? files_->finish() : Status();
     }
@@ -207,7 +208,7 @@ Status Server::run() {
 
 // What was trained is not lost for a stop().
 void Server::end_checkpoints() {
-  desk_.end_checkpoints();
+  protocol_.end_checkpoints();
   for (;;) {
     checkpoints_->tend(monotonic_ns());
     if (checkpoints_->done()) return;
@@ -235,10 +236,10 @@ Status Server::accept_here() {
 
 // It stays for a while: who sends to a socket that is closed loses what it has not read.
 Status Server::turn_away(std::unique_ptr<WorkerLink> link, const Error& why) {
-  const Desk::Caller caller = next_caller_++;
+  const ServerProtocol::Caller caller = next_caller_++;
   CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
   connections_[caller] = {.link = std::move(link)};
-  desk_.refuse(caller, why, turn_ns_, answers_);
+  protocol_.refuse(caller, why, turn_ns_, answers_);
   answer_at_once();
   return {};
 }
@@ -249,7 +250,7 @@ Status Server::pause_accepting() {
     std::fprintf(stderr,
                  "ciranda-ps: server %d has no descriptor left for another worker; raise ulimit "
                  "-n\n",
-                 options_.desk.server);
+                 options_.protocol.server);
   }
   accepts_again_ns_ = turn_ns_ + kPauseNs;
   epoll_event nothing{.events = 0, .data = {.u64 = kHere}};
@@ -270,11 +271,12 @@ void Server::refuse_who_stays_out() {
   for (auto& [caller, connection] : connections_) {
     if (turn_ns_ < connection.enters_by_ns) continue;
     connection.enters_by_ns = kNever;
-    desk_.refuse(caller,
-                 {.code = ErrorCode::kTimeout,
-                  .text = "a worker has connected and not entered, and no descriptor is left for "
-                          "others; raise ulimit -n"},
-                 turn_ns_, answers_);
+    protocol_.refuse(
+        caller,
+        {.code = ErrorCode::kTimeout,
+         .text = "a worker has connected and not entered, and no descriptor is left for "
+                 "others; raise ulimit -n"},
+        turn_ns_, answers_);
   }
 }
 
@@ -283,8 +285,8 @@ Status Server::accept_from_elsewhere() {
   if (!proven) return proven.error();
   for (ProvenSocket& socket : proven.value()) {
     (void)pace_when_far(socket.stream.fd());
-    CIRANDA_TRY(take_in(make_remote_link(std::move(socket), options_.desk.server,
-                                         options_.desk.servers, options_.authenticates)));
+    CIRANDA_TRY(take_in(make_remote_link(std::move(socket), options_.protocol.server,
+                                         options_.protocol.servers, options_.authenticates)));
   }
   if (const auto summary = acceptor_->summary(turn_ns_)) {
     std::fprintf(stderr, "ciranda-ps: %s\n", summary->c_str());
@@ -293,19 +295,19 @@ Status Server::accept_from_elsewhere() {
 }
 
 Status Server::take_in(std::unique_ptr<WorkerLink> link) {
-  const Desk::Caller caller = next_caller_++;
+  const ServerProtocol::Caller caller = next_caller_++;
   CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
   connections_[caller] = {.link = std::move(link), .enters_by_ns = turn_ns_ + options_.entry_ns};
-  desk_.open(caller, turn_ns_);
+  protocol_.open(caller, turn_ns_);
   read_from(caller);
   return {};
 }
 
-void Server::serve(Desk::Caller caller, bool has_room) {
+void Server::serve(ServerProtocol::Caller caller, bool has_room) {
   const auto found = connections_.find(caller);
   if (found == connections_.end()) return;  // dropped in this turn
   if (has_room && !found->second.link->flush()) {
-    desk_.close(caller, turn_ns_, answers_);
+    protocol_.close(caller, turn_ns_, answers_);
     connections_.erase(caller);
     return answer_at_once();
   }
@@ -313,7 +315,7 @@ void Server::serve(Desk::Caller caller, bool has_room) {
   read_from(caller);
 }
 
-void Server::read_from(Desk::Caller caller) {
+void Server::read_from(ServerProtocol::Caller caller) {
   Connection& connection = connections_.at(caller);
   while (take_next(caller, connection) && connections_.contains(caller) &&
          connection.link->carries_data()) {
@@ -323,7 +325,7 @@ void Server::read_from(Desk::Caller caller) {
 }
 
 // False where there is none.
-bool Server::take_next(Desk::Caller caller, Connection& connection) {
+bool Server::take_next(ServerProtocol::Caller caller, Connection& connection) {
   if (connection.ends_ns != kNever) {
     if (!throw_away(connection.link->watched().socket)) connections_.erase(caller);
     return false;
@@ -331,7 +333,7 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
   auto message = connection.link->receive();
   if (message && !message.value()) return false;
   if (!message && message.error().code == ErrorCode::kRankLost) {
-    desk_.close(caller, turn_ns_, answers_);
+    protocol_.close(caller, turn_ns_, answers_);
     connections_.erase(caller);
     answer_at_once();
     return false;
@@ -341,16 +343,16 @@ bool Server::take_next(Desk::Caller caller, Connection& connection) {
   oldest_ns_ = std::max(oldest_ns_, begin_ns - turn_ns_);
   if (message) {
     const bool declares = std::holds_alternative<Declare>(*message.value());
-    desk_.take(caller, std::move(*message.value()), connection.link->attached(), turn_ns_,
-               answers_);
+    protocol_.take(caller, std::move(*message.value()), connection.link->attached(), turn_ns_,
+                   answers_);
     // In a round only the last push has somebody waiting for it, and the others interrupt for
     // nothing.
-    if (declares && desk_.shard() != nullptr &&
-        desk_.shard()->model().mode.kind != ModeKind::kSync) {
+    if (declares && protocol_.shard() != nullptr &&
+        protocol_.shard()->model().mode.kind != ModeKind::kSync) {
       wish_to_run_once_awake();
     }
   } else {
-    desk_.refuse(caller, message.error(), turn_ns_, answers_);
+    protocol_.refuse(caller, message.error(), turn_ns_, answers_);
   }
   answer_at_once();
   busy_ns_ += monotonic_ns() - begin_ns;

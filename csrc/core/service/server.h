@@ -9,7 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
-#include "core/ps/desk.h"
+#include "core/ps/server_protocol.h"
 #include "core/service/checkpoint_files.h"
 #include "core/service/state_files.h"
 #include "core/service/wait_notice.h"
@@ -26,7 +26,7 @@ std::string folder_of_server(const std::string& job_folder, int server);
 
 struct ServerOptions {
   std::string job_folder;  // empty: it has no workers on its host
-  DeskOptions desk;
+  ServerProtocolOptions protocol;
   // For workers on other hosts, listening; none: it has none. They prove that they hold `keys`.
   std::vector<Fd> listeners = {};
   std::unique_ptr<const ConnectionKeys> keys = {};
@@ -42,8 +42,8 @@ struct ServerOptions {
   std::string restored = {};
 };
 
-// One of a job's servers: a Desk, and the workers' connections to it. One thread, which takes one
-// message at a time.
+// One of a job's servers: a ServerProtocol, and the workers' connections to it. One thread, which
+// takes one message at a time.
 //
 // Not thread-safe, but for stop().
 class Server {
@@ -64,7 +64,7 @@ class Server {
   void stop();
   // Whether it ended before all had left, and who was there then.
   bool is_stopped() const { return is_stopped_; }
-  bool has_workers() const { return desk_.has_callers(); }
+  bool has_workers() const { return protocol_.has_callers(); }
 
   // What the workers may ask for too, with the time spent.
   Stats stats() const;
@@ -88,36 +88,36 @@ class Server {
   void refuse_who_stays_out();
   Status accept_from_elsewhere();
   Status take_in(std::unique_ptr<WorkerLink> link);
-  void serve(Desk::Caller caller, bool has_room);
-  void read_from(Desk::Caller caller);
-  bool take_next(Desk::Caller caller, Connection& connection);
+  void serve(ServerProtocol::Caller caller, bool has_room);
+  void read_from(ServerProtocol::Caller caller);
+  bool take_next(ServerProtocol::Caller caller, Connection& connection);
   Status carry_out();
   void answer_at_once();
   void hold_answers();
   void send_answers();
-  void send(Desk::Answer& answer);
+  void send(ServerProtocol::Answer& answer);
   void report_losses();
   void report_waits();
-  void watch_room(Desk::Caller caller, Connection& connection);
+  void watch_room(ServerProtocol::Caller caller, Connection& connection);
   void end_farewells();
   void end_checkpoints();
   std::uint64_t next_deadline_ns() const;
   void add_times(Stats& stats) const;
 
   ServerOptions options_;
-  Desk desk_;
+  ServerProtocol protocol_;
   std::unique_ptr<StateFiles> files_;             // null: none
   std::unique_ptr<CheckpointFiles> checkpoints_;  // null: none
   std::string found_;
   std::unique_ptr<JobFolder> folder_;  // null: none
   std::optional<Acceptor> acceptor_;   // of other hosts
   Fd epoll_;
-  Fd stop_;                                         // an eventfd
-  std::map<Desk::Caller, Connection> connections_;  // by the desk's number
-  Desk::Caller next_caller_;
-  Desk::Answers answers_;  // that are to be sent
-  Desk::Answers held_;     // until there is a first snapshot
-  Status failed_;          // files_
+  Fd stop_;                                                   // an eventfd
+  std::map<ServerProtocol::Caller, Connection> connections_;  // by the protocol's number
+  ServerProtocol::Caller next_caller_;
+  ServerProtocol::Answers answers_;  // that are to be sent
+  ServerProtocol::Answers held_;     // until there is a first snapshot
+  Status failed_;                    // files_
   bool is_stopped_ = false;
   std::uint64_t lost_ = 0;  // of which it has been said
   WaitNotice notice_;

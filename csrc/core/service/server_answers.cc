@@ -36,14 +36,14 @@ void Server::hold_answers() {
                   std::make_move_iterator(held_.end()));
   held_.clear();
   if (!files_->lacks_snapshot()) return;
-  const auto waits = [this](const Desk::Answer& answer) {
+  const auto waits = [this](const ServerProtocol::Answer& answer) {
     return !(std::holds_alternative<Welcome>(answer.message) ||
              std::holds_alternative<Stats>(answer.message) || answer.hangs_up) ||
-           std::ranges::count(held_, answer.to, &Desk::Answer::to) != 0;
+           std::ranges::count(held_, answer.to, &ServerProtocol::Answer::to) != 0;
   };
-  Desk::Answers sent;
-  for (Desk::Answer& answer : answers_) {
-    Desk::Answers& to = waits(answer) ? held_ : sent;
+  ServerProtocol::Answers sent;
+  for (ServerProtocol::Answer& answer : answers_) {
+    ServerProtocol::Answers& to = waits(answer) ? held_ : sent;
     to.push_back(std::move(answer));
   }
   answers_ = std::move(sent);
@@ -54,14 +54,14 @@ void Server::answer_at_once() {
 }
 
 void Server::report_losses() {
-  const std::uint64_t lost = desk_.lost();
+  const std::uint64_t lost = protocol_.lost();
   if (lost == std::exchange(lost_, lost)) return;
   std::fprintf(stderr, "ciranda-ps: server %d has lost %llu pushes that it had answered\n",
-               options_.desk.server, static_cast<unsigned long long>(lost));
+               options_.protocol.server, static_cast<unsigned long long>(lost));
 }
 
 void Server::report_waits() {
-  const auto whom = desk_.awaited();
+  const auto whom = protocol_.awaited();
   if (!whom) return awaits_ns_.reset();
   if (!awaits_ns_) awaits_ns_ = turn_ns_;
   if (turn_ns_ < notice_.due_ns(*awaits_ns_)) return;
@@ -70,7 +70,7 @@ void Server::report_waits() {
 }
 
 void Server::send_answers() {
-  for (Desk::Answer& answer : answers_) {
+  for (ServerProtocol::Answer& answer : answers_) {
     if (auto* stats = std::get_if<Stats>(&answer.message)) add_times(*stats);
     send(answer);
   }
@@ -78,7 +78,7 @@ void Server::send_answers() {
 }
 
 // Never waits: receive() finds the socket of who does not read its answers shut.
-void Server::send(Desk::Answer& answer) {
+void Server::send(ServerProtocol::Answer& answer) {
   const auto found = connections_.find(answer.to);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
@@ -90,7 +90,7 @@ void Server::send(Desk::Answer& answer) {
   connection.link->end();
 }
 
-void Server::watch_room(Desk::Caller caller, Connection& connection) {
+void Server::watch_room(ServerProtocol::Caller caller, Connection& connection) {
   const Watched watched = connection.link->watched();
   if (std::exchange(connection.waits_for_room, watched.writable) == watched.writable) return;
   epoll_event event{.events = EPOLLIN | (watched.writable ? static_cast<unsigned>(EPOLLOUT) : 0u),
@@ -107,7 +107,7 @@ void Server::end_farewells() {
 }
 
 Stats Server::stats() const {
-  Stats stats = desk_.stats();
+  Stats stats = protocol_.stats();
   add_times(stats);
   return stats;
 }

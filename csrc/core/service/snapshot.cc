@@ -36,12 +36,12 @@ Status finish_file(const FileNames& names) {
   return sync_folder(std::filesystem::path(names.finished).parent_path());
 }
 
-Status write_snapshot(Desk& desk, const FileNames& names) {
+Status write_snapshot(ServerProtocol& protocol, const FileNames& names) {
   auto writer = RecordWriter::create(names.unfinished);
   if (!writer) return writer.error();
   std::vector<std::byte> note;
-  desk.save(note);
-  for (const std::span<std::byte> array : desk.arrays()) {
+  protocol.save(note);
+  for (const std::span<std::byte> array : protocol.arrays()) {
     CIRANDA_TRY(writer.value().append(note, {array}));
     note.clear();
   }
@@ -49,7 +49,7 @@ Status write_snapshot(Desk& desk, const FileNames& names) {
   return finish_file(names);
 }
 
-Status SnapshotChild::begin(Desk& desk, FileNames names, const char* what) {
+Status SnapshotChild::begin(ServerProtocol& protocol, FileNames names, const char* what) {
   names_ = std::move(names);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -63,7 +63,7 @@ Status SnapshotChild::begin(Desk& desk, FileNames names, const char* what) {
   if (::getppid() != parent) ::_exit(1);
   ::close_range(3, ~0u, 0);
   ::setpriority(PRIO_PROCESS, 0, kChildNiceness);
-  const Status written = write_snapshot(desk, names_);
+  const Status written = write_snapshot(protocol, names_);
   if (!written) {
     std::fprintf(stderr, "ciranda-ps: %s: %s\n", what, written.error().text.c_str());
     ::unlink(names_.unfinished.c_str());

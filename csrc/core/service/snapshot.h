@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/base/result.h"
-#include "core/ps/desk.h"
+#include "core/ps/server_protocol.h"
 
 namespace ciranda::ps {
 
@@ -16,9 +16,9 @@ struct FileNames {
   std::string finished;
 };
 
-// All that a server holds, in one file of records: what Desk::save() says with the first of
-// Desk::arrays(), then the others. Blocks for the disk.
-Status write_snapshot(Desk& desk, const FileNames& names);
+// All that a server holds, in one file of records: what ServerProtocol::save() says with the first
+// of ServerProtocol::arrays(), then the others. Blocks for the disk.
+Status write_snapshot(ServerProtocol& protocol, const FileNames& names);
 
 // What names a folder has is on the disk when it returns.
 Status sync_folder(const std::string& folder);
@@ -34,7 +34,7 @@ class SnapshotChild {
   SnapshotChild& operator=(const SnapshotChild&) = delete;
 
   // None is being made. What keeps the child from it is said on stderr, behind `what`.
-  Status begin(Desk& desk, FileNames names, const char* what);
+  Status begin(ServerProtocol& protocol, FileNames names, const char* what);
   bool running() const { return child_ != 0; }
   // Whether it has ended; waits for it if told so.
   bool look_after(bool wait);

@@ -67,15 +67,15 @@ Result<std::vector<Named>> list(const std::string& folder) {
 // -------------------------------------------------------------------------------------------
 // At the start
 
-Result<std::unique_ptr<StateFiles>> StateFiles::open(StateOptions options, Desk& desk,
+Result<std::unique_ptr<StateFiles>> StateFiles::open(StateOptions options, ServerProtocol& protocol,
                                                      std::uint64_t now_ns) {
-  std::unique_ptr<StateFiles> files(new StateFiles(std::move(options), desk));
+  std::unique_ptr<StateFiles> files(new StateFiles(std::move(options), protocol));
   CIRANDA_TRY(files->claim());
   CIRANDA_TRY(files->recover(now_ns));
-  desk.keep_journal(files.get());
+  protocol.keep_journal(files.get());
   files->begun_ns_ = now_ns;
-  if (files->generation_ != 0) files->job_ = desk.job_id();
-  if (files->generation_ != 0 && desk.resume()) {
+  if (files->generation_ != 0) files->job_ = protocol.job_id();
+  if (files->generation_ != 0 && protocol.resume()) {
     files->found_ += ", of a job that is over";
     if (!files->log_) CIRANDA_TRY(files->finish());  // nothing else says so
   }
@@ -125,7 +125,7 @@ Status StateFiles::recover(std::uint64_t now_ns) {
   }
   if (!keeps_log()) log_.reset();
   if (keeps_log() && !log_) CIRANDA_TRY(open_log(log_generation_));
-  found_ = "version " + std::to_string(desk_.shard()->version()) + ", of a snapshot and " +
+  found_ = "version " + std::to_string(protocol_.shard()->version()) + ", of a snapshot and " +
            std::to_string(changes) + (changes == 1 ? " change since" : " changes since") +
            (torn ? ", behind which the log is torn" : "");
   return {};
@@ -142,13 +142,13 @@ Status StateFiles::read_snapshot(std::uint64_t now_ns) {
   if (!record) return record.error();
   constexpr const char* kDamaged = "it is damaged, or cut off";
   if (!record.value()) return broken(kDamaged);
-  if (const Status restored = desk_.restore(record.value()->note, now_ns); !restored) {
+  if (const Status restored = protocol_.restore(record.value()->note, now_ns); !restored) {
     const bool other = restored.error().code == ErrorCode::kMismatch;
     return broken(restored.error().text +
                       (other ? "; name another folder, or remove what is in this one" : ""),
                   restored.error().code);
   }
-  for (const std::span<std::byte> array : desk_.arrays()) {
+  for (const std::span<std::byte> array : protocol_.arrays()) {
     if (!record) return record.error();
     if (!record.value() || record.value()->data.size() != array.size()) return broken(kDamaged);
     std::ranges::copy(record.value()->data, array.begin());
@@ -171,7 +171,7 @@ Status StateFiles::read_log(const std::string& path, std::uint64_t& changes, boo
     if (!record.value()) break;
     const auto change = decode_change(record.value()->note);
     const Status repeated =
-        change ? desk_.repeat(change.value(), record.value()->data) : Status(change.error());
+        change ? protocol_.repeat(change.value(), record.value()->data) : Status(change.error());
     if (!repeated) {
       return Error{.code = repeated.error().code,
                    .text = "the log " + path + " cannot be used: " + repeated.error().text};
@@ -223,7 +223,7 @@ void StateFiles::tend(std::uint64_t now_ns) {
   if (!changed_ || generation_ == 0) return;
   const std::uint64_t log_bytes = log_ ? log_->bytes() : 0;
   if (now_ns < begun_ns_ + options_.snapshot_ns &&
-      log_bytes < kLogBytesMin + kLogFactor * desk_.shard()->held_bytes()) {
+      log_bytes < kLogBytesMin + kLogFactor * protocol_.shard()->held_bytes()) {
     return;
   }
   if (const Status begun = begin_snapshot(now_ns); !begun) {
@@ -257,7 +257,7 @@ Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
     ++log_generation_;
   }
   changed_ = false;
-  return child_.begin(desk_, names(log_generation_), kNoNewSnapshot);
+  return child_.begin(protocol_, names(log_generation_), kNoNewSnapshot);
 }
 
 // Whether the snapshot is there, once the child has ended.
@@ -283,7 +283,7 @@ Status StateFiles::finish() {
   if (!changed_ || generation_ == 0) return {};
   ++log_generation_;
   log_.reset();
-  CIRANDA_TRY(write_snapshot(desk_, names(log_generation_)));
+  CIRANDA_TRY(write_snapshot(protocol_, names(log_generation_)));
   remove_before(log_generation_);
   return {};
 }

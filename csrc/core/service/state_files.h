@@ -8,8 +8,8 @@
 #include <string>
 
 #include "core/base/result.h"
-#include "core/ps/desk.h"
 #include "core/ps/journal.h"
+#include "core/ps/server_protocol.h"
 #include "core/service/record_file.h"
 #include "core/service/snapshot.h"
 #include "core/transport/fd.h"
@@ -37,9 +37,9 @@ struct StateOptions {
 class StateFiles final : public Journal {
  public:
   // Makes the folder where it is missing, and locks it: kInvalidArgument where another server has
-  // it. Then makes `desk`, which is new and must outlive this, what the folder says, and keeps its
-  // changes. kMalformed, kMismatch name the file that is not this server's, or not whole.
-  static Result<std::unique_ptr<StateFiles>> open(StateOptions options, Desk& desk,
+  // it. Then makes `protocol`, which is new and must outlive this, what the folder says, and keeps
+  // its changes. kMalformed, kMismatch name the file that is not this server's, or not whole.
+  static Result<std::unique_ptr<StateFiles>> open(StateOptions options, ServerProtocol& protocol,
                                                   std::uint64_t now_ns);
   ~StateFiles() override;
   StateFiles(const StateFiles&) = delete;
@@ -55,7 +55,7 @@ class StateFiles final : public Journal {
   // lacks_snapshot() says. An error: nothing more may be answered.
   Status settle();
   // The first snapshot is being made: no answer may say yet that the parameters are here.
-  bool lacks_snapshot() const { return generation_ == 0 && desk_.has_parameters(); }
+  bool lacks_snapshot() const { return generation_ == 0 && protocol_.has_parameters(); }
   // Begins a snapshot when it is time, and looks after one that is being made. A snapshot that
   // fails is said on stderr and leaves the one before.
   void tend(std::uint64_t now_ns);
@@ -66,7 +66,8 @@ class StateFiles final : public Journal {
   void discard();
 
  private:
-  StateFiles(StateOptions options, Desk& desk) : options_(std::move(options)), desk_(desk) {}
+  StateFiles(StateOptions options, ServerProtocol& protocol)
+      : options_(std::move(options)), protocol_(protocol) {}
   Status claim();
   Status recover(std::uint64_t now_ns);
   Status read_snapshot(std::uint64_t now_ns);
@@ -80,7 +81,7 @@ class StateFiles final : public Journal {
   bool keeps_log() const { return options_.durability != Durability::kMemory; }
 
   const StateOptions options_;
-  Desk& desk_;
+  ServerProtocol& protocol_;
   std::string found_;
   std::string job_;
   Fd folder_;                     // locked

@@ -58,7 +58,7 @@ class LocalLink final : public WorkerLink {
     return message;
   }
 
-  Desk::Attached attached() override {
+  ServerProtocol::Attached attached() override {
     return {.letter = [this](std::uint64_t bytes) -> Result<std::vector<std::byte>> {
               const auto letter = take_memory(bytes);
               if (!letter) return letter.error();
@@ -170,7 +170,7 @@ class RemoteLink final : public WorkerLink {
     }
   }
 
-  Desk::Attached attached() override {
+  ServerProtocol::Attached attached() override {
     return {.letter = [this](std::uint64_t) -> Result<std::vector<std::byte>> {
               return std::exchange(letter_, {});
             },

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "core/base/result.h"
-#include "core/ps/desk.h"
 #include "core/ps/messages.h"
+#include "core/ps/server_protocol.h"
 #include "core/transport/connection.h"
 #include "core/transport/fd.h"
 #include "core/transport/socket_io.h"
@@ -28,7 +28,7 @@ class WorkerLink {
   // Any other error: it says what is no message.
   virtual Result<std::optional<Message>> receive() = 0;
   // What has come with that message, until the next receive().
-  virtual Desk::Attached attached() = 0;
+  virtual ServerProtocol::Attached attached() = 0;
   // Where the message says that something was written into the worker's memory, that goes with it.
   // An error: it is gone, or reads nothing.
   virtual Status send(const Message& message) = 0;

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/desk_state.h"
-#include "ps/desks.h"
+#include "core/ps/server_protocol_state.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 // A server's parts, made as they are read.
 class Parts final : public CheckpointKeeper {
  public:
-  explicit Parts(Desk& desk) : desk_(desk) {}
+  explicit Parts(ServerProtocol& protocol) : protocol_(protocol) {}
   std::optional<Checkpoint> announce() override {
     if (!may_announce) return std::nullopt;
     return ++announced;
@@ -26,9 +26,9 @@ class Parts final : public CheckpointKeeper {
   void begin(Checkpoint checkpoint) override {
     begun.push_back(checkpoint);
     std::vector<std::byte> note;
-    desk_.save(note);
-    part_ = make_shard(decode_saved_desk(note).value()).value();
-    const auto from = desk_.arrays();
+    protocol_.save(note);
+    part_ = make_shard(decode_saved_protocol(note).value()).value();
+    const auto from = protocol_.arrays();
     for (std::size_t i = 0; i < from.size(); ++i) {
       std::ranges::copy(from[i], part_->arrays()[i].begin());
     }
@@ -50,18 +50,18 @@ class Parts final : public CheckpointKeeper {
   std::vector<Checkpoint> begun, closed;
 
  private:
-  Desk& desk_;
+  ServerProtocol& protocol_;
   std::unique_ptr<Shard> part_;
 };
 
-class CutTest : public testing::Desks {
+class CutTest : public testing::ServerProtocols {
  protected:
   void begin(int workers, Mode mode = {}, std::uint64_t pushes = 0) {
     start(workers, mode);
     options_.checkpoint_pushes = pushes;
-    desk_ = std::make_unique<Desk>(options_);
-    parts_ = std::make_unique<Parts>(*desk_);
-    desk_->keep_checkpoints(parts_.get(), 0);
+    protocol_ = std::make_unique<ServerProtocol>(options_);
+    parts_ = std::make_unique<Parts>(*protocol_);
+    protocol_->keep_checkpoints(parts_.get(), 0);
     for (Worker worker = 0; worker < workers; ++worker) {
       callers_.push_back(join(worker));
       if (worker > 0) answer<Ready>(callers_.back());
@@ -77,7 +77,7 @@ class CutTest : public testing::Desks {
   }
 
   std::unique_ptr<Parts> parts_;
-  std::vector<Desk::Caller> callers_;
+  std::vector<ServerProtocol::Caller> callers_;
   std::vector<std::uint64_t> seq_;
 };
 
@@ -156,7 +156,7 @@ TEST_F(CutTest, ANewerOneTakesThePlaceOfOneThatIsOpen) {
 
 TEST_F(CutTest, HasNoPartOfOneThatWasBegunBeforeItsServer) {
   begin(1);
-  desk_->keep_checkpoints(parts_.get(), 4);
+  protocol_->keep_checkpoints(parts_.get(), 4);
   mark(0, 4);
   EXPECT_TRUE(parts_->begun.empty());
   mark(0, 5);
@@ -169,17 +169,17 @@ TEST_F(CutTest, ALastOneIsMadeWhenAllHaveLeft) {
   say(callers_[0], Leave{});
   say(callers_[1], Leave{.checkpoint = 3});  // that one was announced, and is closed by that
   EXPECT_EQ(parts_->closed, std::vector<Checkpoint>{3});
-  desk_->end_checkpoints();
+  protocol_->end_checkpoints();
   EXPECT_EQ(parts_->closed, (std::vector<Checkpoint>{3, 4}));
   EXPECT_FLOAT_EQ(parts_->parameter(), -1);
 }
 
 TEST_F(CutTest, ThereIsNoneWhereNobodyHasDeclared) {
   start(1);
-  parts_ = std::make_unique<Parts>(*desk_);
-  desk_->keep_checkpoints(parts_.get(), 0);
+  parts_ = std::make_unique<Parts>(*protocol_);
+  protocol_->keep_checkpoints(parts_.get(), 0);
   say(enter(0), Leave{});
-  desk_->end_checkpoints();
+  protocol_->end_checkpoints();
   EXPECT_TRUE(parts_->begun.empty());
 }
 
@@ -206,11 +206,11 @@ TEST_F(CutTest, AServerThatComesBackAnnouncesWhenTheNextIsDue) {
   push_of_worker(0, 1);
   push_of_worker(0, 1);
   std::vector<std::byte> saved;
-  desk_->save(saved);
-  desk_ = std::make_unique<Desk>(options_);
-  ASSERT_TRUE(desk_->restore(saved, now_ns_).ok());
-  parts_ = std::make_unique<Parts>(*desk_);
-  desk_->keep_checkpoints(parts_.get(), parts_->announced = 1);
+  protocol_->save(saved);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  ASSERT_TRUE(protocol_->restore(saved, now_ns_).ok());
+  parts_ = std::make_unique<Parts>(*protocol_);
+  protocol_->keep_checkpoints(parts_.get(), parts_->announced = 1);
   callers_[0] = join(0, 2);
   answer<Ready>(callers_[0]);
   push_of_worker(0, 1);
@@ -223,9 +223,9 @@ TEST_F(CutTest, IsAnnouncedAfterSoLong) {
   start(1);
   options_.checkpoint_ns = 50;
   options_.lease_ns = 1'000'000;
-  desk_ = std::make_unique<Desk>(options_);
-  parts_ = std::make_unique<Parts>(*desk_);
-  desk_->keep_checkpoints(parts_.get(), 0);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  parts_ = std::make_unique<Parts>(*protocol_);
+  protocol_->keep_checkpoints(parts_.get(), 0);
   callers_.push_back(join(0));
   answer<Ready>(callers_[0]);
   seq_.push_back(0);

@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "core/ps/desk.h"
-#include "ps/desks.h"
+#include "core/ps/server_protocol.h"
 #include "ps/kept.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
 
 using Numbers = std::vector<std::uint64_t>;
 
-class ShardRowsTest : public testing::Desks {
+class ShardRowsTest : public testing::ServerProtocols {
  protected:
   void begin(int workers = 2) {
     start(workers);
@@ -46,13 +46,13 @@ class ShardRowsTest : public testing::Desks {
   void push_rows(Worker worker, const Numbers& numbers, float value, PushRows push) {
     fill(numbers, value);
     push.count = numbers.size();
-    const Desk::Caller caller = workers_[static_cast<std::size_t>(worker)];
+    const ServerProtocol::Caller caller = workers_[static_cast<std::size_t>(worker)];
     say(caller, push);
     answer<RowsPushed>(caller);
   }
   float pull_row(Worker worker, std::uint64_t number, std::uint32_t table = 0) {
     fill({number}, 9.0f);
-    const Desk::Caller caller = workers_[static_cast<std::size_t>(worker)];
+    const ServerProtocol::Caller caller = workers_[static_cast<std::size_t>(worker)];
     say(caller, PullRows{.table = table, .count = 1});
     answer<RowsRead>(caller);
     float value = 0.0f;
@@ -60,7 +60,7 @@ class ShardRowsTest : public testing::Desks {
     return value;
   }
 
-  std::vector<Desk::Caller> workers_;
+  std::vector<ServerProtocol::Caller> workers_;
   Life life_ = 1;
 };
 
@@ -81,12 +81,12 @@ TEST_F(ShardRowsTest, APushOfRowsCountsOnce) {
 TEST_F(ShardRowsTest, WhatWasKeptMakesThemAgain) {
   begin(1);
   push_rows(0, 1, {7}, 1.0f);
-  testing::Kept kept(*desk_);
+  testing::Kept kept(*protocol_);
   push_rows(0, 2, {7, 99}, 2.0f, {.task = 5, .part = 1});
-  desk_ = std::make_unique<Desk>(options_);
-  const Status made = kept.make_again(*desk_, now_ns_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  const Status made = kept.make_again(*protocol_, now_ns_);
   ASSERT_TRUE(made.ok()) << made.error().text;
-  const Desk::Caller caller = call();
+  const ServerProtocol::Caller caller = call();
   say(caller, entry(0, 2));
   EXPECT_EQ(answer<Welcome>(caller).decided_rows, 2u);
   declare(caller, 0.0f);
@@ -104,14 +104,14 @@ TEST_F(ShardRowsTest, WhatTheyBeganWithIsMadeAgain) {
   push.seq = 1;
   push.begins = true;
   push_rows(0, {7}, 5.0f, push);
-  testing::Kept kept(*desk_);
+  testing::Kept kept(*protocol_);
   push.seq = 2;
   push_rows(0, {7, 8}, 6.0f, push);
   push.seq = 3;
   push.begins = false;
   push_rows(0, {8}, 1.0f, push);
-  desk_ = std::make_unique<Desk>(options_);
-  ASSERT_TRUE(kept.make_again(*desk_, now_ns_).ok());
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  ASSERT_TRUE(kept.make_again(*protocol_, now_ns_).ok());
   workers_ = {join(0, 2)};
   answer<Ready>(workers_[0]);
   EXPECT_EQ(pull_row(0, 7, 1), 5.0f);
@@ -122,7 +122,7 @@ TEST_F(ShardRowsTest, WhatCannotBeIsRefused) {
   begin(1);
   const auto refused = [&](Message message, const Numbers& numbers) {
     fill(numbers, 1.0f);
-    const Desk::Caller caller = workers_[0];
+    const ServerProtocol::Caller caller = workers_[0];
     say(caller, std::move(message));
     const std::string text = refusal(caller);
     workers_[0] = join(0, ++life_);

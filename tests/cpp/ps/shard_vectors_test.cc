@@ -6,26 +6,26 @@
 #include <string>
 #include <vector>
 
-#include "core/ps/desk.h"
-#include "ps/desks.h"
+#include "core/ps/server_protocol.h"
 #include "ps/kept.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
 
-class ShardVectorsTest : public testing::Desks {
+class ShardVectorsTest : public testing::ServerProtocols {
  protected:
   void begin() {
     start(2);
     options_.has_coordinator = true;
-    desk_ = std::make_unique<Desk>(options_);
+    protocol_ = std::make_unique<ServerProtocol>(options_);
     coordinator_ = enter(2);
     zero_ = join(0);
     one_ = join(1);
     answer<Ready>(zero_);
     answer<Ready>(one_);
   }
-  void add(Desk::Caller caller, Worker worker, std::uint64_t seq, TaskPart of = {}) {
+  void add(ServerProtocol::Caller caller, Worker worker, std::uint64_t seq, TaskPart of = {}) {
     Push push = push_of(worker, seq);
     push.of = of;
     push.into = 1;
@@ -38,9 +38,9 @@ class ShardVectorsTest : public testing::Desks {
   }
 
   static constexpr double kElements = 16 + 40 + 17;  // up to the next slot's line
-  Desk::Caller coordinator_ = -1;
-  Desk::Caller zero_ = -1;
-  Desk::Caller one_ = -1;
+  ServerProtocol::Caller coordinator_ = -1;
+  ServerProtocol::Caller zero_ = -1;
+  ServerProtocol::Caller one_ = -1;
 };
 
 TEST_F(ShardVectorsTest, GradientsAreAddedBesideTheParameters) {
@@ -53,7 +53,7 @@ TEST_F(ShardVectorsTest, GradientsAreAddedBesideTheParameters) {
   add(zero_, 0, 3);
   answer<Ack>(zero_);
   EXPECT_EQ(parameter(zero_), -1.0f);
-  EXPECT_EQ(desk_->shard()->steps()[0], 1);
+  EXPECT_EQ(protocol_->shard()->steps()[0], 1);
   EXPECT_EQ(work(1, {}, {{1, 1}, {1, 0}, {0, 0}}),
             (std::vector<double>{4 * kElements, -2 * kElements, kElements}));
   EXPECT_EQ(work(2, {{.into = 0, .terms = {{0, 1.0}, {1, 0.5}}}, {.into = 1}}, {{0, 0}, {1, 1}}),
@@ -83,13 +83,13 @@ TEST_F(ShardVectorsTest, WhatWasKeptMakesThemAgainAndAnswersTheSame) {
   add(zero_, 0, 2);
   answer<Ack>(zero_);
   const auto first = work(1, {{.into = 3, .terms = {{1, 3.0}}}}, {{3, 1}});
-  testing::Kept kept(*desk_);
+  testing::Kept kept(*protocol_);
   add(zero_, 0, 3);
   answer<Ack>(zero_);
   const auto second = work(2, {{.into = 1, .terms = {{1, 1.0}, {3, 1.0}}}}, {{1, 1}});
   EXPECT_EQ(second[0], 25 * kElements);
-  desk_ = std::make_unique<Desk>(options_);
-  const Status made = kept.make_again(*desk_, now_ns_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  const Status made = kept.make_again(*protocol_, now_ns_);
   ASSERT_TRUE(made.ok()) << made.error().text;
   coordinator_ = enter(2, 2);
   EXPECT_EQ(work(1, {{.into = 3, .terms = {{1, 3.0}}}}, {{3, 1}}), first);
@@ -110,22 +110,22 @@ TEST_F(ShardVectorsTest, WorkThatIsRefusedIsNotKept) {
   start(1);
   options_.has_coordinator = true;
   model_.tables[1].dtype = DType::kBFloat16;
-  desk_ = std::make_unique<Desk>(options_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
   coordinator_ = enter(1);
   answer<Ready>(join(0));
-  testing::Kept kept(*desk_);
+  testing::Kept kept(*protocol_);
   say(coordinator_, VectorWork{.number = 1, .dots = {{1, 1}}});
   EXPECT_EQ(refusal(coordinator_),
             "vectors are of float32 and float64, and a parameter is of bfloat16");
-  desk_ = std::make_unique<Desk>(options_);
-  const Status made = kept.make_again(*desk_, now_ns_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  const Status made = kept.make_again(*protocol_, now_ns_);
   EXPECT_TRUE(made.ok()) << made.error().text;
 }
 
 TEST_F(ShardVectorsTest, WhatCannotBeIsRefused) {
   start(1);
   options_.has_coordinator = true;
-  desk_ = std::make_unique<Desk>(options_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
   coordinator_ = enter(1);
   say(coordinator_, VectorWork{.number = 1});
   EXPECT_EQ(refusal(coordinator_),
@@ -135,7 +135,7 @@ TEST_F(ShardVectorsTest, WhatCannotBeIsRefused) {
   answer<Ready>(zero_);
   add(zero_, 0, 1);
   EXPECT_EQ(refusal(zero_), "a push of worker 0 is for a vector, for which nobody can wait");
-  const Desk::Caller again = join(0, 2);
+  const ServerProtocol::Caller again = join(0, 2);
   answer<Ready>(again);
   say(again, VectorWork{.number = 1});
   EXPECT_EQ(refusal(again), "a worker sent what only servers send");

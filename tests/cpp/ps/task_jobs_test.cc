@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/desk.h"
 #include "core/ps/model_codec.h"
+#include "core/ps/server_protocol.h"
 #include "ps/kept.h"
 #include "ps/models.h"
 
@@ -63,9 +63,10 @@ class Job {
     bool waits = false;        // for a task
     int pushed_to = kServers;  // servers that have the latest push
   };
-  static constexpr Desk::Caller kCoordinator = kWorkers;  // a caller is the member's number
+  static constexpr ServerProtocol::Caller kCoordinator =
+      kWorkers;  // a caller is the member's number
 
-  DeskOptions options_of(int server) const {
+  ServerProtocolOptions options_of(int server) const {
     return {.job_id = "job",
             .server = server,
             .servers = kServers,
@@ -75,27 +76,27 @@ class Job {
             .has_coordinator = true};
   }
   void start(int server) {
-    if (desks_.size() < kServers) desks_.emplace_back();
-    desks_[at(server)] = std::make_unique<Desk>(options_of(server));
+    if (protocols_.size() < kServers) protocols_.emplace_back();
+    protocols_[at(server)] = std::make_unique<ServerProtocol>(options_of(server));
   }
-  void keep(int server) { kept_[at(server)].emplace(*desks_[at(server)]); }
+  void keep(int server) { kept_[at(server)].emplace(*protocols_[at(server)]); }
 
   void say(int server, Worker from, Message message) {
     std::vector<std::byte> letter;
     encode(model_, letter);
     std::vector<std::byte>& memory = memory_[{server, from}];
-    const Desk::Attached attached{
+    const ServerProtocol::Attached attached{
         .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
           memory.resize(static_cast<std::size_t>(bytes));
           return memory.data();
         }};
-    Desk::Answers answers;
-    desks_[at(server)]->take(from, std::move(message), attached, now_ns_, answers);
+    ServerProtocol::Answers answers;
+    protocols_[at(server)]->take(from, std::move(message), attached, now_ns_, answers);
     hear(server, answers);
   }
-  void hear(int server, const Desk::Answers& answers) {
-    for (const Desk::Answer& answer : answers) {
+  void hear(int server, const ServerProtocol::Answers& answers) {
+    for (const ServerProtocol::Answer& answer : answers) {
       const auto* refused = std::get_if<Refused>(&answer.message);
       ASSERT_EQ(refused, nullptr) << "server " << server << " to " << answer.to << ": "
                                   << refused->text;
@@ -131,7 +132,7 @@ class Job {
     member = {.life = member.life + 1, .process = ++processes_};
     for (int server = 0; server < kServers; ++server) {
       hang_up(server, worker);
-      desks_[at(server)]->open(worker, now_ns_);
+      protocols_[at(server)]->open(worker, now_ns_);
       say(server, worker, entry(server, worker));
     }
     for (int server = 0; server < kServers; ++server) {
@@ -139,8 +140,8 @@ class Job {
     }
   }
   void hang_up(int server, Worker worker) {
-    Desk::Answers answers;
-    desks_[at(server)]->close(worker, now_ns_, answers);
+    ServerProtocol::Answers answers;
+    protocols_[at(server)]->close(worker, now_ns_, answers);
     hear(server, answers);
   }
   void start_coordinator() {
@@ -148,7 +149,7 @@ class Job {
     member = {.life = member.life + 1, .process = ++processes_};
     for (int server = 0; server < kServers; ++server) {
       hang_up(server, kCoordinator);
-      desks_[at(server)]->open(kCoordinator, now_ns_);
+      protocols_[at(server)]->open(kCoordinator, now_ns_);
       say(server, kCoordinator, entry(server, kCoordinator));
     }
     next_ = 1;
@@ -157,12 +158,12 @@ class Job {
   // It is killed, and another one goes on with what it kept: who was there calls again.
   void restart(int server) {
     start(server);
-    const Status made = kept_[at(server)]->make_again(*desks_[at(server)], now_ns_);
+    const Status made = kept_[at(server)]->make_again(*protocols_[at(server)], now_ns_);
     ASSERT_TRUE(made.ok()) << made.error().text;
     keep(server);
     for (Worker each = 0; each <= kWorkers; ++each) {
       Member& member = members_[at(each)];
-      desks_[at(server)]->open(each, now_ns_);
+      protocols_[at(server)]->open(each, now_ns_);
       say(server, each, entry(server, each));
       if (each == kCoordinator) {
         if (server == 0) next_ = std::min<TaskId>(next_, scheduled_ + 1);
@@ -199,8 +200,8 @@ class Job {
     }
     now_ns_ += 1;
     for (int server = 0; server < kServers; ++server) {
-      Desk::Answers answers;
-      desks_[at(server)]->end_leases(now_ns_, answers);
+      ServerProtocol::Answers answers;
+      protocols_[at(server)]->end_leases(now_ns_, answers);
       hear(server, answers);
     }
   }
@@ -265,7 +266,7 @@ class Job {
   const Model model_;
   std::uint64_t now_ns_ = 1'000;
   std::uint64_t processes_ = 0;
-  std::vector<std::unique_ptr<Desk>> desks_;
+  std::vector<std::unique_ptr<ServerProtocol>> protocols_;
   std::vector<std::optional<testing::Kept>> kept_;
   std::map<std::pair<int, Worker>, std::vector<std::byte>> memory_;
   std::vector<Member> members_ = std::vector<Member>(kWorkers + 1);

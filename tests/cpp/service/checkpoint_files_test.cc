@@ -14,7 +14,7 @@
 
 #include "core/base/clock.h"
 #include "core/service/checkpoint_reader.h"
-#include "ps/desks.h"
+#include "ps/server_protocols.h"
 #include "service/file_size_limit.h"
 
 namespace ciranda::ps {
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMinute = 60'000'000'000;
 
 // One server of a job, whose worker pushes; the others' parts are copies of its own.
-class CheckpointFilesTest : public testing::Desks {
+class CheckpointFilesTest : public testing::ServerProtocols {
  protected:
   void SetUp() override {
     std::string folder = ::testing::TempDir() + "ciranda-checkpoints-XXXXXX";
@@ -47,7 +47,7 @@ class CheckpointFilesTest : public testing::Desks {
     answer<Ready>(caller_);
   }
   std::unique_ptr<CheckpointFiles> open(const Origin& origin) {
-    auto files = CheckpointFiles::open(root_ / "of job", *desk_, options_, origin);
+    auto files = CheckpointFiles::open(root_ / "of job", *protocol_, options_, origin);
     EXPECT_TRUE(files.ok()) << files.error().text;
     return std::move(files).value();
   }
@@ -69,7 +69,7 @@ class CheckpointFilesTest : public testing::Desks {
 
   fs::path root_;
   std::unique_ptr<CheckpointFiles> files_;
-  Desk::Caller caller_ = 0;
+  ServerProtocol::Caller caller_ = 0;
   std::uint64_t seq_ = 0;
 };
 
@@ -171,13 +171,13 @@ TEST_F(CheckpointFilesTest, LeavesThoseOfAnotherJob) {
 
 TEST_F(CheckpointFilesTest, TwoJobsDoNotShareAFolder) {
   begin();
-  Desk other(options_);
+  ServerProtocol other(options_);
   const auto second = CheckpointFiles::open(root_ / "of job", other, options_, {});
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.error().text, "another job makes its checkpoints in " +
                                      (root_ / "of job").string() +
                                      "; give each job a folder of its own");
-  DeskOptions of_server_1 = options_;
+  ServerProtocolOptions of_server_1 = options_;
   of_server_1.server = 1;  // which is maybe this job's
   EXPECT_TRUE(CheckpointFiles::open(root_ / "of job", other, of_server_1, {}).ok());
 }
@@ -199,7 +199,7 @@ TEST_F(CheckpointFilesTest, SaysOnceWhyThereIsNone) {
 
 TEST_F(CheckpointFilesTest, RefusesAFolderThatCannotBeWrittenTo) {
   start(1);
-  const auto files = CheckpointFiles::open("/proc/none", *desk_, options_, {});
+  const auto files = CheckpointFiles::open("/proc/none", *protocol_, options_, {});
   ASSERT_FALSE(files.ok());
   EXPECT_NE(files.error().text.find("cannot write checkpoints to /proc/none"), std::string::npos);
 }

@@ -86,7 +86,7 @@ inline Result<Message> heard_by_worker(Ends& ends) {
 inline std::byte* declare_through(Ends& ends, const WorkerMemory& memory) {
   EXPECT_TRUE(ends.worker->send(Declare{.model_bytes = memory.letter_bytes}).ok());
   EXPECT_TRUE(heard_by_server(ends).ok());
-  const Desk::Attached attached = ends.server->attached();
+  const ServerProtocol::Attached attached = ends.server->attached();
   const auto letter = attached.letter(memory.letter_bytes);
   EXPECT_TRUE(letter.ok());
   EXPECT_TRUE(decode_model(letter.value()).ok());

@@ -154,18 +154,18 @@ class Service : public ::testing::Test {
   }
   ServerOptions options_of(int server, std::uint64_t lease_ns) {
     ServerOptions options{.job_folder = folder_,
-                          .desk = {.job_id = "job",
-                                   .server = server,
-                                   .servers = servers_count_,
-                                   .workers = workers_,
-                                   .lease_ns = lease_ns,
-                                   .has_coordinator = has_coordinator_}};
+                          .protocol = {.job_id = "job",
+                                       .server = server,
+                                       .servers = servers_count_,
+                                       .workers = workers_,
+                                       .lease_ns = lease_ns,
+                                       .has_coordinator = has_coordinator_}};
     if (durability_) {
       options.state = {.folder = state_of(server), .durability = *durability_};
     }
     if (checkpoint_pushes_ > 0) {
       options.checkpoints = checkpoints();
-      options.desk.checkpoint_pushes = checkpoint_pushes_;
+      options.protocol.checkpoint_pushes = checkpoint_pushes_;
     }
     options.restored = restored_;
     if (entry_ns_ > 0) options.entry_ns = entry_ns_;

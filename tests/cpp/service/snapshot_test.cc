@@ -7,16 +7,16 @@
 #include <filesystem>
 #include <string>
 
-#include "core/ps/desk_state.h"
+#include "core/ps/server_protocol_state.h"
 #include "core/service/record_file.h"
-#include "ps/desks.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
 
 namespace fs = std::filesystem;
 
-class SnapshotTest : public testing::Desks {
+class SnapshotTest : public testing::ServerProtocols {
  protected:
   void SetUp() override {
     std::string folder = ::testing::TempDir() + "ciranda-snapshot-XXXXXX";
@@ -31,12 +31,12 @@ class SnapshotTest : public testing::Desks {
 
   fs::path folder_;
   FileNames names_;
-  Desk::Caller caller_ = 0;
+  ServerProtocol::Caller caller_ = 0;
 };
 
 TEST_F(SnapshotTest, IsOfTheMomentWhenItWasBegun) {
   SnapshotChild child;
-  ASSERT_TRUE(child.begin(*desk_, names_, "no snapshot").ok());
+  ASSERT_TRUE(child.begin(*protocol_, names_, "no snapshot").ok());
   push(caller_, 0, 1, 5.0f);
   EXPECT_TRUE(child.look_after(/*wait=*/true));
   ASSERT_TRUE(child.made());
@@ -46,20 +46,20 @@ TEST_F(SnapshotTest, IsOfTheMomentWhenItWasBegun) {
   const auto record = reader.value().next();
   ASSERT_TRUE(record.ok() && record.value());
   EXPECT_EQ(*reinterpret_cast<const float*>(record.value()->data.data()), 0.0f);
-  EXPECT_EQ(make_shard(decode_saved_desk(record.value()->note).value()).value()->version(), 0u);
+  EXPECT_EQ(make_shard(decode_saved_protocol(record.value()->note).value()).value()->version(), 0u);
 }
 
 TEST_F(SnapshotTest, HasNoNameWhereItFails) {
   names_.unfinished = folder_ / "nowhere" / "unfinished";
   SnapshotChild child;
-  ASSERT_TRUE(child.begin(*desk_, names_, "no snapshot").ok());
+  ASSERT_TRUE(child.begin(*protocol_, names_, "no snapshot").ok());
   EXPECT_TRUE(child.look_after(/*wait=*/true));
   EXPECT_FALSE(child.made());
 }
 
 TEST_F(SnapshotTest, EndsWithItsServer) {
   SnapshotChild child;
-  ASSERT_TRUE(child.begin(*desk_, names_, "no snapshot").ok());
+  ASSERT_TRUE(child.begin(*protocol_, names_, "no snapshot").ok());
   child.end();
   EXPECT_FALSE(child.running());
 }

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "ps/desks.h"
 #include "ps/models.h"
+#include "ps/server_protocols.h"
 #include "service/file_size_limit.h"
 
 namespace ciranda::ps {
@@ -36,7 +36,7 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
-class StateFilesTest : public testing::Desks {
+class StateFilesTest : public testing::ServerProtocols {
  protected:
   void SetUp() override {
     std::string folder = ::testing::TempDir() + "ciranda-state-XXXXXX";
@@ -70,12 +70,12 @@ class StateFilesTest : public testing::Desks {
     }
   }
   void open(const StateOptions& options) {
-    auto files = StateFiles::open(options, *desk_, monotonic_ns());
+    auto files = StateFiles::open(options, *protocol_, monotonic_ns());
     ASSERT_TRUE(files.ok()) << files.error().text;
     files_ = std::move(files).value();
   }
   std::string refusal_of(const StateOptions& options) {
-    const auto files = StateFiles::open(options, *desk_, monotonic_ns());
+    const auto files = StateFiles::open(options, *protocol_, monotonic_ns());
     return files ? "" : files.error().text;
   }
   void settle() {
@@ -87,13 +87,13 @@ class StateFilesTest : public testing::Desks {
   // The next server, with what there is in the folder; all workers return.
   void come_back(const StateOptions& options) {
     files_.reset();
-    desk_ = std::make_unique<Desk>(options_);
+    protocol_ = std::make_unique<ServerProtocol>(options_);
     open(options);
   }
   void rejoin() {
     callers_.clear();
     for (std::size_t worker = 0; worker < entries_.size(); ++worker) {
-      callers_.push_back(Desks::come_back(entries_[worker], seq_[worker]));
+      callers_.push_back(ServerProtocols::come_back(entries_[worker], seq_[worker]));
     }
   }
   // Push number `i` of a history: of worker i mod N, its gradients made of its number.
@@ -104,10 +104,11 @@ class StateFilesTest : public testing::Desks {
          0.1f * static_cast<float>(i % 7 + 1));
   }
   Held held() {
-    Held held{.arrays = {}, .version = desk_->shard()->version(), .decided = {}};
-    for (const auto& array : desk_->arrays()) held.arrays.emplace_back(array.begin(), array.end());
+    Held held{.arrays = {}, .version = protocol_->shard()->version(), .decided = {}};
+    for (const auto& array : protocol_->arrays())
+      held.arrays.emplace_back(array.begin(), array.end());
     for (std::size_t worker = 0; worker < entries_.size(); ++worker) {
-      held.decided.push_back(desk_->shard()->decided(static_cast<Worker>(worker)));
+      held.decided.push_back(protocol_->shard()->decided(static_cast<Worker>(worker)));
     }
     return held;
   }
@@ -137,7 +138,7 @@ class StateFilesTest : public testing::Desks {
   std::unique_ptr<StateFiles> files_;
   std::vector<Enter> entries_;
   std::vector<std::uint64_t> seq_;
-  std::vector<Desk::Caller> callers_;
+  std::vector<ServerProtocol::Caller> callers_;
 };
 
 constexpr std::size_t kPushes = 24;
@@ -231,7 +232,7 @@ TEST_F(StateFilesTest, APowerLossTakesOnlyWhatWasNotSynced) {
       }
     }
     come_back(options(Durability::kLog));
-    const std::uint64_t version = desk_->shard()->version();
+    const std::uint64_t version = protocol_->shard()->version();
     ASSERT_GE(version, synced_pushes);
     ASSERT_EQ(held(), by_push[version]);
     lost += kPushes - version;
@@ -256,7 +257,7 @@ TEST_F(StateFilesTest, MemoryKeepsTheLatestSnapshot) {
   push_number(1);  // nobody is here
   EXPECT_EQ(held(), then);
   rejoin();
-  EXPECT_EQ(desk_->lost(), 1u);
+  EXPECT_EQ(protocol_->lost(), 1u);
 }
 
 TEST_F(StateFilesTest, AnEndInOrderLosesNothing) {
@@ -300,7 +301,7 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
     }
     files_.reset();
     options_.job_id = job_id_ = "next";
-    desk_ = std::make_unique<Desk>(options_);
+    protocol_ = std::make_unique<ServerProtocol>(options_);
     EXPECT_NE(refusal_of(options(durability)).find("'next', which takes it up with --resume"),
               std::string::npos);
     options_.resumes = true;
@@ -308,11 +309,11 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
     EXPECT_NE(files_->found().find("of a job that is over"), std::string::npos);
     EXPECT_EQ(files_->job(), "job");
     EXPECT_EQ(held(), then);
-    EXPECT_FALSE(desk_->all_have_left());
-    EXPECT_EQ(desk_->stats().workers[0].pushes, 2u);
-    EXPECT_EQ(desk_->stats().workers[1].pushes, 1u);
+    EXPECT_FALSE(protocol_->all_have_left());
+    EXPECT_EQ(protocol_->stats().workers[0].pushes, 2u);
+    EXPECT_EQ(protocol_->stats().workers[1].pushes, 1u);
     const Enter first = entry(0), other = entry(1);
-    const Desk::Caller caller = join(first);
+    const ServerProtocol::Caller caller = join(first);
     push(caller, 0, 3);
     say(join(other), Leave{});
     settle();
@@ -322,13 +323,13 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
     come_back(options(durability));
     EXPECT_EQ(files_->found().find("of a job that is over"), std::string::npos);
     EXPECT_EQ(files_->job(), "next");
-    EXPECT_EQ(desk_->stats().workers[0].pushes, 3u);
+    EXPECT_EQ(protocol_->stats().workers[0].pushes, 3u);
     const Enter stranger = entry(0);
-    const Desk::Caller again = call();
+    const ServerProtocol::Caller again = call();
     say(again, stranger);
     EXPECT_EQ(refusal(again), "worker 0 is there already; give each process a number of its own");
-    say(Desks::come_back(first, 3), Leave{});
-    EXPECT_TRUE(desk_->all_have_left());
+    say(ServerProtocols::come_back(first, 3), Leave{});
+    EXPECT_TRUE(protocol_->all_have_left());
     files_.reset();
     fs::remove_all(state_);
   }
@@ -369,19 +370,19 @@ TEST_F(StateFilesTest, WhatIsDamagedOrOfAnotherIsRefused) {
   const auto begins = [](const std::string& text, const std::string& with) {
     EXPECT_TRUE(text.starts_with(with)) << text;
   };
-  DeskOptions other = options_;
+  ServerProtocolOptions other = options_;
   other.servers = 2;
-  desk_ = std::make_unique<Desk>(other);
+  protocol_ = std::make_unique<ServerProtocol>(other);
   begins(refusal_of(options(Durability::kLog)),
          "the snapshot " + snapshot.string() + " cannot be used: it is of server 0 of 1 with 1");
-  desk_ = std::make_unique<Desk>(options_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
   fs::resize_file(snapshot, fs::file_size(snapshot) - 1);
   begins(refusal_of(options(Durability::kLog)),
          "the snapshot " + snapshot.string() + " cannot be used: it is damaged, or cut off");
   std::ofstream(snapshot) << "something else";
   begins(refusal_of(options(Durability::kLog)), snapshot.string() + " is no file of records");
   std::ofstream(root_ / "file") << "";
-  desk_ = std::make_unique<Desk>(options_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
   begins(refusal_of({.folder = root_ / "file"}), "cannot open " + (root_ / "file").string());
 }
 
@@ -400,9 +401,9 @@ TEST_F(StateFilesTest, AFullDiskKeepsTheLastWholeSnapshotAndAnswersNothing) {
     EXPECT_NE(files_->settle().error().text.find("cannot write"), std::string::npos);
   }
   come_back(options(Durability::kLog));
-  EXPECT_GE(desk_->shard()->version(), then.version);
+  EXPECT_GE(protocol_->shard()->version(), then.version);
   rejoin();
-  push_number(static_cast<std::size_t>(desk_->shard()->decided(0)));
+  push_number(static_cast<std::size_t>(protocol_->shard()->decided(0)));
   settle();
 }
 

@@ -19,10 +19,10 @@
 namespace ciranda::sim {
 namespace {
 
-using ps::Desk;
 using ps::Message;
 using ps::ModeKind;
 using ps::Outcome;
+using ps::ServerProtocol;
 using ps::StalePolicy;
 
 constexpr std::uint64_t kLease = 300;  // ticks
@@ -34,7 +34,7 @@ constexpr double kGradientUnit = 840;  // divisible by what a mean or a stalenes
 using Memory = std::shared_ptr<std::vector<std::byte>>;
 
 struct Connection {
-  Desk::Caller id = -1;
+  ServerProtocol::Caller id = -1;
   std::size_t server = 0;
   ps::Worker worker = -1;
   double first = 0.0;                     // the parameters that it declares
@@ -129,8 +129,8 @@ class CheckpointPart final : public ps::CheckpointKeeper {
  public:
   using Pushes = std::set<std::pair<ps::Worker, std::uint64_t>>;
 
-  CheckpointPart(const Desk& desk, const PsOracle& oracle, ps::Checkpoint& announced)
-      : desk_(desk), oracle_(oracle), announced_(announced) {}
+  CheckpointPart(const ServerProtocol& protocol, const PsOracle& oracle, ps::Checkpoint& announced)
+      : protocol_(protocol), oracle_(oracle), announced_(announced) {}
   std::optional<ps::Checkpoint> announce() override { return ++announced_; }
   void begin(ps::Checkpoint checkpoint) override {
     checkpoint_ = checkpoint;
@@ -145,7 +145,7 @@ class CheckpointPart final : public ps::CheckpointKeeper {
   void withdraw() override { checkpoint_ = 0; }
 
   void hear_mark(ps::Worker worker, ps::Checkpoint checkpoint) {
-    belong_.try_emplace({checkpoint, worker}, desk_.shard()->decided(worker));
+    belong_.try_emplace({checkpoint, worker}, protocol_.shard()->decided(worker));
   }
   // The latest of the worker's pushes that belong to it; nothing if it has told nothing.
   std::optional<std::uint64_t> last_of(ps::Checkpoint checkpoint, ps::Worker worker) const {
@@ -159,7 +159,7 @@ class CheckpointPart final : public ps::CheckpointKeeper {
   std::uint64_t late = 0;
 
  private:
-  const Desk& desk_;
+  const ServerProtocol& protocol_;
   const PsOracle& oracle_;
   ps::Checkpoint& announced_;
   ps::Checkpoint checkpoint_ = 0;
@@ -192,7 +192,7 @@ class PsJob {
                           .workers = static_cast<int>(workers),
                           .lease_ns = kLease,
                           .checkpoint_pushes = checkpoint_pushes});
-      desks_.push_back(std::make_unique<Desk>(options_.back()));
+      protocols_.push_back(std::make_unique<ServerProtocol>(options_.back()));
       oracles_.emplace_back(PsOracle::Options{.mode = model_.mode,
                                               .workers = workers,
                                               .slots = ps::slot_count(model_),
@@ -284,9 +284,9 @@ class PsJob {
         deliver_down(index);
       }
     }
-    if (random_.one_in(10)) end_leases(random_.below(desks_.size()));
+    if (random_.one_in(10)) end_leases(random_.below(protocols_.size()));
     if (faulty_) disturb(actors_[random_.below(actors_.size())]);
-    if (faulty_) disturb(random_.below(desks_.size()));
+    if (faulty_) disturb(random_.below(protocols_.size()));
   }
 
   std::size_t random_open_connection() {
@@ -332,7 +332,7 @@ class PsJob {
     ++now_;
     for (Actor& actor : actors_) act(actor);
     deliver_all();
-    for (std::size_t server = 0; server < desks_.size(); ++server) end_leases(server);
+    for (std::size_t server = 0; server < protocols_.size(); ++server) end_leases(server);
   }
 
   // In an order of its own each time.
@@ -378,7 +378,7 @@ class PsJob {
   }
 
   void leave(Actor& actor) {
-    for (std::size_t server = 0; server < desks_.size(); ++server) {
+    for (std::size_t server = 0; server < protocols_.size(); ++server) {
       actor.outbox.push_back({server, ps::Leave{.checkpoint = actor.announced}});
     }
     actor.state = Actor::State::kLeft;
@@ -387,16 +387,16 @@ class PsJob {
   void start(Actor& actor) {
     ++actor.life;
     actor.process = ++processes_;
-    actor.returns.assign(desks_.size(), Actor::Return::kNone);
-    actor.given.assign(desks_.size(), false);
-    actor.answered.assign(desks_.size(), 0);
+    actor.returns.assign(protocols_.size(), Actor::Return::kNone);
+    actor.given.assign(protocols_.size(), false);
+    actor.answered.assign(protocols_.size(), 0);
     seen_.restarts += actor.life > 1 ? 1 : 0;
     actor.seq = actor.clock = 0;
     actor.announced = actor.marked = 0;
     actor.connections.clear();
-    actor.unanswered.assign(desks_.size(), false);
-    actor.bases.assign(desks_.size(), 0);
-    actor.sent.assign(desks_.size(), std::nullopt);
+    actor.unanswered.assign(protocols_.size(), false);
+    actor.bases.assign(protocols_.size(), 0);
+    actor.sent.assign(protocols_.size(), std::nullopt);
     actor.memory = std::make_shared<std::vector<std::byte>>(layout_->memory_bytes());
     actor.first = static_cast<double>(1'000 * (actor.number + 1)) + static_cast<double>(actor.life);
     actor.beats_at = now_ + kBeatEvery;
@@ -411,12 +411,12 @@ class PsJob {
   }
 
   std::size_t open(std::size_t server, const Actor& actor) {
-    connections_.push_back({.id = static_cast<Desk::Caller>(connections_.size()),
+    connections_.push_back({.id = static_cast<ServerProtocol::Caller>(connections_.size()),
                             .server = server,
                             .worker = actor.number,
                             .first = actor.first,
                             .memory = actor.memory});
-    desks_[server]->open(connections_.back().id, now_);
+    protocols_[server]->open(connections_.back().id, now_);
     return connections_.size() - 1;
   }
 
@@ -434,13 +434,13 @@ class PsJob {
             .life = life,
             .process = process,
             .workers = static_cast<std::int32_t>(actors_.size()),
-            .servers = static_cast<std::int32_t>(desks_.size()),
+            .servers = static_cast<std::int32_t>(protocols_.size()),
             .server = static_cast<std::int32_t>(server)};
   }
 
   void ask_all(Actor& actor, Actor::State state, const Message& message) {
     actor.state = state;
-    for (std::size_t server = 0; server < desks_.size(); ++server) {
+    for (std::size_t server = 0; server < protocols_.size(); ++server) {
       actor.unanswered[server] = true;
       actor.outbox.push_back({server, message});
     }
@@ -474,7 +474,7 @@ class PsJob {
     }
     actor.gradients = std::make_shared<std::vector<std::byte>>(layout_->gradient_bytes());
     ++seen_.moves;
-    for (std::size_t server = 0; server < desks_.size(); ++server) {
+    for (std::size_t server = 0; server < protocols_.size(); ++server) {
       connections_[actor.connections[server]].moves.push_back(actor.gradients);
       actor.outbox.push_back({server, ps::MoveGradients{}});
     }
@@ -521,7 +521,7 @@ class PsJob {
     note("worker " + std::to_string(actor.number) + " " + how);
     ++seen_.crashes;
     const bool began = actor.state == Actor::State::kPushing && !actor.outbox.empty() &&
-                       actor.outbox.size() < desks_.size();
+                       actor.outbox.size() < protocols_.size();
     seen_.in_part += began ? 1 : 0;
     for (const std::size_t index : actor.connections) {
       connections_[index].up.push_back(std::nullopt);
@@ -534,7 +534,7 @@ class PsJob {
   // Says the latest push again, which a socket does not do.
   void repeat(const Actor& actor) {
     if (!all_know(actor)) return;
-    const std::size_t server = random_.below(desks_.size());
+    const std::size_t server = random_.below(protocols_.size());
     if (!actor.sent[server] || actor.returns[server] != Actor::Return::kNone) return;
     connections_[actor.connections[server]].repeats = true;
     say(actor.connections[server], *actor.sent[server]);
@@ -543,7 +543,7 @@ class PsJob {
   // Pushes to one server without waiting for the answer, and dies.
   void hurry(Actor& actor) {
     if (actor.state != Actor::State::kPushing || model_.mode.kind == ModeKind::kAsync) return;
-    const std::size_t server = random_.below(desks_.size());
+    const std::size_t server = random_.below(protocols_.size());
     if (!actor.sent[server] || actor.sent[server]->seq != actor.seq) return;
     if (actor.returns[server] != Actor::Return::kNone) return;
     ps::Push next = *actor.sent[server];
@@ -558,7 +558,7 @@ class PsJob {
   // A process that should be gone.
   void try_older_life(const Actor& actor) {
     if (!all_know(actor)) return;
-    const std::size_t server = random_.below(desks_.size());
+    const std::size_t server = random_.below(protocols_.size());
     const std::size_t index = open(server, actor);
     ++seen_.strangers;
     say(index, entry(actor, actor.life - random_.below(actor.life), ++processes_, server));
@@ -585,7 +585,7 @@ class PsJob {
     if (const auto* welcome = std::get_if<ps::Welcome>(&message)) {
       actor.unanswered[server] = false;
       actor.seq = std::max(actor.seq, welcome->decided);
-      if (server + 1 < desks_.size()) return connect(actor);
+      if (server + 1 < protocols_.size()) return connect(actor);
       actor.known = true;
       return ask_all(actor, Actor::State::kDeclaring, ps::Declare{.decided = actor.seq});
     }
@@ -688,7 +688,7 @@ class PsJob {
   void mark(Actor& actor) {
     if (actor.marked == actor.announced) return;
     actor.marked = actor.announced;
-    for (std::size_t server = 0; server < desks_.size(); ++server) {
+    for (std::size_t server = 0; server < protocols_.size(); ++server) {
       actor.outbox.push_back({server, ps::Mark{.checkpoint = actor.marked}});
     }
   }
@@ -698,8 +698,8 @@ class PsJob {
 
   void keep_checkpoints(std::size_t server) {
     checkpoint_parts_[server] =
-        std::make_unique<CheckpointPart>(*desks_[server], oracles_[server], announced_);
-    desks_[server]->keep_checkpoints(checkpoint_parts_[server].get(), announced_);
+        std::make_unique<CheckpointPart>(*protocols_[server], oracles_[server], announced_);
+    protocols_[server]->keep_checkpoints(checkpoint_parts_[server].get(), announced_);
   }
 
   // Once all have closed their parts of one: each has the pushes that their workers have made
@@ -710,7 +710,7 @@ class PsJob {
     }
     checked_ = announced_;
     ++seen_.checkpoints;
-    for (std::size_t server = 0; server < desks_.size(); ++server) {
+    for (std::size_t server = 0; server < protocols_.size(); ++server) {
       const CheckpointPart& part = *checkpoint_parts_[server];
       for (const auto& push : oracles_[server].applied()) {
         const bool is_in = part.pushes().contains(push);
@@ -733,7 +733,7 @@ class PsJob {
   }
 
   void keep(std::size_t server) {
-    kept_[server] = std::make_unique<ps::testing::Kept>(*desks_[server]);
+    kept_[server] = std::make_unique<ps::testing::Kept>(*protocols_[server]);
     oracles_[server].snapshot();
   }
 
@@ -748,15 +748,15 @@ class PsJob {
     }
     note("server " + std::to_string(server) + " is killed and comes back");
     ++seen_.server_crashes;
-    auto again = std::make_unique<Desk>(options_[server]);
+    auto again = std::make_unique<ServerProtocol>(options_[server]);
     const Status made = kept_[server]->make_again(*again, now_);
     if (!made) fail("I28: a server does not come back: " + made.error().text);
-    const ps::Shard::Arrays before = desks_[server]->arrays(), after = again->arrays();
+    const ps::Shard::Arrays before = protocols_[server]->arrays(), after = again->arrays();
     for (std::size_t i = 0; i < before.size(); ++i) {
       if (!std::ranges::equal(before[i], after[i])) fail("I28: a server comes back otherwise");
     }
-    desks_[server] = std::move(again);
-    desks_[server]->keep_journal(kept_[server].get());
+    protocols_[server] = std::move(again);
+    protocols_[server]->keep_journal(kept_[server].get());
     oracles_[server].restart(now_);
     keep_checkpoints(server);
     for (Connection& each : connections_) {
@@ -780,12 +780,12 @@ class PsJob {
     if (connection.up.empty()) return false;
     const std::optional<Message> message = std::move(connection.up.front());
     connection.up.pop_front();
-    Desk& desk = *desks_[connection.server];
-    Desk::Answers answers;
+    ServerProtocol& protocol = *protocols_[connection.server];
+    ServerProtocol::Answers answers;
     PsOracle::Answers expected;
     if (!message) {
       note("server " + std::to_string(connection.server) + " loses " + std::to_string(index));
-      desk.close(connection.id, now_, answers);
+      protocol.close(connection.id, now_, answers);
       oracles_[connection.server].close(connection.id, /*left=*/false, expected);
       connection.ended = true;
     } else {
@@ -808,23 +808,23 @@ class PsJob {
            " clock " + std::to_string(push->clock);
   }
 
-  void take(Connection& connection, const Message& message, Desk::Answers& answers,
+  void take(Connection& connection, const Message& message, ServerProtocol::Answers& answers,
             PsOracle::Answers& expected) {
-    const Desk::Attached attached{.letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> {
-                                    std::vector<std::byte> letter;
-                                    encode(model_, letter);
-                                    return letter;
-                                  },
-                                  .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
-                                    if (std::holds_alternative<ps::MoveGradients>(message)) {
-                                      return take_moved(connection, bytes);
-                                    }
-                                    if (bytes != layout_->memory_bytes())
-                                      fail("a server maps another size");
-                                    return connection.memory->data();
-                                  }};
+    const ServerProtocol::Attached attached{
+        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> {
+          std::vector<std::byte> letter;
+          encode(model_, letter);
+          return letter;
+        },
+        .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
+          if (std::holds_alternative<ps::MoveGradients>(message)) {
+            return take_moved(connection, bytes);
+          }
+          if (bytes != layout_->memory_bytes()) fail("a server maps another size");
+          return connection.memory->data();
+        }};
     PsOracle& oracle = oracles_[connection.server];
-    const Desk::Caller id = connection.id;
+    const ServerProtocol::Caller id = connection.id;
     if (const auto* enter = std::get_if<ps::Enter>(&message)) {
       oracle.enter(id, *enter, now_, expected);
     } else if (const auto* declare = std::get_if<ps::Declare>(&message)) {
@@ -847,7 +847,7 @@ class PsJob {
     }
     const bool is_asked = !connection.declares_again || !connection.memory;
     const auto before = is_asked ? std::vector<std::byte>() : *connection.memory;
-    desks_[connection.server]->take(id, message, attached, now_, answers);
+    protocols_[connection.server]->take(id, message, attached, now_, answers);
     if (const auto* told = std::get_if<ps::Mark>(&message); told != nullptr) {
       checkpoint_parts_[connection.server]->hear_mark(connection.worker, told->checkpoint);
     }
@@ -864,14 +864,14 @@ class PsJob {
   }
 
   void end_leases(std::size_t server) {
-    Desk::Answers answers;
+    ServerProtocol::Answers answers;
     PsOracle::Answers expected;
-    desks_[server]->end_leases(now_, answers);
+    protocols_[server]->end_leases(now_, answers);
     oracles_[server].end_leases(now_, expected);
     compare(server, answers, std::move(expected), "I25");
   }
 
-  static PsAnswer plain(const Desk::Answer& answer) {
+  static PsAnswer plain(const ServerProtocol::Answer& answer) {
     PsAnswer plain{.to = answer.to};
     if (const auto* welcome = std::get_if<ps::Welcome>(&answer.message)) {
       plain.kind = PsAnswer::Kind::kWelcome;
@@ -892,10 +892,10 @@ class PsJob {
   }
 
   // `broken`: by a refusal that is missing.
-  void compare(std::size_t server, const Desk::Answers& answers, PsOracle::Answers expected,
-               const char* broken) {
+  void compare(std::size_t server, const ServerProtocol::Answers& answers,
+               PsOracle::Answers expected, const char* broken) {
     const PsOracle& oracle = oracles_[server];
-    for (const Desk::Answer& answer : answers) {
+    for (const ServerProtocol::Answer& answer : answers) {
       const PsAnswer given = plain(answer);
       note("  server " + std::to_string(server) + " answers " + words_of(given));
       const auto same = std::find_if(expected.begin(), expected.end(), [&](const PsAnswer& each) {
@@ -929,7 +929,7 @@ class PsJob {
 
   // By which workers that come back go on.
   void check_stats(std::size_t server) const {
-    const ps::Stats stats = desks_[server]->stats();
+    const ps::Stats stats = protocols_[server]->stats();
     const PsOracle& oracle = oracles_[server];
     if (stats.version != oracle.version()) {
       fail("I21: version " + std::to_string(stats.version) + " instead of " +
@@ -943,7 +943,7 @@ class PsJob {
     }
   }
 
-  [[noreturn]] void fail_unexpected(const Desk::Answer& answer, const PsAnswer& given) {
+  [[noreturn]] void fail_unexpected(const ServerProtocol::Answer& answer, const PsAnswer& given) {
     if (given.kind == PsAnswer::Kind::kRefused) {
       fail("I25: is refused: " + std::get<ps::Refused>(answer.message).text);
     }
@@ -984,12 +984,12 @@ class PsJob {
     const bool all = std::all_of(actors_.begin(), actors_.end(), [](const Actor& actor) {
       return actor.state == Actor::State::kLeft;
     });
-    for (std::size_t server = 0; server < desks_.size(); ++server) {
+    for (std::size_t server = 0; server < protocols_.size(); ++server) {
       if (oracles_[server].giver() != oracles_[0].giver()) {
         fail("I22: two servers have the first parameters of different workers");
       }
-      if (desks_[server]->all_have_left() != all) fail("I27: a server does not know its end");
-      if (all) desks_[server]->end_checkpoints();
+      if (protocols_[server]->all_have_left() != all) fail("I27: a server does not know its end");
+      if (all) protocols_[server]->end_checkpoints();
     }
     for (const auto& part : checkpoint_parts_) {
       if (all && part->latest() != checkpoint_parts_[0]->latest()) {
@@ -1014,8 +1014,8 @@ class PsJob {
        kills_ = false;
   std::uint64_t now_ = 0;
   std::uint64_t gradients_ = 0;
-  std::vector<ps::DeskOptions> options_;
-  std::vector<std::unique_ptr<Desk>> desks_;
+  std::vector<ps::ServerProtocolOptions> options_;
+  std::vector<std::unique_ptr<ServerProtocol>> protocols_;
   std::vector<std::unique_ptr<ps::testing::Kept>> kept_;  // by server, once it has parameters
   std::vector<std::unique_ptr<CheckpointPart>> checkpoint_parts_;  // by server
   ps::Checkpoint announced_ = 0;

@@ -28,9 +28,9 @@ struct PsCoverage {
   std::uint64_t returns = 0;      // workers' to a server that came back
 };
 
-// Plays one whole job of servers (ps::Desk) and workers, from the first Enter to the last Leave, in
-// one thread and in time that is told; `seed` decides everything. Links keep the order of a
-// connection and nothing else. After each event the servers' answers, versions and what they have
+// Plays one whole job of servers (ps::ServerProtocol) and workers, from the first Enter to the last
+// Leave, in one thread and in time that is told; `seed` decides everything. Links keep the order of
+// a connection and nothing else. After each event the servers' answers, versions and what they have
 // written are compared with the oracle's; at the end all faults cease, and everybody must get done.
 // Returns the first violation with all that happened before it, nullopt if there is none.
 std::optional<std::string> run_ps_job(std::uint64_t seed, PsCoverage& coverage);

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/desk.h"
+#include "core/ps/server_protocol.h"
 
 namespace ciranda::sim {
 
 // An answer that a server owes.
 struct PsAnswer {
   enum class Kind : std::uint8_t { kWelcome, kRefused, kReady, kAck };
-  ps::Desk::Caller to = -1;
+  ps::ServerProtocol::Caller to = -1;
   Kind kind = Kind::kAck;
   std::uint64_t number = 0;  // kWelcome: decided; kAck: seq
   ps::Outcome outcome = ps::Outcome::kApplied;
@@ -23,7 +23,7 @@ struct PsAnswer {
 };
 
 // What one server must do, by the rules of docs/protocol.md in their plainest form: no memory, no
-// layout, a number for each parameter. It is told what the Desk is told.
+// layout, a number for each parameter. It is told what the ServerProtocol is told.
 class PsOracle {
  public:
   struct Options {
@@ -35,7 +35,7 @@ class PsOracle {
   explicit PsOracle(const Options& options);
 
   using Answers = std::vector<PsAnswer>;
-  using Caller = ps::Desk::Caller;
+  using Caller = ps::ServerProtocol::Caller;
   using Values = std::vector<double>;  // by slot
 
   struct Push {

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/ps/desk.h"
 #include "core/ps/refusal.h"
+#include "core/ps/server_protocol.h"
 
 namespace ciranda::ps {
 namespace {
@@ -13,7 +13,7 @@ constexpr std::size_t kAveragesMax = 1024;  // names
 
 }  // namespace
 
-Stats Desk::stats() const {
+Stats ServerProtocol::stats() const {
   Stats stats;
   if (!shard_) return stats;
   const ShardCounters& counters = shard_->counters();
@@ -33,7 +33,7 @@ Stats Desk::stats() const {
   return stats;
 }
 
-Status Desk::average(Caller caller, const Average& message, Answers& answers) {
+Status ServerProtocol::average(Caller caller, const Average& message, Answers& answers) {
   if (!averages_.contains(message.name) && averages_.size() >= kAveragesMax) {
     return refused(ErrorCode::kLimit,
                    "averages of more than " + std::to_string(kAveragesMax) + " names");
@@ -47,8 +47,8 @@ Status Desk::average(Caller caller, const Average& message, Answers& answers) {
   return {};
 }
 
-Status Desk::fetch_state(Caller caller, const FetchState& message, const Attached& attached,
-                         Answers& answers) {
+Status ServerProtocol::fetch_state(Caller caller, const FetchState& message,
+                                   const Attached& attached, Answers& answers) {
   const auto& tables = shard_->model().tables;
   if (message.table >= tables.size() ||
       message.array >= kernels::state_arrays(tables[message.table].rule).size()) {
@@ -62,7 +62,7 @@ Status Desk::fetch_state(Caller caller, const FetchState& message, const Attache
   return {};
 }
 
-Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answers) {
+Status ServerProtocol::fetch_steps(Caller caller, const Attached& attached, Answers& answers) {
   const auto steps = shard_->steps();
   const auto memory = attached.memory(steps.size_bytes());
   if (!memory) return memory.error();
@@ -71,8 +71,8 @@ Status Desk::fetch_steps(Caller caller, const Attached& attached, Answers& answe
   return {};
 }
 
-Status Desk::take_declared(Caller caller, Message message, const Attached& attached,
-                           Answers& answers) {
+Status ServerProtocol::take_declared(Caller caller, Message message, const Attached& attached,
+                                     Answers& answers) {
   const Connection& connection = of(caller);
   if (auto* gradients = std::get_if<Push>(&message)) {
     return push(caller, std::move(*gradients), answers);
@@ -110,8 +110,8 @@ Status Desk::take_declared(Caller caller, Message message, const Attached& attac
 // Tables of rows
 
 // Copied, since who shares the memory may write to it meanwhile.
-Result<Desk::Rows> Desk::rows_of(std::uint32_t table, std::uint64_t count,
-                                 const Attached& attached) const {
+Result<ServerProtocol::Rows> ServerProtocol::rows_of(std::uint32_t table, std::uint64_t count,
+                                                     const Attached& attached) const {
   const auto& tables = shard_->model().row_tables;
   if (table >= tables.size()) {
     return refused(ErrorCode::kMalformed,
@@ -128,8 +128,8 @@ Result<Desk::Rows> Desk::rows_of(std::uint32_t table, std::uint64_t count,
   return rows;
 }
 
-Status Desk::pull_rows(Caller caller, const PullRows& message, const Attached& attached,
-                       Answers& answers) {
+Status ServerProtocol::pull_rows(Caller caller, const PullRows& message, const Attached& attached,
+                                 Answers& answers) {
   const auto rows = rows_of(message.table, message.count, attached);
   if (!rows) return rows.error();
   CIRANDA_TRY(shard_->pull_rows(message.table, rows.value().numbers, rows.value().data));
@@ -137,8 +137,8 @@ Status Desk::pull_rows(Caller caller, const PullRows& message, const Attached& a
   return {};
 }
 
-Status Desk::push_rows(Caller caller, const PushRows& message, const Attached& attached,
-                       Answers& answers) {
+Status ServerProtocol::push_rows(Caller caller, const PushRows& message, const Attached& attached,
+                                 Answers& answers) {
   const auto rows = rows_of(message.table, message.count, attached);
   if (!rows) return rows.error();
   CIRANDA_TRY(
@@ -150,23 +150,23 @@ Status Desk::push_rows(Caller caller, const PushRows& message, const Attached& a
 // -------------------------------------------------------------------------------------------
 // Tasks
 
-TaskDesk::Left Desk::who_has_left() const {
+TaskProtocol::Left ServerProtocol::who_has_left() const {
   return {.coordinator = coordinator_.left,
           .all_workers = std::all_of(members_.begin(), members_.end(),
                                      [](const Member& each) { return each.left; })};
 }
 
-bool Desk::all_have_left() const {
-  const TaskDesk::Left left = who_has_left();
+bool ServerProtocol::all_have_left() const {
+  const TaskProtocol::Left left = who_has_left();
   return left.all_workers && (left.coordinator || !options_.has_coordinator);
 }
 
-bool Desk::has_callers() const {
+bool ServerProtocol::has_callers() const {
   return std::any_of(connections_.begin(), connections_.end(),
                      [](const auto& each) { return each.second.worker >= 0; });
 }
 
-Status Desk::take_of_tasks(Caller caller, const Message& message, Answers& answers) {
+Status ServerProtocol::take_of_tasks(Caller caller, const Message& message, Answers& answers) {
   if (!tasks_) {
     return refused(ErrorCode::kInvalidArgument,
                    options_.has_coordinator
@@ -174,14 +174,14 @@ Status Desk::take_of_tasks(Caller caller, const Message& message, Answers& answe
                        : "there is no coordinator that gives out tasks; start the job with "
                          "--coordinator");
   }
-  TaskDesk::Answers given;
+  TaskProtocol::Answers given;
   CIRANDA_TRY(tasks_->take(of(caller).worker, message, who_has_left(), given));
   give(std::move(given), answers);
   return {};
 }
 
-void Desk::give(TaskDesk::Answers tasks, Answers& answers) {
-  for (TaskDesk::Answer& each : tasks) {
+void ServerProtocol::give(TaskProtocol::Answers tasks, Answers& answers) {
+  for (TaskProtocol::Answer& each : tasks) {
     const Caller caller = member(each.to).caller;
     if (caller < 0) continue;
     if (auto* refusal = std::get_if<Refused>(&each.message)) {
@@ -193,7 +193,7 @@ void Desk::give(TaskDesk::Answers tasks, Answers& answers) {
 }
 
 // A coordinator that was started again asks from the beginning.
-Status Desk::work(Caller caller, const VectorWork& message, Answers& answers) {
+Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& answers) {
   const std::string name = "work " + std::to_string(message.number) + " with vectors";
   if (!has_parameters()) {
     return refused(ErrorCode::kInvalidArgument,

@@ -1,12 +1,12 @@
-// What a server keeps of its desk, and how it is made again.
-#include "core/ps/desk_state.h"
+// What a server keeps of its protocol, and how it is made again.
+#include "core/ps/server_protocol_state.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "core/ps/desk.h"
 #include "core/ps/model_codec.h"
+#include "core/ps/server_protocol.h"
 #include "core/wire/codec.h"
 
 namespace ciranda::ps {
@@ -21,7 +21,7 @@ Error mismatch(std::string why) {
 
 }  // namespace
 
-void Desk::keep_journal(Journal* journal) {
+void ServerProtocol::keep_journal(Journal* journal) {
   journal_ = journal;
   if (tasks_) tasks_->keep_journal(journal);
   cut_.forward_to(journal);
@@ -31,33 +31,33 @@ void Desk::keep_journal(Journal* journal) {
 // -------------------------------------------------------------------------------------------
 // Checkpoints
 
-void Desk::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest) {
+void ServerProtocol::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest) {
   keeper_ = keeper;
   announced_ = latest;
   cut_.keep(keeper, latest);
 }
 
-void Desk::adopt(std::unique_ptr<Shard> shard) {
+void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
   begin_with(std::move(shard));
   is_adopted_ = true;
 }
 
 // Nothing is written for nobody.
-void Desk::link_journal() {
+void ServerProtocol::link_journal() {
   if (shard_) shard_->keep_journal(cut_.wants_changes() ? &cut_ : nullptr);
 }
 
-void Desk::mark(Worker worker, std::uint64_t checkpoint) {
+void ServerProtocol::mark(Worker worker, std::uint64_t checkpoint) {
   if (!shard_ || !shard_->given() || is_coordinator(worker)) return;
   cut_.mark(worker, checkpoint);
   link_journal();
 }
 
-void Desk::end_checkpoints() {
+void ServerProtocol::end_checkpoints() {
   if (has_parameters()) cut_.end();
 }
 
-void Desk::announce_checkpoint() {
+void ServerProtocol::announce_checkpoint() {
   if (keeper_ == nullptr || options_.server != 0) return;
   const std::uint64_t pushes = options_.checkpoint_pushes;
   const std::uint64_t version = shard_->version();
@@ -80,7 +80,7 @@ void Desk::announce_checkpoint() {
 // -------------------------------------------------------------------------------------------
 // What is kept
 
-void Desk::save(std::vector<std::byte>& out) const {
+void ServerProtocol::save(std::vector<std::byte>& out) const {
   Writer writer(out);
   writer.u32(kStateVersion);
   writer.varint(options_.job_id.size());
@@ -117,51 +117,52 @@ void Desk::save(std::vector<std::byte>& out) const {
   shard_->save(out);
 }
 
-Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved) {
+Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved) {
   Reader in(saved);
-  SavedDesk desk;
+  SavedProtocol protocol;
   const std::uint32_t version = in.u32("state.version");
   if (in.ok() && version != kStateVersion) {
     return mismatch("it was kept by another version of ciranda");
   }
-  desk.job_id = in.text("state.job", in.count("state.job", kJobIdBytesMax, 1));
-  desk.server = static_cast<int>(in.varint("state.server", kServersMax - 1));
-  desk.servers = static_cast<int>(in.varint("state.servers", kServersMax));
-  desk.members.resize(in.count("state.workers", kLocalRanksMax, 12));
-  const auto read_member = [&](SavedDesk::Member& each) {
+  protocol.job_id = in.text("state.job", in.count("state.job", kJobIdBytesMax, 1));
+  protocol.server = static_cast<int>(in.varint("state.server", kServersMax - 1));
+  protocol.servers = static_cast<int>(in.varint("state.servers", kServersMax));
+  protocol.members.resize(in.count("state.workers", kLocalRanksMax, 12));
+  const auto read_member = [&](SavedProtocol::Member& each) {
     each.life = in.varint("state.life", UINT64_MAX);
     each.process = in.u64("state.process");
     each.left = in.u8("state.left", 1) != 0;
     each.pushes = in.varint("state.pushes", UINT64_MAX);
     each.held_ns = in.varint("state.held_ns", UINT64_MAX);
   };
-  for (SavedDesk::Member& each : desk.members) read_member(each);
+  for (SavedProtocol::Member& each : protocol.members) read_member(each);
   if (in.u8("state.has_coordinator", 1) != 0) {
-    desk.coordinator = SavedDesk::Member();
-    read_member(*desk.coordinator);
+    protocol.coordinator = SavedProtocol::Member();
+    read_member(*protocol.coordinator);
   }
-  desk.tasks.resize(in.count("state.tasks", kSavedTasksBytesMax, 1));
-  in.bytes("state.tasks", desk.tasks);
-  desk.works.resize(in.count("state.works", kWorksMax, 3));
-  for (VectorsWorked& each : desk.works) {
+  protocol.tasks.resize(in.count("state.tasks", kSavedTasksBytesMax, 1));
+  in.bytes("state.tasks", protocol.tasks);
+  protocol.works.resize(in.count("state.works", kWorksMax, 3));
+  for (VectorsWorked& each : protocol.works) {
     read(in, each.work);
     each.dots.resize(each.work.dots.size());
     for (double& dot : each.dots) dot = in.f64("state.dot");
   }
-  desk.lost = in.varint("state.lost", UINT64_MAX);
+  protocol.lost = in.varint("state.lost", UINT64_MAX);
   std::vector<std::byte> letter(in.count("state.model", kModelBytesMax, 1));
   in.bytes("state.model", letter);
-  if (in.ok() && desk.server >= desk.servers) in.fail("state.server", "is none of the servers");
+  if (in.ok() && protocol.server >= protocol.servers)
+    in.fail("state.server", "is none of the servers");
   if (!in.ok()) return in.error();
   auto model = decode_model(letter);
   if (!model) return model.error();
-  desk.model = std::move(model).value();
+  protocol.model = std::move(model).value();
   const auto rest = saved.subspan(in.offset());
-  desk.shard.assign(rest.begin(), rest.end());
-  return desk;
+  protocol.shard.assign(rest.begin(), rest.end());
+  return protocol;
 }
 
-Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved) {
+Result<std::unique_ptr<Shard>> make_shard(const SavedProtocol& saved) {
   auto shard = std::make_unique<Shard>(saved.model, saved.servers, saved.server,
                                        static_cast<int>(saved.members.size()));
   if (!shard->has_memory()) {
@@ -176,14 +177,14 @@ Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved) {
   return shard;
 }
 
-Desk::Member Desk::restored(const SavedDesk::Member& was) {
+ServerProtocol::Member ServerProtocol::restored(const SavedProtocol::Member& was) {
   return {.life = was.life, .process = was.process, .left = was.left, .held_ns = was.held_ns};
 }
 
-Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
-  const auto decoded = decode_saved_desk(saved);
+Status ServerProtocol::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
+  const auto decoded = decode_saved_protocol(saved);
   if (!decoded) return decoded.error();
-  const SavedDesk& was = decoded.value();
+  const SavedProtocol& was = decoded.value();
   const std::size_t workers = was.members.size();
   if (was.job_id != options_.job_id && !options_.resumes) {
     return mismatch("it is of job '" + was.job_id + "', and this one is '" + options_.job_id +
@@ -217,7 +218,7 @@ Status Desk::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
   return {};
 }
 
-bool Desk::resume() {
+bool ServerProtocol::resume() {
   if (job_id_ == options_.job_id) return false;
   if (journal_ != nullptr) {
     journal_->write({.kind = Change::Kind::kResumed, .text = options_.job_id}, {});
@@ -227,7 +228,7 @@ bool Desk::resume() {
 }
 
 // All its workers are to come, also those that had left; what they have pushed stays counted.
-void Desk::begin_job(std::string job_id) {
+void ServerProtocol::begin_job(std::string job_id) {
   job_id_ = std::move(job_id);
   const auto begin = [](Member& each) {
     each.life = 0;
@@ -239,12 +240,12 @@ void Desk::begin_job(std::string job_id) {
 }
 
 // Nobody is there who could be answered.
-void Desk::leave_shard(Worker worker) {
+void ServerProtocol::leave_shard(Worker worker) {
   std::vector<Ack> none;
   shard_->leave(worker, none);
 }
 
-Status Desk::repeat(const Change& change, std::span<const std::byte> data) {
+Status ServerProtocol::repeat(const Change& change, std::span<const std::byte> data) {
   if (change.kind == Change::Kind::kApplied || change.kind == Change::Kind::kSkipped ||
       change.kind == Change::Kind::kRows) {
     return shard_->repeat(change, data);

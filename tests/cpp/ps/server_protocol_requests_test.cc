@@ -7,26 +7,26 @@
 #include <string>
 #include <vector>
 
-#include "core/ps/desk.h"
-#include "ps/desks.h"
+#include "core/ps/server_protocol.h"
 #include "ps/kept.h"
 #include "ps/models.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
 
 using testing::kLeaseNs;
 
-class DeskQuestionsTest : public testing::Desks {
+class ServerProtocolRequestsTest : public testing::ServerProtocols {
  protected:
   void start_coordinated(int workers) {
     start(workers);
     options_.has_coordinator = true;
-    desk_ = std::make_unique<Desk>(options_);
+    protocol_ = std::make_unique<ServerProtocol>(options_);
     coordinator_ = enter(workers);
   }
   // As a part of that task.
-  void push_part(Desk::Caller caller, Worker worker, std::uint64_t seq, TaskPart part) {
+  void push_part(ServerProtocol::Caller caller, Worker worker, std::uint64_t seq, TaskPart part) {
     Push push = push_of(worker, seq);
     push.of = part;
     say(caller, push);
@@ -35,13 +35,13 @@ class DeskQuestionsTest : public testing::Desks {
     say(coordinator_, Schedule{.task = task, .call = "call " + std::to_string(task)});
   }
 
-  Desk::Caller coordinator_ = -1;
+  ServerProtocol::Caller coordinator_ = -1;
 };
 
-TEST_F(DeskQuestionsTest, AveragesAreOfTheLatestValues) {
+TEST_F(ServerProtocolRequestsTest, AveragesAreOfTheLatestValues) {
   start(2);
-  const Desk::Caller zero = enter(0);
-  const Desk::Caller one = enter(1);
+  const ServerProtocol::Caller zero = enter(0);
+  const ServerProtocol::Caller one = enter(1);
   say(zero, Average{.name = "loss", .value = 4.0});
   EXPECT_EQ(answer<Averaged>(zero), (Averaged{.mean = 4.0, .workers = 1}));
   say(one, Average{.name = "loss", .value = 2.0});
@@ -56,10 +56,10 @@ TEST_F(DeskQuestionsTest, AveragesAreOfTheLatestValues) {
   EXPECT_EQ(refusal(one), "averages of more than 1024 names");
 }
 
-TEST_F(DeskQuestionsTest, StateStepsAndNumbersAreFetched) {
+TEST_F(ServerProtocolRequestsTest, StateStepsAndNumbersAreFetched) {
   start(1);
   model_.tables[0].rule.momentum = 0.5;
-  const Desk::Caller zero = join(0);
+  const ServerProtocol::Caller zero = join(0);
   answer<Ready>(zero);
   Push pushed = push_of(0, 1);
   pushed.rules[0].momentum = 0.5;
@@ -69,17 +69,17 @@ TEST_F(DeskQuestionsTest, StateStepsAndNumbersAreFetched) {
   const auto stats = answer<Stats>(zero);
   EXPECT_EQ(stats.version, 1u);
   EXPECT_EQ(stats.outcomes[0], 1u);
-  EXPECT_EQ(stats.held_bytes, desk_->shard()->held_bytes());
+  EXPECT_EQ(stats.held_bytes, protocol_->shard()->held_bytes());
   say(zero, FetchState{.table = 0, .array = 0});
   answer<Fetched>(zero);
   say(zero, FetchSteps{});
   answer<Fetched>(zero);
 }
 
-TEST_F(DeskQuestionsTest, TasksOfAWorkerThatIsGoneAreDoneByAnotherAndCountOnce) {
+TEST_F(ServerProtocolRequestsTest, TasksOfAWorkerThatIsGoneAreDoneByAnotherAndCountOnce) {
   start_coordinated(2);
-  const Desk::Caller zero = join(0);
-  const Desk::Caller one = join(1);
+  const ServerProtocol::Caller zero = join(0);
+  const ServerProtocol::Caller one = join(1);
   answer<Ready>(zero);
   answer<Ready>(one);
   schedule(1);
@@ -105,14 +105,14 @@ TEST_F(DeskQuestionsTest, TasksOfAWorkerThatIsGoneAreDoneByAnotherAndCountOnce) 
   say(coordinator_, CloseTasks{.tasks = 1});
   EXPECT_EQ(answer<TaskTold>(coordinator_).settled, 1u);
   EXPECT_EQ(answer<Given>(one), (Given{.settled = 1}));
-  EXPECT_EQ(desk_->stats().workers.size(), 2u);
-  EXPECT_EQ(desk_->stats().workers[1].pushes, 1u);
+  EXPECT_EQ(protocol_->stats().workers.size(), 2u);
+  EXPECT_EQ(protocol_->stats().workers[1].pushes, 1u);
 }
 
-TEST_F(DeskQuestionsTest, TheTaskOfASilentWorkerIsGivenToAnotherAndWhoIsFirstCounts) {
+TEST_F(ServerProtocolRequestsTest, TheTaskOfASilentWorkerIsGivenToAnotherAndWhoIsFirstCounts) {
   start_coordinated(2);
-  const Desk::Caller zero = enter(0);
-  const Desk::Caller one = enter(1);
+  const ServerProtocol::Caller zero = enter(0);
+  const ServerProtocol::Caller one = enter(1);
   schedule(1);
   say(zero, TakeTask{});
   answer<Given>(zero);
@@ -126,9 +126,9 @@ TEST_F(DeskQuestionsTest, TheTaskOfASilentWorkerIsGivenToAnotherAndWhoIsFirstCou
   EXPECT_EQ(answer<TaskTold>(coordinator_).text, "first");
 }
 
-TEST_F(DeskQuestionsTest, NobodyWaitsForWhoHasLeft) {
+TEST_F(ServerProtocolRequestsTest, NobodyWaitsForWhoHasLeft) {
   start_coordinated(2);
-  const Desk::Caller zero = enter(0);
+  const ServerProtocol::Caller zero = enter(0);
   schedule(1);
   say(coordinator_, AskTask{.task = 1, .waits = true});
   say(zero, Leave{});
@@ -136,48 +136,48 @@ TEST_F(DeskQuestionsTest, NobodyWaitsForWhoHasLeft) {
   say(enter(1), Leave{});
   EXPECT_EQ(refusal(coordinator_),
             "all workers have left, and task 1 is not done; they have to call ps.run()");
-  EXPECT_FALSE(desk_->all_have_left());
+  EXPECT_FALSE(protocol_->all_have_left());
 
   start_coordinated(1);
-  const Desk::Caller worker = enter(0);
+  const ServerProtocol::Caller worker = enter(0);
   say(worker, TakeTask{});
   say(coordinator_, Leave{});
   EXPECT_EQ(refusal(worker), "the coordinator has ended before its work was done");
-  EXPECT_FALSE(desk_->all_have_left());
+  EXPECT_FALSE(protocol_->all_have_left());
   say(enter(0, 2), Leave{});
-  EXPECT_TRUE(desk_->all_have_left());
+  EXPECT_TRUE(protocol_->all_have_left());
 }
 
-TEST_F(DeskQuestionsTest, ACoordinatorIsNoWorkerAndAWorkerNoCoordinator) {
+TEST_F(ServerProtocolRequestsTest, ACoordinatorIsNoWorkerAndAWorkerNoCoordinator) {
   start_coordinated(2);
-  const Desk::Caller zero = enter(0);
+  const ServerProtocol::Caller zero = enter(0);
   say(zero, Schedule{.task = 1});
   EXPECT_EQ(refusal(zero), "worker 0 schedules tasks, as coordinators do");
   Life life = 1;
   for (const Message& message : {Message(TakeTask{}), Message(Declare{}), Message(Pull{}),
                                  Message(Average{.name = "loss"}), Message(push_of(2, 1))}) {
-    const Desk::Caller caller = enter(2, ++life);
+    const ServerProtocol::Caller caller = enter(2, ++life);
     say(caller, message);
     EXPECT_NE(refusal(caller), "") << message.index();
     EXPECT_TRUE(hung_up_on(caller));
   }
   start(1, {.kind = ModeKind::kSync});
-  const Desk::Caller other = enter(0);
+  const ServerProtocol::Caller other = enter(0);
   say(other, TakeTask{});
   EXPECT_EQ(refusal(other),
             "there is no coordinator that gives out tasks; start the job with --coordinator");
   options_.has_coordinator = true;
-  desk_ = std::make_unique<Desk>(options_);
-  const Desk::Caller waiting = enter(0);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  const ServerProtocol::Caller waiting = enter(0);
   declare(waiting, 0.0f);
   EXPECT_EQ(refusal(waiting),
             "worker 0 would wait for others, which may have no task; use a mode in which nobody "
             "waits, such as Async()");
 }
 
-TEST_F(DeskQuestionsTest, ASilentCoordinatorStopsNobody) {
+TEST_F(ServerProtocolRequestsTest, ASilentCoordinatorStopsNobody) {
   start_coordinated(1);
-  const Desk::Caller zero = join(0);
+  const ServerProtocol::Caller zero = join(0);
   answer<Ready>(zero);
   pass(kLeaseNs);
   say(zero, Beat{});
@@ -187,10 +187,10 @@ TEST_F(DeskQuestionsTest, ASilentCoordinatorStopsNobody) {
   EXPECT_EQ(answer<Given>(zero).task, 1u);
 }
 
-TEST_F(DeskQuestionsTest, AServerThatComesBackKnowsTheTasks) {
+TEST_F(ServerProtocolRequestsTest, AServerThatComesBackKnowsTheTasks) {
   start_coordinated(1);
   const Enter entry0 = entry(0);
-  const Desk::Caller zero = join(entry0);
+  const ServerProtocol::Caller zero = join(entry0);
   answer<Ready>(zero);
   schedule(1);
   schedule(2);
@@ -198,14 +198,14 @@ TEST_F(DeskQuestionsTest, AServerThatComesBackKnowsTheTasks) {
   answer<Given>(zero);
   push_part(zero, 0, 1, {.task = 1, .part = 1});
   answer<Ack>(zero);
-  testing::Kept kept(*desk_);
+  testing::Kept kept(*protocol_);
   push_part(zero, 0, 2, {.task = 1, .part = 2});
   answer<Ack>(zero);
   say(zero, TakeTask{.done = 1, .text = "one"});
   answer<Given>(zero);
   schedule(3);
-  desk_ = std::make_unique<Desk>(options_);
-  const Status made = kept.make_again(*desk_, now_ns_);
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  const Status made = kept.make_again(*protocol_, now_ns_);
   ASSERT_TRUE(made.ok()) << made.error().text;
 
   coordinator_ = call();
@@ -214,7 +214,7 @@ TEST_F(DeskQuestionsTest, AServerThatComesBackKnowsTheTasks) {
   schedule(1);  // it was started again, too
   say(coordinator_, AskTask{.task = 1});
   EXPECT_EQ(answer<TaskTold>(coordinator_).text, "one");
-  const Desk::Caller again = come_back(entry0, 2);
+  const ServerProtocol::Caller again = come_back(entry0, 2);
   answer<Ready>(again);
   say(again, TakeTask{});
   EXPECT_EQ(answer<Given>(again), (Given{.task = 2, .settled = 1, .call = "call 2"}));
@@ -228,8 +228,8 @@ TEST_F(DeskQuestionsTest, AServerThatComesBackKnowsTheTasks) {
   EXPECT_NE(refusal(coordinator_).find("task 2 is 'another', and was 'call 2'"), std::string::npos);
 
   options_.has_coordinator = false;
-  desk_ = std::make_unique<Desk>(options_);
-  EXPECT_EQ(kept.make_again(*desk_, now_ns_).error().text,
+  protocol_ = std::make_unique<ServerProtocol>(options_);
+  EXPECT_EQ(kept.make_again(*protocol_, now_ns_).error().text,
             "it is of a job with a coordinator, and this one has none");
 }
 

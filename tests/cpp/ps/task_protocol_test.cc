@@ -1,6 +1,6 @@
 // What could break: a coordinator that waits for ever, is told of a failure late or twice, or does
 // not find its tasks again.
-#include "core/ps/task_desk.h"
+#include "core/ps/task_protocol.h"
 
 #include <gtest/gtest.h>
 
@@ -11,12 +11,12 @@
 namespace ciranda::ps {
 namespace {
 
-class TaskDeskTest : public ::testing::Test {
+class TaskProtocolTest : public ::testing::Test {
  protected:
   static constexpr Worker kCoordinator = 2;
 
   void say(Worker from, const Message& message) {
-    const Status taken = desk_.take(from, message, left_, answers_);
+    const Status taken = protocol_.take(from, message, left_, answers_);
     ASSERT_TRUE(taken.ok()) << taken.error().text;
   }
   void schedule(TaskId task, int copies = 1) {
@@ -25,7 +25,7 @@ class TaskDeskTest : public ::testing::Test {
   // The only answer.
   template <typename T>
   T answer(Worker to) {
-    const TaskDesk::Answers answers = std::exchange(answers_, {});
+    const TaskProtocol::Answers answers = std::exchange(answers_, {});
     if (answers.size() != 1 || answers[0].to != to ||
         !std::holds_alternative<T>(answers[0].message)) {
       ADD_FAILURE() << answers.size() << " answers, or another one";
@@ -34,12 +34,12 @@ class TaskDeskTest : public ::testing::Test {
     return std::get<T>(answers[0].message);
   }
 
-  TaskDesk desk_{2};
-  TaskDesk::Left left_;
-  TaskDesk::Answers answers_;
+  TaskProtocol protocol_{2};
+  TaskProtocol::Left left_;
+  TaskProtocol::Answers answers_;
 };
 
-TEST_F(TaskDeskTest, AQuestionIsAnsweredAtOnceOrInTime) {
+TEST_F(TaskProtocolTest, AQuestionIsAnsweredAtOnceOrInTime) {
   schedule(1);
   say(kCoordinator, AskTask{.task = 1});
   EXPECT_EQ(answer<TaskTold>(kCoordinator), TaskTold{.task = 1});
@@ -49,11 +49,11 @@ TEST_F(TaskDeskTest, AQuestionIsAnsweredAtOnceOrInTime) {
   say(0, TakeTask{.done = 1, .text = "42"});
   EXPECT_EQ(answer<TaskTold>(kCoordinator),
             (TaskTold{.task = 1, .done = true, .settled = 1, .text = "42"}));
-  EXPECT_EQ(desk_.take(kCoordinator, AskTask{.task = 2}, left_, answers_).error().text,
+  EXPECT_EQ(protocol_.take(kCoordinator, AskTask{.task = 2}, left_, answers_).error().text,
             "there is no task 2 of 1");
 }
 
-TEST_F(TaskDeskTest, AFailureIsToldBeforeWhatIsWaitedForIsDone) {
+TEST_F(TaskProtocolTest, AFailureIsToldBeforeWhatIsWaitedForIsDone) {
   schedule(1);
   schedule(2);
   say(0, TakeTask{});
@@ -70,7 +70,7 @@ TEST_F(TaskDeskTest, AFailureIsToldBeforeWhatIsWaitedForIsDone) {
   EXPECT_TRUE(answers_.empty());
 }
 
-TEST_F(TaskDeskTest, ASlowTaskIsGivenTwiceAndTheFirstOutcomeCounts) {
+TEST_F(TaskProtocolTest, ASlowTaskIsGivenTwiceAndTheFirstOutcomeCounts) {
   schedule(1, /*copies=*/2);
   say(0, TakeTask{});
   EXPECT_EQ(answer<Given>(0).task, 1u);
@@ -83,22 +83,22 @@ TEST_F(TaskDeskTest, ASlowTaskIsGivenTwiceAndTheFirstOutcomeCounts) {
 }
 
 // A server that keeps its state in memory alone has come back with less of it.
-TEST_F(TaskDeskTest, WhatItDoesNotKnowAnyMoreIsDoneAgain) {
+TEST_F(TaskProtocolTest, WhatItDoesNotKnowAnyMoreIsDoneAgain) {
   say(0, TakeTask{.done = 1, .text = "forgotten"});
   EXPECT_TRUE(answers_.empty());
   schedule(1);
   EXPECT_EQ(answer<Given>(0).task, 1u);
 }
 
-TEST_F(TaskDeskTest, WhatWasWrittenMakesItAgain) {
+TEST_F(TaskProtocolTest, WhatWasWrittenMakesItAgain) {
   struct Kept final : Journal {
     std::vector<Change> changes;
     void write(const Change& change, const Data&) override { changes.push_back(change); }
   } kept;
   schedule(1);
   std::vector<std::byte> saved;
-  desk_.save(saved);
-  desk_.keep_journal(&kept);
+  protocol_.save(saved);
+  protocol_.keep_journal(&kept);
   schedule(1);  // is known
   schedule(2);
   say(0, TakeTask{.done = 2, .failed = true, .text = "why"});
@@ -106,7 +106,7 @@ TEST_F(TaskDeskTest, WhatWasWrittenMakesItAgain) {
   say(kCoordinator, CloseTasks{.tasks = 2});
   EXPECT_EQ(std::get<TaskTold>(answers_.back().message), TaskTold{.settled = 0});
   EXPECT_EQ(kept.changes.size(), 3u);
-  TaskDesk again(2);
+  TaskProtocol again(2);
   ASSERT_TRUE(again.restore(saved).ok());
   for (const Change& change : kept.changes) {
     const Status repeated = again.repeat(change);
@@ -114,7 +114,7 @@ TEST_F(TaskDeskTest, WhatWasWrittenMakesItAgain) {
   }
   std::vector<std::byte> one;
   std::vector<std::byte> other;
-  desk_.save(one);
+  protocol_.save(one);
   again.save(other);
   EXPECT_EQ(one, other);
   EXPECT_EQ(again.repeat({.kind = Change::Kind::kLeft}).error().code, ErrorCode::kMalformed);

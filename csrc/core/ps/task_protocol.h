@@ -16,9 +16,9 @@ namespace ciranda::ps {
 // What server 0 answers to a coordinator and to workers that take tasks from it.
 //
 // Not thread-safe. Never blocks.
-class TaskDesk {
+class TaskProtocol {
  public:
-  explicit TaskDesk(int workers) : workers_(workers), ledger_(workers) {}
+  explicit TaskProtocol(int workers) : workers_(workers), ledger_(workers) {}
 
   struct Answer {
     Worker to = -1;

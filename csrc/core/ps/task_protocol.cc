@@ -1,4 +1,4 @@
-#include "core/ps/task_desk.h"
+#include "core/ps/task_protocol.h"
 
 #include <algorithm>
 #include <string>
@@ -14,12 +14,12 @@ Refused gone(std::string why) {
 
 }  // namespace
 
-bool TaskDesk::concerns(const Message& message) {
+bool TaskProtocol::concerns(const Message& message) {
   return std::holds_alternative<TakeTask>(message) || std::holds_alternative<Schedule>(message) ||
          std::holds_alternative<CloseTasks>(message) || std::holds_alternative<AskTask>(message);
 }
 
-Status TaskDesk::take(Worker from, const Message& message, Left left, Answers& answers) {
+Status TaskProtocol::take(Worker from, const Message& message, Left left, Answers& answers) {
   Status taken;
   if (const auto* wanted = std::get_if<TakeTask>(&message)) {
     if (from == coordinator()) {
@@ -41,11 +41,11 @@ Status TaskDesk::take(Worker from, const Message& message, Left left, Answers& a
   return taken;
 }
 
-void TaskDesk::write(const Change& change) {
+void TaskProtocol::write(const Change& change) {
   if (journal_ != nullptr) journal_->write(change, {});
 }
 
-Status TaskDesk::schedule(const Schedule& message) {
+Status TaskProtocol::schedule(const Schedule& message) {
   const bool is_new = message.task > ledger_.scheduled();
   CIRANDA_TRY(ledger_.schedule(message.task, message.call, message.copies));
   if (!is_new) return {};
@@ -56,13 +56,13 @@ Status TaskDesk::schedule(const Schedule& message) {
   return {};
 }
 
-Status TaskDesk::close(const CloseTasks& message) {
+Status TaskProtocol::close(const CloseTasks& message) {
   CIRANDA_TRY(ledger_.close(message.tasks));
   write({.kind = Change::Kind::kTasksClosed, .task = message.tasks});
   return {};
 }
 
-Status TaskDesk::ask(const AskTask& message) {
+Status TaskProtocol::ask(const AskTask& message) {
   if (message.task == 0 || message.task > ledger_.scheduled()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "there is no task " + std::to_string(message.task) + " of " +
@@ -73,7 +73,7 @@ Status TaskDesk::ask(const AskTask& message) {
 }
 
 // A task that is not known any more, as a server's state was in memory alone, is done again.
-Status TaskDesk::take(Worker worker, const TakeTask& message) {
+Status TaskProtocol::take(Worker worker, const TakeTask& message) {
   if (message.done != 0 && message.done <= ledger_.scheduled()) {
     auto first = ledger_.finish(worker, message.done, {message.failed, message.text});
     if (!first) return first.error();
@@ -89,7 +89,7 @@ Status TaskDesk::take(Worker worker, const TakeTask& message) {
   return {};
 }
 
-void TaskDesk::leave(Worker who, Left left, Answers& answers) {
+void TaskProtocol::leave(Worker who, Left left, Answers& answers) {
   if (who == coordinator()) {
     question_.reset();
   } else {
@@ -99,14 +99,14 @@ void TaskDesk::leave(Worker who, Left left, Answers& answers) {
   answer(left, answers);
 }
 
-void TaskDesk::fall_silent(Worker who, Left left, Answers& answers) {
+void TaskProtocol::fall_silent(Worker who, Left left, Answers& answers) {
   if (who == coordinator()) return;
   ledger_.release(who);
   answer(left, answers);
 }
 
 // Whatever can be answered by now.
-void TaskDesk::answer(Left left, Answers& answers) {
+void TaskProtocol::answer(Left left, Answers& answers) {
   for (const Ledger::Assignment& each : ledger_.assign()) {
     std::erase(waiting_, each.to);
     answers.push_back(
@@ -126,7 +126,7 @@ void TaskDesk::answer(Left left, Answers& answers) {
   }
 }
 
-std::optional<Message> TaskDesk::answer_to(const AskTask& question, Left left) const {
+std::optional<Message> TaskProtocol::answer_to(const AskTask& question, Left left) const {
   if (question.failures < ledger_.failed().size()) {
     return told(ledger_.failed()[static_cast<std::size_t>(question.failures)]);
   }
@@ -136,7 +136,7 @@ std::optional<Message> TaskDesk::answer_to(const AskTask& question, Left left) c
               " is not done; they have to call ps.run()");
 }
 
-TaskTold TaskDesk::told(TaskId task) const {
+TaskTold TaskProtocol::told(TaskId task) const {
   TaskTold told{.task = task, .settled = ledger_.settled(), .text = {}};
   const TaskOutcome* const outcome = ledger_.outcome(task);
   if (outcome == nullptr) return told;
@@ -149,7 +149,7 @@ TaskTold TaskDesk::told(TaskId task) const {
 // -------------------------------------------------------------------------------------------
 // What is kept
 
-Status TaskDesk::repeat(const Change& change) {
+Status TaskProtocol::repeat(const Change& change) {
   switch (change.kind) {
     case Change::Kind::kScheduled:
       return ledger_.schedule(change.task, change.text, change.copies);
@@ -171,7 +171,7 @@ Status TaskDesk::repeat(const Change& change) {
   return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept is of no task"};
 }
 
-Status TaskDesk::restore(std::span<const std::byte> saved) {
+Status TaskProtocol::restore(std::span<const std::byte> saved) {
   auto ledger = Ledger::restore(saved, workers_);
   if (!ledger) return ledger.error();
   ledger_ = std::move(ledger).value();

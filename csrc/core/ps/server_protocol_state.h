@@ -15,8 +15,8 @@ namespace ciranda::ps {
 
 inline constexpr std::size_t kWorksMax = std::size_t{1} << 24;  // of a job
 
-// What Desk::save() has written.
-struct SavedDesk {
+// What ServerProtocol::save() has written.
+struct SavedProtocol {
   std::string job_id;
   int server = 0;
   int servers = 1;
@@ -37,9 +37,9 @@ struct SavedDesk {
 };
 
 // Of anything. kMismatch: of another version of ciranda; kMalformed names field and offset.
-Result<SavedDesk> decode_saved_desk(std::span<const std::byte> saved);
+Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved);
 
 // The shard that it was, but for its arrays(). kSystem: there is no memory for it.
-Result<std::unique_ptr<Shard>> make_shard(const SavedDesk& saved);
+Result<std::unique_ptr<Shard>> make_shard(const SavedProtocol& saved);
 
 }  // namespace ciranda::ps

@@ -3,18 +3,18 @@
 #include <map>
 #include <memory>
 
-#include "core/ps/desk.h"
 #include "core/ps/model_codec.h"
+#include "core/ps/server_protocol.h"
 #include "fuzz/input.h"
 #include "ps/models.h"
 
 namespace ciranda::fuzz {
 namespace {
 
-using ps::Desk;
+using ps::ServerProtocol;
 
 constexpr int kWorkers = 3;
-constexpr Desk::Caller kGood = 0;  // worker 0; the other callers are strangers
+constexpr ServerProtocol::Caller kGood = 0;  // worker 0; the other callers are strangers
 constexpr std::uint64_t kLease = 100;
 
 using Bytes = std::vector<std::byte>;
@@ -61,11 +61,11 @@ class Play {
  public:
   explicit Play(std::uint8_t shape)
       : model_(model_of(shape)),
-        desk_({.job_id = "job",
-               .workers = kWorkers,
-               .lease_ns = kLease,
-               .has_coordinator = model_.mode.kind == ps::ModeKind::kAsync}) {
-    desk_.open(kGood, now_);
+        protocol_({.job_id = "job",
+                   .workers = kWorkers,
+                   .lease_ns = kLease,
+                   .has_coordinator = model_.mode.kind == ps::ModeKind::kAsync}) {
+    protocol_.open(kGood, now_);
     tell(kGood, enter(0, 1));
     tell(kGood, ps::Declare{});
     CIRANDA_ASSERT(last_ready_.has_value());
@@ -74,14 +74,14 @@ class Play {
   void run(Input& input) {
     while (!input.empty()) {
       const std::uint8_t what = input.u8();
-      const Desk::Caller caller = 1 + what % 4;
+      const ServerProtocol::Caller caller = 1 + what % 4;
       step(caller, what / 4, input);
       if (!waits_) push();
     }
     // Once the strangers are gone, and whoever never came, nobody is waited for.
-    for (Desk::Caller caller = 1; caller <= 4; ++caller) close(caller);
+    for (ServerProtocol::Caller caller = 1; caller <= 4; ++caller) close(caller);
     for (ps::Worker worker = 1; worker < kWorkers; ++worker) {
-      desk_.open(worker, now_);
+      protocol_.open(worker, now_);
       tell(worker, enter(worker, UINT64_MAX));
       tell(worker, ps::Leave{});
     }
@@ -99,18 +99,18 @@ class Play {
     return {.job_id = "job", .worker = worker, .life = life, .workers = kWorkers};
   }
 
-  void step(Desk::Caller caller, int what, Input& input) {
+  void step(ServerProtocol::Caller caller, int what, Input& input) {
     now_ += what % 2 == 0 ? 1 : 0;
     switch (what) {
       case 0:
         close(caller);
-        return desk_.open(caller, now_);
+        return protocol_.open(caller, now_);
       case 1:
         return close(caller);
       case 2: {
         now_ += input.u8();
-        Desk::Answers answers;
-        desk_.end_leases(now_, answers);
+        ServerProtocol::Answers answers;
+        protocol_.end_leases(now_, answers);
         return hear(answers);
       }
       case 3:
@@ -186,11 +186,11 @@ class Play {
   }
 
   // As the server takes a packet.
-  void tell_bytes(Desk::Caller caller, std::span<const std::byte> bytes, Input& input) {
+  void tell_bytes(ServerProtocol::Caller caller, std::span<const std::byte> bytes, Input& input) {
     auto message = ps::decode_message(bytes);
     if (!message) {
-      Desk::Answers answers;
-      desk_.refuse(caller, message.error(), now_, answers);
+      ServerProtocol::Answers answers;
+      protocol_.refuse(caller, message.error(), now_, answers);
       return hear(answers);
     }
     const auto* comes = std::get_if<ps::Enter>(&message.value());
@@ -202,16 +202,16 @@ class Play {
     tell(caller, std::move(message).value(), attached % 4 != 2, attached, letter);
   }
 
-  void tell(Desk::Caller caller, ps::Message message) {
+  void tell(ServerProtocol::Caller caller, ps::Message message) {
     Bytes letter;
     encode(model_, letter);
     tell(caller, std::move(message), true, 0, letter);
   }
 
-  void tell(Desk::Caller caller, ps::Message message, bool has_memory, std::uint8_t filling,
-            const Bytes& letter) {
+  void tell(ServerProtocol::Caller caller, ps::Message message, bool has_memory,
+            std::uint8_t filling, const Bytes& letter) {
     const Error none{.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
-    const Desk::Attached attached{
+    const ServerProtocol::Attached attached{
         .letter = [&](std::uint64_t) -> Result<Bytes> { return letter; },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
           if (!has_memory) return none;
@@ -219,20 +219,20 @@ class Play {
           own.push_back(std::make_unique<Bytes>(bytes, static_cast<std::byte>(filling)));
           return own.back()->data();
         }};
-    Desk::Answers answers;
-    desk_.take(caller, std::move(message), attached, now_, answers);
+    ServerProtocol::Answers answers;
+    protocol_.take(caller, std::move(message), attached, now_, answers);
     hear(answers);
   }
 
-  void close(Desk::Caller caller) {
-    Desk::Answers answers;
-    desk_.close(caller, now_, answers);
+  void close(ServerProtocol::Caller caller) {
+    ServerProtocol::Answers answers;
+    protocol_.close(caller, now_, answers);
     memory_.erase(caller);
     hear(answers);
   }
 
-  void hear(const Desk::Answers& answers) {
-    for (const Desk::Answer& answer : answers) {
+  void hear(const ServerProtocol::Answers& answers) {
+    for (const ServerProtocol::Answer& answer : answers) {
       Bytes bytes;
       encode(answer.message, bytes);
       CIRANDA_ASSERT(ps::decode_message(bytes).ok());
@@ -262,10 +262,10 @@ class Play {
   }
 
   const ps::Model model_;
-  Desk desk_;
+  ServerProtocol protocol_;
   std::uint64_t now_ = 1;
   // What each caller has attached; what it declared is the first.
-  std::map<Desk::Caller, std::vector<std::unique_ptr<Bytes>>> memory_;
+  std::map<ServerProtocol::Caller, std::vector<std::unique_ptr<Bytes>>> memory_;
   bool waits_ = false;
   std::uint64_t seq_ = 0;
   std::uint64_t clock_ = 0;

@@ -1,4 +1,4 @@
-#include "core/ps/desk.h"
+#include "core/ps/server_protocol.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace ciranda::ps {
 
-Desk::Desk(DeskOptions options)
+ServerProtocol::ServerProtocol(ServerProtocolOptions options)
     : options_(std::move(options)),
       job_id_(options_.job_id),
       members_(static_cast<std::size_t>(options_.workers)),
@@ -18,34 +18,35 @@ Desk::Desk(DeskOptions options)
   if (options_.has_coordinator && options_.server == 0) tasks_.emplace(options_.workers);
 }
 
-std::string Desk::words_of(Worker worker) const {
+std::string ServerProtocol::words_of(Worker worker) const {
   return is_coordinator(worker) ? "the coordinator" : "worker " + std::to_string(worker);
 }
 
 // -------------------------------------------------------------------------------------------
 // Messages
 
-void Desk::open(Caller caller, std::uint64_t now_ns) {
+void ServerProtocol::open(Caller caller, std::uint64_t now_ns) {
   connections_[caller] = {.heard_ns = now_ns};
 }
 
-void Desk::close(Caller caller, std::uint64_t now_ns, Answers& answers) {
+void ServerProtocol::close(Caller caller, std::uint64_t now_ns, Answers& answers) {
   now_ns_ = now_ns;
   if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
 }
 
-void Desk::refuse(Caller caller, const Error& why, std::uint64_t now_ns, Answers& answers) {
+void ServerProtocol::refuse(Caller caller, const Error& why, std::uint64_t now_ns,
+                            Answers& answers) {
   now_ns_ = now_ns;
   hang_up(caller, why, answers);
 }
 
-void Desk::hang_up(Caller caller, const Error& why, Answers& answers) {
+void ServerProtocol::hang_up(Caller caller, const Error& why, Answers& answers) {
   answers.push_back({caller, Refused{.code = why.code, .text = why.text}, /*hangs_up=*/true});
   if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
 }
 
-void Desk::take(Caller caller, Message message, const Attached& attached, std::uint64_t now_ns,
-                Answers& answers) {
+void ServerProtocol::take(Caller caller, Message message, const Attached& attached,
+                          std::uint64_t now_ns, Answers& answers) {
   const auto found = connections_.find(caller);
   if (found == connections_.end()) return;  // hung up on
   Connection& connection = found->second;
@@ -56,7 +57,8 @@ void Desk::take(Caller caller, Message message, const Attached& attached, std::u
   if (!handled) hang_up(caller, handled.error(), answers);
 }
 
-Status Desk::handle(Caller caller, Message message, const Attached& attached, Answers& answers) {
+Status ServerProtocol::handle(Caller caller, Message message, const Attached& attached,
+                              Answers& answers) {
   if (const auto* first = std::get_if<Enter>(&message)) return enter(caller, *first, answers);
   const Connection& connection = of(caller);
   if (connection.worker < 0) {
@@ -71,7 +73,7 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
     answers.push_back({caller, stats()});
     return {};
   }
-  if (TaskDesk::concerns(message)) return take_of_tasks(caller, message, answers);
+  if (TaskProtocol::concerns(message)) return take_of_tasks(caller, message, answers);
   if (is_coordinator(connection.worker)) {
     if (const auto* vectors = std::get_if<VectorWork>(&message)) {
       return work(caller, *vectors, answers);
@@ -89,7 +91,7 @@ Status Desk::handle(Caller caller, Message message, const Attached& attached, An
   return take_declared(caller, std::move(message), attached, answers);
 }
 
-void Desk::tell(std::vector<Ack> acks, Answers& answers) {
+void ServerProtocol::tell(std::vector<Ack> acks, Answers& answers) {
   for (Ack& ack : acks) {
     Member& worker = member(ack.worker);
     if (worker.caller < 0) continue;
@@ -100,7 +102,7 @@ void Desk::tell(std::vector<Ack> acks, Answers& answers) {
   }
 }
 
-Status Desk::push(Caller caller, Push message, Answers& answers) {
+Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
   if (message.worker != of(caller).worker) {
     return refused(ErrorCode::kMalformed, words_of(of(caller).worker) + " pushes for another");
   }
@@ -118,8 +120,8 @@ Status Desk::push(Caller caller, Push message, Answers& answers) {
 // -------------------------------------------------------------------------------------------
 // Who is here
 
-Status Desk::declare(Caller caller, const Declare& message, const Attached& attached,
-                     Answers& answers) {
+Status ServerProtocol::declare(Caller caller, const Declare& message, const Attached& attached,
+                               Answers& answers) {
   const Worker worker = of(caller).worker;
   if (of(caller).memory != nullptr) {
     return refused(
@@ -164,7 +166,7 @@ Status Desk::declare(Caller caller, const Declare& message, const Attached& atta
   return {};
 }
 
-Result<std::unique_ptr<Shard>> Desk::first_shard(Model model) const {
+Result<std::unique_ptr<Shard>> ServerProtocol::first_shard(Model model) const {
   auto shard = std::make_unique<Shard>(std::move(model), options_.servers, options_.server,
                                        options_.workers);
   if (shard->has_memory()) return shard;
@@ -174,7 +176,7 @@ Result<std::unique_ptr<Shard>> Desk::first_shard(Model model) const {
                                          " bytes of parameters and state; start more servers");
 }
 
-void Desk::begin_with(std::unique_ptr<Shard> shard) {
+void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
   CIRANDA_ASSERT(!shard_);  // I26: of one model
   shard_ = std::move(shard);
   link_journal();
@@ -188,7 +190,7 @@ void Desk::begin_with(std::unique_ptr<Shard> shard) {
 }
 
 // One that was here before this server was started anew, or its connection lost.
-Status Desk::welcome_back(Worker worker, const Declare& message) {
+Status ServerProtocol::welcome_back(Worker worker, const Declare& message) {
   if (!message.returns) return {};
   if (!shard_ || !shard_->given()) {
     return refused(ErrorCode::kRankLost,
@@ -202,12 +204,12 @@ Status Desk::welcome_back(Worker worker, const Declare& message) {
 }
 
 // The first parameters are those of the lowest worker that has not left. -1: all have.
-Worker Desk::giver() const {
+Worker ServerProtocol::giver() const {
   const auto giver = std::ranges::find(members_, false, &Member::left);
   return giver == members_.end() ? -1 : static_cast<Worker>(giver - members_.begin());
 }
 
-std::optional<Worker> Desk::awaited() const {
+std::optional<Worker> ServerProtocol::awaited() const {
   if (!shard_ || shard_->given()) return std::nullopt;
   const auto waits = [](const auto& each) { return each.second.waits; };
   const Worker worker = giver();
@@ -215,7 +217,7 @@ std::optional<Worker> Desk::awaited() const {
   return worker;
 }
 
-void Desk::give_if_there(Answers& answers) {
+void ServerProtocol::give_if_there(Answers& answers) {
   if (!shard_) return;
   if (!shard_->given()) {
     const Worker worker = giver();
@@ -234,7 +236,7 @@ void Desk::give_if_there(Answers& answers) {
   }
 }
 
-void Desk::depart(Caller caller, bool left, Answers& answers) {
+void ServerProtocol::depart(Caller caller, bool left, Answers& answers) {
   const Worker worker = of(caller).worker;
   connections_.erase(caller);
   if (worker < 0) return;
@@ -246,7 +248,7 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
     journal_->write({.kind = Change::Kind::kLeft, .worker = worker}, {});
   }
   if (tasks_) {
-    TaskDesk::Answers given;
+    TaskProtocol::Answers given;
     tasks_->leave(worker, who_has_left(), given);
     give(std::move(given), answers);
   }
@@ -259,14 +261,14 @@ void Desk::depart(Caller caller, bool left, Answers& answers) {
   if (left) give_if_there(answers);
 }
 
-void Desk::hear(Worker worker) {
+void ServerProtocol::hear(Worker worker) {
   if (shard_ && worker >= 0 && !is_coordinator(worker)) shard_->hear(worker);
 }
 
 // -------------------------------------------------------------------------------------------
 // Leases
 
-std::uint64_t Desk::next_lease_ns() const {
+std::uint64_t ServerProtocol::next_lease_ns() const {
   std::uint64_t next = expected_ns_;
   for (const auto& [caller, connection] : connections_) {
     if (connection.worker < 0 || connection.silent) continue;
@@ -275,10 +277,10 @@ std::uint64_t Desk::next_lease_ns() const {
   return next;
 }
 
-void Desk::end_leases(std::uint64_t now_ns, Answers& answers) {
+void ServerProtocol::end_leases(std::uint64_t now_ns, Answers& answers) {
   now_ns_ = now_ns;
   std::vector<Ack> acks;
-  TaskDesk::Answers given;
+  TaskProtocol::Answers given;
   for (auto& [caller, connection] : connections_) {
     if (connection.worker < 0 || connection.silent ||
         now_ns < connection.heard_ns + options_.lease_ns) {

@@ -11,15 +11,15 @@
 
 #include "core/base/result.h"
 #include "core/ps/cut.h"
-#include "core/ps/desk_state.h"
 #include "core/ps/journal.h"
 #include "core/ps/messages.h"
+#include "core/ps/server_protocol_state.h"
 #include "core/ps/shard.h"
-#include "core/ps/task_desk.h"
+#include "core/ps/task_protocol.h"
 
 namespace ciranda::ps {
 
-struct DeskOptions {
+struct ServerProtocolOptions {
   std::string job_id;
   int server = 0;
   int servers = 1;
@@ -28,21 +28,22 @@ struct DeskOptions {
   std::uint64_t lease_ns = 10'000'000'000;
   bool keeps_state = false;  // which its workers are told
   bool resumes = false;      // goes on with what was kept in another job, which is over
-  // One more process gives tasks to the workers: see Enter, TaskDesk.
+  // One more process gives tasks to the workers: see Enter, TaskProtocol.
   bool has_coordinator = false;
   // Server 0: a checkpoint is made after so many pushes (rounds), and after so long. 0: not.
   std::uint64_t checkpoint_pushes = 0;
   std::uint64_t checkpoint_ns = 0;
 };
 
-// What a server decides: who may enter, whose parameters are the first, whose lease is over, and
-// what it answers to whom. Whose message cannot be is refused with a sentence and hung up on, and
-// the others notice nothing. Time and connections are told, so that a simulation can do so.
+// Decides what a server answers to its workers: who may enter, whose parameters are the first, when
+// a lease is over. It does no I/O: the caller passes in connections, messages and the time, so that
+// a simulation can drive it. An invalid message closes its connection with an error; other
+// connections are unaffected.
 //
 // Not thread-safe. Never blocks.
-class Desk {
+class ServerProtocol {
  public:
-  explicit Desk(DeskOptions options);
+  explicit ServerProtocol(ServerProtocolOptions options);
 
   using Caller = int;  // the number of a connection, as long as it is open
   struct Answer {
@@ -75,16 +76,16 @@ class Desk {
   void keep_journal(Journal* journal);
   // From here on there are checkpoints.
   void keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest);  // see Cut::keep()
-  // This desk is new: it begins with what this shard holds, and the first worker's mode.
+  // Begins with what this shard holds, and the first worker's mode; nobody has entered yet.
   void adopt(std::unique_ptr<Shard> shard);
   // All have left: the last checkpoint is begun and closed, where anybody has declared.
   void end_checkpoints();
   // Once the shard has parameters: all that there is to keep but for what lies in arrays().
   void save(std::vector<std::byte>& out) const;
   Shard::Arrays arrays() { return shard_->arrays(); }
-  // What save() has written; this desk is new, and arrays() are to be filled by the caller. Workers
-  // that have not left are waited for as long as one lease. kMismatch, kMalformed say what is not
-  // this server's.
+  // What save() has written; this protocol is new, and arrays() are to be filled by the caller.
+  // Workers that have not left are waited for as long as one lease. kMismatch, kMalformed say what
+  // is not this server's.
   Status restore(std::span<const std::byte> saved, std::uint64_t now_ns);
   // See Shard::repeat().
   Status repeat(const Change& change, std::span<const std::byte> data);
@@ -133,7 +134,7 @@ class Desk {
   Status declare(Caller caller, const Declare& message, const Attached& attached, Answers& answers);
   Status push(Caller caller, Push message, Answers& answers);
   Status take_of_tasks(Caller caller, const Message& message, Answers& answers);
-  void give(TaskDesk::Answers tasks, Answers& answers);
+  void give(TaskProtocol::Answers tasks, Answers& answers);
   Status pull_rows(Caller caller, const PullRows& message, const Attached& attached,
                    Answers& answers);
   Status push_rows(Caller caller, const PushRows& message, const Attached& attached,
@@ -145,7 +146,7 @@ class Desk {
   };
   Result<Rows> rows_of(std::uint32_t table, std::uint64_t count, const Attached& attached) const;
   Status work(Caller caller, const VectorWork& message, Answers& answers);
-  TaskDesk::Left who_has_left() const;
+  TaskProtocol::Left who_has_left() const;
   Status average(Caller caller, const Average& message, Answers& answers);
   Status fetch_state(Caller caller, const FetchState& message, const Attached& attached,
                      Answers& answers);
@@ -156,7 +157,7 @@ class Desk {
   Status welcome_back(Worker worker, const Declare& message);
   void leave_shard(Worker worker);
   void begin_job(std::string job_id);
-  static Member restored(const SavedDesk::Member& was);
+  static Member restored(const SavedProtocol::Member& was);
   void announce_checkpoint();
   void mark(Worker worker, std::uint64_t checkpoint);
   void link_journal();
@@ -172,7 +173,7 @@ class Desk {
     return is_coordinator(worker) ? coordinator_ : members_[static_cast<std::size_t>(worker)];
   }
 
-  const DeskOptions options_;
+  const ServerProtocolOptions options_;
   std::string job_id_;
   std::map<Caller, Connection> connections_;
   std::vector<Member> members_;
@@ -189,8 +190,8 @@ class Desk {
   std::optional<std::uint64_t> announced_ns_;
   bool is_adopted_ = false;  // and nobody has declared yet
   std::unique_ptr<Shard> shard_;
-  std::optional<TaskDesk> tasks_;     // of server 0, in a job with a coordinator
-  std::vector<VectorsWorked> works_;  // all so far: a coordinator may ask again
+  std::optional<TaskProtocol> tasks_;  // of server 0, in a job with a coordinator
+  std::vector<VectorsWorked> works_;   // all so far: a coordinator may ask again
   std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
 };
 

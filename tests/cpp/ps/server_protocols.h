@@ -11,35 +11,37 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/desk.h"
 #include "core/ps/model_codec.h"
+#include "core/ps/server_protocol.h"
 #include "ps/models.h"
 
 namespace ciranda::ps::testing {
 
 inline constexpr std::uint64_t kLeaseNs = 100;
 
-// A desk whose callers' connections are calls, and whose time is a number.
-class Desks : public ::testing::Test {
+// A protocol whose callers' connections are calls, and whose time is a number.
+class ServerProtocols : public ::testing::Test {
  protected:
   void start(int workers, Mode mode = {}, int servers = 1) {
     model_ = model_of({{3, 40}, {17}}, mode);
     options_ = {.job_id = job_id_, .servers = servers, .workers = workers, .lease_ns = kLeaseNs};
-    desk_ = std::make_unique<Desk>(options_);
+    protocol_ = std::make_unique<ServerProtocol>(options_);
   }
 
   // A new connection.
-  Desk::Caller call() {
-    desk_->open(++callers_, now_ns_);
+  ServerProtocol::Caller call() {
+    protocol_->open(++callers_, now_ns_);
     return callers_;
   }
-  void say(Desk::Caller caller, Message message) { say(caller, std::move(message), model_); }
-  void say(Desk::Caller caller, Message message, const Model& model) {
+  void say(ServerProtocol::Caller caller, Message message) {
+    say(caller, std::move(message), model_);
+  }
+  void say(ServerProtocol::Caller caller, Message message, const Model& model) {
     std::vector<std::byte> letter;
     encode(model, letter);
     const bool of_rows =
         std::holds_alternative<PullRows>(message) || std::holds_alternative<PushRows>(message);
-    const Desk::Attached attached{
+    const ServerProtocol::Attached attached{
         .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
         .memory = [&, of_rows](std::uint64_t bytes) -> Result<std::byte*> {
           if (without_memory_) return Error{.code = ErrorCode::kMalformed, .text = "no memory"};
@@ -51,25 +53,25 @@ class Desks : public ::testing::Test {
           memory.resize(static_cast<std::size_t>(bytes));
           return memory.data();
         }};
-    Desk::Answers answers;
-    desk_->take(caller, std::move(message), attached, now_ns_, answers);
+    ServerProtocol::Answers answers;
+    protocol_->take(caller, std::move(message), attached, now_ns_, answers);
     keep(std::move(answers));
   }
-  void hang_up(Desk::Caller caller) {
-    Desk::Answers answers;
-    desk_->close(caller, now_ns_, answers);
+  void hang_up(ServerProtocol::Caller caller) {
+    ServerProtocol::Answers answers;
+    protocol_->close(caller, now_ns_, answers);
     keep(std::move(answers));
   }
   void pass(std::uint64_t ns) {
     now_ns_ += ns;
-    Desk::Answers answers;
-    desk_->end_leases(now_ns_, answers);
+    ServerProtocol::Answers answers;
+    protocol_->end_leases(now_ns_, answers);
     keep(std::move(answers));
   }
 
   // The next answer, which has to be a T.
   template <typename T>
-  T answer(Desk::Caller caller) {
+  T answer(ServerProtocol::Caller caller) {
     std::vector<Message>& own = answers_[caller];
     if (own.empty() || !std::holds_alternative<T>(own.front())) {
       ADD_FAILURE() << "caller " << caller << " has another answer, or none";
@@ -79,10 +81,10 @@ class Desks : public ::testing::Test {
     own.erase(own.begin());
     return std::get<T>(std::move(first));
   }
-  bool waits(Desk::Caller caller) { return answers_[caller].empty(); }
-  // What it is refused with; the desk has hung up.
-  std::string refusal(Desk::Caller caller) { return answer<Refused>(caller).text; }
-  bool hung_up_on(Desk::Caller caller) const { return hung_up_on_.contains(caller); }
+  bool waits(ServerProtocol::Caller caller) { return answers_[caller].empty(); }
+  // What it is refused with; the protocol has hung up.
+  std::string refusal(ServerProtocol::Caller caller) { return answer<Refused>(caller).text; }
+  bool hung_up_on(ServerProtocol::Caller caller) const { return hung_up_on_.contains(caller); }
 
   // Of another process each time.
   Enter entry(Worker worker, Life life = 1) {
@@ -93,14 +95,14 @@ class Desks : public ::testing::Test {
             .workers = options_.workers,
             .servers = options_.servers};
   }
-  Desk::Caller enter(Worker worker, Life life = 1) {
-    const Desk::Caller caller = call();
+  ServerProtocol::Caller enter(Worker worker, Life life = 1) {
+    const ServerProtocol::Caller caller = call();
     say(caller, entry(worker, life));
     answer<Welcome>(caller);
     return caller;
   }
   // Its parameters are all `first`. `answered`: it returns.
-  void declare(Desk::Caller caller, float first, std::uint64_t decided = 0,
+  void declare(ServerProtocol::Caller caller, float first, std::uint64_t decided = 0,
                std::optional<std::uint64_t> answered = {}) {
     memory_[caller].resize(Layout(model_, options_.servers).memory_bytes());
     float* values = reinterpret_cast<float*>(memory_[caller].data());
@@ -109,8 +111,9 @@ class Desks : public ::testing::Test {
         Declare{
             .decided = decided, .returns = answered.has_value(), .answered = answered.value_or(0)});
   }
-  Desk::Caller join(Worker worker, Life life = 1) { return join(entry(worker, life)); }
-  void push(Desk::Caller caller, Worker worker, std::uint64_t seq, float gradient = 1.0f) {
+  ServerProtocol::Caller join(Worker worker, Life life = 1) { return join(entry(worker, life)); }
+  void push(ServerProtocol::Caller caller, Worker worker, std::uint64_t seq,
+            float gradient = 1.0f) {
     float* values = reinterpret_cast<float*>(memory_[caller].data());
     std::fill_n(values, memory_[caller].size() / 2 / sizeof(float), gradient);
     say(caller, push_of(worker, seq));
@@ -122,47 +125,47 @@ class Desks : public ::testing::Test {
     return push;
   }
   // The process that entered so has lost its connection, or its server, and calls again.
-  Desk::Caller come_back(const Enter& entry, std::uint64_t answered) {
-    const Desk::Caller caller = call();
+  ServerProtocol::Caller come_back(const Enter& entry, std::uint64_t answered) {
+    const ServerProtocol::Caller caller = call();
     say(caller, entry);
     answer<Welcome>(caller);
     declare(caller, 0.0f, answered, answered);
     return caller;
   }
-  Desk::Caller join(const Enter& entry) {
-    const Desk::Caller caller = call();
+  ServerProtocol::Caller join(const Enter& entry) {
+    const ServerProtocol::Caller caller = call();
     say(caller, entry);
     answer<Welcome>(caller);
     declare(caller, 0.0f);
     return caller;
   }
-  float parameter(Desk::Caller caller) {
-    const std::uint64_t at = desk_->shard()->layout().parameters_at(0);
+  float parameter(ServerProtocol::Caller caller) {
+    const std::uint64_t at = protocol_->shard()->layout().parameters_at(0);
     return *reinterpret_cast<const float*>(memory_[caller].data() + at);
   }
 
   Model model_;
   std::string job_id_ = "job";
-  DeskOptions options_;
-  std::unique_ptr<Desk> desk_;
+  ServerProtocolOptions options_;
+  std::unique_ptr<ServerProtocol> protocol_;
   std::uint64_t now_ns_ = 1'000;
   bool without_memory_ = false;
   std::vector<std::byte> rows_;  // that come with a message: numbers, and what is behind them
 
  private:
-  void keep(Desk::Answers answers) {
-    for (Desk::Answer& each : answers) {
+  void keep(ServerProtocol::Answers answers) {
+    for (ServerProtocol::Answer& each : answers) {
       EXPECT_FALSE(hung_up_on(each.to)) << "an answer to " << each.to << " after the last";
       if (each.hangs_up) hung_up_on_.insert(each.to);
       answers_[each.to].push_back(std::move(each.message));
     }
   }
 
-  Desk::Caller callers_ = 0;
+  ServerProtocol::Caller callers_ = 0;
   std::uint64_t processes_ = 0;
-  std::map<Desk::Caller, std::vector<std::byte>> memory_;
-  std::map<Desk::Caller, std::vector<Message>> answers_;
-  std::set<Desk::Caller> hung_up_on_;
+  std::map<ServerProtocol::Caller, std::vector<std::byte>> memory_;
+  std::map<ServerProtocol::Caller, std::vector<Message>> answers_;
+  std::set<ServerProtocol::Caller> hung_up_on_;
 };
 
 }  // namespace ciranda::ps::testing

@@ -1,13 +1,13 @@
 // Who may enter.
 #include <utility>
 
-#include "core/ps/desk.h"
 #include "core/ps/refusal.h"
+#include "core/ps/server_protocol.h"
 
 namespace ciranda::ps {
 
 // Whether it belongs here, by what it was told.
-Status Desk::check(const Enter& message) const {
+Status ServerProtocol::check(const Enter& message) const {
   const auto mismatch = [](const std::string& why) { return refused(ErrorCode::kMismatch, why); };
   const std::string self = words_of(message.worker);
   const std::string server = "server " + std::to_string(options_.server);
@@ -41,7 +41,7 @@ Status Desk::check(const Enter& message) const {
 }
 
 // Whether it is of one job with those who are here.
-Status Desk::check_origin(const Enter& message) const {
+Status ServerProtocol::check_origin(const Enter& message) const {
   const auto is_here = [&](const Member& member) {
     return member.caller >= 0 && !connections_.at(member.caller).silent;
   };
@@ -61,7 +61,7 @@ Status Desk::check_origin(const Enter& message) const {
   return {};
 }
 
-Status Desk::enter(Caller caller, const Enter& message, Answers& answers) {
+Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answers) {
   const std::string self = words_of(message.worker);
   if (of(caller).worker >= 0) return refused(ErrorCode::kMalformed, self + " enters twice");
   CIRANDA_TRY(check(message));

@@ -3,21 +3,21 @@
 
 #include <string>
 
-#include "ps/desks.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
 
 using testing::kLeaseNs;
 
-class DeskEntryTest : public testing::Desks {};
+class ServerProtocolEntryTest : public testing::ServerProtocols {};
 
-TEST_F(DeskEntryTest, OnlyWhoFitsMayEnter) {
+TEST_F(ServerProtocolEntryTest, OnlyWhoFitsMayEnter) {
   start(2, {}, /*servers=*/3);
   const auto refused = [&](auto change) {
     Enter message = entry(1);
     change(message);
-    const Desk::Caller caller = call();
+    const ServerProtocol::Caller caller = call();
     say(caller, message);
     EXPECT_TRUE(hung_up_on(caller));
     return refusal(caller);
@@ -41,9 +41,9 @@ TEST_F(DeskEntryTest, OnlyWhoFitsMayEnter) {
   enter(1);
 }
 
-TEST_F(DeskEntryTest, WorkersOfTwoJobsDoNotShareServersThatWereStartedByHand) {
+TEST_F(ServerProtocolEntryTest, WorkersOfTwoJobsDoNotShareServersThatWereStartedByHand) {
   start(2);
-  Desk::Caller caller = -1;
+  ServerProtocol::Caller caller = -1;
   const auto try_to_enter = [&](Worker worker, const Origin& origin, Life life = 1) {
     Enter message = entry(worker, life);
     message.origin = origin;
@@ -76,11 +76,11 @@ TEST_F(DeskEntryTest, WorkersOfTwoJobsDoNotShareServersThatWereStartedByHand) {
   }
 }
 
-TEST_F(DeskEntryTest, WhoIsGoneOrSilentKeepsNoOtherJobAway) {
+TEST_F(ServerProtocolEntryTest, WhoIsGoneOrSilentKeepsNoOtherJobAway) {
   start(1);
   Enter first = entry(0, 1);
   first.origin.job = "a";
-  Desk::Caller caller = call();
+  ServerProtocol::Caller caller = call();
   say(caller, first);
   answer<Welcome>(caller);
   pass(2 * kLeaseNs);

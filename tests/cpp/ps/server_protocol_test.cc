@@ -1,6 +1,6 @@
 // What could break: a stranger or an old process that is believed, the wrong worker's parameters as
 // the first, a worker that waits for one that is gone.
-#include "core/ps/desk.h"
+#include "core/ps/server_protocol.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "ps/desks.h"
 #include "ps/models.h"
+#include "ps/server_protocols.h"
 
 namespace ciranda::ps {
 namespace {
@@ -24,11 +24,11 @@ using testing::model_of;
 
 constexpr Mode kSsp{.kind = ModeKind::kSsp};
 
-class DeskTest : public testing::Desks {};
+class ServerProtocolTest : public testing::ServerProtocols {};
 
-TEST_F(DeskTest, AMessageOutOfOrderIsHungUpOn) {
+TEST_F(ServerProtocolTest, AMessageOutOfOrderIsHungUpOn) {
   start(2);
-  const auto refused = [&](Desk::Caller caller, Message message) {
+  const auto refused = [&](ServerProtocol::Caller caller, Message message) {
     say(caller, std::move(message));
     EXPECT_TRUE(hung_up_on(caller));
     return refusal(caller);
@@ -36,12 +36,12 @@ TEST_F(DeskTest, AMessageOutOfOrderIsHungUpOn) {
   EXPECT_EQ(refused(call(), Pull{}), "the first packet of a connection has to be Enter");
   EXPECT_EQ(refused(enter(0, 1), entry(0, 2)), "worker 0 enters twice");
   EXPECT_EQ(refused(enter(0, 2), Pull{}), "worker 0 has not declared its parameters");
-  const Desk::Caller waiting = enter(1);
+  const ServerProtocol::Caller waiting = enter(1);
   declare(waiting, 0.0f);
   EXPECT_TRUE(waits(waiting));  // for worker 0's parameters
   EXPECT_EQ(refused(waiting, push_of(1, 1)), "worker 1 has not declared its parameters");
   auto joined = [&, life = Life{2}]() mutable {
-    const Desk::Caller caller = join(0, ++life);
+    const ServerProtocol::Caller caller = join(0, ++life);
     answer<Ready>(caller);
     return caller;
   };
@@ -53,30 +53,31 @@ TEST_F(DeskTest, AMessageOutOfOrderIsHungUpOn) {
   EXPECT_EQ(refused(joined(), FetchState{}), "there is no such state");
   EXPECT_EQ(refused(joined(), FetchState{.table = 2}), "there is no such state");
 
-  const Desk::Caller garbled = joined();
-  Desk::Answers answers;
-  desk_->refuse(garbled, {.code = ErrorCode::kMalformed, .text = "no message"}, now_ns_, answers);
+  const ServerProtocol::Caller garbled = joined();
+  ServerProtocol::Answers answers;
+  protocol_->refuse(garbled, {.code = ErrorCode::kMalformed, .text = "no message"}, now_ns_,
+                    answers);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_TRUE(answers[0].hangs_up);
 }
 
-TEST_F(DeskTest, AnOlderLifeIsNeverHeardAgain) {
+TEST_F(ServerProtocolTest, AnOlderLifeIsNeverHeardAgain) {
   start(1);
-  const Desk::Caller first = join(0, 3);
+  const ServerProtocol::Caller first = join(0, 3);
   answer<Ready>(first);
   push(first, 0, 1);
   answer<Ack>(first);
-  const Desk::Caller same = call();
+  const ServerProtocol::Caller same = call();
   say(same, entry(0, 3));
   EXPECT_EQ(refusal(same), "worker 0 is there already; give each process a number of its own");
 
-  const Desk::Caller second = call();
+  const ServerProtocol::Caller second = call();
   say(second, entry(0, 4));
   EXPECT_EQ(answer<Welcome>(second).decided, 1u);
   EXPECT_EQ(refusal(first), "worker 0 has been started anew");
   push(first, 0, 2);  // was on its way
   EXPECT_TRUE(waits(first));
-  const Desk::Caller older = call();
+  const ServerProtocol::Caller older = call();
   say(older, entry(0, 2));
   EXPECT_EQ(refusal(older), "worker 0 has been started anew since this process was");
 
@@ -87,14 +88,14 @@ TEST_F(DeskTest, AnOlderLifeIsNeverHeardAgain) {
   EXPECT_EQ(answer<Ack>(second).outcome, Outcome::kApplied);
 }
 
-TEST_F(DeskTest, TheFirstParametersAreThoseOfTheLowestWorkerThatHasNotLeft) {
+TEST_F(ServerProtocolTest, TheFirstParametersAreThoseOfTheLowestWorkerThatHasNotLeft) {
   start(3);
-  const Desk::Caller two = enter(2);
-  const Desk::Caller one = enter(1);
+  const ServerProtocol::Caller two = enter(2);
+  const ServerProtocol::Caller one = enter(1);
   declare(two, 2.0f);
   declare(one, 1.0f);
   EXPECT_TRUE(waits(one) && waits(two));
-  Desk::Caller zero = enter(0);
+  ServerProtocol::Caller zero = enter(0);
   hang_up(zero);  // is not to leave: it may come back
   EXPECT_TRUE(waits(one) && waits(two));
   zero = enter(0, 2);
@@ -108,12 +109,12 @@ TEST_F(DeskTest, TheFirstParametersAreThoseOfTheLowestWorkerThatHasNotLeft) {
   EXPECT_EQ(parameter(zero), 1.0f);
 }
 
-TEST_F(DeskTest, WhoDeclaresSomethingElseIsRefused) {
+TEST_F(ServerProtocolTest, WhoDeclaresSomethingElseIsRefused) {
   start(2);
-  const Desk::Caller first = join(0);
+  const ServerProtocol::Caller first = join(0);
   answer<Ready>(first);
   auto refused = [&, life = Life{0}](const Model& model) mutable {
-    const Desk::Caller caller = enter(1, ++life);
+    const ServerProtocol::Caller caller = enter(1, ++life);
     say(caller, Declare{}, model);
     return refusal(caller);
   };
@@ -126,16 +127,16 @@ TEST_F(DeskTest, WhoDeclaresSomethingElseIsRefused) {
   without_memory_ = true;
   EXPECT_EQ(refused(model_), "no memory");
   without_memory_ = false;
-  push(first, 0, 1);  // the desk lives on
+  push(first, 0, 1);  // the protocol lives on
   EXPECT_EQ(answer<Ack>(first).outcome, Outcome::kApplied);
 }
 
-TEST_F(DeskTest, WhoIsGoneKeepsNobody) {
+TEST_F(ServerProtocolTest, WhoIsGoneKeepsNobody) {
   start(3, kSsp);
-  const Desk::Caller two = enter(2);
+  const ServerProtocol::Caller two = enter(2);
   say(two, Leave{});  // before anybody has declared
-  const Desk::Caller one = join(1);
-  const Desk::Caller zero = join(0);
+  const ServerProtocol::Caller one = join(1);
+  const ServerProtocol::Caller zero = join(0);
   answer<Ready>(zero);
   answer<Ready>(one);
   push(zero, 0, 1);
@@ -144,26 +145,26 @@ TEST_F(DeskTest, WhoIsGoneKeepsNobody) {
   EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
   push(one, 1, 1);  // was on its way
   EXPECT_TRUE(waits(one));
-  EXPECT_EQ(desk_->shard()->version(), 1u);
+  EXPECT_EQ(protocol_->shard()->version(), 1u);
 }
 
-TEST_F(DeskTest, WhoIsGoneBeforeAnybodyHasDeclaredKeepsNobody) {
+TEST_F(ServerProtocolTest, WhoIsGoneBeforeAnybodyHasDeclaredKeepsNobody) {
   start(2, kSsp);
   hang_up(enter(1));
-  const Desk::Caller zero = join(0);
+  const ServerProtocol::Caller zero = join(0);
   answer<Ready>(zero);
   push(zero, 0, 1);
   EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
 }
 
-TEST_F(DeskTest, WhoIsSilentBeforeItHasDeclaredKeepsNobody) {
+TEST_F(ServerProtocolTest, WhoIsSilentBeforeItHasDeclaredKeepsNobody) {
   for (const bool is_first : {true, false}) {
     start(2, kSsp);
-    const Desk::Caller one = is_first ? enter(1) : -1;
+    const ServerProtocol::Caller one = is_first ? enter(1) : -1;
     pass(kLeaseNs);
-    const Desk::Caller zero = join(0);
+    const ServerProtocol::Caller zero = join(0);
     answer<Ready>(zero);
-    const Desk::Caller late = is_first ? one : enter(1);
+    const ServerProtocol::Caller late = is_first ? one : enter(1);
     pass(kLeaseNs - 1);
     say(zero, Beat{});
     pass(1);
@@ -180,18 +181,18 @@ TEST_F(DeskTest, WhoIsSilentBeforeItHasDeclaredKeepsNobody) {
   }
 }
 
-TEST_F(DeskTest, WhoIsSilentForALeaseKeepsNobody) {
+TEST_F(ServerProtocolTest, WhoIsSilentForALeaseKeepsNobody) {
   start(2, kSsp);
-  EXPECT_EQ(desk_->next_lease_ns(), UINT64_MAX);
-  const Desk::Caller zero = join(0);
-  const Desk::Caller one = join(1);
+  EXPECT_EQ(protocol_->next_lease_ns(), UINT64_MAX);
+  const ServerProtocol::Caller zero = join(0);
+  const ServerProtocol::Caller one = join(1);
   answer<Ready>(zero);
   answer<Ready>(one);
-  EXPECT_EQ(desk_->next_lease_ns(), now_ns_ + kLeaseNs);
+  EXPECT_EQ(protocol_->next_lease_ns(), now_ns_ + kLeaseNs);
   push(zero, 0, 1);
   pass(kLeaseNs / 2);
   say(zero, Beat{});
-  EXPECT_EQ(desk_->next_lease_ns(), now_ns_ + kLeaseNs / 2);
+  EXPECT_EQ(protocol_->next_lease_ns(), now_ns_ + kLeaseNs / 2);
   pass(kLeaseNs / 2 - 1);
   EXPECT_TRUE(waits(zero));
   pass(1);
@@ -207,16 +208,16 @@ TEST_F(DeskTest, WhoIsSilentForALeaseKeepsNobody) {
   EXPECT_EQ(answer<Ack>(zero).version, 4u);
 }
 
-TEST_F(DeskTest, TheJobEndsWhenAllHaveLeft) {
+TEST_F(ServerProtocolTest, TheJobEndsWhenAllHaveLeft) {
   start(2);
-  const Desk::Caller zero = enter(0);
+  const ServerProtocol::Caller zero = enter(0);
   say(zero, Leave{});
-  EXPECT_FALSE(desk_->all_have_left());
-  const Desk::Caller one = enter(1);
+  EXPECT_FALSE(protocol_->all_have_left());
+  const ServerProtocol::Caller one = enter(1);
   hang_up(one);
-  EXPECT_FALSE(desk_->all_have_left());
+  EXPECT_FALSE(protocol_->all_have_left());
   say(enter(1, 2), Leave{});
-  EXPECT_TRUE(desk_->all_have_left());
+  EXPECT_TRUE(protocol_->all_have_left());
 }
 
 }  // namespace
