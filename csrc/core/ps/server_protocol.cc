@@ -14,7 +14,7 @@ ServerProtocol::ServerProtocol(ServerProtocolOptions options)
     : options_(std::move(options)),
       job_id_(options_.job_id),
       members_(static_cast<std::size_t>(options_.workers)),
-      cut_(options_.workers) {
+      checkpoint_barrier_(options_.workers) {
   if (options_.has_coordinator && options_.server == 0) tasks_.emplace(options_.workers);
 }
 
@@ -109,7 +109,7 @@ Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
   CIRANDA_TRY(shard_->check(message));
   member(message.worker).pushed_ns = now_ns_;
   const bool is_new = message.seq > shard_->decided(message.worker);
-  if (is_new) cut_.expect_push(message.worker);
+  if (is_new) checkpoint_barrier_.expect_push(message.worker);
   std::vector<Ack> acks;
   shard_->push(std::move(message), acks);
   if (is_new) announce_checkpoint();
@@ -157,7 +157,7 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
   if (!memory) return memory.error();
   if (first) begin_with(std::move(first));
   is_adopted_ = false;
-  cut_.enter(worker);
+  checkpoint_barrier_.enter(worker);
   of(caller).memory = memory.value();
   of(caller).waits = true;
   of(caller).returns = message.returns;
@@ -255,7 +255,7 @@ void ServerProtocol::depart(Caller caller, bool left, Answers& answers) {
   if (!shard_ || is_coordinator(worker)) return;
   std::vector<Ack> acks;
   shard_->leave(worker, acks);
-  cut_.leave(worker);
+  checkpoint_barrier_.leave(worker);
   link_journal();
   tell(std::move(acks), answers);
   if (left) give_if_there(answers);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/ps/cut.h"
+#include "core/ps/checkpoint_barrier.h"
 #include "core/ps/journal.h"
 #include "core/ps/messages.h"
 #include "core/ps/server_protocol_state.h"
@@ -75,7 +75,8 @@ class ServerProtocol {
   // From here on everything that a server needs to be made again is written there first.
   void keep_journal(Journal* journal);
   // From here on there are checkpoints.
-  void keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest);  // see Cut::keep()
+  void keep_checkpoints(CheckpointKeeper* keeper,
+                        Checkpoint latest);  // see CheckpointBarrier::keep()
   // Begins with what this shard holds, and the first worker's mode; nobody has entered yet.
   void adopt(std::unique_ptr<Shard> shard);
   // All have left: the last checkpoint is begun and closed, where anybody has declared.
@@ -184,7 +185,7 @@ class ServerProtocol {
   std::uint64_t expected_ns_ = UINT64_MAX;  // until then who was here before one is waited for
   Journal* journal_ = nullptr;
   CheckpointKeeper* keeper_ = nullptr;
-  Cut cut_;
+  CheckpointBarrier checkpoint_barrier_;
   std::uint64_t announced_ = 0;          // the latest checkpoint; server 0
   std::uint64_t announced_version_ = 0;  // and when that was
   std::optional<std::uint64_t> announced_ns_;

@@ -24,7 +24,7 @@ Error mismatch(std::string why) {
 void ServerProtocol::keep_journal(Journal* journal) {
   journal_ = journal;
   if (tasks_) tasks_->keep_journal(journal);
-  cut_.forward_to(journal);
+  checkpoint_barrier_.forward_to(journal);
   link_journal();
 }
 
@@ -34,7 +34,7 @@ void ServerProtocol::keep_journal(Journal* journal) {
 void ServerProtocol::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest) {
   keeper_ = keeper;
   announced_ = latest;
-  cut_.keep(keeper, latest);
+  checkpoint_barrier_.keep(keeper, latest);
 }
 
 void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
@@ -44,17 +44,18 @@ void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
 
 // Nothing is written for nobody.
 void ServerProtocol::link_journal() {
-  if (shard_) shard_->keep_journal(cut_.wants_changes() ? &cut_ : nullptr);
+  if (shard_)
+    shard_->keep_journal(checkpoint_barrier_.wants_changes() ? &checkpoint_barrier_ : nullptr);
 }
 
 void ServerProtocol::mark(Worker worker, std::uint64_t checkpoint) {
   if (!shard_ || !shard_->given() || is_coordinator(worker)) return;
-  cut_.mark(worker, checkpoint);
+  checkpoint_barrier_.mark(worker, checkpoint);
   link_journal();
 }
 
 void ServerProtocol::end_checkpoints() {
-  if (has_parameters()) cut_.end();
+  if (has_parameters()) checkpoint_barrier_.end();
 }
 
 void ServerProtocol::announce_checkpoint() {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/ps/cut.h"
+#include "core/ps/checkpoint_barrier.h"
 #include "core/ps/server_protocol.h"
 #include "core/service/record_file.h"
 #include "core/service/snapshot.h"

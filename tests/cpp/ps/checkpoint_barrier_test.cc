@@ -1,6 +1,6 @@
 // What could break: a part that misses a push that belongs to the checkpoint, or has one that does
 // not; one that is never closed.
-#include "core/ps/cut.h"
+#include "core/ps/checkpoint_barrier.h"
 
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class Parts final : public CheckpointKeeper {
   std::unique_ptr<Shard> part_;
 };
 
-class CutTest : public testing::ServerProtocols {
+class CheckpointBarrierTest : public testing::ServerProtocols {
  protected:
   void begin(int workers, Mode mode = {}, std::uint64_t pushes = 0) {
     start(workers, mode);
@@ -81,7 +81,7 @@ class CutTest : public testing::ServerProtocols {
   std::vector<std::uint64_t> seq_;
 };
 
-TEST_F(CutTest, HasWhatCameBeforeEachWorkersMarkAndNothingElse) {
+TEST_F(CheckpointBarrierTest, HasWhatCameBeforeEachWorkersMarkAndNothingElse) {
   begin(2);
   push_of_worker(0, 1);
   mark(0, 1);
@@ -95,7 +95,7 @@ TEST_F(CutTest, HasWhatCameBeforeEachWorkersMarkAndNothingElse) {
   EXPECT_FLOAT_EQ(parts_->parameter(), -301);
 }
 
-TEST_F(CutTest, OfARoundThePushesThatBelongToItAreARound) {
+TEST_F(CheckpointBarrierTest, OfARoundThePushesThatBelongToItAreARound) {
   begin(3, {.kind = ModeKind::kSync});
   mark(0, 1);
   push_of_worker(0, 60);  // behind it
@@ -106,7 +106,7 @@ TEST_F(CutTest, OfARoundThePushesThatBelongToItAreARound) {
   EXPECT_FLOAT_EQ(parts_->parameter(), -60);  // the mean of the two
 }
 
-TEST_F(CutTest, WaitsForNobodyWhoIsGone) {
+TEST_F(CheckpointBarrierTest, WaitsForNobodyWhoIsGone) {
   begin(2);
   mark(0, 1);
   EXPECT_TRUE(parts_->closed.empty());
@@ -116,7 +116,7 @@ TEST_F(CutTest, WaitsForNobodyWhoIsGone) {
   EXPECT_EQ(parts_->closed, (std::vector<Checkpoint>{1, 2}));
 }
 
-TEST_F(CutTest, WaitsForWhoComesWhileItIsOpen) {
+TEST_F(CheckpointBarrierTest, WaitsForWhoComesWhileItIsOpen) {
   begin(3);
   hang_up(callers_[2]);
   mark(0, 1);
@@ -128,7 +128,7 @@ TEST_F(CutTest, WaitsForWhoComesWhileItIsOpen) {
 }
 
 // It was lost, or has come late, and others wait for its mark.
-TEST_F(CutTest, IsNoneWhereAPushThatBelongsToItComesAfterItWasClosed) {
+TEST_F(CheckpointBarrierTest, IsNoneWhereAPushThatBelongsToItComesAfterItWasClosed) {
   begin(2);
   push_of_worker(1, 1);
   hang_up(callers_[1]);
@@ -145,7 +145,7 @@ TEST_F(CutTest, IsNoneWhereAPushThatBelongsToItComesAfterItWasClosed) {
   EXPECT_EQ(parts_->closed, std::vector<Checkpoint>{2});
 }
 
-TEST_F(CutTest, ANewerOneTakesThePlaceOfOneThatIsOpen) {
+TEST_F(CheckpointBarrierTest, ANewerOneTakesThePlaceOfOneThatIsOpen) {
   begin(2);
   mark(0, 1);
   mark(1, 2);
@@ -154,7 +154,7 @@ TEST_F(CutTest, ANewerOneTakesThePlaceOfOneThatIsOpen) {
   EXPECT_EQ(parts_->closed, std::vector<Checkpoint>{2});
 }
 
-TEST_F(CutTest, HasNoPartOfOneThatWasBegunBeforeItsServer) {
+TEST_F(CheckpointBarrierTest, HasNoPartOfOneThatWasBegunBeforeItsServer) {
   begin(1);
   protocol_->keep_checkpoints(parts_.get(), 4);
   mark(0, 4);
@@ -163,7 +163,7 @@ TEST_F(CutTest, HasNoPartOfOneThatWasBegunBeforeItsServer) {
   EXPECT_EQ(parts_->closed, std::vector<Checkpoint>{5});
 }
 
-TEST_F(CutTest, ALastOneIsMadeWhenAllHaveLeft) {
+TEST_F(CheckpointBarrierTest, ALastOneIsMadeWhenAllHaveLeft) {
   begin(2);
   push_of_worker(0, 1);
   say(callers_[0], Leave{});
@@ -174,7 +174,7 @@ TEST_F(CutTest, ALastOneIsMadeWhenAllHaveLeft) {
   EXPECT_FLOAT_EQ(parts_->parameter(), -1);
 }
 
-TEST_F(CutTest, ThereIsNoneWhereNobodyHasDeclared) {
+TEST_F(CheckpointBarrierTest, ThereIsNoneWhereNobodyHasDeclared) {
   start(1);
   parts_ = std::make_unique<Parts>(*protocol_);
   protocol_->keep_checkpoints(parts_.get(), 0);
@@ -183,7 +183,7 @@ TEST_F(CutTest, ThereIsNoneWhereNobodyHasDeclared) {
   EXPECT_TRUE(parts_->begun.empty());
 }
 
-TEST_F(CutTest, IsAnnouncedAfterSoManyPushesAndToWhoComes) {
+TEST_F(CheckpointBarrierTest, IsAnnouncedAfterSoManyPushesAndToWhoComes) {
   begin(1, {}, 2);
   push_of_worker(0, 1);
   EXPECT_EQ(answer<Ack>(callers_[0]).checkpoint, 0u);
@@ -201,7 +201,7 @@ TEST_F(CutTest, IsAnnouncedAfterSoManyPushesAndToWhoComes) {
   EXPECT_EQ(answer<Ready>(join(0, 2)).checkpoint, 2u);
 }
 
-TEST_F(CutTest, AServerThatComesBackAnnouncesWhenTheNextIsDue) {
+TEST_F(CheckpointBarrierTest, AServerThatComesBackAnnouncesWhenTheNextIsDue) {
   begin(1, {}, 2);
   push_of_worker(0, 1);
   push_of_worker(0, 1);
@@ -219,7 +219,7 @@ TEST_F(CutTest, AServerThatComesBackAnnouncesWhenTheNextIsDue) {
   EXPECT_EQ(answer<Ack>(callers_[0]).checkpoint, 2u);
 }
 
-TEST_F(CutTest, IsAnnouncedAfterSoLong) {
+TEST_F(CheckpointBarrierTest, IsAnnouncedAfterSoLong) {
   start(1);
   options_.checkpoint_ns = 50;
   options_.lease_ns = 1'000'000;

@@ -1,4 +1,4 @@
-#include "core/ps/cut.h"
+#include "core/ps/checkpoint_barrier.h"
 
 #include <algorithm>
 
@@ -6,43 +6,43 @@
 
 namespace ciranda::ps {
 
-void Cut::leave(Worker worker) {
+void CheckpointBarrier::leave(Worker worker) {
   members_[static_cast<std::size_t>(worker)] = {};
   close_if_complete();
 }
 
-void Cut::expect_push(Worker worker) {
+void CheckpointBarrier::expect_push(Worker worker) {
   if (closed_ == 0 || closed_ != latest_ || is_behind(worker)) return;
   closed_ = 0;
   keeper_->withdraw();
 }
 
-void Cut::begin(Checkpoint checkpoint) {
+void CheckpointBarrier::begin(Checkpoint checkpoint) {
   if (checkpoint <= latest_ || keeper_ == nullptr) return;
   latest_ = checkpoint;
   open_ = true;
   keeper_->begin(checkpoint);
 }
 
-void Cut::mark(Worker worker, Checkpoint checkpoint) {
+void CheckpointBarrier::mark(Worker worker, Checkpoint checkpoint) {
   begin(checkpoint);
   Checkpoint& marked = members_[static_cast<std::size_t>(worker)].marked;
   marked = std::max(marked, checkpoint);
   close_if_complete();
 }
 
-void Cut::end() {
+void CheckpointBarrier::end() {
   if (keeper_ == nullptr) return;
   begin(latest_ + 1);
   close_if_complete();
 }
 
 // Its pushes do not belong to the open one.
-bool Cut::is_behind(Worker worker) const {
+bool CheckpointBarrier::is_behind(Worker worker) const {
   return members_[static_cast<std::size_t>(worker)].marked >= latest_;
 }
 
-void Cut::close_if_complete() {
+void CheckpointBarrier::close_if_complete() {
   const bool complete = std::ranges::all_of(
       members_, [&](const Member& each) { return !each.here || each.marked >= latest_; });
   if (!open_ || !complete) return;
@@ -53,7 +53,7 @@ void Cut::close_if_complete() {
 }
 
 // Of a round the pushes that belong here are one of their own.
-void Cut::write(const Change& change, const Data& data) {
+void CheckpointBarrier::write(const Change& change, const Data& data) {
   if (next_ != nullptr) next_->write(change, data);
   if (open_ && change.kind == Change::Kind::kRows && !is_behind(change.worker)) {
     keeper_->add(change, data);

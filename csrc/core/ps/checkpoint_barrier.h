@@ -26,17 +26,18 @@ class CheckpointKeeper {
   virtual void withdraw() = 0;
 };
 
-// A server's part of a cut through all servers: a state in which all of them have the same pushes
-// of each worker, though nobody waits. It is the snapshot of Chandy and Lamport ("Distributed
-// Snapshots: Determining Global States of Distributed Systems", 1985): a worker that hears of a
-// checkpoint tells all servers, between two pushes, that it has; what it pushed before belongs to
-// it. A server's part is what it holds when it is first told so, and those pushes of workers that
-// have not told it yet which come later.
+// Decides which changes belong to this server's part of a checkpoint. In a checkpoint all servers
+// have the same pushes of each worker, and nobody waits for it. This is the snapshot of Chandy and
+// Lamport ("Distributed Snapshots: Determining Global States of Distributed Systems", 1985), with
+// the message Mark as its barrier. A worker that hears of a checkpoint sends a Mark to all servers
+// between two pushes; its earlier pushes belong to the checkpoint. A server's part begins with what
+// the server holds at the first Mark, and adds the later pushes of workers that have not sent
+// theirs.
 //
 // Not thread-safe. Never blocks.
-class Cut final : public Journal {
+class CheckpointBarrier final : public Journal {
  public:
-  explicit Cut(int workers) : members_(static_cast<std::size_t>(workers)) {}
+  explicit CheckpointBarrier(int workers) : members_(static_cast<std::size_t>(workers)) {}
 
   // `latest`: there may have been ones up to that before this server was made; it has no part of
   // one that was begun then.
