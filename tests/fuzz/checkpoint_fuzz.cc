@@ -89,10 +89,10 @@ class Job {
   }
   void tell(const ps::Message& message) {
     const ps::ServerProtocol::Attached attached{
-        .letter = [&](std::uint64_t) -> Result<Bytes> {
-          Bytes letter;
-          encode(model_, letter);
-          return letter;
+        .model_blob = [&](std::uint64_t) -> Result<Bytes> {
+          Bytes model_blob;
+          encode(model_, model_blob);
+          return model_blob;
         },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
           Bytes& memory = memories_.emplace_back(bytes);

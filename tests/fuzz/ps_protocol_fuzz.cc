@@ -196,23 +196,23 @@ class Play {
     const auto* comes = std::get_if<ps::Enter>(&message.value());
     if (comes != nullptr && comes->worker == 0) return;  // the worker itself has been started anew
     const std::uint8_t attached = input.u8();
-    Bytes letter;
-    encode(model_, letter);
-    if (attached % 4 == 1) Input(input.bytes(input.u8())).patch(letter);
-    tell(caller, std::move(message).value(), attached % 4 != 2, attached, letter);
+    Bytes model_blob;
+    encode(model_, model_blob);
+    if (attached % 4 == 1) Input(input.bytes(input.u8())).patch(model_blob);
+    tell(caller, std::move(message).value(), attached % 4 != 2, attached, model_blob);
   }
 
   void tell(ServerProtocol::Caller caller, ps::Message message) {
-    Bytes letter;
-    encode(model_, letter);
-    tell(caller, std::move(message), true, 0, letter);
+    Bytes model_blob;
+    encode(model_, model_blob);
+    tell(caller, std::move(message), true, 0, model_blob);
   }
 
   void tell(ServerProtocol::Caller caller, ps::Message message, bool has_memory,
-            std::uint8_t filling, const Bytes& letter) {
+            std::uint8_t filling, const Bytes& model_blob) {
     const Error none{.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
     const ServerProtocol::Attached attached{
-        .letter = [&](std::uint64_t) -> Result<Bytes> { return letter; },
+        .model_blob = [&](std::uint64_t) -> Result<Bytes> { return model_blob; },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
           if (!has_memory) return none;
           auto& own = memory_[caller];

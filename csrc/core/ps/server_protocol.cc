@@ -129,9 +129,9 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
         words_of(worker) + " has declared its parameters already; servers hold those of one model");
   }
   CIRANDA_TRY(welcome_back(worker, message));
-  const auto letter = attached.letter(message.model_bytes);
-  if (!letter) return letter.error();
-  auto model = decode_model(letter.value());
+  const auto model_blob = attached.model_blob(message.model_bytes);
+  if (!model_blob) return model_blob.error();
+  auto model = decode_model(model_blob.value());
   if (!model) return model.error();
   if (options_.has_coordinator && model.value().mode.kind != ModeKind::kAsync) {
     return refused(ErrorCode::kInvalidArgument,

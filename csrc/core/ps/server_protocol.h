@@ -55,7 +55,7 @@ class ServerProtocol {
 
   // What has come with a message.
   struct Attached {
-    std::function<Result<std::vector<std::byte>>(std::uint64_t bytes)> letter;  // a copy
+    std::function<Result<std::vector<std::byte>>(std::uint64_t bytes)> model_blob;  // a copy
     // Mapped as long as the connection is open, but for what is fetched, which is only written to.
     std::function<Result<std::byte*>(std::uint64_t bytes)> memory;
   };

@@ -111,10 +111,10 @@ void ServerProtocol::save(std::vector<std::byte>& out) const {
     for (const double dot : each.dots) writer.f64(dot);
   }
   writer.varint(lost_);
-  std::vector<std::byte> letter;
-  encode(shard_->model(), letter);
-  writer.varint(letter.size());
-  writer.bytes(letter);
+  std::vector<std::byte> model_blob;
+  encode(shard_->model(), model_blob);
+  writer.varint(model_blob.size());
+  writer.bytes(model_blob);
   shard_->save(out);
 }
 
@@ -150,12 +150,12 @@ Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved) {
     for (double& dot : each.dots) dot = in.f64("state.dot");
   }
   protocol.lost = in.varint("state.lost", UINT64_MAX);
-  std::vector<std::byte> letter(in.count("state.model", kModelBytesMax, 1));
-  in.bytes("state.model", letter);
+  std::vector<std::byte> model_blob(in.count("state.model", kModelBytesMax, 1));
+  in.bytes("state.model", model_blob);
   if (in.ok() && protocol.server >= protocol.servers)
     in.fail("state.server", "is none of the servers");
   if (!in.ok()) return in.error();
-  auto model = decode_model(letter);
+  auto model = decode_model(model_blob);
   if (!model) return model.error();
   protocol.model = std::move(model).value();
   const auto rest = saved.subspan(in.offset());

@@ -192,23 +192,23 @@ Status Client::declare(const Model& model, const Fill& fill) {
                      "this worker has declared its parameters already; servers hold those of "
                      "one model"};
   }
-  std::vector<std::byte> letter;
-  encode(model, letter);
-  if (letter.size() > kModelBytesMax) {
+  std::vector<std::byte> model_blob;
+  encode(model, model_blob);
+  if (model_blob.size() > kModelBytesMax) {
     return Error{.code = ErrorCode::kLimit, .text = "the parameters' names take too many bytes"};
   }
-  auto words = SharedMemory::create(letter.size());
+  auto words = SharedMemory::create(model_blob.size());
   if (!words) return words.error();
-  std::memcpy(words.value().segment.data(), letter.data(), letter.size());
+  std::memcpy(words.value().segment.data(), model_blob.data(), model_blob.size());
   Layout layout(model, servers());
   auto memory = SharedMemory::create(static_cast<std::size_t>(layout.memory_bytes()));
   if (!memory) return memory.error();
   fill(layout, memory.value().segment.data());
-  memory_.letter = std::move(words).value();
-  memory_.letter_bytes = letter.size();
+  memory_.model_blob = std::move(words).value();
+  memory_.model_blob_bytes = model_blob.size();
   memory_.memory = std::move(memory).value();
   memory_.layout = std::move(layout);
-  CIRANDA_TRY(ask_all(Declare{.model_bytes = letter.size(), .decided = seq_}));
+  CIRANDA_TRY(ask_all(Declare{.model_bytes = model_blob.size(), .decided = seq_}));
   CIRANDA_TRY(hear_ready());
   model_ = model;
   declared_ = true;

@@ -94,7 +94,7 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
     if (server == 0 && known != nullptr) CIRANDA_TRY(schedule_again(known->scheduled));
   }
   if (asked.gave_parameters) {
-    CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.letter_bytes,
+    CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.model_blob_bytes,
                                             .decided = unanswered_ ? seq_ - 1 : seq_,
                                             .returns = true,
                                             .answered = asked.answered}));

@@ -26,7 +26,7 @@ class LinkHere final : public ServerLink {
   Status send(const Message& message) override {
     std::vector<int> descriptors;
     if (std::holds_alternative<Declare>(message)) {
-      descriptors = {memory_.letter.fd.get(), memory_.memory.fd.get()};
+      descriptors = {memory_.model_blob.fd.get(), memory_.memory.fd.get()};
     } else if (std::holds_alternative<MoveGradients>(message)) {
       descriptors = {memory_.gradients.fd.get()};
     } else if (std::holds_alternative<FetchState>(message) ||
@@ -77,7 +77,7 @@ class LinkElsewhere final : public ServerLink {
     std::vector<MessageLink::Outgoing> parts;
     if (std::holds_alternative<Declare>(message)) {
       parts.resize(2);
-      parts[0].emplace_back(memory_.letter.segment.data(), memory_.letter_bytes);
+      parts[0].emplace_back(memory_.model_blob.segment.data(), memory_.model_blob_bytes);
       add(parts[1], memory_.memory.segment.data(), memory_.layout->parameters_of(server_));
     } else if (std::holds_alternative<Push>(message)) {
       add(parts.emplace_back(), memory_.gradient_segment().data(),

@@ -26,8 +26,8 @@ struct SharedMemory {
 // What a worker's messages speak of.
 struct WorkerMemory {
   std::optional<Layout> layout = {};  // once its model is known
-  SharedMemory letter = {};           // the model, encoded: of Declare
-  std::size_t letter_bytes = 0;
+  SharedMemory model_blob = {};       // the model, encoded: of Declare
+  std::size_t model_blob_bytes = 0;
   SharedMemory memory = {};     // see Layout
   SharedMemory gradients = {};  // where they have moved to; none while they have not
   SharedMemory fetched = {};    // of FetchState and FetchSteps

@@ -59,10 +59,10 @@ class LocalLink final : public WorkerLink {
   }
 
   ServerProtocol::Attached attached() override {
-    return {.letter = [this](std::uint64_t bytes) -> Result<std::vector<std::byte>> {
-              const auto letter = take_memory(bytes);
-              if (!letter) return letter.error();
-              const std::byte* begin = letter.value().data();
+    return {.model_blob = [this](std::uint64_t bytes) -> Result<std::vector<std::byte>> {
+              const auto model_blob = take_memory(bytes);
+              if (!model_blob) return model_blob.error();
+              const std::byte* begin = model_blob.value().data();
               return std::vector<std::byte>(begin, begin + bytes);
             },
             .memory = [this](std::uint64_t bytes) -> Result<std::byte*> {
@@ -165,14 +165,14 @@ class RemoteLink final : public WorkerLink {
       const auto complete = link_.receive_data();
       if (!complete) return complete.error();
       if (!complete.value()) return std::optional<Message>();
-      if (!std::exchange(reads_letter_, false)) return std::exchange(message_, std::nullopt);
+      if (!std::exchange(reads_model_blob_, false)) return std::exchange(message_, std::nullopt);
       CIRANDA_TRY(expect_parameters());
     }
   }
 
   ServerProtocol::Attached attached() override {
-    return {.letter = [this](std::uint64_t) -> Result<std::vector<std::byte>> {
-              return std::exchange(letter_, {});
+    return {.model_blob = [this](std::uint64_t) -> Result<std::vector<std::byte>> {
+              return std::exchange(model_blob_, {});
             },
             .memory = [this](std::uint64_t bytes) -> Result<std::byte*> {
               if (memory_ && !std::exchange(declared_, true)) return memory_.get();
@@ -243,9 +243,9 @@ class RemoteLink final : public WorkerLink {
                          "this worker has declared its parameters already; servers hold those "
                          "of one model"};
       }
-      letter_.resize(what->model_bytes);
-      link_.expect({std::span(letter_)});
-      reads_letter_ = true;
+      model_blob_.resize(what->model_bytes);
+      link_.expect({std::span(model_blob_)});
+      reads_model_blob_ = true;
       return {};
     }
     if (std::holds_alternative<Push>(*message_)) {
@@ -296,9 +296,9 @@ class RemoteLink final : public WorkerLink {
     return {};
   }
 
-  // The rest of a declaration, once its letter is here.
+  // The rest of a declaration, once its model_blob is here.
   Status expect_parameters() {
-    const auto model = decode_model(letter_);
+    const auto model = decode_model(model_blob_);
     if (!model) return model.error();
     layout_.emplace(model.value(), servers_);
     tables_ = model.value().tables.size();
@@ -315,8 +315,8 @@ class RemoteLink final : public WorkerLink {
   const int servers_;
   std::vector<std::byte> encoded_;  // scratch
   std::optional<Message> message_;  // of which data is missing
-  bool reads_letter_ = false;
-  std::vector<std::byte> letter_;
+  bool reads_model_blob_ = false;
+  std::vector<std::byte> model_blob_;
   std::optional<Layout> layout_;  // once it has declared
   std::size_t tables_ = 0;
   std::uint64_t steps_bytes_ = 0;

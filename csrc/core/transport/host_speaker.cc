@@ -43,7 +43,7 @@ Result<std::optional<Arrived>> receive_bytes(int socket, std::uint64_t deadline_
   auto memory = MemorySegment::open(std::move(received.value()->fd), message.bytes);
   if (!memory) return memory.error();
   if (message.segment > message.bytes) {
-    return Error{.code = ErrorCode::kMalformed, .text = "it sent a letter that is cut off"};
+    return Error{.code = ErrorCode::kMalformed, .text = "it sent a payload that is cut off"};
   }
   const std::byte* const bytes = memory.value().data();
   return std::optional(Arrived{message.kind, {bytes, bytes + message.segment}});
@@ -72,14 +72,14 @@ Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Intro
                                               std::uint64_t deadline_ns) {
   std::vector<Introduction> host = {self};
   for (int local = 1; local < mesh.size; ++local) {
-    auto letter = receive_bytes(socket_to(mesh, local), deadline_ns);
-    if (!letter || !letter.value()) {
-      return Error{.code = letter ? ErrorCode::kTimeout : ErrorCode::kRankLost,
+    auto payload = receive_bytes(socket_to(mesh, local), deadline_ns);
+    if (!payload || !payload.value()) {
+      return Error{.code = payload ? ErrorCode::kTimeout : ErrorCode::kRankLost,
                    .text = "local rank " + std::to_string(local) + " of host " +
                            std::to_string(self.host) + " ended, or did nothing, before the " +
                            "hosts had met"};
     }
-    auto introduction = decode_introduction(letter.value()->bytes);
+    auto introduction = decode_introduction(payload.value()->bytes);
     if (!introduction) return introduction.error();
     host.push_back(std::move(introduction).value());
   }
@@ -87,9 +87,9 @@ Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Intro
 }
 
 Status tell_host(const LocalMesh& mesh, const Roll& roll) {
-  std::vector<std::byte> letter;
-  encode(roll, letter);
-  return tell_all(mesh, PeerMessage::Kind::kRoll, letter);
+  std::vector<std::byte> payload;
+  encode(roll, payload);
+  return tell_all(mesh, PeerMessage::Kind::kRoll, payload);
 }
 
 void refuse_host(const LocalMesh& mesh, const Error& why) {
@@ -98,9 +98,9 @@ void refuse_host(const LocalMesh& mesh, const Error& why) {
 
 Result<Roll> let_first_speak(const LocalMesh& mesh, const Introduction& self,
                              std::uint64_t deadline_ns) {
-  std::vector<std::byte> letter;
-  encode(self, letter);
-  CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, letter));
+  std::vector<std::byte> payload;
+  encode(self, payload);
+  CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, payload));
   // The first rank keeps the time, and says what was missing.
   auto answer = receive_bytes(socket_to(mesh, 0), deadline_ns + kGraceNs);
   if (!answer || !answer.value()) {

@@ -74,20 +74,20 @@ Status MessageLink::send(std::span<const std::byte> message, std::vector<Outgoin
                          std::shared_ptr<const void> owner) {
   CIRANDA_ASSERT(!message.empty() && message.size() <= message_bytes_max_);
   std::erase_if(parts, [](const Outgoing& part) { return bytes_of(part) == 0; });
-  queue_.push_back(Letter{.message = {message.begin(), message.end()},
-                          .parts = std::move(parts),
-                          .owner = std::move(owner)});
+  queue_.push_back(OutgoingMessage{.message = {message.begin(), message.end()},
+                                   .parts = std::move(parts),
+                                   .owner = std::move(owner)});
   return flush();
 }
 
 Status MessageLink::flush() {
   while (!queue_.empty()) {
-    Letter& letter = queue_.front();
-    if (pieces_.empty() && letter.begun && letter.part == letter.parts.size()) {
+    OutgoingMessage& outgoing = queue_.front();
+    if (pieces_.empty() && outgoing.begun && outgoing.part == outgoing.parts.size()) {
       queue_.pop_front();
       continue;
     }
-    if (pieces_.empty()) begin_segment(letter);
+    if (pieces_.empty()) begin_segment(outgoing);
     auto sent = stream_.send(std::span<const iovec>(pieces_));
     if (!sent) return sent.error();
     drop_sent(pieces_, sent.value());
@@ -97,21 +97,21 @@ Status MessageLink::flush() {
 }
 
 // The message goes with the first of its data.
-void MessageLink::begin_segment(Letter& letter) {
-  if (!std::exchange(letter.begun, true)) {
-    const std::span<const std::byte> message = letter.message;
+void MessageLink::begin_segment(OutgoingMessage& outgoing) {
+  if (!std::exchange(outgoing.begun, true)) {
+    const std::span<const std::byte> message = outgoing.message;
     headers_[0] = sealer_.seal(
         {.bytes = static_cast<std::uint32_t>(message.size()), .step = kMessage}, message);
     pieces_ = {piece_of(headers_[0]), piece_of(message)};
   }
-  if (letter.part == letter.parts.size()) return;
-  const Outgoing& part = letter.parts[letter.part];
-  const auto data = cut(part, letter.place, letter.offset, kSegmentBytes);
-  const bool ends = std::all_of(part.begin() + static_cast<std::ptrdiff_t>(letter.place),
+  if (outgoing.part == outgoing.parts.size()) return;
+  const Outgoing& part = outgoing.parts[outgoing.part];
+  const auto data = cut(part, outgoing.place, outgoing.offset, kSegmentBytes);
+  const bool ends = std::all_of(part.begin() + static_cast<std::ptrdiff_t>(outgoing.place),
                                 part.end(), [](const auto& place) { return place.empty(); });
   if (ends) {
-    ++letter.part;
-    letter.place = 0;
+    ++outgoing.part;
+    outgoing.place = 0;
   }
   const DataHeader header{.bytes = static_cast<std::uint32_t>(bytes_of(data)), .step = kData};
   headers_[1] = authenticates_ ? sealer_.seal(header, std::span(data)) : sealer_.seal(header);

@@ -62,7 +62,7 @@ class MessageLink {
   Result<bool> receive_data();
 
  private:
-  struct Letter {
+  struct OutgoingMessage {
     std::vector<std::byte> message;
     std::vector<Outgoing> parts;
     std::shared_ptr<const void> owner;
@@ -71,7 +71,7 @@ class MessageLink {
     std::size_t place = 0;   // within that
     std::size_t offset = 0;  // within that
   };
-  void begin_segment(Letter& letter);
+  void begin_segment(OutgoingMessage& outgoing);
   Result<std::size_t> take(std::span<std::byte> into);
   Result<bool> receive_header(std::uint32_t kind, std::size_t bytes_max);
   Result<bool> fill_segment();
@@ -83,7 +83,7 @@ class MessageLink {
   DataSealer sealer_;
   DataOpener opener_;
 
-  std::deque<Letter> queue_;
+  std::deque<OutgoingMessage> queue_;
   std::vector<iovec> pieces_;  // on their way, of the first in the queue
   std::array<SealedDataHeader, 2> headers_ = {};
 

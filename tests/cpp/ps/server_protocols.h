@@ -37,12 +37,12 @@ class ServerProtocols : public ::testing::Test {
     say(caller, std::move(message), model_);
   }
   void say(ServerProtocol::Caller caller, Message message, const Model& model) {
-    std::vector<std::byte> letter;
-    encode(model, letter);
+    std::vector<std::byte> model_blob;
+    encode(model, model_blob);
     const bool of_rows =
         std::holds_alternative<PullRows>(message) || std::holds_alternative<PushRows>(message);
     const ServerProtocol::Attached attached{
-        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
+        .model_blob = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return model_blob; },
         .memory = [&, of_rows](std::uint64_t bytes) -> Result<std::byte*> {
           if (without_memory_) return Error{.code = ErrorCode::kMalformed, .text = "no memory"};
           if (of_rows) {

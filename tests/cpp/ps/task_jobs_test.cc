@@ -82,11 +82,11 @@ class Job {
   void keep(int server) { kept_[at(server)].emplace(*protocols_[at(server)]); }
 
   void say(int server, Worker from, Message message) {
-    std::vector<std::byte> letter;
-    encode(model_, letter);
+    std::vector<std::byte> model_blob;
+    encode(model_, model_blob);
     std::vector<std::byte>& memory = memory_[{server, from}];
     const ServerProtocol::Attached attached{
-        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return letter; },
+        .model_blob = [&](std::uint64_t) -> Result<std::vector<std::byte>> { return model_blob; },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
           memory.resize(static_cast<std::size_t>(bytes));
           return memory.data();

@@ -53,11 +53,11 @@ inline Ends connect_ends(Way way, const WorkerMemory& memory, int server = 0, in
 // A worker's memory for a model, filled with one value.
 inline WorkerMemory memory_of(const Model& model, int servers, float value) {
   WorkerMemory memory;
-  std::vector<std::byte> letter;
-  encode(model, letter);
-  memory.letter = SharedMemory::create(letter.size()).value();
-  std::copy(letter.begin(), letter.end(), memory.letter.segment.data());
-  memory.letter_bytes = letter.size();
+  std::vector<std::byte> model_blob;
+  encode(model, model_blob);
+  memory.model_blob = SharedMemory::create(model_blob.size()).value();
+  std::copy(model_blob.begin(), model_blob.end(), memory.model_blob.segment.data());
+  memory.model_blob_bytes = model_blob.size();
   memory.layout.emplace(model, servers);
   const auto bytes = static_cast<std::size_t>(memory.layout->memory_bytes());
   memory.memory = SharedMemory::create(bytes).value();
@@ -84,12 +84,12 @@ inline Result<Message> heard_by_worker(Ends& ends) {
 
 // Declares, and gives the server's view of the worker's memory.
 inline std::byte* declare_through(Ends& ends, const WorkerMemory& memory) {
-  EXPECT_TRUE(ends.worker->send(Declare{.model_bytes = memory.letter_bytes}).ok());
+  EXPECT_TRUE(ends.worker->send(Declare{.model_bytes = memory.model_blob_bytes}).ok());
   EXPECT_TRUE(heard_by_server(ends).ok());
   const ServerProtocol::Attached attached = ends.server->attached();
-  const auto letter = attached.letter(memory.letter_bytes);
-  EXPECT_TRUE(letter.ok());
-  EXPECT_TRUE(decode_model(letter.value()).ok());
+  const auto model_blob = attached.model_blob(memory.model_blob_bytes);
+  EXPECT_TRUE(model_blob.ok());
+  EXPECT_TRUE(decode_model(model_blob.value()).ok());
   const auto seen = attached.memory(memory.layout->memory_bytes());
   EXPECT_TRUE(seen.ok());
   return seen.value();

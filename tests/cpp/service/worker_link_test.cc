@@ -79,7 +79,7 @@ TEST(WorkerLink, DataWithoutAPlaceIsRefused) {
     return heard ? "" : heard.error().text;
   };
   EXPECT_EQ(refusal(push_of(model), false), "a worker pushes that has not declared its parameters");
-  EXPECT_NE(refusal(Declare{.model_bytes = memory.letter_bytes}, true)
+  EXPECT_NE(refusal(Declare{.model_bytes = memory.model_blob_bytes}, true)
                 .find("has declared its parameters already"),
             std::string::npos);
 }
@@ -87,9 +87,9 @@ TEST(WorkerLink, DataWithoutAPlaceIsRefused) {
 // A model that cannot be is refused by what it says, before memory is made for it.
 TEST(WorkerLink, AModelThatCannotBeIsRefused) {
   WorkerMemory memory = memory_of(model_of(kSizes), 1, 0.0f);
-  std::fill_n(memory.letter.segment.data(), memory.letter_bytes, std::byte{0xff});
+  std::fill_n(memory.model_blob.segment.data(), memory.model_blob_bytes, std::byte{0xff});
   Ends ends = connect_ends(Way::kElsewhere, memory);
-  ASSERT_TRUE(ends.worker->send(Declare{.model_bytes = memory.letter_bytes}).ok());
+  ASSERT_TRUE(ends.worker->send(Declare{.model_bytes = memory.model_blob_bytes}).ok());
   EXPECT_FALSE(heard_by_server(ends).ok());
 }
 

@@ -811,10 +811,10 @@ class PsJob {
   void take(Connection& connection, const Message& message, ServerProtocol::Answers& answers,
             PsOracle::Answers& expected) {
     const ServerProtocol::Attached attached{
-        .letter = [&](std::uint64_t) -> Result<std::vector<std::byte>> {
-          std::vector<std::byte> letter;
-          encode(model_, letter);
-          return letter;
+        .model_blob = [&](std::uint64_t) -> Result<std::vector<std::byte>> {
+          std::vector<std::byte> model_blob;
+          encode(model_, model_blob);
+          return model_blob;
         },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {
           if (std::holds_alternative<ps::MoveGradients>(message)) {
