@@ -427,8 +427,8 @@ _OF_PROOF = (
     ),
     Mutant(
         "lets_an_older_process_replace_a_newer",
-        "if (client.incarnation > guest.incarnation)",
-        "if (client.incarnation != guest.incarnation)",
+        "if (client.incarnation > earlier.incarnation)",
+        "if (client.incarnation != earlier.incarnation)",
     ),
     Mutant(
         "admits_one_caller_too_many",

@@ -25,11 +25,11 @@ class Roster {
 
  private:
   using Key = std::tuple<Rank, Purpose, std::uint16_t>;
-  struct Guest {
+  struct Client {
     Incarnation incarnation = 0;
     std::string from;
   };
-  std::map<Key, Guest> guests_;  // at most ranks x purposes x streams
+  std::map<Key, Client> clients_;  // at most ranks x purposes x streams
 };
 
 }  // namespace ciranda
