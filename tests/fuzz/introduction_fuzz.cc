@@ -13,18 +13,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     encode(one.value(), again);
     CIRANDA_ASSERT(std::ranges::equal(again, bytes));
   }
-  auto roll = decode_roll(bytes);
-  if (!roll.ok()) return 0;
+  auto introductions = decode_introductions(bytes);
+  if (!introductions.ok()) return 0;
   again.clear();
-  encode(roll.value(), again);
+  encode(introductions.value(), again);
   CIRANDA_ASSERT(std::ranges::equal(again, bytes));
-  if (roll.value().empty()) return 0;
-  const auto hosts = seat(roll.value());
+  if (introductions.value().empty()) return 0;
+  const auto hosts = seat(introductions.value());
   if (!hosts.ok()) {
     CIRANDA_ASSERT(!hosts.error().text.empty());
     return 0;
   }
-  std::vector<bool> seated(roll.value().size(), false);
+  std::vector<bool> seated(introductions.value().size(), false);
   for (const auto& ranks : hosts.value()) {
     for (const Rank rank : ranks) {
       CIRANDA_ASSERT(rank >= 0 && static_cast<std::size_t>(rank) < seated.size());

@@ -61,22 +61,22 @@ class Corpus {
 };
 
 void add_introductions(const Corpus& corpus) {
-  std::vector<Introduction> roll;
+  std::vector<Introduction> introductions;
   for (const Rank rank : {0, 1, 2}) {
-    roll.push_back({.rank = rank,
-                    .size = 3,
-                    .host = rank / 2,
-                    .hosts = 2,
-                    .local_rank = rank % 2,
-                    .local_size = rank < 2 ? 2 : 1,
-                    .addresses = {{"192.0.2.1", 7}, {"2001:db8::1", 65535}}});
+    introductions.push_back({.rank = rank,
+                             .size = 3,
+                             .host = rank / 2,
+                             .hosts = 2,
+                             .local_rank = rank % 2,
+                             .local_size = rank < 2 ? 2 : 1,
+                             .addresses = {{"192.0.2.1", 7}, {"2001:db8::1", 65535}}});
   }
   Bytes one;
-  encode(roll[2], one);
+  encode(introductions[2], one);
   corpus.add("introduction", "one", one);
   Bytes all;
-  encode(roll, all);
-  corpus.add("introduction", "roll", all);
+  encode(introductions, all);
+  corpus.add("introduction", "introductions", all);
 }
 
 void add_handshakes(const Corpus& corpus) {

@@ -86,18 +86,18 @@ Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Intro
   return host;
 }
 
-Status tell_host(const LocalMesh& mesh, const Roll& roll) {
+Status tell_host(const LocalMesh& mesh, const HostTable& host_table) {
   std::vector<std::byte> payload;
-  encode(roll, payload);
-  return tell_all(mesh, PeerMessage::Kind::kRoll, payload);
+  encode(host_table, payload);
+  return tell_all(mesh, PeerMessage::Kind::kHostTable, payload);
 }
 
 void refuse_host(const LocalMesh& mesh, const Error& why) {
   (void)tell_all(mesh, PeerMessage::Kind::kRefused, std::as_bytes(std::span(why.text)));
 }
 
-Result<Roll> let_first_speak(const LocalMesh& mesh, const Introduction& self,
-                             std::uint64_t deadline_ns) {
+Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& self,
+                                  std::uint64_t deadline_ns) {
   std::vector<std::byte> payload;
   encode(self, payload);
   CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, payload));
@@ -108,10 +108,10 @@ Result<Roll> let_first_speak(const LocalMesh& mesh, const Introduction& self,
                  .text = "the first rank of host " + std::to_string(self.host) +
                          " ended, or did nothing, before the hosts had met; its log says more"};
   }
-  if (answer.value()->kind != PeerMessage::Kind::kRoll) {
+  if (answer.value()->kind != PeerMessage::Kind::kHostTable) {
     return Error{.code = ErrorCode::kInvalidArgument, .text = text_of(answer.value()->bytes)};
   }
-  return decode_roll_of(answer.value()->bytes, self.size);
+  return decode_host_table_of(answer.value()->bytes, self.size);
 }
 
 }  // namespace ciranda

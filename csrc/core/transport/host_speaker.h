@@ -5,8 +5,8 @@
 
 #include "core/base/result.h"
 #include "core/transport/local_mesh.h"
+#include "core/wire/host_table.h"
 #include "core/wire/introduction.h"
-#include "core/wire/roll.h"
 
 // While the hosts of a job meet (meeting.h), the first rank of each speaks for it: this is what it
 // and the others say to each other, through their local mesh. All of it blocks.
@@ -19,11 +19,11 @@ Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Intro
 
 // The first rank: tells the others what came of the meeting. One that is gone keeps no other from
 // being told.
-Status tell_host(const LocalMesh& mesh, const Roll& roll);
+Status tell_host(const LocalMesh& mesh, const HostTable& host_table);
 void refuse_host(const LocalMesh& mesh, const Error& why);
 
 // Any other rank: introduces itself to the first, which keeps the time, and hears what came of it.
-Result<Roll> let_first_speak(const LocalMesh& mesh, const Introduction& self,
-                             std::uint64_t deadline_ns);
+Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& self,
+                                  std::uint64_t deadline_ns);
 
 }  // namespace ciranda

@@ -14,7 +14,7 @@
 namespace ciranda {
 namespace {
 
-enum class Message : std::uint8_t { kIntroduction = 1, kRoll = 2, kRefused = 3 };
+enum class Message : std::uint8_t { kIntroduction = 1, kHostTable = 2, kRefused = 3 };
 
 std::string list(const std::vector<Rank>& ranks) {
   std::string text;
@@ -47,7 +47,7 @@ Status send_whole(ControlConnection& connection, Message message,
   return {};
 }
 
-Error roll_too_long(std::size_t ranks, std::size_t bytes) {
+Error host_table_too_long(std::size_t ranks, std::size_t bytes) {
   return {.code = ErrorCode::kLimit,
           .text = "the addresses of " + std::to_string(ranks) + " ranks take " +
                   std::to_string(bytes) + " bytes, at most " +
@@ -67,15 +67,15 @@ constexpr std::uint32_t kCallers = 0;
 class Leader {
  public:
   Leader(const Meeting& meeting, Acceptor& acceptor, int size)
-      : meeting_(meeting), acceptor_(acceptor), roll_call_(size) {}
+      : meeting_(meeting), acceptor_(acceptor), host_table_builder_(size) {}
 
   Result<MetHosts> run(std::span<const Introduction> host) {
-    CIRANDA_TRY(roll_call_.enter(host));
+    CIRANDA_TRY(host_table_builder_.enter(host));
     CIRANDA_TRY(hear_everybody());
-    auto roll = call_roll();
-    CIRANDA_TRY(tell_everybody(roll));
-    if (!roll) return roll.error();
-    return seat_speakers(std::move(roll).value());
+    auto host_table = complete_table();
+    CIRANDA_TRY(tell_everybody(host_table));
+    if (!host_table) return host_table.error();
+    return seat_speakers(std::move(host_table).value());
   }
 
  private:
@@ -90,7 +90,7 @@ class Leader {
     if (!sockets) return sockets.error();
     sockets_ = std::move(sockets).value();
     CIRANDA_TRY(sockets_.add(acceptor_.fd(), kCallers));
-    while (!roll_call_.is_complete()) {
+    while (!host_table_builder_.is_complete()) {
       const std::uint64_t look_ns = acceptor_.next_deadline_ns().value_or(kNever);
       for (const std::uint32_t from : sockets_.wait(std::min(look_ns, meeting_.deadline_ns))) {
         if (from != kCallers) CIRANDA_TRY(hear(*speaker(static_cast<Rank>(from))));
@@ -98,7 +98,7 @@ class Leader {
       auto proven = acceptor_.poll(monotonic_ns());
       if (!proven) return proven.error();
       for (ProvenSocket& socket : proven.value()) CIRANDA_TRY(receive(std::move(socket)));
-      if (!roll_call_.is_complete() && monotonic_ns() >= meeting_.deadline_ns) {
+      if (!host_table_builder_.is_complete() && monotonic_ns() >= meeting_.deadline_ns) {
         return nobody_came();
       }
     }
@@ -120,7 +120,7 @@ class Leader {
     }
     if (const auto earlier = speaker(rank); earlier != speakers_.end()) {
       sockets_.remove(earlier->connection.fd());
-      roll_call_.strike(earlier->ranks);
+      host_table_builder_.strike(earlier->ranks);
       speakers_.erase(earlier);
     }
     speakers_.push_back({.connection = ControlConnection(std::move(socket))});
@@ -132,46 +132,46 @@ class Leader {
     auto frame = speaker.connection.receive();
     if (!frame) return frame.error();
     if (!frame.value()) return {};
-    auto host = decode_roll(frame.value()->payload);
+    auto host = decode_introductions(frame.value()->payload);
     if (!host) return host.error();
-    CIRANDA_TRY(roll_call_.enter(host.value()));
+    CIRANDA_TRY(host_table_builder_.enter(host.value()));
     for (const Introduction& one : host.value()) speaker.ranks.push_back(one.rank);
     sockets_.remove(speaker.connection.fd());
     return {};
   }
 
-  Result<Roll> call_roll() const {
+  Result<HostTable> complete_table() const {
     MeetingId id;
     fill_random(id);
-    auto roll = make_roll(id, roll_call_.ranks());
-    if (!roll) return roll;
+    auto host_table = make_host_table(id, host_table_builder_.ranks());
+    if (!host_table) return host_table;
     std::vector<std::byte> bytes;
-    encode(roll.value(), bytes);
+    encode(host_table.value(), bytes);
     if (bytes.size() > kSealedPayloadBytesMax) {
-      return roll_too_long(roll.value().ranks.size(), bytes.size());
+      return host_table_too_long(host_table.value().ranks.size(), bytes.size());
     }
-    return roll;
+    return host_table;
   }
 
-  Status tell_everybody(const Result<Roll>& roll) {
+  Status tell_everybody(const Result<HostTable>& host_table) {
     std::vector<std::byte> answer;
-    if (roll) {
-      encode(roll.value(), answer);
+    if (host_table) {
+      encode(host_table.value(), answer);
     } else {
-      const auto text = std::as_bytes(std::span(roll.error().text));
+      const auto text = std::as_bytes(std::span(host_table.error().text));
       answer.assign(text.begin(), text.end());
     }
-    const Message message = roll ? Message::kRoll : Message::kRefused;
+    const Message message = host_table ? Message::kHostTable : Message::kRefused;
     for (Speaker& speaker : speakers_) {
       CIRANDA_TRY(send_whole(speaker.connection, message, answer, meeting_.deadline_ns));
     }
     return {};
   }
 
-  Result<MetHosts> seat_speakers(Roll roll) {
-    MetHosts met{.roll = std::move(roll), .control = {}};
-    for (std::size_t host = 1; host < met.roll.hosts.size(); ++host) {
-      const auto first = speaker(met.roll.hosts[host].front());
+  Result<MetHosts> seat_speakers(HostTable host_table) {
+    MetHosts met{.host_table = std::move(host_table), .control = {}};
+    for (std::size_t host = 1; host < met.host_table.hosts.size(); ++host) {
+      const auto first = speaker(met.host_table.hosts[host].front());
       if (first == speakers_.end()) return speaks_for_others(host);
       met.control.push_back(std::move(first->connection));
     }
@@ -181,15 +181,15 @@ class Leader {
   Error nobody_came() {
     const auto strangers = acceptor_.summary(monotonic_ns());
     return {.code = ErrorCode::kTimeout,
-            .text = "of " + std::to_string(roll_call_.ranks().size()) +
+            .text = "of " + std::to_string(host_table_builder_.ranks().size()) +
                     " ranks, these did not join rank 0 at " + to_string(meeting_.rendezvous) +
-                    " within " + std::to_string(meeting_.timeout_ms / 1000) +
-                    " s: " + list(roll_call_.missing()) + (strangers ? "; it " + *strangers : "")};
+                    " within " + std::to_string(meeting_.timeout_ms / 1000) + " s: " +
+                    list(host_table_builder_.missing()) + (strangers ? "; it " + *strangers : "")};
   }
 
   const Meeting& meeting_;
   Acceptor& acceptor_;
-  RollCall roll_call_;
+  HostTableBuilder host_table_builder_;
   std::vector<Speaker> speakers_;
   SocketSet sockets_;  // of who is to be heard, under its rank
 };
@@ -199,15 +199,15 @@ Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int
     auto frame = leader.receive();
     if (!frame) return frame.error();
     if (frame.value()) {
-      const bool is_roll = frame.value()->type == static_cast<std::uint8_t>(Message::kRoll);
-      if (!is_roll) {
+      const bool is_table = frame.value()->type == static_cast<std::uint8_t>(Message::kHostTable);
+      if (!is_table) {
         const auto text = frame.value()->payload;
         return Error{.code = ErrorCode::kInvalidArgument,
                      .text = std::string(reinterpret_cast<const char*>(text.data()), text.size())};
       }
-      auto roll = decode_roll_of(frame.value()->payload, size);
-      if (!roll) return roll.error();
-      MetHosts met{.roll = std::move(roll).value(), .control = {}};
+      auto host_table = decode_host_table_of(frame.value()->payload, size);
+      if (!host_table) return host_table.error();
+      MetHosts met{.host_table = std::move(host_table).value(), .control = {}};
       met.control.push_back(std::move(leader));
       return met;
     }

@@ -8,8 +8,8 @@
 #include "core/transport/connection.h"
 #include "core/transport/tcp.h"
 #include "core/wire/handshake.h"
+#include "core/wire/host_table.h"
 #include "core/wire/introduction.h"
-#include "core/wire/roll.h"
 
 // How the hosts of a job meet: the first rank of each tells rank 0 who is there, and rank 0, which
 // hears them all, tells each of them who is where. All of it blocks, until the deadline.
@@ -22,7 +22,7 @@ struct Meeting {
 };
 
 struct MetHosts {
-  Roll roll;
+  HostTable host_table;
   std::vector<ControlConnection>
       control;  // rank 0: to each other host, by host - 1; else to rank 0
 };

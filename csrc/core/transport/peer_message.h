@@ -12,7 +12,7 @@ namespace ciranda {
 // memory.
 struct PeerMessage {
   // While hosts meet, the memory holds a payload: see host_speaker.cc.
-  enum class Kind : std::uint32_t { kSegment = 1, kIntroduction = 2, kRoll = 3, kRefused = 4 };
+  enum class Kind : std::uint32_t { kSegment = 1, kIntroduction = 2, kHostTable = 3, kRefused = 4 };
   Kind kind = Kind::kSegment;
   std::uint32_t segment = 0;  // kSegment: the sender's number for it; else the payload's bytes
   std::uint64_t bytes = 0;    // of the memory

@@ -56,7 +56,7 @@ Result<MetHosts> speak_for_host(const Meeting& meeting, const LocalMesh& local,
   };
   auto met = meet();
   if (met) {
-    CIRANDA_TRY(tell_host(local, met.value().roll));
+    CIRANDA_TRY(tell_host(local, met.value().host_table));
   } else {
     refuse_host(local, met.error());
   }
@@ -65,39 +65,41 @@ Result<MetHosts> speak_for_host(const Meeting& meeting, const LocalMesh& local,
 
 Result<MetHosts> hear_of_hosts(const Meeting& meeting, const LocalMesh& local,
                                const Introduction& introduction) {
-  auto roll = let_first_speak(local, introduction, meeting.deadline_ns);
-  if (!roll) return roll.error();
-  return MetHosts{.roll = std::move(roll).value(), .control = {}};
+  auto host_table = let_first_speak(local, introduction, meeting.deadline_ns);
+  if (!host_table) return host_table.error();
+  return MetHosts{.host_table = std::move(host_table).value(), .control = {}};
 }
 
 // Where the hosts proved to each other who they are: the first that each of them calls later.
-std::string chosen_addresses(const Roll& roll, const std::string& own) {
+std::string chosen_addresses(const HostTable& host_table, const std::string& own) {
   constexpr std::size_t kNamed = 8;
-  std::string text = std::to_string(roll.hosts.size()) + " hosts met";
+  std::string text = std::to_string(host_table.hosts.size()) + " hosts met";
   if (const auto all = list_host_addresses()) {
     const auto here = std::ranges::find(all.value(), own, &HostAddress::address);
     if (here != all.value().end()) text += " through " + here->interface;
   }
   text += ": host 0 at " + own;
-  for (std::size_t host = 1; host < std::min(roll.hosts.size(), kNamed); ++host) {
-    const auto first = static_cast<std::size_t>(roll.hosts[host].front());
-    text += ", host " + std::to_string(host) + " at " + roll.ranks[first].addresses.front().host;
+  for (std::size_t host = 1; host < std::min(host_table.hosts.size(), kNamed); ++host) {
+    const auto first = static_cast<std::size_t>(host_table.hosts[host].front());
+    text +=
+        ", host " + std::to_string(host) + " at " + host_table.ranks[first].addresses.front().host;
   }
-  if (roll.hosts.size() > kNamed) {
-    text += " and " + std::to_string(roll.hosts.size() - kNamed) + " more";
+  if (host_table.hosts.size() > kNamed) {
+    text += " and " + std::to_string(host_table.hosts.size() - kNamed) + " more";
   }
   return text;
 }
 
-Result<DataLinks> open_links(RemoteJoin& join, const Hello& self, const Roll& roll,
+Result<DataLinks> open_links(RemoteJoin& join, const Hello& self, const HostTable& host_table,
                              std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor) {
   const auto streams = static_cast<std::size_t>(join.streams);
-  const auto shortage = raise_descriptor_limit(roll.ranks.size() * streams + kOtherDescriptors);
+  const auto shortage =
+      raise_descriptor_limit(host_table.ranks.size() * streams + kOtherDescriptors);
   if (shortage && join.warn) join.warn(*shortage);
   DataLinks::Directory directory{
       .self = self, .streams = join.streams, .timeout_ms = join.timeout_ms};
   directory.self.purpose = Purpose::kData;
-  for (const Introduction& one : roll.ranks) {
+  for (const Introduction& one : host_table.ranks) {
     std::vector<Endpoint>& endpoints = directory.ranks.emplace_back();
     for (const auto& address : one.addresses) endpoints.push_back({address.host, address.port});
   }
@@ -132,19 +134,20 @@ Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Se
                  ? speak_for_host(meeting, local, join.self, self, *keys.value(), acceptor.value())
                  : hear_of_hosts(meeting, local, join.self);
   if (!met) return met.error();
-  Roll& roll = met.value().roll;
-  CIRANDA_TRY(keys.value()->narrow_to(key, roll.meeting));
-  auto links = open_links(join, self, roll, std::move(keys).value(), std::move(acceptor).value());
+  HostTable& host_table = met.value().host_table;
+  CIRANDA_TRY(keys.value()->narrow_to(key, host_table.meeting));
+  auto links =
+      open_links(join, self, host_table, std::move(keys).value(), std::move(acceptor).value());
   if (!links) return links.error();
   if (self.from == 0 && join.epoch == 0 && join.tell) {
-    join.tell(chosen_addresses(roll, join.self.addresses.front().host));
+    join.tell(chosen_addresses(host_table, join.self.addresses.front().host));
   }
   const auto own = static_cast<std::size_t>(self.from);
   return RemoteMesh{.self = self.from,
                     .ranks = join.self.size,
                     .host = join.self.host,
-                    .address = roll.ranks[own].addresses.front().host,
-                    .hosts = std::move(roll.hosts),
+                    .address = host_table.ranks[own].addresses.front().host,
+                    .hosts = std::move(host_table.hosts),
                     .links = std::move(links).value(),
                     .control = std::move(met.value().control)};
 }

@@ -73,38 +73,38 @@ Result<Introduction> decode_introduction(std::span<const std::byte> bytes) {
   return one;
 }
 
-void encode(std::span<const Introduction> roll, std::vector<std::byte>& out) {
+void encode(std::span<const Introduction> introductions, std::vector<std::byte>& out) {
   Writer writer(out);
-  writer.varint(roll.size());
-  for (const Introduction& one : roll) write(writer, one);
+  writer.varint(introductions.size());
+  for (const Introduction& one : introductions) write(writer, one);
 }
 
-Result<std::vector<Introduction>> decode_roll(std::span<const std::byte> bytes) {
+Result<std::vector<Introduction>> decode_introductions(std::span<const std::byte> bytes) {
   Reader reader(bytes);
-  const std::size_t count = reader.count("roll", kRanksMax, kIntroductionBytesMin);
-  std::vector<Introduction> roll;
-  for (std::size_t i = 0; i < count && reader.ok(); ++i) roll.push_back(read(reader));
-  CIRANDA_TRY(at_end(reader, "roll"));
-  return roll;
+  const std::size_t count = reader.count("introductions", kRanksMax, kIntroductionBytesMin);
+  std::vector<Introduction> introductions;
+  for (std::size_t i = 0; i < count && reader.ok(); ++i) introductions.push_back(read(reader));
+  CIRANDA_TRY(at_end(reader, "introductions"));
+  return introductions;
 }
 
-Result<Hosts> seat(std::span<const Introduction> roll) {
-  const auto size = static_cast<std::int32_t>(roll.size());
+Result<Hosts> seat(std::span<const Introduction> introductions) {
+  const auto size = static_cast<std::int32_t>(introductions.size());
   CIRANDA_ASSERT(size >= 1);
-  Hosts hosts(static_cast<std::size_t>(roll.front().hosts));
-  for (std::size_t place = 0; place < roll.size(); ++place) {
-    const Introduction& one = roll[place];
+  Hosts hosts(static_cast<std::size_t>(introductions.front().hosts));
+  for (std::size_t place = 0; place < introductions.size(); ++place) {
+    const Introduction& one = introductions[place];
     const std::string who = "rank " + std::to_string(one.rank);
     if (static_cast<std::size_t>(one.rank) != place) {
       return contradiction(who + " is in the place of rank " + std::to_string(place));
     }
-    if (one.size != size || one.hosts != roll.front().hosts) {
-      return contradiction(who + " was started for " + std::to_string(one.size) + " ranks on " +
-                           std::to_string(one.hosts) + " hosts, rank 0 for " +
-                           std::to_string(size) + " on " + std::to_string(roll.front().hosts) +
-                           "; start every rank with the same numbers");
+    if (one.size != size || one.hosts != introductions.front().hosts) {
+      return contradiction(
+          who + " was started for " + std::to_string(one.size) + " ranks on " +
+          std::to_string(one.hosts) + " hosts, rank 0 for " + std::to_string(size) + " on " +
+          std::to_string(introductions.front().hosts) + "; start every rank with the same numbers");
     }
-    CIRANDA_TRY(check_settings(one.rank, one.settings, roll.front().settings));
+    CIRANDA_TRY(check_settings(one.rank, one.settings, introductions.front().settings));
     if (one.host >= one.hosts || one.local_rank >= one.local_size) {
       return contradiction(who + " says it is local rank " + std::to_string(one.local_rank) +
                            " of " + std::to_string(one.local_size) + " on host " +

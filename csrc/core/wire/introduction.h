@@ -36,14 +36,14 @@ void encode(const Introduction& introduction, std::vector<std::byte>& out);
 Result<Introduction> decode_introduction(std::span<const std::byte> bytes);
 
 // Rank 0's answer: everybody's introduction, by rank.
-void encode(std::span<const Introduction> roll, std::vector<std::byte>& out);
-Result<std::vector<Introduction>> decode_roll(std::span<const std::byte> bytes);
+void encode(std::span<const Introduction> introductions, std::vector<std::byte>& out);
+Result<std::vector<Introduction>> decode_introductions(std::span<const std::byte> bytes);
 
 // hosts[h][l]: the rank with local rank l on host h.
 using Hosts = std::vector<std::vector<Rank>>;
 
-// Who is where; `roll` is not empty. kInvalidArgument names the ranks whose introductions
+// Who is where; `introductions` is not empty. kInvalidArgument names the ranks whose introductions
 // contradict each other, or whose settings are not rank 0's.
-Result<Hosts> seat(std::span<const Introduction> roll);
+Result<Hosts> seat(std::span<const Introduction> introductions);
 
 }  // namespace ciranda

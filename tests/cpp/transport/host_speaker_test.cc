@@ -26,12 +26,12 @@ std::uint64_t in_ms(std::uint64_t ms) {
 
 TEST(HostSpeaker, GathersItsHostAndTellsItWhatCameOfTheMeeting) {
   std::vector<LocalMesh> meshes = make_loopback(2).value();
-  std::optional<Result<Roll>> heard;
+  std::optional<Result<HostTable>> heard;
   std::thread other([&] { heard = let_first_speak(meshes[1], rank(1), in_ms(10'000)); });
   const auto host = gather_host(meshes[0], rank(0), in_ms(10'000));
   EXPECT_TRUE(host.ok());
   const MeetingId id = {std::byte{7}};
-  EXPECT_TRUE(tell_host(meshes[0], make_roll(id, host.value()).value()).ok());
+  EXPECT_TRUE(tell_host(meshes[0], make_host_table(id, host.value()).value()).ok());
   other.join();
   ASSERT_TRUE(heard->ok());
   EXPECT_EQ(heard->value().meeting, id);

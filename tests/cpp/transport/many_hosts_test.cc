@@ -94,11 +94,11 @@ TEST(ManyHosts, MeetWithOneConnectionAHost) {
     received += facts.tcpi_bytes_received;
     sent += facts.tcpi_bytes_sent;
   }
-  for (const Host& host : hosts) {  // each rank of it has the roll, without a byte from rank 0
+  for (const Host& host : hosts) {  // each rank of it has the table, without a byte from rank 0
     for (const Fd& other : host.others) {
       const auto told = receive_message(other.get());
       ASSERT_TRUE(told.ok() && told.value().has_value());
-      EXPECT_EQ(told.value()->message.kind, PeerMessage::Kind::kRoll);
+      EXPECT_EQ(told.value()->message.kind, PeerMessage::Kind::kHostTable);
     }
   }
   std::printf(

@@ -10,28 +10,28 @@
 
 namespace ciranda {
 
-// What all ranks know once the hosts of a job have met.
-struct Roll {
+// Where every rank of a job is; all ranks have it once their hosts have met.
+struct HostTable {
   MeetingId meeting = {};
   std::vector<Introduction> ranks = {};  // by rank, without settings: they are the same
   Hosts hosts = {};
 };
 
 // kInvalidArgument: the introductions contradict each other, see seat(). Each rank's is there.
-Result<Roll> make_roll(const MeetingId& meeting, std::vector<Introduction> ranks);
+Result<HostTable> make_host_table(const MeetingId& meeting, std::vector<Introduction> ranks);
 
-void encode(const Roll& roll, std::vector<std::byte>& out);
+void encode(const HostTable& host_table, std::vector<std::byte>& out);
 // Of a job of `size` ranks. kMalformed names rank 0, which sent it.
-Result<Roll> decode_roll_of(std::span<const std::byte> bytes, int size);
+Result<HostTable> decode_host_table_of(std::span<const std::byte> bytes, int size);
 
-// How rank 0 makes it: it hears of the ranks host by host.
-class RollCall {
+// Collects the introductions of all ranks on rank 0, host by host.
+class HostTableBuilder {
  public:
-  explicit RollCall(int size) : ranks_(static_cast<std::size_t>(size)), missing_(size) {}
+  explicit HostTableBuilder(int size) : ranks_(static_cast<std::size_t>(size)), missing_(size) {}
 
   // kInvalidArgument names a rank that is none of the job's, or that was there already.
   Status enter(std::span<const Introduction> host);
-  // They may come again.
+  // Removes ranks, which may enter again.
   void strike(std::span<const Rank> ranks);
 
   bool is_complete() const { return missing_ == 0; }
