@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/base/mutex.h"
-#include "torch/carried.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
+#include "torch/transport_dtype.h"
 
 namespace ciranda {
 namespace {
@@ -69,7 +69,7 @@ Started arena_allreduce_async(const Communicator& among, const at::Tensor& tenso
   spec.in_arena = true;
   spec.arena_bytes = tensor.nbytes();
   spec.tensors.push_back(spec_of(tensor, what));
-  if (is_carried(tensor, spec.op)) {
+  if (needs_transport_dtype(tensor, spec.op)) {
     refuse(what,
            "the sum of an average of whole numbers may pass their limits, and in the arena "
            "nothing wider is there; use op=Sum, or allreduce_() of another tensor");

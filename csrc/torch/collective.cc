@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/runtime/submission_queue.h"
-#include "torch/carried.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
+#include "torch/transport_dtype.h"
 
 namespace ciranda {
 
@@ -58,11 +58,11 @@ CollectiveResult TensorCollective::wait_for_this(const Engine::Look& look) {
     for (const at::Tensor& output : outputs) keep_for(current, output);
   }
   for (const auto& [index, target] : targets) {
-    if (writes) assign(target, arrived(outputs[index], target.scalar_type()));
+    if (writes) assign(target, from_transport_dtype(outputs[index], target.scalar_type()));
     outputs[index] = target;
   }
   for (std::size_t i = 0; i < dtypes.size(); ++i) {
-    outputs[i] = arrived(outputs[i], dtypes[i]).to(dtypes[i]);
+    outputs[i] = from_transport_dtype(outputs[i], dtypes[i]).to(dtypes[i]);
   }
   return {.tensors = std::move(outputs), .received_rows = handle->rows()};
 }
@@ -151,12 +151,13 @@ void make_private(const Communicator& among, TensorCollective& collective, std::
   collective.targets.emplace_back(index, std::exchange(output, std::move(memory)));
 }
 
-// A member whose dtype no backend reduces.
-void carry(TensorCollective& collective, std::size_t index, ReduceOp op, const std::string& what) {
+// Replaces input and output of a member that is reduced in a transport dtype.
+void use_transport_dtype(TensorCollective& collective, std::size_t index, ReduceOp op,
+                         const std::string& what) {
   at::Tensor& input = collective.inputs[index];
   at::Tensor& output = collective.outputs[index];
   check_same(input, output, what);
-  input = carried(input, op, what);
+  input = to_transport_dtype(input, op, what);
   at::Tensor memory = collective.writes ? at::empty(input.sizes(), input.options()) : input;
   const bool has_target = !collective.targets.empty() && collective.targets.back().first == index;
   if (has_target) {
@@ -191,8 +192,9 @@ Started start_elementwise(const Communicator& among, RequestSpec spec,
     input = resolved(input);
     if (is_lazy(outputs[i])) make_private(among, *collective, i, what);
     const c10::ScalarType type = input.scalar_type();
-    if (reduces(spec.kind) && is_carried(input, spec.op)) carry(*collective, i, spec.op, what);
-    spec.tensors.push_back(reduces(spec.kind) ? carried_spec_of(input, type, what)
+    if (reduces(spec.kind) && needs_transport_dtype(input, spec.op))
+      use_transport_dtype(*collective, i, spec.op, what);
+    spec.tensors.push_back(reduces(spec.kind) ? transport_spec_of(input, type, what)
                                               : moved_spec_of(input, what));
     if (reduces(spec.kind)) check_average(input, type, spec, among.group->size(), what);
     check_same(input, collective->outputs[i], what);
@@ -226,10 +228,10 @@ Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<
     const c10::ScalarType type = input.scalar_type();
     if (reduces_them) {
       collective->dtypes.push_back(type);
-      if (is_carried(input, spec.op)) input = carried(input, spec.op, what);
+      if (needs_transport_dtype(input, spec.op)) input = to_transport_dtype(input, spec.op, what);
     }
     TensorSpec tensor =
-        reduces_them ? carried_spec_of(input, type, what) : moved_spec_of(input, what);
+        reduces_them ? transport_spec_of(input, type, what) : moved_spec_of(input, what);
     if (reduces_them) check_average(input, type, spec, among.group->size(), what);
     if (!reduces_them) tensor.shape[0] = kAnyRows;
     spec.tensors.push_back(std::move(tensor));

@@ -49,7 +49,7 @@ struct TensorCollective {
   // Outputs that are private memory, and the user's tensor that gets the values in the end.
   std::vector<std::pair<std::size_t, at::Tensor>> targets;
   bool writes = true;  // `targets`; else they are only what is shown as outputs
-  // Of new outputs, where they are carried in another one (torch/carried).
+  // The dtypes that new outputs get, where they are reduced in a transport dtype.
   std::vector<c10::ScalarType> dtypes;
   std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
   // Of a list that is longer than one request: its other members, which come first.

@@ -8,9 +8,9 @@
 
 #include "core/base/secret.h"
 #include "core/wire/pair.h"
-#include "torch/carried.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
+#include "torch/transport_dtype.h"
 
 namespace ciranda {
 namespace {
@@ -147,8 +147,8 @@ void allreduce(const Communicator& among, const at::Tensor& input, const at::Ten
                const ReduceOptions& options, const Engine::Look& look) {
   const bool averages_int64 = options.op == ReduceOp::kAverage && input.defined() &&
                               input.scalar_type() == c10::ScalarType::Long;
-  if (is_lazy(input) || is_lazy(output) || is_carried(input, options.op) || averages_int64 ||
-      options.op == ReduceOp::kAdasum) {
+  if (is_lazy(input) || is_lazy(output) || needs_transport_dtype(input, options.op) ||
+      averages_int64 || options.op == ReduceOp::kAdasum) {
     allreduce_async(among, {input}, {output}, options)->wait(look);
     return;
   }

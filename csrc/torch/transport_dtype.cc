@@ -1,4 +1,4 @@
-#include "torch/carried.h"
+#include "torch/transport_dtype.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/aminmax.h>
@@ -47,14 +47,14 @@ bool is_float8_of_gpus(c10::ScalarType type) {
 
 }  // namespace
 
-bool is_carried(const at::Tensor& tensor, ReduceOp op) {
+bool needs_transport_dtype(const at::Tensor& tensor, ReduceOp op) {
   if (!tensor.defined()) return false;
   const c10::ScalarType type = tensor.scalar_type();
   if (tensor.is_cuda() && is_float8_of_gpus(type)) return false;
   return c10::isComplexType(type) || carrier_of(type, op) != c10::ScalarType::Undefined;
 }
 
-at::Tensor carried(const at::Tensor& tensor, ReduceOp op, std::string_view what) {
+at::Tensor to_transport_dtype(const at::Tensor& tensor, ReduceOp op, std::string_view what) {
   const at::NoGradGuard no_grad;
   const auto refuse_unless = [&](bool good, const char* why) {
     if (good) return;
@@ -85,13 +85,14 @@ void check_average(const at::Tensor& values, c10::ScalarType type, const Request
                            "tensor.double(), or give a prescale_factor"});
 }
 
-TensorSpec carried_spec_of(const at::Tensor& values, c10::ScalarType type, std::string_view what) {
+TensorSpec transport_spec_of(const at::Tensor& values, c10::ScalarType type,
+                             std::string_view what) {
   TensorSpec spec = spec_of(values, what);
   spec.user_dtype = user_dtype_of(type, spec.dtype);
   return spec;
 }
 
-at::Tensor arrived(const at::Tensor& values, c10::ScalarType type) {
+at::Tensor from_transport_dtype(const at::Tensor& values, c10::ScalarType type) {
   const bool splits = c10::isComplexType(type) && !values.is_complex();
   return splits ? at::view_as_complex(values) : values;
 }
