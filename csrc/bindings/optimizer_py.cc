@@ -52,11 +52,11 @@ void bind_reducer(py::module_& module) {
            py::arg("rules") = std::vector<std::size_t>(), Released())
       .def("synchronize", &Reducer::synchronize, Released())
       .def("finish_step", &Reducer::finish_step, Released())
-      .def("settle", &Reducer::settle, Released())
+      .def("discard_step", &Reducer::discard_step, Released())
       .def("set_backward_passes_per_step", &Reducer::set_backward_passes_per_step,
            py::arg("passes"), Released())
       .def("set_rule", &Reducer::set_rule, py::arg("number"), py::arg("rule"), Released())
-      .def("agree", &Reducer::agree, Released())
+      .def("confirm_sharing", &Reducer::confirm_sharing, Released())
       .def(
           "step",
           [](Reducer& reducer, double gradient_scale, bool reduce, double max_norm,

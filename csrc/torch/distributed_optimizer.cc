@@ -107,7 +107,7 @@ class RankStep final : public DistributedStep::Impl {
     if (reducer_) reducer_->synchronize();
   }
   void forget_gradients() override {
-    if (reducer_) reducer_->settle();
+    if (reducer_) reducer_->discard_step();
   }
   torch::Tensor step(const Closure& closure, const InnerStep& inner) override;
   void adopt_param_group() override;
@@ -251,7 +251,7 @@ void RankStep::adopt_param_group() {
 
 torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
   if (reducer_) {
-    reducer_->agree();
+    reducer_->confirm_sharing();
     if (comparison_->begin_step()) {
       const std::string difference = comparison_->compare(way(), reducer_.get());
       if (!difference.empty()) TORCH_WARN("DistributedOptimizer: ", difference);

@@ -291,11 +291,11 @@ bool GradientBuffer::knows_accumulator(std::size_t index) const {
          slot.accumulator == torch::autograd::impl::try_get_grad_accumulator(slot.parameter);
 }
 
-void GradientBuffer::follow(std::size_t index, const GradientAccumulator& accumulator) {
+void GradientBuffer::attach(std::size_t index, const GradientAccumulator& accumulator) {
   GradientSlot& slot = slots_[index];
   if (slot.accumulator == accumulator) return;
   slot.accumulator = accumulator;
-  if (slot.place && slot.memory.is_cpu()) slot.place->follow(accumulator.get());
+  if (slot.place && slot.memory.is_cpu()) slot.place->attach(accumulator.get());
 }
 
 void GradientBuffer::set_foreign(std::size_t index, bool foreign, bool in_flight) {

@@ -103,10 +103,10 @@ class GradientBuffer {
 
   // A gradient was not born in its place since the last call: knows_accumulator() may say why.
   bool had_strays() { return std::exchange(strays_, false); }
-  // Whether gradients of slot `index` can be born in their place: else follow().
+  // Whether gradients of slot `index` can be born in their place; attach() makes it so.
   bool knows_accumulator(std::size_t index) const;
-  // The parameter of slot `index` has another accumulator now.
-  void follow(std::size_t index, const GradientAccumulator& accumulator);
+  // Replaces the gradient accumulator of slot `index`.
+  void attach(std::size_t index, const GradientAccumulator& accumulator);
   // Whether another optimizer reduces the slot. `in_flight`: what was taken must stay.
   void set_foreign(std::size_t index, bool foreign, bool in_flight);
   bool foreign() const;  // all slots are

@@ -39,7 +39,7 @@ class GradientPlaces final : public c10::Allocator {
 
   void add(GradientPlace& place) EXCLUDES(mutex_);
   void remove(GradientPlace& place) EXCLUDES(mutex_);
-  void follow(GradientPlace& place, const Node* accumulator) EXCLUDES(mutex_);
+  void attach(GradientPlace& place, const Node* accumulator) EXCLUDES(mutex_);
   bool occupied(const GradientPlace& place) EXCLUDES(mutex_);
   at::Tensor lend(const GradientPlace& place) EXCLUDES(mutex_);
   void learn(GradientPlace& place, const void* data) EXCLUDES(mutex_);
@@ -183,7 +183,7 @@ void GradientPlaces::remove(GradientPlace& place) {
   --sizes_[hash(place.bytes_)];
 }
 
-void GradientPlaces::follow(GradientPlace& place, const Node* accumulator) {
+void GradientPlaces::attach(GradientPlace& place, const Node* accumulator) {
   if (place.accumulator_ == accumulator) return;
   remove(place);
   place.accumulator_ = accumulator;
@@ -245,8 +245,8 @@ GradientPlace::~GradientPlace() {
   GradientPlaces::instance().remove(*this);
 }
 
-void GradientPlace::follow(const Node* accumulator) {
-  GradientPlaces::instance().follow(*this, accumulator);
+void GradientPlace::attach(const Node* accumulator) {
+  GradientPlaces::instance().attach(*this, accumulator);
 }
 
 at::Tensor GradientPlace::lend() {

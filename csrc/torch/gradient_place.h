@@ -22,7 +22,7 @@ namespace ciranda {
 // learned anew, a few times; where torch computes a gradient in another way, it lies elsewhere and
 // the bucket copies it.
 //
-// Thread-safe, but for construction, destruction, follow() and move_to().
+// Thread-safe, but for construction, destruction, attach() and move_to().
 class GradientPlace {
  public:
   // `memory` shall hold the gradient of `parameter`; `accumulator`, its gradient accumulator,
@@ -35,8 +35,8 @@ class GradientPlace {
   // Whether backward may have the memory as soon as p.grad is undefined: nobody reads what lies
   // there. False at first.
   void set_open(bool open) { open_.store(open, std::memory_order_release); }
-  // Another accumulator from here on.
-  void follow(const torch::autograd::Node* accumulator);
+  // Replaces the gradient accumulator.
+  void attach(const torch::autograd::Node* accumulator);
   // A tensor lies here, and p.grad need not be the one.
   bool occupied() const;
   // A tensor that lies here, of the memory's layout; undefined where one does already, and for good

@@ -104,15 +104,15 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
   }
   for (std::size_t i = 0; i < owners.size(); ++i) owners[i]->add(shared_from_this(), first + i);
   const MutexLock lock(mutex_);
-  follow();
-  place_unfrozen();
+  refresh_hooks();
+  bucket_unfrozen();
   // Here, where no rank has joined.
   if (shared_step_) prepare_buckets();
 }
 
 // Sees to it that hooks and places are where autograd looks for them: a parameter that was
 // converted has another accumulator.
-void GradientReducer::follow() {
+void GradientReducer::refresh_hooks() {
   bool needed = look_for_hooks_.exchange(false);
   for (const auto& bucket : buckets_) needed = bucket->gradients().had_strays() || needed;
   if (!needed) return;
@@ -122,13 +122,13 @@ void GradientReducer::follow() {
     const bool known = gradients == nullptr || gradients->knows_accumulator(tracked.slot);
     if (known && tracked.owners->settled()) continue;
     const auto accumulator = tracked.owners->hook(tracked.parameter);
-    if (accumulator && gradients != nullptr) gradients->follow(tracked.slot, accumulator);
+    if (accumulator && gradients != nullptr) gradients->attach(tracked.slot, accumulator);
     if (!tracked.owners->settled()) look_for_hooks_ = true;
   }
 }
 
 // Every parameter that requires a gradient and has no place yet gets one.
-void GradientReducer::place_unfrozen(bool frozen_too) {
+void GradientReducer::bucket_unfrozen(bool frozen_too) {
   if (unbucketed_ == 0) return;
   std::vector<Unplaced> wanted;
   for (std::size_t position = 0; position < tracked_.size(); ++position) {
@@ -139,10 +139,10 @@ void GradientReducer::place_unfrozen(bool frozen_too) {
       wanted.push_back({position, tracked.parameter, tracked.rule});
     }
   }
-  for (const auto& positions : plan_buckets(wanted, options_)) place_bucket(positions);
+  for (const auto& positions : plan_buckets(wanted, options_)) add_bucket(positions);
 }
 
-void GradientReducer::place_bucket(const std::vector<std::size_t>& positions) {
+void GradientReducer::add_bucket(const std::vector<std::size_t>& positions) {
   std::vector<GradientBuffer::Member> members;
   for (const std::size_t position : positions) {
     const std::string& name = tracked_[position].name;

@@ -32,7 +32,7 @@ namespace ciranda {
 // decide that together.
 //
 // Autograd would turn an error inside backward() into a plain RuntimeError: it is kept, and thrown
-// by the next synchronize(), step() or settle().
+// by the next synchronize(), step() or discard_step().
 class GradientReducer : public Reducer, public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
@@ -44,9 +44,9 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void synchronize() override EXCLUDES(mutex_);
   void wait_in_step(const Wait& wait) override EXCLUDES(mutex_);
   void finish_step() override EXCLUDES(mutex_);
-  void settle() override EXCLUDES(mutex_);
+  void discard_step() override EXCLUDES(mutex_);
   void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
-  void agree() override EXCLUDES(mutex_);
+  void confirm_sharing() override EXCLUDES(mutex_);
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection) override EXCLUDES(mutex_);
   double norm() override EXCLUDES(mutex_);
@@ -96,7 +96,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   // Hooks and passes. Of GradientOwners, in a thread of autograd, without the GIL:
   void on_gradient_ready(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
-  void look_for_hooks() { look_for_hooks_.store(true); }  // in the next follow()
+  void look_for_hooks() { look_for_hooks_.store(true); }  // in the next refresh_hooks()
   void forget(std::size_t position) EXCLUDES(mutex_);     // that the gradient was reduced
   // The two have parameters in common: a pass that reaches one is a pass of both, so that ranks
   // which use other parameters of them end it alike.
@@ -111,9 +111,9 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   // At the end of each graph task that ran a hook:
   void graph_task_ended() noexcept EXCLUDES(mutex_);
   bool call_back_at_the_end() REQUIRES(mutex_);
-  void follow() REQUIRES(mutex_);
-  void place_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
-  void place_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
+  void refresh_hooks() REQUIRES(mutex_);
+  void bucket_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
+  void add_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
 
   // gradient_synchronization.cc
   void synchronize_own() EXCLUDES(mutex_);
@@ -159,7 +159,8 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   Overlap overlap_ GUARDED_BY(mutex_) = Overlap::kTrial;
   bool shared_step_ GUARDED_BY(mutex_);
   std::string ended_ GUARDED_BY(mutex_);  // why the ranks do not share the step any more
-  std::optional<std::uint64_t> agreed_joins_ GUARDED_BY(mutex_);  // before the latest agree()
+  std::optional<std::uint64_t> agreed_joins_
+      GUARDED_BY(mutex_);                           // before the latest confirm_sharing()
   bool asks_for_state_ GUARDED_BY(mutex_) = false;  // since then: the next shared step does
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   // The kept error speaks of gradients alone: it is none if they are thrown away.

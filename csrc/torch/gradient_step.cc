@@ -24,8 +24,8 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
   if (reduce) synchronize_foreign();
   const MutexLock lock(mutex_);
   throw_kept_error();
-  follow();
-  place_unfrozen();
+  refresh_hooks();
+  bucket_unfrozen();
   StepOutcome outcome;
   try {
     outcome.why_not_shared = step_or_reason(gradient_scale, reduce, max_norm, objection);
@@ -43,7 +43,7 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
   return outcome;
 }
 
-void GradientReducer::agree() {
+void GradientReducer::confirm_sharing() {
   const MutexLock lock(mutex_);
   const std::uint64_t joins = engine_->joins();
   if (!options_.shared_step || agreed_joins_ == joins) return;

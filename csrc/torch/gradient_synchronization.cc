@@ -21,8 +21,8 @@ void GradientReducer::synchronize() {
 void GradientReducer::synchronize_own() {
   const MutexLock lock(mutex_);
   throw_kept_error();
-  follow();
-  place_unfrozen();
+  refresh_hooks();
+  bucket_unfrozen();
   reduce_if_any_rank(gradients_now());
 }
 
@@ -92,7 +92,7 @@ int GradientReducer::most_of_ranks(int mine, const char* what) {
 void GradientReducer::reduce_if_any_rank(Gradients mine) {
   const auto most = static_cast<Gradients>(most_of_ranks(static_cast<int>(mine), "fresh"));
   if (most == Gradients::kReduced) return;
-  if (most == Gradients::kPlace) place_unfrozen(/*frozen_too=*/true);
+  if (most == Gradients::kPlace) bucket_unfrozen(/*frozen_too=*/true);
   reduce_now();
 }
 
@@ -150,7 +150,7 @@ void GradientReducer::finish_step() {
   passes_done_ = 0;
 }
 
-void GradientReducer::settle() {
+void GradientReducer::discard_step() {
   std::vector<std::shared_ptr<GradientOwners>> foreign;
   {
     const MutexLock lock(mutex_);
@@ -168,8 +168,8 @@ void GradientReducer::settle() {
     start_step();
   }
   throw_kept_error();
-  follow();
-  place_unfrozen();
+  refresh_hooks();
+  bucket_unfrozen();
   // Any gradient taken, not any bucket submitted: what a pass has begun is the same on all ranks,
   // which buckets it has completed is not.
   const bool begun = std::any_of(buckets_.begin(), buckets_.end(),
@@ -182,7 +182,7 @@ void GradientReducer::settle() {
 // Leaves the reducer ready for a new step, also when it throws.
 void GradientReducer::reduce_now() {
   try {
-    place_unfrozen();
+    bucket_unfrozen();
     std::vector<Handle> handles;
     for (const auto& bucket : buckets_) {
       if (bucket->gradients().foreign()) continue;

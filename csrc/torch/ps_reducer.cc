@@ -150,7 +150,7 @@ std::vector<bool> PsReducer::take_gradients() {
       buffer.take_new_gradients();
       buffer.open_places(false);
       if (buffer.had_strays() && !buffer.knows_accumulator(0)) {
-        buffer.follow(0, torch::autograd::impl::grad_accumulator(parameter));
+        buffer.attach(0, torch::autograd::impl::grad_accumulator(parameter));
       }
       used[slots[i].position] = buffer.slots()[0].used;
     } else if (parameter.grad().defined()) {

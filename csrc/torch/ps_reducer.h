@@ -56,8 +56,8 @@ class PsReducer final : public Reducer, public Puller {
   void set_backward_passes_per_step(int) override {}
   void synchronize() override {}
   void finish_step() override {}
-  void settle() override {}
-  void agree() override {}
+  void discard_step() override {}
+  void confirm_sharing() override {}
   void end_shared_step() override {}
 
  private:

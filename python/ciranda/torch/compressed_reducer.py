@@ -103,7 +103,7 @@ class CompressedReducer:
             if self._passes_done >= self._passes:
                 self._reduce_now()
 
-    def agree(self) -> None:
+    def confirm_sharing(self) -> None:
         pass  # the step is not shared
 
     def synchronize(self) -> None:
@@ -171,7 +171,7 @@ class CompressedReducer:
         self._in_pass = False
         self._passes_done = 0
 
-    def settle(self) -> None:
+    def discard_step(self) -> None:
         self._hook_unfrozen()
         self._reduced.clear()
         self.finish_step()

@@ -133,7 +133,7 @@ class Distributed:
         self._find_new_parameters()
         if self._ciranda_synchronized:
             self._note_synchronized()
-        reducer.agree()
+        reducer.confirm_sharing()
         if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():
             self._compare_ranks(self._ciranda_comparison)
         if self._ciranda_shared_step is not None:
@@ -334,7 +334,7 @@ class Distributed:
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's own. What backward passes have added up for this step is forgotten."""
         self._find_new_parameters(lengths_only=True)
-        self._ciranda_reducer.settle()
+        self._ciranda_reducer.discard_step()
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -473,7 +473,7 @@ class NoReducer:
     def add_parameters(self, named_parameters: NamedParameters) -> None:
         pass
 
-    agree = synchronize = finish_step = settle = lambda self: None
+    confirm_sharing = synchronize = finish_step = discard_step = lambda self: None
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         pass
