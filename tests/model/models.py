@@ -60,9 +60,9 @@ PROGRAMS = (
     Program("seat", "set_hides", 131_000),
     Program("seat", "set_overlap", 14_300_000, soak=True),
     Program("seat", "full_twice", 4_250_000, soak=True),
-    Program("switchboard", "both", 505_000),
-    Program("switchboard", "callee_ends", 1_300_000, soak=True),
-    Program("switchboard", "caller_ends", 1_160_000),
+    Program("connection_thread", "both", 505_000),
+    Program("connection_thread", "callee_ends", 1_300_000, soak=True),
+    Program("connection_thread", "caller_ends", 1_160_000),
     Program("meeting", "fine_or_one_dies", 12_000),
     Program("meeting", "two_die", 38_000),
     Program("meeting", "second_misfit", 7_900),
@@ -126,26 +126,28 @@ MISTAKES = (
     Mistake("seat", 86, "leaves", "the background thread rings itself when it yields", True),
     Mistake("seat", 87, "full_computes", "a rank without room asks those that have read all", True),
     Mistake("seat", 88, "full_computes", "who listens for room hears of the own sets alone"),
-    Mistake("switchboard", 1, "both", "a connection is told of before it lies there"),
-    Mistake("switchboard", 2, "both", "a connection is not told of"),
-    Mistake("switchboard", 3, "callee_ends", "a call that failed is not told of"),
+    Mistake("connection_thread", 1, "both", "a connection is told of before it lies there"),
+    Mistake("connection_thread", 2, "both", "a connection is not told of"),
+    Mistake("connection_thread", 3, "callee_ends", "a call that failed is not told of"),
     Mistake(
-        "switchboard", 4, "both", "the end of a call does not make the next order be looked at"
+        "connection_thread", 4, "both", "the end of a call does not make it look at the next order"
     ),
-    Mistake("switchboard", 5, "both", "the thread does not wake for a caller"),
-    Mistake("switchboard", 6, "both", "the thread does not wake for an answer"),
+    Mistake("connection_thread", 5, "both", "the thread does not wake for a caller"),
+    Mistake("connection_thread", 6, "both", "the thread does not wake for an answer"),
     Mistake(
-        "switchboard", 7, "both", "the eventfd is read after the looks at the end and at the orders"
+        "connection_thread", 7, "both", "the eventfd is read after the looks for the end and orders"
     ),
-    Mistake("switchboard", 8, "both", "the eventfd is read after the look at the end"),
-    Mistake("switchboard", 9, "callee_ends", "an order does not wake the thread"),
-    Mistake("switchboard", 10, "both", "take() reads the eventfd after it took what was there"),
-    Mistake("switchboard", 11, "both", "the thread is woken before it is told to end"),
-    Mistake("switchboard", 12, "both", "who joins the thread does not wake it"),
-    Mistake("switchboard", 13, "both", "a driver that misses no link looks for news", True),
-    Mistake("switchboard", 14, "both", "the thread does not read its eventfd", True),
-    Mistake("switchboard", 15, "both", "take() does not read the eventfd", True),
-    Mistake("switchboard", 16, "callee_ends", "a call that failed is placed again", True),
+    Mistake("connection_thread", 8, "both", "the eventfd is read after the look at the end"),
+    Mistake("connection_thread", 9, "callee_ends", "an order does not wake the thread"),
+    Mistake(
+        "connection_thread", 10, "both", "take() reads the eventfd after it took what is there"
+    ),
+    Mistake("connection_thread", 11, "both", "the thread is woken before it is told to end"),
+    Mistake("connection_thread", 12, "both", "who joins the thread does not wake it"),
+    Mistake("connection_thread", 13, "both", "a driver that misses no link looks for news", True),
+    Mistake("connection_thread", 14, "both", "the thread does not read its eventfd", True),
+    Mistake("connection_thread", 15, "both", "take() does not read the eventfd", True),
+    Mistake("connection_thread", 16, "callee_ends", "a call that failed is placed again", True),
     Mistake(
         "meeting", 1, "fine_or_one_dies", "a rank does not notice the end of its host's first rank"
     ),

@@ -84,7 +84,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "csrc/core/base/thread.h": "starts all but those that a library needs",
             "csrc/core/runtime/background_thread*": "drives where no user's thread does",
             "csrc/core/service/client.h": "tells servers that the worker lives while it computes",
-            "csrc/core/transport/switchboard*": "takes and places calls while nobody drives",
+            "csrc/core/transport/connection_thread*": "accepts and dials while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
             "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",
         },

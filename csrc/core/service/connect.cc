@@ -10,8 +10,8 @@
 
 #include "core/base/clock.h"
 #include "core/service/server.h"
-#include "core/transport/call.h"
 #include "core/transport/descriptors.h"
+#include "core/transport/dialer.h"
 #include "core/transport/job_folder.h"
 #include "core/transport/origin.h"
 
@@ -37,28 +37,28 @@ struct Patience {
   }
 };
 
-std::string words_of(const std::list<Call>& calls) {
+std::string words_of(const std::list<Dialer>& dialers) {
   std::string words;
-  for (const Call& call : calls) words += (words.empty() ? "" : ", ") + words_of(call.to());
+  for (const Dialer& dialer : dialers) words += (words.empty() ? "" : ", ") + words_of(dialer.to());
   return words;
 }
 
-// For news of any call, or for the first deadline.
-Status wait_for_news(const std::list<Call>& calls, std::uint64_t deadline_ns) {
+// For news of any dialer, or for the first deadline.
+Status wait_for_news(const std::list<Dialer>& dialers, std::uint64_t deadline_ns) {
   std::vector<pollfd> polled;
-  for (const Call& call : calls) {
-    polled.push_back(poll_for(call.watched()));
-    deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
+  for (const Dialer& dialer : dialers) {
+    polled.push_back(poll_for(dialer.watched()));
+    deadline_ns = std::min(deadline_ns, dialer.next_deadline_ns());
   }
   const int ready = ::poll(polled.data(), polled.size(), poll_timeout_ms(deadline_ns));
   return ready < 0 && errno != EINTR ? Status(Error::from_errno("poll", errno)) : Status();
 }
 
 // Those of `servers` that are on other hosts.
-Status call_all(const ServersAddress& address, std::span<const int> servers,
+Status dial_all(const ServersAddress& address, std::span<const int> servers,
                 const WorkerMemory& memory, std::uint64_t deadline_ns, Patience& patience,
                 Links& links) {
-  std::list<Call> calls;
+  std::list<Dialer> dialers;
   for (const int server : servers) {
     const auto& endpoint = address.servers[static_cast<std::size_t>(server)];
     if (!endpoint) continue;
@@ -66,27 +66,27 @@ Status call_all(const ServersAddress& address, std::span<const int> servers,
                       .from = address.worker,
                       .to = server,
                       .incarnation = address.life};
-    calls.emplace_back(*address.keys, hello, std::vector{*endpoint}, deadline_ns);
+    dialers.emplace_back(*address.keys, hello, std::vector{*endpoint}, deadline_ns);
   }
-  while (!calls.empty()) {
-    for (auto next = calls.begin(); next != calls.end();) {
+  while (!dialers.empty()) {
+    for (auto next = dialers.begin(); next != dialers.end();) {
       auto proven = next->advance(monotonic_ns());
       if (!proven) return proven.error();
-      const auto call = next++;
+      const auto dialer = next++;
       if (!proven.value()) continue;
       (void)pace_when_far(proven.value()->stream.fd());
-      links[static_cast<std::size_t>(call->to())] = make_link_elsewhere(
-          std::move(*proven.value()), call->to(), address.authenticates, memory);
-      calls.erase(call);
+      links[static_cast<std::size_t>(dialer->to())] = make_link_elsewhere(
+          std::move(*proven.value()), dialer->to(), address.authenticates, memory);
+      dialers.erase(dialer);
     }
-    if (calls.empty()) break;
-    CIRANDA_TRY(wait_for_news(calls, patience.due_ns()));
-    if (monotonic_ns() >= patience.due_ns()) patience.say(words_of(calls));
+    if (dialers.empty()) break;
+    CIRANDA_TRY(wait_for_news(dialers, patience.due_ns()));
+    if (monotonic_ns() >= patience.due_ns()) patience.say(words_of(dialers));
   }
   return {};
 }
 
-Result<Fd> call_here(const ServersAddress& address, int server, std::uint64_t deadline_ns,
+Result<Fd> dial_here(const ServersAddress& address, int server, std::uint64_t deadline_ns,
                      Patience& patience) {
   for (;;) {
     const std::uint64_t until_ns = std::min(deadline_ns, patience.due_ns());
@@ -106,11 +106,11 @@ Result<Links> connect(const ServersAddress& address, std::span<const int> server
   for (const int server : servers) {
     const auto at = static_cast<std::size_t>(server);
     if (address.servers[at]) continue;
-    auto socket = call_here(address, server, deadline_ns, patience);
+    auto socket = dial_here(address, server, deadline_ns, patience);
     if (!socket) return socket.error();
     links[at] = make_link_here(std::move(socket).value(), server, memory);
   }
-  CIRANDA_TRY(call_all(address, servers, memory, deadline_ns, patience, links));
+  CIRANDA_TRY(dial_all(address, servers, memory, deadline_ns, patience, links));
   return links;
 }
 
@@ -119,7 +119,7 @@ Result<Links> connect(const ServersAddress& address, std::span<const int> server
 Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& address, int server,
                                                       const WorkerMemory& memory,
                                                       std::uint64_t deadline_ns) {
-  WaitNotice nobody("", kNever / 4);  // who calls again has said so
+  WaitNotice nobody("", kNever / 4);  // who dialers again has said so
   auto links = connect(address, {&server, 1}, memory, deadline_ns, nobody);
   if (!links) return links.error();
   return std::move(links.value()[static_cast<std::size_t>(server)]);

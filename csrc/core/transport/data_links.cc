@@ -5,9 +5,9 @@
 
 namespace ciranda {
 
-DataLinks::DataLinks(Directory directory, std::unique_ptr<Switchboard> switchboard)
+DataLinks::DataLinks(Directory directory, std::unique_ptr<ConnectionThread> connection_thread)
     : directory_(std::move(directory)),
-      switchboard_(std::move(switchboard)),
+      connection_thread_(std::move(connection_thread)),
       slots_(directory_.ranks.size() * static_cast<std::size_t>(directory_.streams)) {}
 
 DataLinks::Slot* DataLinks::slot(Rank peer, int stream) {
@@ -19,22 +19,22 @@ DataLinks::Slot* DataLinks::slot(Rank peer, int stream) {
 DataLink* DataLinks::find(Rank peer, int stream) {
   Slot* const found = slot(peer, stream);
   CIRANDA_ASSERT(found != nullptr && peer != directory_.self.from);
-  if (found->link || found->wanted || !switchboard_) return found->link.get();
+  if (found->link || found->wanted || !connection_thread_) return found->link.get();
   found->wanted = true;
   ++missing_;
   if (peer < directory_.self.from) {
     Hello hello = directory_.self;
     hello.to = peer;
     hello.stream = static_cast<std::uint16_t>(stream);
-    switchboard_->call(hello, directory_.ranks[static_cast<std::size_t>(peer)],
-                       monotonic_ns() + directory_.timeout_ms * 1'000'000);
+    connection_thread_->dial(hello, directory_.ranks[static_cast<std::size_t>(peer)],
+                             monotonic_ns() + directory_.timeout_ms * 1'000'000);
   }
   return nullptr;
 }
 
 Result<bool> DataLinks::advance() {
   if (missing_ == 0) return false;
-  auto proven = switchboard_->take();
+  auto proven = connection_thread_->take();
   if (!proven) return proven.error();
   bool any = false;
   for (ProvenSocket& socket : proven.value()) {
@@ -52,17 +52,18 @@ Result<bool> DataLinks::advance() {
 }
 
 void DataLinks::watched(std::vector<Watched>& out) const {
-  if (missing_ > 0) out.push_back({.socket = switchboard_->fd(), .readable = true});
+  if (missing_ > 0) out.push_back({.socket = connection_thread_->fd(), .readable = true});
 }
 
 void DataLinks::close_all() {
-  switchboard_.reset();
+  connection_thread_.reset();
   missing_ = 0;
   for (Slot& each : slots_) each.link.reset();
 }
 
 void DataLinks::close_in_forked_child() noexcept {
-  if (Switchboard* const of_parent = switchboard_.release()) of_parent->close_in_forked_child();
+  if (ConnectionThread* const of_parent = connection_thread_.release())
+    of_parent->close_in_forked_child();
   for (Slot& each : slots_) {
     if (each.link) each.link->stream.close();
   }

@@ -8,9 +8,9 @@
 
 #include "core/base/result.h"
 #include "core/transport/connection.h"
+#include "core/transport/connection_thread.h"
 #include "core/transport/socket_io.h"
 #include "core/transport/stream.h"
-#include "core/transport/switchboard.h"
 #include "core/wire/sealed.h"
 
 namespace ciranda {
@@ -44,7 +44,7 @@ class DataLinks {
     std::uint64_t timeout_ms = 30'000;         // of a call
   };
   DataLinks() = default;  // of a rank that needs none
-  DataLinks(Directory directory, std::unique_ptr<Switchboard> switchboard);
+  DataLinks(Directory directory, std::unique_ptr<ConnectionThread> connection_thread);
 
   // Null while the link is in the making, which the first call begins. A link stays where it is.
   DataLink* find(Rank peer, int stream);
@@ -62,7 +62,7 @@ class DataLinks {
   // Appends what advance() waits for.
   void watched(std::vector<Watched>& out) const;
 
-  // Closes everything; nothing is made any more. Joins the switchboard's thread.
+  // Closes everything; nothing is made any more. Joins the connection thread.
   void close_all();
   // The same where that thread does not exist. Async-signal-safe.
   void close_in_forked_child() noexcept;
@@ -75,7 +75,7 @@ class DataLinks {
   Slot* slot(Rank peer, int stream);
 
   Directory directory_;
-  std::unique_ptr<Switchboard> switchboard_;
+  std::unique_ptr<ConnectionThread> connection_thread_;
   std::vector<Slot> slots_;  // by rank, then by stream; never resized: a forked child reads it
   int missing_ = 0;          // wanted and not there
 };

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/transport/call.h"
+#include "core/transport/dialer.h"
 #include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
 #include "core/transport/socket_set.h"

@@ -6,12 +6,12 @@
 
 #include "core/base/clock.h"
 #include "core/transport/acceptor.h"
+#include "core/transport/connection_thread.h"
 #include "core/transport/descriptors.h"
 #include "core/transport/host_speaker.h"
 #include "core/transport/interfaces.h"
 #include "core/transport/listeners.h"
 #include "core/transport/meeting.h"
-#include "core/transport/switchboard.h"
 
 namespace ciranda {
 namespace {
@@ -103,9 +103,10 @@ Result<DataLinks> open_links(RemoteJoin& join, const Hello& self, const HostTabl
     std::vector<Endpoint>& endpoints = directory.ranks.emplace_back();
     for (const auto& address : one.addresses) endpoints.push_back({address.host, address.port});
   }
-  auto switchboard = Switchboard::start(std::move(keys), std::move(acceptor), std::move(join.warn));
-  if (!switchboard) return switchboard.error();
-  return DataLinks(std::move(directory), std::move(switchboard).value());
+  auto connection_thread =
+      ConnectionThread::start(std::move(keys), std::move(acceptor), std::move(join.warn));
+  if (!connection_thread) return connection_thread.error();
+  return DataLinks(std::move(directory), std::move(connection_thread).value());
 }
 
 }  // namespace

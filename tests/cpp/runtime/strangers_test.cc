@@ -15,7 +15,7 @@
 #include <random>
 
 #include "core/base/clock.h"
-#include "core/transport/call.h"
+#include "core/transport/dialer.h"
 #include "core/transport/job_key.h"
 #include "core/transport/socket_io.h"
 #include "runtime/hosts.h"
@@ -119,10 +119,11 @@ class Strangers {
     (void)send_some(socket.get(), bytes);
   }
   void prove_with_another_key() {
-    Call call(*others_, {.purpose = Purpose::kData, .from = 1, .to = 0}, {endpoint_}, in_ms(20));
+    Dialer dialer(*others_, {.purpose = Purpose::kData, .from = 1, .to = 0}, {endpoint_},
+                  in_ms(20));
     for (const std::uint64_t end = in_ms(5); monotonic_ns() < end;) {
-      if (!call.advance(monotonic_ns())) break;
-      (void)wait_for(call.watched(), in_ms(1));
+      if (!dialer.advance(monotonic_ns())) break;
+      (void)wait_for(dialer.watched(), in_ms(1));
     }
   }
 

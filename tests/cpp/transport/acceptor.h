@@ -14,7 +14,7 @@
 
 #include "core/base/clock.h"
 #include "core/transport/acceptor.h"
-#include "core/transport/call.h"
+#include "core/transport/dialer.h"
 #include "core/transport/socket_io.h"
 #include "wire/keys.h"
 

@@ -1,6 +1,6 @@
 // What could break: a rank gives a peer up too early, waits for it for ever, or believes a
 // stranger.
-#include "core/transport/call.h"
+#include "core/transport/dialer.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -14,7 +14,7 @@ using test::in_ms;
 using test::keys_of;
 using test::Rank0;
 
-TEST(Call, WaitsForAPeerThatListensLater) {
+TEST(Dialer, WaitsForAPeerThatListensLater) {
   Endpoint later;
   {
     auto reserved = listen_tcp("127.0.0.1").value();
@@ -38,7 +38,7 @@ TEST(Call, WaitsForAPeerThatListensLater) {
   EXPECT_TRUE(proven.ok()) << proven.error().text;
 }
 
-TEST(Call, PassesOverAddressesOfOtherMachines) {
+TEST(Dialer, PassesOverAddressesOfOtherMachines) {
   Rank0 rank0;
   Rank0 elsewhere({.epoch = 9});
   Endpoint nobody;
@@ -55,7 +55,7 @@ TEST(Call, PassesOverAddressesOfOtherMachines) {
 
 // The server is convinced and this call is its only one, though its answer takes longer than a
 // proof.
-TEST(Call, DoesNotCallAnewWhileTheLastAnswerIsOnItsWay) {
+TEST(Dialer, DoesNotCallAnewWhileTheLastAnswerIsOnItsWay) {
   const ConnectionKeys keys = keys_of();
   auto listener = listen_tcp("127.0.0.1").value();
   const Endpoint candidates[] = {local_address(listener.get()).value().endpoint()};
@@ -84,7 +84,7 @@ TEST(Call, DoesNotCallAnewWhileTheLastAnswerIsOnItsWay) {
   EXPECT_TRUE(proven.ok()) << proven.error().text;
 }
 
-TEST(Call, SaysInTimeWhatWasWrongWithEachCandidate) {
+TEST(Dialer, SaysInTimeWhatWasWrongWithEachCandidate) {
   Endpoint nobody;
   auto silent = listen_tcp("127.0.0.1").value();  // accepts in the kernel, never answers
   {
@@ -106,7 +106,7 @@ TEST(Call, SaysInTimeWhatWasWrongWithEachCandidate) {
   EXPECT_NE(text.find("did not prove in time"), std::string::npos) << text;
 }
 
-TEST(Call, ReportsWhoCannotProveThatItIsThePeer) {
+TEST(Dialer, ReportsWhoCannotProveThatItIsThePeer) {
   // Answers as a server does, with random bytes.
   auto liar = listen_tcp("127.0.0.1").value();
   const Endpoint candidates[] = {local_address(liar.get()).value().endpoint()};
@@ -131,20 +131,20 @@ TEST(Call, ReportsWhoCannotProveThatItIsThePeer) {
       << proven.error().text;
 }
 
-TEST(Call, NeverBlocks) {
+TEST(Dialer, NeverBlocks) {
   auto silent = listen_tcp("127.0.0.1").value();
   const ConnectionKeys keys = keys_of();
-  Call call(keys, {.from = 2, .to = 0}, {local_address(silent.get()).value().endpoint()},
-            in_ms(10'000));
+  Dialer dialer(keys, {.from = 2, .to = 0}, {local_address(silent.get()).value().endpoint()},
+                in_ms(10'000));
   const std::uint64_t began = monotonic_ns();
   for (int i = 0; i < 100; ++i) {
-    const auto proven = call.advance(monotonic_ns());
+    const auto proven = dialer.advance(monotonic_ns());
     ASSERT_TRUE(proven.ok());
     ASSERT_FALSE(proven.value().has_value());
   }
   EXPECT_LT(monotonic_ns() - began, 500'000'000u);
-  EXPECT_TRUE(call.watched().readable);
-  EXPECT_LE(call.next_deadline_ns(), began + (kProofMs + 500) * 1'000'000);
+  EXPECT_TRUE(dialer.watched().readable);
+  EXPECT_LE(dialer.next_deadline_ns(), began + (kProofMs + 500) * 1'000'000);
 }
 
 }  // namespace

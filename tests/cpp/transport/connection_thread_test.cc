@@ -1,6 +1,6 @@
 // What could break: a connection is made twice or never, an end waits for a peer, a child holds
 // one.
-#include "core/transport/switchboard.h"
+#include "core/transport/connection_thread.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -28,24 +28,25 @@ struct Subscriber {
     endpoint = local_address(listeners[0].get()).value().endpoint();
     auto acceptor =
         Acceptor::create(std::move(listeners), *keys, {.self = rank, .incarnation = 1, .ranks = 8});
-    switchboard = Switchboard::start(std::move(keys), std::move(acceptor).value()).value();
+    connection_thread =
+        ConnectionThread::start(std::move(keys), std::move(acceptor).value()).value();
   }
   void call(const Subscriber& other, int stream = 0, std::uint64_t timeout_ms = 10'000) {
     call(other.rank, other.endpoint, stream, timeout_ms);
   }
   void call(Rank to, const Endpoint& where, int stream, std::uint64_t timeout_ms) {
-    switchboard->call({.purpose = Purpose::kData,
-                       .stream = static_cast<std::uint16_t>(stream),
-                       .from = rank,
-                       .to = to,
-                       .incarnation = 1},
-                      {where}, in_ms(timeout_ms));
+    connection_thread->dial({.purpose = Purpose::kData,
+                             .stream = static_cast<std::uint16_t>(stream),
+                             .from = rank,
+                             .to = to,
+                             .incarnation = 1},
+                            {where}, in_ms(timeout_ms));
   }
   // Waits until so many connections have come.
   std::vector<ProvenSocket> take(std::size_t count) {
     std::vector<ProvenSocket> all;
-    while (all.size() < count && wait_readable(switchboard->fd(), in_ms(10'000)).value()) {
-      auto some = switchboard->take();
+    while (all.size() < count && wait_readable(connection_thread->fd(), in_ms(10'000)).value()) {
+      auto some = connection_thread->take();
       EXPECT_TRUE(some.ok()) << some.error().text;
       if (!some) break;
       for (ProvenSocket& each : some.value()) all.push_back(std::move(each));
@@ -56,10 +57,10 @@ struct Subscriber {
 
   Rank rank;
   Endpoint endpoint;
-  std::unique_ptr<Switchboard> switchboard;
+  std::unique_ptr<ConnectionThread> connection_thread;
 };
 
-TEST(Switchboard, ConnectsAllWhileNobodyDrives) {
+TEST(ConnectionThread, ConnectsAllWhileNobodyDrives) {
   std::vector<Subscriber> all;
   for (Rank rank = 0; rank < 8; ++rank) all.emplace_back(rank);
   for (Subscriber& above : all) {
@@ -77,22 +78,22 @@ TEST(Switchboard, ConnectsAllWhileNobodyDrives) {
   }
 }
 
-TEST(Switchboard, PlacesMoreCallsThanItHoldsAtATime) {
+TEST(ConnectionThread, PlacesMoreCallsThanItHoldsAtATime) {
   Subscriber zero(0);
   Subscriber one(1);
-  static_assert(kPairStreamsMax > Switchboard::kCallsMax);
+  static_assert(kPairStreamsMax > ConnectionThread::kDialersMax);
   for (int stream = 0; stream < kPairStreamsMax; ++stream) one.call(zero, stream);
   one.take(kPairStreamsMax);
   zero.take(kPairStreamsMax);
 }
 
-TEST(Switchboard, NamesARankThatNeverAnswersAndWhere) {
+TEST(ConnectionThread, NamesARankThatNeverAnswersAndWhere) {
   auto silent = listen_tcp("127.0.0.1").value();
   const Endpoint where = local_address(silent.get()).value().endpoint();
   Subscriber one(1);
   one.call(0, where, 0, /*timeout_ms=*/200);
-  ASSERT_TRUE(wait_readable(one.switchboard->fd(), in_ms(5'000)).value());
-  const auto taken = one.switchboard->take();
+  ASSERT_TRUE(wait_readable(one.connection_thread->fd(), in_ms(5'000)).value());
+  const auto taken = one.connection_thread->take();
   ASSERT_FALSE(taken.ok());
   EXPECT_EQ(taken.error().code, ErrorCode::kTimeout);
   EXPECT_EQ(taken.error().rank, 0);
@@ -100,7 +101,7 @@ TEST(Switchboard, NamesARankThatNeverAnswersAndWhere) {
                                     ": it did not prove in time that it is of this job");
 }
 
-TEST(Switchboard, EndsAtOnceWithCallsInTheMaking) {
+TEST(ConnectionThread, EndsAtOnceWithCallsInTheMaking) {
   auto silent = listen_tcp("127.0.0.1").value();
   std::optional<Subscriber> one(1);
   for (int stream = 0; stream < 40; ++stream) {
@@ -114,7 +115,7 @@ TEST(Switchboard, EndsAtOnceWithCallsInTheMaking) {
 
 // The thread is told to stop while it begins to run: the word must not be lost on its way to
 // poll().
-TEST(Switchboard, EndsHoweverSoonItIsTold) {
+TEST(ConnectionThread, EndsHoweverSoonItIsTold) {
   for (int i = 0; i < 1000; ++i) {
     Subscriber one(1);
     const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(i % 50) * 1000;
@@ -123,14 +124,14 @@ TEST(Switchboard, EndsHoweverSoonItIsTold) {
   }
 }
 
-TEST(Switchboard, AForkedChildKeepsNoPortOpen) {
+TEST(ConnectionThread, AForkedChildKeepsNoPortOpen) {
   std::optional<Subscriber> zero(0);
   const SocketAddress address = resolve(zero->endpoint).value().front();
   ASSERT_TRUE(connect_tcp(address, in_ms(5'000)).ok());
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    zero->switchboard.release()->close_in_forked_child();
+    zero->connection_thread.release()->close_in_forked_child();
     ::pause();
     ::_exit(0);
   }

@@ -13,42 +13,43 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/transport/acceptor.h"
-#include "core/transport/call.h"
+#include "core/transport/dialer.h"
 #include "core/transport/fd.h"
 #include "core/transport/socket_set.h"
 
 namespace ciranda {
 
-// Takes and places the calls of a rank as long as its job lasts, in a thread of its own: nobody who
-// waits for a connection waits for another rank to drive, and strangers cost no driver anything.
+// Makes a rank's connections to other hosts as long as its job lasts, in a thread of its own: it
+// accepts and dials. So a rank that needs a connection never waits for its peer to drive, and
+// strangers cost no driver anything.
 //
 // Thread-safe. Never blocks, but for its end.
-class Switchboard {
+class ConnectionThread {
  public:
-  // The others wait: each called rank hears kStrangersMax at a time.
-  static constexpr std::size_t kCallsMax = 16;
+  // Dialers at a time; further orders wait. A rank that is dialed hears kStrangersMax at a time.
+  static constexpr std::size_t kDialersMax = 16;
 
-  // `keys` are those of the acceptor. `warn` gets one sentence about strangers now and then, in the
-  // switchboard's thread.
-  static Result<std::unique_ptr<Switchboard>> start(
+  // `keys` are those of the acceptor. `warn` is called with a sentence about strangers now and
+  // then, in the new thread.
+  static Result<std::unique_ptr<ConnectionThread>> start(
       std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
       std::function<void(const std::string&)> warn = {});
-  // Joins the thread. Whoever is not proven yet is hung up on.
-  ~Switchboard();
-  Switchboard(const Switchboard&) = delete;
-  Switchboard& operator=(const Switchboard&) = delete;
+  // Joins the thread. Connections that are not proven yet are closed.
+  ~ConnectionThread();
+  ConnectionThread(const ConnectionThread&) = delete;
+  ConnectionThread& operator=(const ConnectionThread&) = delete;
 
-  // Places a call; what comes of it comes by take().
-  void call(const Hello& hello, std::vector<Endpoint> candidates, std::uint64_t deadline_ns)
+  // Orders a connection; take() returns it, or its error.
+  void dial(const Hello& hello, std::vector<Endpoint> candidates, std::uint64_t deadline_ns)
       EXCLUDES(mutex_);
 
-  // The connections that were proven since, of either side's calls. An Error tells, from then on,
-  // of the first call that failed.
+  // The connections that were proven since the last call, accepted or dialed. Once a dialer has
+  // failed, its error.
   Result<std::vector<ProvenSocket>> take() EXCLUDES(mutex_);
   int fd() const { return news_.get(); }  // readable when take() has something
 
-  // In a forked child, which has no such thread: closes what would keep callers waiting. The object
-  // is of no use any more, not even to its destructor. Async-signal-safe.
+  // Closes, in a forked child, the sockets that would keep peers waiting: the child has no such
+  // thread. Afterwards the object must not be used, nor destroyed. Async-signal-safe.
   void close_in_forked_child() noexcept;
 
  private:
@@ -58,13 +59,13 @@ class Switchboard {
     std::uint64_t deadline_ns = 0;
   };
 
-  Switchboard(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
-              std::function<void(const std::string&)> warn);
+  ConnectionThread(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
+                   std::function<void(const std::string&)> warn);
 
   void run();
-  void place_calls() EXCLUDES(mutex_);
-  void serve_callers();
-  void advance_calls();
+  void start_dialing() EXCLUDES(mutex_);
+  void accept_connections();
+  void advance_dialers();
   void wait();
   void deliver(ProvenSocket socket) EXCLUDES(mutex_);
   void fail(const Error& why) EXCLUDES(mutex_);
@@ -78,8 +79,8 @@ class Switchboard {
   // Owned by the thread.
   SocketSet sockets_;  // on which it sleeps
   Acceptor acceptor_;
-  std::list<Call> calls_;
-  bool takes_calls_ = true;
+  std::list<Dialer> dialers_;
+  bool accepts_ = true;
 
   std::atomic<bool> stopping_{false};
   Mutex mutex_;

@@ -1,4 +1,4 @@
-#include "core/transport/switchboard.h"
+#include "core/transport/connection_thread.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 namespace ciranda {
 namespace {
 
-enum : std::uint32_t { kOrders, kCallers };  // whom the thread sleeps for, besides its calls
+enum : std::uint32_t { kOrders, kCallers };  // whom the thread sleeps for, besides its dialers
 
 Result<Fd> make_eventfd() {
   Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -33,7 +33,7 @@ void lower(const Fd& event) {
 
 }  // namespace
 
-Result<std::unique_ptr<Switchboard>> Switchboard::start(
+Result<std::unique_ptr<ConnectionThread>> ConnectionThread::start(
     std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
     std::function<void(const std::string&)> warn) {
   auto orders_came = make_eventfd();
@@ -44,30 +44,30 @@ Result<std::unique_ptr<Switchboard>> Switchboard::start(
   if (!sockets) return sockets.error();
   CIRANDA_TRY(sockets.value().add(orders_came.value().get(), kOrders));
   CIRANDA_TRY(sockets.value().add(acceptor.fd(), kCallers));
-  std::unique_ptr<Switchboard> switchboard(
-      new Switchboard(std::move(keys), std::move(acceptor), std::move(warn)));
-  switchboard->orders_came_ = std::move(orders_came).value();
-  switchboard->news_ = std::move(news).value();
-  switchboard->sockets_ = std::move(sockets).value();
-  auto thread = start_thread("ciranda-calls", [self = switchboard.get()] { self->run(); });
+  std::unique_ptr<ConnectionThread> connection_thread(
+      new ConnectionThread(std::move(keys), std::move(acceptor), std::move(warn)));
+  connection_thread->orders_came_ = std::move(orders_came).value();
+  connection_thread->news_ = std::move(news).value();
+  connection_thread->sockets_ = std::move(sockets).value();
+  auto thread = start_thread("ciranda-calls", [self = connection_thread.get()] { self->run(); });
   if (!thread) return thread.error();
-  switchboard->thread_ = std::move(thread).value();
-  return switchboard;
+  connection_thread->thread_ = std::move(thread).value();
+  return connection_thread;
 }
 
-Switchboard::Switchboard(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
-                         std::function<void(const std::string&)> warn)
+ConnectionThread::ConnectionThread(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
+                                   std::function<void(const std::string&)> warn)
     : keys_(std::move(keys)), warn_(std::move(warn)), acceptor_(std::move(acceptor)) {}
 
-Switchboard::~Switchboard() {
+ConnectionThread::~ConnectionThread() {
   if (!thread_.joinable()) return;  // it never started
   stopping_.store(true);
   raise(orders_came_);
   thread_.join();
 }
 
-void Switchboard::call(const Hello& hello, std::vector<Endpoint> candidates,
-                       std::uint64_t deadline_ns) {
+void ConnectionThread::dial(const Hello& hello, std::vector<Endpoint> candidates,
+                            std::uint64_t deadline_ns) {
   {
     const MutexLock lock(mutex_);
     orders_.push_back({hello, std::move(candidates), deadline_ns});
@@ -75,46 +75,46 @@ void Switchboard::call(const Hello& hello, std::vector<Endpoint> candidates,
   raise(orders_came_);
 }
 
-Result<std::vector<ProvenSocket>> Switchboard::take() {
+Result<std::vector<ProvenSocket>> ConnectionThread::take() {
   lower(news_);
   const MutexLock lock(mutex_);
   if (failure_) return *failure_;
   return std::exchange(proven_, {});
 }
 
-void Switchboard::close_in_forked_child() noexcept {
+void ConnectionThread::close_in_forked_child() noexcept {
   sockets_.close();
   acceptor_.close_listeners();
   orders_came_.reset();
   news_.reset();
 }
 
-void Switchboard::run() {
+void ConnectionThread::run() {
   for (;;) {
     lower(orders_came_);  // before the look at what it was raised for
     if (stopping_.load()) return;
-    place_calls();
-    serve_callers();
-    advance_calls();
+    start_dialing();
+    accept_connections();
+    advance_dialers();
     wait();
   }
 }
 
-void Switchboard::place_calls() {
+void ConnectionThread::start_dialing() {
   const MutexLock lock(mutex_);
-  const std::size_t count = std::min(orders_.size(), kCallsMax - calls_.size());
+  const std::size_t count = std::min(orders_.size(), kDialersMax - dialers_.size());
   for (std::size_t i = 0; i < count; ++i) {
     Order& order = orders_[i];
-    calls_.emplace_back(*keys_, order.hello, std::move(order.candidates), order.deadline_ns);
+    dialers_.emplace_back(*keys_, order.hello, std::move(order.candidates), order.deadline_ns);
   }
   orders_.erase(orders_.begin(), orders_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void Switchboard::serve_callers() {
-  if (!takes_calls_) return;
+void ConnectionThread::accept_connections() {
+  if (!accepts_) return;
   auto proven = acceptor_.poll(monotonic_ns());
   if (!proven) {
-    takes_calls_ = false;
+    accepts_ = false;
     sockets_.remove(acceptor_.fd());
     return fail(proven.error());
   }
@@ -123,11 +123,11 @@ void Switchboard::serve_callers() {
   if (const auto sentence = acceptor_.summary(monotonic_ns())) warn_(*sentence);
 }
 
-void Switchboard::advance_calls() {
-  for (auto call = calls_.begin(); call != calls_.end();) {
-    auto proven = call->advance(monotonic_ns());
+void ConnectionThread::advance_dialers() {
+  for (auto dialer = dialers_.begin(); dialer != dialers_.end();) {
+    auto proven = dialer->advance(monotonic_ns());
     if (proven && !proven.value()) {
-      ++call;
+      ++dialer;
       continue;
     }
     if (proven) {
@@ -135,24 +135,24 @@ void Switchboard::advance_calls() {
     } else {
       fail(proven.error());
     }
-    call = calls_.erase(call);
+    dialer = dialers_.erase(dialer);
     raise(orders_came_);  // there is room for the next
   }
 }
 
-void Switchboard::wait() {
-  std::vector<Watched> called;
+void ConnectionThread::wait() {
+  std::vector<Watched> dialed;
   std::uint64_t deadline_ns = acceptor_.next_deadline_ns().value_or(kNever);
-  for (const Call& call : calls_) {
-    called.push_back(call.watched());
-    deadline_ns = std::min(deadline_ns, call.next_deadline_ns());
+  for (const Dialer& dialer : dialers_) {
+    dialed.push_back(dialer.watched());
+    deadline_ns = std::min(deadline_ns, dialer.next_deadline_ns());
   }
-  sockets_.arm(called);
+  sockets_.arm(dialed);
   sockets_.wait(deadline_ns);
   sockets_.disarm();
 }
 
-void Switchboard::deliver(ProvenSocket socket) {
+void ConnectionThread::deliver(ProvenSocket socket) {
   {
     const MutexLock lock(mutex_);
     proven_.push_back(std::move(socket));
@@ -160,7 +160,7 @@ void Switchboard::deliver(ProvenSocket socket) {
   raise(news_);
 }
 
-void Switchboard::fail(const Error& why) {
+void ConnectionThread::fail(const Error& why) {
   {
     const MutexLock lock(mutex_);
     if (!failure_) failure_ = why;

@@ -15,25 +15,25 @@
 
 namespace ciranda {
 
-// A call to `hello.to`, which is at one of the candidates: connects and proves both sides. The
-// candidates are tried in turn until the deadline, each for kProofMs at most: the peer may not
-// listen yet, and an address may belong to another machine.
+// Connects to `hello.to`, whose address is one of the candidates, and proves both sides. It tries
+// the candidates in turn until the deadline, each for kProofMs at most: the peer may not listen
+// yet, and an address may belong to another machine.
 //
-// Never blocks, but for the system's resolver where a candidate is a name. The time comes in as an
-// argument (monotonic_ns). Not thread-safe. `keys` must outlive it.
-class Call {
+// Never blocks, but for the system's resolver where a candidate is a name. The caller passes in the
+// time (monotonic_ns). Not thread-safe. `keys` must outlive it.
+class Dialer {
  public:
-  Call(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
-       std::uint64_t deadline_ns);
+  Dialer(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+         std::uint64_t deadline_ns);
 
   Rank to() const { return hello_.to; }
 
-  // Does what can be done without waiting. Gives the connection once it is proven: the call is over
-  // then, and also after an Error. kTimeout tells what was wrong with each candidate,
-  // kUnsupported that the peer is proven but speaks another version.
+  // Goes on as far as possible without waiting. Returns the connection once it is proven; the
+  // dialer is done then, and also after an Error. kTimeout says what was wrong with each candidate;
+  // kUnsupported: the peer is proven but speaks another version.
   Result<std::optional<ProvenSocket>> advance(std::uint64_t now_ns);
 
-  // advance() has nothing to do before there is news of the socket (-1: none) or it is that late.
+  // What to wait for before the next advance(): the socket (-1: none) or the deadline.
   Watched watched() const;
   std::uint64_t next_deadline_ns() const;
 
@@ -70,7 +70,7 @@ class Call {
   std::uint64_t resume_ns_ = 0;  // the end of the last pause
 };
 
-// The same, waited for. Blocks.
+// Dials and waits for the connection. Blocks.
 Result<ProvenSocket> connect_authenticated(const ConnectionKeys& keys, const Hello& hello,
                                            std::span<const Endpoint> candidates,
                                            std::uint64_t deadline_ns);

@@ -1,6 +1,6 @@
-/* How two ranks of different hosts come to their links (csrc/core/transport/{switchboard,data_links,call,
- * acceptor}): each has a thread that drives and a switchboard's thread. Rank 1 calls rank 0, twice (two
- * streams); a switchboard has room for one call at a time, so that one order has to wait for the other.
+/* How two ranks of different hosts come to their links (csrc/core/transport/{connection_thread,data_links,dialer,
+ * acceptor}): each has a thread that drives and a connection thread. Rank 1 calls rank 0, twice (two
+ * streams); a connection thread has room for one call at a time, so that one order has to wait for the other.
  *
  * Checked: both threads of both ranks reach their end. -DPROGRAM, -DMISTAKE: as in seat.pml.
  *
@@ -9,7 +9,7 @@
 #ifndef MISTAKE
 #define MISTAKE 0
 #endif
-#include "switchboard_programs.pml"
+#include "connection_thread_programs.pml"
 
 #define LINKS 2
 #define ALL 3 /* a set of links is a mask */
@@ -21,16 +21,16 @@ bit listening = 1;    /* rank 0's acceptor */
 
 bit orders_came[2];   /* an eventfd, readable */
 bit news[2];          /* the same; DataLinks::watched() */
-byte orders;          /* rank 1: Switchboard::orders_ */
-byte proven[2];       /* Switchboard::proven_ */
-bit failure[2];       /* Switchboard::failure_ */
+byte orders;          /* rank 1: ConnectionThread::orders_ */
+byte proven[2];       /* ConnectionThread::proven_ */
+bit failure[2];       /* ConnectionThread::failure_ */
 bit stopping[2];
-bit over[2];          /* the switchboard's thread has returned */
+bit over[2];          /* the connection thread has returned */
 bit gone[2];          /* the rank has ended, which rank 0 hears on another way; a caller is hung up on */
 
-/* --- the switchboard's thread ------------------------------------------------------------------- */
+/* --- the connection thread ------------------------------------------------------------------- */
 
-/* Switchboard::deliver() */
+/* ConnectionThread::deliver() */
 inline deliver(r, link) {
 #if MISTAKE == 1
   news[r] = 1;
@@ -43,8 +43,8 @@ inline deliver(r, link) {
 #endif
 }
 
-/* Switchboard::place_calls(): one at a time (kCallsMax). */
-inline place_calls(r) {
+/* ConnectionThread::start_dialing(): one at a time (kDialersMax). */
+inline start_dialing(r) {
   atomic {
     do
     :: r == 1 && orders && calls == 0 ->
@@ -58,8 +58,8 @@ inline place_calls(r) {
   }
 }
 
-/* Switchboard::serve_callers(), Acceptor::poll(): hears the first word and the proof. */
-inline serve_callers(r) {
+/* ConnectionThread::accept_connections(), Acceptor::poll(): hears the first word and the proof. */
+inline accept_connections(r) {
   do
   :: atomic { link < LINKS && wire[link] == called -> wire[link] = answered; link++ }
   :: atomic { link < LINKS && wire[link] == proof -> wire[link] = proven_by_both };
@@ -70,9 +70,9 @@ inline serve_callers(r) {
   od
 }
 
-/* Switchboard::advance_calls(), Call::advance() */
+/* ConnectionThread::advance_dialers(), Dialer::advance() */
 #define MINE(link) (calls & (1 << link))
-inline advance_calls(r) {
+inline advance_dialers(r) {
   do
   :: atomic { link < LINKS && MINE(link) && wire[link] == answered -> wire[link] = proof };
     deliver(r, link);
@@ -86,7 +86,7 @@ inline advance_calls(r) {
   :: atomic { link < LINKS && MINE(link) && wire[link] == hung_up -> failure[r] = 1 };
 #endif
 #if MISTAKE != 3 && MISTAKE != 16
-    news[r] = 1; /* Switchboard::fail() */
+    news[r] = 1; /* ConnectionThread::fail() */
 #endif
     end_call(r, link);
     link++
@@ -116,8 +116,8 @@ inline end_call(r, link) {
                    (calls & 2 && (wire[1] == answered || wire[1] == hung_up)))
 #endif
 
-/* Switchboard::run() */
-proctype switchboard(byte r) {
+/* ConnectionThread::run() */
+proctype connection_thread(byte r) {
   byte link, calls;
   do
   ::
@@ -126,7 +126,7 @@ proctype switchboard(byte r) {
     :: stopping[r] -> break
     :: else
     fi;
-    place_calls(r);
+    start_dialing(r);
     orders_came[r] = 0;
 #elif MISTAKE == 8 /* the same, for the end alone */
     if
@@ -134,7 +134,7 @@ proctype switchboard(byte r) {
     :: else
     fi;
     orders_came[r] = 0;
-    place_calls(r);
+    start_dialing(r);
 #else
 #if MISTAKE != 14
     orders_came[r] = 0;
@@ -143,13 +143,13 @@ proctype switchboard(byte r) {
     :: stopping[r] -> break
     :: else
     fi;
-    place_calls(r);
+    start_dialing(r);
 #endif
     if
-    :: r == 0 -> serve_callers(r)
-    :: else -> advance_calls(r)
+    :: r == 0 -> accept_connections(r)
+    :: else -> advance_dialers(r)
     fi;
-    /* Switchboard::wait() */
+    /* ConnectionThread::wait() */
     (orders_came[r] || (r == 0 && A_CALLER) || (r == 1 && AN_ANSWER))
   od;
   atomic { /* its sockets are closed */
@@ -186,7 +186,7 @@ proctype driver(byte r) {
   do
   :: wanted != ALL -> /* DataLinks::find() of the next */
     if
-    :: r == 1 -> /* Switchboard::call() */
+    :: r == 1 -> /* ConnectionThread::dial() */
       orders = orders | (wanted + 1);
 #if MISTAKE != 9
       orders_came[r] = 1
@@ -194,7 +194,7 @@ proctype driver(byte r) {
     :: else
     fi;
     wanted = (wanted << 1) | 1
-  :: LINKS_MISSING -> /* DataLinks::advance(), Switchboard::take() */
+  :: LINKS_MISSING -> /* DataLinks::advance(), ConnectionThread::take() */
 #if MISTAKE == 10
     links = links | proven[r];
     news[r] = 0;
@@ -221,7 +221,7 @@ proctype driver(byte r) {
 #endif
   od;
   gone[r] = 1;
-  /* DataLinks::close_all(), ~Switchboard() */
+  /* DataLinks::close_all(), ~ConnectionThread() */
 #if MISTAKE == 11
   orders_came[r] = 1;
   stopping[r] = 1;
@@ -235,5 +235,5 @@ proctype driver(byte r) {
 }
 
 init {
-  atomic { run switchboard(0); run switchboard(1); run driver(0); run driver(1) }
+  atomic { run connection_thread(0); run connection_thread(1); run driver(0); run driver(1) }
 }

@@ -1,4 +1,4 @@
-/* What the ranks of switchboard.pml do: -DPROGRAM=name. */
+/* What the ranks of connection_thread.pml do: -DPROGRAM=name. */
 #define both 1
 #define callee_ends 2
 #define caller_ends 3

@@ -1,4 +1,4 @@
-#include "core/transport/call.h"
+#include "core/transport/dialer.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -34,8 +34,8 @@ Result<Stream> begin_stream(const SocketAddress& address, const ConnectionKeys& 
 
 }  // namespace
 
-Call::Call(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
-           std::uint64_t deadline_ns)
+Dialer::Dialer(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+               std::uint64_t deadline_ns)
     : keys_(keys),
       hello_(hello),
       cookie_(cookie_of(keys, hello.to)),
@@ -46,7 +46,7 @@ Call::Call(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint>
   CIRANDA_ASSERT(!candidates_.empty());
 }
 
-Result<std::optional<ProvenSocket>> Call::advance(std::uint64_t now_ns) {
+Result<std::optional<ProvenSocket>> Dialer::advance(std::uint64_t now_ns) {
   for (;;) {
     if (attempt_) {
       auto proven = advance_attempt(now_ns);
@@ -67,18 +67,18 @@ Result<std::optional<ProvenSocket>> Call::advance(std::uint64_t now_ns) {
   }
 }
 
-Watched Call::watched() const {
+Watched Dialer::watched() const {
   if (!attempt_) return {};
   return {.socket = attempt_->stream.fd(),
           .readable = attempt_->connected,
           .writable = !attempt_->connected || (attempt_->established && !attempt_->unsent.empty())};
 }
 
-std::uint64_t Call::next_deadline_ns() const {
+std::uint64_t Dialer::next_deadline_ns() const {
   return attempt_ ? attempt_->deadline_ns : resume_ns_;
 }
 
-void Call::begin_attempt(std::uint64_t now_ns) {
+void Dialer::begin_attempt(std::uint64_t now_ns) {
   if (addresses_.empty()) {
     auto found = resolve(candidates_[candidate_]);
     if (!found) return give_up(found.error());
@@ -99,7 +99,7 @@ void Call::begin_attempt(std::uint64_t now_ns) {
                            .unsent = std::move(unsent)});
 }
 
-Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) {
+Result<std::optional<ProvenSocket>> Dialer::advance_attempt(std::uint64_t now_ns) {
   Attempt& attempt = *attempt_;
   if (!attempt.connected) {
     auto connected = finish_connect(attempt.stream.fd(), attempt.address);
@@ -127,7 +127,7 @@ Result<std::optional<ProvenSocket>> Call::advance_attempt(std::uint64_t now_ns) 
 }
 
 // True when both sides are proven.
-Result<bool> Call::prove() {
+Result<bool> Dialer::prove() {
   Attempt& attempt = *attempt_;
   const Error hung_up{.code = ErrorCode::kRankLost,
                       .text =
@@ -167,13 +167,13 @@ Result<bool> Call::prove() {
 
 // In one packet with what follows at once, so that nothing of it meets a filter that is meant for
 // the first (see cookie_filter.h).
-bool Call::send_cookie(int socket) const {
+bool Dialer::send_cookie(int socket) const {
   return ::send(socket, cookie_.data(), cookie_.size(), MSG_MORE | MSG_NOSIGNAL) ==
          static_cast<ssize_t>(cookie_.size());  // a new connection has room for it
 }
 
 // Of the address that was tried; the candidate may have another.
-void Call::give_up(const Error& why) {
+void Dialer::give_up(const Error& why) {
   attempt_.reset();
   // Whoever was too slow in the last round may have said in an earlier one what was wrong.
   std::string& reason = reasons_[candidate_];
@@ -181,7 +181,7 @@ void Call::give_up(const Error& why) {
   if (addresses_.empty()) ++candidate_;
 }
 
-Error Call::unreachable() const {
+Error Dialer::unreachable() const {
   std::string text = called_name(hello_.purpose, hello_.to) + " could not be reached in time";
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     text += "; at " + to_string(candidates_[i]) + ": " + reasons_[i];
@@ -192,12 +192,12 @@ Error Call::unreachable() const {
 Result<ProvenSocket> connect_authenticated(const ConnectionKeys& keys, const Hello& hello,
                                            std::span<const Endpoint> candidates,
                                            std::uint64_t deadline_ns) {
-  Call call(keys, hello, {candidates.begin(), candidates.end()}, deadline_ns);
+  Dialer dialer(keys, hello, {candidates.begin(), candidates.end()}, deadline_ns);
   for (;;) {
-    auto proven = call.advance(monotonic_ns());
+    auto proven = dialer.advance(monotonic_ns());
     if (!proven) return proven.error();
     if (proven.value()) return std::move(*proven.value());
-    CIRANDA_TRY(wait_for(call.watched(), call.next_deadline_ns()));
+    CIRANDA_TRY(wait_for(dialer.watched(), dialer.next_deadline_ns()));
   }
 }
 
