@@ -384,6 +384,23 @@ def tests_that_the_docs_name_exist(tree: Tree) -> list[str]:
 
 
 @rule
+def files_that_the_docs_name_exist(tree: Tree) -> list[str]:
+    """`csrc/torch/bucket.h`, or without its ending; decisions speak of the tree of their day."""
+    bad = []
+    for path in tree.under("", {".md"}):
+        if path.startswith("docs/decisions/") or path == "CHANGELOG.md":
+            continue
+        text = tree.text(path)
+        for match in re.finditer(r"`((?:csrc|python/ciranda|tests|tools)/[\w/.-]+)`", text):
+            file = tree.root / match[1].rstrip("/")
+            if "NAME" in match[1]:
+                continue  # a new one's, in a page that says how to add it
+            if not file.exists() and not any(file.parent.glob(file.name + ".*")):
+                bad.append(f"{path}:{line_of(text, match.start())}: no such file: {match[1]}")
+    return bad
+
+
+@rule
 def nothing_names_this_machine(tree: Tree) -> list[str]:
     pattern = re.compile(r"(?<![\w.}$/])/(?:work|root|home|Users)/[\w.]+|--(?:extra-)?index-url")
     return [

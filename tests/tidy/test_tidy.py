@@ -121,6 +121,11 @@ PLANTS = [
         {"docs/a.md": "`tests/test_a.py::test_gone`", "tests/test_a.py": "def test_here(): ..."},
         "docs/a.md:1: no such test: tests/test_a.py::test_gone",
     ),
+    (
+        rules.files_that_the_docs_name_exist,
+        {"docs/a.md": "\n`csrc/torch/gone`"},
+        "docs/a.md:2: no such file: csrc/torch/gone",
+    ),
     (rules.nothing_names_this_machine, {"tools/a.sh": "cd /ho" + "me/somebody"}, "tools/a.sh:1"),
     (rules.nothing_names_this_machine, {"a.txt": "--index" + "-url x"}, "names one machine"),
     (
@@ -150,7 +155,7 @@ INNOCENT = {
     "tests/cpp/base/b_test.cc": "TEST(A, Works) {}",
     "tests/cpp/transport/connection_thread_test.cc": "",
     "docs/a.md": "# A\n[b](../README.md#the-start) [c](https://x.org) `[d](no.md)` [e](#a)"
-    " `tests/cpp/base/b_test.cc::A.Works`",
+    " `tests/cpp/base/b_test.cc::A.Works` `csrc/core/base/long` `tests/cpp`",
     "README.md": "## The start!\n",
 }
 
