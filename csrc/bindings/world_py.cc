@@ -108,7 +108,7 @@ void bind_world(py::module_& module) {
       "hosts_are_trusted",
       [] {
         const Config& config = default_world()->config();
-        return config.place.cross_size == 1 || config.remote.tls || config.trusted_network;
+        return config.rank_info.cross_size == 1 || config.remote.tls || config.trusted_network;
       },
       "Whether code may come from other ranks: all are on this host, or what is between hosts is "
       "encrypted, or trusted by the user's word.");

@@ -37,9 +37,9 @@ std::atomic<Engine*> engine_at_fork{nullptr};                  // NOLINT: read i
 std::atomic<ps::Client*> client_at_fork{nullptr};              // NOLINT
 std::atomic<bool> forked{false};                               // NOLINT
 // Read in a forked child too, where no lock may be.
-Place own_place;               // NOLINT: of this rank
-Hosts own_hosts;               // NOLINT: of its job
-bool own_coordinates = false;  // NOLINT: and it is no rank
+RankInfo rank_info_of_process;  // NOLINT: of this rank
+Hosts own_hosts;                // NOLINT: of its job
+bool own_coordinates = false;   // NOLINT: and it is no rank
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
@@ -70,12 +70,12 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                    .servers = config.servers,
                    .keys = std::move(keys),
                    .authenticates = config.engine.ring.authenticates,
-                   .worker = config.coordinates ? config.place.size : config.place.rank,
+                   .worker = config.coordinates ? config.rank_info.size : config.rank_info.rank,
                    // Each connection is a life of its own: see ServerProtocol.
                    .life = config.life_base + ++connections,
                    .timeout_ms = config.start_timeout_ms},
        .job_id = config.servers_job,
-       .workers = config.place.size,
+       .workers = config.rank_info.size,
        .origin = ps::origin_of_worker(config),
        .patience_ms = config.servers_patience_ms,
        .timeline_path = config.coordinates ? "" : config.timeline_path,
@@ -83,17 +83,17 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
 }
 
 // A worker is told of its own host alone: the ranks of the others as if these had equally many.
-Hosts hosts_of_workers(const Place& place) {
-  Hosts hosts(static_cast<std::size_t>(place.cross_size));
-  const int others = place.size - place.local_size;
+Hosts hosts_of_workers(const RankInfo& rank_info) {
+  Hosts hosts(static_cast<std::size_t>(rank_info.cross_size));
+  const int others = rank_info.size - rank_info.local_size;
   const int share =
-      std::max(1, (others + place.cross_size - 2) / std::max(1, place.cross_size - 1));
-  const Rank first = place.rank - place.local_rank;
-  for (Rank rank = 0, other = 0; rank < place.size; ++rank) {
-    const bool here = rank >= first && rank < first + place.local_size;
-    const int host = here ? place.cross_rank : other++ / share;
-    hosts[static_cast<std::size_t>(host + (!here && host >= place.cross_rank ? 1 : 0))].push_back(
-        rank);
+      std::max(1, (others + rank_info.cross_size - 2) / std::max(1, rank_info.cross_size - 1));
+  const Rank first = rank_info.rank - rank_info.local_rank;
+  for (Rank rank = 0, other = 0; rank < rank_info.size; ++rank) {
+    const bool here = rank >= first && rank < first + rank_info.local_size;
+    const int host = here ? rank_info.cross_rank : other++ / share;
+    hosts[static_cast<std::size_t>(host + (!here && host >= rank_info.cross_rank ? 1 : 0))]
+        .push_back(rank);
   }
   return hosts;
 }
@@ -132,15 +132,15 @@ void init_default_world(bool with_comm) {
   }
   if (!config.servers.empty()) {
     client = connect_to_servers(config);
-    own_place = config.place;
-    own_hosts = hosts_of_workers(own_place);
+    rank_info_of_process = config.rank_info;
+    own_hosts = hosts_of_workers(rank_info_of_process);
     own_coordinates = config.coordinates;
     client_at_fork.store(client.get());
     shut_down_at_exit();
     return;
   }
   world = unwrap(World::start(std::move(config), handover));
-  own_place = world->place();
+  rank_info_of_process = world->rank_info();
   own_hosts = world->engine()->group(kWorldGroup)->hosts;
   engine_at_fork.store(world->engine().get());
   whole = std::make_shared<const Communicator>(
@@ -204,16 +204,16 @@ void set_show_where(std::function<void()> show) {
   show_where = std::move(show);
 }
 
-Place default_place() {
-  if (forked.load()) return own_place;
+RankInfo own_rank_info() {
+  if (forked.load()) return rank_info_of_process;
   const MutexLock lock(mutex);
   refuse_before_init();
-  return own_place;
+  return rank_info_of_process;
 }
 
-Rank rank_of(Rank Place::*number, std::string_view what) {
-  const Place place = default_place();
-  if (!own_coordinates) return place.*number;
+Rank rank_of(Rank RankInfo::*number, std::string_view what) {
+  const RankInfo rank_info = own_rank_info();
+  if (!own_coordinates) return rank_info.*number;
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = std::string(what) +
                            ": this process is the coordinator and no rank; ask for it in a task, "

@@ -28,10 +28,10 @@ void set_interrupted(std::function<bool()> interrupted);
 
 // This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
 // for); kNotInitialized before init().
-Place default_place();
+RankInfo own_rank_info();
 
 // A number of it that a rank alone has; kInvalidArgument in the coordinator, beginning with `what`.
-Rank rank_of(Rank Place::*number, std::string_view what);
+Rank rank_of(Rank RankInfo::*number, std::string_view what);
 
 // By host its ranks, ascending.
 Hosts ranks_of_hosts();

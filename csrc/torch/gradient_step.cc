@@ -137,11 +137,11 @@ std::vector<std::size_t> GradientReducer::take_news() {
     TrackedParameter& tracked = tracked_[position];
     if (waits(tracked)) adopts_ = true;
     if (!tracked.bucketed || tracked.bucket->step() == nullptr) continue;
-    const SharedStep::News news = tracked.bucket->step()->shared().news(tracked.slot);
-    if (news.written) mark_written(tracked.parameter);
+    const SharedStep::Changes changes = tracked.bucket->step()->shared().take_changes(tracked.slot);
+    if (changes.written) mark_written(tracked.parameter);
     const bool adopted = tracked.state && !waits(tracked);
     if (adopted) tracked.state.reset();
-    if (news.fresh || adopted) fresh.push_back(position);
+    if (changes.fresh || adopted) fresh.push_back(position);
   }
   return fresh;
 }

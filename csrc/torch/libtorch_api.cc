@@ -26,22 +26,22 @@ std::shared_ptr<const Communicator> among(const ProcessSet& process_set, const c
 }  // namespace
 
 int rank() {
-  return rank_of(&Place::rank, "rank");
+  return rank_of(&RankInfo::rank, "rank");
 }
 int size() {
-  return default_place().size;
+  return own_rank_info().size;
 }
 int local_rank() {
-  return rank_of(&Place::local_rank, "local_rank");
+  return rank_of(&RankInfo::local_rank, "local_rank");
 }
 int local_size() {
-  return default_place().local_size;
+  return own_rank_info().local_size;
 }
 int cross_rank() {
-  return default_place().cross_rank;
+  return own_rank_info().cross_rank;
 }
 int cross_size() {
-  return default_place().cross_size;
+  return own_rank_info().cross_size;
 }
 
 torch::Tensor allreduce(const torch::Tensor& tensor, Op op, const std::string& name,

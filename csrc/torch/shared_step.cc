@@ -303,7 +303,7 @@ void SharedStep::count_for(const std::vector<Rank>& joined) {
   }
 }
 
-SharedStep::News SharedStep::news(std::size_t slot) {
+SharedStep::Changes SharedStep::take_changes(std::size_t slot) {
   if (!prepared_) return {};
   const float step = steps(self_)[slot];
   const float seen = std::exchange(seen_[slot], step);

@@ -93,11 +93,11 @@ class SharedStep {
   // All of it is done, without the ranks of the World in `joined`: their counts become this rank's.
   void count_for(const std::vector<Rank>& joined);
   // Of a slot, since the last call or adopt(): steps have written its parameter; its state is new.
-  struct News {
+  struct Changes {
     bool written = false;
     bool fresh = false;
   };
-  News news(std::size_t slot);
+  Changes take_changes(std::size_t slot);
 
   std::size_t arena_bytes() const { return own_.bytes + (self_ == 0 ? states_.bytes : 0); }
 
@@ -139,7 +139,7 @@ class SharedStep {
   const std::size_t array_bytes_;  // of all elements
   const bool share_parameters_;
   bool prepared_ = false;
-  std::vector<float> seen_;  // of this rank's steps, by news()
+  std::vector<float> seen_;  // of this rank's steps, by take_changes()
   std::vector<kernels::StateArray> arrays_;
   bool has_step_ = false;               // torch keeps one for this rule
   std::optional<double> initial_ = {};  // what Adagrad's sums begin with

@@ -34,9 +34,9 @@ void read_environment(std::string_view text) {
   const auto config = read_config(getenv, 2);
   CIRANDA_ASSERT(config.ok() || !config.error().text.empty());
   if (!config.ok()) return;
-  const Place& place = config.value().place;
-  CIRANDA_ASSERT(0 <= place.rank && place.rank < place.size);
-  CIRANDA_ASSERT(0 <= place.local_rank && place.local_rank < place.local_size);
+  const RankInfo& rank_info = config.value().rank_info;
+  CIRANDA_ASSERT(0 <= rank_info.rank && rank_info.rank < rank_info.size);
+  CIRANDA_ASSERT(0 <= rank_info.local_rank && rank_info.local_rank < rank_info.local_size);
 }
 
 void choose_interfaces(std::string_view wanted) {

@@ -161,10 +161,10 @@ Status read_servers(const Environment& env, Config& config) {
   // Who starts workers by hand counts no lives: a later start is a later life.
   config.life_base =
       by_hand && life == 0 ? wall_clock_us() : static_cast<std::uint64_t>(life) << 32;
-  if (config.place.size > kLocalRanksMax) {
+  if (config.rank_info.size > kLocalRanksMax) {
     return Error{.code = ErrorCode::kUnsupported,
                  .text = "parameter servers serve at most " + std::to_string(kLocalRanksMax) +
-                         " workers, and this job has " + std::to_string(config.place.size)};
+                         " workers, and this job has " + std::to_string(config.rank_info.size)};
   }
   if (!config.has_servers_elsewhere()) return {};
   return read_keys(env, "workers of parameter servers on other hosts", config.remote);
@@ -174,8 +174,8 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   EngineOptions& engine = config.engine;
   int threads = 1;
   CIRANDA_TRY(env.integer("OMP_NUM_THREADS", 1, 4096, threads));
-  const bool free_cores = config.place.local_size * threads < cores;
-  const bool oversubscribed = config.place.local_size > cores;
+  const bool free_cores = config.rank_info.local_size * threads < cores;
+  const bool oversubscribed = config.rank_info.local_size > cores;
 
   const char* overlap = env.text("CIRANDA_OVERLAP");
   const std::string_view mode = overlap != nullptr ? overlap : "auto";
@@ -221,7 +221,7 @@ std::string job_of_workers(const Environment& env, const Starter& starter,
 // This rank's place in its job, and where its ranks meet.
 Status read_job(const Environment& env, const Starter& starter, Config& config) {
   config.starter = starter.name;
-  CIRANDA_TRY(read_place(env, starter, config.place));
+  CIRANDA_TRY(read_rank_info(env, starter, config.rank_info));
   const char* job = env.text(starter.job);
   config.job_id = job != nullptr ? job : "0";
   if (const char* step = env.text(starter.step)) config.job_id += std::string(".") + step;
@@ -229,7 +229,7 @@ Status read_job(const Environment& env, const Starter& starter, Config& config) 
   config.origin_job = name != nullptr ? name : job_of_workers(env, starter, config.job_id);
   if (name != nullptr) config.job_id += std::string(".") + name;
   CIRANDA_TRY(read_servers(env, config));
-  if (config.place.cross_size > 1 && config.servers.empty()) {
+  if (config.rank_info.cross_size > 1 && config.servers.empty()) {
     CIRANDA_TRY(read_remote(env, starter, config.job_id, config.remote));
   }
   const char* folder = env.text("CIRANDA_JOB_DIR");
@@ -280,7 +280,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
 std::string shared_settings(const Config& config) {
   const EngineOptions& engine = config.engine;
   // The ranks of several hosts begin a timeline together; on one host each is free to have one.
-  const bool timeline = config.place.cross_size > 1 && !config.timeline_path.empty();
+  const bool timeline = config.rank_info.cross_size > 1 && !config.timeline_path.empty();
   return to_text(
       {{"CIRANDA_CPU_OPERATIONS", engine.backend_choice.cpu == BackendId::kNative
                                       ? "auto"
@@ -311,7 +311,7 @@ Result<Config> read_process_config() {
       },
       std::max(cores, 1));
   if (!config) return config;
-  config.value().engine.warn = [rank = config.value().place.rank](const std::string& text) {
+  config.value().engine.warn = [rank = config.value().rank_info.rank](const std::string& text) {
     std::fprintf(stderr, "ciranda: rank %d: %s\n", rank, text.c_str());
   };
   return config;

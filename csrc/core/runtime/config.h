@@ -24,15 +24,15 @@ struct AutotuneConfig {
 
 // Every knob of the runtime: docs/configuration.md lists name, default and bounds.
 struct Config {
-  Place place;
-  std::string starter;        // whose variables told the place: "ciranda", "torchrun", …; "none"
-  std::string job_id;         // distinguishes jobs of one user on one host
-  std::string job_folder;     // where local ranks meet
-  std::string rank_variable;  // which tells its number
-  bool prove_origin = false;  // no more than a port tells jobs apart
+  RankInfo rank_info;
+  std::string starter;          // whose variables were read: "ciranda", "torchrun", …; "none"
+  std::string job_id;           // distinguishes jobs of one user on one host
+  std::string job_folder;       // where local ranks meet
+  std::string rank_variable;    // which tells its number
+  bool prove_origin = false;    // no more than a port tells jobs apart
   std::string unplaced_master;  // MASTER_ADDR, where nobody told how many ranks this host has
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
-  RemoteConfig remote;                      // place.cross_size > 1, or servers elsewhere
+  RemoteConfig remote;                      // rank_info.cross_size > 1, or servers elsewhere
   bool trusted_network = false;             // CIRANDA_TRUSTED_NETWORK
   bool keep_heap = true;                    // see torch/heap.h
   std::optional<DType> wire_dtype;          // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE

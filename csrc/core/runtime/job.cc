@@ -109,7 +109,7 @@ class Job::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  const Place& place() const { return world_->place(); }
+  const RankInfo& rank_info() const { return world_->rank_info(); }
   Engine& engine() const { return *world_->engine(); }
 
   // One tensor of `count` elements at `data`, in place; none for a barrier.
@@ -147,16 +147,16 @@ Job::Job(Job&&) noexcept = default;
 Job& Job::operator=(Job&&) noexcept = default;
 
 int Job::rank() const {
-  return impl_->place().rank;
+  return impl_->rank_info().rank;
 }
 int Job::size() const {
-  return impl_->place().size;
+  return impl_->rank_info().size;
 }
 int Job::local_rank() const {
-  return impl_->place().local_rank;
+  return impl_->rank_info().local_rank;
 }
 int Job::local_size() const {
-  return impl_->place().local_size;
+  return impl_->rank_info().local_size;
 }
 
 void Job::allreduce(float* data, std::size_t count, Op op, const std::string& name,

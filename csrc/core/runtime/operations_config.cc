@@ -56,7 +56,7 @@ Status read_cpu_operations(const Environment& env, Config& config) {
     return {};
   }
   const std::string_view name = text;
-  const int hosts = config.place.cross_size;
+  const int hosts = config.rank_info.cross_size;
   if (name == "shm" && hosts > 1) {
     return bad_value(kName, text,
                      "auto, ring or gloo: the ranks are on " + std::to_string(hosts) +
@@ -123,8 +123,8 @@ Status check_libraries(const Environment& env, Config& config) {
   if (config.remote.tls) {
     return bad_value("CIRANDA_TLS", env.text("CIRANDA_TLS"), "0 with Gloo, which encrypts nothing");
   }
-  if (trusted == 1 || config.place.size == 1) return {};
-  const bool one_host = config.place.cross_size == 1;
+  if (trusted == 1 || config.rank_info.size == 1) return {};
+  const bool one_host = config.rank_info.cross_size == 1;
   config.warnings.push_back(
       std::string("Gloo does not ask who connects, and encrypts nothing: ") +
       (one_host ? "any user of this host" : "whoever reaches a port of these hosts") +

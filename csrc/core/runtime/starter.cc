@@ -55,14 +55,14 @@ int tasks_of_node(std::string_view text, int node) {
   }
 }
 
-Status read_slurm_tasks(const Environment& env, Place& place) {
+Status read_slurm_tasks(const Environment& env, RankInfo& rank_info) {
   const char* tasks = env.text(kSlurmTasks);
   if (tasks == nullptr) tasks = "";
-  place.local_size = tasks_of_node(tasks, place.cross_rank);
-  if (place.local_size > 0 && place.local_size <= place.size) return {};
+  rank_info.local_size = tasks_of_node(tasks, rank_info.cross_rank);
+  if (rank_info.local_size > 0 && rank_info.local_size <= rank_info.size) return {};
   return bad_value(kSlurmTasks, tasks,
                    "the tasks of each node, such as 2(x3),1, and this is node " +
-                       std::to_string(place.cross_rank));
+                       std::to_string(rank_info.cross_rank));
 }
 
 }  // namespace
@@ -78,35 +78,36 @@ const Starter* find_starter(const Environment& env) {
   return nullptr;
 }
 
-Status read_place(const Environment& env, const Starter& starter, Place& place) {
-  CIRANDA_TRY(env.integer(starter.size, 1, kRanksMax, place.size));
-  CIRANDA_TRY(env.integer(starter.rank, 0, place.size - 1, place.rank));
+Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& rank_info) {
+  CIRANDA_TRY(env.integer(starter.size, 1, kRanksMax, rank_info.size));
+  CIRANDA_TRY(env.integer(starter.rank, 0, rank_info.size - 1, rank_info.rank));
   // Not told: then every rank is on this host.
-  place.local_size = place.size;
-  place.local_rank = place.rank;
-  CIRANDA_TRY(env.integer(starter.cross_size, 1, place.size, place.cross_size));
-  if (place.cross_size > 1) {
-    CIRANDA_TRY(env.integer(starter.cross_rank, 0, place.cross_size - 1, place.cross_rank));
-    if (starter.local_size == nullptr) CIRANDA_TRY(read_slurm_tasks(env, place));
+  rank_info.local_size = rank_info.size;
+  rank_info.local_rank = rank_info.rank;
+  CIRANDA_TRY(env.integer(starter.cross_size, 1, rank_info.size, rank_info.cross_size));
+  if (rank_info.cross_size > 1) {
+    CIRANDA_TRY(env.integer(starter.cross_rank, 0, rank_info.cross_size - 1, rank_info.cross_rank));
+    if (starter.local_size == nullptr) CIRANDA_TRY(read_slurm_tasks(env, rank_info));
   }
-  CIRANDA_TRY(env.integer(starter.local_size, 1, place.size, place.local_size));
-  CIRANDA_TRY(env.integer(starter.local_rank, 0, place.local_size - 1, place.local_rank));
-  if (place.local_size == place.size) {
-    place.cross_rank = 0;
-    place.cross_size = 1;
+  CIRANDA_TRY(env.integer(starter.local_size, 1, rank_info.size, rank_info.local_size));
+  CIRANDA_TRY(env.integer(starter.local_rank, 0, rank_info.local_size - 1, rank_info.local_rank));
+  if (rank_info.local_size == rank_info.size) {
+    rank_info.cross_rank = 0;
+    rank_info.cross_size = 1;
     return {};
   }
-  if (place.cross_size > 1) return {};
-  if (place.size % place.local_size != 0 || place.rank % place.local_size != place.local_rank) {
+  if (rank_info.cross_size > 1) return {};
+  if (rank_info.size % rank_info.local_size != 0 ||
+      rank_info.rank % rank_info.local_size != rank_info.local_rank) {
     return Error{.code = ErrorCode::kUnsupported,
                  .text = std::string(starter.name) + " does not tell on which host rank " +
-                         std::to_string(place.rank) + " of " + std::to_string(place.size) +
-                         " is, local rank " + std::to_string(place.local_rank) + " of " +
-                         std::to_string(place.local_size) +
+                         std::to_string(rank_info.rank) + " of " + std::to_string(rank_info.size) +
+                         " is, local rank " + std::to_string(rank_info.local_rank) + " of " +
+                         std::to_string(rank_info.local_size) +
                          "; let it number the ranks host by host, as many on each"};
   }
-  place.cross_size = place.size / place.local_size;
-  place.cross_rank = place.rank / place.local_size;
+  rank_info.cross_size = rank_info.size / rank_info.local_size;
+  rank_info.cross_rank = rank_info.rank / rank_info.local_size;
   return {};
 }
 

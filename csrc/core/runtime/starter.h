@@ -5,8 +5,8 @@
 
 namespace ciranda {
 
-// This rank's place in the job, as its starter told it.
-struct Place {
+// This rank's numbers in the job, as its starter gave them.
+struct RankInfo {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -15,7 +15,7 @@ struct Place {
   int cross_size = 1;
 };
 
-// How each starter names the place. A starter counts as found when `rank` and `size` are set.
+// The environment variables of a starter. A starter counts as found when `rank` and `size` are set.
 struct Starter {
   const char* name;
   const char* rank;
@@ -34,6 +34,6 @@ struct Starter {
 const Starter* find_starter(const Environment& env);
 
 // kUnsupported: it does not tell where this rank is.
-Status read_place(const Environment& env, const Starter& starter, Place& place);
+Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& rank_info);
 
 }  // namespace ciranda

@@ -39,19 +39,19 @@ namespace {
 
 Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local,
                                     Handover& handover) {
-  const Place& place = config.place;
+  const RankInfo& rank_info = config.rank_info;
   const RemoteConfig& remote = config.remote;
-  if (place.cross_size == 1) return RemoteMesh::one_host(place.rank, place.size);
+  if (rank_info.cross_size == 1) return RemoteMesh::one_host(rank_info.rank, rank_info.size);
   // Later meetings listen where the first did.
   const bool later = std::exchange(handover.taken, true);
   Fd listener(later ? -1 : remote.listener_fd);
   CIRANDA_TRY(take_key(config, handover, later));
-  auto mesh = join_remote({.self = {.rank = place.rank,
-                                    .size = place.size,
-                                    .host = place.cross_rank,
-                                    .hosts = place.cross_size,
-                                    .local_rank = place.local_rank,
-                                    .local_size = place.local_size,
+  auto mesh = join_remote({.self = {.rank = rank_info.rank,
+                                    .size = rank_info.size,
+                                    .host = rank_info.cross_rank,
+                                    .hosts = rank_info.cross_size,
+                                    .local_rank = rank_info.local_rank,
+                                    .local_size = rank_info.local_size,
                                     .settings = shared_settings(config)},
                            .job_id = config.job_id,
                            .epoch = handover.meetings,
@@ -71,7 +71,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
 
 // Ranks whose starter told no local size are looked for on this host, where rank 0 may not be.
 Status check_one_host(const Config& config) {
-  if (config.unplaced_master.empty() || config.place.size == 1) return {};
+  if (config.unplaced_master.empty() || config.rank_info.size == 1) return {};
   const auto master = resolve({.host = config.unplaced_master, .port = 1});
   const auto own = list_host_addresses();
   if (!master || !own) return {};
@@ -83,7 +83,7 @@ Status check_one_host(const Config& config) {
   return Error{.code = ErrorCode::kUnsupported,
                .text = "MASTER_ADDR=" + config.unplaced_master +
                        " is no address of this host, and nobody told how many of the " +
-                       std::to_string(config.place.size) +
+                       std::to_string(config.rank_info.size) +
                        " ranks are here; for several hosts set LOCAL_WORLD_SIZE and LOCAL_RANK for "
                        "every rank (1 and 0 where each has a host, or a pod, of its own), and "
                        "CIRANDA_KEY_FILE to a key that all have (ciranda key FILE)"};
@@ -93,7 +93,7 @@ Status check_one_host(const Config& config) {
 
 Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
   open_standard_descriptors();
-  const Place& place = config.place;
+  const RankInfo& rank_info = config.rank_info;
   const BackendId chosen = config.engine.backend_choice.cpu;
   if (Status available = Backends::available(chosen, config.engine.backends); !available) {
     Error error = available.error();
@@ -101,17 +101,17 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
                  std::string(backend_name(chosen)) + ", and " + error.text;
     return error;
   }
-  if (place.rank == 0 && config.engine.warn) {
+  if (rank_info.rank == 0 && config.engine.warn) {
     for (const std::string& warning : config.warnings) config.engine.warn(warning);
   }
   CIRANDA_TRY(check_one_host(config));
   auto mesh = join_unix({.folder = config.job_folder,
                          .job_id = config.job_id,
-                         .rank = place.local_rank,
-                         .size = place.local_size,
+                         .rank = rank_info.local_rank,
+                         .size = rank_info.local_size,
                          .timeout_ms = config.start_timeout_ms,
                          // Else all hosts compare them at once: rank 0 tells everybody.
-                         .settings = place.cross_size == 1 ? shared_settings(config) : "",
+                         .settings = rank_info.cross_size == 1 ? shared_settings(config) : "",
                          .rank_variable = config.rank_variable,
                          .prove_origin = config.prove_origin,
                          .again = handover.met});

@@ -32,7 +32,7 @@ class World {
   // backend for memory of the CPU is missing; for that of a GPU the first submission says so.
   static Result<std::unique_ptr<World>> start(Config config, Handover& handover);
 
-  const Place& place() const { return config_.place; }
+  const RankInfo& rank_info() const { return config_.rank_info; }
   const Config& config() const { return config_; }
   const std::shared_ptr<Engine>& engine() const { return engine_; }
   // Thread-safe, like the engine.

@@ -140,7 +140,7 @@ Origin origin_of_worker(const Config& config) {
   const OriginDigests digests = origin_of_this_process(config.rank_variable);
   if (digests.host == 0) return origin;
   // What torchrun starts for two nodes on one host is one job.
-  origin.host = digests.host + static_cast<std::uint64_t>(config.place.cross_rank);
+  origin.host = digests.host + static_cast<std::uint64_t>(config.rank_info.cross_rank);
   origin.process = digests.process;
   origin.starter = digests.starter;
   return origin;

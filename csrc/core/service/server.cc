@@ -318,7 +318,7 @@ void Server::serve(ServerProtocol::Caller caller, bool has_room) {
 void Server::read_from(ServerProtocol::Caller caller) {
   Connection& connection = connections_.at(caller);
   while (take_next(caller, connection) && connections_.contains(caller) &&
-         connection.link->carries_data()) {
+         connection.link->is_remote()) {
     // What one message fetches lies where that of the next would.
     if (files_) failed_ = carry_out();
   }

@@ -21,7 +21,7 @@ class LinkHere final : public ServerLink {
       : socket_(std::move(socket)), server_(server), memory_(memory), packet_(kPacketBytesMax) {}
 
   Watched watched() const override { return {.socket = socket_.get(), .readable = true}; }
-  bool carries_data() const override { return false; }
+  bool is_remote() const override { return false; }
 
   Status send(const Message& message) override {
     std::vector<int> descriptors;
@@ -68,7 +68,7 @@ class LinkElsewhere final : public ServerLink {
         memory_(memory) {}
 
   Watched watched() const override { return link_.watched(); }
-  bool carries_data() const override { return true; }
+  bool is_remote() const override { return true; }
 
   Status send(const Message& message) override {
     if (std::holds_alternative<MoveGradients>(message)) return {};  // they are sent from there

@@ -57,8 +57,9 @@ class ServerLink {
 
   // What receive() and flush() wait for.
   virtual Watched watched() const = 0;
-  // Between hosts: what it says takes time to come and may be read before it is wanted.
-  virtual bool carries_data() const = 0;
+  // Whether the server is on another host. Answers then take time, and may arrive before they are
+  // asked for.
+  virtual bool is_remote() const = 0;
   // What the message speaks of goes with it: as descriptors, or as bytes, which must not change
   // until they have been sent. kRankLost: the server is gone.
   virtual Status send(const Message& message) = 0;

@@ -67,7 +67,7 @@ Result<Message> ServerLinks::next(int server, const char* to_do_what) {
 
 void ServerLinks::advance(int server) {
   for (int each = 0; each < count(); ++each) {
-    if (each != server && !links_[at(each)]->carries_data()) continue;
+    if (each != server && !links_[at(each)]->is_remote()) continue;
     if (!broken_[at(each)]) broken_[at(each)] = !carry(each);
   }
 }
@@ -80,7 +80,7 @@ Status ServerLinks::carry(int server) {
     if (!message) return message.error();
     if (!message.value()) break;
     heard_[at(server)].push_back(std::move(*message.value()));
-  } while (link.carries_data());
+  } while (link.is_remote());
   return {};
 }
 
@@ -88,7 +88,7 @@ std::vector<pollfd> ServerLinks::news_of(int server) const {
   std::vector<pollfd> polled;
   for (int each = 0; each < count(); ++each) {
     const ServerLink& link = *links_[at(each)];
-    if (broken_[at(each)] || (each != server && !link.carries_data())) continue;
+    if (broken_[at(each)] || (each != server && !link.is_remote())) continue;
     polled.push_back(poll_for(link.watched()));
   }
   return polled;
@@ -153,13 +153,13 @@ void ServerLinks::beat_if_due() {
 void ServerLinks::leave(std::uint64_t checkpoint) {
   const std::uint64_t deadline_ns = monotonic_ns() + kGoodbyeNs;
   for (const auto& link : links_) {
-    if (!link->send(Leave{.checkpoint = checkpoint}) || !link->carries_data()) continue;
+    if (!link->send(Leave{.checkpoint = checkpoint}) || !link->is_remote()) continue;
     while (link->has_queued() && link->flush() && monotonic_ns() < deadline_ns) {
       static_cast<void>(wait_for(link->watched(), deadline_ns));
     }
   }
   for (const auto& link : links_) {
-    if (!link->carries_data()) continue;
+    if (!link->is_remote()) continue;
     link->end();
     const Watched readable{.socket = link->watched().socket, .readable = true};
     while (link->receive() && monotonic_ns() < deadline_ns) {

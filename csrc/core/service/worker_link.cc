@@ -46,7 +46,7 @@ class LocalLink final : public WorkerLink {
   explicit LocalLink(Fd socket) : socket_(std::move(socket)), packet_(kPacketBytesMax) {}
 
   Watched watched() const override { return {.socket = socket_.get(), .readable = true}; }
-  bool carries_data() const override { return false; }
+  bool is_remote() const override { return false; }
 
   Result<std::optional<Message>> receive() override {
     auto message = receive_message(socket_.get(), packet_, descriptors_, "the worker is gone");
@@ -152,7 +152,7 @@ class RemoteLink final : public WorkerLink {
         servers_(servers) {}
 
   Watched watched() const override { return link_.watched(); }
-  bool carries_data() const override { return true; }
+  bool is_remote() const override { return true; }
 
   Result<std::optional<Message>> receive() override {
     for (;;) {

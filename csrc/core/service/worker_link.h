@@ -22,8 +22,9 @@ class WorkerLink {
 
   // What receive() and flush() wait for.
   virtual Watched watched() const = 0;
-  // Between hosts: it may have messages that its socket does not tell of.
-  virtual bool carries_data() const = 0;
+  // Whether the worker is on another host. The link may then hold messages although its socket is
+  // not readable.
+  virtual bool is_remote() const = 0;
   // The next message, with all that belongs to it; nothing yet. kRankLost: the worker is gone.
   // Any other error: it says what is no message.
   virtual Result<std::optional<Message>> receive() = 0;

@@ -24,7 +24,7 @@ Result<Config> read(const std::map<std::string, std::string>& variables, int cor
 TEST(Config, WithoutAStarterTheWorldHasOneRank) {
   const auto config = read({});
   ASSERT_TRUE(config.ok());
-  EXPECT_EQ(config.value().place.size, 1);
+  EXPECT_EQ(config.value().rank_info.size, 1);
   EXPECT_EQ(config.value().starter, "none");
 }
 
@@ -39,10 +39,10 @@ TEST(Config, EveryStartersVariablesAreUnderstood) {
   for (const auto& variables : starters) {
     const auto config = read(variables);
     ASSERT_TRUE(config.ok()) << config.error().text;
-    EXPECT_EQ(config.value().place.rank, 1);
-    EXPECT_EQ(config.value().place.size, 3);
-    EXPECT_EQ(config.value().place.local_rank, 1);
-    EXPECT_EQ(config.value().place.local_size, 3);
+    EXPECT_EQ(config.value().rank_info.rank, 1);
+    EXPECT_EQ(config.value().rank_info.size, 3);
+    EXPECT_EQ(config.value().rank_info.local_rank, 1);
+    EXPECT_EQ(config.value().rank_info.local_size, 3);
     EXPECT_FALSE(config.value().job_folder.empty());
   }
 }
@@ -53,7 +53,7 @@ TEST(Config, OurLauncherWinsOverTheOneAroundIt) {
                             {"SLURM_PROCID", "5"},
                             {"SLURM_STEP_NUM_TASKS", "8"}});
   EXPECT_EQ(config.value().starter, "ciranda");
-  EXPECT_EQ(config.value().place.size, 2);
+  EXPECT_EQ(config.value().rank_info.size, 2);
 }
 
 TEST(Config, AStepOfSlurmIsNotItsAllocation) {
@@ -69,7 +69,7 @@ TEST(Config, AStepOfSlurmIsNotItsAllocation) {
   variables["SLURM_STEP_ID"] = "0";
   const auto first = read(variables);
   ASSERT_TRUE(first.ok()) << first.error().text;
-  EXPECT_EQ(first.value().place.local_size, 2);
+  EXPECT_EQ(first.value().rank_info.local_size, 2);
   variables["SLURM_STEP_ID"] = "1";
   EXPECT_NE(first.value().job_folder, read(variables).value().job_folder);
   EXPECT_NE(first.value().job_id, read(variables).value().job_id);
@@ -101,10 +101,10 @@ TEST(Config, StartersOnSeveralHostsTellWhereRankZeroIs) {
     (*variables)["CIRANDA_KEY_FILE"] = "/a/file";
     const auto config = read(*variables);
     ASSERT_TRUE(config.ok()) << config.error().text;
-    EXPECT_EQ(config.value().place.local_rank, 1);
-    EXPECT_EQ(config.value().place.local_size, 2);
-    EXPECT_EQ(config.value().place.cross_rank, 1);
-    EXPECT_EQ(config.value().place.cross_size, 3);
+    EXPECT_EQ(config.value().rank_info.local_rank, 1);
+    EXPECT_EQ(config.value().rank_info.local_size, 2);
+    EXPECT_EQ(config.value().rank_info.cross_rank, 1);
+    EXPECT_EQ(config.value().rank_info.cross_size, 3);
     EXPECT_EQ(config.value().remote.rendezvous.host, "node0");
     EXPECT_GE(config.value().remote.rendezvous.port, 20'000);
     EXPECT_LE(config.value().remote.rendezvous.port, 29'999);
@@ -114,7 +114,7 @@ TEST(Config, StartersOnSeveralHostsTellWhereRankZeroIs) {
   srun["SLURM_NODEID"] = "2";
   srun["SLURM_PROCID"] = "4";
   srun["SLURM_LOCALID"] = "0";
-  EXPECT_EQ(read(srun).value().place.local_size, 1);
+  EXPECT_EQ(read(srun).value().rank_info.local_size, 1);
   for (const char* wrong : {"2(x2", "2", "2(x2),", "6(x3)", "x", ""}) {
     srun["SLURM_STEP_TASKS_PER_NODE"] = wrong;
     EXPECT_NE(read(srun).error().text.find("this is node 2"), std::string::npos) << wrong;
@@ -148,8 +148,8 @@ TEST(Config, MpirunsRanksAreCountedHostByHost) {
                                                {"CIRANDA_KEY_FILE", "/a/file"}};
   EXPECT_NE(read(mpirun).error().text.find("set MASTER_ADDR"), std::string::npos);
   mpirun["MASTER_ADDR"] = "node0";
-  EXPECT_EQ(read(mpirun).value().place.cross_rank, 1);
-  EXPECT_EQ(read(mpirun).value().place.cross_size, 2);
+  EXPECT_EQ(read(mpirun).value().rank_info.cross_rank, 1);
+  EXPECT_EQ(read(mpirun).value().rank_info.cross_size, 2);
   mpirun["OMPI_COMM_WORLD_RANK"] = "2";  // --map-by node
   EXPECT_NE(read(mpirun).error().text.find("host by host"), std::string::npos);
 }
@@ -230,8 +230,8 @@ TEST(Config, SeveralHostsNeedARendezvousAndAKey) {
   started["CIRANDA_NIC"] = "eth*";
   const auto config = read(started);
   ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_EQ(config.value().place.cross_rank, 1);
-  EXPECT_EQ(config.value().place.cross_size, 2);
+  EXPECT_EQ(config.value().rank_info.cross_rank, 1);
+  EXPECT_EQ(config.value().rank_info.cross_size, 2);
   EXPECT_EQ(config.value().remote.rendezvous.host, "2001:db8::1");
   EXPECT_EQ(config.value().remote.rendezvous.port, 4711);
   EXPECT_EQ(config.value().remote.ports.first, 20000);

@@ -30,7 +30,7 @@ TEST(World, StartsAndEndsAHundredTimesWithoutALeak) {
     Handover handover;
     for (int i = 0; i < 100; ++i) {
       Config config;
-      config.place = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2};
+      config.rank_info = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2};
       config.job_id = "job";
       config.job_folder = folder;
       auto world = World::start(std::move(config), handover);
@@ -52,7 +52,7 @@ TEST(World, StartsAndEndsAHundredTimesWithoutALeak) {
 // One pod a rank, with no more than RANK, WORLD_SIZE and MASTER_ADDR.
 TEST(World, RanksThatNobodyPlacedAreNotLookedForWhereRankZeroIsNot) {
   Config config;
-  config.place = {.rank = 1, .size = 2, .local_rank = 1, .local_size = 2};
+  config.rank_info = {.rank = 1, .size = 2, .local_rank = 1, .local_size = 2};
   config.job_folder = "/tmp/ciranda-test-nowhere";
   config.unplaced_master = "192.0.2.1";
   config.start_timeout_ms = 10;
@@ -89,7 +89,7 @@ TEST(World, HostsMeetAgainAfterAShutdown) {
     Handover handover;
     for (int i = 0; i < 5; ++i) {
       Config config;
-      config.place = {.rank = rank, .size = 2, .cross_rank = rank, .cross_size = 2};
+      config.rank_info = {.rank = rank, .size = 2, .cross_rank = rank, .cross_size = 2};
       config.job_id = "job";
       config.job_folder = folder;
       config.start_timeout_ms = 10'000;
