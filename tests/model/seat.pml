@@ -190,8 +190,8 @@ inline load_sleepers_early(r) {
 
 #define IDLE_PEER(r) (drivers[1 - r] == 0 -> 1 << (1 - r) : 0) /* of two ranks */
 
-/* PeerBells::call_on() for each of `blockers`. */
-inline call_on(ranks) {
+/* PeerBells::ask_to_drive() for each of `blockers`. */
+inline ask_to_drive(ranks) {
   d_step {
     q = 0;
     do
@@ -684,9 +684,9 @@ inline wait(r, ops) {
           blockers = 0;
 #elif MISTAKE == 13
           atomic { blockers = blockers & idle; idle = 0 };
-          call_on(blockers);
+          ask_to_drive(blockers);
 #else
-          call_on(blockers);
+          ask_to_drive(blockers);
 #endif
           atomic { WOKEN(r) -> WITHDRAW(r) } /* Doorbell::sleep() */
         :: atomic { !more && !moved && blockers == 0 && WOKEN(r) -> WITHDRAW(r) } /* the same */
@@ -801,7 +801,7 @@ inline poll(r, ops) {
       fi
     };
 #if MISTAKE != 25
-    call_on(blockers);
+    ask_to_drive(blockers);
 #endif
 #if MISTAKE == 26
     seat[r] = 0
@@ -841,7 +841,7 @@ inline shutdown(r) {
     :: atomic { !failed[r] && UNFINISHED(r) && moved -> blockers = 0; moved = 0 }
     :: !failed[r] && UNFINISHED(r) && !moved ->
 #if MISTAKE != 60
-      call_on(blockers);
+      ask_to_drive(blockers);
 #endif
       atomic { (CAN_MOVE(r) || failed[r] || !UNFINISHED(r)) -> blockers = 0 }
     fi
@@ -894,7 +894,7 @@ inline shutdown(r) {
     :: else ->
       atomic { find_laggards(r, blockers); seat[r] = 0 };
 #if MISTAKE != 65
-      call_on(blockers);
+      ask_to_drive(blockers);
 #endif
       atomic { (ROOM || READABLE(r) || (record && !failed[r])) -> blockers = 0 };
 #if FAILURES

@@ -138,7 +138,7 @@ void Cycle::wake_laggards() {
   std::vector<Rank> laggards;
   frames_.lagging(laggards);
   rank_.bells.ring_those(laggards);
-  for (const Rank local : laggards) rank_.bells.call_on(local);
+  for (const Rank local : laggards) rank_.bells.ask_to_drive(local);
 }
 
 bool Cycle::read_frames() {
@@ -222,7 +222,7 @@ bool Cycle::ask_where(std::uint64_t now_ns) {
   for (const Rank rank : missing) {
     const int local = rank_.local_of(rank);
     rank_.control.flags(local).asked_where.fetch_add(1, std::memory_order_relaxed);
-    rank_.bells.call_on(local);
+    rank_.bells.ask_to_drive(local);
   }
   return !missing.empty();
 }

@@ -304,7 +304,7 @@ void Engine::finish_what_is_agreed() {
   const std::uint64_t finish_by = monotonic_ns() + kShutdownFinishNs;
   for (;;) {
     if (!seat_.cycle().run()) {
-      for (const Rank local : seat_.cycle().blocked_on()) rank_.bells.call_on(local);
+      for (const Rank local : seat_.cycle().blocked_on()) rank_.bells.ask_to_drive(local);
     }
     if (seat_.cycle().agreed_is_finished() || monotonic_ns() >= finish_by) return;
     seat_.aside([] { std::this_thread::yield(); });

@@ -49,8 +49,8 @@ class Engine {
   // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
   // handle's error.
   Result<Handle> submit(Submission&& submission);
-  // Makes some progress if nobody else drives, and calls on the ranks of this host that have to act
-  // for more. Thread-safe, does not block.
+  // Makes some progress if nobody else drives, and asks the ranks of this host that have to act to
+  // drive for more. Thread-safe, does not block.
   bool poll(const Handle& handle);
   // Blocks until all operations are done; the status of the first that failed. Thread-safe.
   // `look`, where there is one, is called about a hundred times a second meanwhile; it may call the

@@ -77,7 +77,7 @@ bool FrameExchange::append(std::span<const std::byte> frame) {
   if (!log_.try_append(frame, rank_.mesh.self, /*ordered=*/false)) return false;
   // Before the look at its drivers: one that stops driving looks at the log afterwards.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  rank_.bells.call_on(0);
+  rank_.bells.ask_to_drive(0);
   return true;
 }
 

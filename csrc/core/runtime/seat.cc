@@ -68,16 +68,16 @@ void Seat::poll(const Handle& handle) {
   const bool done = handle->done();
   const std::vector<Rank> blockers = moved || done ? std::vector<Rank>() : cycle_.blocked_on();
   leave(As::kPoller);
-  call_on(blockers);
+  ask_to_drive(blockers);
 }
 
 // Who polls without a pause shall not keep the peers from their work.
-void Seat::call_on(std::span<const Rank> blockers) {
+void Seat::ask_to_drive(std::span<const Rank> blockers) {
   const std::uint64_t now = monotonic_ns();
   std::uint64_t next = next_call_ns_.load(std::memory_order_relaxed);
   if (blockers.empty() || now < next) return;
   if (!next_call_ns_.compare_exchange_strong(next, now + kCallPauseNs)) return;
-  for (const Rank local : blockers) rank_.bells.call_on(local);
+  for (const Rank local : blockers) rank_.bells.ask_to_drive(local);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ void Seat::sleep(std::span<const Handle> handles, std::uint64_t until_ns) {
   if (news || published || !rank_.queue.empty() || all_done(handles)) {
     bell.withdraw();
   } else {
-    for (const Rank local : blockers) rank_.bells.call_on(local);
+    for (const Rank local : blockers) rank_.bells.ask_to_drive(local);
     const std::uint64_t now = monotonic_ns();
     std::uint64_t sleep_ns = std::min(until_ns > now ? until_ns - now : 1, kForEverNs);
     if (look_again_ns > 0) sleep_ns = std::min(sleep_ns, look_again_ns);
@@ -128,7 +128,7 @@ std::uint64_t Seat::run_until_idle() {
     if (!listen()) break;
   }
   if (cycle_.stuck()) {
-    for (const Rank local : cycle_.blocked_on()) rank_.bells.call_on(local);
+    for (const Rank local : cycle_.blocked_on()) rank_.bells.ask_to_drive(local);
   }
   return next_turn_ns_ = cycle_.next_turn_ns();
 }
@@ -137,7 +137,7 @@ std::uint64_t Seat::run_until_idle() {
 // Out
 
 void Seat::leave(As as) {
-  // From here on peers that are stuck call on the background thread.
+  // From here on peers that are stuck ask the background thread to drive.
   if (as == As::kDriver) {
     rank_.flags().drivers.fetch_sub(1, std::memory_order_seq_cst);
     locked_fence();

@@ -79,7 +79,7 @@ class CIRANDA_CAPABILITY("seat") Seat {
   bool listen() REQUIRES(this);
   bool peer_sleeps() const;
   void arm() REQUIRES(this);
-  void call_on(std::span<const Rank> blockers);
+  void ask_to_drive(std::span<const Rank> blockers);
 
   RankContext& rank_;
   BareMutex mutex_;

@@ -50,7 +50,7 @@ void PeerBells::wake_listener(Rank rank) const {
   }
 }
 
-void PeerBells::call_on(Rank rank) const {
+void PeerBells::ask_to_drive(Rank rank) const {
   CIRANDA_ASSERT(rank >= 0 && static_cast<std::size_t>(rank) < doorbells_.size());
   if (control_.flags(rank).drivers.load(std::memory_order_seq_cst) == 0) wake_background(rank);
 }

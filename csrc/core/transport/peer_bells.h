@@ -24,7 +24,7 @@ class PeerBells {
   void ring_members(std::span<const Rank> members) const;
   // Wakes `rank`'s background thread unless one of its threads drives anyway: something waits for
   // an action of that rank.
-  void call_on(Rank rank) const;
+  void ask_to_drive(Rank rank) const;
   // Wakes this rank's own background thread.
   void wake_own_background() const { wake_background(self_); }
   // Wakes everything of every rank: the World has failed.

@@ -93,7 +93,7 @@ TEST_P(AdasumOnHosts, WeighsEachTensorOfAGroup) {
   });
 }
 
-// A rank that waits for nothing is called on.
+// A rank that waits for nothing is asked to drive.
 TEST_P(AdasumOnHosts, RunsWhereRanksWaitInAnotherOrder) {
   World world = make();
   world.run([](Engine& engine) {

@@ -425,7 +425,7 @@ TEST(Engine, AStagedOperationEndsAlthoughOneRankOnlyComputes) {
   std::vector<float> b(1'000'000, 2.0F);
   auto absent = allreduce(world[0], a);
   auto present = allreduce(world[1], b);
-  EXPECT_TRUE(world[1].wait(present.value()).ok());  // calls on rank 0's background thread
+  EXPECT_TRUE(world[1].wait(present.value()).ok());  // asks rank 0's background thread to drive
   EXPECT_EQ(b[999'999], 3.0F);
   EXPECT_TRUE(world[0].wait(absent.value()).ok());
 }
