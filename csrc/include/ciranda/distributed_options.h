@@ -10,39 +10,40 @@ namespace ciranda {
 
 // Who makes the optimizer's step; docs/optimizer.md, "The shared step".
 enum class SharedStepMode : std::uint8_t {
-  kOff,   // every rank, for itself
+  kOff,   // every rank makes it for itself
   kAuto,  // the ranks of a host share it where that changes nothing else
-  // They share it, or an error says what stands in the way. backward() leaves each rank's own
-  // gradient; step() reduces and updates in one pass.
+  // The ranks of a host share it; an error says what prevents it. backward() leaves each rank's own
+  // gradient in p.grad, and step() reduces and updates in one pass.
   kHost,
 };
 
-// How float32 gradients travel between hosts: each message rounded to 16 bits, sums in float32.
+// The format of float32 gradients between hosts: each message is rounded to 16 bits; sums are
+// float32.
 enum class Compression : std::uint8_t { kNone, kFloat16, kBFloat16 };
 
-// Of a DistributedOptimizer; the same on every rank.
+// Options of a DistributedOptimizer, the same on every rank.
 struct DistributedOptions {
   SharedStepMode shared_step = SharedStepMode::kAuto;
   // step() clips the reduced gradients to this global 2-norm, as torch's clip_grad_norm_ does. A
-  // shared step leaves the gradients themselves unclipped.
+  // shared step leaves p.grad unclipped.
   std::optional<double> max_grad_norm = {};
   Job::Op op = Job::Op::kAverage;          // or kSum
   double gradient_predivide_factor = 1.0;  // f: divide by f before the sum, by size()/f after it
-  int backward_passes_per_step = 1;        // whose gradients are added up before they are reduced
+  int backward_passes_per_step = 1;        // adds up the gradients of so many before reducing them
   Compression compression = Compression::kNone;
   bool sparse_as_dense = false;  // sparse gradients are densified instead of gathered
-  // Of gradients that are reduced together; by itself 4 MiB, on a GPU 25 MiB.
+  // Size of a bucket of gradients that are reduced together; default 4 MiB, on a GPU 25 MiB.
   std::optional<std::int64_t> bucket_bytes = {};
   // With a shared step: the ranks of a host keep one copy of the parameters, rank 0's, for models
-  // whose copies do not fit. What one rank writes into a parameter, all see.
+  // of which a copy for each rank does not fit. All ranks see a write of any rank to a parameter.
   bool share_parameters = false;
-  // Whose ranks train together; they alone make the optimizer.
+  // The ranks that train together; only they construct the optimizer.
   ProcessSet process_set = {};
 
-  // In a job with parameter servers (`ciranda run --ps N`): they train the model in this mode.
+  // The mode of training, in a job with parameter servers (`ciranda run --ps N`).
   std::optional<ps::AnyMode> mode = {};
   ps::UpdateOn update_on = ps::UpdateOn::kServer;
-  bool force = false;  // also with a momentum that stale gradients usually make diverge
+  bool force = false;  // allows a momentum with which stale gradients usually diverge
 };
 
 }  // namespace ciranda

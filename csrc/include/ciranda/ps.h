@@ -12,46 +12,47 @@
 //                                           model->named_parameters(),
 //                                           {.mode = ciranda::ps::Async{}});
 //
-// trains with them: they hold the parameters and the optimizer's state, whose first values are rank
+// trains with them. The servers hold the parameters and the optimizer's state; they begin with rank
 // 0's parameters. docs/parameter-server.md says which mode to choose.
 namespace ciranda::ps {
 
-// Each push takes effect at once, and no worker waits for another. The staleness of a gradient:
-// pushes of others since the parameters that it was made from.
+// Servers apply each push at once; no worker waits for another. A gradient's staleness is the
+// number of pushes that other workers made since its worker last got the parameters.
 struct Async {
   int ahead = 0;  // 1: step() returns before the servers have answered
   std::optional<std::uint64_t> max_staleness = {};  // with kDrop
   enum class Policy : std::uint8_t {
     kApply,
-    kScale,  // by 1 / max(1, staleness)
-    kDrop,   // where the staleness is above max_staleness
+    kScale,  // multiply the gradient by 1 / max(1, staleness)
+    kDrop,   // drop the gradient if its staleness is above max_staleness
   } policy = Policy::kApply;
 };
 
-// As Async, but a worker that is more steps than that ahead of the slowest waits in step().
+// Stale synchronous parallel (Ho et al. 2013): as Async, but a worker that is more than `staleness`
+// steps ahead of the slowest worker waits in step().
 struct SSP {
   std::uint64_t staleness = 0;
 };
 
-// Rounds: each step is made with the mean of the workers' gradients, as in a ring. A round waits
-// for so many workers less as there are backups, and drops what they push too late.
+// Workers push in rounds; each step uses the mean of their gradients, as without servers. A round
+// ends when all but `backup_workers` workers have pushed; later pushes of that round are dropped.
 struct Sync {
   std::uint32_t backup_workers = 0;
 };
 
-// Downpour SGD (Dean et al. 2012): as Async, but gradients of so many steps are pushed as one, and
-// the newest parameters are fetched after so many; between, a worker makes steps of plain SGD of
-// its own, with the optimizer's learning rate. With Adagrad as the optimizer, which the servers
-// run. broadcast_parameters() pushes what is left, and fetches.
+// Downpour SGD (Dean et al. 2012): as Async, but a worker pushes the sum of `n_push` steps'
+// gradients, and fetches the newest parameters every `n_fetch` steps. In between it makes plain SGD
+// steps of its own, with the optimizer's learning rate. The servers run the optimizer, which has to
+// be Adagrad. broadcast_parameters() pushes the remaining gradients, and fetches.
 struct Downpour {
   int n_push = 1;
   int n_fetch = 1;
 };
 
-// Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker trains parameters of its own
-// with any optimizer; after `period` steps they and the servers' come nearer to each other, by rho
-// times the learning rate of what they differ by. The servers' are the result:
-// broadcast_parameters() takes them.
+// Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker trains its own parameters with
+// any optimizer. Every `period` steps its parameters and the servers' move towards each other, by
+// rho times the learning rate of their difference. The servers' parameters are the result;
+// broadcast_parameters() fetches them.
 struct EASGD {
   double rho = 0.0;
   int period = 1;
@@ -61,51 +62,52 @@ using AnyMode = std::variant<Async, SSP, Sync, Downpour, EASGD>;
 
 // Who makes the optimizer's step.
 enum class UpdateOn : std::uint8_t {
-  kServer,  // of SGD, Adam, AdamW, Adagrad, RMSprop
-  kWorker,  // and the servers add up what that has changed; always with EASGD
+  kServer,  // the servers; for SGD, Adam, AdamW, Adagrad, RMSprop
+  kWorker,  // each worker, and the servers add up the changes; EASGD always does so
 };
 
-// The mean of the latest values that workers have given under this name, this one included; waits
-// for no other worker. For a metric, where a ring would use allreduce(). Throws std::runtime_error.
+// Returns the mean of the latest values that the workers have passed under this name, with `value`
+// for this worker. Waits for no other worker. Use it for metrics, instead of allreduce(). Throws
+// std::runtime_error.
 double average(double value, const std::string& name = "value");
 
-// What was done since init(), as this worker and the servers have counted it.
+// Counters since init(), of this worker and of the servers. Times are in seconds.
 struct JobStats {
-  struct Pushes {  // by what became of them
+  struct Pushes {  // by outcome
     std::uint64_t applied = 0;
-    std::uint64_t duplicate = 0;  // decided before, and without effect
-    std::uint64_t stale = 0;      // dropped by Async(max_staleness)
-    std::uint64_t late = 0;       // dropped by Sync(backup_workers)
+    std::uint64_t duplicate = 0;  // sent again, and applied once
+    std::uint64_t stale = 0;      // dropped by Async::Policy::kDrop
+    std::uint64_t late = 0;       // dropped by Sync::backup_workers
   };
-  struct Worker {  // this one
+  struct Worker {  // this worker
     Pushes pushes;
     std::uint64_t pulls = 0;
     std::uint64_t pushed_bytes = 0;
     double waiting_s = 0;              // for answers
-    double waiting_for_workers_s = 0;  // of that, while servers held an answer back for others
+    double waiting_for_workers_s = 0;  // the part of it in which servers waited for other workers
   } worker;
-  struct OfWorker {  // what a server knows of one
+  struct OfWorker {  // a server's counters of one worker
     bool here = false;
     std::uint64_t pushes = 0;
     double waiting_for_workers_s = 0;
   };
   struct Server {
-    std::uint64_t version = 0;  // pushes, or rounds, that its parameters have in them
+    std::uint64_t version = 0;  // pushes, or rounds, that are in its parameters
     Pushes pushes;
     std::uint64_t pulls = 0;
-    std::vector<std::uint64_t> staleness;  // pushes by theirs: 0, 1, 2, 3, 4 to 7, 8 to 15, ...
+    std::vector<std::uint64_t> staleness;  // pushes of staleness 0, 1, 2, 3, 4 to 7, 8 to 15, ...
     std::uint64_t gradient_bytes = 0;      // read
     std::uint64_t parameter_bytes = 0;     // written to workers
     std::uint64_t held_bytes = 0;          // parameters and state
     double busy_s = 0;                     // spent on pushes
-    double longest_in_queue_s = 0;         // that a push has waited for its turn
-    std::uint64_t lost_pushes = 0;         // answered, and lost since the server was killed
+    double longest_in_queue_s = 0;         // the longest time that a push waited for its turn
+    std::uint64_t lost_pushes = 0;         // answered, and lost when the server was killed
     std::vector<OfWorker> workers;         // by rank
   };
   std::vector<Server> servers;
 };
 
-// Blocks for one answer of each server. Throws std::runtime_error.
+// Blocks until each server has answered. Throws std::runtime_error.
 JobStats stats();
 
 }  // namespace ciranda::ps

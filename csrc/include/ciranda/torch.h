@@ -29,72 +29,74 @@ namespace ciranda {
 
 // --- The job ---
 
-// Meets the other ranks; blocks at most CIRANDA_START_TIMEOUT_SECONDS (30). No effect when already
-// initialized. Thread-safe, as are all functions of this file.
+// Connects to the other ranks; blocks at most CIRANDA_START_TIMEOUT_SECONDS (30). Has no effect
+// when already initialized. Thread-safe, as are all functions of this file.
 void init();
-// Says goodbye to them, so that they need not think this rank died. By itself when main() returns.
+// Tells the other ranks that this one leaves, so that they do not take it for dead. Called
+// automatically when main() returns.
 void shutdown();
 bool is_initialized();
 
-// This rank's number, 0 to size() - 1, and the same on its host; the number of the host.
-int rank();
+int rank();  // 0 to size() - 1
 int size();
-int local_rank();
+int local_rank();  // among the ranks of this host
 int local_size();
-int cross_rank();
-int cross_size();
+int cross_rank();  // the host's number
+int cross_size();  // the number of hosts
 
 // --- Collectives: every rank calls them with the same names, shapes and dtypes. Blocking. ---
 //
-// With a process set its members call them, among themselves; by itself all ranks do.
+// A collective with a process set is called by the members of the set, and runs among them. Without
+// one, all ranks call it.
 //
-// An empty name means: the n-th unnamed operation of its kind on every rank. Tensors are dense,
-// contiguous and on the CPU or a CUDA GPU. On a GPU "blocking" means until all ranks have queued
-// the operation: what the current stream does from then on sees the result.
+// An empty name matches the n-th unnamed operation of its kind on each rank with the n-th on the
+// others. Tensors are dense, contiguous and on the CPU or a CUDA GPU. On a GPU a call blocks until
+// all ranks have queued the operation; later work of the current stream sees the result.
 
 using Op = Job::Op;
 
-// The reduction over the ranks, as a new tensor; allreduce_() in place.
+// Returns the reduction over the ranks as a new tensor; allreduce_() reduces in place.
 torch::Tensor allreduce(const torch::Tensor& tensor, Op op = Op::kAverage,
                         const std::string& name = "", const ProcessSet& process_set = {});
 void allreduce_(torch::Tensor tensor, Op op = Op::kAverage, const std::string& name = "",
                 const ProcessSet& process_set = {});
-// In place: every rank gets the root's values. `root_rank` is a rank of the job.
+// Replaces the tensor on every rank by the root's. `root_rank` is a rank of the job.
 void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name = "",
                 const ProcessSet& process_set = {});
-// Returns once every rank has called it, or has joined.
+// Returns once every rank has called it or has joined.
 void barrier(const ProcessSet& process_set = {});
 
-// Every rank gets the root's parameters and buffers, in place, of any layout and dtype. With
-// parameter servers: takes the newest parameters that they hold, waiting for nobody.
+// Replaces the parameters and buffers on every rank by the root's, in place; any layout and dtype.
+// With parameter servers it fetches their newest parameters instead, and waits for no other worker.
 void broadcast_parameters(const torch::nn::Module& module, int root_rank,
                           const ProcessSet& process_set = {});
 
-// --- Who takes part: all ranks of the job call these in the same order. Blocking. ---
+// --- Process sets and join(): all ranks of the job call them in the same order. Blocking. ---
 
-// Also for sets of other ranks. A set's ranks come in any order, each once; throws on
-// every rank where the ranks mean different ones or a set of these is there already.
+// Ranks that are not members call it too. `ranks` may have any order, without repetitions. Throws
+// on every rank if the ranks pass different sets, or if a set of the same ranks exists.
 ProcessSet add_process_set(std::vector<int> ranks);
 // Throws on every rank while an operation of the set is pending.
 void remove_process_set(const ProcessSet& process_set);
-// That of all ranks; no other rank need call it.
+// The set of all ranks. Not collective.
 ProcessSet global_process_set();
 
-// This rank has no more data: returns once every rank has called it, with the one that did so last.
-// Until then it counts as present, and adds zeros to the others' sums and averages, gradients too.
-// What has no zero (kMin, kMax, kProduct, broadcast, changes of process sets) throws where it is
-// called. A shared step of the others writes this rank's parameters and state too.
+// Says that this rank has no more data. Returns, once every rank has called it, the rank that
+// called it last. Until then this rank takes part in the others' sums and averages, also of
+// gradients, with zeros. Operations without a zero (kMin, kMax, kProduct, broadcast, changes of
+// process sets) throw on the ranks that call them. A shared step of the other ranks updates this
+// rank's parameters and state too.
 int join();
 
 // --- The optimizer ---
 
-// What DistributedOptimizer adds to an optimizer, whatever its class.
+// The part of DistributedOptimizer that does not depend on the optimizer's class.
 class DistributedStep {
  public:
   using Closure = torch::optim::Optimizer::LossClosure;
   using InnerStep = std::function<torch::Tensor(Closure)>;
 
-  // `optimizer`, of class `type`, outlives this.
+  // `optimizer` is of class `type`, and has to outlive this.
   DistributedStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
                   const torch::OrderedDict<std::string, torch::Tensor>& named_parameters,
                   const DistributedOptions& options);
@@ -102,10 +104,10 @@ class DistributedStep {
 
   void synchronize();
   torch::Tensor step(const Closure& closure, const InnerStep& inner);
-  void forget_gradients();                        // of the step that has begun
-  void adopt_param_group();                       // the optimizer has a new one
-  void adopt_state();                             // the optimizer's state comes from elsewhere
-  void save(const std::function<void()>& inner);  // which saves what the optimizer has
+  void forget_gradients();                        // discards those of the current step
+  void adopt_param_group();                       // takes over the optimizer's new parameter group
+  void adopt_state();                             // takes over state that the optimizer has loaded
+  void save(const std::function<void()>& inner);  // `inner` saves the optimizer
   double grad_norm() const;
   const std::string& why_not_shared() const;
 
@@ -115,23 +117,23 @@ class DistributedStep {
   std::unique_ptr<Impl> impl_;
 };
 
-// `Optimizer` that steps on gradients reduced over the ranks. It stays the user's optimizer: state,
-// param groups, learning-rate schedulers, torch::save and torch::load are what they were.
+// An `Optimizer` that steps on gradients reduced over the ranks. State, parameter groups,
+// learning-rate schedulers, torch::save and torch::load work as before.
 //
-// Gradients lie in memory that the ranks of a host share, and backward() returns with the reduced
-// ones (docs/optimizer.md says what a gradient holds when). The ranks may share the step too, see
-// SharedStepMode. Every rank makes the same optimizers in the same order and calls the same
-// methods; making one compares parameters and options of all ranks. init() comes first, shutdown()
-// after. Of one over a process set all this is said of its members.
+// Gradients lie in memory that the ranks of a host share, and backward() returns with reduced
+// gradients (docs/optimizer.md says what p.grad holds when). The ranks may share the step too, see
+// SharedStepMode. All ranks, or all members of the process set, construct the same optimizers in
+// the same order and call the same methods. The constructor compares parameters and options of all
+// ranks. Construct it after init(), and destroy it before shutdown().
 //
-// Like torch's, not thread-safe.
+// Not thread-safe, like torch's optimizers.
 template <typename Optimizer>
 class DistributedOptimizer final : public Optimizer {
  public:
   using typename Optimizer::LossClosure;
 
-  // `named_parameters` usually are model->named_parameters(); they name all parameters of
-  // `optimizer`, in the errors too, and order the buckets. Blocking.
+  // `named_parameters` has all parameters of `optimizer`, usually model->named_parameters(). Errors
+  // use the names, and the order of the buckets follows theirs. Blocking.
   DistributedOptimizer(Optimizer optimizer,
                        const torch::OrderedDict<std::string, torch::Tensor>& named_parameters,
                        const DistributedOptions& options = {})
@@ -140,41 +142,42 @@ class DistributedOptimizer final : public Optimizer {
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Blocks until every gradient is the reduced one. backward() has done it where it ran
-  // backward_passes_per_step times, and step() does it by itself.
+  // Blocks until every gradient is reduced. Rarely needed: backward() does it in its
+  // backward_passes_per_step-th call, and step() does it if gradients are left.
   void synchronize() { distributed_.synchronize(); }
 
-  // synchronize(), then the optimizer's own step, or the one that the ranks share. Blocking.
+  // Calls synchronize(), then makes the optimizer's own step or the shared step. Blocking.
   torch::Tensor step(LossClosure closure = nullptr) override {
     return distributed_.step(
         closure, [this](LossClosure reduced) { return Optimizer::step(std::move(reduced)); });
   }
 
-  // As the optimizer's own. What backward passes have added up for this step is forgotten.
+  // As the optimizer's own. Also discards the gradients that backward passes have added up for this
+  // step.
   void zero_grad(bool set_to_none = true) {
     distributed_.forget_gradients();
     Optimizer::zero_grad(set_to_none);
   }
 
-  // As the optimizer's own, on every rank; the new parameters' gradients are reduced too.
+  // As the optimizer's own. Call it on every rank; the new parameters' gradients are reduced too.
   void add_param_group(const torch::optim::OptimizerParamGroup& group) {
     Optimizer::add_param_group(group);
     distributed_.adopt_param_group();
   }
 
-  // As the optimizer's own, of the same file on every rank; no rank waits for another.
+  // As the optimizer's own. Load the same file on every rank; no rank waits for another.
   void load(torch::serialize::InputArchive& archive) override {
     Optimizer::load(archive);
     distributed_.adopt_state();
   }
 
-  // As the optimizer's own; what parameter servers hold is fetched.
+  // As the optimizer's own. Fetches the state that parameter servers hold.
   void save(torch::serialize::OutputArchive& archive) const override {
     distributed_.save([&] { Optimizer::save(archive); });
   }
 
-  // With max_grad_norm: the norm of the latest step's gradients, before clipping.
-  // Waits for a GPU that has not computed it yet.
+  // The norm of the latest step's gradients before clipping, with max_grad_norm. Waits for a GPU
+  // that has not computed it yet.
   double grad_norm() const { return distributed_.grad_norm(); }
   // Why the ranks do not share the step, as the rest of a sentence; empty if they do.
   const std::string& why_not_shared() const { return distributed_.why_not_shared(); }
