@@ -53,11 +53,11 @@ constexpr const char* kHelp =
 
 constexpr std::uint64_t kUsualCheckpoint = 1'000;  // pushes
 
-Server* running = nullptr;               // NOLINT: for the signal handler
-volatile std::sig_atomic_t told_by = 0;  // NOLINT: the signal, 0: none
+Server* running = nullptr;                   // NOLINT: for the signal handler
+volatile std::sig_atomic_t stop_signal = 0;  // NOLINT: the signal, 0: none
 
 void stop_running(int number) {
-  told_by = number;
+  stop_signal = number;
   running->stop();
 }
 
@@ -374,10 +374,10 @@ int run(int count, char** texts) {
   if (!ended) return fail(ended.error());
   say_the_end(protocol, running->stats());
   if (!running->is_stopped()) return 0;
-  if (running->has_workers()) say_that_it_is_missed(protocol, kept, told_by);
+  if (running->has_workers()) say_that_it_is_missed(protocol, kept, stop_signal);
   server.value().reset();
   std::fflush(stdout);
-  std::raise(told_by);
+  std::raise(stop_signal);
   return 1;
 }
 

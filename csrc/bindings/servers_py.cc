@@ -193,9 +193,9 @@ void bind_servers(py::module_& module) {
   module.def(
       "ask_task",
       [](std::uint64_t task, bool waits, std::optional<std::uint64_t> failures) {
-        const ps::TaskTold told = unwrap(servers("ps.run")->ask_task(
+        const ps::TaskStatus status = unwrap(servers("ps.run")->ask_task(
             {.task = task, .waits = waits, .failures = failures.value_or(UINT64_MAX)}));
-        return std::tuple(told.task, told.done, told.failed, told.settled, told.text);
+        return std::tuple(status.task, status.done, status.failed, status.settled, status.text);
       },
       py::arg("task"), py::arg("waits"), py::arg("failures"), Released(),
       "(task, done, failed, settled, text), at once or when that task is done or more have "

@@ -93,7 +93,7 @@ void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
   if (rules_[number] == rule) return;
   if (number < kept_.size()) keep_state(number, rule);
   rules_[number] = rule;
-  told_.clear();
+  pushed_rules_.clear();
 }
 
 Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_norm,
@@ -219,34 +219,34 @@ void PsReducer::end_task() {
 
 Status PsReducer::push(std::span<const std::uint64_t> made_from, double scale,
                        std::vector<bool> used) {
-  if (told_.empty()) tell_rules();
-  return client_->push(made_from, scale, told_, std::move(used), ps::kParametersVector,
-                       told_slots_);
+  if (pushed_rules_.empty()) collect_rules();
+  return client_->push(made_from, scale, pushed_rules_, std::move(used), ps::kParametersVector,
+                       pushed_rule_slots_);
 }
 
 // Neighbours whose rules are the same tell one.
-void PsReducer::tell_rules() {
-  told_slots_.clear();
+void PsReducer::collect_rules() {
+  pushed_rule_slots_.clear();
   std::size_t table = parameters_.tables();
   for (const ServedParameters::Run& run : parameters_.runs()) {
     const kernels::UpdateRule& rule = rules_.at(run.group);
-    if (table == run.table && told_.back() == rule) {
-      told_slots_.back() += run.slots;
+    if (table == run.table && pushed_rules_.back() == rule) {
+      pushed_rule_slots_.back() += run.slots;
       continue;
     }
     table = run.table;
-    told_.push_back(rule);
-    told_slots_.push_back(run.slots);
+    pushed_rules_.push_back(rule);
+    pushed_rule_slots_.push_back(run.slots);
   }
-  if (told_.size() > ps::kRulesMax) {
-    const std::size_t count = std::exchange(told_, {}).size();
+  if (pushed_rules_.size() > ps::kRulesMax) {
+    const std::size_t count = std::exchange(pushed_rules_, {}).size();
     throw Exception({.code = ErrorCode::kUnsupported,
                      .text = c10::str("DistributedOptimizer: ", count,
                                       " parameter groups that differ from those beside them, and a "
                                       "push says at most ",
                                       ps::kRulesMax, "; make less of them")});
   }
-  if (told_.size() == parameters_.tables()) told_slots_.clear();
+  if (pushed_rules_.size() == parameters_.tables()) pushed_rule_slots_.clear();
 }
 
 namespace {

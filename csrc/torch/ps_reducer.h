@@ -91,7 +91,7 @@ class PsReducer final : public Reducer, public Puller {
   void fetch() REQUIRES(mutex_);
   Status push(std::span<const std::uint64_t> made_from, double scale, std::vector<bool> used)
       REQUIRES(mutex_);
-  void tell_rules() REQUIRES(mutex_);
+  void collect_rules() REQUIRES(mutex_);
   void keep_state(std::size_t group, const kernels::UpdateRule& rule) REQUIRES(mutex_);
   double norm_of(const std::vector<bool>& used, double scale) const REQUIRES(mutex_);
   void scale_gradients(const std::vector<bool>& used, double scale) REQUIRES(mutex_);
@@ -105,9 +105,9 @@ class PsReducer final : public Reducer, public Puller {
   std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by group
   std::vector<kernels::UpdateRule> kept_ GUARDED_BY(mutex_);   // with all state that there is
   std::vector<bool> comes_and_goes_ GUARDED_BY(mutex_);        // by group: SGD's momentum has
-  // As pushes tell them, see ps::Push; none: they are to be made.
-  std::vector<kernels::UpdateRule> told_ GUARDED_BY(mutex_);
-  std::vector<std::uint32_t> told_slots_ GUARDED_BY(mutex_);
+  // What a push sends, see ps::Push; empty: collect_rules() has to fill them.
+  std::vector<kernels::UpdateRule> pushed_rules_ GUARDED_BY(mutex_);
+  std::vector<std::uint32_t> pushed_rule_slots_ GUARDED_BY(mutex_);
   std::vector<Gradient> gradients_ GUARDED_BY(mutex_);  // by parameter
   int moves_ GUARDED_BY(mutex_) = 0;                    // of the gradients' memory
   bool unanswered_ GUARDED_BY(mutex_) = false;

@@ -106,7 +106,7 @@ std::string RankComparison::compare(const std::string& way, Reducer* reducer) {
   way_is_new_ = false;
   for (Entry& entry : entries_) entry.reason = kNone;
   next_ *= 2;
-  if (told.empty() || std::exchange(told_, true)) return "";
+  if (told.empty() || std::exchange(warned_, true)) return "";
   return told;
 }
 

@@ -62,7 +62,7 @@ class RankComparison {
   std::uint64_t step_ = 0;  // since the latest join or add()
   std::uint64_t next_ = 1;  // that compares
   bool way_is_new_ = true;
-  bool told_ = false;
+  bool warned_ = false;
 };
 
 }  // namespace ciranda

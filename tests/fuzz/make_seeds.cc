@@ -256,7 +256,7 @@ void add_servers(const Corpus& corpus) {
       {"close_tasks", ps::CloseTasks{.tasks = 5}},
       {"ask_task", ps::AskTask{.task = 5, .waits = true, .failures = 1}},
       {"given", ps::Given{.task = 5, .settled = 3, .call = "train [5]"}},
-      {"task_told", ps::TaskTold{.task = 5, .done = true, .settled = 3, .text = "1.5"}},
+      {"task_status", ps::TaskStatus{.task = 5, .done = true, .settled = 3, .text = "1.5"}},
       {"vector_work",
        ps::VectorWork{
            .number = 3, .sums = {{.into = 2, .terms = {{0, 1.0}, {1, -0.5}}}}, .dots = {{1, 2}}}},

@@ -334,14 +334,14 @@ void read(Reader& in, Given& message) {
   message.call = read_text(in, "given.call", kTaskTextBytesMax);
 }
 
-void write(Writer& out, const TaskTold& message) {
+void write(Writer& out, const TaskStatus& message) {
   out.varint(message.task);
   out.u8(message.done ? 1 : 0);
   out.u8(message.failed ? 1 : 0);
   out.varint(message.settled);
   write_text(out, message.text, kTaskTextBytesMax);
 }
-void read(Reader& in, TaskTold& message) {
+void read(Reader& in, TaskStatus& message) {
   message.task = in.varint("told.task", UINT64_MAX);
   message.done = in.u8("told.done", 1) != 0;
   message.failed = in.u8("told.failed", 1) != 0;

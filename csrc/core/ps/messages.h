@@ -141,12 +141,12 @@ struct Schedule {
   std::string call;
   bool operator==(const Schedule&) const = default;
 };
-// Answered with TaskTold, of no task.
+// Answered with TaskStatus, of no task.
 struct CloseTasks {
   TaskId tasks = 0;
   bool operator==(const CloseTasks&) const = default;
 };
-// What has become of the task. Answered with TaskTold: at once, or, where it waits, once the task
+// What has become of the task. Answered with TaskStatus: at once, or, where it waits, once the task
 // is done or more than so many tasks have failed.
 struct AskTask {
   TaskId task = 0;
@@ -203,13 +203,13 @@ struct Given {
   std::string call;
   bool operator==(const Given&) const = default;
 };
-struct TaskTold {
+struct TaskStatus {
   TaskId task = 0;  // which was asked for, or one that has failed
   bool done = false;
   bool failed = false;
   TaskId settled = 0;
   std::string text;
-  bool operator==(const TaskTold&) const = default;
+  bool operator==(const TaskStatus&) const = default;
 };
 struct VectorValues {
   std::vector<double> dots = {};
@@ -240,7 +240,7 @@ using Message =
     std::variant<Enter, Declare, Push, Pull, FetchState, FetchSteps, Average, AskStats, Beat, Leave,
                  MoveGradients, Mark, PullRows, PushRows, TakeTask, Schedule, CloseTasks, AskTask,
                  VectorWork, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats, Given,
-                 TaskTold, VectorValues, RowsRead, RowsPushed>;
+                 TaskStatus, VectorValues, RowsRead, RowsPushed>;
 
 // Appends the message's bytes to `out`. Texts are cut at their limits.
 void encode(const Message& message, std::vector<std::byte>& out);

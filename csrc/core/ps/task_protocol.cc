@@ -33,7 +33,7 @@ Status TaskProtocol::take(Worker from, const Message& message, Left left, Answer
     taken = schedule(*task);
   } else if (const auto* last = std::get_if<CloseTasks>(&message)) {
     taken = close(*last);
-    if (taken) answers.push_back({from, TaskTold{.settled = ledger_.settled()}});
+    if (taken) answers.push_back({from, TaskStatus{.settled = ledger_.settled()}});
   } else if (const auto* question = std::get_if<AskTask>(&message)) {
     taken = ask(*question);
   }
@@ -120,30 +120,30 @@ void TaskProtocol::answer(Left left, Answers& answers) {
     }
   }
   if (!question_) return;
-  if (auto told = answer_to(*question_, left)) {
+  if (auto answer = answer_to(*question_, left)) {
     question_.reset();
-    answers.push_back({coordinator(), std::move(*told)});
+    answers.push_back({coordinator(), std::move(*answer)});
   }
 }
 
 std::optional<Message> TaskProtocol::answer_to(const AskTask& question, Left left) const {
   if (question.failures < ledger_.failed().size()) {
-    return told(ledger_.failed()[static_cast<std::size_t>(question.failures)]);
+    return status(ledger_.failed()[static_cast<std::size_t>(question.failures)]);
   }
-  if (!question.waits || ledger_.outcome(question.task) != nullptr) return told(question.task);
+  if (!question.waits || ledger_.outcome(question.task) != nullptr) return status(question.task);
   if (!left.all_workers) return std::nullopt;
   return gone("all workers have left, and task " + std::to_string(question.task) +
               " is not done; they have to call ps.run()");
 }
 
-TaskTold TaskProtocol::told(TaskId task) const {
-  TaskTold told{.task = task, .settled = ledger_.settled(), .text = {}};
+TaskStatus TaskProtocol::status(TaskId task) const {
+  TaskStatus answer{.task = task, .settled = ledger_.settled(), .text = {}};
   const TaskOutcome* const outcome = ledger_.outcome(task);
-  if (outcome == nullptr) return told;
-  told.done = true;
-  told.failed = outcome->failed;
-  told.text = outcome->text;
-  return told;
+  if (outcome == nullptr) return answer;
+  answer.done = true;
+  answer.failed = outcome->failed;
+  answer.text = outcome->text;
+  return answer;
 }
 
 // -------------------------------------------------------------------------------------------

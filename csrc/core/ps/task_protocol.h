@@ -58,7 +58,7 @@ class TaskProtocol {
   void write(const Change& change);
   void answer(Left left, Answers& answers);
   std::optional<Message> answer_to(const AskTask& question, Left left) const;
-  TaskTold told(TaskId task) const;
+  TaskStatus status(TaskId task) const;
 
   const int workers_;
   Ledger ledger_;

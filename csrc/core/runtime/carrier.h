@@ -45,7 +45,7 @@ class Carrier {
   // The job has failed on this host: all others shall know. Best effort.
   void tell_failure(const Error& why) { relay_.tell_failure(why); }
   // What another host told.
-  const std::optional<Error>& told_failure() const { return relay_.told_failure(); }
+  const std::optional<Error>& reported_failure() const { return relay_.reported_failure(); }
 
   // Appends what advance() waits for.
   void watched(std::vector<Watched>& out) const;

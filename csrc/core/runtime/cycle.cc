@@ -94,9 +94,9 @@ bool Cycle::tell() {
 // Frames concern the ranks of their group, of which the other ranks hear with the next one for
 // them. What the backends change they ring for themselves.
 void Cycle::ring() {
-  const std::optional<GroupId> told = frames_.take_told();
-  if (!rank_.one_host() || told == kWorldGroup) return rank_.bells.ring_all();
-  rank_.bells.ring_members(told ? members_of(*told) : std::span<const Rank>());
+  const std::optional<GroupId> group = frames_.take_appended_group();
+  if (!rank_.one_host() || group == kWorldGroup) return rank_.bells.ring_all();
+  rank_.bells.ring_members(group ? members_of(*group) : std::span<const Rank>());
 }
 
 std::span<const Rank> Cycle::members_of(GroupId id) {
@@ -105,8 +105,10 @@ std::span<const Rank> Cycle::members_of(GroupId id) {
     pair_ = {pair.from, pair.to};
     return pair_;
   }
-  if (!last_told_ || last_told_->id != id) last_told_ = rank_.groups.find(id);
-  return last_told_ ? rank_.members_here(*last_told_) : rank_.local_ranks();  // removed meanwhile
+  if (!last_appended_group_ || last_appended_group_->id != id)
+    last_appended_group_ = rank_.groups.find(id);
+  return last_appended_group_ ? rank_.members_here(*last_appended_group_)
+                              : rank_.local_ranks();  // removed meanwhile
 }
 
 bool Cycle::publish() {
@@ -154,8 +156,8 @@ bool Cycle::read_frames() {
 bool Cycle::carry() {
   if (!rank_.first_of_several_hosts() || failure_) return false;
   const auto moved = frames_.carry();
-  if (const Error* told = frames_.told_failure()) {
-    fail(Error(*told));
+  if (const Error* reported = frames_.reported_failure()) {
+    fail(Error(*reported));
     return true;
   }
   if (moved) return moved.value();

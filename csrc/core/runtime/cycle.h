@@ -105,9 +105,9 @@ class Cycle {
   FrameExchange frames_;
   PeerWatch peers_;
   Dispatcher dispatcher_;
-  std::vector<Response> responses_;         // scratch
-  std::array<Rank, 2> pair_{};              // scratch
-  std::shared_ptr<const Group> last_told_;  // in a loop it is the same again
+  std::vector<Response> responses_;                   // scratch
+  std::array<Rank, 2> pair_{};                        // scratch
+  std::shared_ptr<const Group> last_appended_group_;  // in a loop it is the same again
   std::optional<Error> failure_;
   std::vector<PendingOperation> pending_at_failure_;
   std::uint64_t next_ask_ns_ = 0;  // where ranks of this host are

@@ -41,7 +41,7 @@ bool FrameExchange::send() {
   bool sent = false;
   while (!unsent_.empty() && append(unsent_.front())) {
     unsent_.pop_front();
-    add_to(told_, kWorldGroup);
+    add_to(appended_group_, kWorldGroup);
     sent = true;
   }
   // Who sleeps on this rank has asked itself on whom it is stuck while that was in no order.
@@ -53,7 +53,7 @@ bool FrameExchange::send() {
   frame_bytes_ = 0;
   const GroupId group = *std::exchange(frame_group_, std::nullopt);
   if (unsent_.empty() && append(encoded_)) {
-    add_to(told_, group);
+    add_to(appended_group_, group);
     return true;
   }
   unsent_.push_back(encoded_);
@@ -126,11 +126,11 @@ Status FrameExchange::check_answers(std::uint64_t limit_ms) {
 }
 
 void FrameExchange::tell_failure(const Error& why) {
-  if (carrier_ && !carrier_->told_failure()) carrier_->tell_failure(why);
+  if (carrier_ && !carrier_->reported_failure()) carrier_->tell_failure(why);
 }
 
-const Error* FrameExchange::told_failure() const {
-  return carrier_ && carrier_->told_failure() ? &*carrier_->told_failure() : nullptr;
+const Error* FrameExchange::reported_failure() const {
+  return carrier_ && carrier_->reported_failure() ? &*carrier_->reported_failure() : nullptr;
 }
 
 // Who puts a goodbye in order, or carries it there, may have left before.

@@ -31,8 +31,10 @@ class FrameExchange {
   // Appends what the log has room for, in order. True if that was anything. Of what had found no
   // room before, the sleepers of this rank are told.
   bool send();
-  // Of what group the frames are that were appended since the last call; of several: the World.
-  std::optional<GroupId> take_told() { return std::exchange(told_, std::nullopt); }
+  // Group of the frames appended since the last call; the World's if they belong to several.
+  std::optional<GroupId> take_appended_group() {
+    return std::exchange(appended_group_, std::nullopt);
+  }
   // The last frame of this rank, after all others. False: no room yet.
   bool say_goodbye();
 
@@ -71,7 +73,7 @@ class FrameExchange {
   Status check_answers(std::uint64_t limit_ms);
   // Best effort; what other hosts told, if they did.
   void tell_failure(const Error& why);
-  const Error* told_failure() const;
+  const Error* reported_failure() const;
 
   // On several hosts: that rank has said goodbye, which may not be in the order yet.
   bool leaving(int local) const { return leaving_[static_cast<std::size_t>(local)]; }
@@ -94,8 +96,8 @@ class FrameExchange {
   std::unique_ptr<Carrier> carrier_;  // the first rank of one of several hosts
   std::vector<bool> leaving_;         // by local rank
   Frame frame_;
-  std::optional<GroupId> frame_group_;  // of what is in it; of several: the World
-  std::optional<GroupId> told_;
+  std::optional<GroupId> frame_group_;  // of its requests; of several groups: the World
+  std::optional<GroupId> appended_group_;
   std::size_t frame_bytes_ = 0;
   std::deque<std::vector<std::byte>> unsent_;  // frames the full log refused
   std::vector<std::byte> encoded_;             // scratch

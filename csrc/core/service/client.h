@@ -115,7 +115,7 @@ class Client {
   Result<TaskId> schedule(std::string call, int copies) EXCLUDES(mutex_);
   Status close_tasks() EXCLUDES(mutex_);
   // See AskTask.
-  Result<TaskTold> ask_task(const AskTask& question) EXCLUDES(mutex_);
+  Result<TaskStatus> ask_task(const AskTask& question) EXCLUDES(mutex_);
   // On all servers, whose dot products are added up. Its number is chosen here.
   Result<std::vector<double>> work(VectorWork work) EXCLUDES(mutex_);
   bool coordinates() const { return options_.coordinates; }

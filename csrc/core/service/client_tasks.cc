@@ -47,7 +47,7 @@ Status Client::close_tasks() {
   const MutexLock lock(mutex_);
   if (failure_) return *failure_;
   CIRANDA_TRY(ask(kServer, CloseTasks{.tasks = scheduled_.size()}));
-  const auto closed = hear<TaskTold>(kServer);
+  const auto closed = hear<TaskStatus>(kServer);
   return closed ? Status() : Status(closed.error());
 }
 
@@ -59,11 +59,11 @@ Status Client::schedule_again(TaskId known) {
   return {};
 }
 
-Result<TaskTold> Client::ask_task(const AskTask& question) {
+Result<TaskStatus> Client::ask_task(const AskTask& question) {
   const MutexLock lock(mutex_);
   if (failure_) return *failure_;
   CIRANDA_TRY(ask(kServer, question));
-  return hear<TaskTold>(kServer);
+  return hear<TaskStatus>(kServer);
 }
 
 Result<std::vector<double>> Client::work(VectorWork work) {

@@ -291,9 +291,9 @@ void Acceptor::expire(std::uint64_t now_ns) {
 }
 
 std::optional<std::string> Acceptor::summary(std::uint64_t now_ns) {
-  if (turned_away_ == turned_away_told_ || now_ns < next_summary_ns_) return std::nullopt;
-  const std::uint64_t count = turned_away_ - turned_away_told_;
-  turned_away_told_ = turned_away_;
+  if (turned_away_ == turned_away_reported_ || now_ns < next_summary_ns_) return std::nullopt;
+  const std::uint64_t count = turned_away_ - turned_away_reported_;
+  turned_away_reported_ = turned_away_;
   next_summary_ns_ = now_ns + kSummaryMs * 1'000'000;
   return "turned away " + std::to_string(count) + (count == 1 ? " caller" : " callers") +
          "; the last, " + last_reason_;

@@ -115,7 +115,7 @@ class Acceptor {
   Roster roster_;
   Throttle throttle_{kCallsAtOnce, kCallsPerSecond};
   std::uint64_t turned_away_ = 0;
-  std::uint64_t turned_away_told_ = 0;  // what the last summary knew
+  std::uint64_t turned_away_reported_ = 0;  // what the last summary knew
   std::uint64_t next_summary_ns_ = 0;
   std::string last_reason_;
 };

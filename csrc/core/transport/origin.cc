@@ -79,21 +79,23 @@ std::vector<std::string> words_of(pid_t pid, const char* name) {
   return words;
 }
 
-// What its starter gave it as `variable`; nothing where it was set afterwards.
-std::optional<std::string> told(pid_t pid, const std::string& variable) {
+// The value of `variable` with which process `pid` was started; nothing if it was set afterwards.
+std::optional<std::string> environment_value(pid_t pid, const std::string& variable) {
   for (const std::string& word : words_of(pid, "environ")) {
     if (word.starts_with(variable + "=")) return word.substr(variable.size() + 1);
   }
   return std::nullopt;
 }
 
-// Its parent, and on to the first that was told no such number: the starter.
+// The parent of `pid` and its ancestors up to the starter: the first process that was started
+// without this number.
 std::vector<pid_t> starters_of(pid_t pid, const std::optional<std::string>& number,
                                const std::string& variable) {
   std::vector<pid_t> starters;
   for (pid_t each = parent_of(pid); each > 0; each = parent_of(each)) {
     starters.push_back(each);
-    if (!number || starters.size() == kAncestorsMax || told(each, variable) != number) break;
+    if (!number || starters.size() == kAncestorsMax || environment_value(each, variable) != number)
+      break;
   }
   return starters;
 }
@@ -162,7 +164,8 @@ Error of_another_job(const LocalRank& rank_0, const LocalRank& other, const std:
 
 OriginDigests origin_of_this_process(const std::string& variable) {
   const pid_t self = ::getpid();
-  const std::vector<pid_t> starters = starters_of(self, told(self, variable), variable);
+  const std::vector<pid_t> starters =
+      starters_of(self, environment_value(self, variable), variable);
   std::array<char, 64> processes{};  // "pid:[4026531836]"
   const ssize_t length = ::readlink("/proc/self/ns/pid", processes.data(), processes.size());
   const std::string boot = read_file("/proc/sys/kernel/random/boot_id");
@@ -175,8 +178,8 @@ OriginDigests origin_of_this_process(const std::string& variable) {
 Status check_same_job(const LocalRank& rank_0, const LocalRank& other,
                       const std::string& variable) {
   if (rank_0.pid == other.pid || rank_0.pid <= 0 || other.pid <= 0) return {};
-  const auto number_0 = told(rank_0.pid, variable);
-  const auto number = told(other.pid, variable);
+  const auto number_0 = environment_value(rank_0.pid, variable);
+  const auto number = environment_value(other.pid, variable);
   const std::vector<pid_t> starters_0 = starters_of(rank_0.pid, number_0, variable);
   const std::vector<pid_t> starters = starters_of(other.pid, number, variable);
   if (starters_0.empty() || starters.empty()) return {};
@@ -196,9 +199,9 @@ Status check_same_job(const LocalRank& rank_0, const LocalRank& other,
 }
 
 std::string heir_of_a_rank(const std::string& variable) {
-  const auto number = told(::getpid(), variable);
+  const auto number = environment_value(::getpid(), variable);
   const pid_t parent = parent_of(::getpid());
-  if (variable.empty() || !number || told(parent, variable) != number) return "";
+  if (variable.empty() || !number || environment_value(parent, variable) != number) return "";
   const bool ours = variable == "CIRANDA_RANK";
   return "this process is a child of rank " + *number + " (" + name_of_process(parent) +
          "), whose variables it has inherited; to run for itself it must not have " +

@@ -107,7 +107,7 @@ Status Relay::open(std::size_t connection, const OpenedFrame& frame, const Take&
     const std::size_t bytes = reader.count("failure.text", kErrorTextBytesMax, 1);
     why.text = std::string(reader.text("failure.text", bytes));
     if (!reader.ok()) return reader.error();
-    if (!told_failure_) told_failure_ = std::move(why);
+    if (!reported_failure_) reported_failure_ = std::move(why);
     if (at_centre()) forward_failure(frame.payload, connection);
     return {};
   }

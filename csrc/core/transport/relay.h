@@ -43,10 +43,10 @@ class Relay {
   // That host said goodbye before: no more from it.
   void part_with(int host);
 
-  // The job has failed on this host: all others shall know. Best effort.
+  // Reports to all other hosts that the job has failed on this one. Best effort.
   void tell_failure(const Error& why);
-  // What another host told.
-  const std::optional<Error>& told_failure() const { return told_failure_; }
+  // The failure that another host has reported.
+  const std::optional<Error>& reported_failure() const { return reported_failure_; }
 
   // Appends what advance() waits for: frames, if they are `wanted`, and room for what it sends.
   void watched(std::vector<Watched>& out, bool wanted) const;
@@ -72,7 +72,7 @@ class Relay {
   const int host_;
   std::vector<std::byte> payload_;  // scratch
   int lost_host_ = -1;
-  std::optional<Error> told_failure_;
+  std::optional<Error> reported_failure_;
 };
 
 }  // namespace ciranda

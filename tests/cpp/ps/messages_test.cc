@@ -71,7 +71,7 @@ std::vector<Message> one_of_each() {
             .parameter_bytes = 11,
             .lost = 12},
       Given{.task = 5, .settled = 3, .call = "train [5]"},
-      TaskTold{.task = 5, .done = true, .failed = true, .settled = 3, .text = "why"},
+      TaskStatus{.task = 5, .done = true, .failed = true, .settled = 3, .text = "why"},
       VectorValues{.dots = {0.5, -3.0}},
       RowsRead{},
       RowsPushed{},

@@ -100,10 +100,10 @@ TEST_F(ServerProtocolRequestsTest, TasksOfAWorkerThatIsGoneAreDoneByAnotherAndCo
   EXPECT_EQ(answer<Ack>(one).outcome, Outcome::kApplied);
   EXPECT_TRUE(waits(coordinator_));
   say(one, TakeTask{.done = 1, .text = "3.5"});
-  EXPECT_EQ(answer<TaskTold>(coordinator_),
-            (TaskTold{.task = 1, .done = true, .settled = 1, .text = "3.5"}));
+  EXPECT_EQ(answer<TaskStatus>(coordinator_),
+            (TaskStatus{.task = 1, .done = true, .settled = 1, .text = "3.5"}));
   say(coordinator_, CloseTasks{.tasks = 1});
-  EXPECT_EQ(answer<TaskTold>(coordinator_).settled, 1u);
+  EXPECT_EQ(answer<TaskStatus>(coordinator_).settled, 1u);
   EXPECT_EQ(answer<Given>(one), (Given{.settled = 1}));
   EXPECT_EQ(protocol_->stats().workers.size(), 2u);
   EXPECT_EQ(protocol_->stats().workers[1].pushes, 1u);
@@ -123,7 +123,7 @@ TEST_F(ServerProtocolRequestsTest, TheTaskOfASilentWorkerIsGivenToAnotherAndWhoI
   say(zero, TakeTask{.done = 1, .text = "first"});
   say(one, TakeTask{.done = 1, .text = "second"});
   say(coordinator_, AskTask{.task = 1});
-  EXPECT_EQ(answer<TaskTold>(coordinator_).text, "first");
+  EXPECT_EQ(answer<TaskStatus>(coordinator_).text, "first");
 }
 
 TEST_F(ServerProtocolRequestsTest, NobodyWaitsForWhoHasLeft) {
@@ -213,7 +213,7 @@ TEST_F(ServerProtocolRequestsTest, AServerThatComesBackKnowsTheTasks) {
   EXPECT_EQ(answer<Welcome>(coordinator_).scheduled, 3u);
   schedule(1);  // it was started again, too
   say(coordinator_, AskTask{.task = 1});
-  EXPECT_EQ(answer<TaskTold>(coordinator_).text, "one");
+  EXPECT_EQ(answer<TaskStatus>(coordinator_).text, "one");
   const ServerProtocol::Caller again = come_back(entry0, 2);
   answer<Ready>(again);
   say(again, TakeTask{});

@@ -104,7 +104,7 @@ class Job {
         Member& member = members_[at(answer.to)];
         member.waits = false;
         member.part = {.task = given->task, .part = 0, .settled = given->settled};
-      } else if (const auto* told = std::get_if<TaskTold>(&answer.message)) {
+      } else if (const auto* told = std::get_if<TaskStatus>(&answer.message)) {
         if (told->done) known_done_ = std::max(known_done_, told->task);
       } else if (const auto* welcome = std::get_if<Welcome>(&answer.message)) {
         Member& member = members_[at(answer.to)];

@@ -42,13 +42,13 @@ class TaskProtocolTest : public ::testing::Test {
 TEST_F(TaskProtocolTest, AQuestionIsAnsweredAtOnceOrInTime) {
   schedule(1);
   say(kCoordinator, AskTask{.task = 1});
-  EXPECT_EQ(answer<TaskTold>(kCoordinator), TaskTold{.task = 1});
+  EXPECT_EQ(answer<TaskStatus>(kCoordinator), TaskStatus{.task = 1});
   say(kCoordinator, AskTask{.task = 1, .waits = true});
   say(0, TakeTask{});
   EXPECT_EQ(answer<Given>(0).call, "1");
   say(0, TakeTask{.done = 1, .text = "42"});
-  EXPECT_EQ(answer<TaskTold>(kCoordinator),
-            (TaskTold{.task = 1, .done = true, .settled = 1, .text = "42"}));
+  EXPECT_EQ(answer<TaskStatus>(kCoordinator),
+            (TaskStatus{.task = 1, .done = true, .settled = 1, .text = "42"}));
   EXPECT_EQ(protocol_.take(kCoordinator, AskTask{.task = 2}, left_, answers_).error().text,
             "there is no task 2 of 1");
 }
@@ -62,8 +62,8 @@ TEST_F(TaskProtocolTest, AFailureIsToldBeforeWhatIsWaitedForIsDone) {
   EXPECT_EQ(answer<Given>(1).task, 2u);
   say(kCoordinator, AskTask{.task = 1, .waits = true, .failures = 0});
   say(1, TakeTask{.done = 2, .failed = true, .text = "why"});
-  EXPECT_EQ(answer<TaskTold>(kCoordinator),
-            (TaskTold{.task = 2, .done = true, .failed = true, .text = "why"}));
+  EXPECT_EQ(answer<TaskStatus>(kCoordinator),
+            (TaskStatus{.task = 2, .done = true, .failed = true, .text = "why"}));
   say(kCoordinator, AskTask{.task = 1, .waits = true, .failures = 1});
   EXPECT_TRUE(answers_.empty());
   say(kCoordinator, AskTask{.task = 1, .waits = true});
@@ -79,7 +79,7 @@ TEST_F(TaskProtocolTest, ASlowTaskIsGivenTwiceAndTheFirstOutcomeCounts) {
   say(1, TakeTask{.done = 1, .text = "fast"});
   say(0, TakeTask{.done = 1, .text = "slow"});
   say(kCoordinator, AskTask{.task = 1});
-  EXPECT_EQ(answer<TaskTold>(kCoordinator).text, "fast");
+  EXPECT_EQ(answer<TaskStatus>(kCoordinator).text, "fast");
 }
 
 // A server that keeps its state in memory alone has come back with less of it.
@@ -104,7 +104,7 @@ TEST_F(TaskProtocolTest, WhatWasWrittenMakesItAgain) {
   say(0, TakeTask{.done = 2, .failed = true, .text = "why"});
   say(1, TakeTask{.done = 2, .text = "later"});
   say(kCoordinator, CloseTasks{.tasks = 2});
-  EXPECT_EQ(std::get<TaskTold>(answers_.back().message), TaskTold{.settled = 0});
+  EXPECT_EQ(std::get<TaskStatus>(answers_.back().message), TaskStatus{.settled = 0});
   EXPECT_EQ(kept.changes.size(), 3u);
   TaskProtocol again(2);
   ASSERT_TRUE(again.restore(saved).ok());

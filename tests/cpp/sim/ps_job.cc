@@ -100,11 +100,11 @@ struct Part {  // of a slot, on one server
 
 const char* name_of(const Message& message) {
   constexpr const char* kNames[] = {
-      "Enter",      "Declare",  "Push",     "Pull",     "FetchState",    "FetchSteps",
-      "Average",    "AskStats", "Beat",     "Leave",    "MoveGradients", "Mark",
-      "PullRows",   "PushRows", "TakeTask", "Schedule", "CloseTasks",    "AskTask",
-      "VectorWork", "Welcome",  "Refused",  "Ready",    "Ack",           "Fetched",
-      "Averaged",   "Stats",    "Given",    "TaskTold", "VectorValues",  "RowsRead",
+      "Enter",      "Declare",  "Push",     "Pull",       "FetchState",    "FetchSteps",
+      "Average",    "AskStats", "Beat",     "Leave",      "MoveGradients", "Mark",
+      "PullRows",   "PushRows", "TakeTask", "Schedule",   "CloseTasks",    "AskTask",
+      "VectorWork", "Welcome",  "Refused",  "Ready",      "Ack",           "Fetched",
+      "Averaged",   "Stats",    "Given",    "TaskStatus", "VectorValues",  "RowsRead",
       "RowsPushed"};
   static_assert(std::size(kNames) == std::variant_size_v<Message>);
   return kNames[message.index()];

@@ -97,11 +97,11 @@ TEST_F(Relays, TakeWhatThereIsRoomFor) {
 
 TEST_F(Relays, AFailureReachesEveryHost) {
   relays_[1]->tell_failure({.code = ErrorCode::kRankLost, .text = "rank 2 was lost", .rank = 2});
-  advance_all([&] { return relays_[0]->told_failure() && relays_[2]->told_failure(); });
+  advance_all([&] { return relays_[0]->reported_failure() && relays_[2]->reported_failure(); });
   for (const std::size_t host : {0u, 2u}) {
-    EXPECT_EQ(relays_[host]->told_failure()->text, "rank 2 was lost");
-    EXPECT_EQ(relays_[host]->told_failure()->rank, 2);
-    EXPECT_EQ(relays_[host]->told_failure()->code, ErrorCode::kRankLost);
+    EXPECT_EQ(relays_[host]->reported_failure()->text, "rank 2 was lost");
+    EXPECT_EQ(relays_[host]->reported_failure()->rank, 2);
+    EXPECT_EQ(relays_[host]->reported_failure()->code, ErrorCode::kRankLost);
   }
 }
 
