@@ -136,8 +136,8 @@ class RankStep final : public DistributedStep::Impl {
   }
   void clip();
   void set_rules();
-  void show_state(std::size_t position);
-  void show_step_counts();
+  void install_state(std::size_t position);
+  void install_step_counts();
 
   torch::optim::Optimizer& optimizer_;
   const KnownOptimizer* const known_;  // null: the ranks cannot share its step
@@ -152,13 +152,13 @@ class RankStep final : public DistributedStep::Impl {
 
   // Of a shared step.
   std::vector<kernels::UpdateRule> rules_;  // by group
-  struct Shown {
+  struct InstalledState {
     at::Tensor parameter;
     at::Tensor step_count;  // in shared memory; undefined before the first step, and for SGD
     const torch::optim::OptimizerParamState* state = nullptr;  // that was put into the optimizer
   };
-  std::vector<Shown> shown_;         // by the reducer's position
-  std::vector<at::Tensor> grouped_;  // the parameters of all groups
+  std::vector<InstalledState> installed_;  // by the reducer's position
+  std::vector<at::Tensor> grouped_;        // the parameters of all groups
 };
 
 RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
@@ -224,8 +224,8 @@ void RankStep::add_parameters(const NamedParameters& parameters) {
   if (!shared()) {
     reducer_->add_parameters(parameters, {});
   } else {
-    const std::size_t first = shown_.size();
-    for (const auto& [name, parameter] : parameters) shown_.push_back({.parameter = parameter});
+    const std::size_t first = installed_.size();
+    for (const auto& [name, parameter] : parameters) installed_.push_back({.parameter = parameter});
     grouped_ = parameters_of(optimizer_);
     set_rules();
     reducer_->add_parameters(parameters, groups_of(optimizer_, parameters));
@@ -306,14 +306,14 @@ torch::Tensor RankStep::shared_step(const Closure& closure, const InnerStep& inn
   if (closure != nullptr) loss = closure_of_a_new_step(closure);
   set_rules();
   const auto outcome = reducer_->step(1.0, /*reduce=*/true, max_norm_, objection());
-  for (const std::size_t position : outcome.fresh) show_state(position);
+  for (const std::size_t position : outcome.fresh) install_state(position);
   if (!outcome.why_not_shared.empty()) {
     end_shared_step(outcome.why_not_shared);
     clip();
     inner(nullptr);
     return loss;
   }
-  show_step_counts();
+  install_step_counts();
   if (max_norm_ > 0.0) grad_norm_ = at::scalar_tensor(reducer_->norm(), at::kDouble);
   return loss;
 }
@@ -330,10 +330,10 @@ std::string RankStep::objection() const {
     }
   }
   if (parameters != grouped_.size()) return "the lists of parameters changed";
-  for (const Shown& shown : shown_) {
-    if (shown.state == nullptr) continue;
-    const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
-    if (held == optimizer_.state().end() || held->second.get() != shown.state) {
+  for (const InstalledState& installed : installed_) {
+    if (installed.state == nullptr) continue;
+    const auto held = optimizer_.state().find(installed.parameter.unsafeGetTensorImpl());
+    if (held == optimizer_.state().end() || held->second.get() != installed.state) {
       return "the optimizer's state was replaced";
     }
   }
@@ -343,10 +343,10 @@ std::string RankStep::objection() const {
 // Each rank goes on with a state of its own, where the user has not put another one.
 void RankStep::end_shared_step(const std::string& why) {
   why_not_shared_ = why;
-  for (std::size_t position = 0; position < shown_.size(); ++position) {
-    const Shown& shown = shown_[position];
-    const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
-    if (held == optimizer_.state().end() || held->second.get() != shown.state) continue;
+  for (std::size_t position = 0; position < installed_.size(); ++position) {
+    const InstalledState& installed = installed_[position];
+    const auto held = optimizer_.state().find(installed.parameter.unsafeGetTensorImpl());
+    if (held == optimizer_.state().end() || held->second.get() != installed.state) continue;
     held->second = known_->param_state(reducer_->state(position, /*copies=*/true));
   }
   reducer_->end_shared_step();
@@ -384,31 +384,31 @@ void RankStep::set_rules() {
 
 void RankStep::adopt_state(std::size_t first) {
   if (!shared()) return;
-  for (std::size_t position = first; position < shown_.size(); ++position) {
-    const auto held = optimizer_.state().find(shown_[position].parameter.unsafeGetTensorImpl());
+  for (std::size_t position = first; position < installed_.size(); ++position) {
+    const auto held = optimizer_.state().find(installed_[position].parameter.unsafeGetTensorImpl());
     const bool none = held == optimizer_.state().end() || held->second == nullptr;
     reducer_->adopt_state(position, none ? OptimizerState() : known_->state(*held->second));
-    show_state(position);
+    install_state(position);
   }
 }
 
-void RankStep::show_state(std::size_t position) {
+void RankStep::install_state(std::size_t position) {
   const OptimizerState state = reducer_->state(position, /*copies=*/false);
   if (state.empty()) return;
-  Shown& shown = shown_[position];
-  auto& held = optimizer_.state()[shown.parameter.unsafeGetTensorImpl()];
+  InstalledState& installed = installed_[position];
+  auto& held = optimizer_.state()[installed.parameter.unsafeGetTensorImpl()];
   held = known_->param_state(state);
-  shown.state = held.get();
-  if (state.front().first == "step") shown.step_count = state.front().second;
+  installed.state = held.get();
+  if (state.front().first == "step") installed.step_count = state.front().second;
 }
 
-void RankStep::show_step_counts() {
-  for (const Shown& shown : shown_) {
-    if (!shown.step_count.defined()) continue;
-    const auto held = optimizer_.state().find(shown.parameter.unsafeGetTensorImpl());
+void RankStep::install_step_counts() {
+  for (const InstalledState& installed : installed_) {
+    if (!installed.step_count.defined()) continue;
+    const auto held = optimizer_.state().find(installed.parameter.unsafeGetTensorImpl());
     if (held == optimizer_.state().end()) continue;
     known_->set_step(*held->second,
-                     static_cast<std::int64_t>(*shown.step_count.const_data_ptr<float>()));
+                     static_cast<std::int64_t>(*installed.step_count.const_data_ptr<float>()));
   }
 }
 

@@ -52,7 +52,7 @@ void PsDifferences::push(std::span<const double> rates) {
     const at::Tensor now = parameters_.slots()[i].parameter.detach();
     before_[i].sub_(now.is_cpu() ? now : now.cpu());
   }
-  send(parameters_.shown());
+  send(parameters_.versions());
   parameters_.show();
 }
 

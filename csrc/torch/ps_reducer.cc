@@ -109,8 +109,8 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
     stray(gradient_scale, max_norm);
     return {};
   }
-  const std::vector<std::uint64_t> made_from(parameters_.shown().begin(),
-                                             parameters_.shown().end());
+  const std::vector<std::uint64_t> made_from(parameters_.versions().begin(),
+                                             parameters_.versions().end());
   if (unanswered_) await_answer();
   std::vector<bool> used = take_gradients();
   double scale = gradient_scale;
@@ -319,7 +319,7 @@ void PsReducer::push_accrued() {
   if (std::exchange(unpushed_, 0) == 0) return;
   for (auto& arrays : fetched_) arrays.clear();
   fetched_steps_.reset();
-  check(push(parameters_.shown(), 1.0, accrued_));
+  check(push(parameters_.versions(), 1.0, accrued_));
   unanswered_ = true;
 }
 

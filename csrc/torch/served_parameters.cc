@@ -220,7 +220,7 @@ void ServedParameters::show() {
     }
   }
   keep();  // once all are written: neighbours in one memory count its writes together
-  shown_ = client_->versions();
+  versions_ = client_->versions();
 }
 
 }  // namespace ciranda

@@ -59,7 +59,7 @@ class ServedParameters {
   // Gradients shall lie elsewhere from here on: the program has kept tensors where they lay.
   void move_gradients();
   // The versions of the parameters that the program sees, by server.
-  std::span<const std::uint64_t> shown() const { return shown_; }
+  std::span<const std::uint64_t> versions() const { return versions_; }
 
   // What the program must not have done since show(), as a sentence in an Exception.
   void refuse_changes() const;
@@ -82,7 +82,7 @@ class ServedParameters {
   std::vector<Slot> slots_;
   std::size_t tables_ = 0;
   std::vector<Run> runs_;
-  std::vector<std::uint64_t> shown_;
+  std::vector<std::uint64_t> versions_;
 };
 
 // kUnsupported where the servers have a model already.

@@ -51,9 +51,10 @@ void BackgroundThread::show_where() {
   if (asked == asked_where_) return;
   asked_where_ = asked;
   const std::uint64_t now = monotonic_ns();
-  const bool too_soon = shown_ns_ != 0 && now - shown_ns_ < rank_.options.stall_warning_ns / 2;
+  const bool too_soon =
+      last_report_ns_ != 0 && now - last_report_ns_ < rank_.options.stall_warning_ns / 2;
   if (too_soon || !rank_.options.show_where) return;
-  shown_ns_ = now;
+  last_report_ns_ = now;
   rank_.options.show_where();
 }
 

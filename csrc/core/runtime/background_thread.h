@@ -31,7 +31,7 @@ class BackgroundThread {
   Seat& seat_;
   std::atomic<bool> stopping_{false};
   std::uint32_t asked_where_ = 0;  // and answered, or too soon
-  std::uint64_t shown_ns_ = 0;
+  std::uint64_t last_report_ns_ = 0;
   std::thread thread_;
 };
 
