@@ -907,7 +907,7 @@ inline shutdown(r) {
 #endif
     fi
   od;
-  atomic { /* ShmLog::retire() */
+  atomic { /* ShmLog::stop_reading() */
     LOAD_SLEEPERS_EARLY(r)
     said = 0; cursor[r] = RETIRED; forget_what_all_have_read(); q = 0; seat[r] = 0
   };

@@ -44,7 +44,7 @@ std::uint64_t Cycle::patience_ns() const {
 
 bool Cycle::run() {
   if (failure_) return publish();  // what came too late ends too
-  if (retired_) return false;
+  if (stopped_reading_) return false;
   if (rank_.control.failed()) {
     take_what_arrived();
     fail(rank_.control.failure());
@@ -330,9 +330,9 @@ bool Cycle::say_goodbye() {
   return false;
 }
 
-void Cycle::retire() {
-  retired_ = true;
-  frames_.retire();
+void Cycle::stop_reading() {
+  stopped_reading_ = true;
+  frames_.stop_reading();
 }
 
 void Cycle::close_connections() {

@@ -78,13 +78,13 @@ class Cycle {
   void end_submissions(const Error& refused);
   // Tells the peers, once; true when that is where it must be.
   bool say_goodbye();
-  void retire();
+  void stop_reading();
   void close_connections();
   void close_in_forked_child() noexcept;
   void abandon() noexcept { dispatcher_.abandon(); }
 
  private:
-  bool over() const { return failure_.has_value() || retired_; }
+  bool over() const { return failure_.has_value() || stopped_reading_; }
   bool publish();
   bool ask_for_room();
   void wake_laggards();
@@ -112,7 +112,7 @@ class Cycle {
   std::vector<PendingOperation> pending_at_failure_;
   std::uint64_t next_ask_ns_ = 0;  // where ranks of this host are
   bool said_goodbye_ = false;
-  bool retired_ = false;  // nothing is read any more
+  bool stopped_reading_ = false;
 };
 
 }  // namespace ciranda

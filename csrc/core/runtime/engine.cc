@@ -287,7 +287,7 @@ void Engine::shutdown() {
     finish_what_is_agreed();
     seat_.cycle().end_submissions(shut_down_error());  // also of those that were usable() before
     say_goodbye();
-    seat_.cycle().retire();
+    seat_.cycle().stop_reading();
   }
   rank_.bells.ring_all();
   background_.stop();

@@ -81,12 +81,12 @@ bool FrameExchange::append(std::span<const std::byte> frame) {
   return true;
 }
 
-bool FrameExchange::read(const Handle& handle) {
+bool FrameExchange::read(const FrameHandler& handler) {
   bool any = false;
   while (const auto entry = log_.next()) {
     any = true;
     if (entry->ordered) {
-      if (!handle(entry->from, entry->frame)) break;
+      if (!handler(entry->from, entry->frame)) break;
       continue;
     }
     if (kind_of(entry->frame) == FrameKind::kLeave) {

@@ -38,15 +38,15 @@ class FrameExchange {
   // The last frame of this rank, after all others. False: no room yet.
   bool say_goodbye();
 
-  // Hands the frames of the order that are there to `handle`, one by one, until it gives false.
+  // Hands the frames that have arrived to `handler`, one by one, until it returns false.
   // True if there was any, also one that is still on its way to other hosts.
-  using Handle = std::function<bool(Rank from, std::span<const std::byte> frame)>;
-  bool read(const Handle& handle);
+  using FrameHandler = std::function<bool(Rank from, std::span<const std::byte> frame)>;
+  bool read(const FrameHandler& handler);
   // As ShmLog's.
   bool readable() const { return log_.readable(); }
   bool unread() const { return log_.unread(); }
   // This rank reads no further.
-  void retire() { log_.retire(); }
+  void stop_reading() { log_.stop_reading(); }
 
   // Frames of this rank wait for room in the log.
   bool unsent() const { return !unsent_.empty(); }

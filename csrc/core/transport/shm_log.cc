@@ -100,7 +100,7 @@ std::optional<ShmLog::Entry> ShmLog::next() {
   return entry;
 }
 
-void ShmLog::retire() {
+void ShmLog::stop_reading() {
   readers_[self_].value.store(UINT64_MAX, std::memory_order_release);
 }
 

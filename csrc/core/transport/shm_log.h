@@ -51,7 +51,7 @@ class ShmLog {
   bool unread() const { return tail_->value.load(std::memory_order_acquire) != read_; }
 
   // This rank reads no further: writers need not wait for it any more.
-  void retire();
+  void stop_reading();
 
   // True when `rank` has not yet read everything that this rank has read.
   bool lags_behind(Rank rank) const;

@@ -73,7 +73,7 @@ TEST(ShmLog, RefusesToOverwriteWhatTheSlowestReaderHasNotRead) {
 
 TEST(ShmLog, DoesNotWaitForAReaderThatRetired) {
   Logs logs(2);
-  logs.logs[1].retire();
+  logs.logs[1].stop_reading();
   const std::vector<std::byte> frame(10'000, std::byte{1});
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(logs.logs[0].try_append(frame));
