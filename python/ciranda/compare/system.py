@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
     from ciranda.compare.setting import Setting
+    from ciranda.compare.workload import Workload
 
 FOLDER = Path(__file__).with_name("systems")
 
@@ -59,15 +59,15 @@ class System:
 
     # --- in each process
 
-    def start(self, job: Job) -> None:
-        """Finds the other processes; sets rank and size, then model and optimizer of `job`."""
-        self.model = job.make_model()
-        self.optimizer = job.make_optimizer(self.model)
+    def start(self, workload: Workload) -> None:
+        """Finds the other processes; sets rank and size, then model and optimizer of `workload`."""
+        self.model = workload.make_model()
+        self.optimizer = workload.make_optimizer(self.model)
 
     def step(self, images: Any, labels: Any) -> float:
         """One step of this rank with its batch; returns how long it has computed, in seconds of
         this thread."""
-        from ciranda.compare.job import plain_step
+        from ciranda.compare.workload import plain_step
 
         return plain_step(self.model, self.optimizer, images, labels)
 
@@ -83,11 +83,11 @@ class System:
     def stop(self) -> None:
         """Leaves the others. Parameters stay."""
 
-    def train(self, job: Job) -> None:
+    def train(self, workload: Workload) -> None:
         """The whole run, for a system that does not go by epochs of steps."""
-        from ciranda.compare.job import train
+        from ciranda.compare.workload import train
 
-        train(self, job)
+        train(self, workload)
 
 
 def names() -> list[str]:

@@ -12,7 +12,7 @@ from ciranda.compare.protocol import say
 from ciranda.compare.system import Processes, System
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class Made(NamedTuple):
@@ -35,19 +35,21 @@ class Tasked(System):
     networks = ("host",)
 
     @abstractmethod
-    def make(self, job: Job) -> tuple[Any, Any]:
+    def make(self, workload: Workload) -> tuple[Any, Any]:
         """Model and tool of a worker."""
 
     @abstractmethod
-    def course(self, job: Job, made: Callable[[], Made]) -> Course:
+    def course(self, workload: Workload, made: Callable[[], Made]) -> Course:
         """Defines its tasks; what it returns schedules them."""
 
-    def train(self, job: Job) -> None:
+    def train(self, workload: Workload) -> None:
         import ciranda.torch as cr
-        from ciranda.compare.job import score
+        from ciranda.compare.workload import score
         from ciranda.torch import ps
 
-        made = ps.per_worker(lambda: Made(*self.make(job), job.images("train"), job.images("test")))
+        made = ps.per_worker(
+            lambda: Made(*self.make(workload), workload.images("train"), workload.images("test"))
+        )
 
         @ps.task(name="facts")
         def facts() -> list[int]:
@@ -57,7 +59,7 @@ class Tasked(System):
         def accuracy() -> float:
             return score(made().model, None, made().test)
 
-        course = self.course(job, made)
+        course = self.course(workload, made)
 
         def main() -> None:
             count, parameters = ps.schedule(facts).result()

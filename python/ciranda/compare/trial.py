@@ -14,7 +14,7 @@ from ciranda.compare.setting import setting_of
 
 def main() -> None:
     file, lr, batch, *folder = sys.argv[1:]
-    from ciranda.compare.job import Job, bare, score
+    from ciranda.compare.workload import Workload, bare, score
 
     os.environ.pop(protocol.FOLDER, None)  # what comes of the run is the sweep's to say
 
@@ -25,10 +25,15 @@ def main() -> None:
         batch=int(batch),
         threads=int(os.environ["OMP_NUM_THREADS"]),
     )
-    training, job = system.load(setting.system), Job(setting, folder[0] if folder else None)
-    test = job.images("test")
-    job.after_epoch = lambda epoch: sweep.report(epoch, score(bare(training.model), None, test))
-    training.train(job)
+    training, workload = (
+        system.load(setting.system),
+        Workload(setting, folder[0] if folder else None),
+    )
+    test = workload.images("test")
+    workload.after_epoch = lambda epoch: sweep.report(
+        epoch, score(bare(training.model), None, test)
+    )
+    training.train(workload)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import sys
 def main() -> None:
     setting_text, *folder = sys.argv[1:]
     from ciranda.compare import system
-    from ciranda.compare.job import Job
     from ciranda.compare.setting import setting_of
+    from ciranda.compare.workload import Workload
 
     setting = setting_of(json.loads(setting_text), "the command line")
-    system.load(setting.system).train(Job(setting, folder[0] if folder else None))
+    system.load(setting.system).train(Workload(setting, folder[0] if folder else None))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Sums(System):
         super().start(job)
 
     def step(self, images, labels):
-        from ciranda.compare.job import compute_gradients
+        from ciranda.compare.workload import compute_gradients
 
         computed_s = compute_gradients(self.model, self.optimizer, images, labels)
         for parameter in self.model.parameters():

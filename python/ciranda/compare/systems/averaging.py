@@ -10,7 +10,7 @@ from ciranda.compare.system import Processes, System
 from ciranda.measure import torch_store
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class Averaging(System):
@@ -18,17 +18,17 @@ class Averaging(System):
     processes = Processes("torch")
     ranks_min = 2
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         import torch.distributed as dist
 
         torch_store.join("gloo")
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        super().start(job)
+        super().start(workload)
         self._communicating_s = 0.0
 
     def step(self, images: Any, labels: Any) -> float:
-        from ciranda.compare.job import compute_gradients
+        from ciranda.compare.workload import compute_gradients
 
         computed_s = compute_gradients(self.model, self.optimizer, images, labels)
         begin = time.perf_counter()

@@ -10,7 +10,7 @@ from ciranda.compare.protocol import say
 from ciranda.compare.tasked import Course, Made, Tasked
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 _BATCHES = 20  # of a task
 
@@ -18,33 +18,33 @@ _BATCHES = 20  # of a task
 class Coordinator(Tasked):
     title = "parameter servers, coordinator"
 
-    def make(self, job: Job) -> tuple[Any, Any]:
+    def make(self, workload: Workload) -> tuple[Any, Any]:
         import ciranda.torch as cr
 
-        model = job.make_model()
-        return model, cr.DistributedOptimizer(
-            job.make_optimizer(model), model.named_parameters(), backend="ps", mode=cr.ps.Async()
-        )
+        model = workload.make_model()
+        optimizer, named = workload.make_optimizer(model), model.named_parameters()
+        mode = cr.ps.Async()
+        return model, cr.DistributedOptimizer(optimizer, named, backend="ps", mode=mode)
 
-    def course(self, job: Job, made: Callable[[], Made]) -> Course:
+    def course(self, workload: Workload, made: Callable[[], Made]) -> Course:
         import torch
 
-        from ciranda.compare.job import plain_step
+        from ciranda.compare.workload import plain_step
         from ciranda.torch import ps
 
-        size = _BATCHES * job.setting.batch
+        size = _BATCHES * workload.setting.batch
 
         @ps.task(name="train")
         def train(epoch: int, first: int) -> int:
             model, optimizer, images, _ = made()
             order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
-            for indices in order[first : first + size].split(job.setting.batch):
+            for indices in order[first : first + size].split(workload.setting.batch):
                 plain_step(model, optimizer, *images.batch(indices))
             return len(order[first : first + size])
 
         def go(count: int, look: Callable[[], None]) -> list[dict[str, float]]:
             epochs = []
-            for epoch in range(job.setting.epochs):
+            for epoch in range(workload.setting.epochs):
                 look()
                 start = time.perf_counter()
                 done = [ps.schedule(train, epoch, first) for first in range(0, count, size)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ciranda.compare.system import Processes, System, no_gpu
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class DataParallel(System):
@@ -19,12 +19,12 @@ class DataParallel(System):
     def missing(self) -> str | None:
         return no_gpu(2)
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         import torch
 
-        job.use_device(0)
-        super().start(job)
-        self.model = torch.nn.DataParallel(self.model, list(range(job.setting.ranks)))
+        workload.use_device(0)
+        super().start(workload)
+        self.model = torch.nn.DataParallel(self.model, list(range(workload.setting.ranks)))
 
 
 SYSTEM = DataParallel()

@@ -9,7 +9,7 @@ from ciranda.compare.system import Processes, System
 from ciranda.measure import torch_store
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 _SAMPLED = 10  # DDP times the first steps, and then one of so many
 
@@ -19,17 +19,17 @@ class Ddp(System):
     processes = Processes("torch")
     ranks_min = 2
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
-        self._device = job.use_device(int(os.environ["LOCAL_RANK"]))
+        self._device = workload.use_device(int(os.environ["LOCAL_RANK"]))
         torch_store.join("nccl" if self._device.type == "cuda" else "gloo")
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.model = DistributedDataParallel(job.make_model(), gradient_as_bucket_view=True)
+        self.model = DistributedDataParallel(workload.make_model(), gradient_as_bucket_view=True)
         self.model._set_ddp_runtime_logging_sample_rate(_SAMPLED)
-        self.optimizer = job.make_optimizer(self.model)
+        self.optimizer = workload.make_optimizer(self.model)
         self._steps, self._a_step_s, self._communicating_s = 0, 0.0, 0.0
 
     def step(self, images: Any, labels: Any) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ciranda.compare.systems.ps_async import Served
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 _STEPS = 8
 _LR = 1e-2
@@ -21,9 +21,9 @@ class Downpour(Served):
 
         return cr.ps.Downpour(n_push=_STEPS, n_fetch=_STEPS)
 
-    def start(self, job: Job) -> None:
-        job.setting = job.setting.but(optimizer="adagrad", lr=_LR)
-        super().start(job)
+    def start(self, workload: Workload) -> None:
+        workload.setting = workload.setting.but(optimizer="adagrad", lr=_LR)
+        super().start(workload)
 
 
 SYSTEM = Downpour()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ciranda.compare.system import Processes, System, no_module
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class Horovod(System):
@@ -19,14 +19,14 @@ class Horovod(System):
     def missing(self) -> str | None:
         return no_module("horovod", "it does not build against this torch; see its installation")
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         import horovod.torch as hvd
 
         self._hvd = hvd
         hvd.init()
-        job.use_device(hvd.local_rank())
+        workload.use_device(hvd.local_rank())
         self.rank, self.size = hvd.rank(), hvd.size()
-        super().start(job)
+        super().start(workload)
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer, named_parameters=self.model.named_parameters()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ciranda.compare.system import Processes, System, no_module, no_program
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class Mpi(System):
@@ -22,18 +22,18 @@ class Mpi(System):
             "mpi4py", "pip install mpi4py"
         )
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         from mpi4py import MPI
 
         self._world, self._mpi = MPI.COMM_WORLD, MPI
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
-        super().start(job)
+        super().start(workload)
         self._communicating_s = 0.0
 
     def step(self, images: Any, labels: Any) -> float:
         import torch
 
-        from ciranda.compare.job import compute_gradients
+        from ciranda.compare.workload import compute_gradients
 
         computed_s = compute_gradients(self.model, self.optimizer, images, labels)
         begin = time.perf_counter()

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from ciranda.compare.system import System
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class One(System):
     ranks_max = 1
     networks = ("host",)
 
-    def start(self, job: Job) -> None:
-        job.use_device(0)
-        super().start(job)
+    def start(self, workload: Workload) -> None:
+        workload.use_device(0)
+        super().start(workload)
 
 
 SYSTEM = One()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ciranda.compare.system import Processes, System
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class Served(System):
@@ -19,13 +19,13 @@ class Served(System):
 
         return cr.ps.Async()
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         import ciranda.torch as cr
 
         self._cr = cr
         cr.init()
         self.rank, self.size = cr.rank(), cr.size()
-        super().start(job)
+        super().start(workload)
         self.optimizer = cr.DistributedOptimizer(
             self.optimizer, self.model.named_parameters(), backend="ps", mode=self.mode()
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ciranda.compare.tasked import Course, Made, Tasked
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 _PORTION = 5_000  # images
 
@@ -18,12 +18,12 @@ _PORTION = 5_000  # images
 class Sandblaster(Tasked):
     title = "parameter servers, Sandblaster L-BFGS"
 
-    def make(self, job: Job) -> tuple[Any, Any]:
+    def make(self, workload: Workload) -> tuple[Any, Any]:
         from ciranda.torch import ps
 
-        return (model := job.make_model()), ps.Sandblaster(model.named_parameters())
+        return (model := workload.make_model()), ps.Sandblaster(model.named_parameters())
 
-    def course(self, job: Job, made: Callable[[], Made]) -> Course:
+    def course(self, workload: Workload, made: Callable[[], Made]) -> Course:
         import torch
         from torch.nn.functional import cross_entropy
 
@@ -44,7 +44,7 @@ class Sandblaster(Tasked):
 
             def portions() -> list[Any]:
                 nonlocal passes
-                if time.perf_counter() - begin > job.setting.limit_s():
+                if time.perf_counter() - begin > workload.setting.limit_s():
                     raise TimeoutError
                 passes += 1
                 return [ps.schedule(portion, first) for first in range(0, count, _PORTION)]

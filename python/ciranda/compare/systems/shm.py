@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ciranda.compare.system import Processes, System
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 
 class Ciranda(System):
@@ -15,14 +15,14 @@ class Ciranda(System):
     processes = Processes("ciranda")
     ranks_min = 2
 
-    def start(self, job: Job) -> None:
+    def start(self, workload: Workload) -> None:
         import ciranda.torch as cr
 
         self._cr = cr
         cr.init()
-        job.use_device(cr.local_rank())
+        workload.use_device(cr.local_rank())
         self.rank, self.size = cr.rank(), cr.size()
-        super().start(job)
+        super().start(workload)
         cr.broadcast_parameters(self.model.state_dict(), root_rank=0)
         self.optimizer = cr.DistributedOptimizer(self.optimizer, self.model.named_parameters())
 

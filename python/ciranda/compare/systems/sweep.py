@@ -12,7 +12,7 @@ from ciranda.compare.protocol import say
 from ciranda.compare.system import Processes, System, no_module
 
 if TYPE_CHECKING:
-    from ciranda.compare.job import Job
+    from ciranda.compare.workload import Workload
 
 _SPACE = ["lr=1e-4..1e-1:log", "batch=32,64,128,256"]
 
@@ -25,19 +25,19 @@ class Sweep(System):
     def missing(self) -> str | None:
         return no_module("optuna", "pip install optuna")
 
-    def train(self, job: Job) -> None:
+    def train(self, workload: Workload) -> None:
         from ciranda.sweep.settings import COMPLETE, PRUNED, SweepSettings
         from ciranda.sweep.space import parse_space
         from ciranda.sweep.sweep import run_sweep
 
-        setting = job.setting
+        setting = workload.setting
         with tempfile.TemporaryDirectory() as name:
             told = Path(name, "setting.json")
             told.write_text(setting.key())
             command = [sys.executable, "-m", "ciranda.compare.trial", str(told), "{lr}", "{batch}"]
             begin = time.perf_counter()
             settings = SweepSettings(
-                command + ([job.data_folder] if job.data_folder else []),
+                command + ([workload.data_folder] if workload.data_folder else []),
                 parse_space(_SPACE),
                 metric="accuracy",
                 maximize=True,

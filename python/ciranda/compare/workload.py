@@ -26,7 +26,7 @@ _WARM_UP_EPOCHS = 1.0
 _TEST_BATCH = 500
 
 
-class Job:
+class Workload:
     """A setting with its model and its images."""
 
     def __init__(self, setting: Setting, data_folder: str | None) -> None:
@@ -139,9 +139,9 @@ class _Cut:
 class _Keeper:
     """Rank 0's copies of the parameters, to be scored later."""
 
-    def __init__(self, system: System, job: Job) -> None:
+    def __init__(self, system: System, workload: Workload) -> None:
         self._system = system
-        self._every_s = job.setting.curve_s
+        self._every_s = workload.setting.curve_s
         self._begin = time.perf_counter()
         self._kept: list[tuple[float, dict[str, Tensor]]] = []
 
@@ -152,11 +152,11 @@ class _Keeper:
             state = bare(self._system.model).state_dict()
             self._kept.append((elapsed_s, {name: t.detach().clone() for name, t in state.items()}))
 
-    def curve(self, job: Job) -> list[tuple[float, float]]:
+    def curve(self, workload: Workload) -> list[tuple[float, float]]:
         if not self._kept:
             return []
-        torch.set_num_threads(max(1, torch.get_num_threads(), job.setting.ranks))
-        model, test = copy.deepcopy(bare(self._system.model)), job.images("test")
+        torch.set_num_threads(max(1, torch.get_num_threads(), workload.setting.ranks))
+        model, test = copy.deepcopy(bare(self._system.model)), workload.images("test")
         return [(at, score(model, state, test)) for at, state in self._kept]
 
 
@@ -181,38 +181,43 @@ def score(model: nn.Module, state: dict[str, Tensor] | None, test: data.Images) 
     return 100.0 * right / len(test)
 
 
-def train(system: System, job: Job) -> None:
+def train(system: System, workload: Workload) -> None:
     """Epochs of steps, and what came of them (protocol.say)."""
-    setting = job.setting
-    system.start(job)
-    images = job.images("train")
+    setting = workload.setting
+    system.start(workload)
+    images = workload.images("train")
     torch.manual_seed(setting.seed + system.rank)  # ranks must not drop the same neurons
     slowness = setting.slowness if system.rank == system.size - 1 > 0 else _SLOWED_DOWN_FROM
     epochs = []
     meet(system.rank, system.size)
-    keeper = _Keeper(system, job)
+    keeper = _Keeper(system, workload)
     begin = time.perf_counter()
     for epoch in range(setting.epochs):
-        epochs.append(train_epoch(system, job, images, epoch, slowness, keeper))
+        epochs.append(train_epoch(system, workload, images, epoch, slowness, keeper))
         keeper.look(always=True)
         say(epoch=epoch + 1, rank=system.rank)
-        if job.after_epoch is not None and system.rank == 0:
-            job.after_epoch(epoch + 1)
+        if workload.after_epoch is not None and system.rank == 0:
+            workload.after_epoch(epoch + 1)
     total_s = time.perf_counter() - begin
     system.stop()  # at once: servers wait no more for who has left
     outcome: dict[str, Any] = {"epochs": epochs, "total_s": total_s}
     if system.rank == 0:
-        outcome["curve"] = keeper.curve(job)
+        outcome["curve"] = keeper.curve(workload)
         outcome["parameters"] = sum(p.numel() for p in bare(system.model).parameters())
         outcome["notes"] = images.notes
-        outcome["device"] = str(job.device)
+        outcome["device"] = str(workload.device)
     say(rank=system.rank, size=system.size, outcome=outcome)
 
 
 def train_epoch(
-    system: System, job: Job, images: data.Images, epoch: int, slowness: float, keeper: _Keeper
+    system: System,
+    workload: Workload,
+    images: data.Images,
+    epoch: int,
+    slowness: float,
+    keeper: _Keeper,
 ) -> dict[str, float]:
-    setting = job.setting
+    setting = workload.setting
     steps = epoch_steps(images, setting, system.size)
     system.same(0.0)  # ranks begin together
     before, begin = system.report(), time.perf_counter()
@@ -222,14 +227,14 @@ def train_epoch(
     ):
         for group in system.optimizer.param_groups:
             group["lr"] = learning_rate(setting, system.size, epoch + (done - 1) / steps)
-        computed_s = system.step(pixels.to(job.device), labels.to(job.device))
+        computed_s = system.step(pixels.to(workload.device), labels.to(workload.device))
         if slowness > _SLOWED_DOWN_FROM:
             time.sleep((slowness - 1.0) * computed_s)
         seen += len(labels)
         keeper.look()
         if cut.after(done):
             break
-    if job.device.type == "cuda":
+    if workload.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     after = system.report()

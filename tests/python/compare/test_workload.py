@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ciranda.compare import data, job, models
+from ciranda.compare import data, models, workload
 from ciranda.compare.setting import Setting
 from ciranda.compare.system import System
 
@@ -48,18 +48,18 @@ class _Indices(data.Images):
 def test_ranks_share_an_epoch_and_make_equally_many_steps(size: int) -> None:
     images = _Indices(torch.empty(0), torch.zeros(100))
     setting = Setting(ranks=size, batch=7, times=2)
-    shares = [list(job.batches(images, setting, rank, size, 0)) for rank in range(size)]
-    assert {len(share) for share in shares} == {job.epoch_steps(images, setting, size)}
+    shares = [list(workload.batches(images, setting, rank, size, 0)) for rank in range(size)]
+    assert {len(share) for share in shares} == {workload.epoch_steps(images, setting, size)}
     seen = torch.cat([indices for share in shares for indices, _ in share])
     assert len(seen) == 200 // size * size
     assert seen.bincount().max() == 2  # each image once in each time
-    again = torch.cat([indices for indices, _ in job.batches(images, setting, 0, size, 1)])
+    again = torch.cat([indices for indices, _ in workload.batches(images, setting, 0, size, 1)])
     assert not torch.equal(again, torch.cat([indices for indices, _ in shares[0]]))
 
 
 def test_one_process_with_several_devices_takes_their_batches_together() -> None:
     images = _Indices(torch.empty(0), torch.zeros(100))
-    first, _ = next(job.batches(images, Setting(ranks=2, batch=16), 0, 1, 0))
+    first, _ = next(workload.batches(images, Setting(ranks=2, batch=16), 0, 1, 0))
     assert len(first) == 32
 
 
@@ -92,7 +92,7 @@ def test_an_epoch_is_cut_after_as_many_steps_as_rank_0_says(
     step_s: float, late_s: float, steps: int, asked: list[int]
 ) -> None:
     system = _AsRankZeroSays(step_s, late_s)
-    cut = job._Cut(system, 10.0, 1000)
+    cut = workload._Cut(system, 10.0, 1000)
     while True:
         system.done += 1
         if cut.after(system.done):
@@ -102,14 +102,16 @@ def test_an_epoch_is_cut_after_as_many_steps_as_rank_0_says(
 
 def test_an_epoch_without_limit_is_whole_and_nobody_is_asked() -> None:
     system = _AsRankZeroSays(1.0)
-    cut = job._Cut(system, 0.0, 3)
+    cut = workload._Cut(system, 0.0, 3)
     assert [cut.after(done) for done in (1, 2, 3)] == [False, False, True]
     assert system.asked == []
 
 
 def test_learning_rates_grow_as_their_schedules_say() -> None:
     rates = {
-        name: [job.learning_rate(Setting(lr=1.0, schedule=name), 4, at) for at in (0.0, 0.5, 2.0)]
+        name: [
+            workload.learning_rate(Setting(lr=1.0, schedule=name), 4, at) for at in (0.0, 0.5, 2.0)
+        ]
         for name in ("constant", "linear", "linear, warmed up")
     }
     assert rates["constant"] == [1.0, 1.0, 1.0]
