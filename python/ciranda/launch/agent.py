@@ -17,7 +17,7 @@ from typing import Any
 import ciranda
 from ciranda.launch import call_files, environment, frames, local, process_tree, supervisor
 from ciranda.launch.ending import Step
-from ciranda.launch.environment import HERE, JobPlaces
+from ciranda.launch.environment import HERE, JobPaths
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.event_loop import EventLoop
 from ciranda.launch.folders import private_folder, temporary_log_dir
@@ -80,7 +80,7 @@ class Agent:
         self._orders: Orders | None = None
         self._key = b""
         self._listeners: dict[int, int] = {}  # by the number of the process
-        self._places: JobPlaces | None = None
+        self._paths: JobPaths | None = None
         self._ready = b""  # said when all that goes before GO has come
         self._ranks: LocalRanks | None = None
         self._running = True
@@ -148,8 +148,8 @@ class Agent:
                 raise frames.FrameError("a key of another length")
             self._key = order.payload
             self._prepare(self._orders)
-        elif order.kind == frames.CALL and self._places is not None:
-            call_files.take(call_files.call_file(self._places.log_dir), order.payload)
+        elif order.kind == frames.CALL and self._paths is not None:
+            call_files.take(call_files.call_file(self._paths.log_dir), order.payload)
             if not order.payload:
                 self._outbox.send(self._ready)
         elif order.kind == frames.GO and self._orders is not None:
@@ -172,7 +172,7 @@ class Agent:
         allow_descriptors(len(orders.places) + len(orders.servers))
         job_dir = self._stack.enter_context(private_folder())
         log_dir = self._stack.enter_context(temporary_log_dir())
-        self._places = JobPlaces(orders.job_id, job_dir, log_dir)
+        self._paths = JobPaths(orders.job_id, job_dir, log_dir)
         ready: dict[str, Any] = {"rendezvous": "", "servers": {}}
         if orders.listen is not None and orders.servers:
             for each in orders.servers:
@@ -187,12 +187,12 @@ class Agent:
 
     def _start(self, orders: Orders, rendezvous: str, servers: Sequence[str]) -> None:
         meeting = Meeting(rendezvous, self._key, self._listeners) if orders.meets else None
-        assert self._places is not None  # noqa: S101 - the launcher waits for READY
+        assert self._paths is not None  # noqa: S101 - the launcher waits for READY
         here = {each.server for each in orders.servers}
         servers_at = [HERE if server in here else at for server, at in enumerate(servers)]
-        plan = _plan(orders, self._places, meeting, servers_at)
+        plan = _plan(orders, self._paths, meeting, servers_at)
         null = os.open(os.devnull, os.O_RDONLY)
-        self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=self._places.log_dir)
+        self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=self._paths.log_dir)
         self._ranks.start()
 
     # News of the ranks, for the launcher
@@ -201,11 +201,11 @@ class Agent:
         self._tell(f"start {rank} {pid}")
 
     def ended(self, rank: int, exit_code: int) -> None:
-        if self._places is not None:
-            with contextlib.suppress(OSError), open(self._places.error_file(rank), "rb") as file:
+        if self._paths is not None:
+            with contextlib.suppress(OSError), open(self._paths.error_file(rank), "rb") as file:
                 report = file.read(_ERROR_FILE_BYTES_MAX)
                 self._outbox.send(frames.rank_frame(frames.REPORT, rank, report))
-            for chunk in call_files.chunks_of(call_files.outcome_file(self._places.log_dir, rank)):
+            for chunk in call_files.chunks_of(call_files.outcome_file(self._paths.log_dir, rank)):
                 self._outbox.send(frames.rank_frame(frames.OUTCOME, rank, chunk))
         self._tell(f"exit {rank} {exit_code}")
 
@@ -258,7 +258,7 @@ def _listen(listen: Listen) -> tuple[str, int]:
 
 
 def _plan(
-    orders: Orders, places: JobPlaces, meeting: Meeting | None, servers_at: Sequence[str]
+    orders: Orders, paths: JobPaths, meeting: Meeting | None, servers_at: Sequence[str]
 ) -> LaunchPlan:
     places_here: list[AnyPlace] = [*orders.places, *orders.servers]
     return plan_launch(
@@ -267,10 +267,10 @@ def _plan(
         size=orders.size,
         cores=environment.count_cores(),
         host=places_here[0].host.name,
-        places=places,
+        paths=paths,
         inherited={**os.environ, **orders.environment},
         # Not the job's folder: that is gone before the last outcome is read.
-        user={**orders.user, call_files.FOLDER: places.log_dir} if orders.calls else orders.user,
+        user={**orders.user, call_files.FOLDER: paths.log_dir} if orders.calls else orders.user,
         columns=orders.columns,
         meeting=meeting,
         servers=orders.servers,

@@ -26,7 +26,7 @@ from ciranda.launch.environment import (
     PORT_RANGE,
     TLS,
     TRUSTED_NETWORK,
-    JobPlaces,
+    JobPaths,
 )
 from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
 from ciranda.launch.hosts import (
@@ -46,7 +46,7 @@ from ciranda.launch.processes import COORDINATOR, EVALUATOR
 AS_FUNCTION = "ciranda.run()"  # by which name function.py starts it
 SERVERS_MAX = 64
 
-PlanIn = Callable[[JobPlaces, Meeting | None], LaunchPlan]
+PlanIn = Callable[[JobPaths, Meeting | None], LaunchPlan]
 
 if TYPE_CHECKING:
     from ciranda.launch.job import JobSettings
@@ -290,14 +290,14 @@ def run_command(
         options |= _operations(cpu_operations, theirs.gloo, gpu_operations, trusted_network)
         user = _user_environment(env_file, assign, options)
 
-        def plan_in(places: JobPlaces, met: Meeting | None) -> LaunchPlan:
+        def plan_in(paths: JobPaths, met: Meeting | None) -> LaunchPlan:
             return launch_plan.plan_launch(
                 argv,
                 ranks=ranks,
                 size=size,
                 cores=cores,
                 host=host,
-                places=places,
+                paths=paths,
                 inherited=os.environ,
                 user=user,
                 columns=_columns(size),
@@ -313,8 +313,8 @@ def run_command(
 
         if dry_run:
             logs = os.path.abspath(log_dir) if log_dir else "<folder made at the start>"
-            places = JobPlaces("<drawn at the start>", "<private folder made at the start>", logs)
-            plan = plan_in(places, own_nodes.shown_meeting(node))
+            paths = JobPaths("<drawn at the start>", "<private folder made at the start>", logs)
+            plan = plan_in(paths, own_nodes.shown_meeting(node))
             click.echo(launch_plan.describe(plan, by_agents=by_agents))
             return
         settings = JobSettings(
@@ -348,8 +348,8 @@ def _run_here(
     met = None if node is None else own_nodes.open_meeting(node)
     job_id = draw_job_id() if met is None else meeting.job_id_of(met.key)
     with private_folder() as job_dir:
-        places = JobPlaces(job_id, job_dir, make_log_dir(log_dir))
-        return run_job(plan_in(places, met), settings)
+        paths = JobPaths(job_id, job_dir, make_log_dir(log_dir))
+        return run_job(plan_in(paths, met), settings)
 
 
 def _run_by_agents(
@@ -369,7 +369,7 @@ def _run_by_agents(
     process_tree.leave_no_core()
     settled = {**os.environ, **user}
     ports = settled.get(PORT_RANGE)
-    plan = plan_in(JobPlaces(draw_job_id(), "", make_log_dir(log_dir)), None)
+    plan = plan_in(JobPaths(draw_job_id(), "", make_log_dir(log_dir)), None)
     task = host_agents.Task(
         plan=plan,
         folder=os.getcwd(),

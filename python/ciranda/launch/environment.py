@@ -17,7 +17,7 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True)
-class JobPlaces:
+class JobPaths:
     """The names that are drawn anew for every job."""
 
     job_id: str
@@ -65,27 +65,27 @@ _MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, _KEY_FILE})
 
 
 def job_environment(
-    places: JobPlaces, *, size: int, master: str, rendezvous: str | None = None
+    paths: JobPaths, *, size: int, master: str, rendezvous: str | None = None
 ) -> dict[str, str]:
     """The variables that all ranks of a job share; `master` is the host of rank 0."""
     meeting = {} if rendezvous is None else {RENDEZVOUS: rendezvous}
     return {
         **meeting,
         "CIRANDA_SIZE": str(size),
-        "CIRANDA_JOB_ID": places.job_id,
-        "CIRANDA_JOB_DIR": places.job_dir,
-        "CIRANDA_LOG_DIR": places.log_dir,
+        "CIRANDA_JOB_ID": paths.job_id,
+        "CIRANDA_JOB_DIR": paths.job_dir,
+        "CIRANDA_LOG_DIR": paths.log_dir,
         "HOROVOD_SIZE": str(size),
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": master,
-        "MASTER_PORT": str(_master_port(places.job_id)),
-        "TORCHELASTIC_RUN_ID": places.job_id,
+        "MASTER_PORT": str(_master_port(paths.job_id)),
+        "TORCHELASTIC_RUN_ID": paths.job_id,
     }
 
 
-def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
+def rank_environment(paths: JobPaths, place: Place) -> dict[str, str]:
     """The variables that tell a rank its place."""
-    error_file = places.error_file(place.rank)
+    error_file = paths.error_file(place.rank)
     numbers = {
         "RANK": place.rank,
         "LOCAL_RANK": place.local_rank,
@@ -112,23 +112,23 @@ def rank_environment(places: JobPlaces, place: Place) -> dict[str, str]:
     }
 
 
-def coordinator_environment(places: JobPlaces) -> dict[str, str]:
+def coordinator_environment(paths: JobPaths) -> dict[str, str]:
     """The variables that tell the coordinator its place: none of a rank, but as if it were one."""
     alone = {"CIRANDA_RANK": "0", "CIRANDA_CROSS_RANK": "0", "CIRANDA_CROSS_SIZE": "1"}
-    return {**alone, "CIRANDA_ERROR_FILE": places.error_file(COORDINATOR)}
+    return {**alone, "CIRANDA_ERROR_FILE": paths.error_file(COORDINATOR)}
 
 
-def server_environment(places: JobPlaces) -> dict[str, str]:
+def server_environment(paths: JobPaths) -> dict[str, str]:
     """The variables that tell a parameter server its job."""
-    return {"CIRANDA_JOB_ID": places.job_id, "CIRANDA_JOB_DIR": places.job_dir}
+    return {"CIRANDA_JOB_ID": paths.job_id, "CIRANDA_JOB_DIR": paths.job_dir}
 
 
 @functools.cache
 def identity_names() -> frozenset[str]:
     """What only the launcher may set: a user's own value would split the job."""
-    places = JobPlaces("", "", "")
+    paths = JobPaths("", "", "")
     (place,) = assign_ranks([Host("")], 1)
-    names = {*job_environment(places, size=1, master=""), *rank_environment(places, place)}
+    names = {*job_environment(paths, size=1, master=""), *rank_environment(paths, place)}
     return (
         _MEETING_NAMES | _SERVER_NAMES | names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"}
     )

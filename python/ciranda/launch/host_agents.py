@@ -333,7 +333,7 @@ class HostAgents:
         """Beside the logs, as a rank of this host does by itself."""
         with (
             contextlib.suppress(OSError),
-            open(self._task.plan.places.error_file(rank), "wb") as file,
+            open(self._task.plan.paths.error_file(rank), "wb") as file,
         ):
             file.write(content)
 
@@ -381,7 +381,7 @@ class HostAgents:
                 folder=task.folder,
                 places=agent.places,
                 size=plan.size,
-                job_id=plan.places.job_id,
+                job_id=plan.paths.job_id,
                 environment=task.environment,
                 user=task.user,
                 columns=task.columns,

@@ -97,7 +97,7 @@ def run_job(plan: LaunchPlan, settings: JobSettings, start_ranks: StartRanks | N
         raise
     finally:
         if not has_evidence and not settings.keep_logs:
-            shutil.rmtree(plan.places.log_dir, ignore_errors=True)
+            shutil.rmtree(plan.paths.log_dir, ignore_errors=True)
     return code
 
 
@@ -133,7 +133,7 @@ class _Job:
         self._loop = stack.enter_context(EventLoop())
         self._files = OutputFiles(
             stack,
-            plan.places,
+            plan.paths,
             [each.number for each in plan.processes],
             size=plan.size,
             by_stream=settings.output_dir,
@@ -291,7 +291,7 @@ class _Job:
                 EXIT_NOT_EXECUTABLE,
             )
         if reason in _SIGNAL_OF:
-            self._console.say(f"ciranda: {reason.value}; logs: {plan.places.log_dir}")
+            self._console.say(f"ciranda: {reason.value}; logs: {plan.paths.log_dir}")
             return EXIT_SIGNAL_BASE + _SIGNAL_OF[reason]
         if self._not_started and reason is Reason.FINISHED:
             raise LaunchError("\n".join(self._not_started))
@@ -321,7 +321,7 @@ class _Job:
             return 0
         self._console.say(
             f"ciranda: the job succeeded, but its output could not be shown: {lost}; "
-            f"logs: {self._plan.places.log_dir}"
+            f"logs: {self._plan.paths.log_dir}"
         )
         return 1
 

@@ -18,7 +18,7 @@ from ciranda.launch.environment import (
     SERVERS,
     TLS,
     TRUSTED_NETWORK,
-    JobPlaces,
+    JobPaths,
     coordinator_environment,
     default_environment,
     identity_names,
@@ -89,7 +89,7 @@ class LaunchPlan:
     size: int  # of the job
     host: str  # this one
     cores: int  # of this one
-    places: JobPlaces
+    paths: JobPaths
     user_names: tuple[str, ...]  # set by -x and --env-file
     meeting: Meeting | None = None  # of the hosts, where there are several
     servers: tuple[ServerPlan, ...] = ()
@@ -153,7 +153,7 @@ def plan_launch(
     size: int,
     cores: int,
     host: str,
-    places: JobPlaces,
+    paths: JobPaths,
     inherited: Mapping[str, str],
     user: Mapping[str, str],
     columns: int | None = None,
@@ -178,7 +178,7 @@ def plan_launch(
     set_already = {**inherited, **user}
     rendezvous = meeting.endpoint if meeting is not None and meeting.endpoint else None
     master = _master(ranks, rendezvous) if ranks else ""
-    job = job_environment(places, size=size, master=master, rendezvous=rendezvous)
+    job = job_environment(paths, size=size, master=master, rendezvous=rendezvous)
     if servers_at:
         job |= {SERVERS: ",".join(servers_at), LIFE: "1"}
 
@@ -204,7 +204,7 @@ def plan_launch(
     for place in ranks:
         made = environments(
             inherited,
-            {**job, **rank_environment(places, place)},
+            {**job, **rank_environment(paths, place)},
             place.host,
             sharing=place.local_size,
             one_host=place.host_count == 1,
@@ -218,12 +218,12 @@ def plan_launch(
         beside = sum(each.host.name == server.host.name for each in ranks)
         told_it = {EVALUATED: server_files.checkpoints or ""}
         if role == COORDINATOR:
-            told_it = {**job, **coordinator_environment(places), COORDINATES: "1"}
+            told_it = {**job, **coordinator_environment(paths), COORDINATES: "1"}
         made = environments(plain, told_it, server.host, sharing=max(1, beside), one_host=False)
         playing.append(RolePlan(role, server, tuple(argv), *made))
     protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
     for server in servers:
-        shown = server_environment(places)
+        shown = server_environment(paths)
         told: dict[str, object] = {
             "--workers": size,
             "--servers": len(servers_at),
@@ -247,7 +247,7 @@ def plan_launch(
         size,
         host,
         cores,
-        places,
+        paths,
         tuple(sorted(user)),
         meeting,
         tuple(serving),

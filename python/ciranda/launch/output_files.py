@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from ciranda.launch.environment import JobPlaces
+from ciranda.launch.environment import JobPaths
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.processes import is_rank, name_of
 
@@ -20,7 +20,7 @@ class OutputFiles:
     def __init__(
         self,
         stack: contextlib.ExitStack,
-        places: JobPlaces,
+        paths: JobPaths,
         numbers: Iterable[int],
         *,
         size: int,
@@ -31,9 +31,9 @@ class OutputFiles:
         self._files: dict[tuple[int, int], list[int]] = {}
         width = len(str(size - 1))
         for number in numbers:
-            log = self._open(places.log_file(number))
+            log = self._open(paths.log_file(number))
             with contextlib.suppress(FileNotFoundError):  # of an earlier job in this folder
-                os.unlink(places.error_file(number))
+                os.unlink(paths.error_file(number))
             for stream, name in enumerate(STREAMS, start=1):
                 files = self._files[number, stream] = [log]
                 if by_stream is not None and is_rank(number):

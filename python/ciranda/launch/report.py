@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ciranda.launch.ending import Reason
-from ciranda.launch.environment import JobPlaces
+from ciranda.launch.environment import JobPaths
 from ciranda.launch.failure import (
     BlockDetails,
     ErrorReport,
@@ -52,10 +52,10 @@ def _collect(plan: LaunchPlan, ends: Sequence[RankEnd], lost_hosts: Sequence[Los
     tails: dict[int, list[str]] = {}
     ours = [each.number for each in plan.processes]
     for rank in ours:
-        report = parse_error_file(_read(plan.places.error_file(rank), _ERROR_FILE_BYTES_MAX))
+        report = parse_error_file(_read(plan.paths.error_file(rank), _ERROR_FILE_BYTES_MAX))
         if report is not None:
             reports[rank] = report
-        tails[rank] = clean_tail(_read(plan.places.log_file(rank), _TAIL_BYTES, from_end=True))
+        tails[rank] = clean_tail(_read(plan.paths.log_file(rank), _TAIL_BYTES, from_end=True))
     others = frozenset(range(plan.size)).difference(ours)
     return Evidence(plan.size, ends, reports, tails, lost_hosts, others)
 
@@ -69,12 +69,12 @@ def _word(
     restarted: int = 0,
 ) -> tuple[str, int]:
     culprit = verdict.culprit
-    places: JobPlaces = plan.places
+    paths: JobPaths = plan.paths
     started_here = any(each.number == culprit for each in plan.processes)
     report = None if culprit is None else evidence.reports.get(culprit)
     pids = {end.rank: end.pid for end in evidence.ends}
     details = BlockDetails(
-        log=places.log_file(culprit) if culprit is not None and started_here else places.log_dir,
+        log=paths.log_file(culprit) if culprit is not None and started_here else paths.log_dir,
         rerun=rerun,
         restarts=f"{restarted} of {plan.restarts}" if plan.restarts else "",
         tail=() if culprit is None else evidence.tails.get(culprit, ()),

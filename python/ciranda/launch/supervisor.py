@@ -108,7 +108,7 @@ class Supervisor:
                         os.read(key.fd, 4096)
                 self._report(process_tree.reap())
         # Here, not only in the launcher, which may be gone already without our having noticed.
-        shutil.rmtree(self._plan.places.job_dir, ignore_errors=True)
+        shutil.rmtree(self._plan.paths.job_dir, ignore_errors=True)
         self._tell("done")
 
     def _start_all(self) -> None:
@@ -255,7 +255,7 @@ class Supervisor:
             if number is None:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            if code < 0 and trains(number) and os.path.exists(self._plan.places.over_file(number)):
+            if code < 0 and trains(number) and os.path.exists(self._plan.paths.over_file(number)):
                 self._tell(f"late {number} {code} 1")
                 code = 0
             elif code < 0 and number in self._kept and self._restarts > 0:
@@ -274,7 +274,7 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)  # what it has started, of which it led the group
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._plan.places.error_file(number))
+            os.unlink(self._plan.paths.error_file(number))
         self._restarts -= 1
         self._lives[number] += 1
         self._tell(f"again {number} {code}")

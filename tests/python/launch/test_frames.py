@@ -53,7 +53,7 @@ def test_what_is_no_frame_is_refused():
 def test_the_launcher_understands_all_news_of_an_agent():
     told: list[str] = []
     agent = Agent.__new__(Agent)
-    agent._places, agent._tell = None, told.append
+    agent._paths, agent._tell = None, told.append
     agent.started(1, 4321)
     agent.starts_again(1, -9)
     agent.ended_late(1, -9, 1)
