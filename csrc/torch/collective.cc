@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/runtime/submission_queue.h"
+#include "core/wire/operation_name.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 #include "torch/transport_dtype.h"

@@ -12,6 +12,7 @@
 #include "core/runtime/inline_data.h"
 #include "core/runtime/joined.h"
 #include "core/runtime/submitted_exchange.h"
+#include "core/wire/operation_name.h"
 #include "core/wire/pair.h"
 
 namespace ciranda {

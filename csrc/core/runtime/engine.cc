@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/wire/operation_name.h"
 #include "core/wire/pair.h"
 #include "core/wire/request_check.h"
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/runtime/submission_queue.h"
+#include "core/wire/operation_name.h"
 #include "core/wire/pair.h"
 
 namespace ciranda {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/runtime/world.h"
+#include "core/wire/operation_name.h"
 
 namespace ciranda {
 namespace {

@@ -89,12 +89,4 @@ class SubmissionQueue {
   std::atomic<std::size_t> queued_{0};
 };
 
-// The name under which unnamed operations of a kind are negotiated: "allreduce.noname".
-std::string unnamed(OpKind kind);
-bool is_unnamed(const RequestSpec& spec);
-
-// "allreduce 'x'", and an error that says so.
-std::string describe(const RequestSpec& spec);
-Error about(const Error& why, const RequestSpec& spec);
-
 }  // namespace ciranda

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/runtime/submission_queue.h"
 #include "core/runtime/timeline_file.h"
+#include "core/wire/operation_name.h"
 
 namespace ciranda {
 namespace {

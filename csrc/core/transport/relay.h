@@ -9,7 +9,7 @@
 
 #include "core/base/result.h"
 #include "core/transport/connection.h"
-#include "core/transport/remote_mesh.h"
+#include "core/transport/socket_io.h"
 #include "core/wire/introduction.h"
 
 namespace ciranda {

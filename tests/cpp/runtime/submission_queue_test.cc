@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/wire/operation_name.h"
+
 namespace ciranda {
 namespace {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/runtime/engine.h"
+#include "core/wire/operation_name.h"
 
 namespace ciranda::testing {
 
