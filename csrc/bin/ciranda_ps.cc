@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/descriptors.h"
 #include "core/ps/messages.h"
 #include "core/runtime/environment.h"
 #include "core/runtime/remote_config.h"
 #include "core/service/server.h"
-#include "core/transport/descriptors.h"
-#include "core/transport/job_key.h"
+#include "core/transport/dial/job_key.h"
 
 namespace ciranda::ps {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/runtime/config.h"
-#include "core/transport/interfaces.h"
+#include "core/transport/tcp/interfaces.h"
 #include "fuzz/input.h"
 
 namespace ciranda::fuzz {

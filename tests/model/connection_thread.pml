@@ -1,4 +1,4 @@
-/* How two ranks of different hosts come to their links (csrc/core/transport/{connection_thread,data_links,dialer,
+/* How two ranks of different hosts come to their links (csrc/core/transport/{dial,link}/{connection_thread,data_links,dialer,
  * acceptor}): each has a thread that drives and a connection thread. Rank 1 calls rank 0, twice (two
  * streams); a connection thread has room for one call at a time, so that one order has to wait for the other.
  *

@@ -1,4 +1,4 @@
-/* How the ranks of two hosts meet (csrc/core/transport/{local_mesh,remote_mesh}). Ranks 0 and 1 are on
+/* How the ranks of two hosts meet (csrc/core/transport/join/{local_meeting,meeting}). Ranks 0 and 1 are on
  * host 0, ranks 2 and 3 on host 1; 0 and 2 are the first ranks. Each host meets at a Unix socket, then
  * rank 2 introduces its host to rank 0, which tells it who is where; each first rank tells its host.
  *

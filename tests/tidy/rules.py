@@ -24,8 +24,13 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "core/negotiate": {"core/base", "core/wire"},
     "core/plan": {"core/base", "core/wire", "core/negotiate"},  # it plans negotiate's Responses
     "core/kernels": {"core/base", "core/wire"},
-    "core/transport": {"core/base", "core/wire"},
+    "core/transport/tcp": {"core/base", "core/wire"},
 }
+MAY_INCLUDE["core/transport/local"] = {"core/base", "core/wire", "core/transport/tcp"}
+MAY_INCLUDE["core/transport/dial"] = {"core/base", "core/wire", "core/transport/tcp"}
+MAY_INCLUDE["core/transport/link"] = MAY_INCLUDE["core/transport/dial"] | {"core/transport/dial"}
+TRANSPORT = {f"core/transport/{folder}" for folder in ("tcp", "local", "dial", "link", "join")}
+MAY_INCLUDE["core/transport/join"] = {"core/base", "core/wire"} | TRANSPORT
 MAY_INCLUDE["core/backend"] = set(MAY_INCLUDE)
 # The parameter server's decisions, and its sockets.
 MAY_INCLUDE["core/ps"] = {"core/base", "core/wire", "core/plan", "core/kernels"}
@@ -34,10 +39,9 @@ MAY_INCLUDE["core/service"] = {
     "core/base",
     "core/wire",
     "core/ps",
-    "core/transport",
     "core/runtime",
-}
-MAY_INCLUDE["bin"] = {"core/base", "core/ps", "core/transport", "core/service", "core/runtime"}
+} | TRANSPORT
+MAY_INCLUDE["bin"] = {"core/base", "core/ps", "core/service", "core/runtime"} | TRANSPORT
 # Its hooks copy, scale and cast a gradient in one pass, hence the kernels, in the runs of a step.
 MAY_INCLUDE["torch"] = {
     "core/base",
@@ -74,7 +78,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/core/runtime/config.cc": "every knob of a rank is read in one place",
             "csrc/bin/ciranda_ps.cc": "those of a server, which is no rank, in another",
-            "csrc/core/transport/origin.cc": "what other processes were born with, in /proc",
+            "csrc/core/transport/join/origin.cc": "what other processes were born with, in /proc",
         },
     ),
     (
@@ -84,7 +88,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "csrc/core/base/thread.h": "starts all but those that a library needs",
             "csrc/core/runtime/background_thread*": "drives where no user's thread does",
             "csrc/core/service/client.h": "tells servers that the worker lives while it computes",
-            "csrc/core/transport/connection_thread*": "accepts and dials while nobody drives",
+            "csrc/core/transport/dial/connection_thread*": "accepts and dials while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
             "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",
         },
@@ -180,8 +184,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/runtime/group_backends.cc": "tests/cpp/runtime/groups_test.cc",
     "csrc/core/runtime/peer_watch.cc": "tests/cpp/runtime/hosts_test.cc",
     "csrc/core/runtime/tensor_table.cc": "tests/cpp/runtime/engine_test.cc",
-    "csrc/core/transport/meeting.cc": "tests/cpp/transport/remote_mesh_test.cc",
-    "csrc/core/transport/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/transport/join/meeting.cc": "tests/cpp/transport/join/remote_mesh_test.cc",
+    "csrc/core/transport/local/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",
 }
 
 # Modules that are not called like their package.

@@ -8,7 +8,7 @@
 
 #include "core/base/result.h"
 #include "core/negotiate/aggregator.h"
-#include "core/transport/relay.h"
+#include "core/transport/link/relay.h"
 
 namespace ciranda {
 

@@ -12,7 +12,7 @@
 #include "core/negotiate/negotiator.h"
 #include "core/runtime/carrier.h"
 #include "core/runtime/rank_context.h"
-#include "core/transport/shm_log.h"
+#include "core/transport/local/shm_log.h"
 
 namespace ciranda {
 

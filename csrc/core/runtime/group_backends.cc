@@ -8,7 +8,7 @@
 
 #include "core/backend/shm/shm_backend.h"
 #include "core/base/assert.h"
-#include "core/transport/group_region.h"
+#include "core/transport/local/group_region.h"
 #include "core/wire/pair.h"
 
 namespace ciranda {

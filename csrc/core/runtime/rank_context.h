@@ -16,11 +16,11 @@
 #include "core/runtime/segment_table.h"
 #include "core/runtime/submission_queue.h"
 #include "core/runtime/timeline.h"
-#include "core/transport/control_block.h"
-#include "core/transport/local_mesh.h"
-#include "core/transport/peer_bells.h"
-#include "core/transport/remote_mesh.h"
-#include "core/transport/socket_set.h"
+#include "core/transport/join/remote_mesh.h"
+#include "core/transport/local/control_block.h"
+#include "core/transport/local/local_mesh.h"
+#include "core/transport/local/peer_bells.h"
+#include "core/transport/tcp/socket_set.h"
 
 namespace ciranda {
 

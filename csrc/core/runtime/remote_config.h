@@ -6,7 +6,7 @@
 #include "core/base/result.h"
 #include "core/runtime/environment.h"
 #include "core/runtime/starter.h"
-#include "core/transport/tcp.h"
+#include "core/transport/tcp/tcp.h"
 
 namespace ciranda {
 

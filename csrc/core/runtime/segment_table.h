@@ -7,8 +7,8 @@
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
-#include "core/transport/local_mesh.h"
-#include "core/transport/memory_segment.h"
+#include "core/transport/local/local_mesh.h"
+#include "core/transport/local/memory_segment.h"
 #include "core/wire/messages.h"
 
 namespace ciranda {

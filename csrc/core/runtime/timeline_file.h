@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
-#include "core/transport/fd.h"
 
 namespace ciranda {
 

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/transport/descriptors.h"
-#include "core/transport/interfaces.h"
-#include "core/transport/job_key.h"
-#include "core/transport/local_meeting.h"
-#include "core/transport/remote_mesh.h"
-#include "core/transport/tcp.h"
+#include "core/base/descriptors.h"
+#include "core/transport/dial/job_key.h"
+#include "core/transport/join/local_meeting.h"
+#include "core/transport/join/remote_mesh.h"
+#include "core/transport/tcp/interfaces.h"
+#include "core/transport/tcp/tcp.h"
 
 namespace ciranda {
 Status take_key(const Config& config, Handover& handover, bool later) {

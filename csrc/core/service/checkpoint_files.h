@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/ps/checkpoint_barrier.h"
 #include "core/ps/server_protocol.h"
 #include "core/service/record_file.h"
 #include "core/service/snapshot.h"
-#include "core/transport/fd.h"
 
 namespace ciranda::ps {
 

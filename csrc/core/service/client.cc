@@ -13,8 +13,8 @@
 #include "core/base/clock.h"
 #include "core/base/thread.h"
 #include "core/ps/model_codec.h"
-#include "core/transport/job_key.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/dial/job_key.h"
+#include "core/transport/tcp/socket_io.h"
 
 namespace ciranda::ps {
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/ps/layout.h"
@@ -17,8 +18,7 @@
 #include "core/runtime/timeline.h"
 #include "core/service/connect.h"
 #include "core/service/server_links.h"
-#include "core/transport/fd.h"
-#include "core/transport/memory_segment.h"
+#include "core/transport/local/memory_segment.h"
 
 namespace ciranda::ps {
 

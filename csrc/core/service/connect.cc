@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/descriptors.h"
 #include "core/service/server.h"
-#include "core/transport/descriptors.h"
-#include "core/transport/dialer.h"
-#include "core/transport/job_folder.h"
-#include "core/transport/origin.h"
+#include "core/transport/dial/dialer.h"
+#include "core/transport/join/origin.h"
+#include "core/transport/local/job_folder.h"
 
 namespace ciranda::ps {
 namespace {

@@ -12,7 +12,7 @@
 #include "core/runtime/config.h"
 #include "core/service/server_link.h"
 #include "core/service/wait_notice.h"
-#include "core/transport/tcp.h"
+#include "core/transport/tcp/tcp.h"
 #include "core/wire/handshake.h"
 
 namespace ciranda::ps {

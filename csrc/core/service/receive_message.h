@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/ps/messages.h"
-#include "core/transport/fd.h"
-#include "core/transport/message_link.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/link/message_link.h"
+#include "core/transport/tcp/socket_io.h"
 
 // The next message of a link, as both ends of it receive it: nothing yet, or kMalformed for what is
 // none. Never blocks.

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/transport/job_key.h"
+#include "core/transport/dial/job_key.h"
 
 namespace ciranda::ps {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/base/secret.h"
-#include "core/transport/fd.h"
 
 namespace ciranda::ps {
 

@@ -17,9 +17,9 @@
 
 #include "core/base/clock.h"
 #include "core/service/checkpoint_reader.h"
-#include "core/transport/job_folder.h"
-#include "core/transport/socket_io.h"
-#include "core/transport/tcp.h"
+#include "core/transport/local/job_folder.h"
+#include "core/transport/tcp/socket_io.h"
+#include "core/transport/tcp/tcp.h"
 
 namespace ciranda::ps {
 namespace {

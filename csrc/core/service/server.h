@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/ps/server_protocol.h"
 #include "core/service/checkpoint_files.h"
 #include "core/service/state_files.h"
 #include "core/service/wait_notice.h"
 #include "core/service/worker_link.h"
-#include "core/transport/acceptor.h"
-#include "core/transport/fd.h"
-#include "core/transport/job_folder.h"
+#include "core/transport/dial/acceptor.h"
+#include "core/transport/local/job_folder.h"
 #include "core/wire/handshake.h"
 
 namespace ciranda::ps {

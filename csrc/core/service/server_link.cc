@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/service/receive_message.h"
-#include "core/transport/message_link.h"
+#include "core/transport/link/message_link.h"
 
 namespace ciranda::ps {
 namespace {

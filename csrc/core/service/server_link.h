@@ -6,13 +6,13 @@
 #include <optional>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/ps/layout.h"
 #include "core/ps/messages.h"
-#include "core/transport/connection.h"
-#include "core/transport/fd.h"
-#include "core/transport/memory_segment.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/local/memory_segment.h"
+#include "core/transport/tcp/connection.h"
+#include "core/transport/tcp/socket_io.h"
 
 namespace ciranda::ps {
 

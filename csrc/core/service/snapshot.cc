@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fd.h"
 #include "core/service/record_file.h"
-#include "core/transport/fd.h"
 
 namespace ciranda::ps {
 namespace {

@@ -7,12 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/ps/journal.h"
 #include "core/ps/server_protocol.h"
 #include "core/service/record_file.h"
 #include "core/service/snapshot.h"
-#include "core/transport/fd.h"
 
 namespace ciranda::ps {
 

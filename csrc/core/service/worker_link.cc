@@ -14,8 +14,8 @@
 #include "core/ps/layout.h"
 #include "core/ps/model_codec.h"
 #include "core/service/receive_message.h"
-#include "core/transport/memory_segment.h"
-#include "core/transport/message_link.h"
+#include "core/transport/link/message_link.h"
+#include "core/transport/local/memory_segment.h"
 
 namespace ciranda::ps {
 namespace {

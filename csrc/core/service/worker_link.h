@@ -3,12 +3,12 @@
 #include <memory>
 #include <optional>
 
+#include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/ps/messages.h"
 #include "core/ps/server_protocol.h"
-#include "core/transport/connection.h"
-#include "core/transport/fd.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/tcp/connection.h"
+#include "core/transport/tcp/socket_io.h"
 
 namespace ciranda::ps {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "transport/meeting.h"
+#include "transport/join/meeting.h"
 
 namespace ciranda::testing {
 namespace {

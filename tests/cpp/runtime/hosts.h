@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/world.h"
-#include "transport/meeting.h"
+#include "transport/join/meeting.h"
 
 namespace ciranda::testing {
 

@@ -15,9 +15,9 @@
 #include <random>
 
 #include "core/base/clock.h"
-#include "core/transport/dialer.h"
-#include "core/transport/job_key.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/dial/dialer.h"
+#include "core/transport/dial/job_key.h"
+#include "core/transport/tcp/socket_io.h"
 #include "runtime/hosts.h"
 #include "sanitizers.h"
 

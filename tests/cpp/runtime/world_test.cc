@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "core/transport/interfaces.h"
+#include "core/transport/tcp/interfaces.h"
 #include "required.h"
 #include "runtime/world.h"
 

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/transport/job_folder.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/local/job_folder.h"
+#include "core/transport/tcp/socket_io.h"
 #include "service/service.h"
 
 namespace ciranda::ps {

@@ -13,8 +13,8 @@
 #include <ctime>
 
 #include "core/base/clock.h"
-#include "core/transport/job_folder.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/local/job_folder.h"
+#include "core/transport/tcp/socket_io.h"
 #include "required.h"
 #include "sanitizers.h"
 #include "service/service.h"

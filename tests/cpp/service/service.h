@@ -17,7 +17,7 @@
 
 #include "core/service/client.h"
 #include "core/service/server.h"
-#include "core/transport/tcp.h"
+#include "core/transport/tcp/tcp.h"
 #include "ps/models.h"
 #include "wire/keys.h"
 

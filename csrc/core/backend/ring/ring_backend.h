@@ -12,9 +12,9 @@
 #include "core/backend/ring/ring_exchange.h"
 #include "core/backend/ring/ring_operation.h"
 #include "core/plan/hierarchical.h"
-#include "core/transport/control_block.h"
-#include "core/transport/peer_bells.h"
-#include "core/transport/remote_mesh.h"
+#include "core/transport/join/remote_mesh.h"
+#include "core/transport/local/control_block.h"
+#include "core/transport/local/peer_bells.h"
 
 namespace ciranda {
 

@@ -4,8 +4,8 @@
 
 #include "core/backend/ring/ring_operation.h"
 #include "core/base/result.h"
-#include "core/transport/data_links.h"
-#include "core/transport/socket_io.h"
+#include "core/transport/link/data_links.h"
+#include "core/transport/tcp/socket_io.h"
 
 namespace ciranda {
 

@@ -7,8 +7,8 @@
 
 #include "core/backend/backend.h"
 #include "core/plan/shm_schedule.h"
-#include "core/transport/group_region.h"
-#include "core/transport/peer_bells.h"
+#include "core/transport/local/group_region.h"
+#include "core/transport/local/peer_bells.h"
 
 namespace ciranda {
 

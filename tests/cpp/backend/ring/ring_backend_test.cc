@@ -2,8 +2,8 @@
 #include "core/backend/ring/ring_backend.h"
 
 #include "core/negotiate/group_table.h"
-#include "core/transport/local_mesh.h"
-#include "transport/meeting.h"
+#include "core/transport/local/local_mesh.h"
+#include "transport/join/meeting.h"
 
 namespace ciranda::testing {
 namespace {

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/fd.h"
+#include "core/base/result.h"
+#include "core/transport/dial/roster.h"
+#include "core/transport/dial/throttle.h"
+#include "core/transport/tcp/connection.h"
+#include "core/transport/tcp/stream.h"
+#include "core/transport/tcp/tcp.h"
+#include "core/wire/handshake.h"
+
+namespace ciranda {
+
+// Takes the calls of other ranks. Strangers cost little: at most kStrangersMax sockets at a time,
+// 176 bytes read and 2 s of patience each, and no line of the log. Nor do they keep ranks away: who
+// shows the job's cookie takes the place of one who does not, and when more strangers come than
+// there are places or turns, the guard goes up: for kGuardMs the kernel drops the packets of
+// callers without the cookie. In quiet times these are heard too, so that the log says what is
+// wrong with them. Who has the cookie waits in the kernel while all places are taken by others that
+// have it, but each place is kept for kTurnMs only.
+//
+// Never blocks; the time comes in as an argument (monotonic_ns). Not thread-safe: one thread owns
+// it. `keys` must outlive it.
+class Acceptor {
+ public:
+  static constexpr std::size_t kStrangersMax = 64;    // callers that have proven nothing yet
+  static constexpr int kAcceptedPerPollMax = 64;      // so that a flood does not hold its thread
+  static constexpr std::uint64_t kTurnMs = 100;       // for two round trips
+  static constexpr std::uint64_t kCallsAtOnce = 512;  // of callers without the cookie
+  static constexpr std::uint64_t kCallsPerSecond = 64;
+  static constexpr std::uint64_t kGuardMs = 10'000;
+  static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
+
+  // `listeners` are listening, non-blocking sockets, one for each family.
+  static Result<Acceptor> create(std::vector<Fd> listeners, const ConnectionKeys& keys,
+                                 const ServerHandshake::Side& side,
+                                 std::uint64_t proof_ms = kProofMs);
+
+  // Readable when poll() has something to do.
+  int fd() const { return epoll_.get(); }
+
+  // When poll() must be called although fd() is silent; nothing when that is never.
+  std::optional<std::uint64_t> next_deadline_ns() const;
+
+  // Takes calls, hears and answers them as far as that goes without waiting. Gives the connections
+  // that were proven; one of a rank, purpose and stream that had one already replaces it.
+  Result<std::vector<ProvenSocket>> poll(std::uint64_t now_ns);
+
+  // The connection of that rank has ended, so it may call again.
+  void forget(const Session& session) {
+    roster_.forget(session.peer, session.purpose, session.stream);
+  }
+
+  // In a forked child, for whom the parent goes on to take calls. Async-signal-safe.
+  void close_listeners() noexcept;
+
+  // One sentence about the callers that were turned away, at most once in kSummaryMs.
+  std::optional<std::string> summary(std::uint64_t now_ns);
+
+  std::uint64_t turned_away() const { return turned_away_; }  // since the start
+  std::size_t unproven() const { return strangers_.size(); }
+
+ private:
+  struct Stranger {
+    Stream stream;
+    SocketAddress from;
+    std::uint64_t turn_over_ns;  // from then on another caller may have its place
+    std::uint64_t deadline_ns;
+    Intake cookie = {};
+    bool showed_cookie = false;                     // the right one
+    std::optional<ServerHandshake> handshake = {};  // once the cookie was heard, right or wrong
+  };
+  using Entry = std::list<Stranger>::iterator;
+
+  Acceptor(const ConnectionKeys& keys, const ServerHandshake::Side& side, std::uint64_t proof_ms)
+      : keys_(&keys),
+        side_(side),
+        cookie_(cookie_of(keys, side.self)),
+        proof_ns_(proof_ms * 1'000'000) {}
+
+  Status watch(int fd);
+  Status take_calls(int listener, std::uint64_t now_ns, int& budget);
+  void take_call(Fd socket, const SocketAddress& address, std::uint64_t now_ns);
+  bool gets_turn(std::uint64_t now_ns);
+  void raise_guard(std::uint64_t now_ns);
+  void lower_guard(std::uint64_t now_ns);
+  Entry least_welcome();
+  bool has_place(bool showed_cookie, std::uint64_t now_ns);
+  void pause(bool paused);
+  bool take_call_with_spare(int listener, std::uint64_t now_ns);
+  Status hear_cookie(Stranger& stranger);
+  Status begin_handshake(Stranger& stranger);
+  Result<std::optional<ProvenSocket>> hear(Stranger& stranger);
+  Status answer(Stranger& stranger, std::span<const std::byte> reply);
+  void refuse(Stream stream, const SocketAddress& from, const std::string& why);
+  void drop(Entry stranger, const std::string& why);
+  void expire(std::uint64_t now_ns);
+
+  const ConnectionKeys* keys_;
+  ServerHandshake::Side side_;
+  Cookie cookie_;
+  std::uint64_t proof_ns_;
+  Fd epoll_;
+  Fd spare_;  // given up to answer a call when no descriptor is left
+  std::vector<Fd> listeners_;
+  std::list<Stranger> strangers_;               // the oldest first
+  bool paused_ = false;                         // the listeners are not watched
+  std::optional<std::uint64_t> guard_ends_ns_;  // while it is up
+  Roster roster_;
+  Throttle throttle_{kCallsAtOnce, kCallsPerSecond};
+  std::uint64_t turned_away_ = 0;
+  std::uint64_t turned_away_reported_ = 0;  // what the last summary knew
+  std::uint64_t next_summary_ns_ = 0;
+  std::string last_reason_;
+};
+
+}  // namespace ciranda

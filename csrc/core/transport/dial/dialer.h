@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/transport/tcp/connection.h"
+#include "core/transport/tcp/socket_io.h"
+#include "core/transport/tcp/stream.h"
+#include "core/transport/tcp/tcp.h"
+#include "core/wire/handshake.h"
+
+namespace ciranda {
+
+// Connects to `hello.to`, whose address is one of the candidates, and proves both sides. It tries
+// the candidates in turn until the deadline, each for kProofMs at most: the peer may not listen
+// yet, and an address may belong to another machine.
+//
+// Never blocks, but for the system's resolver where a candidate is a name. The caller passes in the
+// time (monotonic_ns). Not thread-safe. `keys` must outlive it.
+class Dialer {
+ public:
+  Dialer(const ConnectionKeys& keys, const Hello& hello, std::vector<Endpoint> candidates,
+         std::uint64_t deadline_ns);
+
+  Rank to() const { return hello_.to; }
+
+  // Goes on as far as possible without waiting. Returns the connection once it is proven; the
+  // dialer is done then, and also after an Error. kTimeout says what was wrong with each candidate;
+  // kUnsupported: the peer is proven but speaks another version.
+  Result<std::optional<ProvenSocket>> advance(std::uint64_t now_ns);
+
+  // What to wait for before the next advance(): the socket (-1: none) or the deadline.
+  Watched watched() const;
+  std::uint64_t next_deadline_ns() const;
+
+ private:
+  // One address, from the first packet to the proof.
+  struct Attempt {
+    SocketAddress address;
+    Stream stream;
+    std::uint64_t deadline_ns = 0;
+    bool connected = false;
+    bool cookie_sent = false;
+    bool established = false;
+    ClientHandshake handshake;
+    std::vector<std::byte> unsent;
+  };
+
+  void begin_attempt(std::uint64_t now_ns);
+  Result<std::optional<ProvenSocket>> advance_attempt(std::uint64_t now_ns);
+  Result<bool> prove();
+  bool send_cookie(int socket) const;
+  void give_up(const Error& why);
+  Error unreachable() const;
+
+  const ConnectionKeys& keys_;
+  const Hello hello_;
+  const Cookie cookie_;
+  const std::vector<Endpoint> candidates_;
+  const std::uint64_t deadline_ns_;
+  std::vector<std::string> reasons_;      // why not, by candidate
+  std::size_t candidate_ = 0;             // the next one, or the one that is tried
+  std::vector<SocketAddress> addresses_;  // of this candidate that are still to be tried
+  std::optional<Attempt> attempt_;
+  std::uint64_t pause_ms_;       // after the next round over all candidates
+  std::uint64_t resume_ns_ = 0;  // the end of the last pause
+};
+
+// Dials and waits for the connection. Blocks.
+Result<ProvenSocket> connect_authenticated(const ConnectionKeys& keys, const Hello& hello,
+                                           std::span<const Endpoint> candidates,
+                                           std::uint64_t deadline_ns);
+
+}  // namespace ciranda

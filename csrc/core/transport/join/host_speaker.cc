@@ -1,0 +1,117 @@
+#include "core/transport/join/host_speaker.h"
+
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/transport/local/memory_segment.h"
+#include "core/transport/local/peer_message.h"
+#include "core/transport/tcp/socket_io.h"
+
+namespace ciranda {
+namespace {
+
+constexpr std::uint64_t kGraceNs = 500'000'000;  // for the first rank to say what went wrong
+
+// Bytes of any length for a rank of this host: they lie in memory that both map.
+Status send_bytes(int socket, PeerMessage::Kind kind, std::span<const std::byte> bytes) {
+  auto memory = MemorySegment::create(bytes.size());
+  if (!memory) return memory.error();
+  const auto& [segment, fd] = memory.value();
+  std::memcpy(segment.data(), bytes.data(), bytes.size());
+  return send_message(
+      socket,
+      {.kind = kind, .segment = static_cast<std::uint32_t>(bytes.size()), .bytes = segment.bytes()},
+      fd.get());
+}
+
+struct Arrived {
+  PeerMessage::Kind kind;
+  std::vector<std::byte> bytes;
+};
+// Waits until the deadline; nothing then.
+Result<std::optional<Arrived>> receive_bytes(int socket, std::uint64_t deadline_ns) {
+  auto readable = wait_readable(socket, deadline_ns);
+  if (!readable) return readable.error();
+  if (!readable.value()) return std::optional<Arrived>();
+  auto received = receive_message(socket);
+  if (!received) return received.error();
+  if (!received.value()) return std::optional<Arrived>();
+  const PeerMessage& message = received.value()->message;
+  auto memory = MemorySegment::open(std::move(received.value()->fd), message.bytes);
+  if (!memory) return memory.error();
+  if (message.segment > message.bytes) {
+    return Error{.code = ErrorCode::kMalformed, .text = "it sent a payload that is cut off"};
+  }
+  const std::byte* const bytes = memory.value().data();
+  return std::optional(Arrived{message.kind, {bytes, bytes + message.segment}});
+}
+
+int socket_to(const LocalMesh& mesh, int local) {
+  return mesh.peers[static_cast<std::size_t>(local)].socket.get();
+}
+
+Status tell_all(const LocalMesh& mesh, PeerMessage::Kind kind, std::span<const std::byte> bytes) {
+  Status all;
+  for (int local = 1; local < mesh.size; ++local) {
+    Status told = send_bytes(socket_to(mesh, local), kind, bytes);
+    if (all && !told) all = std::move(told);
+  }
+  return all;
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Introduction& self,
+                                              std::uint64_t deadline_ns) {
+  std::vector<Introduction> host = {self};
+  for (int local = 1; local < mesh.size; ++local) {
+    auto payload = receive_bytes(socket_to(mesh, local), deadline_ns);
+    if (!payload || !payload.value()) {
+      return Error{.code = payload ? ErrorCode::kTimeout : ErrorCode::kRankLost,
+                   .text = "local rank " + std::to_string(local) + " of host " +
+                           std::to_string(self.host) + " ended, or did nothing, before the " +
+                           "hosts had met"};
+    }
+    auto introduction = decode_introduction(payload.value()->bytes);
+    if (!introduction) return introduction.error();
+    host.push_back(std::move(introduction).value());
+  }
+  return host;
+}
+
+Status tell_host(const LocalMesh& mesh, const HostTable& host_table) {
+  std::vector<std::byte> payload;
+  encode(host_table, payload);
+  return tell_all(mesh, PeerMessage::Kind::kHostTable, payload);
+}
+
+void refuse_host(const LocalMesh& mesh, const Error& why) {
+  (void)tell_all(mesh, PeerMessage::Kind::kRefused, std::as_bytes(std::span(why.text)));
+}
+
+Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& self,
+                                  std::uint64_t deadline_ns) {
+  std::vector<std::byte> payload;
+  encode(self, payload);
+  CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, payload));
+  // The first rank keeps the time, and says what was missing.
+  auto answer = receive_bytes(socket_to(mesh, 0), deadline_ns + kGraceNs);
+  if (!answer || !answer.value()) {
+    return Error{.code = answer ? ErrorCode::kTimeout : ErrorCode::kRankLost,
+                 .text = "the first rank of host " + std::to_string(self.host) +
+                         " ended, or did nothing, before the hosts had met; its log says more"};
+  }
+  if (answer.value()->kind != PeerMessage::Kind::kHostTable) {
+    return Error{.code = ErrorCode::kInvalidArgument, .text = text_of(answer.value()->bytes)};
+  }
+  return decode_host_table_of(answer.value()->bytes, self.size);
+}
+
+}  // namespace ciranda
