@@ -35,7 +35,7 @@ bench: ## measure against DDP, MPIs, RPC, Ray; tables, JSON and PNG in benchmark
 
 soak: ## the tests that run for minutes, and the analysis of each path
 	@tools/setup.sh test
-	@cmake --preset release >/dev/null && cmake --build --preset release --target runtime_tests
+	@cmake --preset release >/dev/null && cmake --build --preset release --target engine_tests
 	@CIRANDA_STRANGERS=10000 ctest --preset release -R Strangers
 	@$(PYTHON_IN_VENV) -m pytest -m soak --timeout=3600 tests
 	@tools/setup.sh check

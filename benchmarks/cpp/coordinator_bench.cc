@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "core/runtime/carrier.h"
+#include "core/engine/carrier.h"
 #include "core/wire/codec.h"
 
 namespace ciranda {

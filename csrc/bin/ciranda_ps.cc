@@ -13,9 +13,9 @@
 #include "core/base/clock.h"
 #include "core/base/descriptors.h"
 #include "core/ps/messages.h"
-#include "core/runtime/environment.h"
-#include "core/runtime/remote_config.h"
 #include "core/service/server.h"
+#include "core/settings/environment.h"
+#include "core/settings/remote_config.h"
 #include "core/transport/dial/job_key.h"
 
 namespace ciranda::ps {

@@ -8,8 +8,8 @@
 
 #include "bindings/bindings.h"
 #include "core/base/thread.h"
+#include "core/engine/run/backends.h"
 #include "core/kernels/reduce.h"
-#include "core/runtime/backends.h"
 #include "torch/default_world.h"
 #include "torch/error.h"
 

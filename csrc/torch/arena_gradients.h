@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/runtime/engine.h"
+#include "core/engine/engine.h"
 #include "torch/bucket_memory.h"
 
 namespace ciranda {

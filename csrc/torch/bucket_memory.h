@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/runtime/handle.h"
+#include "core/engine/handle.h"
 #include "torch/gradient_buffer.h"
 #include "torch/used_counters.h"
 

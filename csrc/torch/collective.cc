@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/runtime/submission_queue.h"
+#include "core/engine/submission_queue.h"
 #include "core/wire/operation_name.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"

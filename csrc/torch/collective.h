@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/runtime/engine.h"
+#include "core/engine/engine.h"
 #include "torch/device_stream.h"
 
 namespace ciranda {

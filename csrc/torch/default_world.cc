@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/base/mutex.h"
-#include "core/runtime/backends.h"
+#include "core/engine/run/backends.h"
 #include "torch/error.h"
 #include "torch/heap.h"
 #include "torch/row_tables.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "core/runtime/world.h"
+#include "core/job/world.h"
 #include "core/service/client.h"
 #include "torch/collective.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/runtime/engine.h"
+#include "core/engine/engine.h"
 #include "torch/arena_gradients.h"
 #include "torch/device_stream.h"
 

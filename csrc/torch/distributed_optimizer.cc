@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/runtime/job.h"
+#include "core/job/job.h"
 #include "torch/collectives.h"
 #include "torch/default_world.h"
 #include "torch/distributed_step.h"

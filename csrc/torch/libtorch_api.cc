@@ -4,7 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ciranda/torch.h>
 
-#include "core/runtime/job.h"
+#include "core/job/job.h"
 #include "torch/collectives.h"
 #include "torch/default_world.h"
 #include "torch/error.h"

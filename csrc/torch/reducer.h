@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/engine/engine.h"
 #include "core/kernels/update_rule.h"
-#include "core/runtime/engine.h"
 #include "torch/optimizer_state.h"
 
 namespace ciranda {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/dtype.h"
-#include "core/runtime/backends.h"
+#include "core/engine/run/backends.h"
 #include "core/wire/messages.h"
 
 namespace ciranda {

@@ -2,7 +2,7 @@
 #include <map>
 #include <string>
 
-#include "core/runtime/config.h"
+#include "core/settings/config.h"
 #include "core/transport/tcp/interfaces.h"
 #include "fuzz/input.h"
 

@@ -1,4 +1,4 @@
-/* The engine's seat: who drives a rank, who sleeps, and who wakes whom (csrc/core/runtime/{engine,seat,cycle},
+/* The engine's seat: who drives a rank, who sleeps, and who wakes whom (csrc/core/engine/{engine,seat,cycle},
  * transport/{doorbell,peer_bells,shm_log}). One host. tests/README.md, "Models", tells how to run it.
  *
  * Checked: no reachable state in which some user thread is not through its program and nothing can

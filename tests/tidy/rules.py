@@ -34,14 +34,31 @@ MAY_INCLUDE["core/transport/join"] = {"core/base", "core/wire"} | TRANSPORT
 MAY_INCLUDE["core/backend"] = set(MAY_INCLUDE)
 # The parameter server's decisions, and its sockets.
 MAY_INCLUDE["core/ps"] = {"core/base", "core/wire", "core/plan", "core/kernels"}
-MAY_INCLUDE["core/runtime"] = set(MAY_INCLUDE) | {"include"}  # it implements the C++ API
+MAY_INCLUDE["core/trace"] = {"core/base", "core/wire"}
+MAY_INCLUDE["core/engine"] = set(MAY_INCLUDE) - {"core/ps"}
+MAY_INCLUDE["core/settings"] = {
+    "core/base",
+    "core/wire",
+    "core/transport/tcp",
+    "core/engine",
+    "core/ps",
+}
+MAY_INCLUDE["core/job"] = {
+    "core/base",
+    "core/wire",
+    "core/trace",
+    "core/engine",
+    "core/settings",
+    "include",  # it implements the C++ API
+} | TRANSPORT
 MAY_INCLUDE["core/service"] = {
     "core/base",
     "core/wire",
     "core/ps",
-    "core/runtime",
+    "core/settings",
+    "core/trace",
 } | TRANSPORT
-MAY_INCLUDE["bin"] = {"core/base", "core/ps", "core/service", "core/runtime"} | TRANSPORT
+MAY_INCLUDE["bin"] = {"core/base", "core/ps", "core/service", "core/settings"} | TRANSPORT
 # Its hooks copy, scale and cast a gradient in one pass, hence the kernels, in the runs of a step.
 MAY_INCLUDE["torch"] = {
     "core/base",
@@ -49,7 +66,8 @@ MAY_INCLUDE["torch"] = {
     "core/plan",
     "core/kernels",
     "core/ps",
-    "core/runtime",
+    "core/engine",
+    "core/job",
     "core/service",
     "include",
 }
@@ -58,6 +76,7 @@ MAY_INCLUDE["include"] = set()  # installed: must compile without our source tre
 
 # Decisions live here; the outside world comes in as arguments.
 PURE_FOLDERS = ("core/wire", "core/negotiate", "core/plan", "core/kernels", "core/ps")
+PURE_FILES = ("core/engine/run/joined", "core/engine/run/inline_data")
 IMPURE_HEADERS = re.compile(
     r"^(sys/.*|unistd\.h|fcntl\.h|poll\.h|netinet/.*|arpa/.*|netdb\.h|pthread\.h|sched\.h|time\.h"
     r"|signal\.h|thread|chrono|mutex|shared_mutex|condition_variable|future|atomic|semaphore|barrier"
@@ -76,7 +95,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         "getenv",
         r"::getenv\b|(?<![\w.])getenv\s*\(|\benviron\b",
         {
-            "csrc/core/runtime/config.cc": "every knob of a rank is read in one place",
+            "csrc/core/settings/config.cc": "every knob of a rank is read in one place",
             "csrc/bin/ciranda_ps.cc": "those of a server, which is no rank, in another",
             "csrc/core/transport/join/origin.cc": "what other processes were born with, in /proc",
         },
@@ -86,7 +105,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         r"\bstd::j?thread\b|\bpthread_create\b|\bstd::async\b",
         {
             "csrc/core/base/thread.h": "starts all but those that a library needs",
-            "csrc/core/runtime/background_thread*": "drives where no user's thread does",
+            "csrc/core/engine/background_thread*": "drives where no user's thread does",
             "csrc/core/service/client.h": "tells servers that the worker lives while it computes",
             "csrc/core/transport/dial/connection_thread*": "accepts and dials while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
@@ -102,13 +121,13 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
     (
         "a way around the thread-safety analysis",
         r"\bno_thread_safety_analysis\b",
-        {"csrc/core/runtime/seat.h": "where there is no other thread"},
+        {"csrc/core/engine/seat.h": "where there is no other thread"},
     ),
     (
         "wall-clock time",
         r"\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bstd::time\(",
         {
-            "csrc/core/runtime/timeline*": "traces of several hosts are laid over each other",
+            "csrc/core/trace/timeline*": "traces of several hosts are laid over each other",
             "csrc/core/base/clock.h": "a worker that nobody counts grows from start to start",
         },
     ),
@@ -128,7 +147,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/torch/*": "torch's way",
             "csrc/bindings/*": "Python's",
-            "csrc/core/runtime/job.cc": "the API of C++ programs, on top of everything",
+            "csrc/core/job/job.cc": "the API of C++ programs, on top of everything",
             "csrc/core/backend/gloo/gloo_group.cc": "ends collectives of Gloo; caught there",
         },
     ),
@@ -160,10 +179,10 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/kernels/variants_portable.cc": "tests/cpp/kernels/reduce_test.cc",
     "csrc/core/kernels/variants_x86.cc": "tests/cpp/kernels/reduce_test.cc",
     # Parts of read_config(), which tests call with the environment of a whole process.
-    "csrc/core/runtime/environment.cc": "tests/cpp/runtime/config_test.cc",
-    "csrc/core/runtime/operations_config.cc": "tests/cpp/runtime/config_test.cc",
-    "csrc/core/runtime/remote_config.cc": "tests/cpp/runtime/config_test.cc",
-    "csrc/core/runtime/starter.cc": "tests/cpp/runtime/config_test.cc",
+    "csrc/core/settings/environment.cc": "tests/cpp/settings/config_test.cc",
+    "csrc/core/settings/operations_config.cc": "tests/cpp/settings/config_test.cc",
+    "csrc/core/settings/remote_config.cc": "tests/cpp/settings/config_test.cc",
+    "csrc/core/settings/starter.cc": "tests/cpp/settings/config_test.cc",
     # A part of Shard.
     "csrc/core/ps/shard_rules.cc": "tests/cpp/ps/shard_test.cc",
     # They mean something only together, with ranks that run.
@@ -172,20 +191,20 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/backend/nccl/nccl_facts.cc": "tests/cpp/backend/nccl/nccl_api_test.cc",
     "csrc/core/backend/ring/ring_exchange.cc": "tests/cpp/backend/ring/ring_backend_test.cc",
     "csrc/core/backend/ring/ring_operation.cc": "tests/cpp/backend/ring/ring_backend_test.cc",
-    "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/backend/shm/shm_backend.cc": "tests/cpp/engine/engine_test.cc",
     "csrc/core/backend/gloo/no_gloo.cc": "tests/cpp/stand_ins/stand_ins_test.cc",
     "csrc/core/backend/nccl/no_nccl.cc": "tests/cpp/stand_ins/stand_ins_test.cc",
-    "csrc/core/base/yield_point.cc": "tests/cpp/runtime/seat_test.cc",
-    "csrc/core/runtime/background_thread.cc": "tests/cpp/runtime/seat_test.cc",
-    "csrc/core/runtime/cycle.cc": "tests/cpp/runtime/engine_test.cc",
-    "csrc/core/runtime/dispatcher.cc": "tests/cpp/runtime/engine_test.cc",
-    "csrc/core/runtime/execution.cc": "tests/cpp/runtime/engine_test.cc",
-    "csrc/core/runtime/frame_exchange.cc": "tests/cpp/runtime/hosts_test.cc",
-    "csrc/core/runtime/group_backends.cc": "tests/cpp/runtime/groups_test.cc",
-    "csrc/core/runtime/peer_watch.cc": "tests/cpp/runtime/hosts_test.cc",
-    "csrc/core/runtime/tensor_table.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/base/yield_point.cc": "tests/cpp/engine/seat_test.cc",
+    "csrc/core/engine/background_thread.cc": "tests/cpp/engine/seat_test.cc",
+    "csrc/core/engine/cycle.cc": "tests/cpp/engine/engine_test.cc",
+    "csrc/core/engine/dispatcher.cc": "tests/cpp/engine/engine_test.cc",
+    "csrc/core/engine/run/execution.cc": "tests/cpp/engine/engine_test.cc",
+    "csrc/core/engine/frame_exchange.cc": "tests/cpp/engine/hosts_test.cc",
+    "csrc/core/engine/run/group_backends.cc": "tests/cpp/engine/groups_test.cc",
+    "csrc/core/engine/peer_watch.cc": "tests/cpp/engine/hosts_test.cc",
+    "csrc/core/engine/tensor_table.cc": "tests/cpp/engine/engine_test.cc",
     "csrc/core/transport/join/meeting.cc": "tests/cpp/transport/join/remote_mesh_test.cc",
-    "csrc/core/transport/local/peer_bells.cc": "tests/cpp/runtime/engine_test.cc",
+    "csrc/core/transport/local/peer_bells.cc": "tests/cpp/engine/engine_test.cc",
 }
 
 # Modules that are not called like their package.
@@ -240,12 +259,13 @@ def includes_point_downwards(tree: Tree) -> list[str]:
 
 @rule
 def pure_folders_touch_nothing_outside(tree: Tree) -> list[str]:
+    where = [f"{folder}/" for folder in PURE_FOLDERS] + [f"{file}." for file in PURE_FILES]
     return [
-        f"{path}:{line}: {folder} decides in pure code and must not include {included}"
-        for folder in PURE_FOLDERS
-        for path in tree.under(f"csrc/{folder}/", CPP)
+        f"{path}:{line}: {prefix[:-1]} decides in pure code and must not include {included}"
+        for prefix in where
+        for path in tree.under(f"csrc/{prefix}", CPP)
         for line, included in tree.includes(path)
-        if IMPURE_HEADERS.match(included) and (folder, included) not in IMPURE_ALLOWED
+        if IMPURE_HEADERS.match(included) and (prefix[:-1], included) not in IMPURE_ALLOWED
     ]
 
 

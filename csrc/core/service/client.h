@@ -15,9 +15,9 @@
 #include "core/base/result.h"
 #include "core/ps/layout.h"
 #include "core/ps/messages.h"
-#include "core/runtime/timeline.h"
 #include "core/service/connect.h"
 #include "core/service/server_links.h"
+#include "core/trace/timeline.h"
 #include "core/transport/local/memory_segment.h"
 
 namespace ciranda::ps {

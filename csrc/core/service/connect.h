@@ -9,9 +9,9 @@
 #include "core/base/result.h"
 #include "core/ps/model.h"
 #include "core/ps/origin.h"
-#include "core/runtime/config.h"
 #include "core/service/server_link.h"
 #include "core/service/wait_notice.h"
+#include "core/settings/config.h"
 #include "core/transport/tcp/tcp.h"
 #include "core/wire/handshake.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "backend/board.h"
-#include "runtime/world.h"
+#include "engine/world.h"
 
 namespace ciranda::testing {
 namespace {

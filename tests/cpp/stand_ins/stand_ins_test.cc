@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/runtime/world.h"
+#include "core/job/world.h"
 
 namespace ciranda {
 namespace {

@@ -34,7 +34,7 @@ RUN_NAMES = "python/launch/test_horovod_names.py"
 FUNCTION = "python/launch/test_function.py"
 ENDING = "python/launch/test_ending.py"
 CLI = "python/launch/test_cli.py"
-CONFIG = "cpp/runtime/config_test.cc"
+CONFIG = "cpp/settings/config_test.cc"
 
 # What rows speak of that is neither a name, an option nor a variable.
 SUBJECTS = {"horovod", "dtypes", "names", "autograd", "output", "checkpoint", "data", "LibTorch"}

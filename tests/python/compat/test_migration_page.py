@@ -79,13 +79,13 @@ def test_an_option_does_what_its_row_says(name, flag, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("variable", horovod_table.VARIABLES, ids=lambda each: each.names[0])
 def test_a_variable_is_read_exactly_if_the_page_says_so(variable):
-    sources = (ROOT / "csrc" / "core" / "runtime").glob("*.cc")
+    sources = (ROOT / "csrc" / "core" / "settings").glob("*.cc")
     read = set(re.findall(r'"(HOROVOD_\w+)"', "".join(path.read_text() for path in sources)))
     assert all((name in read) == variable.is_read for name in variable.names), read
 
 
 def test_every_variable_that_is_read_has_a_row():
     listed = {name for variable in horovod_table.VARIABLES for name in variable.names}
-    sources = (ROOT / "csrc" / "core" / "runtime").glob("*.cc")
+    sources = (ROOT / "csrc" / "core" / "settings").glob("*.cc")
     read = set(re.findall(r'"(HOROVOD_\w+)"', "".join(path.read_text() for path in sources)))
     assert read <= listed

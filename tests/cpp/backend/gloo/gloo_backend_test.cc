@@ -13,9 +13,9 @@
 
 #include "backend/board.h"
 #include "core/backend/gloo/gloo.h"
+#include "engine/hosts.h"
+#include "engine/world.h"
 #include "required.h"
-#include "runtime/hosts.h"
-#include "runtime/world.h"
 
 namespace ciranda::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/backend/nccl/nccl_backend.h"
 #include "core/kernels/reduce.h"
 #include "core/wire/pair.h"
-#include "runtime/world.h"
+#include "engine/world.h"
 
 namespace ciranda::testing {
 namespace {
