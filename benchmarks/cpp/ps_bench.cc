@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/service/client.h"
-#include "core/service/server.h"
+#include "core/ps/io/client.h"
+#include "core/ps/io/server.h"
 
 namespace ciranda::ps {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/descriptors.h"
-#include "core/ps/messages.h"
-#include "core/service/server.h"
+#include "core/ps/decide/messages.h"
+#include "core/ps/io/server.h"
 #include "core/settings/environment.h"
 #include "core/settings/remote_config.h"
 #include "core/transport/dial/job_key.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "core/job/world.h"
-#include "core/service/client.h"
+#include "core/ps/io/client.h"
 #include "torch/collective.h"
 
 namespace ciranda {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/ps/model.h"
+#include "core/ps/decide/model.h"
 
 namespace ciranda {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/service/checkpoint_reader.h"
+#include "core/ps/io/checkpoint_reader.h"
 #include "torch/error.h"
 #include "torch/tensor_view.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/kernels/update_rule.h"
-#include "core/service/client.h"
+#include "core/ps/io/client.h"
 #include "torch/reducer.h"
 #include "torch/tensor_stamp.h"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "core/kernels/update_rule.h"
-#include "core/ps/model.h"
-#include "core/service/client.h"
+#include "core/ps/decide/model.h"
+#include "core/ps/io/client.h"
 
 namespace ciranda {
 

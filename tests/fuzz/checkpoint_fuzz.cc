@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "core/ps/model_codec.h"
-#include "core/ps/server_protocol.h"
-#include "core/service/checkpoint_reader.h"
+#include "core/ps/decide/model_codec.h"
+#include "core/ps/decide/server_protocol.h"
+#include "core/ps/io/checkpoint_reader.h"
 #include "fuzz/input.h"
-#include "ps/models.h"
+#include "ps/decide/models.h"
 
 namespace ciranda::fuzz {
 namespace {

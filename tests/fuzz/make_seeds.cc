@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "core/ps/journal.h"
-#include "core/ps/messages.h"
-#include "core/ps/model_codec.h"
+#include "core/ps/decide/journal.h"
+#include "core/ps/decide/messages.h"
+#include "core/ps/decide/model_codec.h"
 #include "core/wire/introduction.h"
 #include "core/wire/messages.h"
 #include "core/wire/sealed.h"
 #include "fuzz/input.h"
 #include "fuzz/recorded_tls.h"
-#include "ps/models.h"
+#include "ps/decide/models.h"
 
 namespace ciranda::fuzz {
 namespace {

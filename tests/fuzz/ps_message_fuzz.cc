@@ -1,7 +1,7 @@
 // Whatever decoders of servers and workers accept, encoders would have written byte for byte.
-#include "core/ps/journal.h"
-#include "core/ps/messages.h"
-#include "core/ps/model_codec.h"
+#include "core/ps/decide/journal.h"
+#include "core/ps/decide/messages.h"
+#include "core/ps/decide/model_codec.h"
 #include "fuzz/input.h"
 
 namespace ciranda::fuzz {

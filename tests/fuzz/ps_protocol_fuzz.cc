@@ -3,10 +3,10 @@
 #include <map>
 #include <memory>
 
-#include "core/ps/model_codec.h"
-#include "core/ps/server_protocol.h"
+#include "core/ps/decide/model_codec.h"
+#include "core/ps/decide/server_protocol.h"
 #include "fuzz/input.h"
-#include "ps/models.h"
+#include "ps/decide/models.h"
 
 namespace ciranda::fuzz {
 namespace {

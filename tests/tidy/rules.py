@@ -33,15 +33,15 @@ TRANSPORT = {f"core/transport/{folder}" for folder in ("tcp", "local", "dial", "
 MAY_INCLUDE["core/transport/join"] = {"core/base", "core/wire"} | TRANSPORT
 MAY_INCLUDE["core/backend"] = set(MAY_INCLUDE)
 # The parameter server's decisions, and its sockets.
-MAY_INCLUDE["core/ps"] = {"core/base", "core/wire", "core/plan", "core/kernels"}
+MAY_INCLUDE["core/ps/decide"] = {"core/base", "core/wire", "core/plan", "core/kernels"}
 MAY_INCLUDE["core/trace"] = {"core/base", "core/wire"}
-MAY_INCLUDE["core/engine"] = set(MAY_INCLUDE) - {"core/ps"}
+MAY_INCLUDE["core/engine"] = set(MAY_INCLUDE) - {"core/ps/decide"}
 MAY_INCLUDE["core/settings"] = {
     "core/base",
     "core/wire",
     "core/transport/tcp",
     "core/engine",
-    "core/ps",
+    "core/ps/decide",
 }
 MAY_INCLUDE["core/job"] = {
     "core/base",
@@ -51,31 +51,31 @@ MAY_INCLUDE["core/job"] = {
     "core/settings",
     "include",  # it implements the C++ API
 } | TRANSPORT
-MAY_INCLUDE["core/service"] = {
+MAY_INCLUDE["core/ps/io"] = {
     "core/base",
     "core/wire",
-    "core/ps",
+    "core/ps/decide",
     "core/settings",
     "core/trace",
 } | TRANSPORT
-MAY_INCLUDE["bin"] = {"core/base", "core/ps", "core/service", "core/settings"} | TRANSPORT
+MAY_INCLUDE["bin"] = {"core/base", "core/ps/decide", "core/ps/io", "core/settings"} | TRANSPORT
 # Its hooks copy, scale and cast a gradient in one pass, hence the kernels, in the runs of a step.
 MAY_INCLUDE["torch"] = {
     "core/base",
     "core/wire",
     "core/plan",
     "core/kernels",
-    "core/ps",
+    "core/ps/decide",
     "core/engine",
     "core/job",
-    "core/service",
+    "core/ps/io",
     "include",
 }
 MAY_INCLUDE["bindings"] = MAY_INCLUDE["torch"] | {"torch"}
 MAY_INCLUDE["include"] = set()  # installed: must compile without our source tree
 
 # Decisions live here; the outside world comes in as arguments.
-PURE_FOLDERS = ("core/wire", "core/negotiate", "core/plan", "core/kernels", "core/ps")
+PURE_FOLDERS = ("core/wire", "core/negotiate", "core/plan", "core/kernels", "core/ps/decide")
 PURE_FILES = ("core/engine/run/joined", "core/engine/run/inline_data")
 IMPURE_HEADERS = re.compile(
     r"^(sys/.*|unistd\.h|fcntl\.h|poll\.h|netinet/.*|arpa/.*|netdb\.h|pthread\.h|sched\.h|time\.h"
@@ -106,7 +106,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/core/base/thread.h": "starts all but those that a library needs",
             "csrc/core/engine/background_thread*": "drives where no user's thread does",
-            "csrc/core/service/client.h": "tells servers that the worker lives while it computes",
+            "csrc/core/ps/io/client.h": "tells servers that the worker lives while it computes",
             "csrc/core/transport/dial/connection_thread*": "accepts and dials while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
             "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",
@@ -171,7 +171,7 @@ PYTHON_WORDS: list[tuple[str, str, dict[str, str]]] = [
 # A core .cc whose tests are elsewhere: path -> where.
 TESTED_ELSEWHERE: dict[str, str] = {
     # Parts of a server.
-    "csrc/core/service/server_answers.cc": "tests/cpp/service/server_test.cc",
+    "csrc/core/ps/io/server_answers.cc": "tests/cpp/ps/io/server_test.cc",
     # One test runs every instruction set that the machine has.
     "csrc/core/kernels/reduce_avx2.cc": "tests/cpp/kernels/reduce_test.cc",
     "csrc/core/kernels/reduce_avx512.cc": "tests/cpp/kernels/reduce_test.cc",
@@ -184,7 +184,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/settings/remote_config.cc": "tests/cpp/settings/config_test.cc",
     "csrc/core/settings/starter.cc": "tests/cpp/settings/config_test.cc",
     # A part of Shard.
-    "csrc/core/ps/shard_rules.cc": "tests/cpp/ps/shard_test.cc",
+    "csrc/core/ps/decide/shard_rules.cc": "tests/cpp/ps/decide/shard_test.cc",
     # They mean something only together, with ranks that run.
     "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
     "csrc/core/backend/nccl/nccl_communicator.cc": "tests/cpp/backend/nccl/nccl_backend_test.cc",

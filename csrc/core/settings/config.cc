@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/base/clock.h"
-#include "core/ps/messages.h"
+#include "core/ps/decide/messages.h"
 #include "core/settings/operations_config.h"
 #include "core/wire/settings.h"
 

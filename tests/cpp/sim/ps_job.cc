@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/model_codec.h"
-#include "ps/kept.h"
-#include "ps/models.h"
+#include "core/ps/decide/model_codec.h"
+#include "ps/decide/kept.h"
+#include "ps/decide/models.h"
 #include "sim/network.h"
 #include "sim/ps_oracle.h"
 #include "sim/violation.h"

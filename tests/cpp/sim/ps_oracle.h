@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/server_protocol.h"
+#include "core/ps/decide/server_protocol.h"
 
 namespace ciranda::sim {
 

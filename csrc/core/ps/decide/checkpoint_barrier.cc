@@ -1,0 +1,78 @@
+#include "core/ps/decide/checkpoint_barrier.h"
+
+#include <algorithm>
+
+#include "core/base/assert.h"
+
+namespace ciranda::ps {
+
+void CheckpointBarrier::leave(Worker worker) {
+  members_[static_cast<std::size_t>(worker)] = {};
+  close_if_complete();
+}
+
+void CheckpointBarrier::expect_push(Worker worker) {
+  if (closed_ == 0 || closed_ != latest_ || is_behind(worker)) return;
+  closed_ = 0;
+  keeper_->withdraw();
+}
+
+void CheckpointBarrier::begin(Checkpoint checkpoint) {
+  if (checkpoint <= latest_ || keeper_ == nullptr) return;
+  latest_ = checkpoint;
+  open_ = true;
+  keeper_->begin(checkpoint);
+}
+
+void CheckpointBarrier::mark(Worker worker, Checkpoint checkpoint) {
+  begin(checkpoint);
+  Checkpoint& marked = members_[static_cast<std::size_t>(worker)].marked;
+  marked = std::max(marked, checkpoint);
+  close_if_complete();
+}
+
+void CheckpointBarrier::end() {
+  if (keeper_ == nullptr) return;
+  begin(latest_ + 1);
+  close_if_complete();
+}
+
+// Its pushes do not belong to the open one.
+bool CheckpointBarrier::is_behind(Worker worker) const {
+  return members_[static_cast<std::size_t>(worker)].marked >= latest_;
+}
+
+void CheckpointBarrier::close_if_complete() {
+  const bool complete = std::ranges::all_of(
+      members_, [&](const Member& each) { return !each.here || each.marked >= latest_; });
+  if (!open_ || !complete) return;
+  CIRANDA_ASSERT(keeper_ != nullptr && closed_ != latest_);  // I29: once
+  open_ = false;
+  closed_ = latest_;
+  keeper_->close();
+}
+
+// Of a round the pushes that belong here are one of their own.
+void CheckpointBarrier::write(const Change& change, const Data& data) {
+  if (next_ != nullptr) next_->write(change, data);
+  if (open_ && change.kind == Change::Kind::kRows && !is_behind(change.worker)) {
+    keeper_->add(change, data);
+  }
+  if (!open_ || change.kind != Change::Kind::kApplied) return;
+  Change part{.kind = change.kind, .scale = change.scale};
+  Data parts;
+  const std::size_t count = change.pushes.size();
+  CIRANDA_ASSERT(count > 0 && data.size() % count == 0);  // I29: each push has its own
+  const std::size_t pieces = data.size() / count;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_behind(change.pushes[i].worker)) continue;
+    part.pushes.push_back(change.pushes[i]);
+    const auto first = data.begin() + static_cast<std::ptrdiff_t>(i * pieces);
+    parts.insert(parts.end(), first, first + static_cast<std::ptrdiff_t>(pieces));
+  }
+  if (part.pushes.empty()) return;
+  part.scale *= static_cast<double>(count) / static_cast<double>(part.pushes.size());
+  keeper_->add(part, parts);
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/ps/decide/model.h"
+#include "core/wire/codec.h"
+
+namespace ciranda::ps {
+
+// The bytes of a model, and of its parts that messages have too.
+
+inline constexpr std::size_t kModelBytesMax = std::size_t{1} << 30;
+
+// check() has accepted it.
+void encode(const Model& model, std::vector<std::byte>& out);
+// What check() refuses is an error of its own, not kMalformed.
+Result<Model> decode_model(std::span<const std::byte> bytes);
+
+inline constexpr std::size_t kRuleBytes = 1 + 10 * 8 + 1;
+void write_rule(Writer& out, const kernels::UpdateRule& rule);
+kernels::UpdateRule read_rule(Reader& in);
+
+// A longer text is cut.
+void write_text(Writer& out, std::string_view text, std::size_t max);
+std::string read_text(Reader& in, const char* field, std::size_t max);
+
+}  // namespace ciranda::ps

@@ -1,0 +1,22 @@
+// What a coordinator does with a server's vectors.
+#include <utility>
+
+#include "core/ps/decide/shard.h"
+
+namespace ciranda::ps {
+
+std::vector<Vectors::Run> Shard::runs_of(const Model& model, const Layout& layout, int server) {
+  std::vector<Vectors::Run> runs;
+  for (const Layout::Piece& piece : layout.pieces(server)) {
+    runs.push_back({.at = piece.at,
+                    .elements = static_cast<std::size_t>(piece.end - piece.begin),
+                    .dtype = model.tables[piece.table].dtype});
+  }
+  return runs;
+}
+
+Result<std::vector<double>> Shard::work(const VectorWork& work) {
+  return vectors_.work(work, parameters_.data);
+}
+
+}  // namespace ciranda::ps

@@ -1,0 +1,384 @@
+#include "core/ps/io/client.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/thread.h"
+#include "core/ps/decide/model_codec.h"
+#include "core/transport/dial/job_key.h"
+#include "core/transport/tcp/socket_io.h"
+
+namespace ciranda::ps {
+
+Client::Client(ClientOptions options)
+    : options_(std::move(options)), process_(random_number()), notice_("ciranda: " + self()) {
+  if (options_.timeline_path.empty()) return;
+  timeline_ = std::make_unique<Timeline>(worker(), options_.job_id);
+  if (const Status on = timeline_->start(options_.timeline_path); !on) {
+    std::fprintf(stderr, "ciranda: %s\n", on.error().text.c_str());
+  }
+}
+
+Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
+  std::unique_ptr<Client> client(new Client(std::move(options)));
+  const MutexLock lock(client->mutex_);
+  client->wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!client->wake_.valid()) return Error::from_errno("eventfd", errno);
+  auto links = connect_to_servers(client->options_.address, client->memory_, client->notice_);
+  if (!links) return links.error();
+  client->links_ = ServerLinks(std::move(links).value(), client->options_.pace, &client->notice_);
+  client->versions_.resize(static_cast<std::size_t>(client->servers()));
+  client->asked_.resize(static_cast<std::size_t>(client->servers()));
+  CIRANDA_TRY(client->enter());
+  auto thread = start_thread("ciranda-ps-beat", [self = client.get()] { self->attend(); });
+  if (!thread) return thread.error();
+  client->thread_ = std::move(thread).value();
+  return client;
+}
+
+Client::~Client() {
+  leave();
+}
+
+void Client::leave() {
+  {
+    const MutexLock lock(mutex_);
+    leaving_ = true;
+  }
+  if (thread_.joinable()) {
+    wake_thread();
+    thread_.join();
+  }
+  const MutexLock lock(mutex_);
+  if (failure_) return;
+  // One that is just coming back would wait for this worker for ever: it has to answer first.
+  const bool may_be_away =
+      std::any_of(asked_.begin(), asked_.end(), [](const Asked& each) { return each.keeps_state; });
+  if (!may_be_away || unanswered_ || ask_stats()) links_.leave(announced_);
+  failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
+  if (!timeline_) return;
+  if (const Status written = timeline_->stop(); !written) {
+    std::fprintf(stderr, "ciranda: %s\n", written.error().text.c_str());
+  }
+}
+
+void Client::close_in_forked_child() noexcept {
+  links_.close();
+  wake_.reset();
+}
+
+// -------------------------------------------------------------------------------------------
+// Messages
+
+// After an error every call gives it.
+Error Client::failed(Error error) {
+  if (!failure_) {
+    failure_ = std::move(error);
+    if (failure_->code == ErrorCode::kRankLost) lost_server_ = failure_->rank;
+  }
+  return *failure_;
+}
+
+Status Client::ask(int server, const Message& question) {
+  asked_[at(server)].question = question;
+  const Status sent = links_.send(server, question);
+  return sent ? sent : rejoin(sent.error());
+}
+
+Status Client::ask_all(const Message& question) {
+  if (failure_) return *failure_;
+  for (int server = 0; server < servers(); ++server) CIRANDA_TRY(ask(server, question));
+  return {};
+}
+
+// From the first `servers` of them.
+Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, int servers) {
+  CIRANDA_TRY(hear_answers());
+  if (bytes == 0) return MemorySegment();  // of parameters without elements
+  auto memory = SharedMemory::create(bytes);
+  if (!memory) return memory.error();
+  memory_.fetched = std::move(memory).value();
+  memory_.fetched_bytes = bytes;
+  const auto* state = std::get_if<FetchState>(&question);
+  memory_.fetched_table =
+      state != nullptr ? std::optional<std::size_t>(state->table) : std::nullopt;
+  for (int server = 0; server < servers; ++server) CIRANDA_TRY(ask(server, question));
+  for (int server = 0; server < servers; ++server) {
+    const auto fetched = hear<Fetched>(server);
+    if (!fetched) return fetched.error();
+  }
+  return std::exchange(memory_.fetched, {}).segment;
+}
+
+// -------------------------------------------------------------------------------------------
+// The thread
+
+void Client::wake_thread() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+// Tells the servers that this worker lives, also where the program computes for longer than a
+// lease, and sends what a call has left behind.
+void Client::attend() {
+  for (;;) {
+    std::vector<pollfd> polled;
+    std::uint64_t deadline_ns = kNever;
+    {
+      const MutexLock lock(mutex_);
+      if (leaving_) return;
+      if (!failure_) {
+        links_.beat_if_due();
+        deadline_ns = links_.next_beat_ns();
+        polled = send_queued();
+      }
+    }
+    polled.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+    ::poll(polled.data(), polled.size(), poll_timeout_ms(deadline_ns));
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t had = ::read(wake_.get(), &count, sizeof count);
+  }
+}
+
+// Gives what to wait for, while something is left.
+std::vector<pollfd> Client::send_queued() {
+  if (!links_.has_queued()) return {};
+  links_.advance(ServerLinks::kNobody);
+  return links_.news_of(ServerLinks::kNobody);
+}
+
+// -------------------------------------------------------------------------------------------
+// What a worker asks
+
+Enter Client::entry(int server) const {
+  return {.job_id = options_.job_id,
+          .worker = worker(),
+          .life = options_.address.life,
+          .process = process_,
+          .workers = options_.workers,
+          .servers = servers(),
+          .server = server,
+          .origin = options_.origin};
+}
+
+Status Client::enter() {
+  for (int server = 0; server < servers(); ++server) CIRANDA_TRY(ask(server, entry(server)));
+  for (int server = 0; server < servers(); ++server) {
+    const auto welcome = hear<Welcome>(server);
+    if (!welcome) return welcome.error();
+    // A push that only some servers have decided is over: it was never answered.
+    seq_ = std::max(seq_, welcome.value().decided);
+    rows_seq_ = std::max(rows_seq_, welcome.value().decided_rows);
+    asked_[at(server)].keeps_state = welcome.value().keeps_state;
+  }
+  return {};
+}
+
+Status Client::declare(const Model& model, const Fill& fill) {
+  const MutexLock lock(mutex_);
+  if (failure_) return *failure_;
+  CIRANDA_TRY(check(model));
+  if (declared_) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text =
+                     "this worker has declared its parameters already; servers hold those of "
+                     "one model"};
+  }
+  std::vector<std::byte> model_blob;
+  encode(model, model_blob);
+  if (model_blob.size() > kModelBytesMax) {
+    return Error{.code = ErrorCode::kLimit, .text = "the parameters' names take too many bytes"};
+  }
+  auto words = SharedMemory::create(model_blob.size());
+  if (!words) return words.error();
+  std::memcpy(words.value().segment.data(), model_blob.data(), model_blob.size());
+  Layout layout(model, servers());
+  auto memory = SharedMemory::create(static_cast<std::size_t>(layout.memory_bytes()));
+  if (!memory) return memory.error();
+  fill(layout, memory.value().segment.data());
+  memory_.model_blob = std::move(words).value();
+  memory_.model_blob_bytes = model_blob.size();
+  memory_.memory = std::move(memory).value();
+  memory_.layout = std::move(layout);
+  CIRANDA_TRY(ask_all(Declare{.model_bytes = model_blob.size(), .decided = seq_}));
+  CIRANDA_TRY(hear_ready());
+  model_ = model;
+  declared_ = true;
+  return {};
+}
+
+Status Client::hear_ready() {
+  for (int server = 0; server < servers(); ++server) {
+    const auto ready = hear<Ready>(server);
+    if (!ready) return ready.error();
+    asked_[at(server)].gave_parameters = true;
+    versions_[at(server)] = ready.value().version;
+    clock_ = std::max(clock_, ready.value().clock);
+    announced_ = std::max(announced_, ready.value().checkpoint);
+  }
+  return mark();
+}
+
+// Between two pushes: those before belong to the checkpoint.
+Status Client::mark() {
+  if (marked_ == announced_) return {};
+  marked_ = announced_;
+  for (int server = 0; server < servers(); ++server) {
+    const Status sent = links_.send(server, Mark{.checkpoint = marked_});
+    if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // which says it again
+  }
+  return {};
+}
+
+Status Client::move_gradients() {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  auto memory = SharedMemory::create(static_cast<std::size_t>(layout().gradient_bytes()));
+  if (!memory) return memory.error();
+  memory_.gradients = std::move(memory).value();
+  for (int server = 0; server < servers(); ++server) {
+    const Status sent = links_.send(server, MoveGradients{});
+    if (!sent) CIRANDA_TRY(rejoin(sent.error()));
+  }
+  return {};
+}
+
+std::vector<std::uint64_t> Client::versions() const {
+  const MutexLock lock(mutex_);
+  return versions_;
+}
+
+Status Client::push(std::span<const std::uint64_t> versions, double scale,
+                    std::vector<kernels::UpdateRule> rules, std::vector<bool> used, VectorId into,
+                    std::vector<std::uint32_t> rule_slots) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  if (part_.task != 0) ++part_.part;
+  Message message = Push{.worker = worker(),
+                         .seq = seq_ + 1,
+                         .base = 0,
+                         .clock = clock_ + 1,
+                         .scale = scale,
+                         .rules = std::move(rules),
+                         .used = std::move(used),
+                         .of = part_,
+                         .into = into,
+                         .rule_slots = std::move(rule_slots)};
+  if (failure_) return *failure_;
+  for (int server = 0; server < servers(); ++server) {
+    std::get<Push>(message).base = versions[at(server)];
+    CIRANDA_TRY(ask(server, message));
+  }
+  if (links_.has_queued()) wake_thread();
+  ++seq_;
+  ++clock_;
+  unanswered_ = true;
+  pushed_ns_ = monotonic_ns();
+  for (std::size_t table = 0; table < model_.tables.size(); ++table) {
+    stats_.pushed_bytes += static_cast<std::uint64_t>(layout().elements(table)) *
+                           dtype_bytes(model_.tables[table].dtype);
+  }
+  return {};
+}
+
+Status Client::hear_answers() {
+  if (failure_) return *failure_;
+  if (!unanswered_) return {};
+  Outcome outcome = Outcome::kApplied;
+  std::uint64_t held_ns = 0;
+  const std::uint64_t begin_ns = monotonic_ns();
+  for (int server = 0; server < servers(); ++server) {
+    const auto ack = hear<Ack>(server);
+    if (!ack) return ack.error();
+    outcome = std::max(outcome, ack.value().outcome);
+    held_ns = std::max(held_ns, ack.value().held_ns);
+    asked_[at(server)].answered = ack.value().seq;
+    versions_[at(server)] = ack.value().version;
+    clock_ = std::max(clock_, ack.value().clock);
+    announced_ = std::max(announced_, ack.value().checkpoint);
+  }
+  unanswered_ = false;
+  outcome_ = outcome;
+  const std::uint64_t end_ns = monotonic_ns();
+  ++stats_.outcomes[static_cast<std::size_t>(outcome)];
+  stats_.waiting_ns += end_ns - begin_ns;
+  stats_.held_ns += std::min(held_ns, end_ns - begin_ns);
+  if (timeline_) timeline_->record("PUSH", "parameters", pushed_ns_, end_ns);
+  return mark();
+}
+
+Result<Outcome> Client::answer() {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  return std::exchange(outcome_, Outcome::kApplied);
+}
+
+Status Client::pull() {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  const std::uint64_t begin_ns = monotonic_ns();
+  CIRANDA_TRY(ask_all(Pull{}));
+  CIRANDA_TRY(hear_ready());
+  ++stats_.pulls;
+  if (timeline_) timeline_->record("PULL", "parameters", begin_ns, monotonic_ns());
+  return {};
+}
+
+Result<MemorySegment> Client::fetch_state(std::size_t table, std::size_t array) {
+  const MutexLock lock(mutex_);
+  const auto elements = static_cast<std::size_t>(layout().elements(table));
+  return fetch(FetchState{.table = static_cast<std::uint32_t>(table),
+                          .array = static_cast<std::uint32_t>(array)},
+               elements * dtype_bytes(model_.tables[table].dtype), servers());
+}
+
+Result<MemorySegment> Client::fetch_steps() {
+  const MutexLock lock(mutex_);
+  return fetch(FetchSteps{}, slot_count(model_) * sizeof(std::int64_t), 1);
+}
+
+Result<double> Client::average(const std::string& name, double value) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  CIRANDA_TRY(ask(0, Average{.name = name, .value = value}));
+  const auto averaged = hear<Averaged>(0);
+  if (!averaged) return averaged.error();
+  return averaged.value().mean;
+}
+
+std::optional<int> Client::lost_server() const {
+  const MutexLock lock(mutex_);
+  return lost_server_;
+}
+
+ClientStats Client::own_stats() const {
+  const MutexLock lock(mutex_);
+  return stats_;
+}
+
+Result<std::vector<Stats>> Client::stats() {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(hear_answers());
+  return ask_stats();
+}
+
+Result<std::vector<Stats>> Client::ask_stats() {
+  CIRANDA_TRY(ask_all(AskStats{}));
+  std::vector<Stats> all;
+  for (int server = 0; server < servers(); ++server) {
+    auto stats = hear<Stats>(server);
+    if (!stats) return stats.error();
+    all.push_back(std::move(stats).value());
+  }
+  return all;
+}
+
+}  // namespace ciranda::ps

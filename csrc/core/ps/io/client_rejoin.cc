@@ -1,0 +1,109 @@
+// A server is lost, and comes back or another one takes its place: the worker calls it again and
+// asks what it has had no answer to. The server knows which pushes it has decided.
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/ps/io/client.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr std::uint64_t kMsInNs = 1'000'000;
+// The other servers hear that the worker lives between two tries.
+constexpr std::uint64_t kTryNs = 1'000'000'000;
+constexpr int kRetryMs = 10;
+
+std::string seconds(std::uint64_t ms) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(ms) / 1'000);
+  return text.data();
+}
+
+}  // namespace
+
+std::string Client::self() const {
+  return coordinates() ? "the coordinator" : "worker " + std::to_string(worker());
+}
+
+const char* Client::asked_to(int server) const {
+  const auto& question = asked_[at(server)].question;
+  if (!question || std::holds_alternative<TakeTask>(*question) ||
+      std::holds_alternative<AskTask>(*question)) {
+    return nullptr;
+  }
+  if (enters(server)) return "let it in";
+  if (std::holds_alternative<Declare>(*question)) return "have the first parameters";
+  return "answer";
+}
+
+bool Client::enters(int server) const {
+  const auto& question = asked_[at(server)].question;
+  return question && std::holds_alternative<Enter>(*question);
+}
+
+// Who has not been welcomed yet has nothing that the next server would miss.
+std::uint64_t Client::patience_ms(int server) const {
+  if (enters(server)) return options_.address.timeout_ms;
+  return asked_[at(server)].keeps_state ? options_.patience_ms : 0;
+}
+
+bool Client::may_come_back(const Error& error) const {
+  return error.code == ErrorCode::kRankLost && error.rank >= 0 && patience_ms(error.rank) > 0 &&
+         !links_.refuses(error.rank);
+}
+
+Status Client::rejoin(const Error& lost) {
+  if (!may_come_back(lost)) return failed(lost);
+  const int server = lost.rank;
+  const std::uint64_t deadline_ns = monotonic_ns() + patience_ms(server) * kMsInNs;
+  const std::string patience = seconds(patience_ms(server));
+  std::fprintf(stderr, "ciranda: %s waits up to %s for a lost server to come back: %s\n",
+               self().c_str(), patience.c_str(), lost.text.c_str());
+  for (;;) {
+    const Status back = call_again(server, deadline_ns);
+    if (back) return {};
+    const Error& why = back.error();
+    if (!may_come_back(why) && why.code != ErrorCode::kTimeout) return failed(why);
+    if (monotonic_ns() >= deadline_ns) {
+      return failed({.code = ErrorCode::kRankLost,
+                     .text = lost.text + ", and did not come back within " + patience,
+                     .rank = server});
+    }
+    links_.beat_if_due();
+    ::poll(nullptr, 0, kRetryMs);
+  }
+}
+
+Status Client::call_again(int server, std::uint64_t deadline_ns) {
+  auto link = connect_to_server(options_.address, server, memory_,
+                                std::min(deadline_ns, monotonic_ns() + kTryNs));
+  if (!link) return link.error();
+  links_.replace(server, std::move(link).value());
+  const Asked& asked = asked_[at(server)];
+  if (!enters(server)) {
+    CIRANDA_TRY(links_.send(server, entry(server)));
+    const auto welcome = links_.next(server, "let it in");
+    if (!welcome) return welcome.error();
+    const auto* known = std::get_if<Welcome>(&welcome.value());
+    if (server == 0 && known != nullptr) CIRANDA_TRY(schedule_again(known->scheduled));
+  }
+  if (asked.gave_parameters) {
+    CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.model_blob_bytes,
+                                            .decided = unanswered_ ? seq_ - 1 : seq_,
+                                            .returns = true,
+                                            .answered = asked.answered}));
+    const auto ready = links_.next(server, "give it the parameters");
+    if (!ready) return ready.error();
+    if (memory_.gradients.fd.valid()) CIRANDA_TRY(links_.send(server, MoveGradients{}));
+    if (marked_ > 0) CIRANDA_TRY(links_.send(server, Mark{.checkpoint = marked_}));
+  }
+  return asked.question ? links_.send(server, *asked.question) : Status();
+}
+
+}  // namespace ciranda::ps

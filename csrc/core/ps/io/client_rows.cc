@@ -1,0 +1,128 @@
+// Rows of tables that no worker holds.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/ps/io/client.h"
+
+namespace ciranda::ps {
+
+namespace {
+
+// Whether memory of `bytes` bytes shall go on to serve messages of `needed`.
+bool fits(std::size_t bytes, std::size_t needed) {
+  constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;
+  return needed <= bytes && bytes <= std::max(kKeptBytesMax, 2 * needed);
+}
+
+}  // namespace
+
+// Each server's numbers where it reads them.
+Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) {
+  CIRANDA_TRY(hear_answers());
+  if (!declared_ || table >= model_.row_tables.size()) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "there is no table " + std::to_string(table) +
+                         " of rows; make it before DistributedOptimizer, which declares it"};
+  }
+  const auto count = static_cast<std::uint64_t>(servers());
+  std::vector<std::vector<std::uint64_t>> numbers(count);
+  for (const std::uint64_t row : rows) numbers[row % count].push_back(row);
+  memory_.rows.resize(count);
+  for (std::size_t server = 0; server < count; ++server) {
+    WorkerMemory::Rows& own = memory_.rows[server];
+    own.numbers_bytes = numbers[server].size() * sizeof(std::uint64_t);
+    own.rows_bytes = numbers[server].size() * model_.row_tables[table].columns * sizeof(float);
+    const std::size_t bytes = own.numbers_bytes + own.rows_bytes;
+    if (numbers[server].size() > kRowsAtOnceMax) {
+      return Error{
+          .code = ErrorCode::kLimit,
+          .text = "more than " + std::to_string(kRowsAtOnceMax) + " rows of one server at once"};
+    }
+    if (bytes == 0) continue;
+    if (!fits(own.memory.segment.bytes(), bytes)) {
+      own.memory = {};
+      auto memory = SharedMemory::create(bytes);
+      if (!memory) return memory.error();
+      own.memory = std::move(memory).value();
+    }
+    std::memcpy(own.memory.segment.data(), numbers[server].data(), own.numbers_bytes);
+  }
+  return {};
+}
+
+Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(lay_out_rows(table, rows));
+  const std::size_t columns = model_.row_tables[table].columns;
+  std::vector<const float*> next;
+  for (int server = 0; server < servers(); ++server) {
+    const std::size_t bytes = memory_.rows[at(server)].numbers_bytes;
+    if (bytes == 0) continue;
+    CIRANDA_TRY(ask(server, PullRows{.table = static_cast<std::uint32_t>(table),
+                                     .count = bytes / sizeof(std::uint64_t)}));
+  }
+  for (int server = 0; server < servers(); ++server) {
+    next.push_back(nullptr);
+    if (memory_.rows[at(server)].numbers_bytes == 0) continue;
+    const auto read = hear<RowsRead>(server);
+    if (!read) return read.error();
+    next.back() = reinterpret_cast<const float*>(row_data(server));
+  }
+  for (const std::uint64_t row : rows) {
+    const float*& from = next[row % next.size()];
+    std::memcpy(into, from, columns * sizeof(float));
+    from += columns;
+    into += columns;
+  }
+  return {};
+}
+
+Status Client::push_rows(std::size_t table, std::span<const std::uint64_t> rows,
+                         const float* gradients, const kernels::UpdateRule& rule, double scale) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(lay_out_rows(table, rows));
+  if (rows_part_.task != 0) ++rows_part_.part;
+  return send_rows(
+      {.table = static_cast<std::uint32_t>(table), .scale = scale, .rule = rule, .of = rows_part_},
+      rows, gradients);
+}
+
+Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows,
+                          const float* values) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(lay_out_rows(table, rows));
+  return send_rows({.table = static_cast<std::uint32_t>(table),
+                    .begins = true,
+                    .rule = model_.row_tables[table].rule},
+                   rows, values);
+}
+
+// To all servers, also those that have none of the rows, so that their numbers agree.
+Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
+                         const float* values) {
+  const std::size_t columns = model_.row_tables[message.table].columns;
+  std::vector<float*> next;
+  for (int server = 0; server < servers(); ++server) {
+    const bool has_rows = memory_.rows[at(server)].numbers_bytes > 0;
+    next.push_back(has_rows ? reinterpret_cast<float*>(row_data(server)) : nullptr);
+  }
+  for (const std::uint64_t row : rows) {
+    float*& to = next[row % next.size()];
+    std::memcpy(to, values, columns * sizeof(float));
+    to += columns;
+    values += columns;
+  }
+  message.seq = ++rows_seq_;
+  for (int server = 0; server < servers(); ++server) {
+    message.count = memory_.rows[at(server)].numbers_bytes / sizeof(std::uint64_t);
+    CIRANDA_TRY(ask(server, message));
+  }
+  for (int server = 0; server < servers(); ++server) {
+    const auto pushed = hear<RowsPushed>(server);
+    if (!pushed) return pushed.error();
+  }
+  return {};
+}
+
+}  // namespace ciranda::ps

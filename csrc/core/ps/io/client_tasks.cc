@@ -1,0 +1,82 @@
+// What a coordinator and workers say of tasks, to server 0.
+#include <string>
+#include <utility>
+
+#include "core/ps/io/client.h"
+
+namespace ciranda::ps {
+namespace {
+
+constexpr int kServer = 0;
+
+Status check_size(const char* what, const std::string& text) {
+  if (text.size() <= kTaskTextBytesMax) return {};
+  return Error{.code = ErrorCode::kLimit,
+               .text = std::string(what) + " takes " + std::to_string(text.size()) +
+                       " bytes, and at most " + std::to_string(kTaskTextBytesMax) +
+                       " are possible; pass large data through files, or the parameters"};
+}
+
+}  // namespace
+
+Result<Given> Client::take_task(bool failed, std::string text) {
+  const MutexLock lock(mutex_);
+  CIRANDA_TRY(check_size("what a task returns", text));
+  CIRANDA_TRY(hear_answers());
+  CIRANDA_TRY(
+      ask(kServer, TakeTask{.done = part_.task, .failed = failed, .text = std::move(text)}));
+  auto given = hear<Given>(kServer);
+  if (!given) return given.error();
+  part_ = {.task = given.value().task, .part = 0, .settled = given.value().settled};
+  rows_part_ = part_;
+  return given;
+}
+
+Result<TaskId> Client::schedule(std::string call, int copies) {
+  const MutexLock lock(mutex_);
+  if (failure_) return *failure_;
+  CIRANDA_TRY(check_size("a task with its arguments", call));
+  const TaskId task = scheduled_.size() + 1;
+  scheduled_.push_back({.task = task, .copies = copies, .call = std::move(call)});
+  const Status sent = links_.send(kServer, scheduled_.back());
+  if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // which says it again
+  return task;
+}
+
+Status Client::close_tasks() {
+  const MutexLock lock(mutex_);
+  if (failure_) return *failure_;
+  CIRANDA_TRY(ask(kServer, CloseTasks{.tasks = scheduled_.size()}));
+  const auto closed = hear<TaskStatus>(kServer);
+  return closed ? Status() : Status(closed.error());
+}
+
+// A server that was lost knows of less, where it keeps its state in memory.
+Status Client::schedule_again(TaskId known) {
+  for (TaskId task = known + 1; task <= scheduled_.size(); ++task) {
+    CIRANDA_TRY(links_.send(kServer, scheduled_[static_cast<std::size_t>(task - 1)]));
+  }
+  return {};
+}
+
+Result<TaskStatus> Client::ask_task(const AskTask& question) {
+  const MutexLock lock(mutex_);
+  if (failure_) return *failure_;
+  CIRANDA_TRY(ask(kServer, question));
+  return hear<TaskStatus>(kServer);
+}
+
+Result<std::vector<double>> Client::work(VectorWork work) {
+  const MutexLock lock(mutex_);
+  work.number = ++works_;
+  CIRANDA_TRY(ask_all(work));
+  std::vector<double> dots(work.dots.size());
+  for (int server = 0; server < servers(); ++server) {
+    const auto values = hear<VectorValues>(server);
+    if (!values) return values.error();
+    for (std::size_t i = 0; i < dots.size(); ++i) dots[i] += values.value().dots.at(i);
+  }
+  return dots;
+}
+
+}  // namespace ciranda::ps
