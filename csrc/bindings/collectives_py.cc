@@ -3,10 +3,10 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
-#include "torch/arena_tensors.h"
-#include "torch/default_world.h"
-#include "torch/error.h"
-#include "torch/handles.h"
+#include "ciranda/torch/collective/arena_tensors.h"
+#include "ciranda/torch/process/default_world.h"
+#include "ciranda/torch/process/handles.h"
+#include "ciranda/torch/tensor/error.h"
 
 namespace ciranda {
 

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "bindings/bindings.h"
-#include "torch/error.h"
+#include "ciranda/torch/tensor/error.h"
 
 namespace ciranda {
 namespace {

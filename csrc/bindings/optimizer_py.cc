@@ -1,12 +1,12 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
-#include "torch/default_world.h"
-#include "torch/gradient_reducer.h"
-#include "torch/optimizer_checks.h"
-#include "torch/rank_comparison.h"
-#include "torch/rank_graph.h"
-#include "torch/shared_step.h"
+#include "ciranda/torch/gradient/gradient_reducer.h"
+#include "ciranda/torch/gradient/rank_comparison.h"
+#include "ciranda/torch/gradient/rank_graph.h"
+#include "ciranda/torch/process/default_world.h"
+#include "ciranda/torch/step/optimizer_checks.h"
+#include "ciranda/torch/step/shared_step.h"
 
 namespace ciranda {
 

@@ -2,13 +2,13 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
-#include "torch/error.h"
-#include "torch/ps_differences.h"
-#include "torch/ps_gradients.h"
-#include "torch/ps_reducer.h"
-#include "torch/row_tables.h"
-#include "torch/saved_parameters.h"
-#include "torch/servers.h"
+#include "ciranda/torch/process/row_tables.h"
+#include "ciranda/torch/process/servers.h"
+#include "ciranda/torch/servers/ps_differences.h"
+#include "ciranda/torch/servers/ps_gradients.h"
+#include "ciranda/torch/servers/ps_reducer.h"
+#include "ciranda/torch/servers/saved_parameters.h"
+#include "ciranda/torch/tensor/error.h"
 
 namespace ciranda {
 

@@ -7,11 +7,11 @@
 #include <memory>
 
 #include "bindings/bindings.h"
+#include "ciranda/torch/process/default_world.h"
+#include "ciranda/torch/tensor/error.h"
 #include "core/base/thread.h"
 #include "core/engine/run/backends.h"
 #include "core/kernels/reduce.h"
-#include "torch/default_world.h"
-#include "torch/error.h"
 
 namespace ciranda {
 

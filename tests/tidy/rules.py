@@ -59,19 +59,71 @@ MAY_INCLUDE["core/ps/io"] = {
     "core/trace",
 } | TRANSPORT
 MAY_INCLUDE["bin"] = {"core/base", "core/ps/decide", "core/ps/io", "core/settings"} | TRANSPORT
-# Its hooks copy, scale and cast a gradient in one pass, hence the kernels, in the runs of a step.
-MAY_INCLUDE["torch"] = {
+# The torch layer, from the bottom up. Its hooks copy, scale and cast a gradient in one pass, hence
+# the kernels; a step is planned in runs, hence plan.
+MAY_INCLUDE["ciranda/torch/tensor"] = {"core/base", "core/wire", "core/engine"}
+MAY_INCLUDE["ciranda/torch/collective"] = {
+    "include",
     "core/base",
     "core/wire",
-    "core/plan",
+    "core/engine",
+    "ciranda/torch/tensor",
+}
+MAY_INCLUDE["ciranda/torch/process"] = {
+    "include",
+    "core/base",
     "core/kernels",
     "core/ps/decide",
     "core/engine",
     "core/job",
     "core/ps/io",
-    "include",
+    "ciranda/torch/tensor",
+    "ciranda/torch/collective",
 }
-MAY_INCLUDE["bindings"] = MAY_INCLUDE["torch"] | {"torch"}
+MAY_INCLUDE["ciranda/torch/step"] = {
+    "include",
+    "core/wire",
+    "core/plan",
+    "core/kernels",
+    "core/engine",
+    "ciranda/torch/tensor",
+    "ciranda/torch/collective",
+    "ciranda/torch/process",
+}
+MAY_INCLUDE["ciranda/torch/gradient"] = {
+    "core/base",
+    "core/wire",
+    "core/kernels",
+    "core/engine",
+    "ciranda/torch/tensor",
+    "ciranda/torch/collective",
+    "ciranda/torch/process",
+    "ciranda/torch/step",
+}
+MAY_INCLUDE["ciranda/torch/servers"] = {
+    "core/base",
+    "core/kernels",
+    "core/ps/decide",
+    "core/ps/io",
+    "ciranda/torch/tensor",
+    "ciranda/torch/process",
+    "ciranda/torch/step",
+    "ciranda/torch/gradient",
+}
+TORCH = {
+    f"ciranda/torch/{folder}"
+    for folder in ("tensor", "collective", "process", "step", "gradient", "servers")
+}
+MAY_INCLUDE["ciranda/torch/api"] = {"core/base", "core/job", "include"} | TORCH
+MAY_INCLUDE["bindings"] = {
+    "core/base",
+    "core/kernels",
+    "core/engine",
+    "core/ps/decide",
+    "core/job",
+    "core/ps/io",
+    "include",
+} | TORCH
 MAY_INCLUDE["include"] = set()  # installed: must compile without our source tree
 
 # Decisions live here; the outside world comes in as arguments.
@@ -145,7 +197,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         "an exception in core",
         r"\bthrow\b",
         {
-            "csrc/torch/*": "torch's way",
+            "csrc/ciranda/torch/*": "torch's way",
             "csrc/bindings/*": "Python's",
             "csrc/core/job/job.cc": "the API of C++ programs, on top of everything",
             "csrc/core/backend/gloo/gloo_group.cc": "ends collectives of Gloo; caught there",
@@ -273,9 +325,11 @@ def pure_folders_touch_nothing_outside(tree: Tree) -> list[str]:
 def torch_stays_out_of_core(tree: Tree) -> list[str]:
     ours = set(tree.paths)
     return [
-        f"{path}:{line}: only csrc/torch, csrc/bindings and ciranda/torch.h include {included}"
+        f"{path}:{line}: only the torch layer, csrc/bindings and ciranda/torch.h include {included}"
         for path in tree.under("csrc/", CPP)
-        if not path.startswith(("csrc/torch/", "csrc/bindings/", "csrc/include/ciranda/torch"))
+        if not path.startswith(
+            ("csrc/ciranda/torch/", "csrc/bindings/", "csrc/include/ciranda/torch")
+        )
         for line, included in tree.includes(path)
         if TORCH_HEADERS.match(included) and f"csrc/{included}" not in ours
     ]
@@ -346,7 +400,7 @@ def core_files_stay_short(tree: Tree) -> list[str]:
 def no_file_is_dead(tree: Tree) -> list[str]:
     bad = []
     compiled = re.compile(
-        r"^(csrc/core/.*|csrc/(torch|bindings|bin)/[^/]+|tests/cpp/([^/]+/.*|precompiled)|tests/fuzz/[^/]+"
+        r"^(csrc/(core|ciranda/torch)/.*|csrc/(bindings|bin)/[^/]+|tests/cpp/([^/]+/.*|precompiled)|tests/fuzz/[^/]+"
         r"|benchmarks/cpp/[^/]+_bench|tests/python/libtorch/.*|examples/.*)\.(cc|cpp)$"
     )
     bad += [
@@ -408,7 +462,7 @@ def tests_that_the_docs_name_exist(tree: Tree) -> list[str]:
 
 @rule
 def files_that_the_docs_name_exist(tree: Tree) -> list[str]:
-    """`csrc/torch/bucket.h`, or without its ending; decisions speak of the tree of their day."""
+    """`csrc/bin/ciranda_ps.cc`, or without its ending; decisions speak of the tree of their day."""
     bad = []
     for path in tree.under("", {".md"}):
         if path.startswith("docs/decisions/") or path == "CHANGELOG.md":

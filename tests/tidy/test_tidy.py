@@ -38,8 +38,11 @@ PLANTS = [
     ),
     (
         rules.includes_point_downwards,
-        {"csrc/core/engine/a.cc": '#include "torch/hooks.h"', "csrc/torch/hooks.h": ""},
-        "core/engine must not include torch/hooks.h",
+        {
+            "csrc/core/engine/a.cc": '#include "ciranda/torch/tensor/hooks.h"',
+            "csrc/ciranda/torch/tensor/hooks.h": "",
+        },
+        "core/engine must not include ciranda/torch/tensor/hooks.h",
     ),
     (
         rules.includes_point_downwards,
@@ -65,7 +68,7 @@ PLANTS = [
     (
         rules.torch_stays_out_of_core,
         {"csrc/core/base/a.h": "#include <torch/torch.h>"},
-        "base/a.h:1: only csrc/torch",
+        "base/a.h:1: only the torch layer",
     ),
     (
         rules.torch_stays_out_of_core,
@@ -76,7 +79,7 @@ PLANTS = [
         (rules.words_stay_in_their_files, {path: text}, what)
         for path, text, what in [
             ("csrc/core/base/a.cc", "auto x = std::getenv(name);", "getenv"),
-            ("csrc/torch/a.cc", "auto x = getenv(name);", "getenv"),
+            ("csrc/ciranda/torch/tensor/a.cc", "auto x = getenv(name);", "getenv"),
             (
                 "csrc/core/engine/a.cc",
                 "void f() __attribute__((no_thread_safety_analysis));",
@@ -124,8 +127,8 @@ PLANTS = [
     ),
     (
         rules.files_that_the_docs_name_exist,
-        {"docs/a.md": "\n`csrc/torch/gone`"},
-        "docs/a.md:2: no such file: csrc/torch/gone",
+        {"docs/a.md": "\n`csrc/ciranda/gone`"},
+        "docs/a.md:2: no such file: csrc/ciranda/gone",
     ),
     (rules.nothing_names_this_machine, {"tools/a.sh": "cd /ho" + "me/somebody"}, "tools/a.sh:1"),
     (rules.nothing_names_this_machine, {"a.txt": "--index" + "-url x"}, "names one machine"),
@@ -146,11 +149,15 @@ INNOCENT = {
     "pyproject.toml": PYPROJECT,
     "csrc/core/base/a.h": "// a std::mutex would throw; see /* getenv */\nint system_count(int x);",
     "csrc/core/base/long.h": '#include "core/base/a.h"\n' + "\n" * 399,
-    "csrc/torch/long.cc": '#include "core/base/long.h"\n' + "\n" * 600,
+    "csrc/ciranda/torch/tensor/long.cc": '#include "core/base/long.h"\n' + "\n" * 600,
     "csrc/core/base/a.cc": '#include "core/base/a.h"\nauto s = "a // b";  // std::thread\n',
-    "csrc/core/transport/dial/connection_thread.cc": '#include "core/base/a.h"\nstd::thread t(run);\n',
+    "csrc/core/transport/dial/connection_thread.cc": (
+        '#include "core/base/a.h"\nstd::thread t(run);\n'
+    ),
     "csrc/include/ciranda/core.h": "#include <vector>\n",
-    "csrc/torch/a.cc": "#include <torch/torch.h>\nvoid f() { throw std::this_thread::get_id(); }",
+    "csrc/ciranda/torch/tensor/a.cc": (
+        "#include <torch/torch.h>\nvoid f() { throw std::this_thread::get_id(); }"
+    ),
     "python/ciranda/a.py": "import torch\nmodel.eval()  # eval(x)\n",
     "tests/cpp/base/a_test.cc": "",
     "tests/cpp/base/b_test.cc": "TEST(A, Works) {}",

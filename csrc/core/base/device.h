@@ -6,8 +6,8 @@
 
 namespace ciranda {
 
-// What a backend needs of an accelerator, beside its library of collectives. csrc/torch implements
-// it with torch's own streams and events.
+// What a backend needs of an accelerator, beside its library of collectives. The torch layer
+// implements it with torch's own streams and events.
 
 // A point in the work of a device. Thread-safe.
 class DeviceEvent {

@@ -1,6 +1,6 @@
 """Reduction of gradients through a compressor that the user wrote in Python.
 
-Behaves like the reducer in C++ (csrc/torch/gradient_reducer.h says how), but copies, holds the GIL
+Behaves like the reducer in C++ (csrc/ciranda/torch/gradient/gradient_reducer.h says how), but copies, holds the GIL
 and reduces everything at the end of backward().
 """
 

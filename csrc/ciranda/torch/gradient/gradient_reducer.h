@@ -1,0 +1,188 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ciranda/torch/gradient/bucket.h"
+#include "ciranda/torch/gradient/gradient_owners.h"
+#include "ciranda/torch/step/reducer.h"
+#include "ciranda/torch/step/reducer_options.h"
+#include "core/base/mutex.h"
+
+namespace ciranda {
+
+// Reduces the gradients of an optimizer's parameters: hooks (C++, no GIL; see GradientOwners) put
+// each gradient into its bucket as backward produces it and hand complete buckets to the engine.
+// The last of `backward_passes_per_step` backward passes waits for the other ranks and returns with
+// reduced gradients in p.grad; parameters that it did not reach on this rank count as zeros, those
+// that no rank reached keep the p.grad they have. synchronize() does the same for fewer passes, of
+// which ranks may make different numbers.
+//
+// That a gradient is reduced is known of the tensor that holds it, not of the optimizer: one that
+// the user replaces, or edits if the ranks average, is reduced when the optimizer steps. All ranks
+// decide that together.
+//
+// Autograd would turn an error inside backward() into a plain RuntimeError: it is kept, and thrown
+// by the next synchronize(), step() or discard_step().
+class GradientReducer : public Reducer, public std::enable_shared_from_this<GradientReducer> {
+ public:
+  GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
+  ~GradientReducer() override;
+
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) override
+      EXCLUDES(mutex_);
+  void set_backward_passes_per_step(int passes) override EXCLUDES(mutex_);
+  void synchronize() override EXCLUDES(mutex_);
+  void wait_in_step(const Wait& wait) override EXCLUDES(mutex_);
+  void finish_step() override EXCLUDES(mutex_);
+  void discard_step() override EXCLUDES(mutex_);
+  void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
+  void confirm_sharing() override EXCLUDES(mutex_);
+  StepOutcome step(double gradient_scale, bool reduce, double max_norm,
+                   const std::string& objection) override EXCLUDES(mutex_);
+  double norm() override EXCLUDES(mutex_);
+  OptimizerState state(std::size_t position, bool copies) override EXCLUDES(mutex_);
+  void adopt_state(std::size_t position, OptimizerState state) override EXCLUDES(mutex_);
+  void end_shared_step() override EXCLUDES(mutex_);
+
+  std::size_t arena_bytes() EXCLUDES(mutex_);
+  // Bytes of gradients that were not born in the arena and had to be moved there, so far.
+  std::uint64_t moved_bytes() EXCLUDES(mutex_);
+  std::size_t bucket_count() EXCLUDES(mutex_);
+
+ private:
+  friend class GradientOwners;
+  friend class BackwardEnd;
+  // Any parameter of the optimizer. What its hook looks at lies in one line of the cache.
+  struct alignas(64) TrackedParameter {
+    at::Tensor parameter;
+    bool foreign = false;  // another optimizer reduces its gradient
+    bool bucketed = false;
+    Bucket* bucket = nullptr;  // once bucketed
+    std::size_t slot = 0;
+    std::string name;
+    std::shared_ptr<GradientOwners> owners;
+    std::size_t rule = 0;
+    std::optional<OptimizerState> state = {};  // to adopt at the first step, see waits()
+  };
+  // What this rank has to do before a step.
+  enum class Gradients : std::uint8_t {
+    kReduced,
+    kAddUp,   // the ranks' gradients, in the step itself
+    kReduce,  // first
+    kPlace,   // before that: there is a gradient of a parameter that is frozen
+  };
+
+  // Whether hooks hand complete buckets to the engine while backward goes on. What a user's hook
+  // writes into another p.grad would then reach a gradient that is being reduced: the first pass
+  // reduces at its end, and shows whether anything does.
+  enum class Overlap : std::uint8_t { kTrial, kOn, kOff };
+
+  struct Attempt {        // at a shared step
+    double scale = 1.0;   // of the gradients
+    bool add_up = false;  // the ranks' gradients
+    bool object = false;  // instead: this rank wants the ranks to talk first
+  };
+
+  // Hooks and passes. Of GradientOwners, in a thread of autograd, without the GIL:
+  void on_gradient_ready(std::size_t position) noexcept EXCLUDES(mutex_);
+  void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
+  void look_for_hooks() { look_for_hooks_.store(true); }  // in the next refresh_hooks()
+  void forget(std::size_t position) EXCLUDES(mutex_);     // that the gradient was reduced
+  // The two have parameters in common: a pass that reaches one is a pass of both, so that ranks
+  // which use other parameters of them end it alike.
+  void link(const std::shared_ptr<GradientReducer>& other) EXCLUDES(mutex_);
+  void pass_reached() noexcept EXCLUDES(mutex_);
+  using Linked = std::vector<std::weak_ptr<GradientReducer>>;
+  Linked enter_pass() REQUIRES(mutex_);
+  static void tell(const Linked& linked);
+  void take_gradient(const TrackedParameter& tracked) REQUIRES(mutex_);
+  bool other_hooks_follow(const TrackedParameter& tracked) REQUIRES(mutex_);
+  void judge_overlap() REQUIRES(mutex_);
+  // At the end of each graph task that ran a hook:
+  void graph_task_ended() noexcept EXCLUDES(mutex_);
+  bool call_back_at_the_end() REQUIRES(mutex_);
+  void refresh_hooks() REQUIRES(mutex_);
+  void bucket_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
+  void add_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
+
+  // gradient_synchronization.cc
+  void synchronize_own() EXCLUDES(mutex_);
+  void synchronize_foreign() EXCLUDES(mutex_);
+  void wait_beside_backward(const Wait& wait) REQUIRES(mutex_);
+  int most_of_ranks(int mine, const char* what) REQUIRES(mutex_);
+  void reduce_if_any_rank(Gradients mine) REQUIRES(mutex_);
+  bool is_reduced(const GradientSlot& slot) const REQUIRES(mutex_);
+  Gradients gradients_now() REQUIRES(mutex_);
+  void reduce_now() REQUIRES(mutex_);
+  void refuse_writes_in_flight() REQUIRES(mutex_);
+  void add_up_once(Bucket& bucket) REQUIRES(mutex_);
+  void start_step() REQUIRES(mutex_);
+  void await_in_flight() REQUIRES(mutex_);
+  void throw_kept_error() REQUIRES(mutex_);
+
+  // gradient_step.cc
+  std::string step_or_reason(double gradient_scale, bool reduce, double max_norm,
+                             const std::string& objection) REQUIRES(mutex_);
+  void prepare_buckets() REQUIRES(mutex_);
+  void prepare_for_other_rules() REQUIRES(mutex_);
+  static bool waits(const TrackedParameter& tracked);
+  std::vector<std::size_t> take_news() REQUIRES(mutex_);
+  bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
+      REQUIRES(mutex_);
+  void take_for_step() REQUIRES(mutex_);
+  void run_on_buckets(const Attempt& attempt,
+                      void (SharedStepOperations::*submit)(SharedStep::Update), bool squares)
+      REQUIRES(mutex_);
+  void take_norm() REQUIRES(mutex_);
+  std::string objection_now() REQUIRES(mutex_);
+
+  const std::shared_ptr<Engine> engine_;
+  const ReducerOptions options_;
+  const std::shared_ptr<const Communicator> among_;
+  const std::uint64_t number_;  // of the reducers of this process, in the order of their making
+
+  Mutex mutex_;
+  int passes_ GUARDED_BY(mutex_);           // backward passes per step
+  int passes_done_ GUARDED_BY(mutex_) = 0;  // of this step
+  bool in_pass_ GUARDED_BY(mutex_) = false;
+  int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
+  Overlap overlap_ GUARDED_BY(mutex_) = Overlap::kTrial;
+  bool shared_step_ GUARDED_BY(mutex_);
+  std::string ended_ GUARDED_BY(mutex_);  // why the ranks do not share the step any more
+  std::optional<std::uint64_t> agreed_joins_
+      GUARDED_BY(mutex_);                           // before the latest confirm_sharing()
+  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // since then: the next shared step does
+  std::exception_ptr kept_error_ GUARDED_BY(mutex_);
+  // The kept error speaks of gradients alone: it is none if they are thrown away.
+  bool gradients_spoiled_ GUARDED_BY(mutex_) = false;
+  std::vector<TrackedParameter> tracked_ GUARDED_BY(mutex_);
+  std::size_t unbucketed_ GUARDED_BY(mutex_) = 0;  // of tracked_
+  std::size_t foreign_ GUARDED_BY(mutex_) = 0;     // of tracked_
+  std::atomic<bool> look_for_hooks_ = true;        // some may not be where autograd runs them
+  bool adopts_ GUARDED_BY(mutex_) = false;         // a tracked has state to adopt
+  struct WordedRule {
+    kernels::UpdateRule rule;
+    std::string words;  // made once, not at every step
+    std::string words_adding_up;
+  };
+  std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
+  double norm_ GUARDED_BY(mutex_) = 0.0;
+  std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
+  Linked linked_ GUARDED_BY(mutex_);
+};
+
+// On the default World, whose settings say whether freed memory is kept between steps, and the wire
+// dtype where the options do not.
+std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options);
+
+}  // namespace ciranda

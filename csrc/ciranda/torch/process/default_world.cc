@@ -1,0 +1,315 @@
+#include "ciranda/torch/process/default_world.h"
+
+#include <ciranda/torch.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "ciranda/torch/process/row_tables.h"
+#include "ciranda/torch/tensor/error.h"
+#include "ciranda/torch/tensor/heap.h"
+#include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/mutex.h"
+#include "core/engine/run/backends.h"
+
+namespace ciranda {
+namespace {
+
+// The process has one default World, or one connection to its servers; everything else belongs to
+// an object.
+Mutex mutex;                                                  // NOLINT: see above
+std::shared_ptr<World> world GUARDED_BY(mutex);               // NOLINT
+std::shared_ptr<ps::Client> client GUARDED_BY(mutex);         // NOLINT
+std::uint64_t connections GUARDED_BY(mutex) = 0;              // NOLINT: to servers, so far
+std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
+std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
+    GUARDED_BY(mutex);
+std::function<void()> show_where GUARDED_BY(mutex);   // NOLINT
+std::function<bool()> interrupted GUARDED_BY(mutex);  // NOLINT
+thread_local bool begins_or_ends = false;             // NOLINT: this thread, with the mutex
+Handover handover GUARDED_BY(mutex);                  // NOLINT
+std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // NOLINT: of its GPU
+std::atomic<Engine*> engine_at_fork{nullptr};                  // NOLINT: read in the fork handler
+std::atomic<ps::Client*> client_at_fork{nullptr};              // NOLINT
+std::atomic<bool> forked{false};                               // NOLINT
+// Read in a forked child too, where no lock may be.
+RankInfo rank_info_of_process;  // NOLINT: of this rank
+Hosts own_hosts;                // NOLINT: of its job
+bool own_coordinates = false;   // NOLINT: and it is no rank
+
+// Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
+void child_after_fork() {
+  if (Engine* engine = engine_at_fork.load()) {
+    forked.store(true);
+    engine->after_fork_in_child();
+  } else if (ps::Client* of_servers = client_at_fork.load()) {
+    forked.store(true);
+    of_servers->close_in_forked_child();
+  }
+}
+
+std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mutex) {
+  if (config.with_comm) {
+    throw Exception({.code = ErrorCode::kUnsupported,
+                     .text = "init: comm has no meaning in a job with parameter servers (--ps), "
+                             "whose ranks do not meet; leave it out"});
+  }
+  if (config.keep_heap) keep_heap_between_steps();
+  std::shared_ptr<const ConnectionKeys> keys;
+  if (config.has_servers_elsewhere()) {
+    check(take_key(config, handover, std::exchange(handover.taken, true)));
+    keys = unwrap(
+        ConnectionKeys::of_job(*handover.key, config.servers_job, /*epoch=*/0, config.remote.tls));
+  }
+  return unwrap(ps::Client::connect(
+      {.address = {.folder = config.job_folder,
+                   .servers = config.servers,
+                   .keys = std::move(keys),
+                   .authenticates = config.engine.ring.authenticates,
+                   .worker = config.coordinates ? config.rank_info.size : config.rank_info.rank,
+                   // Each connection is a life of its own: see ServerProtocol.
+                   .life = config.life_base + ++connections,
+                   .timeout_ms = config.start_timeout_ms},
+       .job_id = config.servers_job,
+       .workers = config.rank_info.size,
+       .origin = ps::origin_of_worker(config),
+       .patience_ms = config.servers_patience_ms,
+       .timeline_path = config.coordinates ? "" : config.timeline_path,
+       .coordinates = config.coordinates}));
+}
+
+// A worker is told of its own host alone: the ranks of the others as if these had equally many.
+Hosts hosts_of_workers(const RankInfo& rank_info) {
+  Hosts hosts(static_cast<std::size_t>(rank_info.cross_size));
+  const int others = rank_info.size - rank_info.local_size;
+  const int share =
+      std::max(1, (others + rank_info.cross_size - 2) / std::max(1, rank_info.cross_size - 1));
+  const Rank first = rank_info.rank - rank_info.local_rank;
+  for (Rank rank = 0, other = 0; rank < rank_info.size; ++rank) {
+    const bool here = rank >= first && rank < first + rank_info.local_size;
+    const int host = here ? rank_info.cross_rank : other++ / share;
+    hosts[static_cast<std::size_t>(host + (!here && host >= rank_info.cross_rank ? 1 : 0))]
+        .push_back(rank);
+  }
+  return hosts;
+}
+
+struct BeginsOrEnds {
+  BeginsOrEnds() { begins_or_ends = true; }
+  ~BeginsOrEnds() { begins_or_ends = false; }
+  BeginsOrEnds(const BeginsOrEnds&) = delete;
+  BeginsOrEnds& operator=(const BeginsOrEnds&) = delete;
+};
+
+// Once there is a world: libcrypto has an exit handler of its own by then, and what is registered
+// later runs earlier. The goodbye to other hosts is sealed.
+void shut_down_at_exit() {
+  [[maybe_unused]] static const int registered = std::atexit(shutdown);
+}
+
+}  // namespace
+
+void init() {
+  init_default_world(/*with_comm=*/false);
+}
+
+void init_default_world(bool with_comm) {
+  refuse_in_forked_child();
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork(nullptr, nullptr, child_after_fork);
+  const MutexLock lock(mutex);
+  if (world != nullptr || client != nullptr) return;
+  const BeginsOrEnds here;
+  Config config = unwrap(read_process_config());
+  config.with_comm = with_comm;
+  config.engine.show_where = show_where;
+  if (interrupted) {
+    config.engine.interrupted = [ask = interrupted] { return !begins_or_ends && ask(); };
+  }
+  if (!config.servers.empty()) {
+    client = connect_to_servers(config);
+    rank_info_of_process = config.rank_info;
+    own_hosts = hosts_of_workers(rank_info_of_process);
+    own_coordinates = config.coordinates;
+    client_at_fork.store(client.get());
+    shut_down_at_exit();
+    return;
+  }
+  world = unwrap(World::start(std::move(config), handover));
+  rank_info_of_process = world->rank_info();
+  own_hosts = world->engine()->group(kWorldGroup)->hosts;
+  engine_at_fork.store(world->engine().get());
+  whole = std::make_shared<const Communicator>(
+      Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
+  shut_down_at_exit();
+}
+
+void shutdown() {
+  if (forked.load()) return;
+  const MutexLock lock(mutex);
+  if (client != nullptr) {
+    client_at_fork.store(nullptr);
+    client->leave();
+    client.reset();
+    forget_row_tables();
+  }
+  if (world == nullptr) return;
+  const BeginsOrEnds here;
+  world->shutdown();
+  engine_at_fork.store(nullptr);
+  device_stream.reset();
+  parts.clear();
+  whole.reset();
+  world.reset();
+}
+
+bool is_initialized() {
+  if (forked.load()) return false;
+  const MutexLock lock(mutex);
+  return world != nullptr || client != nullptr;
+}
+
+namespace {
+
+void refuse_before_init() REQUIRES(mutex) {
+  if (world != nullptr || client != nullptr) return;
+  throw Exception({.code = ErrorCode::kNotInitialized,
+                   .text = "ciranda has not been initialized; call init() first"});
+}
+
+// Of the World, while there is one.
+template <typename T>
+const T& of_world(const T& what) REQUIRES(mutex) {
+  refuse_before_init();
+  if (what != nullptr) return what;
+  throw Exception({.code = ErrorCode::kUnsupported,
+                   .text = "the ranks of a job with parameter servers (--ps) do not meet, so there "
+                           "are no collectives; ps.average() gives the mean of a number that waits "
+                           "for nobody"});
+}
+
+}  // namespace
+
+void set_interrupted(std::function<bool()> ask) {
+  const MutexLock lock(mutex);
+  interrupted = std::move(ask);
+}
+
+void set_show_where(std::function<void()> show) {
+  const MutexLock lock(mutex);
+  show_where = std::move(show);
+}
+
+RankInfo own_rank_info() {
+  if (forked.load()) return rank_info_of_process;
+  const MutexLock lock(mutex);
+  refuse_before_init();
+  return rank_info_of_process;
+}
+
+Rank rank_of(Rank RankInfo::*number, std::string_view what) {
+  const RankInfo rank_info = own_rank_info();
+  if (!own_coordinates) return rank_info.*number;
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = std::string(what) +
+                           ": this process is the coordinator and no rank; ask for it in a task, "
+                           "or in what ps.per_worker() makes"});
+}
+
+Hosts ranks_of_hosts() {
+  if (forked.load()) return own_hosts;
+  const MutexLock lock(mutex);
+  refuse_before_init();
+  return own_hosts;
+}
+
+std::shared_ptr<ps::Client> default_client() {
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  refuse_before_init();
+  return client;
+}
+
+std::shared_ptr<World> default_world() {
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  return of_world(world);
+}
+
+std::shared_ptr<const Communicator> default_communicator() {
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  return of_world(whole);
+}
+
+std::shared_ptr<const Communicator> default_communicator(GroupId group, std::string_view what) {
+  refuse_in_forked_child();
+  const MutexLock lock(mutex);
+  const auto& all = of_world(whole);
+  if (group == kWorldGroup) return all;
+  if (const auto known = parts.find(group); known != parts.end()) return known->second;
+  auto members = all->engine->group(group);
+  if (members == nullptr) {
+    throw Exception({.code = ErrorCode::kInvalidArgument,
+                     .text = std::string(what) + ": there is no process set " +
+                             std::to_string(group) + " (any more)"});
+  }
+  return parts[group] = std::make_shared<const Communicator>(
+             Communicator{all->engine, std::move(members), all->stream_of});
+}
+
+GroupId add_group(std::vector<Rank> ranks) {
+  return unwrap(default_world()->engine()->add_group(std::move(ranks)))->id;
+}
+
+void remove_group(GroupId group) {
+  check(default_world()->engine()->remove_group(group));
+  const MutexLock lock(mutex);
+  parts.erase(group);
+}
+
+Rank join() {
+  return unwrap(default_world()->engine()->join());
+}
+
+std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {
+  const BackendChoice choice = default_world()->engine()->backend_choice();
+  check_device(device, what);
+  const MutexLock lock(mutex);
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    throw Exception(
+        {.code = code,
+         .text = std::string(what) + ": the tensor is on " + device.str() + ", but " + why});
+  };
+  if (device_stream == nullptr) {
+    if (!choice.gpu_refused.empty()) {
+      refuse(ErrorCode::kInvalidArgument, choice.gpu_refused);
+    }
+    const Status usable = Backends::available(choice.gpu);
+    if (!usable) refuse(usable.error().code, usable.error().text);
+    device_stream = unwrap(TorchStream::make(device));
+  }
+  if (device_stream->torch().device() != device) {
+    refuse(ErrorCode::kInvalidArgument,
+           "this rank began with " + device_stream->torch().device().str() +
+               "; keep to one GPU a rank, for example by torch.cuda.set_device(local_rank())");
+  }
+  return device_stream;
+}
+
+bool in_forked_child() {
+  return forked.load(std::memory_order_relaxed);
+}
+
+void refuse_in_forked_child() {
+  if (!in_forked_child()) return;
+  throw Exception({.code = ErrorCode::kForked,
+                   .text = "this process was forked from a rank and is none itself; call "
+                           "collectives in the parent only (DataLoader workers need none)"});
+}
+
+}  // namespace ciranda

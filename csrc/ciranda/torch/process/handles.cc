@@ -1,0 +1,71 @@
+#include "ciranda/torch/process/handles.h"
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "ciranda/torch/process/default_world.h"
+#include "ciranda/torch/tensor/error.h"
+#include "core/base/mutex.h"
+
+namespace ciranda {
+namespace {
+
+// The numbers that users hold, for the default World.
+class HandleTable {
+ public:
+  HandleId insert(std::shared_ptr<TensorCollective> collective) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const HandleId id = next_++;
+    collectives_.emplace(id, std::move(collective));
+    return id;
+  }
+  std::shared_ptr<TensorCollective> find(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const auto found = collectives_.find(id);
+    return found == collectives_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<TensorCollective> take(HandleId id) EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    auto node = collectives_.extract(id);
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+
+ private:
+  Mutex mutex_;
+  HandleId next_ GUARDED_BY(mutex_) = 0;
+  // Also where nobody seems to have the number: it may be in an array or in a file.
+  std::unordered_map<HandleId, std::shared_ptr<TensorCollective>> collectives_ GUARDED_BY(mutex_);
+};
+
+HandleTable& handles() {
+  // For good: what it holds of a GPU cannot be freed once CUDA has unloaded.
+  static auto* const table = new HandleTable;
+  return *table;
+}
+
+}  // namespace
+
+HandleId hold(Started collective) {
+  return handles().insert(std::move(collective));
+}
+
+bool poll(HandleId id) {
+  refuse_in_forked_child();
+  const Started collective = handles().find(id);
+  if (collective == nullptr) {
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = "poll: there is no unfinished operation with handle " + std::to_string(id)});
+  }
+  return collective->poll();
+}
+
+std::optional<CollectiveResult> synchronize(HandleId id, const Engine::Look& look) {
+  refuse_in_forked_child();
+  const Started collective = handles().take(id);
+  if (collective == nullptr) return std::nullopt;
+  return collective->wait(look);
+}
+
+}  // namespace ciranda

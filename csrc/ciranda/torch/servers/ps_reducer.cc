@@ -1,0 +1,393 @@
+#include "ciranda/torch/servers/ps_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <utility>
+
+#include "ciranda/torch/servers/saved_parameters.h"
+#include "ciranda/torch/tensor/error.h"
+#include "ciranda/torch/tensor/tensor_view.h"
+#include "core/kernels/reduce.h"
+
+namespace ciranda {
+
+PsReducer::PsReducer(std::shared_ptr<ps::Client> client, Options options)
+    : client_(std::move(client)),
+      options_(options),
+      parameters_(client_, options.mode, options.ahead || options.push_every > 0) {
+  check_mode(options.mode, client_->workers());
+}
+
+void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
+  const MutexLock lock(mutex_);
+  refuse_second_model(*client_);
+  if (!options_.force) check_momentum(options_.mode, client_->workers(), rules_);
+  parameters_.declare(std::move(parameters), rules, rules_);
+  kept_ = rules_;
+  comes_and_goes_.assign(rules_.size(), false);
+  gradients_.resize(parameters_.slots().size());
+  for (std::size_t i = 0; i < gradients_.size(); ++i) make_gradient(i);
+  fetched_.resize(parameters_.tables());
+}
+
+void PsReducer::make_gradient(std::size_t index) {
+  const ServedParameters::Slot& slot = parameters_.slots()[index];
+  const at::Tensor& parameter = slot.parameter;
+  Gradient& gradient = gradients_[index];
+  if (options_.ahead || strays() || !parameter.is_cpu() || !parameter.is_contiguous() ||
+      parameter.numel() == 0) {
+    lay_out(index);
+    return;
+  }
+  gradient.memory = std::make_unique<Memory>(*this, index);
+  std::vector<GradientBuffer::Member> members{{.name = slot.name, .parameter = parameter}};
+  if (parameter.requires_grad()) {
+    members[0].accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  }
+  gradient.buffer = std::make_unique<GradientBuffer>(std::move(members), /*sparse_as_dense=*/true,
+                                                     *gradient.memory);
+}
+
+// Called by a buffer, within a call of this.
+at::Tensor PsReducer::Memory::lay_out(std::int64_t elements,
+                                      const std::vector<std::vector<std::int64_t>>&) {
+  const at::Tensor served = reducer_.lay_out(index_);
+  // Lines of the cache are the slot's to their end.
+  return at::from_blob(
+      served.mutable_data_ptr(), {elements}, [served](void*) {}, served.options());
+}
+
+// Where it has lain already, all have to move.
+at::Tensor PsReducer::lay_out(std::size_t index) {
+  Gradient& gradient = gradients_[index];
+  if (gradient.moves == moves_) {
+    parameters_.move_gradients();
+    ++moves_;
+  }
+  gradient.moves = moves_;
+  gradient.served = parameters_.gradient_memory(parameters_.slots()[index]);
+  return gradient.served;
+}
+
+// The others, after the first that had to.
+void PsReducer::follow_moves() {
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    Gradient& gradient = gradients_[i];
+    if (gradient.moves == moves_) continue;
+    if (gradient.buffer) {
+      gradient.buffer->move_away();
+    } else {
+      const at::Tensor before = gradient.served;
+      lay_out(i).copy_(before);
+    }
+  }
+}
+
+void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
+  const MutexLock lock(mutex_);
+  if (rules_.size() <= number) rules_.resize(number + 1);
+  if (rules_[number] == rule) return;
+  if (number < kept_.size()) keep_state(number, rule);
+  rules_[number] = rule;
+  pushed_rules_.clear();
+}
+
+Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_norm,
+                                     const std::string& objection) {
+  const MutexLock lock(mutex_);
+  if (!objection.empty()) {
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = "DistributedOptimizer: the servers cannot make the step, because " + objection});
+  }
+  parameters_.refuse_changes();
+  if (strays()) {
+    stray(gradient_scale, max_norm);
+    return {};
+  }
+  const std::vector<std::uint64_t> made_from(parameters_.versions().begin(),
+                                             parameters_.versions().end());
+  if (unanswered_) await_answer();
+  std::vector<bool> used = take_gradients();
+  double scale = gradient_scale;
+  if (max_norm > 0.0) {
+    norm_ = norm_of(used, scale);
+    scale *= clip_coefficient(norm_, max_norm);
+  }
+  if (options_.mode.kind == ps::ModeKind::kSync && scale != 1.0) {
+    scale_gradients(used, std::exchange(scale, 1.0));
+  }
+  for (auto& arrays : fetched_) arrays.clear();
+  fetched_steps_.reset();
+  check(push(made_from, scale, std::move(used)));
+  unanswered_ = true;
+  if (!options_.ahead) await_answer();
+  return {};
+}
+
+void PsReducer::await_answer() {
+  unwrap(client_->answer());
+  unanswered_ = false;
+  parameters_.show();
+  for (Gradient& gradient : gradients_) {
+    if (gradient.buffer) gradient.buffer->reset();
+  }
+}
+
+// Of all slots, which have one. Until the answer nothing is born in their memory.
+std::vector<bool> PsReducer::take_gradients() {
+  const std::vector<ServedParameters::Slot>& slots = parameters_.slots();
+  std::vector<bool> used(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Gradient& gradient = gradients_[i];
+    const at::Tensor& parameter = slots[i].parameter;
+    if (gradient.buffer) {
+      GradientBuffer& buffer = *gradient.buffer;
+      buffer.take_new_gradients();
+      buffer.open_places(false);
+      if (buffer.had_strays() && !buffer.knows_accumulator(0)) {
+        buffer.attach(0, torch::autograd::impl::grad_accumulator(parameter));
+      }
+      used[slots[i].position] = buffer.slots()[0].used;
+    } else if (parameter.grad().defined()) {
+      assign(gradient.served, parameter.grad().layout() == c10::Layout::Strided
+                                  ? parameter.grad()
+                                  : parameter.grad().to_dense());
+      used[slots[i].position] = true;
+    } else {
+      gradient.served.zero_();  // in a round others may have one
+    }
+  }
+  follow_moves();
+  return used;
+}
+
+double PsReducer::norm_of(const std::vector<bool>& used, double scale) const {
+  double squares = other_squares_;
+  const auto& slots = parameters_.slots();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!used[slots[i].position]) continue;
+    const at::Tensor& gradient = gradients_[i].served;
+    const std::byte* const data = data_of(gradient);
+    squares += kernels::sum_of_squares(dtype_of(gradient.scalar_type(), slots[i].name), {&data, 1},
+                                       scale, static_cast<std::size_t>(gradient.numel()));
+  }
+  return std::sqrt(squares);
+}
+
+// In a round each worker scales its own.
+void PsReducer::scale_gradients(const std::vector<bool>& used, double scale) {
+  const auto& slots = parameters_.slots();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!used[slots[i].position]) continue;
+    at::Tensor gradient = gradients_[i].served;
+    gradient.mul_(scale);
+    const at::Tensor& users = slots[i].parameter.grad();
+    if (users.has_storage() && users.const_data_ptr() == gradient.const_data_ptr())
+      mark_written(users);
+  }
+}
+
+void PsReducer::add_squares(double squares) {
+  const MutexLock lock(mutex_);
+  other_squares_ = squares;
+}
+
+double PsReducer::norm() {
+  const MutexLock lock(mutex_);
+  return norm_;
+}
+
+void PsReducer::pull() {
+  const MutexLock lock(mutex_);
+  parameters_.refuse_changes();
+  if (strays()) push_accrued();
+  if (unanswered_) await_answer();
+  check(client_->pull());
+  parameters_.show();
+  unfetched_ = 0;
+}
+
+void PsReducer::end_task() {
+  const MutexLock lock(mutex_);
+  if (strays()) push_accrued();
+}
+
+Status PsReducer::push(std::span<const std::uint64_t> made_from, double scale,
+                       std::vector<bool> used) {
+  if (pushed_rules_.empty()) collect_rules();
+  return client_->push(made_from, scale, pushed_rules_, std::move(used), ps::kParametersVector,
+                       pushed_rule_slots_);
+}
+
+// Neighbours whose rules are the same tell one.
+void PsReducer::collect_rules() {
+  pushed_rule_slots_.clear();
+  std::size_t table = parameters_.tables();
+  for (const ServedParameters::Run& run : parameters_.runs()) {
+    const kernels::UpdateRule& rule = rules_.at(run.group);
+    if (table == run.table && pushed_rules_.back() == rule) {
+      pushed_rule_slots_.back() += run.slots;
+      continue;
+    }
+    table = run.table;
+    pushed_rules_.push_back(rule);
+    pushed_rule_slots_.push_back(run.slots);
+  }
+  if (pushed_rules_.size() > ps::kRulesMax) {
+    const std::size_t count = std::exchange(pushed_rules_, {}).size();
+    throw Exception({.code = ErrorCode::kUnsupported,
+                     .text = c10::str("DistributedOptimizer: ", count,
+                                      " parameter groups that differ from those beside them, and a "
+                                      "push says at most ",
+                                      ps::kRulesMax, "; make less of them")});
+  }
+  if (pushed_rules_.size() == parameters_.tables()) pushed_rule_slots_.clear();
+}
+
+namespace {
+
+[[noreturn]] void refuse_state(const char* option) {
+  throw Exception({.code = ErrorCode::kUnsupported,
+                   .text = c10::str("DistributedOptimizer: ", option,
+                                    " was changed after DistributedOptimizer was made, and servers "
+                                    "have no state for it; set it before")});
+}
+
+}  // namespace
+
+// SGD's momentum may begin at any time: a buffer of zeros becomes the gradient, as torch's first
+// one is, but for dampening.
+void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
+  kernels::UpdateRule& kept = kept_[group];
+  if (rule.kind != kept.kind) refuse_state("decoupled_weight_decay");
+  if (rule.amsgrad && !kept.amsgrad) refuse_state("amsgrad");
+  if (rule.centered && !kept.centered) refuse_state("centered");
+  const bool begins = rule.momentum != 0.0 && rules_[group].momentum == 0.0;
+  if (rule.kind == kernels::RuleKind::kRmsprop && begins && kept.momentum == 0.0) {
+    refuse_state("momentum");
+  }
+  if (rule.kind != kernels::RuleKind::kSgd) return;
+  if (begins && rule.dampening != 0.0) refuse_state("momentum with dampening");
+  if ((rule.momentum == 0.0) != (rules_[group].momentum == 0.0)) comes_and_goes_[group] = true;
+  if (begins && kept.momentum == 0.0) kept.momentum = rule.momentum;
+}
+
+// -------------------------------------------------------------------------------------------
+// Downpour (Dean et al. 2012, algorithm 7.1)
+
+void PsReducer::stray(double scale, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const auto& slots = parameters_.slots();
+  // Until the answer the servers read there.
+  if (std::exchange(unanswered_, false)) unwrap(client_->answer());
+  if (unpushed_ == 0) {
+    for (Gradient& gradient : gradients_) gradient.served.zero_();
+    accrued_.assign(slots.size(), false);
+  }
+  std::vector<at::Tensor> own(slots.size());
+  double squares = other_squares_;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const at::Tensor& gradient = slots[i].parameter.grad();
+    if (!gradient.defined()) continue;
+    own[i] = gradient.layout() == c10::Layout::Strided ? gradient : gradient.to_dense();
+    if (max_norm > 0.0) squares += std::pow(own[i].norm(2, at::kDouble).item<double>() * scale, 2);
+  }
+  if (max_norm > 0.0) {
+    norm_ = std::sqrt(squares);
+    scale *= clip_coefficient(norm_, max_norm);
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!own[i].defined()) continue;
+    const kernels::UpdateRule& rule = rules_.at(slots[i].group);
+    gradients_[i].served.add_(own[i].is_cpu() ? own[i] : own[i].cpu(), scale);
+    accrued_[slots[i].position] = true;
+    slots[i].parameter.detach().sub_(own[i], (rule.maximize ? -scale : scale) * rule.lr);
+  }
+  parameters_.keep();
+  ++unpushed_;
+  ++unfetched_;
+  if (unpushed_ >= options_.push_every) push_accrued();
+  if (unfetched_ >= options_.fetch_every) fetch();
+}
+
+void PsReducer::push_accrued() {
+  if (std::exchange(unpushed_, 0) == 0) return;
+  for (auto& arrays : fetched_) arrays.clear();
+  fetched_steps_.reset();
+  check(push(parameters_.versions(), 1.0, accrued_));
+  unanswered_ = true;
+}
+
+// An answer to a push has brought them, as they were then.
+void PsReducer::fetch() {
+  if (std::exchange(unanswered_, false)) {
+    unwrap(client_->answer());
+  } else {
+    check(client_->pull());
+  }
+  parameters_.show();
+  unfetched_ = 0;
+}
+
+// -------------------------------------------------------------------------------------------
+// State
+
+const MemorySegment& PsReducer::state_array(std::size_t table, std::size_t array) {
+  auto& arrays = fetched_[table];
+  if (arrays.size() <= array) arrays.resize(array + 1);
+  if (!arrays[array]) arrays[array] = unwrap(client_->fetch_state(table, array));
+  return *arrays[array];
+}
+
+OptimizerState PsReducer::state(std::size_t position, bool) {
+  const MutexLock lock(mutex_);
+  if (unanswered_) {
+    if (strays()) {
+      unwrap(client_->answer());
+      unanswered_ = false;
+    } else {
+      await_answer();
+    }
+  }
+  const ServedParameters::Slot& slot = parameters_.slots().at(position);
+  if (!fetched_steps_) fetched_steps_ = unwrap(client_->fetch_steps());
+  const std::int64_t step =
+      reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
+  const kernels::UpdateRule& rule = kept_[slot.group];
+  const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
+  OptimizerState state = state_of(rule, step, [&](std::size_t array) {
+    const at::Tensor& lies = slot.value;
+    std::byte* const data = state_array(slot.table, array).data() +
+                            static_cast<std::size_t>(begin) * lies.element_size();
+    return at::from_blob(data, lies.sizes(), lies.options()).clone();
+  });
+  // Torch has no buffer yet where there was no momentum in a step of the parameter, and begins with
+  // the gradient either way.
+  if (comes_and_goes_[slot.group] && !state.empty() && !state.front().second.any().item<bool>()) {
+    return {};
+  }
+  return state;
+}
+
+void PsReducer::adopt_state(std::size_t, OptimizerState state) {
+  if (state.empty()) return;
+  // Torch's Adagrad has state before its first step.
+  const auto& [name, value] = state.front();
+  if (name == "step" && value.item().toDouble() == 0.0) return;
+  throw Exception({.code = ErrorCode::kUnsupported,
+                   .text = "DistributedOptimizer: parameter servers begin with fresh state of the "
+                           "optimizer so far; make the optimizer anew, or train with the ring"});
+}
+
+std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options) {
+  auto reducer = std::make_shared<PsReducer>(worker_of_servers("DistributedOptimizer"), options);
+  set_puller(reducer);
+  return reducer;
+}
+
+}  // namespace ciranda

@@ -1,0 +1,91 @@
+#include "ciranda/torch/tensor/tensor_memory.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+namespace ciranda {
+namespace {
+
+void forget(void* keeper) {
+  delete static_cast<std::shared_ptr<void>*>(keeper);
+}
+
+c10::DeleterFnPtr deleter_of(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_deleter();
+}
+
+// "7f00-7f80 rw-s 00001000 00:01 1234 /dev/shm/x (deleted)", a line of /proc/self/maps.
+struct Mapping {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::string flags = {};
+  std::uint64_t offset = 0;
+  std::string device = {};
+  std::string inode = {};
+
+  static bool read(std::istream& maps, Mapping& mapping) {
+    char dash = 0;
+    std::string path;
+    maps >> std::hex >> mapping.begin >> dash >> mapping.end >> mapping.flags >> mapping.offset >>
+        mapping.device >> mapping.inode;
+    return static_cast<bool>(std::getline(maps, path));
+  }
+};
+
+// Two machines may number their files alike.
+const std::string& this_machine() {
+  static const std::string machine = [] {
+    std::string id;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+    return id;
+  }();
+  return machine;
+}
+
+}  // namespace
+
+bool is_ours(const at::Tensor& tensor) {
+  return deleter_of(tensor) == &forget;
+}
+
+bool seen_by_tensors_alone(const at::Tensor& tensor) {
+  const c10::DeleterFnPtr deleter = deleter_of(tensor);
+  // The last is a GradientPlace's, or one that the program has set.
+  return tensor.storage().nbytes() == 0 || deleter == &forget ||
+         deleter == c10::GetDefaultCPUAllocator()->raw_deleter() ||
+         deleter == c10::GetCPUAllocator()->raw_deleter();
+}
+
+at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                       c10::ScalarType dtype, std::shared_ptr<void> keeper) {
+  return at::for_blob(data, sizes)
+      .strides(strides)
+      .context(new std::shared_ptr<void>(std::move(keeper)), &forget)
+      .options(at::TensorOptions().dtype(dtype))
+      .allocator(c10::GetCPUAllocator())
+      .resizeable_storage()
+      .make_tensor();
+}
+
+Mappings::Mappings() {
+  std::ifstream maps("/proc/self/maps");
+  for (Mapping mapping; Mapping::read(maps, mapping);) {
+    if (mapping.flags.size() < 4 || mapping.flags[3] != 's') continue;
+    shared_.push_back({mapping.begin, mapping.end,
+                       this_machine() + ' ' + mapping.device + ' ' + mapping.inode,
+                       mapping.offset});
+  }
+}
+
+std::string Mappings::shared_place(const void* data) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const auto at = std::ranges::upper_bound(shared_, address, {}, &Shared::end);
+  if (at == shared_.end() || address < at->begin) return "";
+  return at->place + '+' + std::to_string(at->offset + address - at->begin);
+}
+
+}  // namespace ciranda
