@@ -1,6 +1,6 @@
 """The addresses of this host, and those among them at which other hosts may find it.
 
-The same patterns and the same choice as the core's (transport/interfaces.h).
+The same patterns and the same choice as the core's (transport/tcp/interfaces.h).
 """
 
 from __future__ import annotations
