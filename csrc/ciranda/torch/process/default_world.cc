@@ -19,40 +19,42 @@
 namespace ciranda {
 namespace {
 
-// The process has one default World, or one connection to its servers; everything else belongs to
-// an object.
-Mutex mutex;                                                  // NOLINT: see above
-std::shared_ptr<World> world GUARDED_BY(mutex);               // NOLINT
-std::shared_ptr<ps::Client> client GUARDED_BY(mutex);         // NOLINT
-std::uint64_t connections GUARDED_BY(mutex) = 0;              // NOLINT: to servers, so far
-std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // NOLINT: all of its ranks
-std::map<GroupId, std::shared_ptr<const Communicator>> parts  // NOLINT: those asked for
-    GUARDED_BY(mutex);
-std::function<void()> show_where GUARDED_BY(mutex);   // NOLINT
-std::function<bool()> interrupted GUARDED_BY(mutex);  // NOLINT
-thread_local bool begins_or_ends = false;             // NOLINT: this thread, with the mutex
-Handover handover GUARDED_BY(mutex);                  // NOLINT
-std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // NOLINT: of its GPU
-std::atomic<Engine*> engine_at_fork{nullptr};                  // NOLINT: read in the fork handler
-std::atomic<ps::Client*> client_at_fork{nullptr};              // NOLINT
-std::atomic<bool> forked{false};                               // NOLINT
-// Read in a forked child too, where no lock may be.
-RankInfo rank_info_of_process;  // NOLINT: of this rank
-Hosts own_hosts;                // NOLINT: of its job
-bool own_coordinates = false;   // NOLINT: and it is no rank
+// The state that a process has once. A process has one World or one connection to its servers.
+struct Process {
+  Mutex mutex;
+  std::shared_ptr<World> world GUARDED_BY(mutex);
+  std::shared_ptr<ps::Client> client GUARDED_BY(mutex);
+  std::uint64_t connections GUARDED_BY(mutex) = 0;              // to servers, so far
+  std::shared_ptr<const Communicator> whole GUARDED_BY(mutex);  // of all ranks
+  std::map<GroupId, std::shared_ptr<const Communicator>> parts GUARDED_BY(mutex);  // used so far
+  std::function<void()> show_where GUARDED_BY(mutex);
+  std::function<bool()> interrupted GUARDED_BY(mutex);
+  Handover handover GUARDED_BY(mutex);
+  std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // on this rank's GPU
+
+  // The fork handler and the forked child read these without the mutex.
+  std::atomic<Engine*> engine_at_fork{nullptr};
+  std::atomic<ps::Client*> client_at_fork{nullptr};
+  std::atomic<bool> forked{false};
+  RankInfo rank_info;
+  Hosts hosts;               // of the job
+  bool coordinates = false;  // the process is the coordinator, not a rank
+};
+Process process;                           // NOLINT: the one of this process
+thread_local bool begins_or_ends = false;  // NOLINT: this thread runs init() or shutdown()
 
 // Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
 void child_after_fork() {
-  if (Engine* engine = engine_at_fork.load()) {
-    forked.store(true);
+  if (Engine* engine = process.engine_at_fork.load()) {
+    process.forked.store(true);
     engine->after_fork_in_child();
-  } else if (ps::Client* of_servers = client_at_fork.load()) {
-    forked.store(true);
+  } else if (ps::Client* of_servers = process.client_at_fork.load()) {
+    process.forked.store(true);
     of_servers->close_in_forked_child();
   }
 }
 
-std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mutex) {
+std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(process.mutex) {
   if (config.with_comm) {
     throw Exception({.code = ErrorCode::kUnsupported,
                      .text = "init: comm has no meaning in a job with parameter servers (--ps), "
@@ -61,9 +63,9 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
   if (config.keep_heap) keep_heap_between_steps();
   std::shared_ptr<const ConnectionKeys> keys;
   if (config.has_servers_elsewhere()) {
-    check(take_key(config, handover, std::exchange(handover.taken, true)));
-    keys = unwrap(
-        ConnectionKeys::of_job(*handover.key, config.servers_job, /*epoch=*/0, config.remote.tls));
+    check(take_key(config, process.handover, std::exchange(process.handover.taken, true)));
+    keys = unwrap(ConnectionKeys::of_job(*process.handover.key, config.servers_job, /*epoch=*/0,
+                                         config.remote.tls));
   }
   return unwrap(ps::Client::connect(
       {.address = {.folder = config.job_folder,
@@ -72,7 +74,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(mu
                    .authenticates = config.engine.ring.authenticates,
                    .worker = config.coordinates ? config.rank_info.size : config.rank_info.rank,
                    // Each connection is a life of its own: see ServerProtocol.
-                   .life = config.life_base + ++connections,
+                   .life = config.life_base + ++process.connections,
                    .timeout_ms = config.start_timeout_ms},
        .job_id = config.servers_job,
        .workers = config.rank_info.size,
@@ -121,69 +123,69 @@ void init_default_world(bool with_comm) {
   refuse_in_forked_child();
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
-  const MutexLock lock(mutex);
-  if (world != nullptr || client != nullptr) return;
+  const MutexLock lock(process.mutex);
+  if (process.world != nullptr || process.client != nullptr) return;
   const BeginsOrEnds here;
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
-  config.engine.show_where = show_where;
-  if (interrupted) {
-    config.engine.interrupted = [ask = interrupted] { return !begins_or_ends && ask(); };
+  config.engine.show_where = process.show_where;
+  if (process.interrupted) {
+    config.engine.interrupted = [ask = process.interrupted] { return !begins_or_ends && ask(); };
   }
   if (!config.servers.empty()) {
-    client = connect_to_servers(config);
-    rank_info_of_process = config.rank_info;
-    own_hosts = hosts_of_workers(rank_info_of_process);
-    own_coordinates = config.coordinates;
-    client_at_fork.store(client.get());
+    process.client = connect_to_servers(config);
+    process.rank_info = config.rank_info;
+    process.hosts = hosts_of_workers(process.rank_info);
+    process.coordinates = config.coordinates;
+    process.client_at_fork.store(process.client.get());
     shut_down_at_exit();
     return;
   }
-  world = unwrap(World::start(std::move(config), handover));
-  rank_info_of_process = world->rank_info();
-  own_hosts = world->engine()->group(kWorldGroup)->hosts;
-  engine_at_fork.store(world->engine().get());
-  whole = std::make_shared<const Communicator>(
-      Communicator{world->engine(), world->engine()->group(kWorldGroup), default_stream});
+  process.world = unwrap(World::start(std::move(config), process.handover));
+  process.rank_info = process.world->rank_info();
+  process.hosts = process.world->engine()->group(kWorldGroup)->hosts;
+  process.engine_at_fork.store(process.world->engine().get());
+  process.whole = std::make_shared<const Communicator>(Communicator{
+      process.world->engine(), process.world->engine()->group(kWorldGroup), default_stream});
   shut_down_at_exit();
 }
 
 void shutdown() {
-  if (forked.load()) return;
-  const MutexLock lock(mutex);
-  if (client != nullptr) {
-    client_at_fork.store(nullptr);
-    client->leave();
-    client.reset();
+  if (process.forked.load()) return;
+  const MutexLock lock(process.mutex);
+  if (process.client != nullptr) {
+    process.client_at_fork.store(nullptr);
+    process.client->leave();
+    process.client.reset();
     forget_row_tables();
   }
-  if (world == nullptr) return;
+  if (process.world == nullptr) return;
   const BeginsOrEnds here;
-  world->shutdown();
-  engine_at_fork.store(nullptr);
-  device_stream.reset();
-  parts.clear();
-  whole.reset();
-  world.reset();
+  process.world->shutdown();
+  process.engine_at_fork.store(nullptr);
+  process.device_stream.reset();
+  process.parts.clear();
+  process.whole.reset();
+  process.world.reset();
 }
 
 bool is_initialized() {
-  if (forked.load()) return false;
-  const MutexLock lock(mutex);
-  return world != nullptr || client != nullptr;
+  if (process.forked.load()) return false;
+  const MutexLock lock(process.mutex);
+  return process.world != nullptr || process.client != nullptr;
 }
 
 namespace {
 
-void refuse_before_init() REQUIRES(mutex) {
-  if (world != nullptr || client != nullptr) return;
+void refuse_before_init() REQUIRES(process.mutex) {
+  if (process.world != nullptr || process.client != nullptr) return;
   throw Exception({.code = ErrorCode::kNotInitialized,
                    .text = "ciranda has not been initialized; call init() first"});
 }
 
 // Of the World, while there is one.
 template <typename T>
-const T& of_world(const T& what) REQUIRES(mutex) {
+const T& of_world(const T& what) REQUIRES(process.mutex) {
   refuse_before_init();
   if (what != nullptr) return what;
   throw Exception({.code = ErrorCode::kUnsupported,
@@ -195,25 +197,25 @@ const T& of_world(const T& what) REQUIRES(mutex) {
 }  // namespace
 
 void set_interrupted(std::function<bool()> ask) {
-  const MutexLock lock(mutex);
-  interrupted = std::move(ask);
+  const MutexLock lock(process.mutex);
+  process.interrupted = std::move(ask);
 }
 
 void set_show_where(std::function<void()> show) {
-  const MutexLock lock(mutex);
-  show_where = std::move(show);
+  const MutexLock lock(process.mutex);
+  process.show_where = std::move(show);
 }
 
 RankInfo own_rank_info() {
-  if (forked.load()) return rank_info_of_process;
-  const MutexLock lock(mutex);
+  if (process.forked.load()) return process.rank_info;
+  const MutexLock lock(process.mutex);
   refuse_before_init();
-  return rank_info_of_process;
+  return process.rank_info;
 }
 
 Rank rank_of(Rank RankInfo::*number, std::string_view what) {
   const RankInfo rank_info = own_rank_info();
-  if (!own_coordinates) return rank_info.*number;
+  if (!process.coordinates) return rank_info.*number;
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = std::string(what) +
                            ": this process is the coordinator and no rank; ask for it in a task, "
@@ -221,44 +223,45 @@ Rank rank_of(Rank RankInfo::*number, std::string_view what) {
 }
 
 Hosts ranks_of_hosts() {
-  if (forked.load()) return own_hosts;
-  const MutexLock lock(mutex);
+  if (process.forked.load()) return process.hosts;
+  const MutexLock lock(process.mutex);
   refuse_before_init();
-  return own_hosts;
+  return process.hosts;
 }
 
 std::shared_ptr<ps::Client> default_client() {
   refuse_in_forked_child();
-  const MutexLock lock(mutex);
+  const MutexLock lock(process.mutex);
   refuse_before_init();
-  return client;
+  return process.client;
 }
 
 std::shared_ptr<World> default_world() {
   refuse_in_forked_child();
-  const MutexLock lock(mutex);
-  return of_world(world);
+  const MutexLock lock(process.mutex);
+  return of_world(process.world);
 }
 
 std::shared_ptr<const Communicator> default_communicator() {
   refuse_in_forked_child();
-  const MutexLock lock(mutex);
-  return of_world(whole);
+  const MutexLock lock(process.mutex);
+  return of_world(process.whole);
 }
 
 std::shared_ptr<const Communicator> default_communicator(GroupId group, std::string_view what) {
   refuse_in_forked_child();
-  const MutexLock lock(mutex);
-  const auto& all = of_world(whole);
+  const MutexLock lock(process.mutex);
+  const auto& all = of_world(process.whole);
   if (group == kWorldGroup) return all;
-  if (const auto known = parts.find(group); known != parts.end()) return known->second;
+  const auto known = process.parts.find(group);
+  if (known != process.parts.end()) return known->second;
   auto members = all->engine->group(group);
   if (members == nullptr) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = std::string(what) + ": there is no process set " +
                              std::to_string(group) + " (any more)"});
   }
-  return parts[group] = std::make_shared<const Communicator>(
+  return process.parts[group] = std::make_shared<const Communicator>(
              Communicator{all->engine, std::move(members), all->stream_of});
 }
 
@@ -268,8 +271,8 @@ GroupId add_group(std::vector<Rank> ranks) {
 
 void remove_group(GroupId group) {
   check(default_world()->engine()->remove_group(group));
-  const MutexLock lock(mutex);
-  parts.erase(group);
+  const MutexLock lock(process.mutex);
+  process.parts.erase(group);
 }
 
 Rank join() {
@@ -279,30 +282,30 @@ Rank join() {
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {
   const BackendChoice choice = default_world()->engine()->backend_choice();
   check_device(device, what);
-  const MutexLock lock(mutex);
+  const MutexLock lock(process.mutex);
   const auto refuse = [&](ErrorCode code, const std::string& why) {
     throw Exception(
         {.code = code,
          .text = std::string(what) + ": the tensor is on " + device.str() + ", but " + why});
   };
-  if (device_stream == nullptr) {
+  if (process.device_stream == nullptr) {
     if (!choice.gpu_refused.empty()) {
       refuse(ErrorCode::kInvalidArgument, choice.gpu_refused);
     }
     const Status usable = Backends::available(choice.gpu);
     if (!usable) refuse(usable.error().code, usable.error().text);
-    device_stream = unwrap(TorchStream::make(device));
+    process.device_stream = unwrap(TorchStream::make(device));
   }
-  if (device_stream->torch().device() != device) {
+  if (process.device_stream->torch().device() != device) {
     refuse(ErrorCode::kInvalidArgument,
-           "this rank began with " + device_stream->torch().device().str() +
+           "this rank began with " + process.device_stream->torch().device().str() +
                "; keep to one GPU a rank, for example by torch.cuda.set_device(local_rank())");
   }
-  return device_stream;
+  return process.device_stream;
 }
 
 bool in_forked_child() {
-  return forked.load(std::memory_order_relaxed);
+  return process.forked.load(std::memory_order_relaxed);
 }
 
 void refuse_in_forked_child() {

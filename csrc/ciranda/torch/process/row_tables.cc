@@ -17,11 +17,16 @@
 namespace ciranda {
 namespace {
 
-Mutex mutex;                                         // NOLINT
-std::vector<ps::RowTable> tables GUARDED_BY(mutex);  // NOLINT: of the process
-std::size_t forgotten GUARDED_BY(mutex) = 0;         // NOLINT: how many there were before these
-bool taken GUARDED_BY(mutex) = false;                // NOLINT
-std::int64_t freed GUARDED_BY(mutex) = 0;            // NOLINT: bytes, since malloc gave them back
+// The tables of this process.
+struct RowTables {
+  Mutex mutex;
+  std::vector<ps::RowTable> tables GUARDED_BY(mutex);
+  std::size_t forgotten GUARDED_BY(mutex) = 0;  // how many there were before these
+  bool taken GUARDED_BY(mutex) = false;
+  std::int64_t freed GUARDED_BY(mutex) = 0;  // bytes, since malloc gave them back
+};
+RowTables row_tables;  // NOLINT: of this process
+
 constexpr std::int64_t kKeptMax = std::int64_t{1} << 25;
 constexpr std::int64_t kManyBytes = std::int64_t{1} << 18;
 
@@ -35,8 +40,11 @@ struct Found {
   std::size_t number = 0;  // as servers count
 };
 Found find(std::size_t table) {
-  const MutexLock lock(mutex);
-  if (table >= forgotten) return {tables.at(table - forgotten), table - forgotten};
+  const MutexLock lock(row_tables.mutex);
+  if (table >= row_tables.forgotten) {
+    const std::size_t number = table - row_tables.forgotten;
+    return {row_tables.tables.at(number), number};
+  }
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = "this table or layer was made before shutdown(), for servers that this "
                            "process has left; make it again"});
@@ -63,28 +71,28 @@ at::Tensor make_rows(std::int64_t rows, std::int64_t columns) {
 
 std::size_t add_row_table(ps::RowTable table) {
   (void)worker_of(table);
-  const MutexLock lock(mutex);
-  if (taken) {
+  const MutexLock lock(row_tables.mutex);
+  if (row_tables.taken) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = c10::str("the table '", table.name,
                                       "' comes after DistributedOptimizer, which has told the "
                                       "servers what there is; make it before")});
   }
-  tables.push_back(std::move(table));
-  return forgotten + tables.size() - 1;
+  row_tables.tables.push_back(std::move(table));
+  return row_tables.forgotten + row_tables.tables.size() - 1;
 }
 
 void forget_row_tables() {
-  const MutexLock lock(mutex);
-  forgotten += tables.size();
-  tables.clear();
-  taken = false;
+  const MutexLock lock(row_tables.mutex);
+  row_tables.forgotten += row_tables.tables.size();
+  row_tables.tables.clear();
+  row_tables.taken = false;
 }
 
 std::vector<ps::RowTable> take_row_tables() {
-  const MutexLock lock(mutex);
-  taken = true;
-  return tables;
+  const MutexLock lock(row_tables.mutex);
+  row_tables.taken = true;
+  return row_tables.tables;
 }
 
 at::Tensor pull_rows(std::size_t table, const at::Tensor& rows) {
@@ -102,10 +110,10 @@ at::Tensor zero_rows(std::size_t table) {
 }
 
 void note_freed(std::int64_t bytes) {
-  const MutexLock lock(mutex);
-  freed += bytes;
-  if (freed < kKeptMax) return;
-  freed = 0;
+  const MutexLock lock(row_tables.mutex);
+  row_tables.freed += bytes;
+  if (row_tables.freed < kKeptMax) return;
+  row_tables.freed = 0;
 #ifdef __GLIBC__
   ::malloc_trim(0);
 #endif
