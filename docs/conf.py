@@ -172,7 +172,7 @@ def _on_epilog(_app: Any, _context: click.Context, lines: list[str]) -> None:
 
 def _missing_commands(documented: set[str]) -> list[str]:
     """`documented`: programs that have an option or an argument on a page."""
-    from ciranda.launch.cli import ciranda
+    from ciranda.launch.cli.commands import ciranda
 
     names = [f"ciranda {name}" for name in ciranda.list_commands(click.Context(ciranda))]
     return [name for name in names if name.replace(" ", "-") not in documented]

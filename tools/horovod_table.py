@@ -1,6 +1,6 @@
 """What Horovod's users know, and what it is here: names of horovod.torch, variables.
 
-The options of horovodrun are in ciranda.launch.horovodrun. make_migration_page.py makes
+The options of horovodrun are in ciranda.launch.horovod.horovodrun. make_migration_page.py makes
 docs/migrate-from-horovod.md of both; tests/python/compat holds page, table and code together.
 
 A name is absent as long as ciranda.torch.absent.NAMES has it: when it comes, it is deleted there,

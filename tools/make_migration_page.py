@@ -8,7 +8,7 @@ from pathlib import Path
 
 from horovod_table import SYMBOLS, VARIABLES
 
-from ciranda.launch.horovodrun import FLAGS, Fate
+from ciranda.launch.horovod.horovodrun import FLAGS, Fate
 from ciranda.torch.absent import NAMES as ABSENT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "migrate-from-horovod.md"

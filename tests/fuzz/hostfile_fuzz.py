@@ -12,7 +12,7 @@ atheris.enabled_hooks.add("str")
 with atheris.instrument_imports(include=["ciranda.launch"]):
     from test_hostfile import read
 
-    from ciranda.launch import hosts
+    from ciranda.launch.plan import hosts
 
 hosts._HOSTS_MAX = 32  # lists of thousands would take most of the time
 atheris.Setup(sys.argv, read)

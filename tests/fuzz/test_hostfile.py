@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import Host, gather_here, parse_hostfile, parse_hosts
-from ciranda.launch.slurm import allocated_hosts, step_rendezvous
+from ciranda.launch.plan.hosts import Host, gather_here, parse_hostfile, parse_hosts
+from ciranda.launch.plan.slurm import allocated_hosts, step_rendezvous
 
 CORPUS = sorted((Path(__file__).parent / "corpus/hostfile").iterdir())
 NAME_CHARACTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:%@")

@@ -139,8 +139,8 @@ PLANTS = [
     ),
     (
         rules.the_launcher_starts_without_torch,
-        {"python/ciranda/launch/cli.py": "def f():\n    from torch import nn"},
-        "cli.py:2: imports torch",
+        {"python/ciranda/launch/cli/commands.py": "def f():\n    from torch import nn"},
+        "commands.py:2: imports torch",
     ),
 ]
 

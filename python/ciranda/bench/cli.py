@@ -8,7 +8,7 @@ from ciranda.bench.case import DTYPE_BYTES, OPS, REDOPS
 from ciranda.bench.settings import Settings, cases_named, sides_named
 from ciranda.bench.sides_here import BACKENDS, PEERS
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import LOCAL_RANKS_MAX
+from ciranda.launch.plan.hosts import LOCAL_RANKS_MAX
 
 _EXAMPLES = """\b
 Examples:

@@ -12,8 +12,8 @@ import click
 from ciranda.bench import comparison, measuring, picture, sides_here, tables
 from ciranda.bench.record import Record, read_json, write_csv, write_json
 from ciranda.bench.settings import Settings, check_files, check_memory
-from ciranda.launch.environment import count_cores
 from ciranda.launch.errors import LaunchError
+from ciranda.launch.plan.environment import count_cores
 from ciranda.measure.machine import machine as measured_machine
 from ciranda.measure.machine import version_of
 from ciranda.measure.sides import SideError

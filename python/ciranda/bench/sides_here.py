@@ -18,8 +18,8 @@ from typing import IO
 
 from ciranda import _build
 from ciranda.bench.commands import MEMCPY
-from ciranda.launch.environment import count_cores
 from ciranda.launch.errors import LaunchError
+from ciranda.launch.plan.environment import count_cores
 from ciranda.measure import hosts, sides
 from ciranda.measure.machine import first_line_of
 from ciranda.measure.sides import Launcher, Side, SideError

@@ -14,7 +14,7 @@ import click
 from ciranda.compare import comparison, page, runs, study, system
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
-from ciranda.launch.environment import count_cores
+from ciranda.launch.plan.environment import count_cores
 from ciranda.measure.machine import machine as machine_facts
 
 _SMALL_CORES = 8

@@ -13,7 +13,7 @@ from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.compare.study import Study
 from ciranda.compare.system import System
-from ciranda.launch.environment import count_cores
+from ciranda.launch.plan.environment import count_cores
 
 Say = Callable[[str], None]
 

@@ -22,7 +22,7 @@ from ciranda.compare import machine, protocol, starts
 from ciranda.compare.setting import Setting
 from ciranda.compare.starts import Start
 from ciranda.compare.system import System
-from ciranda.launch.process_tree import die_with_parent
+from ciranda.launch.run.process_tree import die_with_parent
 from ciranda.netns.link import Link
 from ciranda.netns.namespace import obstacle
 from ciranda.netns.network import Network

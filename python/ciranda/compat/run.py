@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import ciranda
 from ciranda.errors import UnsupportedError
-from ciranda.launch.horovodrun import ANSWERS
+from ciranda.launch.horovod.horovodrun import ANSWERS
 
 _Result = TypeVar("_Result")
 

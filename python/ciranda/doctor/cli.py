@@ -19,12 +19,12 @@ from ciranda.doctor.host_checks import host_lines
 from ciranda.doctor.hosts_checks import Found, Reached, hosts_lines
 from ciranda.doctor.lines import Line, Status
 from ciranda.doctor.setting import Setting
-from ciranda.launch import hosts as host_list
-from ciranda.launch import slurm
-from ciranda.launch.environment import count_cores
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import Host
-from ciranda.launch.meeting import Ports, parse_ports
+from ciranda.launch.plan import hosts as host_list
+from ciranda.launch.plan import slurm
+from ciranda.launch.plan.environment import count_cores
+from ciranda.launch.plan.hosts import Host
+from ciranda.launch.remote.meeting import Ports, parse_ports
 
 _RANKS_UNNAMED_MAX = 8  # where nobody has named slots: importing torch in more takes longer
 _RANKS_MIN = 2  # one would reduce nothing
@@ -87,7 +87,7 @@ def doctor_command(
 
 def _hosts(hosts: str | None, hostfile: str | None) -> tuple[Host, ...]:
     """Those of -H, --hostfile or Slurm, else this one."""
-    from ciranda.launch.cli import named_hosts
+    from ciranda.launch.cli.commands import named_hosts
 
     here = os.uname().nodename
     named = named_hosts(hosts, hostfile) or slurm.allocated_hosts(os.environ)

@@ -26,11 +26,11 @@ from typing import Any
 
 import ciranda
 from ciranda import _build
-from ciranda.launch.environment import count_cores
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.folders import private_folder
-from ciranda.launch.interfaces import choose_addresses, list_addresses
-from ciranda.launch.meeting import Ports, format_endpoint, open_listener
+from ciranda.launch.plan.environment import count_cores
+from ciranda.launch.remote.interfaces import choose_addresses, list_addresses
+from ciranda.launch.remote.meeting import Ports, format_endpoint, open_listener
+from ciranda.launch.run.folders import private_folder
 
 Facts = dict[str, Any]
 

@@ -10,7 +10,7 @@ from ciranda._version_gate import minor_version
 from ciranda.doctor import tcp
 from ciranda.doctor.lines import Line, Verdict, fail, line, ok, skip, warn
 from ciranda.doctor.setting import Facts
-from ciranda.launch.meeting import format_endpoint
+from ciranda.launch.remote.meeting import format_endpoint
 
 _OFFSET_MAX_S = 0.5  # seconds in logs then mislead
 _SPREAD_MAX = 4.0  # between the fastest and the slowest way

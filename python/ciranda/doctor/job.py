@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ciranda.doctor.facts import module_command
-from ciranda.launch import process_tree
-from ciranda.launch.hosts import Host
+from ciranda.launch.plan.hosts import Host
+from ciranda.launch.run import process_tree
 
 LARGE_BYTES = 64 * 1024 * 1024
 LIMIT_S = 60.0
@@ -83,7 +83,7 @@ def _reports(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 def main() -> None:
     """The launcher, which ends with the doctor that has started it."""
-    from ciranda.launch.cli import run_command
+    from ciranda.launch.cli.commands import run_command
 
     process_tree.die_with_parent(int(sys.argv[1]))
     run_command.main(sys.argv[2:], prog_name="ciranda run")

@@ -6,7 +6,7 @@ import ipaddress
 
 from ciranda.doctor.lines import Verdict, fail, ok, warn
 from ciranda.doctor.setting import Facts, Setting
-from ciranda.launch.interfaces import BRIDGES
+from ciranda.launch.remote.interfaces import BRIDGES
 
 _SLOW_NAME_S = 1.0
 _EPHEMERAL_WANTED = 1000

@@ -12,9 +12,9 @@ from typing import Any
 import ciranda
 from ciranda.doctor import tcp
 from ciranda.doctor.facts import host_facts
-from ciranda.launch import process_tree
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.meeting import Ports
+from ciranda.launch.remote.meeting import Ports
+from ciranda.launch.run import process_tree
 
 Question = dict[str, Any]
 Answer = dict[str, Any]

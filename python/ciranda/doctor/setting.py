@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ciranda.launch.meeting import Ports
+from ciranda.launch.remote.meeting import Ports
 
 Facts = Mapping[str, Any]  # of one host, as facts.host_facts() finds them
 

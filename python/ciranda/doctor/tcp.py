@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-from ciranda.launch.meeting import Ports, open_listener
+from ciranda.launch.remote.meeting import Ports, open_listener
 
 TOKEN_BYTES = 32
 SEND_S = 0.25  # for how long bytes are sent

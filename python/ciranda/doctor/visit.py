@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import ciranda
 from ciranda.doctor import tcp
 from ciranda.doctor.facts import Facts, module_command
-from ciranda.launch import ssh
-from ciranda.launch.hosts import Host
-from ciranda.launch.meeting import Ports
+from ciranda.launch.plan.hosts import Host
+from ciranda.launch.remote import ssh
+from ciranda.launch.remote.meeting import Ports
 
 _Found = TypeVar("_Found")
 

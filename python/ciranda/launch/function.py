@@ -17,10 +17,12 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from ciranda.errors import CirandaError, InvalidArgumentError, RankFailedError
-from ciranda.launch import call_files, launch_plan, process_tree
+from ciranda.launch import call_files
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.folders import private_folder
-from ciranda.launch.hosts import HostSource, parse_hostfile, parse_hosts
+from ciranda.launch.plan import launch_plan
+from ciranda.launch.plan.hosts import HostSource, parse_hostfile, parse_hosts
+from ciranda.launch.run import process_tree
+from ciranda.launch.run.folders import private_folder
 
 _Result = TypeVar("_Result")
 
@@ -175,7 +177,7 @@ def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
 
 def be_launcher() -> None:
     """`ciranda run` that ends, with all ranks, when the process that calls run() is gone."""
-    from ciranda.launch.cli import AS_FUNCTION, run_command
+    from ciranda.launch.cli.commands import AS_FUNCTION, run_command
 
     process_tree.die_with_parent(int(sys.argv[1]))
     run_command.main(sys.argv[2:], prog_name=AS_FUNCTION)

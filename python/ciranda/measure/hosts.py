@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ciranda.launch.meeting import format_endpoint, make_key_file
+from ciranda.launch.remote.meeting import format_endpoint, make_key_file
 from ciranda.measure.sides import Launcher, one_thread_env
 from ciranda.netns.network import Network
 

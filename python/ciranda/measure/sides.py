@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from ciranda.launch.folders import private_folder
+from ciranda.launch.run.folders import private_folder
 
 START_TIMEOUT_S = 120.0
 REPLY_TIMEOUT_S = 120.0

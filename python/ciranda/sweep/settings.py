@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import LOCAL_RANKS_MAX
+from ciranda.launch.plan.hosts import LOCAL_RANKS_MAX
 from ciranda.sweep.space import Space, Value, check_placeholders, grid_size
 
 SAMPLERS = ("tpe", "random", "grid")

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from ciranda.launch.environment import count_cores
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.failure import signal_words
+from ciranda.launch.plan.environment import count_cores
+from ciranda.launch.run.failure import signal_words
 from ciranda.sweep.launch_check import check_launch
 from ciranda.sweep.reports import Report
 from ciranda.sweep.settings import (

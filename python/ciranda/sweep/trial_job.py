@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.local import start_program
+from ciranda.launch.run.local import start_program
 from ciranda.sweep import REPORT_FILE
 from ciranda.sweep.launch_check import own_folders
 from ciranda.sweep.reports import Report, Reports, match_lines, parse_report

@@ -11,10 +11,10 @@ from typing import Any
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError, UnsupportedError
 from ciranda.torch import failure_report
-from ciranda.torch.evaluator import is_evaluator
 from ciranda.torch.functions import allgather_object
 from ciranda.torch.process_sets import ProcessSet, add_process_set, forget_all
-from ciranda.torch.stand_in import count_anew
+from ciranda.torch.ps.evaluator import is_evaluator
+from ciranda.torch.ps.stand_in import count_anew
 
 _registered = False
 

@@ -1,7 +1,7 @@
 """Reduction of gradients through a compressor that the user wrote in Python.
 
-Behaves like the reducer in C++ (csrc/ciranda/torch/gradient/gradient_reducer.h says how), but copies, holds the GIL
-and reduces everything at the end of backward().
+Behaves like GradientReducer in C++ (gradient_reducer.h says how), but copies, holds the GIL and
+reduces everything at the end of backward().
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups,
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set
 from ciranda.torch.ps import Mode
+from ciranda.torch.ps.served_optimizer import UpdateOn, distribute, refuse_options
 from ciranda.torch.reduction import Reduction, reduce_gradients
-from ciranda.torch.served_optimizer import UpdateOn, distribute, refuse_options
 from ciranda.torch.shared_step import SharedStepMode
 
 

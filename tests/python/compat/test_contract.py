@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ciranda.launch.horovodrun import FLAGS
+from ciranda.launch.horovod.horovodrun import FLAGS
 
 TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(TESTS.parent / "tools")]

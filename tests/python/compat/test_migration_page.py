@@ -11,8 +11,8 @@ import torch
 from click.testing import CliRunner
 
 import ciranda.torch as cr
-from ciranda.launch.cli import run_command
-from ciranda.launch.horovodrun import ANSWERS, FLAGS, Fate
+from ciranda.launch.cli.commands import run_command
+from ciranda.launch.horovod.horovodrun import ANSWERS, FLAGS, Fate
 from ciranda.torch.absent import NAMES as ABSENT
 
 ROOT = Path(__file__).resolve().parents[3]

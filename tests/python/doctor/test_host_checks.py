@@ -8,7 +8,7 @@ from made import GIB, WELL, WITH_GPU, changed
 from ciranda.doctor.host_checks import HOST_CHECKS, host_lines
 from ciranda.doctor.lines import Status
 from ciranda.doctor.setting import Setting
-from ciranda.launch.meeting import Ports
+from ciranda.launch.remote.meeting import Ports
 
 WARN, FAIL, OK, SKIP = Status.WARN, Status.FAIL, Status.OK, Status.SKIP
 HOSTS = Setting(alone=False)

@@ -10,8 +10,8 @@ from made import WELL, changed
 from ciranda.doctor import tcp
 from ciranda.doctor.hosts_checks import Found, Reached, choose_addresses, hosts_lines
 from ciranda.doctor.lines import Status
-from ciranda.launch import ssh
-from ciranda.launch.hosts import Host
+from ciranda.launch.plan.hosts import Host
+from ciranda.launch.remote import ssh
 
 WARN, FAIL, OK = Status.WARN, Status.FAIL, Status.OK
 NODE0 = changed(WELL, ("names", {"node0": ["10.0.0.1"], "node1": ["10.0.0.2"]}))

@@ -10,7 +10,7 @@ import pytest
 
 from ciranda.doctor import tcp
 from ciranda.doctor.visit import distances
-from ciranda.launch.meeting import Ports
+from ciranda.launch.remote.meeting import Ports
 
 HERE = "127.0.0.1"
 

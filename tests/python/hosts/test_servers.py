@@ -19,7 +19,7 @@ from host_ranks import outputs, wait_for
 from test_bad_networks import program_of
 
 import ciranda
-from ciranda.launch.meeting import make_key_file
+from ciranda.launch.remote.meeting import make_key_file
 from ciranda.netns.link import Link
 from ciranda.netns.network import Network
 

@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import ciranda
-from ciranda.launch.cli import run_command
+from ciranda.launch.cli.commands import run_command
 
 MODULES = (
-    "import sys; import ciranda.launch.cli; print('torch' in sys.modules, 'rich' in sys.modules)"
+    "import sys; import ciranda.launch.cli.commands\n"
+    "print('torch' in sys.modules, 'rich' in sys.modules)"
 )
 
 
@@ -54,7 +55,7 @@ def test_the_launcher_imports_nothing_heavy(launcher):
 
 
 def test_cirandarun_is_the_same_command(launcher):
-    code = "from ciranda.launch.cli import cirandarun; cirandarun()"
+    code = "from ciranda.launch.cli.commands import cirandarun; cirandarun()"
     command = [sys.executable, "-c", code, "-np", "1", "echo", "hello"]
     found = subprocess.run(command, env=launcher.environment, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "[0] hello\n")

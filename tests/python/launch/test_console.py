@@ -10,7 +10,7 @@ import time
 
 from terminal import Screen, run_in_terminal
 
-from ciranda.launch.console import LineSplitter, OutputStream, Piece, PlainSink, TerminalSink
+from ciranda.launch.run.console import LineSplitter, OutputStream, Piece, PlainSink, TerminalSink
 
 SEED = 0xC1A4
 BAR = "for i in range(0, 101, 10):\n    sys.stderr.write(f'\\r{i:3d}%|{\"#\" * (i // 10)}|')\n"

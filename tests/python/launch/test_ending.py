@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ciranda.launch.ending import Ending, Reason, Step
+from ciranda.launch.run.ending import Ending, Reason, Step
 
 # A rank with everything that is hard to find again: a child, one in its own session, and a
 # daemon that was forked twice (which may ignore polite requests). Files say when all are there;

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ciranda.launch.environment import (
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.plan.environment import (
     cores_under_quota,
     count_cores,
     parse_assignments,
     parse_env_file,
 )
-from ciranda.launch.errors import LaunchError
 
 DUMP = "import json; print(json.dumps(dict(os.environ)))"
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ciranda.launch.ending import Reason
-from ciranda.launch.failure import (
+from ciranda.launch.run.ending import Reason
+from ciranda.launch.run.failure import (
     ErrorReport,
     Evidence,
     LostHost,

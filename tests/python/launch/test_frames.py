@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ciranda.launch import frames
-from ciranda.launch.agent import Agent
-from ciranda.launch.event_loop import EventLoop
-from ciranda.launch.frames import Frame, FrameError, FrameReader
-from ciranda.launch.hosts import assign_ranks, assign_servers, parse_hosts
-from ciranda.launch.meeting import Ports
-from ciranda.launch.orders import (
+from ciranda.launch.plan.hosts import assign_ranks, assign_servers, parse_hosts
+from ciranda.launch.plan.processes import COORDINATOR, EVALUATOR, server_number
+from ciranda.launch.remote import frames
+from ciranda.launch.remote.agent import Agent
+from ciranda.launch.remote.frames import Frame, FrameError, FrameReader
+from ciranda.launch.remote.meeting import Ports
+from ciranda.launch.remote.orders import (
     Listen,
     Orders,
     allowed_environment,
     decode_orders,
     encode_orders,
 )
-from ciranda.launch.outbox import Outbox
-from ciranda.launch.processes import COORDINATOR, EVALUATOR, server_number
+from ciranda.launch.remote.outbox import Outbox
+from ciranda.launch.run.event_loop import EventLoop
 
 FRAMES = st.lists(
     st.tuples(st.sampled_from([frames.BEAT, frames.NEWS, frames.ORDER]), st.binary(max_size=40)),

@@ -12,7 +12,7 @@ import pytest
 
 import ciranda
 from ciranda.errors import InvalidArgumentError, UnsupportedError
-from ciranda.launch.horovodrun import ANSWERS
+from ciranda.launch.horovod.horovodrun import ANSWERS
 
 MODULE = """
 import os

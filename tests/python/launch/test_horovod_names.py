@@ -14,7 +14,7 @@ from ciranda.compat import NAMES, python_path
 AS_HOROVODRUN = [
     sys.executable,
     "-c",
-    "from ciranda.launch.cli import as_horovodrun; as_horovodrun()",
+    "from ciranda.launch.cli.commands import as_horovodrun; as_horovodrun()",
 ]
 WITH_NAMES = [sys.executable, "-m", "ciranda.compat.horovod"]
 

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 import ciranda
-from ciranda.launch.cli import run_command
-from ciranda.launch.horovodrun import ANSWERS, FLAGS, Fate
+from ciranda.launch.cli.commands import run_command
+from ciranda.launch.horovod.horovodrun import ANSWERS, FLAGS, Fate
 
 AS_HOROVODRUN = [
     sys.executable,
     "-c",
-    "from ciranda.launch.cli import as_horovodrun; as_horovodrun()",
+    "from ciranda.launch.cli.commands import as_horovodrun; as_horovodrun()",
 ]
 
 

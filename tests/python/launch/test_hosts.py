@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import (
+from ciranda.launch.plan.hosts import (
     RANKS_MAX,
     Host,
     assign_ranks,

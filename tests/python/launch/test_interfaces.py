@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.interfaces import HostAddress, choose_addresses, list_addresses
+from ciranda.launch.remote.interfaces import HostAddress, choose_addresses, list_addresses
 
 HERE = [
     HostAddress(interface, ipaddress.ip_address(address))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ciranda
-from ciranda.launch import frames
+from ciranda.launch.remote import frames
 
 HELLO = frames.json_frame(frames.HELLO, {"ssh": "192.0.2.1 1 192.0.2.2 22"})
 READY = frames.json_frame(frames.READY, {"rendezvous": "", "servers": {}})

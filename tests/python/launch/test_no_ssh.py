@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.meeting import (
+from ciranda.launch.plan.nodes import parse_node
+from ciranda.launch.remote.meeting import (
     Ports,
     addresses_of,
     job_id_of,
@@ -25,7 +26,6 @@ from ciranda.launch.meeting import (
     parse_ports,
     read_key_file,
 )
-from ciranda.launch.nodes import parse_node
 
 REPORT = str(Path(__file__).resolve().parents[2] / "net" / "report_rank.py")
 

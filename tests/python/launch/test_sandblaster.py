@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ciranda.torch import sandblaster
+from ciranda.torch.ps import sandblaster
 
 SAMPLES = 400
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ciranda.launch.local import SERVER_PROGRAM
-from ciranda.launch.processes import label_of, name_of, names_of, server_number
+from ciranda.launch.plan.processes import label_of, name_of, names_of, server_number
+from ciranda.launch.run.local import SERVER_PROGRAM
 
 # Ends the server's process from within a rank, as the kernel might.
 KILL_SERVER_1 = """

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import Host
-from ciranda.launch.slurm import allocated_hosts, step_rendezvous
+from ciranda.launch.plan.hosts import Host
+from ciranda.launch.plan.slurm import allocated_hosts, step_rendezvous
 
 ALLOCATION = {"SLURM_JOB_NODELIST": "n[01-03],m", "SLURM_TASKS_PER_NODE": "4(x2),2,1"}
 

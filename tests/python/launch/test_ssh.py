@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import ciranda
 from ciranda.launch.errors import LaunchError
-from ciranda.launch.hosts import parse_hosts
-from ciranda.launch.ssh import Answer, agent_command, quote_command, ssh_argv, start_problem
+from ciranda.launch.plan.hosts import parse_hosts
+from ciranda.launch.remote.ssh import Answer, agent_command, quote_command, ssh_argv, start_problem
 
 PACKAGES = str(Path(ciranda.__file__).resolve().parents[1])
 PRINT_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv[1:]))"

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import ciranda.torch as cr
 from ciranda.errors import InvalidArgumentError
-from ciranda.torch import layer as layer_module
 from ciranda.torch import ps
+from ciranda.torch.ps import layer as layer_module
 
 WIDTH, CLASSES, STEPS = 40, 5, 20  # 1,640 parameters: two rows
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from terminal import run_in_terminal
 
-from ciranda.launch.environment import count_cores
+from ciranda.launch.plan.environment import count_cores
 from ciranda.sweep.cli import sweep_command
 from ciranda.sweep.settings import COMPLETE, SweepSettings
 from ciranda.sweep.space import parse_space

@@ -1,6 +1,6 @@
 """horovod.runner.launch: `python -m horovod.runner.launch` is horovodrun."""
 
-from ciranda.launch.cli import as_horovodrun as run_commandline
+from ciranda.launch.cli.commands import as_horovodrun as run_commandline
 
 __all__ = ["run_commandline"]
 

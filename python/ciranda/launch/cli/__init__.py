@@ -1,0 +1,1 @@
+"""The commands: options in, one job out."""

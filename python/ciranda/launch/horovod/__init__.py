@@ -1,0 +1,1 @@
+"""horovodrun's options and its file of knobs."""

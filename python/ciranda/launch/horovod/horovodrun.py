@@ -1,0 +1,342 @@
+"""Every option of horovodrun 0.28.1, and what becomes of it here.
+
+The table makes the options that cli.py does not have by itself, answers those that ask for what is
+absent, and is a part of docs/migrate-from-horovod.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from ciranda.compat import overridden
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.horovod import knobs
+
+HOROVOD_VERSION = "0.28.1"  # whose API this is
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Fate(enum.Enum):
+    OURS = "ours"  # an option of cli.py
+    WORKS = "works"
+    NOTED = "noted"  # accepted, with one line that says what happens instead
+    REFUSED = "refused"  # with one sentence
+
+
+class Flag(NamedTuple):
+    names: tuple[str, ...]
+    fate: Fate
+    meaning: str  # here; of NOTED and REFUSED what follows the name in the line
+    value: click.ParamType[Any] | None = None  # None: it takes none
+    variable: str = ""  # that it sets for all ranks
+    unit: int = 1  # of the variable, in the option's
+    multiple: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """As click passes it to the command."""
+        return self.names[-1].lstrip("-").replace("-", "_")
+
+
+_ELASTIC = "this is not there yet: the number of ranks stays what it was at the start"
+_CHOSEN = "gradients are always reduced inside each host first"
+_IN_TURNS = "autotuning takes samples of each setting and of the best so far, in turns"
+_NO_CYCLES = "there are no cycles, an operation starts at once"
+_NO_MPI = "there is no MPI in ciranda, and none is needed; leave the option out"
+_MPIRUN = "start the ranks by mpirun itself, which then takes its own options"
+_NO_LOG_TIME = "lines of ciranda have no timestamp; --prefix-output-with-timestamp adds one"
+# Horovod's controller, not what reduces.
+_GLOO = "--gloo: ciranda's own ways need nothing; --cpu-operations gloo asks for Gloo itself"
+
+_TEXT = click.STRING
+_COUNT = click.IntRange(0, 1 << 20)
+_SECONDS = click.IntRange(1, 86_400)
+
+
+def _noted(names: str, line: str, value: click.ParamType[Any] | None = None) -> Flag:
+    return Flag(tuple(names.split()), Fate.NOTED, line, value)
+
+
+def _refused(names: str, sentence: str) -> Flag:
+    return Flag(tuple(names.split()), Fate.REFUSED, sentence)
+
+
+FLAGS = (
+    Flag(("-np", "--num-proc"), Fate.OURS, "without it, one rank for each core or named slot"),
+    Flag(("-v", "--version"), Fate.WORKS, "Print the version, and exit."),
+    Flag(("-cb", "--check-build"), Fate.OURS, "prints which backends there are"),
+    Flag(("--verbose",), Fate.OURS, "says what the launcher does"),
+    Flag(("-H", "--hosts"), Fate.OURS, "hosts and slots"),
+    Flag(("-hostfile", "--hostfile"), Fate.OURS, "the same from a file"),
+    Flag(
+        ("--gloo",),
+        Fate.OURS,
+        "`horovodrun`: accepted with a line, no Gloo is needed; `ciranda run`: Gloo reduces "
+        "tensors of the CPU",
+    ),
+    Flag(("-p", "--ssh-port"), Fate.WORKS, "ssh's port on other hosts.", click.IntRange(1, 65_535)),
+    Flag(("-i", "--ssh-identity-file"), Fate.WORKS, "ssh's private key for other hosts.", _TEXT),
+    Flag(
+        ("--start-timeout",),
+        Fate.WORKS,
+        "Seconds that init() waits for all ranks [30].",
+        _SECONDS,
+        "CIRANDA_START_TIMEOUT_SECONDS",
+    ),
+    Flag(
+        ("--network-interface", "--network-interfaces"),
+        Fate.WORKS,
+        "The same as --nic.",
+        _TEXT,
+        multiple=True,
+    ),
+    Flag(
+        ("--output-filename",),
+        Fate.WORKS,
+        "Keep each rank's output in DIR/rank.N/stdout and stderr.",
+        _TEXT,
+    ),
+    Flag(("--config-file",), Fate.WORKS, "Options from a YAML file, as horovodrun's.", _TEXT),
+    Flag(
+        ("--fusion-threshold-mb",),
+        Fate.WORKS,
+        "The largest fused operation, in MiB [64].",
+        _COUNT,
+        "CIRANDA_FUSION_THRESHOLD",
+        1 << 20,
+    ),
+    Flag(
+        ("--cache-capacity",),
+        Fate.WORKS,
+        "How many operations are known by number [4096].",
+        _COUNT,
+        "CIRANDA_CACHE_CAPACITY",
+    ),
+    Flag(
+        ("--timeline", "--timeline-filename"),
+        Fate.WORKS,
+        "Write a Chrome trace of all ranks of a host.",
+        _TEXT,
+        "CIRANDA_TIMELINE",
+    ),
+    Flag(
+        ("--timeline-mark-cycles",),
+        Fate.WORKS,
+        "Mark in it where operations are begun.",
+        variable="CIRANDA_TIMELINE_MARK_CYCLES",
+    ),
+    Flag(
+        ("--autotune",),
+        Fate.WORKS,
+        "Try settings while training, and keep what is faster.",
+        variable="CIRANDA_AUTOTUNE",
+    ),
+    Flag(
+        ("--autotune-log-file",),
+        Fate.WORKS,
+        "A line for each setting that it tries.",
+        _TEXT,
+        "CIRANDA_AUTOTUNE_LOG",
+    ),
+    Flag(
+        ("--autotune-warmup-samples",),
+        Fate.WORKS,
+        "Samples before the first that counts [3].",
+        _COUNT,
+        "CIRANDA_AUTOTUNE_WARMUP_SAMPLES",
+    ),
+    Flag(
+        ("--autotune-steps-per-sample",),
+        Fate.WORKS,
+        "Steps whose time is one sample [10].",
+        click.IntRange(1, 1_000_000),
+        "CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE",
+    ),
+    Flag(("--no-stall-check",), Fate.WORKS, "Do not warn of stalls."),
+    Flag(
+        ("--stall-check-warning-time-seconds",),
+        Fate.WORKS,
+        "Warn of a stall after that time; 0: never [60].",
+        _COUNT,
+        "CIRANDA_STALL_WARNING_SECONDS",
+    ),
+    Flag(
+        ("--stall-check-shutdown-time-seconds",),
+        Fate.WORKS,
+        "End the job after such a stall; 0: never [0].",
+        _COUNT,
+        "CIRANDA_STALL_SHUTDOWN_SECONDS",
+    ),
+    Flag(
+        ("--gloo-timeout-seconds",),
+        Fate.WORKS,
+        "The same as --start-timeout, which wins.",
+        _SECONDS,
+        "CIRANDA_START_TIMEOUT_SECONDS",
+    ),
+    Flag(
+        ("--log-level",),
+        Fate.WORKS,
+        "TRACE, DEBUG and INFO mean --verbose; warnings are always shown.",
+        click.Choice(("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")),
+    ),
+    Flag(
+        ("-prefix-timestamp", "--prefix-output-with-timestamp"),
+        Fate.WORKS,
+        "The time before each line on the console.",
+    ),
+    _noted("--disable-cache", "no finding about hosts is kept between two starts"),
+    _noted("--cycle-time-ms", _NO_CYCLES, click.FLOAT),
+    _noted("--hierarchical-allreduce", _CHOSEN),
+    _noted("--no-hierarchical-allreduce", _CHOSEN),
+    _noted("--hierarchical-allgather", _CHOSEN),
+    _noted("--no-hierarchical-allgather", _CHOSEN),
+    _noted("--torus-allreduce", _CHOSEN),
+    _noted("--no-torus-allreduce", _CHOSEN),
+    _noted("--no-autotune", "nothing is tuned without --autotune"),
+    _noted("--autotune-bayes-opt-max-samples", _IN_TURNS, click.INT),
+    _noted("--autotune-gaussian-process-noise", _IN_TURNS, click.FLOAT),
+    _noted("--no-timeline-mark-cycles", "no cycles are marked without --timeline-mark-cycles"),
+    _noted("--stall-check", "stalls are looked for unless a variable says otherwise"),
+    _noted("--mpi-threads-disable", "ciranda does not use MPI"),
+    _noted("--no-mpi-threads-disable", "ciranda does not use MPI"),
+    _noted("--tcp", "hosts always talk through TCP"),
+    _noted("--num-nccl-streams", "each GPU has one stream of ciranda's", click.INT),
+    _noted("--log-with-timestamp", _NO_LOG_TIME),
+    _noted("--log-without-timestamp", _NO_LOG_TIME),
+    _noted("--log-hide-timestamp", _NO_LOG_TIME),
+    _noted("--no-log-hide-timestamp", _NO_LOG_TIME),
+    _refused("--min-np --min-num-proc", _ELASTIC),
+    _refused("--max-np --max-num-proc", _ELASTIC),
+    _refused("--slots-per-host", _ELASTIC),
+    _refused("--elastic-timeout", _ELASTIC),
+    _refused("--reset-limit", _ELASTIC),
+    _refused("--blacklist-cooldown-range", _ELASTIC),
+    _refused("--host-discovery-script", _ELASTIC),
+    _refused("--mpi", _NO_MPI),
+    _refused("--jsrun", _NO_MPI),
+    _refused("--mpi-args", _MPIRUN),
+    _refused("--binding-args", _MPIRUN),
+    _refused("--thread-affinity", "start the ranks through taskset or numactl"),
+)
+ANSWERS = {name: flag.meaning for flag in FLAGS if flag.fate is Fate.REFUSED for name in flag.names}
+"""Of what is refused, by option; each the rest of a sentence that begins with its name."""
+
+
+def options(command: _Command) -> _Command:
+    """Adds what horovodrun takes and cli.py has not; settle() reads the values."""
+    for flag in reversed(FLAGS):
+        if flag.fate in (Fate.WORKS, Fate.NOTED):
+            command = _option(flag)(command)
+    return command
+
+
+def _option(flag: Flag) -> Callable[[_Command], _Command]:
+    special: dict[str, Any] = {}
+    if flag.parameter == "version":
+        special = {"is_eager": True, "expose_value": False, "callback": _print_version}
+    if flag.parameter == "config_file":
+        special = {"is_eager": True, "callback": _read_config_file}
+    if flag.value is None:
+        special |= {"is_flag": True}
+    return click.option(
+        *flag.names,
+        flag.parameter,
+        type=flag.value,
+        multiple=flag.multiple,
+        metavar="SECONDS" if flag.value is _SECONDS else None,
+        hidden=flag.fate is Fate.NOTED,
+        help=flag.meaning,
+        **special,
+    )
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    import ciranda
+
+    if wanted:
+        ours = f"ciranda {ciranda.__version__}"
+        click.echo(f"{HOROVOD_VERSION} ({ours})" if is_horovodrun(context) else ours)
+        context.exit()
+
+
+def _read_config_file(context: click.Context, _: click.Parameter, name: str | None) -> str | None:
+    """What the command line does not say comes from the file."""
+    if name is not None:
+        try:
+            there = {flag.parameter: flag for flag in FLAGS if flag.fate is not Fate.REFUSED}
+            context.default_map, notes = knobs.read(name, there, ANSWERS)
+        except LaunchError as error:
+            raise click.UsageError(f"--config-file {error}", context) from None
+        for note in notes:
+            click.echo(f"{context.command_path}: {note}", err=True)
+    return name
+
+
+def is_horovodrun(context: click.Context) -> bool:
+    return context.info_name == "horovodrun"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the options of horovodrun come to."""
+
+    variables: Mapping[str, str]  # for all ranks
+    ssh_options: tuple[str, ...]
+    nic: str | None
+    output_dir: str | None
+    timestamps: bool
+    verbose: bool
+    notes: tuple[str, ...]
+    gloo: bool  # reduces tensors of the CPU
+    horovod_names: bool  # for the ranks
+
+
+def settle(context: click.Context, given: Mapping[str, Any], gloo: bool) -> Settled:
+    """`given`: the options' values by parameter; `gloo`: whether --gloo is among them."""
+    notes = [
+        f"{flag.names[-1]}: {flag.meaning}"
+        for flag in FLAGS
+        if flag.fate is Fate.NOTED and given[flag.parameter] not in (None, False)
+    ]
+    in_its_place = is_horovodrun(context)
+    if in_its_place:
+        notes += [line for line in (overridden(),) if line]
+        if gloo:
+            notes.append(_GLOO)
+    variables: dict[str, str] = {}
+    for flag in reversed(FLAGS):  # --start-timeout is the last
+        value = given.get(flag.parameter)
+        if not flag.variable or value is None or value is False:
+            continue
+        variables[flag.variable] = str(value * flag.unit if flag.unit > 1 else value)
+        if flag.value is None:
+            variables[flag.variable] = "1"
+    if given["no_stall_check"]:
+        variables["CIRANDA_STALL_WARNING_SECONDS"] = "0"
+    ssh_options: list[str] = []
+    if given["ssh_port"] is not None:
+        ssh_options += ["-p", str(given["ssh_port"])]
+    identity = given["ssh_identity_file"]
+    if identity is not None:
+        if not os.path.isfile(identity):
+            raise LaunchError(f"--ssh-identity-file {identity}: there is no such file")
+        ssh_options += ["-i", identity]
+    return Settled(
+        variables,
+        tuple(ssh_options),
+        nic=",".join(given["network_interfaces"]) or None,
+        output_dir=given["output_filename"],
+        timestamps=given["prefix_output_with_timestamp"],
+        verbose=given["log_level"] in ("TRACE", "DEBUG", "INFO"),
+        notes=tuple(notes),
+        gloo=gloo and not in_its_place,
+        horovod_names=in_its_place,
+    )

@@ -1,0 +1,324 @@
+"""Options and environment -> who runs what with which environment. Pure; --dry-run prints it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ciranda.compat import python_path
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.plan import hosts as host_list
+from ciranda.launch.plan.environment import (
+    COORDINATES,
+    EVALUATED,
+    LIFE,
+    RENDEZVOUS,
+    SERVERS,
+    TLS,
+    TRUSTED_NETWORK,
+    JobPaths,
+    coordinator_environment,
+    default_environment,
+    identity_names,
+    job_environment,
+    rank_environment,
+    server_environment,
+    without_identity,
+)
+from ciranda.launch.plan.hosts import (
+    NO_SERVER_FILES,
+    Host,
+    HostSource,
+    Place,
+    ServerFiles,
+    ServerPlace,
+)
+from ciranda.launch.plan.processes import COORDINATOR, name_of, server_number
+from ciranda.launch.remote.meeting import Meeting, parse_endpoint
+
+_PATH = "PYTHONPATH"
+# What servers are told by options that ranks find in their environment.
+_PROTECTION = {TLS: "--tls", TRUSTED_NETWORK: "--trusted-network"}
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    place: Place
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]  # complete: what execve gets
+    shown: Mapping[str, str]  # the launcher's part of it; a user's values may be secret
+
+    @property
+    def rank(self) -> int:
+        return self.place.rank
+
+    number = rank  # among the job's processes, see processes
+    may_come_back = True
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    place: ServerPlace
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    shown: Mapping[str, str]
+
+    may_come_back: bool = False  # it keeps its state
+
+    @property
+    def number(self) -> int:
+        return server_number(self.place.server)
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """The ranks' program in one process more, where server 0 is, which completes checkpoints and
+    gives out tasks."""
+
+    number: int  # COORDINATOR or EVALUATOR
+    place: ServerPlace
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    shown: Mapping[str, str]
+
+    may_come_back = True
+
+
+ProcessPlan = RankPlan | ServerPlan | RolePlan
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    ranks: tuple[RankPlan, ...]  # all of the job, or those of one host
+    size: int  # of the job
+    host: str  # this one
+    cores: int  # of this one
+    paths: JobPaths
+    user_names: tuple[str, ...]  # set by -x and --env-file
+    meeting: Meeting | None = None  # of the hosts, where there are several
+    servers: tuple[ServerPlan, ...] = ()
+    restarts: int = 0  # of processes that were killed and may come back
+    server_files: ServerFiles = NO_SERVER_FILES
+    servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
+    roles: tuple[RolePlan, ...] = ()
+
+    @property
+    def processes(self) -> tuple[ProcessPlan, ...]:
+        """What is started here, in this order: workers look for their servers."""
+        return (*self.servers, *self.ranks, *self.roles)
+
+    @property
+    def host_count(self) -> int:
+        return self.ranks[0].place.host_count
+
+    def host_of(self, number: int) -> str:
+        """Where a process of this plan runs, as the user named it."""
+        place = next(each.place for each in self.processes if each.number == number)
+        return place.host.destination
+
+
+def choose_places(
+    np: int | None, named: HostSource | None, *, cores: int, host: str
+) -> tuple[Place, ...]:
+    """One for each rank: -np of them, else as many as slots were named, else as cores are here."""
+    if named is not None:
+        hosts = host_list.gather_here(named.hosts, host)
+        return host_list.assign_ranks(hosts, np, named.words)
+    size = cores if np is None else np
+    host_list.check_local_size(size)
+    return host_list.assign_ranks([Host(host, slots=size)], size)
+
+
+def needs_agents(ranks: Sequence[Place], host: str) -> bool:
+    """Whether a rank has its place on another host than this, or is another user's."""
+    return any(place.host.name != host or place.host.user is not None for place in ranks)
+
+
+def parse_ranks(text: str, size: int) -> frozenset[int]:
+    """Ranks in `0,3` or `0-3,6`."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise LaunchError(f"--show-ranks {text}: expected ranks such as 0,3 or 0-3")
+        highest = int(last if dash else first)
+        if highest >= size:
+            raise LaunchError(
+                f"--show-ranks {text}: there is no rank {highest}, only 0 to {size - 1}"
+            )
+        ranks.update(range(int(first), highest + 1))
+    return frozenset(ranks)
+
+
+def plan_launch(
+    argv: Sequence[str],
+    *,
+    ranks: Sequence[Place],
+    size: int,
+    cores: int,
+    host: str,
+    paths: JobPaths,
+    inherited: Mapping[str, str],
+    user: Mapping[str, str],
+    columns: int | None = None,
+    meeting: Meeting | None = None,
+    servers: Sequence[ServerPlace] = (),
+    servers_at: Sequence[str] = (),
+    servers_stay: bool = False,
+    server_program: str = "",
+    server_files: ServerFiles = NO_SERVER_FILES,
+    restarts: int = 0,
+    horovod_names: bool = False,
+    roles: Sequence[int] = (),
+) -> LaunchPlan:
+    """Later wins: what is inherited, the launcher's, the user's.
+
+    `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
+    `servers`: those of `server_program` to plan; `servers_at`: where each of the job is, as ranks
+    here are told. `horovod_names`: they find ciranda under the name of horovod too. `roles`:
+    COORDINATOR and EVALUATOR, as the job has them.
+    """
+    inherited = without_identity(inherited)
+    set_already = {**inherited, **user}
+    rendezvous = meeting.endpoint if meeting is not None and meeting.endpoint else None
+    master = _master(ranks, rendezvous) if ranks else ""
+    job = job_environment(paths, size=size, master=master, rendezvous=rendezvous)
+    if servers_at:
+        job |= {SERVERS: ",".join(servers_at), LIFE: "1"}
+
+    def environments(
+        of: Mapping[str, str], told: Mapping[str, str], on: Host, *, sharing: int, one_host: bool
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """What a process of the program gets, and the launcher's part of it: `of` is inherited,
+        `told` is for it alone; `sharing` processes share the cores of the host that it is `on`."""
+        known_cores = cores if on.name == host else None
+        defaults = default_environment(
+            cores=known_cores, local_size=sharing, one_host=one_host, columns=columns
+        )
+        ours = {name: text for name, text in defaults.items() if name not in set_already}
+        ours |= told
+        shown = {name: text for name, text in ours.items() if name not in user}
+        complete = {**of, **ours, **user}
+        if horovod_names:
+            complete[_PATH] = python_path(set_already.get(_PATH))
+            shown |= {} if _PATH in user else {_PATH: complete[_PATH]}
+        return complete, shown
+
+    plans = []
+    for place in ranks:
+        made = environments(
+            inherited,
+            {**job, **rank_environment(paths, place)},
+            place.host,
+            sharing=place.local_size,
+            one_host=place.host_count == 1,
+        )
+        plans.append(RankPlan(place, tuple(argv), *made))
+    serving = []
+    plain = {name: text for name, text in inherited.items() if name not in identity_names()}
+    playing = []
+    of_servers_0 = [each for each in servers if each.server == 0]  # it may be on another host
+    for role, server in itertools.product(roles, of_servers_0):
+        beside = sum(each.host.name == server.host.name for each in ranks)
+        told_it = {EVALUATED: server_files.checkpoints or ""}
+        if role == COORDINATOR:
+            told_it = {**job, **coordinator_environment(paths), COORDINATES: "1"}
+        made = environments(plain, told_it, server.host, sharing=max(1, beside), one_host=False)
+        playing.append(RolePlan(role, server, tuple(argv), *made))
+    protection = [flag for name, flag in _PROTECTION.items() if set_already.get(name) == "1"]
+    for server in servers:
+        shown = server_environment(paths)
+        told: dict[str, object] = {
+            "--workers": size,
+            "--servers": len(servers_at),
+            "--server": server.server,
+        }
+        if server_files.state is not None:
+            told["--dir"] = os.path.join(server_files.state, f"server-{server.server}")
+            told["--durability"] = server_files.durability
+        told["--checkpoint-dir"] = server_files.checkpoints
+        told["--checkpoint-every"] = server_files.checkpoint_every
+        told["--restore"] = server_files.restore
+        given = {name: value for name, value in told.items() if value is not None}
+        arguments = [text for name, value in given.items() for text in (name, str(value))]
+        flags = ["--resume"] if server_files.resume else []
+        flags += ["--coordinator"] if COORDINATOR in roles else []
+        command = (server_program, *arguments, *flags, *protection)
+        keeps = server_files.state is not None
+        serving.append(ServerPlan(server, command, {**plain, **shown}, shown, keeps))
+    return LaunchPlan(
+        tuple(plans),
+        size,
+        host,
+        cores,
+        paths,
+        tuple(sorted(user)),
+        meeting,
+        tuple(serving),
+        restarts,
+        server_files,
+        servers_stay,
+        tuple(playing),
+    )
+
+
+def _master(ranks: Sequence[Place], rendezvous: str | None) -> str:
+    if rendezvous is not None:
+        return parse_endpoint(rendezvous, RENDEZVOUS)[0]
+    return "127.0.0.1" if ranks[0].host_count == 1 else ranks[0].host.name
+
+
+def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
+    """The plan as text for --dry-run. Values the user set are not shown: they may be secret."""
+    command = shlex.join(plan.ranks[0].argv)
+    table = [("rank", "host", "local rank", "stdin", "command")]
+    for rank in plan.ranks:
+        place = rank.place
+        local = f"{place.local_rank} of {place.local_size}"
+        stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
+        table.append((str(place.rank), place.host.destination, local, stdin, command))
+    others: list[ServerPlan | RolePlan] = [*plan.servers, *plan.roles]
+    for each in others:
+        program = shlex.join(each.argv)
+        table.append((name_of(each.number), each.place.host.destination, "", "/dev/null", program))
+    shared = set.intersection(*(set(rank.shown.items()) for rank in plan.ranks))
+    lines = [f"{_size_words(plan)}; nothing was started", "", *_aligned(table)]
+    lines += ["", "set for every rank:"]
+    if by_agents and plan.servers:
+        shared.add((SERVERS, "<chosen by the agents>"))
+    elif by_agents and plan.host_count > 1:
+        shared.add((RENDEZVOUS, "<chosen by the first agent>"))
+    lines += [f"  {name}={text}" for name, text in sorted(shared)]
+    lines += [f"  {name}  (yours; the value is not shown)" for name in plan.user_names]
+    for rank in plan.ranks:
+        own = sorted(set(rank.shown.items()) - shared)
+        if own:
+            lines += ["", f"set for rank {rank.rank}:"]
+            lines += [f"  {name}={text}" for name, text in own]
+    for each in others:
+        lines += ["", f"set for {name_of(each.number)}:"]
+        lines += [f"  {name}={text}" for name, text in sorted(each.shown.items())]
+    return "\n".join(lines)
+
+
+def _size_words(plan: LaunchPlan) -> str:
+    ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
+    if plan.servers:
+        count = len(plan.servers)
+        ranks += " and 1 parameter server" if count == 1 else f" and {count} parameter servers"
+    if plan.host_count > 1:
+        return f"{ranks} on {plan.host_count} hosts"
+    host = plan.ranks[0].place.host
+    cores = f" ({plan.cores} cores available)" if host.name == plan.host else ""
+    return f"{ranks} on {host.destination}{cores}"
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]

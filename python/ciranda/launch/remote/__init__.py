@@ -1,0 +1,1 @@
+"""Ranks of other hosts: agents over ssh, and where the hosts meet."""

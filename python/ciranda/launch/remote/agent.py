@@ -1,0 +1,287 @@
+"""The agent: what the launcher starts on each host of a job (ssh.agent_command()).
+
+It greets, gets its orders through standard input, starts this host's ranks, and sends what becomes
+of them and what they print through standard output. The end of standard input, or too long a
+silence there, is the end of the ranks. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ciranda
+from ciranda.launch import call_files
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.plan import environment
+from ciranda.launch.plan.environment import HERE, JobPaths
+from ciranda.launch.plan.hosts import AnyPlace
+from ciranda.launch.plan.launch_plan import LaunchPlan, plan_launch
+from ciranda.launch.plan.processes import server_number
+from ciranda.launch.remote import frames
+from ciranda.launch.remote.frames import Frame, FrameReader
+from ciranda.launch.remote.interfaces import choose_addresses, list_addresses
+from ciranda.launch.remote.meeting import KEY_BYTES, Meeting, format_endpoint, open_listener
+from ciranda.launch.remote.orders import Listen, Orders, decode_orders
+from ciranda.launch.remote.outbox import Outbox
+from ciranda.launch.run import local, process_tree, supervisor
+from ciranda.launch.run.ending import Step
+from ciranda.launch.run.event_loop import EventLoop
+from ciranda.launch.run.folders import private_folder, temporary_log_dir
+from ciranda.launch.run.local_ranks import LocalRanks, allow_descriptors, open_standard_streams
+
+BEAT_S = 0.5
+LEASE_S = 2.5  # without a beat: five were lost, so the other side or the way to it is gone
+START_LIMIT_S = 60.0  # until the first beat: other hosts may be slow to log in to
+
+_READ_BYTES = 64 * 1024
+_OUTBOX_BYTES_MAX = 1024 * 1024  # then the ranks wait, as they would for a slow terminal
+_ERROR_FILE_BYTES_MAX = 1024 * 1024
+_STEPS = {
+    supervisor.INTERRUPT: Step.INTERRUPT,
+    supervisor.TERMINATE: Step.TERMINATE,
+    supervisor.KILL: Step.KILL,
+}
+_SIGNALS = {command: number for number, command in supervisor.HAND_ON.items()}
+
+
+def main() -> None:
+    open_standard_streams()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # sshd may block what we wait for
+    # Whatever else is printed here must not come between the frames.
+    commands, output = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGQUIT, *supervisor.HAND_ON):  # the launcher's affair
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    process_tree.set_name("ciranda-agent")
+    process_tree.leave_no_core()
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(EventLoop())
+        Agent(commands, output, loop, stack).run()
+
+
+class Agent:
+    """Lives as long as its ranks, or as the launcher wants them."""
+
+    def __init__(
+        self, commands: int, output: int, loop: EventLoop, stack: contextlib.ExitStack
+    ) -> None:
+        """`stack` holds what is to be removed at the end."""
+        self._loop = loop
+        self._stack = stack
+        self._outbox = Outbox(output, loop)
+        self._reader = FrameReader()
+        self._orders: Orders | None = None
+        self._key = b""
+        self._listeners: dict[int, int] = {}  # by the number of the process
+        self._paths: JobPaths | None = None
+        self._ready = b""  # said when all that goes before GO has come
+        self._ranks: LocalRanks | None = None
+        self._running = True
+        self._alone = False  # the launcher is gone
+        self._lease_s = START_LIMIT_S
+        self._heard = time.monotonic()
+        self._next_beat = self._heard
+        loop.watch(commands, self._on_commands)
+
+    def run(self) -> None:
+        self._outbox.send(f"ciranda {ciranda.__version__}\n".encode())
+        self._outbox.send(
+            frames.json_frame(frames.HELLO, {"ssh": os.environ.get("SSH_CONNECTION", "")})
+        )
+        try:
+            while self._running:
+                self._turn()
+        finally:
+            if self._ranks is not None:
+                self._ranks.end()
+        while self._outbox.size_bytes and not self._alone:  # a slow reader gets all of it
+            self._turn()
+        self._outbox.close()
+
+    def _turn(self) -> None:
+        self._loop.turn(min(self._heard + self._lease_s, self._next_beat) - time.monotonic())
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_S
+            if self._outbox.size_bytes == 0:
+                self._outbox.send(frames.frame(frames.BEAT))
+        if now >= self._heard + self._lease_s:
+            self._leave()
+        if self._ranks is not None:
+            self._ranks.pause(self._outbox.size_bytes > _OUTBOX_BYTES_MAX)
+
+    def _leave(self) -> None:
+        """Nobody wants to hear of the ranks any more, or can."""
+        self._alone = True
+        self._running = False
+
+    # What the launcher says
+
+    def _on_commands(self, fd: int) -> None:
+        chunk = os.read(fd, _READ_BYTES)
+        self._heard = time.monotonic()
+        if not chunk:
+            self._loop.unwatch(fd)
+            self._leave()
+            return
+        try:
+            for each in self._reader.feed(chunk):
+                self._obey(each)
+        except LaunchError as error:
+            self._outbox.send(frames.frame(frames.PROBLEM, str(error).encode()))
+            self._running = False
+
+    def _obey(self, order: Frame) -> None:
+        if order.kind == frames.PLAN:
+            self._orders = decode_orders(frames.read_json(order.payload))
+            if not self._orders.meets:
+                self._prepare(self._orders)
+        elif order.kind == frames.KEY and self._orders is not None:
+            if len(order.payload) != KEY_BYTES:
+                raise frames.FrameError("a key of another length")
+            self._key = order.payload
+            self._prepare(self._orders)
+        elif order.kind == frames.CALL and self._paths is not None:
+            call_files.take(call_files.call_file(self._paths.log_dir), order.payload)
+            if not order.payload:
+                self._outbox.send(self._ready)
+        elif order.kind == frames.GO and self._orders is not None:
+            go = frames.read_json(order.payload)
+            self._start(self._orders, go["rendezvous"], go["servers"])
+        elif order.kind == frames.ORDER and self._ranks is not None:
+            step = _STEPS.get(order.payload)
+            if step is not None:
+                self._ranks.order(step)
+            elif order.payload == supervisor.END_SERVERS:
+                self._ranks.end_servers()
+            elif order.payload in _SIGNALS:
+                self._ranks.hand_on(_SIGNALS[order.payload])
+        elif order.kind == frames.BEAT:
+            self._lease_s = LEASE_S
+
+    def _prepare(self, orders: Orders) -> None:
+        """Everything that may go wrong before a rank is started."""
+        _enter(orders.folder)
+        allow_descriptors(len(orders.places) + len(orders.servers))
+        job_dir = self._stack.enter_context(private_folder())
+        log_dir = self._stack.enter_context(temporary_log_dir())
+        self._paths = JobPaths(orders.job_id, job_dir, log_dir)
+        ready: dict[str, Any] = {"rendezvous": "", "servers": {}}
+        if orders.listen is not None and orders.servers:
+            for each in orders.servers:
+                where, listener = _listen(orders.listen)
+                ready["servers"][str(each.server)] = where
+                self._listeners[server_number(each.server)] = listener
+        elif orders.listen is not None:
+            ready["rendezvous"], self._listeners[0] = _listen(orders.listen)
+        self._ready = frames.json_frame(frames.READY, ready)
+        if not orders.calls:
+            self._outbox.send(self._ready)
+
+    def _start(self, orders: Orders, rendezvous: str, servers: Sequence[str]) -> None:
+        meeting = Meeting(rendezvous, self._key, self._listeners) if orders.meets else None
+        assert self._paths is not None  # noqa: S101 - the launcher waits for READY
+        here = {each.server for each in orders.servers}
+        servers_at = [HERE if server in here else at for server, at in enumerate(servers)]
+        plan = _plan(orders, self._paths, meeting, servers_at)
+        null = os.open(os.devnull, os.O_RDONLY)
+        self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=self._paths.log_dir)
+        self._ranks.start()
+
+    # News of the ranks, for the launcher
+
+    def started(self, rank: int, pid: int) -> None:
+        self._tell(f"start {rank} {pid}")
+
+    def ended(self, rank: int, exit_code: int) -> None:
+        if self._paths is not None:
+            with contextlib.suppress(OSError), open(self._paths.error_file(rank), "rb") as file:
+                report = file.read(_ERROR_FILE_BYTES_MAX)
+                self._outbox.send(frames.rank_frame(frames.REPORT, rank, report))
+            for chunk in call_files.chunks_of(call_files.outcome_file(self._paths.log_dir, rank)):
+                self._outbox.send(frames.rank_frame(frames.OUTCOME, rank, chunk))
+        self._tell(f"exit {rank} {exit_code}")
+
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        self._tell(f"again {rank} {exit_code}")
+
+    def ended_late(self, rank: int, exit_code: int, is_done: int) -> None:
+        self._tell(f"late {rank} {exit_code} {is_done}")
+
+    def refused(self, rank: int, number: int) -> None:
+        self._tell(f"fail {rank} {number}")
+
+    def left_behind(self, count: int) -> None:
+        self._tell(f"left {count}")
+
+    def printed(self, rank: int, stream: int, chunk: bytes) -> None:
+        self._outbox.send(frames.rank_frame(frames.OUTPUT[stream - 1], rank, chunk))
+
+    def over(self, *, lost: str = "") -> None:
+        self._running = False
+        if lost:
+            self._outbox.send(frames.frame(frames.PROBLEM, lost.encode()))
+            return
+        assert self._ranks is not None  # noqa: S101 - it tells us
+        self._ranks.end()  # the rest of the output comes before the end
+        self._tell("done")
+
+    def _tell(self, line: str) -> None:
+        self._outbox.send(frames.frame(frames.NEWS, line.encode()))
+
+
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise LaunchError(
+            f"cannot work in the folder {folder}: {error.strerror}; the job needs it on every host"
+        ) from error
+
+
+def _listen(listen: Listen) -> tuple[str, int]:
+    """Where other hosts call, and the socket behind it."""
+    addresses = [listen.address]
+    if listen.nic:
+        addresses = choose_addresses(list_addresses(), listen.nic)
+    option = "--nic" if listen.nic else "what other hosts call"
+    socket = open_listener(addresses, listen.ports, option)
+    host, port = socket.getsockname()[:2]
+    return format_endpoint(host, port), socket.detach()
+
+
+def _plan(
+    orders: Orders, paths: JobPaths, meeting: Meeting | None, servers_at: Sequence[str]
+) -> LaunchPlan:
+    places_here: list[AnyPlace] = [*orders.places, *orders.servers]
+    return plan_launch(
+        orders.argv,
+        ranks=orders.places,
+        size=orders.size,
+        cores=environment.count_cores(),
+        host=places_here[0].host.name,
+        paths=paths,
+        inherited={**os.environ, **orders.environment},
+        # Not the job's folder: that is gone before the last outcome is read.
+        user={**orders.user, call_files.FOLDER: paths.log_dir} if orders.calls else orders.user,
+        columns=orders.columns,
+        meeting=meeting,
+        servers=orders.servers,
+        servers_at=servers_at,
+        servers_stay=True,
+        server_program=local.SERVER_PROGRAM,
+        server_files=orders.server_files,
+        restarts=orders.restarts,
+        roles=orders.roles,
+        horovod_names=orders.horovod_names,
+    )

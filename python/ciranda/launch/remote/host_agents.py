@@ -1,0 +1,523 @@
+"""The ranks of several hosts, each host's in the hands of an agent that we started there."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import ciranda
+from ciranda.launch import call_files
+from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
+from ciranda.launch.plan.hosts import AnyPlace, Host, Place, ServerPlace
+from ciranda.launch.plan.launch_plan import LaunchPlan
+from ciranda.launch.plan.processes import server_number, trains
+from ciranda.launch.remote import frames, ssh
+from ciranda.launch.remote.agent import LEASE_S
+from ciranda.launch.remote.frames import Frame, FrameError, FrameReader
+from ciranda.launch.remote.meeting import Ports, parse_endpoint
+from ciranda.launch.remote.orders import Listen, Orders, encode_orders
+from ciranda.launch.remote.outbox import Outbox
+from ciranda.launch.remote.pulse import fork_pulse
+from ciranda.launch.run import local, process_tree, supervisor
+from ciranda.launch.run.ending import Step
+from ciranda.launch.run.event_loop import EventLoop
+from ciranda.launch.run.failure import signal_words
+from ciranda.launch.run.job import JobNews
+from ciranda.launch.run.local_ranks import children_before_us, tell
+
+_READ_BYTES = 64 * 1024
+_SAID_BYTES_MAX = 8 * 1024  # of what comes before the greeting, and of stderr
+_LEAVE_S = 2.0  # an agent without a launcher removes its folders and ends
+_KILL_LIMIT_S = 2.0
+_SLOW_BYTES_PER_S = 1_000_000  # a way to another host that is slower than that is not waited for
+_GREETING = re.compile(rb"^ciranda \S+\r?\n", re.MULTILINE)
+_COMMANDS = {
+    Step.INTERRUPT: supervisor.INTERRUPT,
+    Step.TERMINATE: supervisor.TERMINATE,
+    Step.KILL: supervisor.KILL,
+}
+_OF_RANKS = (frames.NEWS, *frames.OUTPUT, frames.REPORT, frames.OUTCOME)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the agents are to run, beside the plan's places."""
+
+    plan: LaunchPlan
+    folder: str
+    environment: Mapping[str, str]  # of ours, for all hosts
+    user: Mapping[str, str]
+    columns: int | None
+    key: bytes = field(repr=False)  # empty where one host has all ranks
+    nic: str = ""
+    ports: Ports = field(default_factory=Ports)
+    interpreter: str = sys.executable  # on other hosts
+    ssh_options: Sequence[str] = ()
+    horovod_names: bool = False
+    call_folder: str = ""  # of ciranda.run()
+
+
+class _Stage(enum.IntEnum):
+    """How far an agent has come, and with it the start of the job."""
+
+    CALLED = 0
+    GREETED = 1  # it is there, of this version
+    READY = 2  # it has its orders and what they need
+    RUNNING = 3
+    OVER = 4
+
+
+@dataclass
+class _Agent:
+    host: Host
+    places: Sequence[Place]
+    servers: Sequence[ServerPlace]
+    command: Sequence[str]
+    here: bool  # on this host, without ssh
+    pid: int
+    outbox: Outbox
+    output: int
+    errors: int
+    heard: float
+    stage: _Stage = _Stage.CALLED
+    greeted: bool = False
+    said: bytes = b""  # before the greeting, and with it
+    complaints: bytes = b""  # on stderr
+    reader: FrameReader = field(default_factory=FrameReader)
+    connection: Sequence[str] = ()  # SSH_CONNECTION, in words
+    problem: str = ""
+    done: bool = False
+    roles: Sequence[int] = ()
+    alive: set[int] = field(default_factory=set)  # of its processes, by number
+
+    @property
+    def index(self) -> int:
+        places: list[AnyPlace] = [*self.places, *self.servers]
+        return places[0].host_index
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of its processes."""
+        ranks = [place.rank for place in self.places]
+        servers = [server_number(each.server) for each in self.servers]
+        return [*ranks, *servers, *self.roles]
+
+
+class HostAgents:
+    """start() and turns of the loop until news.over() or news.not_started(), then end()."""
+
+    def __init__(self, task: Task, news: JobNews, loop: EventLoop) -> None:
+        self._task = task
+        self._news = news
+        self._loop = loop
+        self._stage = _Stage.CALLED  # that all agents have reached
+        self._stage_limit = 0.0
+        self._agents: list[_Agent] = []
+        self._rendezvous = ""
+        self._ranks_left: set[int] = set()  # that have not ended
+        self._servers_at: list[str] = []  # where other hosts call them
+        self._listening: set[int] = set()  # hosts that were told to
+        self._pulse: int | None = None
+        self._spare = children_before_us()
+
+    def start(self) -> None:
+        process_tree.adopt_orphans()
+        self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S
+        plan = self._task.plan
+        self._ranks_left = {each.number for each in plan.processes if trains(each.number)}
+        self._servers_at = [""] * len(plan.servers)
+        places: list[AnyPlace] = [each.place for each in plan.ranks]
+        places += [each.place for each in plan.servers]
+        for index in dict.fromkeys(place.host_index for place in places):
+            self._agents.append(self._call([each for each in places if each.host_index == index]))
+
+    def order(self, step: Step) -> None:
+        command = _COMMANDS.get(step)
+        for agent in self._living():
+            if self._stage < _Stage.RUNNING or step is Step.GIVE_UP:
+                os.kill(agent.pid, signal.SIGKILL)
+            elif command is not None:
+                agent.outbox.send(frames.frame(frames.ORDER, command))
+
+    def hand_on(self, number: int) -> None:
+        if self._stage is _Stage.RUNNING:
+            command = supervisor.HAND_ON[signal.Signals(number)]
+            for agent in self._living():
+                agent.outbox.send(frames.frame(frames.ORDER, command))
+
+    def deadline(self) -> float | None:
+        if self._stage < _Stage.RUNNING:
+            return self._stage_limit
+        return min((agent.heard + LEASE_S for agent in self._living()), default=None)
+
+    def tick(self, now: float) -> None:
+        if self._stage < _Stage.RUNNING and now >= self._stage_limit:
+            for agent in self._living():
+                if agent.stage is self._stage:
+                    self._give_up(agent, ssh.no_answer(agent.host))
+            self._advance()
+        for agent in self._living():
+            if self._stage is _Stage.RUNNING and self._is_silent(agent, now):
+                self._give_up(agent, f"nothing was heard of it for {LEASE_S:g} s")
+
+    def _is_silent(self, agent: _Agent, now: float) -> bool:
+        """What waits to be read counts: it may be us who were held up."""
+        if now < agent.heard + LEASE_S:
+            return False
+        waiting = select.poll()
+        waiting.register(agent.output, select.POLLIN)
+        return not waiting.poll(0)
+
+    def end(self) -> None:
+        if self._pulse is not None:
+            os.kill(self._pulse, signal.SIGKILL)
+            os.waitpid(self._pulse, 0)
+        for agent in self._living():
+            agent.outbox.close()
+        deadline = time.monotonic() + _LEAVE_S
+        while self._living() and time.monotonic() < deadline:
+            self._loop.turn(deadline - time.monotonic())
+        process_tree.kill_descendants(_KILL_LIMIT_S, self._spare)
+
+    def _living(self) -> list[_Agent]:
+        return [agent for agent in self._agents if agent.stage is not _Stage.OVER]
+
+    # Calling an agent
+
+    def _call(self, places: Sequence[AnyPlace]) -> _Agent:
+        host = places[0].host
+        here = host.name == self._task.plan.host and host.user is None
+        command = ssh.agent_command(sys.executable if here else self._task.interpreter)
+        argv = command if here else _with_path(ssh.ssh_argv(host, command, self._task.ssh_options))
+        stdin, commands = os.pipe()
+        output, stdout = os.pipe()
+        errors, stderr = os.pipe()
+        try:
+            pid = local.start_program(argv, os.environ, stdin=stdin, stdout=stdout, stderr=stderr)
+        finally:
+            for fd in (stdin, stdout, stderr):
+                os.close(fd)
+        outbox = Outbox(commands, self._loop)
+        agent = _Agent(
+            host,
+            [each for each in places if isinstance(each, Place)],
+            [each for each in places if isinstance(each, ServerPlace)],
+            command,
+            here,
+            pid,
+            outbox,
+            output,
+            errors,
+            heard=time.monotonic(),
+        )
+        agent.roles = [each.number for each in self._task.plan.roles if each.place in agent.servers]
+        os.set_blocking(errors, False)
+        self._loop.watch(output, partial(self._on_output, agent))
+        self._loop.watch(errors, partial(self._on_errors, agent))
+        return agent
+
+    # What an agent says
+
+    def _on_errors(self, agent: _Agent, fd: int) -> None:
+        chunk = os.read(fd, _READ_BYTES)
+        agent.complaints = (agent.complaints + chunk)[-_SAID_BYTES_MAX:]
+        if not chunk:
+            self._loop.unwatch(fd)
+            agent.errors = -1
+
+    def _on_output(self, agent: _Agent, fd: int) -> None:
+        chunk = os.read(fd, _READ_BYTES)
+        agent.heard = time.monotonic()
+        if not chunk:
+            self._on_end(agent)
+            return
+        try:
+            if not agent.greeted:
+                chunk = self._look_for_greeting(agent, chunk)
+            for each in agent.reader.feed(chunk):
+                if agent.stage is not _Stage.OVER:
+                    self._on_frame(agent, each)
+        except FrameError as error:
+            self._give_up(agent, f"its agent sent {error}")
+
+    def _look_for_greeting(self, agent: _Agent, chunk: bytes) -> bytes:
+        """Takes what a host may say to whoever logs in, and the greeting; returns the rest."""
+        agent.said += chunk
+        found = _GREETING.search(agent.said)
+        if found is None:
+            agent.said = agent.said[-_SAID_BYTES_MAX:]
+            return b""
+        agent.greeted = True
+        rest = agent.said[found.end() :]
+        agent.said = agent.said[: found.end()]
+        problem = ssh.start_problem(self._answer(agent, 0), agent.command, ciranda.__version__)
+        if problem:
+            self._give_up(agent, problem)
+            return b""
+        return rest
+
+    def _on_frame(self, agent: _Agent, said: Frame) -> None:
+        kind, payload = said
+        if kind in _OF_RANKS and self._stage < _Stage.RUNNING:
+            raise FrameError("something of ranks before they were started")
+        if kind == frames.HELLO:
+            _check_turn(agent, _Stage.CALLED)
+            agent.connection = str(frames.read_json(payload).get("ssh", "")).split()
+            self._come(agent, _Stage.GREETED)
+        elif kind == frames.READY:
+            _check_turn(agent, _Stage.GREETED)
+            self._take_endpoints(agent, frames.read_json(payload))
+            self._come(agent, _Stage.READY)
+        elif kind == frames.NEWS:
+            self._take_news(agent, payload)
+        elif kind in frames.OUTPUT:
+            rank, chunk = self._rank_of(agent, payload)
+            self._news.printed(rank, frames.OUTPUT.index(kind) + 1, chunk)
+        elif kind == frames.REPORT:
+            self._store_report(*self._rank_of(agent, payload))
+        elif kind == frames.OUTCOME and self._task.call_folder:
+            rank, chunk = self._rank_of(agent, payload)
+            call_files.take(call_files.outcome_file(self._task.call_folder, rank), chunk)
+        elif kind == frames.PROBLEM:
+            agent.problem = ssh.fit_for_sentence(
+                payload[:_SAID_BYTES_MAX].decode("utf-8", "replace")
+            )
+
+    def _take_endpoints(self, agent: _Agent, ready: Mapping[str, object]) -> None:
+        """Where ranks and servers of this host are called, which it was told to listen for."""
+        rendezvous, servers = ready.get("rendezvous"), ready.get("servers")
+        own = {str(each.server) for each in agent.servers}
+        if not isinstance(servers, dict) or not own.issuperset(servers):
+            raise FrameError("servers that it has not")
+        told = [*servers.values(), *([rendezvous] if rendezvous else [])]
+        if told and agent.index not in self._listening:
+            raise FrameError("where it listens, which it was not told to")
+        try:
+            for endpoint in told:
+                parse_endpoint(str(endpoint), "its agent")
+        except LaunchError:
+            raise FrameError("no address where it listens") from None
+        self._rendezvous = str(rendezvous) if rendezvous else self._rendezvous
+        for server, where in servers.items():
+            self._servers_at[int(server)] = where
+
+    def _take_news(self, agent: _Agent, payload: bytes) -> None:
+        word, numbers = frames.read_news(payload)
+        if word in ("start", "exit", "again", "late", "fail"):
+            number = numbers[0]
+            if number not in agent.numbers or (number in agent.alive) is not (
+                word in ("exit", "again", "late")
+            ):
+                raise FrameError(f"that rank {number} did what it cannot have done")
+            agent.alive ^= set() if word in ("late", "fail") else {number}
+        agent.done = agent.done or word == "done"
+        tell(payload.decode(), self._news)
+        if word in ("exit", "fail"):
+            self._end_servers_after({numbers[0]})
+
+    def _rank_of(self, agent: _Agent, payload: bytes) -> tuple[int, bytes]:
+        rank, content = frames.read_rank(payload)
+        if rank not in agent.numbers:
+            raise FrameError(f"something of rank {rank}, which is not there")
+        return rank, content
+
+    def _store_report(self, rank: int, content: bytes) -> None:
+        """Beside the logs, as a rank of this host does by itself."""
+        with (
+            contextlib.suppress(OSError),
+            open(self._task.plan.paths.error_file(rank), "wb") as file,
+        ):
+            file.write(content)
+
+    # The way to the start: all agents take each step together
+
+    def _come(self, agent: _Agent, stage: _Stage) -> None:
+        agent.stage = stage
+        self._advance()
+
+    def _advance(self) -> None:
+        """Goes on once every agent has come, or has failed."""
+        if self._stage >= _Stage.RUNNING:
+            return
+        if any(agent.stage is self._stage for agent in self._agents):
+            return
+        problems = [agent.problem for agent in self._agents if agent.problem]
+        if not problems and self._stage is _Stage.CALLED:
+            problems = self._send_orders()
+        if problems:
+            self._stage = _Stage.OVER
+            self._news.not_started(problems)
+        elif self._stage is _Stage.CALLED:
+            self._stage = _Stage.GREETED
+            self._stage_limit = time.monotonic() + ssh.ANSWER_LIMIT_S + self._call_limit_s()
+        else:
+            self._go()
+
+    def _send_orders(self) -> list[str]:
+        task, plan = self._task, self._task.plan
+        # The host of rank 0, where ranks meet, or those of servers.
+        called = [each for each in self._agents if each.servers] or self._agents[:1]
+        listens: dict[int, Listen] = {}
+        for agent in called if task.key else ():
+            address = "" if task.nic else self._address_of(agent)
+            if not task.nic and not address:
+                return [
+                    f"{agent.host.destination}: ssh does not tell by which address other hosts "
+                    "reach it; name its interface or network with --nic"
+                ]
+            listens[agent.index] = Listen(address, task.nic, task.ports)
+        self._listening = set(listens)
+        for agent in self._agents:
+            orders = Orders(
+                argv=self._argv_at(agent),
+                folder=task.folder,
+                places=agent.places,
+                size=plan.size,
+                job_id=plan.paths.job_id,
+                environment=task.environment,
+                user=task.user,
+                columns=task.columns,
+                meets=bool(task.key),
+                listen=listens.get(agent.index),
+                servers=agent.servers,
+                server_files=plan.server_files,
+                restarts=plan.restarts,
+                roles=[each.number for each in plan.roles],
+                horovod_names=task.horovod_names,
+                calls=bool(task.call_folder),
+            )
+            agent.outbox.send(frames.json_frame(frames.PLAN, encode_orders(orders)))
+            if task.key:
+                agent.outbox.send(frames.frame(frames.KEY, task.key))
+            if task.call_folder:
+                for chunk in call_files.chunks_of(call_files.call_file(task.call_folder)):
+                    agent.outbox.send(frames.frame(frames.CALL, chunk))
+        return []
+
+    def _call_limit_s(self) -> float:
+        """How long the call may take to all hosts, beside the orders."""
+        folder = self._task.call_folder
+        size_bytes = os.path.getsize(call_files.call_file(folder)) if folder else 0
+        return size_bytes * len(self._agents) / _SLOW_BYTES_PER_S
+
+    def _argv_at(self, agent: _Agent) -> Sequence[str]:
+        program, *arguments = self._task.plan.ranks[0].argv
+        if program == sys.executable:  # a script or a module
+            program = agent.command[0]
+        return (program, *arguments)
+
+    def _address_of(self, agent: _Agent) -> str:
+        """Where its host was reached by ssh, or from where it reached another."""
+        ways = [each.connection[0:1] for each in self._agents if not each.here]
+        if not agent.here:
+            ways = [agent.connection[2:3]]
+        return next((way[0] for way in ways if way and "%" not in way[0]), "")
+
+    def _go(self) -> None:
+        self._stage = _Stage.RUNNING
+        for agent in self._agents:
+            agent.stage = _Stage.RUNNING
+            go = {"rendezvous": self._rendezvous, "servers": self._servers_at}
+            agent.outbox.send(frames.json_frame(frames.GO, go))
+        self._pulse = fork_pulse([agent.outbox.fd for agent in self._agents])
+
+    def _end_servers_after(self, ended: set[int]) -> None:
+        """Servers go on until the ranks of all hosts have ended."""
+        had_ranks = bool(self._ranks_left)
+        self._ranks_left -= ended
+        if had_ranks and not self._ranks_left:
+            for agent in self._living():
+                agent.outbox.send(frames.frame(frames.ORDER, supervisor.END_SERVERS))
+
+    # The end of an agent
+
+    def _give_up(self, agent: _Agent, problem: str) -> None:
+        agent.problem = agent.problem or problem
+        os.kill(agent.pid, signal.SIGKILL)
+        self._on_end(agent)
+
+    def _on_end(self, agent: _Agent) -> None:
+        if agent.stage is _Stage.OVER:
+            return
+        stage, agent.stage = agent.stage, _Stage.OVER
+        with contextlib.suppress(BlockingIOError):
+            while agent.errors >= 0:
+                self._on_errors(agent, agent.errors)
+        self._loop.unwatch(agent.output)
+        if agent.errors >= 0:
+            self._loop.unwatch(agent.errors)
+        agent.outbox.close()
+        code = _exit_code(agent.pid)
+        if self._stage < _Stage.RUNNING:
+            agent.problem = self._start_problem(agent, stage, code)
+            self._advance()
+        elif self._stage is _Stage.RUNNING:
+            self._end_servers_after(set(agent.numbers))
+            if not agent.done:
+                self._news.host_lost(agent.index, agent.problem or self._end_words(agent, code))
+            if not self._living():
+                self._news.over()
+
+    def _start_problem(self, agent: _Agent, stage: _Stage, code: int) -> str:
+        if agent.problem:
+            named = agent.problem.startswith(f"{agent.host.destination}: ")
+            return agent.problem if named else f"{agent.host.destination}: {agent.problem}"
+        if stage is _Stage.CALLED:
+            problem = ssh.start_problem(
+                self._answer(agent, code), agent.command, ciranda.__version__
+            )
+            if problem:
+                return problem
+        return f"{agent.host.destination}: {self._end_words(agent, code)}"
+
+    def _answer(self, agent: _Agent, code: int) -> ssh.Answer:
+        return ssh.Answer(
+            agent.host,
+            code,
+            agent.said.decode("utf-8", "replace"),
+            agent.complaints.decode("utf-8", "replace"),
+        )
+
+    def _end_words(self, agent: _Agent, code: int) -> str:
+        said = ssh.last_line(self._answer(agent, code))
+        words = f"its agent ended ({signal_words(-code) if code < 0 else f'exit code {code}'})"
+        if not agent.here and code == ssh.EXIT_SSH_FAILED:
+            words = "its agent was killed, or the connection to it broke"
+        return f"{words}: {said}" if said else words
+
+
+def _check_turn(agent: _Agent, stage: _Stage) -> None:
+    if agent.stage is not stage:
+        raise FrameError("a greeting out of turn")
+
+
+def _with_path(argv: Sequence[str]) -> Sequence[str]:
+    program = shutil.which(argv[0])
+    if program is None:
+        raise LaunchError(
+            "other hosts need the program ssh, which is not on PATH; install OpenSSH's client",
+            EXIT_NOT_FOUND,
+        )
+    return (program, *argv[1:])
+
+
+def _exit_code(pid: int) -> int:
+    """Of a child that has closed its output, so that it has ended or is about to."""
+    deadline = time.monotonic() + _KILL_LIMIT_S
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found == pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)

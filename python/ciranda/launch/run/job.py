@@ -1,0 +1,335 @@
+"""Runs one job: has its ranks started, shows and stores their output, ends them together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_SIGNAL_BASE, LaunchError
+from ciranda.launch.plan.launch_plan import LaunchPlan
+from ciranda.launch.plan.processes import name_of
+from ciranda.launch.run.console import Console
+from ciranda.launch.run.ending import REASONS, Ending, Reason, Step
+from ciranda.launch.run.event_loop import EventLoop
+from ciranda.launch.run.failure import LostHost, RankEnd, signal_words
+from ciranda.launch.run.local_ranks import (
+    LocalRanks,
+    News,
+    allow_descriptors,
+)
+from ciranda.launch.run.output_files import OutputFiles
+from ciranda.launch.run.report import report_failure, report_lost_supervisor
+from ciranda.launch.run.supervisor import HAND_ON
+
+_SIGNAL_OF = {reason: number for number, reason in REASONS.items()}
+# By nohup, and by a shell that runs us in the background.
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGQUIT, *HAND_ON)
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    rerun: str  # the command line to run the job again
+    timeout_s: float | None = None
+    shown: frozenset[int] | None = None  # None: all ranks
+    colour: bool = False
+    verbose: bool = False
+    keep_logs: bool = False
+    output_dir: str | None = None  # for a file of each rank's stdout and of its stderr
+    timestamps: bool = False  # before each line on the console
+
+
+class Ranks(Protocol):
+    """The ranks of a job, as LocalRanks or on several hosts."""
+
+    def start(self) -> None: ...
+
+    def order(self, step: Step) -> None: ...
+
+    def hand_on(self, number: int) -> None:
+        """SIGUSR1 or SIGUSR2, to every rank that runs."""
+
+    def deadline(self) -> float | None:
+        """When tick() has something to do."""
+
+    def tick(self, now: float) -> None: ...
+
+    def end(self) -> None:
+        """Nothing of them runs afterwards, whether or not they were over."""
+
+
+class JobNews(News, Protocol):
+    """What only ranks on several hosts can tell."""
+
+    def not_started(self, problems: Sequence[str]) -> None:
+        """Some hosts cannot take part: a sentence for each. No rank was started."""
+
+    def host_lost(self, host_index: int, why: str) -> None:
+        """Nothing more will be heard of its ranks."""
+
+
+StartRanks = Callable[[JobNews, EventLoop], Ranks]
+
+
+def draw_job_id() -> str:
+    # The standard library's secrets module draws from the same source but costs 5 ms to import.
+    return os.urandom(16).hex()
+
+
+def run_job(plan: LaunchPlan, settings: JobSettings, start_ranks: StartRanks | None = None) -> int:
+    """Runs the job to its end; returns the exit code of the launcher.
+
+    `start_ranks` None: all ranks of the plan run on this host.
+    """
+    has_evidence = True
+    try:
+        with contextlib.ExitStack() as stack:
+            code = _Job(plan, settings, stack).run(start_ranks)
+        has_evidence = code != 0
+    except LaunchError:  # nothing ran
+        has_evidence = False
+        raise
+    finally:
+        if not has_evidence and not settings.keep_logs:
+            shutil.rmtree(plan.paths.log_dir, ignore_errors=True)
+    return code
+
+
+class _Job:
+    def __init__(
+        self, plan: LaunchPlan, settings: JobSettings, stack: contextlib.ExitStack
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._stack = stack
+        allow_descriptors(len(plan.processes))
+        self._console = Console(
+            size=plan.size,
+            ranks=[each.number for each in plan.processes],
+            shown=settings.shown,
+            stdout=1,
+            stderr=2,
+            colour=settings.colour,
+            timestamps=settings.timestamps,
+        )
+        self._started = time.monotonic()
+        self._ending = Ending(now=self._started, timeout_s=settings.timeout_s)
+        self._ordered = Step.RUN
+        self._pids: dict[int, int] = {}
+        self._ends: list[RankEnd] = []
+        self._refused: tuple[int, int] | None = None  # rank, errno
+        self._not_started: Sequence[str] = ()
+        self._lost_hosts: list[LostHost] = []
+        self._lost = ""  # why nobody ended the ranks in order
+        self._running = True
+        self._restarted = 0
+        self._interrupts = 0
+        self._loop = stack.enter_context(EventLoop())
+        self._files = OutputFiles(
+            stack,
+            plan.paths,
+            [each.number for each in plan.processes],
+            size=plan.size,
+            by_stream=settings.output_dir,
+        )
+
+    def run(self, start_ranks: StartRanks | None) -> int:
+        self._loop.watch(self._catch_signals(), self._on_signals)
+        if start_ranks is None:
+            ranks: Ranks = LocalRanks(self._plan, self, self._loop, stdin=_stdin_for_rank_0())
+        else:
+            ranks = start_ranks(self, self._loop)
+        self._ranks = ranks
+        try:
+            ranks.start()
+            while self._running:
+                self._turn()
+        finally:
+            ranks.end()
+        return self._conclude()
+
+    def _turn(self) -> None:
+        deadlines = [self._ending.deadline, self._console.deadline(), self._ranks.deadline()]
+        soonest = min((each for each in deadlines if each is not None), default=None)
+        self._loop.turn(None if soonest is None else soonest - time.monotonic())
+        now = time.monotonic()
+        self._console.tick(now)
+        self._ranks.tick(now)
+        self._ending.tick(now)
+        self._order_step()
+
+    def _order_step(self) -> None:
+        if self._ending.step is not self._ordered:
+            self._ordered = self._ending.step
+            self._ranks.order(self._ordered)
+
+    # Signals to the launcher
+
+    def _catch_signals(self) -> int:
+        # Whoever started us may have blocked some; SIGCHLD would wake nobody.
+        mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        self._stack.callback(os.close, read)
+        self._stack.callback(os.close, write)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._stack.callback(signal.set_wakeup_fd, -1)
+        for number in (*REASONS, *HAND_ON):
+            if number in _MAY_BE_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            before = signal.signal(number, self._count_interrupts)
+            self._stack.callback(signal.signal, number, before)
+        return read
+
+    def _count_interrupts(self, number: int, _frame: object) -> None:
+        """The loop does the work; a third Ctrl-C helps where it is stuck in writing."""
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 2:
+            os._exit(EXIT_SIGNAL_BASE + signal.SIGINT)  # the supervisor kills the tree
+
+    def _on_signals(self, fd: int) -> None:
+        for number in os.read(fd, 64):
+            if number in HAND_ON:  # Slurm's --signal=USR1@60 asks ranks to save
+                self._ranks.hand_on(number)
+                continue
+            self._ending.signalled(number, time.monotonic())
+            if self._ending.step is Step.INTERRUPT:
+                self._console.hide_interrupts()
+                self._console.say("ciranda: ending the ranks; Ctrl-C again ends them at once")
+        self._order_step()
+
+    # News
+
+    def started(self, rank: int, pid: int) -> None:
+        self._pids[rank] = pid
+        self._verbose(f"{name_of(rank)} is pid {pid}{self._on_host(rank)}")
+
+    def ended(self, rank: int, exit_code: int) -> None:
+        now = time.monotonic()
+        self._ends.append(RankEnd(rank, self._pids[rank], exit_code, self._ending.by_launcher))
+        words = signal_words(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
+        self._verbose(f"{name_of(rank)} ended after {now - self._started:.2f} s: {words}")
+        if exit_code != 0:
+            self._ending.rank_failed(now)
+
+    def starts_again(self, rank: int, exit_code: int) -> None:
+        self._restarted += 1
+        self._console.say(
+            f"ciranda: {name_of(rank)} was ended by {signal_words(-exit_code)}; it is started "
+            f"again, {self._restarted} of {self._plan.restarts}"
+        )
+
+    def ended_late(self, rank: int, exit_code: int, is_done: int) -> None:
+        now = "its program had ended" if is_done else "its servers, which all workers had left"
+        then = "that counts" if is_done else "it is not started again"
+        self._console.say(
+            f"ciranda: {name_of(rank)} was ended by {signal_words(-exit_code)} after {now}; {then}"
+        )
+
+    def refused(self, rank: int, number: int) -> None:
+        self._refused = self._refused or (rank, number)
+        self._ending.cut_short(time.monotonic())
+
+    def left_behind(self, count: int) -> None:
+        self._verbose(f"the ranks left {count} processes behind; ending them")
+
+    def printed(self, rank: int, stream: int, chunk: bytes) -> None:
+        if chunk:
+            said = self._files.write(rank, stream, chunk)
+            if said is not None:
+                self._console.say(f"ciranda: {said}")
+            self._console.feed(rank, stream, chunk, time.monotonic())
+        else:
+            self._console.finish(rank, stream)
+
+    def over(self, *, lost: str = "") -> None:
+        self._lost = lost
+        self._running = False
+
+    def not_started(self, problems: Sequence[str]) -> None:
+        self._not_started = problems
+        self._running = False
+
+    def host_lost(self, host_index: int, why: str) -> None:
+        there = [each for each in self._plan.processes if each.place.host_index == host_index]
+        ended = {end.rank for end in self._ends}
+        ranks = tuple(each.number for each in there if each.number not in ended)
+        host = LostHost(there[0].place.host.destination, ranks, why, after=len(self._ends))
+        self._lost_hosts.append(host)
+        self._verbose(f"{host.name} is lost: {why}")
+        self._ending.cut_short(time.monotonic())
+
+    def _on_host(self, rank: int) -> str:
+        return f" on {self._plan.host_of(rank)}" if self._plan.host_count > 1 else ""
+
+    def _program_of(self, number: int) -> str:
+        return next(each.argv[0] for each in self._plan.processes if each.number == number)
+
+    def _verbose(self, text: str) -> None:
+        if self._settings.verbose:
+            self._console.say(f"ciranda: {text}")
+
+    # The end
+
+    def _conclude(self) -> int:
+        plan, settings, reason = self._plan, self._settings, self._ending.reason
+        encoding = getattr(sys.stderr, "encoding", None)  # there is none where it was closed
+        unicode = (encoding or "").lower().startswith("utf")
+        if self._refused is not None:
+            rank, number = self._refused
+            raise LaunchError(
+                f"cannot start '{self._program_of(rank)}'{self._on_host(rank)}: "
+                f"{os.strerror(number)}",
+                EXIT_NOT_EXECUTABLE,
+            )
+        if reason in _SIGNAL_OF:
+            self._console.say(f"ciranda: {reason.value}; logs: {plan.paths.log_dir}")
+            return EXIT_SIGNAL_BASE + _SIGNAL_OF[reason]
+        if self._not_started and reason is Reason.FINISHED:
+            raise LaunchError("\n".join(self._not_started))
+        if reason is Reason.FINISHED and self._lost:
+            block = report_lost_supervisor(plan, self._lost, rerun=settings.rerun, unicode=unicode)
+            self._console.say(block, error=True)
+            return 1
+        if reason is Reason.FINISHED:
+            return self._with_output()
+        block, code = report_failure(
+            plan,
+            self._ends,
+            reason,
+            lost_hosts=self._lost_hosts,
+            timeout_s=settings.timeout_s,
+            rerun=settings.rerun,
+            unicode=unicode,
+            restarted=self._restarted,
+        )
+        self._console.say(block, error=True)
+        return code
+
+    def _with_output(self) -> int:
+        """The exit code of a job that succeeded: its output may be what it was for."""
+        lost = self._console.lost()
+        if not lost:
+            return 0
+        self._console.say(
+            f"ciranda: the job succeeded, but its output could not be shown: {lost}; "
+            f"logs: {self._plan.paths.log_dir}"
+        )
+        return 1
+
+
+def _stdin_for_rank_0() -> int:
+    """Ours, unless we run in the background of a terminal: then it belongs to the shell."""
+    try:
+        background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        background = True
+    return os.open(os.devnull, os.O_RDONLY) if background else 0

@@ -1,0 +1,322 @@
+"""The small process between the launcher and the ranks, with their servers.
+
+It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
+one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
+whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
+when a job is over, but that servers end after the ranks and the coordinator, and the evaluator
+after them, and that each of these which was killed may come back: servers that keep their state,
+workers as long as there is a server to come back to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ciranda.launch.plan.environment import KEY_FD, LIFE, RENDEZVOUS_FD, SERVER_LISTENER_FD
+from ciranda.launch.plan.launch_plan import LaunchPlan, ProcessPlan
+from ciranda.launch.plan.processes import EVALUATOR, is_server, trains
+from ciranda.launch.remote.meeting import Meeting, key_pipe
+from ciranda.launch.run import local, process_tree
+from ciranda.launch.run.ending import CHECKPOINT_GRACE_S, TERMINATE_GRACE_S
+
+INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
+TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
+KILL = b"K"  # SIGKILL to the whole tree, at once
+END_SERVERS = b"E"  # the ranks of all hosts are gone
+HAND_ON = {signal.SIGUSR1: b"1", signal.SIGUSR2: b"2"}  # to every rank
+
+_BY_US = (-signal.SIGTERM, -signal.SIGKILL)
+KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The supervisor's ends of the pipes to the launcher."""
+
+    commands: int
+    # lines: start RANK PID | exit RANK CODE | again RANK CODE | late RANK CODE DONE |
+    # fail RANK ERRNO | left COUNT | done
+    events: int
+    stdin: int  # for rank 0
+    outputs: Sequence[tuple[int, int]]  # stdout and stderr of every process of the plan
+    only_here: str = ""  # a folder of the launcher, to be removed when it is gone
+
+
+def fork_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> int:
+    """Forks; `close` are the launcher's ends, which must not stay open here."""
+    pid = os.fork()
+    if pid == 0:
+        _be_supervisor(plan, channels, close)
+    return pid
+
+
+def _be_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> NoReturn:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        process_tree.set_name("ciranda-superv")
+        process_tree.adopt_orphans()
+        for fd in close:
+            os.close(fd)
+        Supervisor(plan, channels).run()
+        code = 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # whatever is left dies with us (PDEATHSIG) or is killed by the launcher
+
+
+class Supervisor:
+    def __init__(self, plan: LaunchPlan, channels: Channels) -> None:
+        self._plan = plan
+        self._channels = channels
+        self._alive: dict[int, int] = {}  # pid -> number
+        self._restarts = plan.restarts  # that are left
+        self._lives: Counter[int] = Counter()  # beyond the first
+        self._kept: dict[int, tuple[ProcessPlan, tuple[int, int]]] = {}  # to come back
+        self._training = -1  # what the evaluator reads ends with the training
+        self._listeners = dict(plan.meeting.listeners) if plan.meeting is not None else {}
+        self._servers_may_end = not plan.servers_stay
+        self._servers_told = False  # to end
+        self._workers_left = False  # all of them, in order: what a server ends with
+        self._over = False
+        self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
+
+    def run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channels.commands, selectors.EVENT_READ)
+            selector.register(_wake_on_child(), selectors.EVENT_READ)
+            self._start_all()
+            while not self._is_over():
+                timeout_s = self._kill_at and max(0.0, self._kill_at - time.monotonic())
+                for key, _ in selector.select(timeout_s):
+                    if key.fd == self._channels.commands:
+                        self._obey()
+                    else:
+                        os.read(key.fd, 4096)
+                self._report(process_tree.reap())
+        # Here, not only in the launcher, which may be gone already without our having noticed.
+        shutil.rmtree(self._plan.paths.job_dir, ignore_errors=True)
+        self._tell("done")
+
+    def _start_all(self) -> None:
+        started = True
+        outputs = zip(self._plan.processes, self._channels.outputs, strict=True)
+        for process, streams in outputs:
+            started = started and self._start(process, streams)
+            if self._restarts and process.may_come_back:
+                self._kept[process.number] = (process, streams)
+            else:
+                self._let_go(process.number, streams)
+        if not started:
+            self._kill_all()
+
+    def _start(self, process: ProcessPlan, streams: tuple[int, int], life: int = 1) -> bool:
+        number = process.number
+        meeting = self._plan.meeting
+        stdin = self._stdin_of(number)
+        try:
+            with _key_of(meeting) as handed:
+                if number in self._listeners:
+                    name = SERVER_LISTENER_FD if is_server(number) else RENDEZVOUS_FD
+                    handed[name] = self._listeners[number]
+                told = {name: str(fd) for name, fd in handed.items()}
+                if life > 1:
+                    told[LIFE] = str(life)
+                pid = local.start_program(
+                    process.argv,
+                    {**process.environment, **told},
+                    stdin=stdin,
+                    stdout=streams[0],
+                    stderr=streams[1],
+                    inherit=handed.values(),
+                )
+        except OSError as error:
+            self._tell(f"fail {number} {error.errno}")
+            return False
+        finally:
+            if number != 0:
+                os.close(stdin)
+        self._alive[pid] = number
+        self._tell(f"start {number} {pid}")
+        return True
+
+    def _stdin_of(self, number: int) -> int:
+        if number == 0:
+            return self._channels.stdin
+        if number != EVALUATOR:
+            return os.open(os.devnull, os.O_RDONLY)
+        self._end_training()
+        read, self._training = os.pipe()
+        return read
+
+    def _end_training(self) -> None:
+        """The evaluator notices."""
+        if self._training >= 0:
+            os.close(self._training)
+            self._training = -1
+
+    def _obey(self) -> None:
+        commands = os.read(self._channels.commands, 64)
+        self._servers_may_end = self._servers_may_end or ord(END_SERVERS) in commands
+        signals = {number: command for number, command in HAND_ON.items() if command in commands}
+        for number in signals:
+            self._signal_ranks(number, group=False)
+        if any(bytes([each]) not in signals.values() for each in commands) or not commands:
+            self._restarts = 0  # whatever else they are: the job ends
+        if not commands:  # the launcher is gone
+            self._kill_all()
+            if self._channels.only_here:
+                shutil.rmtree(self._channels.only_here, ignore_errors=True)
+        for command in commands:
+            if command == ord(INTERRUPT):
+                self._signal_ranks(signal.SIGINT, group=True)
+            elif command == ord(TERMINATE):
+                self._signal_ranks(signal.SIGTERM, group=False)
+            elif command == ord(KILL):
+                self._kill_all()
+
+    def _signal_ranks(self, number: int, *, group: bool) -> None:
+        """Servers go on: a rank may save what they hold."""
+        self._signal(
+            (pid for pid, each in self._alive.items() if not is_server(each)), number, group
+        )
+
+    @staticmethod
+    def _signal(pids: Iterable[int], number: int, group: bool) -> None:
+        for pid in pids:  # not reaped yet, so these pids still name ours
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if group:
+                    os.killpg(pid, number)
+                else:
+                    os.kill(pid, number)
+
+    def _is_over(self) -> bool:
+        """Once all ranks are gone: ends servers, and what is left behind, politely, then not.
+        Between the two the evaluator has the time that it takes."""
+        alive = self._alive.values()
+        if self._over or any(map(trains, alive)):
+            return self._over
+        if any(map(is_server, alive)):
+            if self._servers_may_end:
+                self._let_go_kept(spared=EVALUATOR)
+                self._end_servers()
+            return self._over
+        if self._alive:
+            self._kill_at = None
+            self._end_training()
+            return self._over
+        self._let_go_kept()
+        if process_tree.has_children():
+            now = time.monotonic()
+            if self._kill_at is None:
+                self._tell(f"left {process_tree.signal_descendants(signal.SIGTERM)}")
+                self._kill_at = now + TERMINATE_GRACE_S
+            elif now >= self._kill_at:
+                self._kill_all()
+        return self._over or not process_tree.has_children()
+
+    def _let_go_kept(self, spared: int | None = None) -> None:
+        for number in [each for each in self._kept if each != spared]:
+            _, streams = self._kept.pop(number)
+            self._let_go(number, streams)
+
+    def _end_servers(self) -> None:
+        now = time.monotonic()
+        if not self._servers_told:
+            self._servers_told = True
+            servers = (pid for pid, number in self._alive.items() if is_server(number))
+            self._signal(servers, signal.SIGTERM, False)
+            makes_checkpoints = self._plan.server_files.checkpoints is not None
+            self._kill_at = now + (CHECKPOINT_GRACE_S if makes_checkpoints else TERMINATE_GRACE_S)
+        elif self._kill_at is not None and now >= self._kill_at:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        self._restarts = 0
+        self._report(process_tree.kill_descendants(KILL_LIMIT_S))
+        self._over = True
+
+    def _report(self, ended: Sequence[tuple[int, int]]) -> None:
+        for pid, status in ended:
+            number = self._alive.pop(pid, None)
+            if number is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0 and trains(number) and os.path.exists(self._plan.paths.over_file(number)):
+                self._tell(f"late {number} {code} 1")
+                code = 0
+            elif code < 0 and number in self._kept and self._restarts > 0:
+                if not (trains(number) and self._workers_left):
+                    self._start_again(number, pid, code)
+                    continue
+                self._tell(f"late {number} {code} 0")
+            if self._servers_told and is_server(number) and code in _BY_US:
+                code = 0  # the ranks are done: it had just been started, or was stopped
+            self._workers_left = self._workers_left or (is_server(number) and code == 0)
+            if code != 0:
+                self._restarts = 0  # the job has failed
+            self._tell(f"exit {number} {code}")
+
+    def _start_again(self, number: int, pid: int, code: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # what it has started, of which it led the group
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._plan.paths.error_file(number))
+        self._restarts -= 1
+        self._lives[number] += 1
+        self._tell(f"again {number} {code}")
+        process, streams = self._kept[number]
+        if not self._start(process, streams, self._lives[number] + 1):
+            self._kill_all()
+
+    def _let_go(self, number: int, streams: Sequence[int]) -> None:
+        """It is not started again: what it reads and writes ends with it."""
+        listener = self._listeners.pop(number, None)
+        for fd in streams if listener is None else (*streams, listener):
+            os.close(fd)
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone
+            os.write(self._channels.events, line.encode() + b"\n")
+
+
+@contextlib.contextmanager
+def _key_of(meeting: Meeting | None) -> Iterator[dict[str, int]]:
+    """The job's key in a pipe, by the variable that tells its number."""
+    if meeting is None:
+        yield {}
+        return
+    key = key_pipe(meeting.key)
+    try:
+        yield {KEY_FD: key}
+    finally:
+        os.close(key)
+
+
+def _wake_on_child() -> int:
+    """Readable when a child has ended, own or adopted (a pidfd would miss those)."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGQUIT, *HAND_ON):  # the launcher's affair
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as programs then inherit it
+            signal.signal(number, lambda *_: None)
+    return read

@@ -1,0 +1,285 @@
+"""DistributedOptimizer in a job with parameter servers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from ciranda import _C
+from ciranda.errors import InvalidArgumentError, UnsupportedError
+from ciranda.torch.compressed_reducer import NamedParameters
+from ciranda.torch.compression import Compression
+from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
+from ciranda.torch.ps import EASGD, Async, Downpour, Mode, embedding, layer
+from ciranda.torch.ps.stand_in import NOTHING, StandIn
+from ciranda.torch.ps.tasks import refuse_in_task
+from ciranda.torch.shared_step import SharedStep, State, obstacle
+
+UpdateOn = Literal["server", "worker"]
+
+
+class ServerStep(SharedStep):
+    """That servers make."""
+
+    def __init__(self, inner_class: type, reducer: Any, nothing: torch.Tensor | None) -> None:
+        super().__init__(inner_class, reducer)
+        self._nothing = nothing
+
+    def run(
+        self,
+        groups: list[dict[str, Any]],
+        gradient_scale: float,
+        reduce: bool,
+        max_norm: float,
+        objection: str,
+    ) -> str:
+        """The step; gradients of rows count in the norm, too."""
+        if max_norm:
+            self._reducer.add_squares(embedding.squares() * gradient_scale**2)
+        return super().run(groups, gradient_scale, reduce, max_norm, objection)
+
+    def copied_state(self) -> State:
+        """As torch's optimizer would hold it."""
+        state = super().copied_state()
+        if self._nothing is not None:
+            state.pop(self._nothing, None)
+        return state
+
+
+class _OnServers(Distributed):
+    """The servers hold the parameters that there were when it was made."""
+
+    _ciranda_hidden: list[tuple[StandIn, torch.Tensor | None]]
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The optimizer's, and that of tables of rows (ps.Embedding)."""
+        if closure is None:
+            layer.refuse_changes()
+        if self._ciranda_max_norm:
+            self._require_all("max_grad_norm clips")
+        try:
+            result = super().step(closure, *args, **kwargs)
+        finally:
+            for stand_in, gradient in self._ciranda_hidden:
+                stand_in.grad = gradient
+            self._ciranda_hidden = []
+        layer.refuse_changes()
+        # torch's GradScaler sets these for a fused optimizer.
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is None or not float(found_inf):
+            scale = 1.0 if grad_scale is None else 1.0 / float(grad_scale)
+            embedding.push_all(scale * self._clip_coefficient())
+        layer.end_step()
+        return result
+
+    def _clip_coefficient(self) -> float:
+        """By which the step has clipped, where that was none of torch's."""
+        return 1.0
+
+    def _require_all(self, what: str) -> None:
+        unknown = embedding.not_among(self._ciranda_parameters)
+        if unknown is not None:
+            raise InvalidArgumentError(
+                f"Embedding '{unknown.name}': {what} the gradients of the optimizer's parameters, "
+                "and its weight is none of them; give the optimizer the parameters() of the model "
+                "that it is in"
+            )
+
+    def _before_scaled_step(self) -> None:
+        layer.refuse_scaled()
+        self._require_all("GradScaler unscales")
+        super()._before_scaled_step()
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """The optimizer's, and of tables of rows."""
+        layer.refuse_zeros()
+        embedding.forget_all()
+        super().zero_grad(*args, **kwargs)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused."""
+        self._add_parameters([])
+
+    def _add_parameters(self, added: NamedParameters) -> None:
+        raise UnsupportedError(
+            "DistributedOptimizer: parameter servers hold the parameters that there were when it "
+            "was made; give the optimizer all of them before"
+        )
+
+
+class _Served(_OnServers):
+    """The servers make the step, and hold the state."""
+
+    @property
+    def state(self) -> Any:
+        """Not here: state_dict() fetches a copy."""
+        if self._ciranda_shared_step is not None:
+            raise InvalidArgumentError(
+                "DistributedOptimizer: the parameter servers hold the optimizer's state; "
+                "state_dict() fetches a copy of it"
+            )
+        return vars(self)["state"]
+
+    def _clip_coefficient(self) -> float:
+        most = self._ciranda_max_norm
+        coefficient = most / (float(self._ciranda_norm) + 1e-6) if most else 1.0
+        return 1.0 if coefficient > 1.0 else coefficient  # NaN stays
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Refused: servers cannot take state over yet."""
+        raise UnsupportedError(
+            "DistributedOptimizer: parameter servers hold the optimizer's state and cannot take "
+            "one over yet; begin afresh, or train with the ring"
+        )
+
+
+class _Pushes(_OnServers):
+    """The worker makes the step, and the servers add up what it has changed."""
+
+    _ciranda_differences: Any
+    _ciranda_pushed: list[int]  # ids of the parameters; none where rates mean nothing
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The optimizer's own step; the parameters are the servers' afterwards."""
+        self._ciranda_differences.begin()
+        result = super().step(closure, *args, **kwargs)
+        self._ciranda_differences.push(self._ciranda_rates())
+        return result
+
+    def _ciranda_rates(self) -> list[float]:
+        """The learning rate of each parameter, in the order in which they were added; none where
+        they mean nothing, for an optimizer may have none."""
+        if not self._ciranda_pushed:
+            return []
+        groups: Any = self.param_groups  # type: ignore[attr-defined]
+        rate_of = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
+        return [rate_of.get(each, 0.0) for each in self._ciranda_pushed]
+
+    def _clip(self) -> None:
+        super()._clip()
+        layer.refuse_changes()
+        self._ciranda_hidden = [
+            (each, each.grad) for each in self._ciranda_parameters if isinstance(each, StandIn)
+        ]
+        for each, _ in self._ciranda_hidden:
+            each.grad = None  # the optimizer's own step is none of theirs
+
+    def _loss_of_all(self, loss: Any) -> Any:
+        return loss  # each worker searches for itself
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step.hooked = True  # type: ignore[attr-defined]
+
+
+def distribute(
+    optimizer: torch.optim.Optimizer,
+    named: NamedParameters,
+    mode: Mode | None,
+    update_on: UpdateOn,
+    force: bool,
+    max_grad_norm: float | None,
+) -> Any:
+    """Makes `optimizer` push to the servers."""
+    refuse_in_task("DistributedOptimizer")
+    native = _native_mode(mode, update_on)
+    if not isinstance(mode, Async) or mode.policy != "apply":
+        layer.refuse_all("its pushes count at once, as in no mode but ps.Async() without a policy")
+    if max_grad_norm is not None:
+        layer.refuse_all(
+            "its gradients are pushed before there is a norm of all; pass no max_grad_norm"
+        )
+    trained = [pair for pair in named if not isinstance(pair[1], StandIn)]
+    holds_elsewhere = len(trained) < len(named)
+    empty = not any(parameter.numel() for _, parameter in trained)
+    nothing = torch.nn.Parameter(torch.zeros(1)) if empty else None
+    if nothing is not None:
+        trained.append((NOTHING, nothing))
+    inner_class: Any = type(optimizer)
+    distributed: Any = optimizer
+    reducer: Any = NoReducer()
+    shared_step, pushes = None, None
+    elastic = mode if isinstance(mode, EASGD) else None
+    if update_on == "server" and elastic is None:
+        problem = obstacle(optimizer, Compression.none)
+        if problem:
+            raise InvalidArgumentError(
+                f"DistributedOptimizer: parameter servers cannot make the step, because {problem}; "
+                "pass update_on='worker'"
+            )
+        downpour = mode if isinstance(mode, Downpour) else None
+        reducer = _C.PsReducer(
+            mode=native,
+            ahead=isinstance(mode, Async) and mode.ahead == 1,
+            force=force,
+            push_every=downpour.n_push if downpour else 0,
+            fetch_every=downpour.n_fetch if downpour else 0,
+        )
+        shared_step = ServerStep(inner_class, reducer, nothing)
+        first, *others = optimizer.param_groups
+        if nothing is not None:
+            first = {**first, "params": [*first["params"], nothing]}
+        shared_step.add_parameters(trained, [first, *others], optimizer.state)
+        optimizer.state = defaultdict(dict)
+    else:
+        if holds_elsewhere and isinstance(optimizer, torch.optim.LBFGS):
+            raise InvalidArgumentError(
+                "DistributedOptimizer: LBFGS makes one vector of all gradients, and those of a "
+                "ps.Embedding or ps.Layer are not here; give it the model's other parameters"
+            )
+        pushes = _C.PsDifferences(
+            mode=native,
+            rho=elastic.rho if elastic else 0.0,
+            period=elastic.period if elastic else 0,
+        )
+        pushes.add_parameters(trained)
+        for _, parameter in named:
+            if isinstance(parameter, StandIn):
+                optimizer.state.pop(parameter, None)  # torch's Adagrad has it at once
+        distributed._ciranda_pushed = [id(parameter) for _, parameter in trained] if elastic else []
+    layer.begin_all()
+    distributed._ciranda_hidden = []
+    distributed._ciranda_reducer = reducer
+    distributed._ciranda_differences = pushes
+    distributed._ciranda_shared_step = shared_step
+    distributed._ciranda_why_not_shared = "" if shared_step else "each worker makes its own step"
+    begin(optimizer, named, max_grad_norm)
+    base = _Pushes if shared_step is None else _Served
+    optimizer.__class__ = distributed_class(inner_class, base)
+    return distributed
+
+
+def _native_mode(mode: Any, update_on: Any) -> Any:
+    if not isinstance(mode, Mode):
+        raise InvalidArgumentError(
+            "DistributedOptimizer: backend='ps' needs a mode: ps.Async(), ps.SSP(staleness), "
+            f"ps.Sync(), ps.Downpour(n_push, n_fetch) or ps.EASGD(rho, period), not {mode!r}"
+        )
+    if update_on not in ("server", "worker"):
+        raise InvalidArgumentError(
+            f"DistributedOptimizer: update_on must be 'server' or 'worker', not {update_on!r}"
+        )
+    if update_on == "worker" and isinstance(mode, Async) and mode.ahead:
+        raise InvalidArgumentError(
+            "DistributedOptimizer: with update_on='worker' a step begins where the one before "
+            "ended; use Async(ahead=0)"
+        )
+    if update_on == "worker" and isinstance(mode, Downpour):
+        raise InvalidArgumentError(
+            "DistributedOptimizer: with Downpour the servers make the step; pass update_on='server'"
+        )
+    return mode._native()
+
+
+def refuse_options(given: list[str]) -> None:
+    """Those of DistributedOptimizer that mean nothing here."""
+    if given:
+        raise InvalidArgumentError(
+            f"DistributedOptimizer: {given[0]} is for ranks that reduce gradients among "
+            "themselves; leave it out with backend='ps'"
+        )
