@@ -87,7 +87,7 @@ def doctor_command(
 
 def _hosts(hosts: str | None, hostfile: str | None) -> tuple[Host, ...]:
     """Those of -H, --hostfile or Slurm, else this one."""
-    from ciranda.launch.cli.commands import named_hosts
+    from ciranda.launch.cli.run import named_hosts
 
     here = os.uname().nodename
     named = named_hosts(hosts, hostfile) or slurm.allocated_hosts(os.environ)

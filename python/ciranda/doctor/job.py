@@ -83,7 +83,7 @@ def _reports(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 def main() -> None:
     """The launcher, which ends with the doctor that has started it."""
-    from ciranda.launch.cli.commands import run_command
+    from ciranda.launch.cli.run import run_command
 
     process_tree.die_with_parent(int(sys.argv[1]))
     run_command.main(sys.argv[2:], prog_name="ciranda run")

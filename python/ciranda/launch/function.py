@@ -177,7 +177,7 @@ def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
 
 def be_launcher() -> None:
     """`ciranda run` that ends, with all ranks, when the process that calls run() is gone."""
-    from ciranda.launch.cli.commands import AS_FUNCTION, run_command
+    from ciranda.launch.cli.run import AS_FUNCTION, run_command
 
     process_tree.die_with_parent(int(sys.argv[1]))
     run_command.main(sys.argv[2:], prog_name=AS_FUNCTION)

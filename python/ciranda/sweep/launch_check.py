@@ -24,7 +24,7 @@ def check_launch(settings: SweepSettings) -> None:
 def own_folders(settings: SweepSettings, number: int) -> list[str]:
     """Options of `ciranda run` that stand behind the sweep's: a folder that belongs to one job is
     one of the trial."""
-    from ciranda.launch.cli.commands import run_command
+    from ciranda.launch.cli.run import run_command
 
     words = [*settings.run_options, "--", *settings.command]
     given = run_command.make_context("ciranda run", words).params
@@ -38,7 +38,7 @@ def own_folders(settings: SweepSettings, number: int) -> list[str]:
 
 
 def _check_options(settings: SweepSettings) -> None:
-    from ciranda.launch.cli.commands import run_command  # which knows the sweep too
+    from ciranda.launch.cli.run import run_command  # which knows the sweep too
 
     words = [*settings.run_options, "--", *settings.command]
     try:

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 import ciranda.torch as cr
-from ciranda.launch.cli.commands import run_command
+from ciranda.launch.cli.run import run_command
 from ciranda.launch.horovod.horovodrun import ANSWERS, FLAGS, Fate
 from ciranda.torch.absent import NAMES as ABSENT
 

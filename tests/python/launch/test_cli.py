@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import ciranda
-from ciranda.launch.cli.commands import run_command
+from ciranda.launch.cli.run import run_command
 
 MODULES = (
     "import sys; import ciranda.launch.cli.commands\n"
@@ -45,6 +46,23 @@ def test_two_ranks_of_true_are_quick(launcher, record_property):
     seconds = median_seconds(command, launcher.environment)
     record_property("run -np 2 true", f"{seconds:.3f} s")
     assert seconds < 2.0  # 0.4 s is promised; this machine may be busy
+
+
+def test_help_lists_every_option_once_in_its_group():
+    text = CliRunner().invoke(run_command, ["--help"]).output
+    groups = re.findall(r"(?m)^(\S[^:\n]*):\n", text)
+    assert groups[0] == "Ranks and hosts"
+    assert groups[-3:] == ["Parameter servers", "As horovodrun has them", "Help"]
+    listed = re.findall(r"(?m)^  (-\S+?)(?:,|\s|$)", text)
+    owner = {
+        name: option
+        for option in run_command.params
+        if isinstance(option, click.Option) and not option.hidden
+        for name in option.opts
+    }
+    found = [owner.get(name) for name in listed if name != "-h"]
+    assert None not in found
+    assert len(found) == len(set(found)) == len(set(owner.values()))
 
 
 def test_the_launcher_imports_nothing_heavy(launcher):

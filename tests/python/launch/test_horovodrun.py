@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import ciranda
-from ciranda.launch.cli.commands import run_command
+from ciranda.launch.cli.run import run_command
 from ciranda.launch.horovod.horovodrun import ANSWERS, FLAGS, Fate
 
 AS_HOROVODRUN = [

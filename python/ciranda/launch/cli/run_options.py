@@ -1,0 +1,248 @@
+"""The options of `ciranda run`: their declarations, by groups of `--help`, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import click
+
+from ciranda import _build
+from ciranda.launch.errors import LaunchError
+from ciranda.launch.horovod import horovodrun
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What the user gave, unchecked: a field for each option; None, False or () without it."""
+
+    np: int | None
+    hosts: str | None
+    hostfile: str | None
+    python: str | None
+    no_ssh: bool
+    nodes: int | None
+    node_rank: int | None
+    rendezvous: str | None
+    key_file: str | None
+    nic: str | None
+    port_range: str | None
+    tls: bool
+    trusted_network: bool
+    cpu_operations: str | None
+    gloo: bool
+    gpu_operations: str | None
+    ps: int | None
+    ps_hosts: str | None
+    ps_dir: str | None
+    resume: bool
+    durability: str | None
+    checkpoint_dir: str | None
+    checkpoint_every: str | None
+    restore: str | None
+    evaluator: bool
+    coordinator: bool
+    restarts: int | None
+    timeout: float | None
+    assign: tuple[str, ...]
+    env_file: tuple[str, ...]
+    log_dir: str | None
+    show_ranks: str | None
+    no_color: bool
+    dry_run: bool
+    verbose: bool
+    command: tuple[str, ...]
+
+
+def split(given: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+    """click's parameters -> our options, and those that horovodrun.settle() reads."""
+    ours = {field.name for field in fields(RunOptions)}
+    of_horovodrun = {name: value for name, value in given.items() if name not in ours}
+    return RunOptions(**{name: given[name] for name in ours}), of_horovodrun
+
+
+class _Option(click.Option):
+    """An option that knows its group in `--help`."""
+
+    def __init__(self, *args: Any, group: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
+
+
+def _print_backends(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from ciranda.launch.cli.check import backend_table  # imports torch
+
+    try:
+        click.echo(backend_table())
+    except LaunchError as error:
+        click.echo(f"{context.command_path}: {error}", err=True)
+        context.exit(error.exit_code)
+    context.exit()
+
+
+_Declaration = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def _declare(*names: str, **settings: Any) -> _Declaration:
+    return names, settings
+
+
+_GROUPS: dict[str, tuple[_Declaration, ...]] = {
+    "Ranks and hosts": (
+        _declare("-np", "--np", "--num-proc", "np", type=int, metavar="N", help="Ranks [cores]."),
+        _declare("-H", "--hosts", metavar="HOST:N,...", help="Hosts and slots, as horovodrun's."),
+        _declare(
+            "--hostfile", "-hostfile", metavar="FILE", help="Lines: HOST slots=N; - is stdin."
+        ),
+        _declare("--python", metavar="FILE", help="The Python of other hosts [at the same place]."),
+        _declare("--timeout", type=float, metavar="SECONDS", help="End the whole job after that."),
+        _declare(
+            "-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks."
+        ),
+        _declare(
+            "--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks."
+        ),
+    ),
+    "Output": (
+        _declare("--log-dir", metavar="DIR", help="Keep a log file of each rank in DIR."),
+        _declare("--show-ranks", metavar="0,3-5", help="Ranks shown on the console [all]."),
+        _declare("--no-color", is_flag=True, help="Plain prefixes; also with NO_COLOR set."),
+        _declare("--verbose", is_flag=True, help="Say what the launcher does."),
+    ),
+    "Instead of running": (
+        _declare("--dry-run", is_flag=True, help="Print who would run what; start nothing."),
+        _declare(
+            "--check",
+            "--check-build",
+            "-cb",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_backends,
+            help="Print which backends there are, and exit.",
+        ),
+    ),
+    "Network between hosts": (
+        _declare(
+            "--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0."
+        ),
+        _declare("--port-range", metavar="A-B", help="Ports to listen on [any]."),
+        _declare("--tls", is_flag=True, help="Encrypt all that goes from host to host."),
+        _declare("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data."),
+    ),
+    "A launcher on each host": (
+        _declare("--no-ssh", is_flag=True, help="Start this host's ranks only; each host does so."),
+        _declare("--nodes", type=int, metavar="N", help="With --no-ssh: how many hosts [srun's]."),
+        _declare(
+            "--node-rank",
+            type=int,
+            metavar="K",
+            help="With --no-ssh: which one this is, from 0.",
+        ),
+        _declare(
+            "--rendezvous",
+            metavar="HOST:PORT",
+            help="With --no-ssh: where node 0 listens [srun's first].",
+        ),
+        _declare(
+            "--key-file",
+            metavar="FILE",
+            help="With --no-ssh: the job's key (ciranda key FILE).",
+        ),
+    ),
+    "Backends": (
+        _declare(
+            "--cpu-operations",
+            type=click.Choice(["auto", "shm", "ring", *_build.CPU_BACKENDS]),
+            help="What runs operations on CPU tensors [auto: our own].",
+        ),
+        _declare("--gloo", is_flag=True, help="The same as --cpu-operations gloo."),
+        _declare(
+            "--gpu-operations",
+            type=click.Choice(["auto", *_build.GPU_BACKENDS]),
+            help="What runs operations on GPU tensors [auto: nccl].",
+        ),
+    ),
+    "Parameter servers": (
+        _declare("--ps", type=int, metavar="N", help="Parameter servers, for backend='ps'."),
+        _declare(
+            "--ps-hosts", metavar="H1,H2:2", help="Hosts of the servers [those of the ranks]."
+        ),
+        _declare(
+            "--ps-dir", metavar="DIR", help="Where servers keep what they hold, on their hosts."
+        ),
+        _declare(
+            "--resume",
+            is_flag=True,
+            help="With --ps-dir: go on with what a job that is gone has left there.",
+        ),
+        _declare(
+            "--durability",
+            type=click.Choice(["memory", "log", "disk"]),
+            help="With --ps-dir: what outlives a killed server, see docs/parameter-server.md "
+            "[log].",
+        ),
+        _declare(
+            "--checkpoint-dir",
+            metavar="DIR",
+            help="Where servers make checkpoints, on all their hosts.",
+        ),
+        _declare(
+            "--checkpoint-every",
+            metavar="N|Ns",
+            help="After N pushes, or after N seconds [1000].",
+        ),
+        _declare("--restore", metavar="DIR", help="A checkpoint that servers begin with."),
+        _declare(
+            "--evaluator",
+            is_flag=True,
+            help="COMMAND in one process more, to score checkpoints: see docs/parameter-server.md.",
+        ),
+        _declare(
+            "--coordinator",
+            is_flag=True,
+            help="With --ps: COMMAND in one process more, which gives tasks to the others.",
+        ),
+        _declare(
+            "--restarts",
+            type=int,
+            metavar="N",
+            help="With --ps: start killed ranks again, with --ps-dir servers too [0].",
+        ),
+    ),
+}
+_OF_HOROVODRUN = "As horovodrun has them"
+_GENERAL = "Help"
+
+
+def declare(command: _Command) -> _Command:
+    """Adds all options to a command, those of horovodrun behind ours."""
+    command = horovodrun.options(command)
+    for group, declarations in reversed(_GROUPS.items()):
+        for names, settings in reversed(declarations):
+            command = click.option(*names, cls=_Option, group=group, **settings)(command)
+    return command
+
+
+def write_help(
+    parameters: list[click.Parameter], ctx: click.Context, formatter: click.HelpFormatter
+) -> None:
+    """The options of a command that has declare()'s, group by group."""
+    records: dict[str, list[tuple[str, str]]] = {
+        title: [] for title in (*_GROUPS, _OF_HOROVODRUN, _GENERAL)
+    }
+    for parameter in parameters:
+        record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+        if record is not None:
+            general = {"--help", "--version"} & set(parameter.opts)
+            group = getattr(parameter, "group", _GENERAL if general else _OF_HOROVODRUN)
+            records[group].append(record)
+    for title, lines in records.items():
+        if lines:
+            with formatter.section(title):
+                formatter.write_dl(lines)
