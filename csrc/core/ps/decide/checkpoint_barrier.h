@@ -8,21 +8,21 @@
 
 namespace ciranda::ps {
 
-using Checkpoint = std::uint64_t;  // its number; 0: none
+using Checkpoint = std::uint64_t;  // the number of a checkpoint; 0: none
 
-// Where a server's part of a checkpoint goes.
+// Stores a server's parts of checkpoints.
 class CheckpointKeeper {
  public:
   virtual ~CheckpointKeeper() = default;
-  // The number of the next one, for which there is a place by then; nothing where the one before is
-  // not done with, or there can be none.
+  // Makes a place for the next checkpoint and returns its number. Returns nothing if the previous
+  // checkpoint is unfinished, or no checkpoint can be made now.
   virtual std::optional<Checkpoint> announce() = 0;
-  // What the server holds now is its part, and what is added until it is closed. Gives up one that
-  // is not closed.
+  // Begins the server's part: what the server holds now, and the changes added until close(). Gives
+  // up a previous part that is not closed.
   virtual void begin(Checkpoint checkpoint) = 0;
   virtual void add(const Change& change, const Journal::Data& data) = 0;
   virtual void close() = 0;
-  // The latest has been closed too early: it shall not be one.
+  // The latest part was closed too early: its checkpoint must not become valid.
   virtual void withdraw() = 0;
 };
 
@@ -39,24 +39,25 @@ class CheckpointBarrier final : public Journal {
  public:
   explicit CheckpointBarrier(int workers) : members_(static_cast<std::size_t>(workers)) {}
 
-  // `latest`: there may have been ones up to that before this server was made; it has no part of
-  // one that was begun then.
+  // Stores checkpoints in `keeper` from here on. `latest`: the last checkpoint that may have been
+  // begun before this server was made; it has no part in checkpoints up to that one.
   void keep(CheckpointKeeper* keeper, Checkpoint latest) {
     keeper_ = keeper;
     latest_ = latest;
   }
-  // Changes go on to that one. null: to none.
+  // Forwards every change to `next` from here on. null: to none.
   void forward_to(Journal* next) { next_ = next; }
   void enter(Worker worker) { members_[static_cast<std::size_t>(worker)] = {.here = true}; }
   void leave(Worker worker);
-  // A push of the worker comes, which has not been decided. One that was not here when a checkpoint
-  // was closed, and is at other servers, may have one that belongs to it.
+  // Call it before an undecided push of the worker. If the worker was not connected here when a
+  // part was closed, but was to other servers, the push may belong to that checkpoint. The part is
+  // then withdrawn.
   void expect_push(Worker worker);
-  // The worker's pushes from here on are behind that checkpoint.
+  // The worker's later pushes do not belong to the checkpoint. Begins it, if it is new.
   void mark(Worker worker, Checkpoint checkpoint);
-  // All workers have left: there is one more, of what there is.
+  // All workers have left: makes one more checkpoint, of the final state.
   void end();
-  // Whether changes have to be written here.
+  // Returns true if changes have to be written here.
   bool wants_changes() const { return open_ || next_ != nullptr; }
   void write(const Change& change, const Data& data) override;
 
@@ -74,7 +75,7 @@ class CheckpointBarrier final : public Journal {
   Journal* next_ = nullptr;
   Checkpoint latest_ = 0;
   bool open_ = false;
-  Checkpoint closed_ = 0;  // the latest that was
+  Checkpoint closed_ = 0;  // the latest closed one; 0: none, or withdrawn
 };
 
 }  // namespace ciranda::ps

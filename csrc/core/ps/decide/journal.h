@@ -12,29 +12,29 @@
 
 namespace ciranda::ps {
 
-// One thing that changed what a server holds or knows of its workers. All of them since a snapshot,
-// repeated in their order, make the server again, to the bit.
+// One change of what a server holds, or of what it knows about its workers. Replaying all changes
+// since a snapshot, in their order, restores the server to the bit.
 struct Change {
   enum class Kind : std::uint8_t {
-    kApplied,    // pushes, in one update: their gradients go with it
-    kSkipped,    // a push that was decided and not applied
-    kEntered,    // a life of a worker
-    kLeft,       // a worker, in order
+    kApplied,    // pushes, as one update; comes with their gradients
+    kSkipped,    // a push that was decided but not applied
+    kEntered,    // a new life of a worker
+    kLeft,       // a worker left in order
     kScheduled,  // a task
     kTaskDone,
     kTasksClosed,
-    kWorked,   // with vectors
-    kRows,     // a push of rows, whose numbers and gradients go with it
-    kResumed,  // the job that this was the state of is over: it is that of another one
+    kWorked,   // work with vectors
+    kRows,     // a push of rows; comes with their numbers and gradients
+    kResumed,  // the state's job is over; the state now belongs to another job
   };
   Kind kind = Kind::kApplied;
-  std::vector<Push> pushes = {};        // kApplied: by worker; kSkipped: one
-  double scale = 1.0;                   // kApplied: of the gradients' sum
+  std::vector<Push> pushes = {};        // kApplied: in order of workers; kSkipped: one
+  double scale = 1.0;                   // kApplied: factor of the gradients' sum
   Outcome outcome = Outcome::kApplied;  // kSkipped
-  Worker worker = 0;                    // kEntered, kLeft: or the coordinator, see Enter
+  Worker worker = 0;                    // kEntered, kLeft (see Enter for the coordinator), kRows
   Life life = 0;                        // kEntered
   std::uint64_t process = 0;            // kEntered
-  TaskId task = 0;                      // kScheduled, kTaskDone; kTasksClosed: of how many
+  TaskId task = 0;                      // kScheduled, kTaskDone; kTasksClosed: their number
   std::int32_t copies = 1;              // kScheduled
   bool failed = false;                  // kTaskDone
   std::string text = {};                // kScheduled: the call; kTaskDone: see TaskOutcome;
@@ -47,17 +47,19 @@ inline constexpr int kChangeKindCount = 10;
 
 // Appends the change's bytes to `out`.
 void encode(const Change& change, std::vector<std::byte>& out);
-// Of anything; allocates only what the bytes can hold. kMalformed names field and offset.
+// Accepts arbitrary bytes, and allocates no more than they can encode. kMalformed names the field
+// and its offset.
 Result<Change> decode_change(std::span<const std::byte> bytes);
 
-// Where a server's changes are kept.
+// Stores the changes of a server.
 class Journal {
  public:
   using Data = std::vector<std::span<const std::byte>>;
 
   virtual ~Journal() = default;
-  // Before it takes effect. `data`: what belongs to it, read within the call: for each push, in
-  // their order, the server's share of its gradients (Shard::repeat()).
+  // Called before the change is answered, and before it changes any parameters. `data` belongs to
+  // the change and is valid during the call. For kApplied it is the server's share of each push's
+  // gradients, in the order of the pushes (see Shard::repeat()).
   virtual void write(const Change& change, const Data& data) = 0;
 };
 

@@ -14,22 +14,22 @@
 
 namespace ciranda::ps {
 
-// Of calls and outcomes, with kTaskBytes for each.
+// Limit of all calls and outcomes of a ledger, with kTaskBytes added for each task.
 inline constexpr std::size_t kLedgerBytesMax = std::size_t{1} << 30;
 inline constexpr std::size_t kTaskBytes = 16;
 
-// What became of a task.
+// The outcome of a task that is done.
 struct TaskOutcome {
   bool failed = false;
-  std::string text;  // what it has returned, or why it failed, as the program writes it
+  std::string text;  // what it returned, or why it failed, as the program encodes it
   bool operator==(const TaskOutcome&) const = default;
 };
 
-// What a coordinator has workers do: which worker has which task, and what came of it. A worker
-// that is gone leaves its task to another one; the outcome that comes first counts.
+// A coordinator's tasks, with their workers and outcomes. If a worker is gone, another worker gets
+// its task. The first outcome of a task counts.
 //
-// A coordinator that is started again runs its program from the beginning, and so schedules the
-// same tasks in the same order: those that were done have their outcome at once.
+// A coordinator that is started again runs its program from the beginning, and schedules the same
+// tasks in the same order. Tasks that were done have their outcome at once.
 //
 // Not thread-safe. Never blocks.
 class Ledger {
@@ -39,32 +39,32 @@ class Ledger {
 
   // --- The coordinator's ---
 
-  // The next task, or one of before, which has to be the same: kMismatch. `call` says what to do,
-  // as the program writes it. `copies`: so many workers may do it at a time; a second one gets it
-  // once there is nothing else to do, for the first may be slow.
+  // Schedules the next task. A task that is scheduled again must be the same, else kMismatch.
+  // `call` says what to do, as the program encodes it. Up to `copies` workers may do the task at a
+  // time: when no other task is waiting, a second worker gets it, since the first may be slow.
   Status schedule(TaskId task, std::string call, int copies = 1);
-  // There are no more than the first `tasks`: workers that ask are told that nothing is left to do
-  // once these are done.
+  // Says that no tasks follow the first `tasks`. Once these are done, workers that ask get task 0.
+  // kMismatch: another number of tasks was scheduled.
   Status close(TaskId tasks);
   TaskId scheduled() const { return tasks_.size(); }
   bool closed() const { return closed_; }
-  // Null: it is not done.
+  // Returns null if the task is not done.
   const TaskOutcome* outcome(TaskId task) const;
-  // All tasks up to this one are done.
+  // Returns the largest task for which it and all earlier tasks are done; 0: none.
   TaskId settled() const { return settled_; }
-  // Those that have failed, in the order in which they did.
+  // Returns the failed tasks, in the order in which they failed.
   const std::vector<TaskId>& failed() const { return failed_; }
 
   // --- The workers' ---
 
-  // It has nothing to do, whatever it was given before.
+  // The worker asks for a task. Any task that it had is released.
   void ask(Worker worker);
-  // False where that task's outcome is known already. One for which there is no room left is that
-  // the task has failed. kInvalidArgument: there is no such task.
+  // Records a task's outcome. Returns false if it has one already. If the outcome exceeds the
+  // ledger's limit, the task counts as failed. kInvalidArgument: there is no such task.
   Result<bool> finish(Worker worker, TaskId task, TaskOutcome outcome);
-  // It has said nothing for long: others may do its task.
+  // The worker is silent: other workers may do its task.
   void release(Worker worker);
-  // It is gone, or has ended.
+  // The worker is gone, or has ended.
   void leave(Worker worker);
 
   struct Assignment {
@@ -73,12 +73,13 @@ class Ledger {
     std::string_view call;  // valid until the next call
     bool operator==(const Assignment&) const = default;
   };
-  // Who has asked, and is given something now; each is told once.
+  // Returns the workers that have asked and can be answered now, each once for its ask().
   std::vector<Assignment> assign();
 
-  // --- What is kept ---
+  // --- Saved state ---
 
-  // Nobody has a task afterwards: a server that was made again does not know who is there.
+  // Appends the tasks and outcomes. After restore() no worker has a task, because a new server does
+  // not know which workers are connected.
   void save(std::vector<std::byte>& out) const;
   static Result<Ledger> restore(std::span<const std::byte> saved, int workers,
                                 std::size_t bytes_max = kLedgerBytesMax);
@@ -87,7 +88,7 @@ class Ledger {
   struct Task {
     std::string call;
     int copies = 1;
-    std::vector<Worker> workers;  // that have it
+    std::vector<Worker> workers;  // that do it now
     std::optional<TaskOutcome> outcome;
   };
   Task& at(TaskId task) { return tasks_[task - 1]; }
@@ -98,11 +99,11 @@ class Ledger {
   TaskId next_for(Worker worker);
 
   std::deque<Task> tasks_;
-  std::deque<TaskId> waiting_;  // to be given, unless done; what a worker has left comes first
-  std::vector<TaskId> given_;   // to workers, in that order, and not done
+  std::deque<TaskId> waiting_;  // for the next workers, unless done; released tasks come first
+  std::vector<TaskId> given_;   // to workers, in that order; not done yet
   std::vector<bool> asking_;    // by worker
   TaskId settled_ = 0;
-  std::size_t bytes_ = 0;  // of all calls and outcomes
+  std::size_t bytes_ = 0;  // calls and outcomes, see kLedgerBytesMax
   std::size_t bytes_max_;
   std::vector<TaskId> failed_;
   bool closed_ = false;

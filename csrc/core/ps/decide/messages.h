@@ -14,17 +14,17 @@
 
 namespace ciranda::ps {
 
-// What workers and servers tell each other, a packet each; docs/protocol.md gives the bytes. On one
-// host data never travels: a worker's memory is mapped by every server. Plain data: no I/O, no
-// clock.
+// The messages between workers and servers, one packet each; docs/protocol.md gives their bytes. On
+// one host data is never sent: every server maps each worker's memory. The messages are plain data,
+// without I/O or a clock.
 
 inline constexpr std::uint32_t kProtocolVersion = 7;
-// Below what a socket takes at once.
+// Less than a socket takes in one call.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr int kServersMax = 64;
-inline constexpr std::uint64_t kRowsAtOnceMax = std::uint64_t{1} << 24;  // of one server
+inline constexpr std::uint64_t kRowsAtOnceMax = std::uint64_t{1} << 24;  // in one message
 inline constexpr std::uint64_t kCheckpointMax = std::uint64_t{1} << 40;
-// What a job is called whose servers and workers are started by hand.
+// The job id of servers and workers that are started by hand.
 inline constexpr std::string_view kJobByHand = "by hand";
 
 // --- From a worker ---
@@ -33,51 +33,54 @@ inline constexpr std::string_view kJobByHand = "by hand";
 struct Enter {
   std::uint32_t version = kProtocolVersion;
   std::string job_id;
-  Worker worker = 0;  // or the coordinator, whose number is the one behind the workers'
+  Worker worker = 0;  // the coordinator's number is the number of workers
   Life life = 1;
-  std::uint64_t process = 0;  // of that life, by chance: a second one is told from its return
-  std::int32_t workers = 1;   // as it was told
+  std::uint64_t process = 0;  // random; tells a reconnect from another process of the same life
+  std::int32_t workers = 1;   // as the sender was configured, like the next two
   std::int32_t servers = 1;
-  std::int32_t server = 0;  // whom it believes to talk to
+  std::int32_t server = 0;  // the server that the sender means to reach
   Origin origin = {};
   bool operator==(const Enter&) const = default;
 };
 
-// What it trains, see encode(Model), and where its gradients and parameters lie: two memfds, in
-// this order, come with it. Answered once worker 0's parameters are there.
+// Declares the worker's model and memory. Two memfds come with it: the model (see encode(Model)),
+// then the memory of its gradients and parameters. Answered with Ready once the first parameters
+// are there, those of the lowest worker that has not left.
 struct Declare {
   std::uint64_t model_bytes = 0;
-  std::uint64_t decided = 0;   // the seq of the latest push of its earlier lives, by any server
-  bool returns = false;        // this process has had parameters from this server
-  std::uint64_t answered = 0;  // then: the seq of its latest push that this server has answered
+  std::uint64_t decided = 0;   // its pushes up to this seq are over; the next one is new
+  bool returns = false;        // this process has had parameters from this server before
+  std::uint64_t answered = 0;  // if it returns: seq of the latest push that this server answered
   bool operator==(const Declare&) const = default;
 };
 
-// Its gradients lie in a memfd that comes with it from here on, of Layout::gradient_bytes(): the
-// program has kept tensors in the memory where they lay. Not answered.
+// Moves the worker's gradients to a memfd that comes with the message and has
+// Layout::gradient_bytes(), because the program still has tensors in the old memory. Not answered.
 struct MoveGradients {
   bool operator==(const MoveGradients&) const = default;
 };
 
-// Push: see shard.h. Answered with an Ack.
+// Push is in shard.h. It is answered with an Ack.
 
-// Writes the newest parameters into its memory.
+// Asks the server to write the newest parameters into the worker's memory. Answered with Ready.
 struct Pull {
   bool operator==(const Pull&) const = default;
 };
 
-// Writes a table's state array of that number into a memfd that comes with it, of the table's size.
+// Asks for a table's state array, by its index in kernels::state_arrays(). A memfd of the table's
+// size comes with the message; the server writes into it. Answered with Fetched.
 struct FetchState {
   std::uint32_t table = 0;
   std::uint32_t array = 0;
   bool operator==(const FetchState&) const = default;
 };
-// Writes the slots' numbers of steps (int64) into a memfd that comes with it.
+// Asks for the number of steps of each slot (int64), like FetchState.
 struct FetchSteps {
   bool operator==(const FetchSteps&) const = default;
 };
 
-// The mean of the latest values that workers have given under this name; waits for nobody.
+// Gives a value and asks for the mean of all workers' latest values under the same name. Answered
+// with Averaged at once.
 struct Average {
   std::string name;
   double value = 0.0;
@@ -88,23 +91,24 @@ struct AskStats {
   bool operator==(const AskStats&) const = default;
 };
 
-// It is alive. Not answered.
+// Says that the sender is alive. Not answered.
 struct Beat {
   bool operator==(const Beat&) const = default;
 };
-// What it has pushed belongs to that checkpoint, which server 0 has announced to it; what it pushes
-// from here on does not. All its pushes are answered. Not answered.
+// Divides the worker's pushes at a checkpoint that server 0 has announced: earlier pushes belong to
+// the checkpoint, later ones do not. Sent while none of its pushes is unanswered. Not answered.
 struct Mark {
   std::uint64_t checkpoint = 0;
   bool operator==(const Mark&) const = default;
 };
-// It has done its work, and counts no more. Not answered.
+// Says that the sender has finished and no longer counts. Not answered.
 struct Leave {
-  std::uint64_t checkpoint = 0;  // the latest that it knows
+  std::uint64_t checkpoint = 0;  // the latest one that it knows of
   bool operator==(const Leave&) const = default;
 };
 
-// It has done that task, and wants another one. Answered with Given once there is one.
+// Says that the worker has done a task and asks for another one. Answered with Given, once a task
+// is available or none is left.
 struct TakeTask {
   TaskId done = 0;  // 0: none yet
   bool failed = false;
@@ -112,42 +116,43 @@ struct TakeTask {
   bool operator==(const TakeTask&) const = default;
 };
 
-// The numbers of so many rows of a row table come with it, 8 bytes each, and room for as many rows.
-// Answered with RowsRead.
+// Asks for `count` rows of a row table. The memory that comes with the message has the numbers of
+// the rows, 8 bytes each, and then room for the rows. Answered with RowsRead.
 struct PullRows {
   std::uint32_t table = 0;
   std::uint64_t count = 0;
   bool operator==(const PullRows&) const = default;
 };
-// The numbers of rows and their gradients come with it; or, `begins`, what those begin with that
-// are not there yet. Answered with RowsPushed.
+// Pushes gradients of rows or, if `begins`, initial values of the rows that do not exist yet. The
+// memory that comes with the message has the numbers of the rows, then the gradients or values.
+// Answered with RowsPushed.
 struct PushRows {
-  std::uint64_t seq = 0;  // grows, from 1, the same to all servers, over all tables
+  std::uint64_t seq = 0;  // from 1; counts over all tables, the same for every server
   std::uint32_t table = 0;
   std::uint64_t count = 0;  // may be 0
   double scale = 1.0;
   bool begins = false;
   kernels::UpdateRule rule = {};
-  TaskPart of = {};  // whose parts are counted apart from those of Push
+  TaskPart of = {};  // counted separately from the parts of Push
   bool operator==(const PushRows&) const = default;
 };
 
 // --- From the coordinator, to server 0; see Ledger ---
 
-// Not answered.
+// See Ledger::schedule(). Not answered.
 struct Schedule {
   TaskId task = 0;
   std::int32_t copies = 1;
   std::string call;
   bool operator==(const Schedule&) const = default;
 };
-// Answered with TaskStatus, of no task.
+// Says that only the first `tasks` tasks exist. Answered with a TaskStatus of task 0.
 struct CloseTasks {
   TaskId tasks = 0;
   bool operator==(const CloseTasks&) const = default;
 };
-// What has become of the task. Answered with TaskStatus: at once, or, where it waits, once the task
-// is done or more than so many tasks have failed.
+// Asks for the state of a task. Answered with TaskStatus: at once or, if `waits`, once the task is
+// done or more than `failures` tasks have failed.
 struct AskTask {
   TaskId task = 0;
   bool waits = false;
@@ -155,56 +160,59 @@ struct AskTask {
   bool operator==(const AskTask&) const = default;
 };
 
-// VectorWork: to each server; see vectors.h. Answered with VectorValues.
+// VectorWork is in vectors.h. It is sent to each server, and answered with VectorValues.
 
 // --- From a server ---
 
+// Answers Enter.
 struct Welcome {
-  std::uint64_t decided = 0;       // the seq of its latest push that was
-  std::uint64_t decided_rows = 0;  // the same of PushRows
-  TaskId scheduled = 0;            // to the coordinator: so many tasks are known
-  bool keeps_state = false;        // when this server is lost, another one may go on in its place
+  std::uint64_t decided = 0;       // seq of the worker's latest decided push
+  std::uint64_t decided_rows = 0;  // seq of its latest decided PushRows
+  TaskId scheduled = 0;            // number of tasks that the server knows
+  bool keeps_state = false;        // another process may continue if this server is lost
   bool operator==(const Welcome&) const = default;
 };
-// To Enter or Declare; the server closes the connection.
+// Answers any message that the server refuses. The server then closes the connection.
 struct Refused {
   ErrorCode code = ErrorCode::kInvalidArgument;
   std::string text;
   bool operator==(const Refused&) const = default;
 };
-// To Declare, Pull: the parameters of that version are in the worker's memory.
+// Answers Declare and Pull: the parameters of `version` are in the worker's memory. If the worker
+// returns, Declare leaves its memory unchanged.
 struct Ready {
   std::uint64_t version = 0;
-  std::uint64_t clock = 0;       // what counts as the worker's
-  std::uint64_t checkpoint = 0;  // the latest that was announced, by server 0
+  std::uint64_t clock = 0;       // the worker's clock as the server counts it
+  std::uint64_t checkpoint = 0;  // the latest announced one, if this is server 0
   bool operator==(const Ready&) const = default;
 };
-// Ack: see shard.h.
-// To FetchState, FetchSteps.
+// Ack is in shard.h.
+
+// Answers FetchState and FetchSteps.
 struct Fetched {
   bool operator==(const Fetched&) const = default;
 };
 struct Averaged {
   double mean = 0.0;
-  std::uint32_t workers = 0;  // that have given a value
+  std::uint32_t workers = 0;  // workers that have given a value
   bool operator==(const Averaged&) const = default;
 };
-// The rows lie in the memory that came with PullRows, in their order.
+// Answers PullRows: the rows are in the memory that came with it, in the order of their numbers.
 struct RowsRead {
   bool operator==(const RowsRead&) const = default;
 };
 struct RowsPushed {
   bool operator==(const RowsPushed&) const = default;
 };
-// To TakeTask. No task: nothing is left to do.
+// Answers TakeTask. Task 0 means that nothing is left to do.
 struct Given {
   TaskId task = 0;
-  TaskId settled = 0;
+  TaskId settled = 0;  // all tasks up to this one are done
   std::string call;
   bool operator==(const Given&) const = default;
 };
 struct TaskStatus {
-  TaskId task = 0;  // which was asked for, or one that has failed
+  TaskId task = 0;  // the one that was asked for, or one that has failed
   bool done = false;
   bool failed = false;
   TaskId settled = 0;
@@ -218,20 +226,20 @@ struct VectorValues {
 struct WorkerStats {
   bool here = false;
   std::uint64_t pushes = 0;   // see Shard::pushes()
-  std::uint64_t held_ns = 0;  // that its answers were held back for other workers
+  std::uint64_t held_ns = 0;  // time that its answers waited for other workers
   bool operator==(const WorkerStats&) const = default;
 };
 struct Stats {
   std::uint64_t version = 0;
   std::uint64_t held_bytes = 0;
-  std::uint64_t busy_ns = 0;             // spent on pushes
-  std::uint64_t oldest_ns = 0;           // the longest that a push has waited for its turn
+  std::uint64_t busy_ns = 0;             // time spent on messages
+  std::uint64_t oldest_ns = 0;           // longest time that a message has waited for its turn
   std::vector<std::uint64_t> outcomes;   // by Outcome
   std::vector<std::uint64_t> staleness;  // see ShardCounters
-  std::uint64_t gradient_bytes = 0;      // read, and written to workers
-  std::uint64_t parameter_bytes = 0;
+  std::uint64_t gradient_bytes = 0;      // read
+  std::uint64_t parameter_bytes = 0;     // written to workers
   std::uint64_t pulls = 0;
-  std::uint64_t lost = 0;            // pushes that were answered and that a restart has lost
+  std::uint64_t lost = 0;            // answered pushes that a restart has lost
   std::vector<WorkerStats> workers;  // by number
   bool operator==(const Stats&) const = default;
 };
@@ -242,9 +250,10 @@ using Message =
                  VectorWork, Welcome, Refused, Ready, Ack, Fetched, Averaged, Stats, Given,
                  TaskStatus, VectorValues, RowsRead, RowsPushed>;
 
-// Appends the message's bytes to `out`. Texts are cut at their limits.
+// Appends the message's bytes to `out`. Truncates texts to their limits.
 void encode(const Message& message, std::vector<std::byte>& out);
-// Of anything; allocates only what the bytes can hold. kMalformed names field and offset.
+// Accepts arbitrary bytes, and allocates no more than they can encode. kMalformed names the field
+// and its offset.
 Result<Message> decode_message(std::span<const std::byte> bytes);
 
 }  // namespace ciranda::ps

@@ -10,25 +10,26 @@
 #include "core/kernels/update_rule.h"
 #include "core/wire/messages.h"
 
-// The parameter server's pure part: what servers and workers agree about, and what a server
-// decides. No I/O, no clock, no threads.
+// The pure part of the parameter server: the model that servers and workers agree on, and the
+// decisions of a server. It has no I/O, no clock and no threads.
 namespace ciranda::ps {
 
-using Worker = std::int32_t;  // from 0; a job has as many as it was started with
+using Worker = std::int32_t;  // a worker's number, from 0; a job's number of workers is fixed
 using Life = std::uint64_t;   // counts the starts of a worker, from 1
 
-// How a push takes effect, and when its worker goes on.
+// When a push is applied, and when its worker may continue.
 enum class ModeKind : std::uint8_t {
-  kAsync,  // at once
-  kSsp,    // at once; its worker waits for those that are too far behind
-  kSync,   // with those of the others, averaged
+  kAsync,  // applied at once; the worker never waits
+  kSsp,    // applied at once; the worker waits for workers that are too far behind
+  kSync,   // applied in rounds, each the average of its pushes
 };
 inline constexpr int kModeKindCount = 3;
 
-// What happens to a push that was made from parameters so many pushes ago as its staleness says.
+// The treatment of stale pushes. A push's staleness is the number of pushes that were applied since
+// the version that its gradients were computed from.
 enum class StalePolicy : std::uint8_t {
   kApply,
-  kScale,  // divided by the staleness, where that is above 1
+  kScale,  // divided by the staleness if that is above 1
   kDrop,   // not applied if the staleness is above max_staleness
 };
 inline constexpr int kStalePolicyCount = 3;
@@ -38,8 +39,8 @@ struct Mode {
   ModeKind kind = ModeKind::kAsync;
   StalePolicy policy = StalePolicy::kApply;           // kAsync
   std::uint64_t max_staleness = kUnboundedStaleness;  // kAsync with kDrop
-  std::uint64_t staleness = 0;                        // kSsp: pushes that one may be ahead
-  std::uint32_t backup_workers = 0;                   // kSync: of so many a round waits for none
+  std::uint64_t staleness = 0;                        // kSsp: pushes that a worker may be ahead
+  std::uint32_t backup_workers = 0;                   // kSync: workers that may miss a round
   bool operator==(const Mode&) const = default;
 };
 
@@ -50,26 +51,26 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-// Parameters of one dtype that one rule updates, one behind the other.
+// Parameters with one dtype and one kind of update rule, laid out one after another.
 struct Table {
   DType dtype = DType::kFloat32;  // floating
-  kernels::UpdateRule rule;       // each push brings its own values, of the same kind and state
+  kernels::UpdateRule rule;       // each push brings its own values for the same kind and state
   std::vector<Slot> slots;
   bool operator==(const Table&) const = default;
 };
 
-// A table of which a worker has only the rows that it asks for, such as an embedding's. Row r is on
-// server r mod N, as the row r / N there.
+// A table whose rows are fetched one by one, such as an embedding's. Server r mod N holds row r, as
+// its local row r / N.
 struct RowTable {
   std::string name;
   std::uint64_t rows = 0;
-  std::uint32_t columns = 0;  // of float32
-  // What a row becomes must not depend on when it was looked at: SGD without momentum, or Adagrad
-  // whose rate does not decay; neither decays weights.
+  std::uint32_t columns = 0;  // float32 values of a row
+  // A row must not change unless it has a gradient. So the rule is SGD without momentum or Adagrad
+  // without lr_decay, and has no weight_decay.
   kernels::UpdateRule rule = {};
-  // A row begins with what the first worker gives it, and cannot be asked for before. Else it
-  // begins with numbers that are normally distributed with `deviation`, and follow from seed and
-  // row.
+  // true: a row's initial values come from the first worker that sends some, and the row cannot be
+  // read before. false: they are normally distributed with standard deviation `deviation`, and
+  // depend only on the seed and the row.
   bool given = false;
   double deviation = 0.0;
   std::uint64_t seed = 0;
@@ -79,7 +80,7 @@ struct RowTable {
 inline constexpr std::uint64_t kRowsMax = std::uint64_t{1} << 40;
 inline constexpr std::uint32_t kColumnsMax = 1 << 16;
 
-// What all workers of a job declare alike.
+// The declaration that all workers of a job have in common.
 struct Model {
   Mode mode;
   std::vector<Table> tables;
@@ -88,22 +89,23 @@ struct Model {
 };
 
 inline constexpr std::size_t kTablesMax = 64;
-inline constexpr std::size_t kRulesMax = 1024;  // of a push
+inline constexpr std::size_t kRulesMax = 1024;  // in a push
 inline constexpr std::size_t kRowTablesMax = 4096;
-inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // of all tables
-inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // of all tables
+inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // in all tables
+inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // in all tables
 
 std::size_t slot_count(const Model& model);
-// By table, the number of its first slot among those of all tables.
+// Returns, for each table, the index of its first slot when the slots of all tables are numbered.
 std::vector<std::size_t> first_slots(const Model& model);
 
-// Whether servers can hold it: limits, floating dtypes, no name twice. kInvalidArgument says what
-// cannot be, and of which parameter.
+// Returns an error unless servers can hold the model: sizes within the limits, floating dtypes, no
+// duplicate name. kInvalidArgument names the parameter and what is wrong with it.
 Status check(const Model& model);
-// Whether `rule` may update a table of `declared`: the same kind, and no state that it has not, but
-// for SGD's momentum, which may begin at any time.
+// Returns true if `rule` may update a table that was declared with the rule `declared`: it has the
+// same kind and needs no other state arrays. SGD may begin to use momentum at any time.
 bool has_state_for(const kernels::UpdateRule& rule, const kernels::UpdateRule& declared);
-// In what `other` differs from `ours`, in words as the rest of a sentence; empty if it does not.
+// Returns the first difference of `other` from `ours` as the end of a sentence; empty: none.
+// The hyperparameters of a Table's rule may differ, and lr of a RowTable's.
 std::string difference(const Model& ours, const Model& other);
 
 }  // namespace ciranda::ps

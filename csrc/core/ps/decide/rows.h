@@ -14,49 +14,51 @@
 
 namespace ciranda::ps {
 
-// One server's rows of a table. Those that nobody has asked for take no memory.
+// One server's rows of a row table. A row exists once a worker has asked for it or has given its
+// values. Other rows take no memory.
 //
 // Not thread-safe. Never blocks.
 class RowShare {
  public:
-  // `table`: check() has accepted it.
+  // check() must have accepted `table`.
   RowShare(RowTable table, int servers, int server);
-  // Else it is of no use.
+  // Returns false if memory could not be allocated; the object is then unusable.
   bool has_memory() const;
   const RowTable& table() const { return table_; }
   std::size_t row_bytes() const { return table_.columns * sizeof(float); }
 
-  // Whether these are rows of this server, ascending, so that none comes twice. kInvalidArgument
-  // names the one that cannot be.
+  // Returns an error unless `rows` are rows of this server, ascending and without duplicates.
+  // kInvalidArgument names the first wrong row.
   Status check(std::span<const std::uint64_t> rows) const;
-  // Whether they can be asked for. check() has accepted them. kInvalidArgument names one that
-  // nobody has given.
+  // Returns an error unless `rows`, which check() has accepted, can be read. kInvalidArgument names
+  // a row whose values workers give, and none has given yet.
   Status are_there(std::span<const std::uint64_t> rows) const;
-  // check() has accepted them. Those that are not there yet are, with these values.
+  // Makes the rows that do not exist yet, with these values. check() has accepted `rows`.
   void begin(std::span<const std::uint64_t> rows, const std::byte* values);
-  // Those that are_there(). One behind the other into memory of as many rows.
+  // Copies rows to `into`, one after another, and makes those that do not exist yet. are_there()
+  // has accepted `rows`.
   void read(std::span<const std::uint64_t> rows, std::byte* into);
-  // Those that are_there(). The rows' gradients lie one behind the other, and are multiplied by
-  // `scale`. `rule`: of the table's kind.
+  // Updates rows, and makes those that do not exist yet. are_there() has accepted `rows`. Their
+  // `gradients` lie one after another and are multiplied by `scale`. `rule` has the table's kind.
   void update(std::span<const std::uint64_t> rows, const std::byte* gradients,
               const kernels::UpdateRule& rule, double scale);
-  // So many have been asked for.
+  // Returns the number of rows that exist.
   std::uint64_t touched() const { return touched_rows_; }
-  // Their bytes, and those of their state.
+  // Returns the bytes of these rows and their state.
   std::uint64_t held_bytes() const { return touched_rows_ * row_bytes() * (has_sums_ ? 2 : 1); }
 
-  // Which rows there are, but for what is in them, which arrays() hold.
+  // Writes which rows exist. arrays() has their contents.
   void save(Writer& out) const;
-  // What save() has written, of a share of the same table and place; this one is new, and its
-  // arrays() are to be filled by the caller.
-  void restore(Reader& in);  // what is wrong is in.error()
+  // Restores what save() has written, for a share of the same table and server, into a new one. The
+  // caller then fills arrays(). Sets in.error() if the bytes are invalid.
+  void restore(Reader& in);
   using Arrays = std::vector<std::span<std::byte>>;
   Arrays arrays();
-  // Its rows are those of `part`, of any number of servers, where that has them.
+  // Copies the rows that `part` has of this share. `part` may be of any number of servers.
   void take_over(const RowShare& part);
 
  private:
-  // So many rows are saved together, where one of them is there.
+  // Rows are saved in blocks of this size. Blocks without an existing row are left out.
   static constexpr std::uint64_t kBlockRows = 4096;
   static constexpr std::uint64_t kBlockWords = kBlockRows / 64;
 
@@ -70,7 +72,7 @@ class RowShare {
   bool is_touched(std::uint64_t local_row) const {
     return (words()[local_row / 64] >> (local_row % 64) & 1) != 0;
   }
-  // It is there from here on; false where it was before.
+  // Marks the row as existing. Returns false if it was already.
   bool touch(std::uint64_t local_row);
   void make(std::uint64_t row);
   void begin_sums(std::uint64_t local_row);
@@ -86,7 +88,7 @@ class RowShare {
   ZeroArray values_;
   ZeroArray sums_;
   const std::uint64_t blocks_;
-  ZeroArray touched_;  // a bit for each row, in whole blocks
+  ZeroArray touched_;  // one bit per row, rounded up to whole blocks
   std::uint64_t touched_rows_ = 0;
 };
 

@@ -24,110 +24,119 @@ struct ServerProtocolOptions {
   int server = 0;
   int servers = 1;
   int workers = 1;
-  // A worker that has said nothing for so long does not keep the others waiting.
+  // A worker that has been silent for this long keeps nobody waiting.
   std::uint64_t lease_ns = 10'000'000'000;
-  bool keeps_state = false;  // which its workers are told
-  bool resumes = false;      // goes on with what was kept in another job, which is over
-  // One more process gives tasks to the workers: see Enter, TaskProtocol.
+  bool keeps_state = false;  // see Welcome
+  bool resumes = false;      // may continue from the state of another job, which is over
+  // The job has one more process, which gives tasks to the workers: see Enter, TaskProtocol.
   bool has_coordinator = false;
-  // Server 0: a checkpoint is made after so many pushes (rounds), and after so long. 0: not.
+  // Server 0 announces a checkpoint after this many pushes (kSync: rounds), and after this long. 0:
+  // not for that reason.
   std::uint64_t checkpoint_pushes = 0;
   std::uint64_t checkpoint_ns = 0;
 };
 
-// Decides what a server answers to its workers: who may enter, whose parameters are the first, when
-// a lease is over. It does no I/O: the caller passes in connections, messages and the time, so that
-// a simulation can drive it. An invalid message closes its connection with an error; other
-// connections are unaffected.
+// Decides what a server answers to its workers: which workers may enter, which one gives the first
+// parameters, when a lease ends. It does no I/O: the caller passes in connections, messages and the
+// time, so that a simulation can drive it. An invalid message closes its connection with an error;
+// other connections are unaffected.
 //
 // Not thread-safe. Never blocks.
 class ServerProtocol {
  public:
   explicit ServerProtocol(ServerProtocolOptions options);
 
-  using Caller = int;  // the number of a connection, as long as it is open
+  using Caller = int;  // the number of an open connection
   struct Answer {
     Caller to = -1;
     Message message;
-    bool hangs_up = false;  // afterwards; it is closed() by then
+    bool hangs_up = false;  // end the connection after sending; close() has been done
   };
   using Answers = std::vector<Answer>;
 
-  // What has come with a message.
+  // Gives access to the data that came with a message.
   struct Attached {
     std::function<Result<std::vector<std::byte>>(std::uint64_t bytes)> model_blob;  // a copy
-    // Mapped as long as the connection is open, but for what is fetched, which is only written to.
+    // The memory stays mapped while the connection is open. Memory for Fetched is mapped until the
+    // answer, and only written to.
     std::function<Result<std::byte*>(std::uint64_t bytes)> memory;
   };
 
+  // Adds a new connection.
   void open(Caller caller, std::uint64_t now_ns);
-  // It has hung up, or is gone.
+  // The connection was closed by the peer, or is lost.
   void close(Caller caller, std::uint64_t now_ns, Answers& answers);
+  // Handles a message. Appends all answers that it leads to, also those to other callers.
   void take(Caller caller, Message message, const Attached& attached, std::uint64_t now_ns,
             Answers& answers);
-  // Hangs up on who says what is no message.
+  // Answers Refused with `why` and hangs up. For a message that does not decode, and for a caller
+  // that must not enter.
   void refuse(Caller caller, const Error& why, std::uint64_t now_ns, Answers& answers);
 
-  // When a lease ends next (monotonic_ns, kNever), and what follows when it has.
+  // Returns when the next lease ends (monotonic_ns; kNever: none does).
   std::uint64_t next_lease_ns() const;
+  // Ends the leases that are over. Appends the answers that waited for their workers.
   void end_leases(std::uint64_t now_ns, Answers& answers);
 
-  // From here on everything that a server needs to be made again is written there first.
+  // Writes every change of the state to `journal` from here on, before the change is answered.
   void keep_journal(Journal* journal);
-  // From here on there are checkpoints.
+  // Makes checkpoints from here on.
   void keep_checkpoints(CheckpointKeeper* keeper,
                         Checkpoint latest);  // see CheckpointBarrier::keep()
-  // Begins with what this shard holds, and the first worker's mode; nobody has entered yet.
+  // Starts with the parameters and state of `shard`. The first worker that declares sets the mode.
+  // Call it before any worker has entered.
   void adopt(std::unique_ptr<Shard> shard);
-  // All have left: the last checkpoint is begun and closed, where anybody has declared.
+  // Begins and closes the last checkpoint, if the shard has parameters. Call it when all workers
+  // have left.
   void end_checkpoints();
-  // Once the shard has parameters: all that there is to keep but for what lies in arrays().
+  // Appends the state, except the contents of arrays(). The shard must have parameters.
   void save(std::vector<std::byte>& out) const;
   Shard::Arrays arrays() { return shard_->arrays(); }
-  // What save() has written; this protocol is new, and arrays() are to be filled by the caller.
-  // Workers that have not left are waited for as long as one lease. kMismatch, kMalformed say what
-  // is not this server's.
+  // Restores what save() has written, into a new protocol. The caller then fills arrays(). Workers
+  // that have not left are waited for during one lease. kMismatch: the state is of another job,
+  // server or version of ciranda. kMalformed: it does not decode. kSystem: not enough memory.
   Status restore(std::span<const std::byte> saved, std::uint64_t now_ns);
-  // See Shard::repeat().
+  // Replays a change from the journal, see Shard::repeat().
   Status repeat(const Change& change, std::span<const std::byte> data);
-  // What was restored is of another job: from here on it is of this one, whose workers are in
-  // their first lives. False where it was this one's.
+  // Makes the restored state of another job this job's. Workers may then enter in their first
+  // lives. Returns false if the state was this job's already.
   bool resume();
-  const std::string& job_id() const { return job_id_; }  // of what is here: before, another one's
+  // Returns the job of the state: until resume() maybe another job than this one.
+  const std::string& job_id() const { return job_id_; }
 
   bool all_have_left() const;
-  // Whose parameters are the first, where others wait for them and it has not given them.
+  // Returns the worker that must give the first parameters, if other workers wait for it.
   std::optional<Worker> awaited() const;
-  // Somebody has entered.
+  // Returns true if a process that has entered is connected.
   bool has_callers() const;
   const Shard* shard() const { return shard_.get(); }  // null before the first declaration
   bool has_parameters() const { return shard_ && shard_->given() && !is_adopted_; }
-  // Pushes that were answered and that a restart has lost.
+  // Returns the number of answered pushes that restarts have lost.
   std::uint64_t lost() const { return lost_; }
   Stats stats() const;
 
  private:
   struct Connection {
-    Worker worker = -1;  // none: it has not entered
+    Worker worker = -1;  // -1: it has not entered
     std::uint64_t heard_ns = 0;
-    std::byte* memory = nullptr;  // once it has declared
-    bool waits = false;           // it has declared, and the first parameters are not there
+    std::byte* memory = nullptr;  // null: it has not declared
+    bool waits = false;           // it has declared and waits for the first parameters
     bool returns = false;         // it has had parameters before
     bool silent = false;          // its lease is over
   };
   struct Member {
     Life life = 0;
     std::uint64_t process = 0;  // of that life
-    Origin origin = {};         // the same
-    Caller caller = -1;         // none: it is not here
+    Origin origin = {};         // of that life
+    Caller caller = -1;         // -1: it is not connected
     bool left = false;          // in order
-    bool gone = false;          // a life of it has been here, and is not
+    bool gone = false;          // a connection of it has ended
     std::uint64_t pushed_ns = 0;
-    std::uint64_t held_ns = 0;  // that its answers were held back for others
+    std::uint64_t held_ns = 0;  // time that its answers waited for other workers
   };
 
   Status handle(Caller caller, Message message, const Attached& attached, Answers& answers);
-  // Of who has declared.
+  // Handles a message of a worker that has declared.
   Status take_declared(Caller caller, Message message, const Attached& attached, Answers& answers);
   Status check(const Enter& message) const;
   Status check_origin(const Enter& message) const;
@@ -140,7 +149,7 @@ class ServerProtocol {
                    Answers& answers);
   Status push_rows(Caller caller, const PushRows& message, const Attached& attached,
                    Answers& answers);
-  // The numbers of rows, copied, and the memory behind them.
+  // The numbers of rows, copied, and the memory that follows them in the message.
   struct Rows {
     std::vector<std::uint64_t> numbers;
     std::byte* data = nullptr;
@@ -179,21 +188,21 @@ class ServerProtocol {
   std::map<Caller, Connection> connections_;
   std::vector<Member> members_;
   Member coordinator_;
-  std::uint64_t now_ns_ = 0;  // as it was told last
+  std::uint64_t now_ns_ = 0;  // the latest time that the caller has passed in
   std::uint64_t pulls_ = 0;
-  std::uint64_t lost_ = 0;                  // pushes that were answered and that a restart has lost
-  std::uint64_t expected_ns_ = UINT64_MAX;  // until then who was here before one is waited for
+  std::uint64_t lost_ = 0;                  // answered pushes that restarts have lost
+  std::uint64_t expected_ns_ = UINT64_MAX;  // end of the wait for workers after restore()
   Journal* journal_ = nullptr;
   CheckpointKeeper* keeper_ = nullptr;
   CheckpointBarrier checkpoint_barrier_;
-  std::uint64_t announced_ = 0;          // the latest checkpoint; server 0
-  std::uint64_t announced_version_ = 0;  // and when that was
+  std::uint64_t announced_ = 0;          // the latest checkpoint
+  std::uint64_t announced_version_ = 0;  // the shard's version then
   std::optional<std::uint64_t> announced_ns_;
-  bool is_adopted_ = false;  // and nobody has declared yet
+  bool is_adopted_ = false;  // adopt() was called, and no worker has declared yet
   std::unique_ptr<Shard> shard_;
-  std::optional<TaskProtocol> tasks_;  // of server 0, in a job with a coordinator
-  std::vector<VectorsWorked> works_;   // all so far: a coordinator may ask again
-  std::map<std::string, std::map<Worker, double>> averages_;  // the latest values by name
+  std::optional<TaskProtocol> tasks_;  // only on server 0 of a job with a coordinator
+  std::vector<VectorsWorked> works_;   // all so far: a restarted coordinator repeats them
+  std::map<std::string, std::map<Worker, double>> averages_;  // the latest values, by name
 };
 
 }  // namespace ciranda::ps

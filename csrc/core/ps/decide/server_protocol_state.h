@@ -13,9 +13,9 @@
 
 namespace ciranda::ps {
 
-inline constexpr std::size_t kWorksMax = std::size_t{1} << 24;  // of a job
+inline constexpr std::size_t kWorksMax = std::size_t{1} << 24;  // in a job
 
-// What ServerProtocol::save() has written.
+// The decoded form of what ServerProtocol::save() writes.
 struct SavedProtocol {
   std::string job_id;
   int server = 0;
@@ -28,7 +28,7 @@ struct SavedProtocol {
     std::uint64_t held_ns = 0;
   };
   std::vector<Member> members;
-  std::optional<Member> coordinator;  // none: the job has none
+  std::optional<Member> coordinator;  // nullopt: the job has none
   std::vector<std::byte> tasks;       // see Ledger::save()
   std::vector<VectorsWorked> works;
   std::uint64_t lost = 0;
@@ -36,10 +36,11 @@ struct SavedProtocol {
   std::vector<std::byte> shard;  // see Shard::save()
 };
 
-// Of anything. kMismatch: of another version of ciranda; kMalformed names field and offset.
+// Accepts arbitrary bytes. kMismatch: another version of ciranda has written them. kMalformed names
+// the field and its offset.
 Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved);
 
-// The shard that it was, but for its arrays(). kSystem: there is no memory for it.
+// Makes the shard that was saved, except the contents of its arrays(). kSystem: not enough memory.
 Result<std::unique_ptr<Shard>> make_shard(const SavedProtocol& saved);
 
 }  // namespace ciranda::ps

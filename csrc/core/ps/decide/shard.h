@@ -18,51 +18,51 @@
 
 namespace ciranda::ps {
 
-// A worker's gradients, for all servers the same.
+// A push of a worker's gradients. All members but `base` are the same for every server.
 struct Push {
   Worker worker = 0;
-  std::uint64_t seq = 0;   // one more than that of its push before; the first is 1
-  std::uint64_t base = 0;  // the server's version that they were made from
-  // One more than the largest that this worker knows as its own: the same to all servers, so that
-  // no two workers can wait for each other, each at another server.
+  std::uint64_t seq = 0;   // one more than the worker's previous push; the first is 1
+  std::uint64_t base = 0;  // the server's version that the gradients were computed from
+  // One more than the largest clock that the worker knows as its own. It is the same for every
+  // server, so that no two workers can wait for each other at different servers.
   std::uint64_t clock = 0;
-  double scale = 1.0;                           // they are to be multiplied by that
-  std::vector<kernels::UpdateRule> rules = {};  // by table, or see rule_slots
-  // By slot, of all tables: it has a gradient. In a round one that has none adds zeros, which lie
-  // in its memory, where another worker has one.
+  double scale = 1.0;                           // factor of the gradients
+  std::vector<kernels::UpdateRule> rules = {};  // one per table, unless rule_slots is set
+  // By slot of all tables: true if it has a gradient. If another push of the same round has one,
+  // this worker's memory must hold zeros there, which are added.
   std::vector<bool> used = {};
   TaskPart of = {};
-  // They are added to that vector, see Vectors, and not to the parameters.
+  // The vector that the gradients are added to, see Vectors. 0: they update the parameters.
   VectorId into = kParametersVector;
-  // For how many slots each rule is, of all tables in their order, none of two tables; empty: a
-  // rule a table.
+  // The number of slots that each rule is for, in the order of all tables' slots. No rule spans two
+  // tables. Empty: each rule is for a table.
   std::vector<std::uint32_t> rule_slots = {};
   bool operator==(const Push&) const = default;
 };
 
 enum class Outcome : std::uint8_t {
   kApplied,
-  kDuplicate,  // it was decided before, or another worker has pushed that part of its task
-  kStale,      // made from parameters too old: not applied
-  kLate,       // its round went on without it: not applied
+  kDuplicate,  // decided before, or another worker has pushed this part of its task
+  kStale,      // computed from parameters that are too old: not applied
+  kLate,       // its round finished without it: not applied
 };
 inline constexpr int kOutcomeCount = 4;
 
-// The answer to a push. The worker's parameters are those of `version` by then.
+// The answer to a push. By then the parameters in the worker's memory are those of `version`.
 struct Ack {
   Worker worker = 0;
   std::uint64_t seq = 0;
   Outcome outcome = Outcome::kApplied;
-  std::uint64_t version = 0;     // pushes applied; with kSync rounds
-  std::uint64_t clock = 0;       // what counts as its worker's, which may be more than it has told
-  std::uint64_t held_ns = 0;     // that it was held back for other workers; told by the protocol
-  std::uint64_t checkpoint = 0;  // the latest that was announced, by server 0; told by the protocol
+  std::uint64_t version = 0;  // number of pushes applied; kSync: of rounds
+  std::uint64_t clock = 0;    // the worker's clock as the server counts it, maybe above the push's
+  std::uint64_t held_ns = 0;  // time that it waited for other workers; set by ServerProtocol
+  std::uint64_t checkpoint = 0;  // the latest announced one, if this is server 0; set likewise
   bool operator==(const Ack&) const = default;
 };
 
 struct ShardCounters {
   std::array<std::uint64_t, kOutcomeCount> outcomes{};
-  // Pushes by their staleness: 0, 1, 2, 3, 4 to 7, 8 to 15, …; the last is all above.
+  // Number of pushes by staleness: 0, 1, 2, 3, 4 to 7, 8 to 15, …; the last bin counts all above.
   std::array<std::uint64_t, 16> staleness{};
   std::uint64_t gradient_bytes = 0;   // read
   std::uint64_t parameter_bytes = 0;  // written to workers
@@ -72,99 +72,106 @@ struct Change;
 struct PushRows;
 class Journal;
 
-// What one server holds: its pieces of the parameters and of the optimizer's state. It decides
-// about each push once, applies it whole or not at all, in its worker's order, and answers it when
-// the mode lets the worker go on. Memory of a worker that is here is mapped here, and is read and
-// written in the calls that say so, and then only.
+// One server's pieces of the parameters and of the optimizer's state. It decides each push once,
+// applies it whole or not at all, in its worker's order, and answers it when the mode lets the
+// worker continue. It holds pointers to the memory of workers that have entered, and accesses that
+// memory only in calls whose comments say so.
 //
 // Not thread-safe. Never blocks.
 class Shard {
  public:
-  // `model`: check() has accepted it. `workers`: that the job was started with; each counts until
-  // it has left, also before it comes.
+  // check() must have accepted `model`. `workers`: number of workers of the job; each counts until
+  // it leaves, also before it enters.
   Shard(Model model, int servers, int server, int workers);
 
-  // Else it is of no use.
+  // Returns false if memory could not be allocated; the shard is then unusable.
   bool has_memory() const;
 
   const Model& model() const { return model_; }
-  // Before anybody has entered.
+  // Call it before any worker has entered.
   void set_mode(const Mode& mode) { model_.mode = mode; }
   const Layout& layout() const { return layout_; }
   int server() const { return server_; }
 
-  // A new life of the worker, whose memory, layout().memory_bytes() long, is this from here on.
-  // What an earlier life has pushed and nobody has answered is forgotten; `decided`: of its pushes,
-  // by any server. One that comes back is at the clock of the slowest that counts (is silent, where
-  // none does), so that it keeps nobody, on whichever servers its earlier lives' pushes are in.
+  // Adds a worker, or a new connection or life of it. `memory` has layout().memory_bytes() and must
+  // stay valid until leave(). An unanswered push of the worker is forgotten. `decided`: see
+  // Declare. After leave() a worker returns at the clock of the slowest worker that counts or, with
+  // kSync, of the latest round. If none counts, the slowest silent one decides. So the worker
+  // delays nobody, whichever servers its earlier pushes have reached.
   void enter(Worker worker, std::byte* memory, std::uint64_t decided = 0);
-  // Its gradients lie there from here on, layout().gradient_bytes() long.
+  // The worker's gradients are at `memory` from here on, layout().gradient_bytes() long.
   void move_gradients(Worker worker, const std::byte* memory) { at(worker).gradients = memory; }
-  // Its parameters are the first ones of all. Once.
+  // Copies the first parameters from the worker's memory. Called once.
   void give(Worker worker);
   bool given() const { return given_; }
-  // What it would get with an answer, now.
+  // Writes the current parameters into the worker's memory and returns their version.
   std::uint64_t pull(Worker worker);
-  // What counts as its clock.
+  // Returns the worker's clock as this server counts it.
   std::uint64_t clock(Worker worker) const { return at(worker).clock; }
-  // Its pushes that were applied, stale or late, each once: a process that is started again goes on
-  // behind these. They are kept by the protocol.
+  // Returns how many of the worker's pushes were applied, stale or late. A worker that is started
+  // again continues after these. ServerProtocol saves and restores the number.
   std::uint64_t pushes(Worker worker) const { return at(worker).pushes; }
   void set_pushes(Worker worker, std::uint64_t pushes) { at(worker).pushes = pushes; }
-  // The seq of its latest push that was decided.
+  // Returns the seq of the worker's latest decided push.
   std::uint64_t decided(Worker worker) const { return at(worker).decided; }
 
-  // Why it cannot be, as a sentence: the worker is not here, a rule without its state, a number of
-  // slots or a seq that does not follow, a vector that cannot be. Has memory for what it needs.
+  // Returns an error if the push is invalid: its worker has not entered or still waits for an
+  // answer, a rule has no state, the number of slots or the seq is wrong, or the vector is.
+  // Allocates the memory that the push needs; kSystem: there is not enough.
   Status check(const Push& push);
-  // What check() has accepted. Answers, also those of others' pushes that this one was missing for,
-  // are appended to `acks`.
+  // Handles a push that check() has accepted. Reads its gradients, and writes parameters into the
+  // memory of each worker that it answers. Also appends answers that waited for this push.
   void push(Push push, std::vector<Ack>& acks);
-  // It is gone, and does not count any more. Its memory is not touched from here on, and what it
-  // has pushed and nobody has answered is forgotten.
+  // The worker is gone and counts no more. Its memory is not accessed again, and its unanswered
+  // push is forgotten. Appends the answers that waited for it, and writes their workers'
+  // parameters.
   void leave(Worker worker, std::vector<Ack>& acks);
-  // It is here but says nothing: nobody waits for it until it is heard again. What it has pushed
-  // stays, and is answered.
+  // The worker is connected but silent: nobody waits for it until hear(). Its push stays, and will
+  // be answered. Appends the answers that waited for it, and writes their workers' parameters.
   void fall_silent(Worker worker, std::vector<Ack>& acks);
   void hear(Worker worker);
 
-  // Of a table's state the array of that number (kernels::state_arrays) into memory of the table's
-  // size, those elements that this server holds.
+  // Copies this server's elements of a state array (an index in kernels::state_arrays) into memory
+  // of the table's size.
   void copy_state(std::size_t table, std::size_t array, std::byte* into) const;
-  // The same of its parameters.
+  // Does the same for the table's parameters.
   void copy_parameters(std::size_t table, std::byte* into) const;
-  // Why it cannot be, as Vectors says. Has memory for what it needs.
+  // Returns an error if the work is impossible, and allocates its memory: see Vectors::reserve().
   Status check(const VectorWork& work) { return vectors_.reserve(work); }
-  // Once it has parameters. Errors as check()'s. What workers have in their memory stays.
+  // Does the work and returns its dot products; the errors are check()'s. The shard must have
+  // parameters. The workers' memory stays unchanged.
   Result<std::vector<double>> work(const VectorWork& work);
-  // --- Tables of rows; kInvalidArgument for a table or rows that cannot be ---
 
-  // `rows`: this server's, ascending. One behind the other into memory of as many.
+  // --- Tables of rows. An invalid table or row is kInvalidArgument. ---
+
+  // Copies rows to `into`, one after another. `rows`: rows of this server, ascending.
   Status pull_rows(std::size_t table, std::span<const std::uint64_t> rows, std::byte* into);
-  // A worker's push: counts once, by its number and by what part of a task it is. `gradients`: of
-  // those rows, one behind the other.
+  // Applies a worker's push of rows. It counts once, by its seq and by its part of a task.
+  // `gradients` has those of the rows one after another; or initial values, if the push begins.
   Status push_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
                    const std::byte* gradients);
-  // The number of its latest that was decided.
+  // Returns the seq of the worker's latest decided push of rows.
   std::uint64_t decided_rows(Worker worker) const { return at(worker).decided_rows; }
-  // By slot, of all tables: steps that it has made.
+  // Returns the number of steps of each slot of all tables.
   std::span<const std::int64_t> steps() const { return steps_; }
 
-  // From here on everything that changes the state is written there first. null: nowhere.
+  // Writes every change of the state to `journal` from here on, before it changes any parameters.
+  // null: to none.
   void keep_journal(Journal* journal) { journal_ = journal; }
-  // All that there is to keep, but for what arrays() hold: those of the parameters and of the
-  // state, one behind the other. Memory of workers and who is here are not kept.
+  // Appends the state, except the contents of arrays(). Which workers have entered, and their
+  // memory, is not saved.
   void save(std::vector<std::byte>& out) const;
   using Arrays = std::vector<std::span<std::byte>>;
+  // Returns the memory of parameters, state, vectors and rows, in this order.
   Arrays arrays();
-  // What save() has written, of a shard of the same model and place; this one is new, and its
-  // arrays() are to be filled by the caller. kMalformed names field and offset. Every worker counts
-  // as expected.
+  // Restores what save() has written, for a shard of the same model and server, into a new one. The
+  // caller then fills arrays(). Every worker counts. kMalformed names the field and its offset.
   Status restore(std::span<const std::byte> saved);
-  // Its parameters and state are those of `part` where that holds them, and slots have made as many
-  // steps as the most. `part`: of the same tables, and any number of servers.
+  // Copies the parameters and state that `part` holds of this shard. A slot's number of steps is
+  // the larger of both. `part` has the same tables, and may be of any number of servers.
   void take_over(const Shard& part);
-  // What has become of a change once more; `data`: what was written with it, one behind the other.
+  // Replays a change from the journal. `data`: the data that was written with it, concatenated.
+  // kMalformed: the change does not fit this shard.
   Status repeat(const Change& change, std::span<const std::byte> data);
 
   std::uint64_t version() const { return version_; }
@@ -182,9 +189,9 @@ class Shard {
     std::uint64_t decided = 0;
     std::uint64_t decided_rows = 0;
     std::uint64_t pushes = 0;
-    std::uint64_t clock = 0;     // of its latest push, or what counts for it
-    std::optional<Push> parked;  // kSync: until its round is full
-    std::optional<Ack> held;     // kSsp: until the others are near that push's clock
+    std::uint64_t clock = 0;     // of its latest push, or a larger one that counts instead
+    std::optional<Push> parked;  // kSync: waits until its round is complete
+    std::optional<Ack> held;     // kSsp: waits until no worker is too far behind held_clock
     std::uint64_t held_clock = 0;
   };
   using Used = std::vector<bool>;
@@ -198,10 +205,11 @@ class Shard {
   std::uint64_t slowest_clock(bool or_silent) const;
   std::uint64_t clock_of_the_others(bool or_silent) const;
   bool may_go_on(std::uint64_t clock) const;
-  // `pushes` in the order of their workers, scaled; the new parameters also into `targets`.
+  // Applies `pushes`, in the order of their workers, as one update. Also writes the new parameters
+  // into the memory of `targets`.
   void apply(std::span<const Push* const> pushes, double scale, std::span<const Worker> targets);
-  // The pushes of one update and where their gradients lie: as in their workers' memory, or packed
-  // like the server's own arrays.
+  // The pushes of one update and their gradients, which are laid out as in a worker's memory or, if
+  // `packed`, like this server's own arrays.
   struct Update {
     std::span<const Push* const> pushes;
     std::vector<const std::byte*> gradients;
@@ -238,7 +246,7 @@ class Shard {
   Model model_;
   const Layout layout_;
   const int server_;
-  const std::vector<std::size_t> first_slot_;  // by table, among all slots
+  const std::vector<std::size_t> first_slot_;  // by table, see first_slots()
   std::vector<Member> members_;
   bool given_ = false;
   std::uint64_t version_ = 0;
@@ -247,9 +255,9 @@ class Shard {
   TaskParts parts_;
   TaskParts row_parts_;
   ZeroArray parameters_;           // of share_bytes()
-  std::vector<ZeroArray> states_;  // as many as the rule with most of them has
+  std::vector<ZeroArray> states_;  // as many as the rule with the most state needs
   Vectors vectors_;
-  std::vector<RowShare> rows_;  // by table of rows
+  std::vector<RowShare> rows_;  // by row table
   ShardCounters counters_;
   Journal* journal_ = nullptr;
 };

@@ -9,36 +9,36 @@
 
 namespace ciranda::ps {
 
-// Of what a coordinator has given workers to do; from 1, in the order in which it was scheduled. 0:
-// none.
+// The number of a coordinator's task, from 1 in the order of scheduling. 0: no task.
 using TaskId = std::uint64_t;
 
-// What is to be done, and what has come of it.
+// Limit of a task's call, and of its outcome.
 inline constexpr std::size_t kTaskTextBytesMax = std::size_t{64} * 1024;
 
-// What of a task a push is. A task whose worker was lost is done again by another one, which pushes
-// the same parts: each counts once.
+// The part of a task that a push is. If a task's worker is lost, another worker does the task again
+// and pushes the same parts. Each part counts once.
 struct TaskPart {
   TaskId task = 0;
-  std::uint64_t part = 0;  // the first push of the task is 1
+  std::uint64_t part = 0;  // number of the push within the task, from 1
   TaskId settled = 0;      // all tasks up to this one were done when the task was given
   bool operator==(const TaskPart&) const = default;
 };
 
-// Which parts of tasks a server has had.
+// The parts of tasks that a server has received.
 //
 // Not thread-safe.
 class TaskParts {
  public:
-  // False where it was there before, or its task is over. What is of no task is always new.
+  // Returns false if the part was added before, or its task is settled. A push without a task is
+  // always new.
   bool add(const TaskPart& part);
 
   void save(Writer& out) const;
-  void restore(Reader& in);  // what is wrong is in.error()
+  void restore(Reader& in);  // sets in.error() if the bytes are invalid
 
  private:
   TaskId settled_ = 0;
-  std::map<TaskId, std::uint64_t> parts_;  // of tasks behind that: so many
+  std::map<TaskId, std::uint64_t> parts_;  // latest part, by task above settled_
 };
 
 }  // namespace ciranda::ps

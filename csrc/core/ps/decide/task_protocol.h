@@ -13,7 +13,7 @@
 
 namespace ciranda::ps {
 
-// What server 0 answers to a coordinator and to workers that take tasks from it.
+// Decides what server 0 answers to the coordinator, and to workers that take tasks.
 //
 // Not thread-safe. Never blocks.
 class TaskProtocol {
@@ -26,25 +26,26 @@ class TaskProtocol {
   };
   using Answers = std::vector<Answer>;
 
-  // Who has left in order, and will not come back.
+  // The processes that have left in order and will not return.
   struct Left {
     bool coordinator = false;
     bool all_workers = false;
   };
 
-  // The number of the coordinator.
+  // Returns the coordinator's number.
   Worker coordinator() const { return workers_; }
-  // Whether take() is to have the message.
+  // Returns true if take() handles such a message.
   static bool concerns(const Message& message);
-  // An error: `from` says what cannot be.
+  // Handles a message and appends all answers that it leads to. An error: the message is invalid.
   Status take(Worker from, const Message& message, Left left, Answers& answers);
-  // It is gone.
+  // `who` is gone.
   void leave(Worker who, Left left, Answers& answers);
-  // Others may do its task.
+  // `who` is silent: other workers may do its task.
   void fall_silent(Worker who, Left left, Answers& answers);
   TaskId scheduled() const { return ledger_.scheduled(); }
 
-  // From here on everything that changes the ledger is written there first. null: nowhere.
+  // Writes every change of the ledger to `journal` from here on, before the change is answered.
+  // null: to none.
   void keep_journal(Journal* journal) { journal_ = journal; }
   Status repeat(const Change& change);
   void save(std::vector<std::byte>& out) const { ledger_.save(out); }
@@ -62,8 +63,8 @@ class TaskProtocol {
 
   const int workers_;
   Ledger ledger_;
-  std::vector<Worker> waiting_;      // whose TakeTask has no answer
-  std::optional<AskTask> question_;  // of the coordinator, that has no answer yet
+  std::vector<Worker> waiting_;      // workers whose TakeTask is unanswered
+  std::optional<AskTask> question_;  // the coordinator's, if unanswered
   Journal* journal_ = nullptr;
 };
 

@@ -13,24 +13,25 @@
 
 namespace ciranda::ps {
 
-// A vector of a server: 0 is its parameters, the others lie beside them and are as long.
+// The number of a server's vector. Vector 0 is its parameters; the others have the same length.
 using VectorId = std::uint32_t;
 inline constexpr VectorId kParametersVector = 0;
 inline constexpr VectorId kVectorsMax = 256;
-inline constexpr std::size_t kVectorTermsMax = 1024;  // of all sums of a VectorWork
+inline constexpr std::size_t kVectorTermsMax = 1024;  // sums of a VectorWork, and terms of a sum
 inline constexpr std::size_t kVectorDotsMax = 4096;
 
-// What a coordinator has servers do with their vectors, where each server does it to its share: a
-// few numbers for work on all of the model (Dean et al., "Large Scale Distributed Deep Networks",
-// 2012, 4.2).
+// A coordinator's work order for the servers' vectors. Each server does the work on its share, so a
+// few numbers are sent for work on data of the model's size (Dean et al., "Large Scale Distributed
+// Deep Networks", 2012, 4.2).
 struct VectorWork {
-  std::uint64_t number = 0;  // from 1; one that was done before is not done again
+  std::uint64_t number = 0;  // from 1; a number that was done is not done again
   struct Term {
     VectorId vector = 0;
     double factor = 0.0;
     bool operator==(const Term&) const = default;
   };
-  // into = the sum of the terms, each from before it; none: zeros.
+  // Sets vector `into` to the sum of factor * vector over the terms. They are read before `into` is
+  // written. Without terms it becomes zero.
   struct Sum {
     VectorId into = 0;
     std::vector<Term> terms = {};
@@ -41,44 +42,45 @@ struct VectorWork {
     VectorId other = 0;
     bool operator==(const Dot&) const = default;
   };
-  std::vector<Sum> sums = {};  // one after the other
-  std::vector<Dot> dots = {};  // afterwards; what they come to is the answer
+  std::vector<Sum> sums = {};  // done one after another
+  std::vector<Dot> dots = {};  // done after the sums; their results are the answer
   bool operator==(const VectorWork&) const = default;
 };
 
 void write(Writer& out, const VectorWork& work);
 void read(Reader& in, VectorWork& work);
 
-// Work that a server has done, and what its dot products came to.
+// Work that a server has done, and the results of its dot products.
 struct VectorsWorked {
   VectorWork work = {};
   std::vector<double> dots = {};
 };
 
-// A server's vectors but for its parameters. Of zeros until something is written to them.
+// A server's vectors other than its parameters. They are zero until something is written to them.
 //
 // Not thread-safe.
 class Vectors {
  public:
-  // Of memory that begins on a line of the cache; pages that nobody has touched take none. A
-  // run: elements of one dtype, one behind the other.
+  // Contiguous elements of one dtype.
   struct Run {
-    std::uint64_t at = 0;  // bytes from the beginning
+    std::uint64_t at = 0;  // offset in bytes from the start of a vector
     std::size_t elements = 0;
     DType dtype = DType::kFloat32;
   };
+  // `bytes`: size of each vector. A vector starts on a cache line, and its pages take memory only
+  // once they are touched.
   Vectors(std::vector<Run> runs, std::uint64_t bytes) : runs_(std::move(runs)), bytes_(bytes) {}
 
-  // kInvalidArgument: of another dtype than float32 and float64, or no such vector; kSystem: there
-  // is no memory for it.
+  // Allocates the vectors up to this one. kInvalidArgument: there is no such vector, or a parameter
+  // is neither float32 nor float64. kSystem: not enough memory.
   Status reserve(VectorId vector);
-  // The same of all that the work speaks of.
+  // Does the same for all vectors of `work`.
   Status reserve(const VectorWork& work);
-  // Errors as reserve()'s, and nothing is done. The dot products of this server's share, summed in
-  // double.
+  // Does the work. Returns the dot products of this server's share, which are summed in double. The
+  // errors are reserve()'s; nothing is done then.
   Result<std::vector<double>> work(const VectorWork& work, std::byte* parameters);
 
-  // So many are there, beside the parameters; and where one of them lies.
+  // Returns the number of vectors other than the parameters. data() takes 1 to count().
   std::size_t count() const { return arrays_.size(); }
   std::byte* data(VectorId vector) { return arrays_[vector - 1].data; }
 
