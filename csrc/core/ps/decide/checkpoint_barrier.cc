@@ -37,7 +37,7 @@ void CheckpointBarrier::end() {
   close_if_complete();
 }
 
-// Its pushes do not belong to the open one.
+// Returns true if the worker's next push does not belong to the latest checkpoint.
 bool CheckpointBarrier::is_behind(Worker worker) const {
   return members_[static_cast<std::size_t>(worker)].marked >= latest_;
 }
@@ -46,13 +46,14 @@ void CheckpointBarrier::close_if_complete() {
   const bool complete = std::ranges::all_of(
       members_, [&](const Member& each) { return !each.here || each.marked >= latest_; });
   if (!open_ || !complete) return;
-  CIRANDA_ASSERT(keeper_ != nullptr && closed_ != latest_);  // I29: once
+  CIRANDA_ASSERT(keeper_ != nullptr && closed_ != latest_);  // I29: closed once
   open_ = false;
   closed_ = latest_;
   keeper_->close();
 }
 
-// Of a round the pushes that belong here are one of their own.
+// The pushes of a round that belong to the checkpoint are added as a smaller round, with a scale
+// for their number.
 void CheckpointBarrier::write(const Change& change, const Data& data) {
   if (next_ != nullptr) next_->write(change, data);
   if (open_ && change.kind == Change::Kind::kRows && !is_behind(change.worker)) {
@@ -62,7 +63,7 @@ void CheckpointBarrier::write(const Change& change, const Data& data) {
   Change part{.kind = change.kind, .scale = change.scale};
   Data parts;
   const std::size_t count = change.pushes.size();
-  CIRANDA_ASSERT(count > 0 && data.size() % count == 0);  // I29: each push has its own
+  CIRANDA_ASSERT(count > 0 && data.size() % count == 0);  // I29: the same number for each push
   const std::size_t pieces = data.size() / count;
   for (std::size_t i = 0; i < count; ++i) {
     if (is_behind(change.pushes[i].worker)) continue;

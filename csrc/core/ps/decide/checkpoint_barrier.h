@@ -26,13 +26,13 @@ class CheckpointKeeper {
   virtual void withdraw() = 0;
 };
 
-// Decides which changes belong to this server's part of a checkpoint. In a checkpoint all servers
-// have the same pushes of each worker, and nobody waits for it. This is the snapshot of Chandy and
-// Lamport ("Distributed Snapshots: Determining Global States of Distributed Systems", 1985), with
-// the message Mark as its barrier. A worker that hears of a checkpoint sends a Mark to all servers
-// between two pushes; its earlier pushes belong to the checkpoint. A server's part begins with what
-// the server holds at the first Mark, and adds the later pushes of workers that have not sent
-// theirs.
+// Decides which changes belong to this server's part of a checkpoint. The parts of all servers have
+// the same pushes of each worker, and no worker waits for a checkpoint. This is the snapshot of
+// Chandy and Lamport ("Distributed Snapshots: Determining Global States of Distributed Systems",
+// 1985), with the message Mark as its barrier. When a worker learns of a checkpoint, it sends a
+// Mark to all servers between two pushes; its earlier pushes belong to the checkpoint. A server's
+// part begins with what the server holds at the first Mark, and adds the later pushes of workers
+// that have not sent theirs.
 //
 // Not thread-safe. Never blocks.
 class CheckpointBarrier final : public Journal {
@@ -49,9 +49,8 @@ class CheckpointBarrier final : public Journal {
   void forward_to(Journal* next) { next_ = next; }
   void enter(Worker worker) { members_[static_cast<std::size_t>(worker)] = {.here = true}; }
   void leave(Worker worker);
-  // Call it before an undecided push of the worker. If the worker was not connected here when a
-  // part was closed, but was to other servers, the push may belong to that checkpoint. The part is
-  // then withdrawn.
+  // Call it before an undecided push of the worker. If the latest part was closed while the worker
+  // was connected only to other servers, the push may belong to it. The part is then withdrawn.
   void expect_push(Worker worker);
   // The worker's later pushes do not belong to the checkpoint. Begins it, if it is new.
   void mark(Worker worker, Checkpoint checkpoint);

@@ -9,7 +9,7 @@
 namespace ciranda::ps {
 namespace {
 
-// As the message that brought it.
+// Writes a part of a change as the message that brought it.
 void write_message(Writer& out, const Message& message) {
   std::vector<std::byte> packet;
   encode(message, packet);

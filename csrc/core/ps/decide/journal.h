@@ -12,8 +12,8 @@
 
 namespace ciranda::ps {
 
-// One change of what a server holds, or of what it knows about its workers. Replaying all changes
-// since a snapshot, in their order, restores the server to the bit.
+// One change of a server's data, or of its knowledge about its workers. Replaying all changes since
+// a snapshot, in their order, restores the server to the bit.
 struct Change {
   enum class Kind : std::uint8_t {
     kApplied,    // pushes, as one update; comes with their gradients

@@ -58,10 +58,10 @@ Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_
     tables_.push_back(std::move(table));
   }
   for (const Share& share : shares_) total -= share.bytes;
-  CIRANDA_ASSERT(total == 0);  // each byte is one server's
+  CIRANDA_ASSERT(total == 0);  // each byte belongs to one server
 }
 
-// In its table.
+// Returns the byte range of a piece in its table.
 Layout::Range Layout::range_of(const Piece& piece) const {
   const std::uint64_t bytes = tables_[piece.table].element_bytes;
   return {.at = static_cast<std::uint64_t>(piece.begin) * bytes,

@@ -28,7 +28,7 @@ class Layout {
   std::span<const Place> slots(std::size_t table) const { return tables_[table].slots; }
   std::int64_t elements(std::size_t table) const { return tables_[table].elements; }
 
-  // A worker's memory: the gradients of all tables, then the parameters. Offsets are in bytes.
+  // Byte offsets in a worker's memory: every table's gradients, then every table's parameters.
   std::uint64_t gradients_at(std::size_t table) const { return tables_[table].at; }
   std::uint64_t parameters_at(std::size_t table) const { return half_bytes_ + tables_[table].at; }
   std::uint64_t memory_bytes() const { return 2 * half_bytes_; }
@@ -44,7 +44,7 @@ class Layout {
   };
   std::span<const Piece> pieces(int server) const { return share(server).pieces; }
   // The server's byte ranges in a worker's memory (gradients, parameters) and in memory of a
-  // table's size. Between hosts their contents are sent in the order of the ranges.
+  // table's size. Their contents are sent between hosts in this order.
   struct Range {
     std::uint64_t at = 0;
     std::uint64_t bytes = 0;

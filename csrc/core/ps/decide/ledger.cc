@@ -96,12 +96,12 @@ Result<bool> Ledger::finish(Worker worker, TaskId task, TaskOutcome outcome) {
 }
 
 void Ledger::settle(TaskId task, TaskOutcome outcome) {
-  CIRANDA_ASSERT(!at(task).outcome);  // I30: the first one counts
+  CIRANDA_ASSERT(!at(task).outcome);  // I30: the first outcome counts
   bytes_ += outcome.text.size();
   if (outcome.failed) failed_.push_back(task);
   at(task).outcome = std::move(outcome);
   at(task).workers.clear();
-  std::erase(given_, task);  // or it had been given back: next_for() passes it over
+  std::erase(given_, task);  // if it was released instead, next_for() skips it
   while (settled_ < scheduled() && at(settled_ + 1).outcome) ++settled_;
 }
 
@@ -110,7 +110,7 @@ void Ledger::leave(Worker worker) {
   asking_[static_cast<std::size_t>(worker)] = false;
 }
 
-// Of its tasks those that nobody else has are given to the next who asks.
+// The worker's tasks that no other worker has become the first in waiting_.
 void Ledger::release(Worker worker) {
   for (std::size_t i = given_.size(); i-- > 0;) {
     const TaskId task = given_[i];
@@ -129,7 +129,7 @@ TaskId Ledger::next_for(Worker worker) {
     at(task).workers.push_back(worker);
     return task;
   }
-  for (const TaskId task : given_) {  // the one that has taken longest
+  for (const TaskId task : given_) {  // the oldest first
     Task& given = at(task);
     if (static_cast<int>(given.workers.size()) >= given.copies) continue;
     given.workers.push_back(worker);

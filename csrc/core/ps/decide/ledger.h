@@ -14,7 +14,7 @@
 
 namespace ciranda::ps {
 
-// Limit of all calls and outcomes of a ledger, with kTaskBytes added for each task.
+// Limit of a ledger's calls and outcomes together, with kTaskBytes added for each task.
 inline constexpr std::size_t kLedgerBytesMax = std::size_t{1} << 30;
 inline constexpr std::size_t kTaskBytes = 16;
 
@@ -43,7 +43,7 @@ class Ledger {
   // `call` says what to do, as the program encodes it. Up to `copies` workers may do the task at a
   // time: when no other task is waiting, a second worker gets it, since the first may be slow.
   Status schedule(TaskId task, std::string call, int copies = 1);
-  // Says that no tasks follow the first `tasks`. Once these are done, workers that ask get task 0.
+  // Says that no tasks follow the first `tasks`. Workers that ask get task 0 once these are done.
   // kMismatch: another number of tasks was scheduled.
   Status close(TaskId tasks);
   TaskId scheduled() const { return tasks_.size(); }
@@ -78,7 +78,7 @@ class Ledger {
 
   // --- Saved state ---
 
-  // Appends the tasks and outcomes. After restore() no worker has a task, because a new server does
+  // Appends the tasks and outcomes. No worker has a task after restore(), because a new server does
   // not know which workers are connected.
   void save(std::vector<std::byte>& out) const;
   static Result<Ledger> restore(std::span<const std::byte> saved, int workers,

@@ -44,18 +44,19 @@ struct Enter {
 };
 
 // Declares the worker's model and memory. Two memfds come with it: the model (see encode(Model)),
-// then the memory of its gradients and parameters. Answered with Ready once the first parameters
-// are there, those of the lowest worker that has not left.
+// then the memory of its gradients and parameters. Answered with Ready once the server has the
+// first parameters, which come from the lowest worker that has not left.
 struct Declare {
   std::uint64_t model_bytes = 0;
-  std::uint64_t decided = 0;   // its pushes up to this seq are over; the next one is new
+  std::uint64_t decided = 0;   // seq up to which its pushes are over; none is sent again
   bool returns = false;        // this process has had parameters from this server before
   std::uint64_t answered = 0;  // if it returns: seq of the latest push that this server answered
   bool operator==(const Declare&) const = default;
 };
 
 // Moves the worker's gradients to a memfd that comes with the message and has
-// Layout::gradient_bytes(), because the program still has tensors in the old memory. Not answered.
+// Layout::gradient_bytes(), because the program still has tensors in the old memory. It has no
+// answer.
 struct MoveGradients {
   bool operator==(const MoveGradients&) const = default;
 };
@@ -91,17 +92,17 @@ struct AskStats {
   bool operator==(const AskStats&) const = default;
 };
 
-// Says that the sender is alive. Not answered.
+// Says that the sender is alive. It has no answer.
 struct Beat {
   bool operator==(const Beat&) const = default;
 };
 // Divides the worker's pushes at a checkpoint that server 0 has announced: earlier pushes belong to
-// the checkpoint, later ones do not. Sent while none of its pushes is unanswered. Not answered.
+// the checkpoint, later ones do not. Sent when all its pushes are answered. It has no answer.
 struct Mark {
   std::uint64_t checkpoint = 0;
   bool operator==(const Mark&) const = default;
 };
-// Says that the sender has finished and no longer counts. Not answered.
+// Says that the sender has finished and no longer counts. It has no answer.
 struct Leave {
   std::uint64_t checkpoint = 0;  // the latest one that it knows of
   bool operator==(const Leave&) const = default;
@@ -116,8 +117,8 @@ struct TakeTask {
   bool operator==(const TakeTask&) const = default;
 };
 
-// Asks for `count` rows of a row table. The memory that comes with the message has the numbers of
-// the rows, 8 bytes each, and then room for the rows. Answered with RowsRead.
+// Asks for `count` rows of a table of rows. The memory that comes with the message has the numbers
+// of the rows, 8 bytes each, and then room for the rows. Answered with RowsRead.
 struct PullRows {
   std::uint32_t table = 0;
   std::uint64_t count = 0;
@@ -139,7 +140,7 @@ struct PushRows {
 
 // --- From the coordinator, to server 0; see Ledger ---
 
-// See Ledger::schedule(). Not answered.
+// See Ledger::schedule(). It has no answer.
 struct Schedule {
   TaskId task = 0;
   std::int32_t copies = 1;

@@ -19,7 +19,7 @@ std::string words_of(const Shape& shape) {
   return text + "]";
 }
 
-// Elements of a shape; -1: it is none, or has too many.
+// Returns the number of elements; -1: the shape is invalid or has too many.
 std::int64_t bounded_elements(const Shape& shape) {
   if (shape.size() > kDimsMax) return -1;
   bool empty = false;
@@ -202,7 +202,7 @@ std::string difference(const Model& ours, const Model& other) {
   }
   for (std::size_t i = 0; i < ours.row_tables.size(); ++i) {
     RowTable theirs = other.row_tables[i];
-    theirs.rule.lr = ours.row_tables[i].rule.lr;  // which each push brings
+    theirs.rule.lr = ours.row_tables[i].rule.lr;  // each push brings its own
     if (ours.row_tables[i] == theirs) continue;
     return "the table '" + theirs.name + "' is another than the table '" + ours.row_tables[i].name +
            "'";

@@ -19,7 +19,7 @@ using Life = std::uint64_t;   // counts the starts of a worker, from 1
 
 // When a push is applied, and when its worker may continue.
 enum class ModeKind : std::uint8_t {
-  kAsync,  // applied at once; the worker never waits
+  kAsync,  // applied at once; the worker waits for no other
   kSsp,    // applied at once; the worker waits for workers that are too far behind
   kSync,   // applied in rounds, each the average of its pushes
 };
@@ -59,8 +59,8 @@ struct Table {
   bool operator==(const Table&) const = default;
 };
 
-// A table whose rows are fetched one by one, such as an embedding's. Server r mod N holds row r, as
-// its local row r / N.
+// A table of which workers fetch only the rows that they need, such as an embedding's. Server r mod
+// N holds row r, as its local row r / N.
 struct RowTable {
   std::string name;
   std::uint64_t rows = 0;
@@ -95,11 +95,11 @@ inline constexpr std::size_t kSlotsMax = std::size_t{1} << 20;       // in all t
 inline constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;  // in all tables
 
 std::size_t slot_count(const Model& model);
-// Returns, for each table, the index of its first slot when the slots of all tables are numbered.
+// Returns, for each table, the index of its first slot when slots are numbered through all tables.
 std::vector<std::size_t> first_slots(const Model& model);
 
 // Returns an error unless servers can hold the model: sizes within the limits, floating dtypes, no
-// duplicate name. kInvalidArgument names the parameter and what is wrong with it.
+// duplicate name. kInvalidArgument names the parameter and the fault.
 Status check(const Model& model);
 // Returns true if `rule` may update a table that was declared with the rule `declared`: it has the
 // same kind and needs no other state arrays. SGD may begin to use momentum at any time.

@@ -5,7 +5,7 @@
 namespace ciranda::ps {
 namespace {
 
-// The values of a rule in one order.
+// Calls fn for each value of a rule, in the order of their bytes.
 template <typename Rule, typename Fn>
 void each_value(Rule& rule, Fn fn) {
   fn(rule.lr);

@@ -23,12 +23,12 @@ std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Above 0 and below 1.
+// Returns a number above 0 and below 1.
 double uniform(std::uint64_t random) {
   return (static_cast<double>(random >> 11) + 0.5) * 0x1p-53;
 }
 
-// Box and Muller, 1958.
+// The transform of Box and Muller, 1958.
 double normal(std::uint64_t seed, std::uint64_t counter) {
   const std::uint64_t random = mixed(mixed(seed) ^ counter);
   return std::sqrt(-2.0 * std::log(uniform(random))) *
@@ -133,7 +133,7 @@ void RowShare::update(std::span<const std::uint64_t> rows, const std::byte* grad
 }
 
 // -------------------------------------------------------------------------------------------
-// What is kept
+// Saved state
 
 bool RowShare::block_is_touched(std::uint64_t block) const {
   const std::uint64_t* const begin = words() + block * kBlockWords;
@@ -169,7 +169,7 @@ void RowShare::restore(Reader& in) {
   }
 }
 
-// Blocks that follow each other are one.
+// Adjacent blocks are joined.
 RowShare::Arrays RowShare::arrays() {
   Arrays arrays;
   for (std::uint64_t block = 0; block < blocks_; ++block) {
@@ -189,7 +189,7 @@ void RowShare::take_over(const RowShare& part) {
                  part.has_sums_ == has_sums_);
   for (std::uint64_t theirs = 0; theirs < part.local_rows_; ++theirs) {
     if (theirs % 64 == 0 && part.words()[theirs / 64] == 0) {
-      theirs += 63;  // none of these
+      theirs += 63;  // this word has no existing row
       continue;
     }
     const std::uint64_t row = theirs * part.servers_ + part.server_;

@@ -14,8 +14,8 @@
 
 namespace ciranda::ps {
 
-// One server's rows of a row table. A row exists once a worker has asked for it or has given its
-// values. Other rows take no memory.
+// One server's rows of a table of rows. A row exists once a worker has asked for it or has given
+// its values. Other rows take no memory.
 //
 // Not thread-safe. Never blocks.
 class RowShare {
@@ -31,7 +31,7 @@ class RowShare {
   // kInvalidArgument names the first wrong row.
   Status check(std::span<const std::uint64_t> rows) const;
   // Returns an error unless `rows`, which check() has accepted, can be read. kInvalidArgument names
-  // a row whose values workers give, and none has given yet.
+  // a row that no worker has given, in a table with RowTable::given.
   Status are_there(std::span<const std::uint64_t> rows) const;
   // Makes the rows that do not exist yet, with these values. check() has accepted `rows`.
   void begin(std::span<const std::uint64_t> rows, const std::byte* values);

@@ -48,7 +48,7 @@ void ServerProtocol::hang_up(Caller caller, const Error& why, Answers& answers) 
 void ServerProtocol::take(Caller caller, Message message, const Attached& attached,
                           std::uint64_t now_ns, Answers& answers) {
   const auto found = connections_.find(caller);
-  if (found == connections_.end()) return;  // hung up on
+  if (found == connections_.end()) return;  // the server has hung up on it
   Connection& connection = found->second;
   now_ns_ = now_ns;
   connection.heard_ns = now_ns;
@@ -118,7 +118,7 @@ Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
 }
 
 // -------------------------------------------------------------------------------------------
-// Who is here
+// Workers come and go
 
 Status ServerProtocol::declare(Caller caller, const Declare& message, const Attached& attached,
                                Answers& answers) {
@@ -177,7 +177,7 @@ Result<std::unique_ptr<Shard>> ServerProtocol::first_shard(Model model) const {
 }
 
 void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
-  CIRANDA_ASSERT(!shard_);  // I26: of one model
+  CIRANDA_ASSERT(!shard_);  // I26: memory for one model
   shard_ = std::move(shard);
   link_journal();
   std::vector<Ack> none;
@@ -189,7 +189,8 @@ void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
   }
 }
 
-// One that was here before this server was started anew, or its connection lost.
+// Checks that a worker can return after its connection or this server was lost, and counts the
+// answered pushes that were lost. kRankLost: this server has no parameters.
 Status ServerProtocol::welcome_back(Worker worker, const Declare& message) {
   if (!message.returns) return {};
   if (!shard_ || !shard_->given()) {
@@ -203,7 +204,8 @@ Status ServerProtocol::welcome_back(Worker worker, const Declare& message) {
   return {};
 }
 
-// The first parameters are those of the lowest worker that has not left. -1: all have.
+// Returns the worker that gives the first parameters: the lowest one that has not left. -1: all
+// have left.
 Worker ServerProtocol::giver() const {
   const auto giver = std::ranges::find(members_, false, &Member::left);
   return giver == members_.end() ? -1 : static_cast<Worker>(giver - members_.begin());
@@ -240,7 +242,7 @@ void ServerProtocol::depart(Caller caller, bool left, Answers& answers) {
   const Worker worker = of(caller).worker;
   connections_.erase(caller);
   if (worker < 0) return;
-  CIRANDA_ASSERT(member(worker).caller == caller);  // I25: of its latest life
+  CIRANDA_ASSERT(member(worker).caller == caller);  // I25: the connection of its latest life
   member(worker).caller = -1;
   member(worker).left = left;
   member(worker).gone = true;

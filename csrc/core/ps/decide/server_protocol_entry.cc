@@ -1,4 +1,4 @@
-// Who may enter.
+// Decides which workers may enter.
 #include <utility>
 
 #include "core/ps/decide/refusal.h"
@@ -6,7 +6,7 @@
 
 namespace ciranda::ps {
 
-// Whether it belongs here, by what it was told.
+// Checks that the sender and this server were configured alike.
 Status ServerProtocol::check(const Enter& message) const {
   const auto mismatch = [](const std::string& why) { return refused(ErrorCode::kMismatch, why); };
   const std::string self = words_of(message.worker);
@@ -40,7 +40,7 @@ Status ServerProtocol::check(const Enter& message) const {
   return {};
 }
 
-// Whether it is of one job with those who are here.
+// Checks that the sender may belong to the job of the workers that are connected and not silent.
 Status ServerProtocol::check_origin(const Enter& message) const {
   const auto is_here = [&](const Member& member) {
     return member.caller >= 0 && !connections_.at(member.caller).silent;
@@ -67,7 +67,7 @@ Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answe
   CIRANDA_TRY(check(message));
   CIRANDA_TRY(check_origin(message));
   const Member& known = member(message.worker);
-  // Its connection was lost, or this server was.
+  // The same process enters again, after its connection or this server was lost.
   const bool returns = message.life == known.life && message.process == known.process;
   if (message.life <= known.life && !returns) {
     return refused(ErrorCode::kInvalidArgument,
@@ -94,7 +94,7 @@ Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answe
   self_now.origin = message.origin;
   self_now.caller = caller;
   self_now.left = false;
-  hear(message.worker);  // it was not waited for any more since a restart
+  hear(message.worker);  // the wait after a restart may have ended without it
   of(caller).worker = message.worker;
   Welcome welcome{.scheduled = tasks_ ? tasks_->scheduled() : 0,
                   .keeps_state = options_.keeps_state};

@@ -1,4 +1,4 @@
-// What workers ask of a server beside their pushes.
+// Handles the requests of workers other than Push, and those of the coordinator.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -109,7 +109,7 @@ Status ServerProtocol::take_declared(Caller caller, Message message, const Attac
 // -------------------------------------------------------------------------------------------
 // Tables of rows
 
-// Copied, since who shares the memory may write to it meanwhile.
+// Copies the numbers, because the worker shares the memory and may change them at any time.
 Result<ServerProtocol::Rows> ServerProtocol::rows_of(std::uint32_t table, std::uint64_t count,
                                                      const Attached& attached) const {
   const auto& tables = shard_->model().row_tables;
@@ -192,7 +192,7 @@ void ServerProtocol::give(TaskProtocol::Answers tasks, Answers& answers) {
   }
 }
 
-// A coordinator that was started again asks from the beginning.
+// A coordinator that was started again repeats its work from the beginning.
 Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& answers) {
   const std::string name = "work " + std::to_string(message.number) + " with vectors";
   if (!has_parameters()) {
@@ -209,7 +209,7 @@ Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& a
     return refused(ErrorCode::kLimit, name + " is one more than a job can have");
   }
   if (message.number > works_.size()) {
-    CIRANDA_TRY(shard_->check(message));  // what is kept can be repeated
+    CIRANDA_TRY(shard_->check(message));  // so that replaying the journal cannot fail
     if (journal_ != nullptr) journal_->write({.kind = Change::Kind::kWorked, .work = message}, {});
     auto dots = shard_->work(message);
     if (!dots) return dots.error();

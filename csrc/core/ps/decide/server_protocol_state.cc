@@ -1,4 +1,4 @@
-// What a server keeps of its protocol, and how it is made again.
+// Saves and restores the state of ServerProtocol; writes to its journal and checkpoints.
 #include "core/ps/decide/server_protocol_state.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
   is_adopted_ = true;
 }
 
-// Nothing is written for nobody.
+// The shard writes changes only while somebody wants them.
 void ServerProtocol::link_journal() {
   if (shard_)
     shard_->keep_journal(checkpoint_barrier_.wants_changes() ? &checkpoint_barrier_ : nullptr);
@@ -64,7 +64,7 @@ void ServerProtocol::announce_checkpoint() {
   const std::uint64_t version = shard_->version();
   if (!announced_ns_) {
     announced_ns_ = now_ns_;
-    // A server that comes back has announced the one before this push.
+    // A restored server had announced its latest checkpoint before this push.
     if (pushes > 0 && version > 0) announced_version_ = (version - 1) / pushes * pushes;
   }
   const bool after_pushes = pushes > 0 && version >= announced_version_ + pushes;
@@ -79,7 +79,7 @@ void ServerProtocol::announce_checkpoint() {
 }
 
 // -------------------------------------------------------------------------------------------
-// What is kept
+// Saved state
 
 void ServerProtocol::save(std::vector<std::byte>& out) const {
   Writer writer(out);
@@ -228,7 +228,7 @@ bool ServerProtocol::resume() {
   return true;
 }
 
-// All its workers are to come, also those that had left; what they have pushed stays counted.
+// All workers are expected again, also those that had left. Their numbers of pushes stay.
 void ServerProtocol::begin_job(std::string job_id) {
   job_id_ = std::move(job_id);
   const auto begin = [](Member& each) {
@@ -240,7 +240,7 @@ void ServerProtocol::begin_job(std::string job_id) {
   begin(coordinator_);
 }
 
-// Nobody is there who could be answered.
+// No worker is waiting that could be answered.
 void ServerProtocol::leave_shard(Worker worker) {
   std::vector<Ack> none;
   shard_->leave(worker, none);

@@ -51,7 +51,7 @@ bool Shard::has_memory() const {
 }
 
 // -------------------------------------------------------------------------------------------
-// Who is here
+// Workers come and go
 
 void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
   Member& member = at(worker);
@@ -101,7 +101,7 @@ void Shard::fall_silent(Worker worker, std::vector<Ack>& acks) {
   release(acks);
 }
 
-// It may be ahead of the slowest, with an answer that is held.
+// The clock must not go back here: the worker may be ahead of the slowest, with its answer held.
 void Shard::hear(Worker worker) {
   Member& member = at(worker);
   if (member.presence != Presence::kSilent) return;
@@ -110,12 +110,13 @@ void Shard::hear(Worker worker) {
   member.presence = Presence::kHere;
 }
 
-// What one that comes back is at, so that it keeps nobody and is kept by nobody.
+// Returns the clock for a worker that returns, at which it delays nobody and nobody delays it.
 std::uint64_t Shard::clock_of_the_others(bool or_silent) const {
   return model_.mode.kind == ModeKind::kSync ? round_clock_ : slowest_clock(or_silent);
 }
 
-// Of those that count; if none does, UINT64_MAX or that of those that are silent.
+// Returns the smallest clock of the workers that count. If none counts: UINT64_MAX or, if
+// `or_silent`, the smallest clock of the silent workers.
 std::uint64_t Shard::slowest_clock(bool or_silent) const {
   std::uint64_t counting = UINT64_MAX;
   std::uint64_t silent = UINT64_MAX;
@@ -157,7 +158,7 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
   Member& member = at(push.worker);
   if (push.seq <= member.decided) {
     count(push.worker, Outcome::kDuplicate);
-    if (member.held && member.held->seq == push.seq) return;  // it is answered in time
+    if (member.held && member.held->seq == push.seq) return;  // release() will answer it
     const Ack ack{push.worker, push.seq, Outcome::kDuplicate, version_, member.clock};
     if (!may_go_on(push.clock)) {
       member.held = ack;
@@ -211,7 +212,7 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   release(acks);
 }
 
-// kSsp: those that are here are at that clock, less the staleness.
+// kSsp: returns true if no worker that counts is behind `clock` by more than the staleness.
 bool Shard::may_go_on(std::uint64_t clock) const {
   if (model_.mode.kind != ModeKind::kSsp) return true;
   const std::uint64_t slowest = slowest_clock(/*or_silent=*/false);
@@ -244,8 +245,9 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
   finish_round(acks);
 }
 
-// Once those that count, but for the backups, are in it or have been at its clock here already:
-// they may wait for it at another server. Who is silent and has pushed is in.
+// Finishes the round if at most backup_workers are missing. A worker is missing if it counts, has
+// no push in the round, and its clock is below the round's. A worker that is not below may be
+// waiting for this round at another server. A silent worker's push is part of the round.
 void Shard::finish_round(std::vector<Ack>& acks) {
   if (model_.mode.kind != ModeKind::kSync) return;
   std::vector<const Push*> pushes;
@@ -305,7 +307,7 @@ void Shard::make(const Update& update) {
     for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || push->used[i];
   }
   std::vector<RuleRun> runs;
-  std::size_t table = model_.tables.size();  // whose runs these are
+  std::size_t table = model_.tables.size();  // the table of `runs`
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     if (table != piece.table) {
       table = piece.table;
@@ -318,7 +320,8 @@ void Shard::make(const Update& update) {
   ++version_;
 }
 
-// The parameters between the runs are copied: the workers have not seen what became of them since.
+// Updates the runs of a piece. The parameters between the runs are only copied to the targets,
+// which may not have their latest values.
 void Shard::make_piece(const Layout::Piece& piece, const Update& update,
                        std::span<const RuleRun> runs) {
   const std::size_t bytes = element_bytes(piece.table);

@@ -28,14 +28,14 @@ struct Push {
   std::uint64_t clock = 0;
   double scale = 1.0;                           // factor of the gradients
   std::vector<kernels::UpdateRule> rules = {};  // one per table, unless rule_slots is set
-  // By slot of all tables: true if it has a gradient. If another push of the same round has one,
-  // this worker's memory must hold zeros there, which are added.
+  // One per slot, through all tables: true if it has a gradient. If it has none, but another push
+  // of the same round has one, the zeros that must lie in this worker's memory are added.
   std::vector<bool> used = {};
   TaskPart of = {};
   // The vector that the gradients are added to, see Vectors. 0: they update the parameters.
   VectorId into = kParametersVector;
-  // The number of slots that each rule is for, in the order of all tables' slots. No rule spans two
-  // tables. Empty: each rule is for a table.
+  // The number of slots of each rule, in the order of the tables. No rule spans two tables.
+  // Empty: each rule is for a table.
   std::vector<std::uint32_t> rule_slots = {};
   bool operator==(const Push&) const = default;
 };
@@ -48,7 +48,7 @@ enum class Outcome : std::uint8_t {
 };
 inline constexpr int kOutcomeCount = 4;
 
-// The answer to a push. By then the parameters in the worker's memory are those of `version`.
+// The answer to a push. The parameters in the worker's memory are then those of `version`.
 struct Ack {
   Worker worker = 0;
   std::uint64_t seq = 0;
@@ -152,7 +152,7 @@ class Shard {
                    const std::byte* gradients);
   // Returns the seq of the worker's latest decided push of rows.
   std::uint64_t decided_rows(Worker worker) const { return at(worker).decided_rows; }
-  // Returns the number of steps of each slot of all tables.
+  // Returns the number of steps of each slot, through all tables.
   std::span<const std::int64_t> steps() const { return steps_; }
 
   // Writes every change of the state to `journal` from here on, before it changes any parameters.
@@ -189,7 +189,7 @@ class Shard {
     std::uint64_t decided = 0;
     std::uint64_t decided_rows = 0;
     std::uint64_t pushes = 0;
-    std::uint64_t clock = 0;     // of its latest push, or a larger one that counts instead
+    std::uint64_t clock = 0;     // of its latest push, or the one that counts instead
     std::optional<Push> parked;  // kSync: waits until its round is complete
     std::optional<Ack> held;     // kSsp: waits until no worker is too far behind held_clock
     std::uint64_t held_clock = 0;
@@ -257,7 +257,7 @@ class Shard {
   ZeroArray parameters_;           // of share_bytes()
   std::vector<ZeroArray> states_;  // as many as the rule with the most state needs
   Vectors vectors_;
-  std::vector<RowShare> rows_;  // by row table
+  std::vector<RowShare> rows_;  // by table of rows
   ShardCounters counters_;
   Journal* journal_ = nullptr;
 };

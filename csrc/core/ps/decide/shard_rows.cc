@@ -1,4 +1,4 @@
-// A server's tables of rows.
+// A shard's tables of rows.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ Status Shard::check_rows(std::size_t table, std::span<const std::uint64_t> rows)
   return rows_[table].check(rows);
 }
 
-// They begin where the table is of such, and change once they are there.
+// Only a table with `given` takes initial values. Other pushes need rows that are_there().
 Status Shard::check_push(const PushRows& push, std::span<const std::uint64_t> rows) const {
   CIRANDA_TRY(check_rows(push.table, rows));
   const RowShare& share = rows_[push.table];
@@ -41,7 +41,7 @@ Status Shard::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, 
 Status Shard::push_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
                         const std::byte* gradients) {
   CIRANDA_TRY(check_push(push, rows));
-  if (push.seq <= at(worker).decided_rows) return {};  // it was decided before
+  if (push.seq <= at(worker).decided_rows) return {};  // decided before
   if (journal_ != nullptr) {
     const auto numbers = std::as_bytes(rows);
     journal_->write({.kind = Change::Kind::kRows, .worker = worker, .rows = push},
@@ -59,7 +59,7 @@ void Shard::apply_rows(Worker worker, const PushRows& push, std::span<const std:
   rows_[push.table].update(rows, gradients, push.rule, push.scale);
 }
 
-// What was written by push_rows().
+// Replays a change that push_rows() has written.
 Status Shard::repeat_rows(const Change& change, std::span<const std::byte> data) {
   const PushRows& push = change.rows;
   const std::size_t bytes = push.count * sizeof(std::uint64_t);

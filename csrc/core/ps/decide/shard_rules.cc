@@ -1,4 +1,4 @@
-// Which rule updates which slots, and what state there is for it.
+// Finds the rule for each slot, and allocates its state.
 #include <string>
 
 #include "core/kernels/update_rule.h"
@@ -7,11 +7,11 @@
 namespace ciranda::ps {
 namespace {
 
-// What is added to a vector, as it is.
+// The rule that adds gradients to a vector.
 const kernels::UpdateRule kAdd{.kind = kernels::RuleKind::kSgd, .lr = 1.0, .maximize = true};
 
-// Calls fn(table, first slot there, behind the last, rule) for the push's rules, in their order.
-// False where they are not for all slots.
+// Calls fn(table, begin, end, rule) for the push's rules, in their order; `begin` and `end` are
+// slots of the table. Returns false if the rules do not cover the model's slots exactly.
 template <typename Fn>
 bool each_rule(const Model& model, const Push& push, Fn fn) {
   const bool by_table = push.rule_slots.empty();
@@ -39,7 +39,7 @@ Error refused(Worker worker, const std::string& why) {
 
 }  // namespace
 
-// Whether it is of this model.
+// Checks that the push fits the model.
 Status Shard::check_form(const Push& push) const {
   bool has_state = true;
   const bool of_all =
@@ -53,7 +53,7 @@ Status Shard::check_form(const Push& push) const {
   return {};
 }
 
-// SGD has no state before it has momentum.
+// Allocates state for SGD, which has none until a push brings momentum.
 Status Shard::begin_states(const Push& push) {
   bool enough = true;
   each_rule(model_, push, [&](std::size_t table, std::size_t, std::size_t, const auto& rule) {

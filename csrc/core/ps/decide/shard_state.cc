@@ -1,4 +1,4 @@
-// What a server keeps of its shard, and how it is made again.
+// Saves and restores a shard; writes to its journal and replays it.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -13,7 +13,7 @@
 namespace ciranda::ps {
 namespace {
 
-// Of a slot; as many again can follow.
+// Limit of a slot's restored steps; as many again can follow.
 constexpr std::uint64_t kStepsMax = INT64_MAX / 2;
 
 Error no_change_of_this(const char* why) {

@@ -1,4 +1,4 @@
-// What a coordinator does with a server's vectors.
+// The vectors of a shard, on which a coordinator's work runs.
 #include <utility>
 
 #include "core/ps/decide/shard.h"

@@ -72,7 +72,8 @@ Status TaskProtocol::ask(const AskTask& message) {
   return {};
 }
 
-// A task that is not known any more, as a server's state was in memory alone, is done again.
+// An unknown task was lost with a server that kept its state in memory. It will be scheduled and
+// done again, so its outcome is ignored.
 Status TaskProtocol::take(Worker worker, const TakeTask& message) {
   if (message.done != 0 && message.done <= ledger_.scheduled()) {
     auto first = ledger_.finish(worker, message.done, {message.failed, message.text});
@@ -105,7 +106,7 @@ void TaskProtocol::fall_silent(Worker who, Left left, Answers& answers) {
   answer(left, answers);
 }
 
-// Whatever can be answered by now.
+// Appends all answers that are possible now.
 void TaskProtocol::answer(Left left, Answers& answers) {
   for (const Ledger::Assignment& each : ledger_.assign()) {
     std::erase(waiting_, each.to);
@@ -147,7 +148,7 @@ TaskStatus TaskProtocol::status(TaskId task) const {
 }
 
 // -------------------------------------------------------------------------------------------
-// What is kept
+// Saved state
 
 Status TaskProtocol::repeat(const Change& change) {
   switch (change.kind) {

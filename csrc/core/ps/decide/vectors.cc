@@ -7,7 +7,7 @@
 namespace ciranda::ps {
 namespace {
 
-// So much of each vector is read at a time, and stays in the cache meanwhile.
+// Elements of each vector that are read at a time, few enough to stay in the cache.
 constexpr std::size_t kBlock = 1024;
 
 Error refused(std::string why) {

@@ -13,7 +13,7 @@
 
 namespace ciranda::ps {
 
-// The number of a server's vector. Vector 0 is its parameters; the others have the same length.
+// The number of a server's vector. Vector 0 is its parameters; other vectors have the same length.
 using VectorId = std::uint32_t;
 inline constexpr VectorId kParametersVector = 0;
 inline constexpr VectorId kVectorsMax = 256;
@@ -30,8 +30,8 @@ struct VectorWork {
     double factor = 0.0;
     bool operator==(const Term&) const = default;
   };
-  // Sets vector `into` to the sum of factor * vector over the terms. They are read before `into` is
-  // written. Without terms it becomes zero.
+  // Sets vector `into` to the sum of factor * vector over the terms; no terms: to zero. `into` may
+  // be one of the vectors that are read.
   struct Sum {
     VectorId into = 0;
     std::vector<Term> terms = {};
