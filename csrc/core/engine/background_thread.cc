@@ -45,7 +45,7 @@ void BackgroundThread::loop() {
   }
 }
 
-// Of all who ask only the first gets an answer, until they have had time to warn again.
+// If several ranks ask, only the first gets an answer, until they have had time to warn again.
 void BackgroundThread::show_where() {
   const std::uint32_t asked = rank_.flags().asked_where.load(std::memory_order_relaxed);
   if (asked == asked_where_) return;

@@ -9,18 +9,18 @@
 
 namespace ciranda {
 
-// Takes the seat where no user's thread does: when a peer is stuck on this rank or has died, when
-// there is news of other hosts, with overlap also when there is any. Asleep else.
+// Drives when no thread of the user does: if a peer is stuck on this rank or has died, if there is
+// news from other hosts, and with overlap on any news. Otherwise it sleeps.
 class BackgroundThread {
  public:
-  // Both outlive it.
+  // Both must outlive this object.
   BackgroundThread(RankContext& rank, Seat& seat) : rank_(rank), seat_(seat) {}
 
   Status start();
   bool started() const { return thread_.joinable(); }
-  // Blocks until it has ended.
+  // Blocks until the thread has ended.
   void stop();
-  // In a child made by fork: it exists in the parent only.
+  // For a child made by fork, where the thread does not exist.
   void abandon() { thread_.detach(); }
 
  private:
@@ -30,7 +30,7 @@ class BackgroundThread {
   RankContext& rank_;
   Seat& seat_;
   std::atomic<bool> stopping_{false};
-  std::uint32_t asked_where_ = 0;  // and answered, or too soon
+  std::uint32_t asked_where_ = 0;  // the value of RankFlags::asked_where that was handled last
   std::uint64_t last_report_ns_ = 0;
   std::thread thread_;
 };

@@ -6,9 +6,9 @@
 namespace ciranda {
 namespace {
 
-// Frames of the order that wait for room in the host's log; what follows is left in the sockets.
-// Those that wait for room in a connection are as many as ranks may have in flight: were there a
-// limit, two hosts could each wait for the other to read.
+// The largest number of frames that may wait for room in the host's log; the next ones stay in the
+// sockets. Frames that wait for room in a connection are limited only by the operations that ranks
+// may have in flight. A limit there could make two hosts wait for each other to read.
 constexpr std::size_t kUndeliveredMax = 1024;
 
 }  // namespace

@@ -12,48 +12,49 @@
 
 namespace ciranda {
 
-// What the first rank of a host does for the others, where there are several: carries their frames
-// to the one order of the job, aggregated where that can be (Aggregator), and brings the order
-// back. On host 0 it makes the order.
+// The first rank of each of several hosts carries the frames of its host to the one order of the
+// job, aggregated where possible (Aggregator), and brings the order back. On host 0 it makes the
+// order.
 //
-// Never blocks; not thread-safe. Times are of monotonic_ns().
+// Never blocks. Not thread-safe. All times are monotonic_ns().
 class Carrier {
  public:
-  // `control` as in RemoteMesh. `hosts` and `negotiator`, this rank's own, outlive the carrier.
+  // `control`: see RemoteMesh. `hosts` and `negotiator`, this rank's own, must outlive the carrier.
   Carrier(std::vector<ControlConnection> control, const Hosts& hosts, int host,
           const Negotiator& negotiator, std::uint64_t patience_ns);
 
-  // A frame of a rank of this host wants its place in the order; advance() sends it.
+  // Takes a frame of a rank of this host; advance() sends it to get its place in the order.
   void submit(Rank from, std::span<const std::byte> frame, std::uint64_t now_ns) {
     aggregator_.submit(from, frame, now_ns);
   }
 
-  // Moves all that can be moved without waiting. Frames of the order go to `deliver`, one by one;
-  // where that gives false they wait for the next call. `caught_up`: the negotiator has handled all
-  // that was delivered. True if anything moved. Errors and lost_host() as Relay's.
+  // Moves everything that can move without waiting. Passes frames of the order to `deliver`, one by
+  // one; those for which it returns false wait for the next call. `caught_up`: the negotiator has
+  // handled every frame delivered so far. Returns true if anything moved. Errors and lost_host()
+  // are those of Relay.
   using Deliver = std::function<bool(Rank from, std::span<const std::byte> frame)>;
   Result<bool> advance(const Deliver& deliver, std::uint64_t now_ns, bool caught_up);
   int lost_host() const { return relay_.lost_host(); }
-  // What the lost host sent before it was lost.
+  // Delivers what the lost host sent before it was lost.
   void take_last_words(int host, const Deliver& deliver, std::uint64_t now_ns);
-  // That host said goodbye before: no more from it.
+  // Closes the connection to a host that has said goodbye.
   void part_with(int host) { relay_.part_with(host); }
 
-  // Whether the other hosts' kernels answer: see ControlConnection. Errors as advance()'s.
+  // Returns an error like advance()'s if another host's kernel has not answered for `limit_ms`.
   Status check_answers(std::uint64_t limit_ms) { return relay_.check_answers(limit_ms); }
 
-  // The job has failed on this host: all others shall know. Best effort.
+  // Reports to all other hosts that the job has failed on this one. Best effort.
   void tell_failure(const Error& why) { relay_.tell_failure(why); }
-  // What another host told.
+  // The failure that another host has reported.
   const std::optional<Error>& reported_failure() const { return relay_.reported_failure(); }
 
-  // Appends what advance() waits for.
+  // Appends the sockets that advance() waits for.
   void watched(std::vector<Watched>& out) const;
-  // In a forked child: closes the connections. Async-signal-safe.
+  // For a forked child: closes the connections. Async-signal-safe.
   void close_all() noexcept { relay_.close_all(); }
-  // Parted with everybody.
+  // Returns true if the connections to all other hosts are closed.
   bool alone() const { return relay_.alone(); }
-  // Nothing waits to be sent or delivered.
+  // Returns true if nothing waits to be sent or delivered.
   bool idle() const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Aggregator
-constexpr std::uint32_t kTurnsWithoutClock = 16;       // of a thread that finds nothing to do
+constexpr std::uint32_t kTurnsWithoutClock = 16;       // idle turns between two looks at the clock
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Cycle::Cycle(RankContext& rank)
       peers_(rank),
       dispatcher_(rank, negotiator_, frames_, peers_) {}
 
-// Early enough for a report of the stall.
+// Short enough that a stall report can name the missing ranks.
 std::uint64_t Cycle::patience_ns() const {
   std::uint64_t patience_ns = kPatienceNs;
   for (const std::uint64_t stall_ns :
@@ -43,7 +43,7 @@ std::uint64_t Cycle::patience_ns() const {
 // A turn
 
 bool Cycle::run() {
-  if (failure_) return publish();  // what came too late ends too
+  if (failure_) return publish();  // what was submitted too late fails too
   if (stopped_reading_) return false;
   if (rank_.control.failed()) {
     take_what_arrived();
@@ -75,7 +75,7 @@ bool Cycle::drive(std::span<const Handle> handles) {
     }
     if (rank_.pace.load(std::memory_order_relaxed).spin_ns == 0 || dispatcher_.will_wake())
       return false;
-    // A peer that is at work answers within less than it takes to read the clock, or to relax.
+    // A peer that is at work answers sooner than this thread could read the clock or relax.
     if (idle_turns % kTurnsWithoutClock != kTurnsWithoutClock - 1) continue;
     relax_core();
     const std::uint64_t now = monotonic_ns();
@@ -91,8 +91,8 @@ bool Cycle::tell() {
   return true;
 }
 
-// Frames concern the ranks of their group, of which the other ranks hear with the next one for
-// them. What the backends change they ring for themselves.
+// A frame concerns the ranks of its group; the other ranks get it with the next frame for them. The
+// backends ring for their own changes.
 void Cycle::ring() {
   const std::optional<GroupId> group = frames_.take_appended_group();
   if (!rank_.one_host() || group == kWorldGroup) return rank_.bells.ring_all();
@@ -108,13 +108,13 @@ std::span<const Rank> Cycle::members_of(GroupId id) {
   if (!last_appended_group_ || last_appended_group_->id != id)
     last_appended_group_ = rank_.groups.find(id);
   return last_appended_group_ ? rank_.members_here(*last_appended_group_)
-                              : rank_.local_ranks();  // removed meanwhile
+                              : rank_.local_ranks();  // the group has been removed
 }
 
 bool Cycle::publish() {
   if (rank_.queue.empty() && !frames_.unsent() && !dispatcher_.may_ask()) return false;
   if (failure_) {
-    dispatcher_.finish_all(*failure_);  // it failed between a submitter's check and its push
+    dispatcher_.finish_all(*failure_);  // submitted after the failure
     rank_.flags().waiters.ring();
     return true;
   }
@@ -124,18 +124,18 @@ bool Cycle::publish() {
   return sent;
 }
 
-// The log is full: this rank's background thread listens, so that it tells when there is room,
-// whoever drives meanwhile; and the ranks that have to make room are woken. True if there was
-// some.
+// Called when the log is full. Wakes the ranks that must make room, and lets the background thread
+// listen, so that it sends the frames when there is room, whoever drives meanwhile. Returns true if
+// a frame was sent at once.
 bool Cycle::ask_for_room() {
   rank_.flags().background_listens.store(1, std::memory_order_seq_cst);
   yield_point();
-  const bool sent = frames_.send();  // what made room before that rang nobody
+  const bool sent = frames_.send();  // room made before that rang nobody
   if (frames_.unsent()) wake_laggards();
   return sent;
 }
 
-// They may sleep in a call, where the frames did not concern them, or compute.
+// The laggards may compute, or sleep in a call because the frames did not concern them.
 void Cycle::wake_laggards() {
   std::vector<Rank> laggards;
   frames_.lagging(laggards);
@@ -199,8 +199,8 @@ std::vector<PendingOperation> Cycle::pending() const {
 }
 
 std::optional<std::string> Cycle::stall_report(std::uint64_t for_ns) const {
-  // What was to be aggregated is known to all, and counted from, when the first ranks of the hosts
-  // have lost patience.
+  // An operation that waits to be aggregated becomes known to all ranks, and its time begins to
+  // count, only when the first ranks of the hosts have lost patience.
   const std::uint64_t held_ns = rank_.one_host() ? 0 : 3 * patience_ns();
   return ciranda::stall_report(negotiator_.waiting(), monotonic_ns(),
                                for_ns - std::min(for_ns, held_ns), kSecondNs);
@@ -230,7 +230,7 @@ bool Cycle::ask_where(std::uint64_t now_ns) {
 }
 
 // -------------------------------------------------------------------------------------------
-// Failure, and peers that are gone
+// Failure and lost peers
 
 void Cycle::fail(const Error& why) {
   if (failure_) return;
@@ -257,19 +257,19 @@ void Cycle::service_peer(int local) {
 void Cycle::peer_closed(int local) {
   peers_.forget(local);
   if (over()) return;
-  take_what_arrived();  // its goodbye, if there is one, came before it closed the socket
+  take_what_arrived();  // a goodbye came before the end of its socket
   if (failure_ || negotiator_.has_left(rank_.global(local)) || frames_.leaving(local)) return;
   fail(rank_.control.failed() ? rank_.control.failure() : peers_.lost(local));
 }
 
-// The first rank of a host is gone, and nobody else carries its frames.
+// A host is lost with its first rank: no other rank carries its frames.
 void Cycle::host_closed(int host, const Error& why) {
   if (over()) return;
   frames_.take_last_words(host);
   take_what_arrived();
   if (failure_) return;
   const std::vector<Rank>& ranks = rank_.remote.hosts[static_cast<std::size_t>(host)];
-  // Once rank 0 has left nothing can be agreed any more.
+  // After rank 0 has left, nothing can be agreed.
   const bool nothing_follows = host == 0 && negotiator_.has_left(ranks.front());
   if (nothing_follows || negotiator_.have_left(ranks)) return frames_.part_with(host);
   if (rank_.control.failed()) return fail(rank_.control.failure());
@@ -278,7 +278,8 @@ void Cycle::host_closed(int host, const Error& why) {
         .rank = ranks.front()});
 }
 
-// Where all ranks of a host are missing nobody waits there, and nobody would ask.
+// If all ranks of a host are missing, no rank waits there, so the first one asks although it does
+// not wait.
 void Cycle::look_around(std::uint64_t now_ns) {
   if (rank_.one_host() || over() || !peers_.due(now_ns)) return;
   check_hosts_answer();
@@ -317,8 +318,9 @@ void Cycle::end_submissions(const Error& refused) {
   rank_.flags().waiters.ring();
 }
 
-// The log may be full of frames that a computing peer has not read. What comes before the goodbye
-// is read: where it makes something agreed that has ended here, the peers have to be told.
+// The log may be full of frames that a computing peer has not read. This rank reads everything
+// before its goodbye: if that makes an operation agreed which has ended here, the peers must be
+// told.
 bool Cycle::say_goodbye() {
   if (failure_) return true;
   said_goodbye_ = said_goodbye_ || frames_.say_goodbye();
@@ -341,7 +343,7 @@ void Cycle::close_connections() {
   frames_.close();
 }
 
-// While a child holds these, the peers would not notice that the parent died.
+// While a child holds these descriptors, the peers would not notice that the parent has died.
 void Cycle::close_in_forked_child() noexcept {
   for (LocalMesh::Peer& peer : rank_.mesh.peers) {
     peer.socket.reset();

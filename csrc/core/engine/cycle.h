@@ -18,47 +18,49 @@
 
 namespace ciranda {
 
-// What a rank does whenever somebody drives it: submissions out as a frame, frames in, agreed
-// operations to the backends, completions. Also how its World ends.
+// Does the work of a rank each time a thread drives it: sends submissions as a frame, reads frames,
+// hands agreed operations to the backends and completes handles. Also fails and ends the World.
 //
-// One thread at a time: whoever has the Seat, which owns it. Never blocks.
+// Owned by the Seat. Only the thread that has the seat may call it. Never blocks.
 class Cycle {
  public:
   explicit Cycle(RankContext& rank);
   Status start() { return peers_.start(); }
 
-  // One turn. True when something moved; then the bells of those whom it concerns were rung.
+  // Runs one turn. Returns true if something moved; the ranks concerned have been woken by then.
   bool run();
-  // Turns until all handles are done (true), or nothing has moved for the spin time (false).
+  // Runs turns until all handles are done (returns true) or nothing has moved for the spin time
+  // (returns false).
   bool drive(std::span<const Handle> handles);
-  // Of a turn, only the first step, for who shall not be kept: what was submitted is told. True if
-  // that was anything.
+  // Sends pending submissions and returns; the next driver does the rest of the turn. Returns true
+  // if there were any.
   bool tell();
 
-  // Reads what a rank of this host has announced, and notices its end.
+  // Reads the memory announcements of a rank of this host, and notices if the rank has ended.
   void service_peer(int local);
-  // Several hosts, some times a second: notices hosts that answer no more, which an unplugged one
-  // does. The first rank of a host asks where its ranks are, see ask_where().
+  // On several hosts, checks a few times a second that the other hosts still answer: an unplugged
+  // host closes no connection. On the first rank of a host, also calls ask_where() when it is due.
   void look_around(std::uint64_t now_ns);
 
-  // Ends the World for every rank, unless it has ended.
+  // Fails the World on every rank, unless it has failed already.
   void fail(const Error& why);
   const std::optional<Error>& failure() const { return failure_; }
-  // Unfinished operations; after a failure, those that the failure ended.
+  // Returns the unfinished operations; after a failure, those that the failure ended.
   std::vector<PendingOperation> pending() const;
-  // Of operations that some ranks have not submitted for so long; none: there are none.
+  // Describes the operations that some ranks have not submitted for at least `for_ns`; nullopt if
+  // there are none.
   std::optional<std::string> stall_report(std::uint64_t for_ns) const;
-  // Of the operations whose names begin with `scope`, those two for which this rank and another one
-  // wait, each for the other.
+  // Returns two operations with names that begin with `scope`, for which this rank and another one
+  // wait for each other; see find_crossing().
   std::optional<Crossing> crossing(std::string_view scope) const;
-  // Asks those ranks of this host where they are that others, anywhere, have waited for long enough
-  // to warn. True if there were any.
+  // Asks ranks of this host where they are: those for which any rank of the job has waited long
+  // enough for a stall warning. Returns true if there were any.
   bool ask_where(std::uint64_t now_ns);
   Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
     return peers_.resolve(owner, ref, bytes);
   }
 
-  // What may be left to do, for who gives up the seat.
+  // The work that may be left when a thread gives up the seat.
   bool readable() const { return frames_.readable(); }
   bool unread() const { return !over() && frames_.unread(); }
   bool stuck() const { return !over() && frames_.stuck(); }
@@ -66,17 +68,19 @@ class Cycle {
   bool unfinished() const { return !dispatcher_.empty(); }
   bool will_wake() const { return dispatcher_.will_wake(); }
   std::uint64_t look_again_ns() const { return dispatcher_.look_again_ns(); }
-  // When it is to be run although nobody calls (monotonic_ns, kNever).
+  // Returns when the cycle must run even if nobody wakes this rank (monotonic_ns, kNever).
   std::uint64_t next_turn_ns() const;
-  // Local ranks without whose background thread or call nothing goes on.
+  // Returns the local ranks that must drive, or make a call, before this rank can make progress.
   std::vector<Rank> blocked_on() const;
-  // Sockets whose news run() would use.
+  // Appends the sockets on which news would let run() make progress.
   void watched(std::vector<Watched>& out) const;
 
-  // The end, in this order: what all ranks agreed to is finished first, as far as it can be.
+  // The end of the World. The engine first lets the agreed operations finish, as far as they can,
+  // and then calls these in this order.
   bool agreed_is_finished() const { return failure_.has_value() || dispatcher_.idle(); }
   void end_submissions(const Error& refused);
-  // Tells the peers, once; true when that is where it must be.
+  // Tells the peers that this rank leaves, once. Returns true when the goodbye has arrived wherever
+  // it is needed.
   bool say_goodbye();
   void stop_reading();
   void close_connections();
@@ -93,7 +97,8 @@ class Cycle {
   bool read_frames();
   bool carry();
   bool advance();
-  // What every rank contributed before one of them was lost is delivered, not failed.
+  // Handles the frames that arrived before a rank was lost: an operation that every rank
+  // contributed to then succeeds.
   void take_what_arrived();
   void peer_closed(int local);
   void check_hosts_answer();
@@ -107,10 +112,10 @@ class Cycle {
   Dispatcher dispatcher_;
   std::vector<Response> responses_;                   // scratch
   std::array<Rank, 2> pair_{};                        // scratch
-  std::shared_ptr<const Group> last_appended_group_;  // in a loop it is the same again
+  std::shared_ptr<const Group> last_appended_group_;  // a cache: a loop uses the same group again
   std::optional<Error> failure_;
   std::vector<PendingOperation> pending_at_failure_;
-  std::uint64_t next_ask_ns_ = 0;  // where ranks of this host are
+  std::uint64_t next_ask_ns_ = 0;  // the next ask_where()
   bool said_goodbye_ = false;
   bool stopped_reading_ = false;
 };

@@ -18,7 +18,7 @@
 namespace ciranda {
 namespace {
 
-// What moves fewer takes less time than reading the clock, and counts as waiting.
+// Moving fewer bytes takes less time than reading the clock; it counts as waiting.
 constexpr std::uint64_t kTimedBytesMin = 16384;
 
 }  // namespace
@@ -55,7 +55,8 @@ HostMemory Dispatcher::host_memory() {
   return memory;
 }
 
-// A bell suffices while somebody waits; what nobody waits for is found by the next cycle.
+// wake() only rings a bell for the threads that wait: the next cycle finds what no thread waits
+// for.
 BackendContext Dispatcher::backend_context(const Group& group) {
   const std::vector<Rank>& here = rank_.members_here(group);
   const auto self = std::find(here.begin(), here.end(), rank_.rank());
@@ -141,7 +142,7 @@ void Dispatcher::request(std::uint32_t token, bool in_full) {
 
 Status Dispatcher::handle(const std::vector<Response>& responses) {
   for (const Response& response : responses) CIRANDA_TRY(note_agreement(response));
-  frames_.send();  // what had to be asked for again
+  frames_.send();  // Requests that had to be sent again
 
   if (rank_.timeline.is_on()) rank_.timeline.mark_cycle(monotonic_ns());
   std::vector<FusedOp> ops = plan_fusion(responses, rank_.options.fusion);
@@ -158,7 +159,7 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
     }
   }
   for (FusedOp& op : ops) {
-    ++planned_;  // the plan is that of all ranks
+    ++planned_;  // counts the same on all ranks
     if (!is_own(op)) continue;
     if (has_joined(op, rank_.rank())) {
       stand_in(std::move(op), responses);
@@ -171,7 +172,7 @@ Status Dispatcher::handle(const std::vector<Response>& responses) {
 
 Status Dispatcher::note_agreement(const Response& response) {
   if (response.verdict == Response::Verdict::kResubmit) {
-    last_asked_ = {};  // its number may be the one that means nothing any more
+    last_asked_ = {};  // its number may be the evicted one
     const bool own = response.resubmit_rank == rank_.rank();
     if (own && table_.find(response.resubmit_token) != nullptr) {
       request(response.resubmit_token, /*in_full=*/true);
@@ -183,7 +184,8 @@ Status Dispatcher::note_agreement(const Response& response) {
   if (response.last_joined != kNoRank) rank_.queue.count_anew();
   Submission* submission = own != nullptr ? table_.find(own->token) : nullptr;
   if (response.changed) CIRANDA_TRY(change_groups(response, submission));
-  // None: an error about something this rank has not submitted yet, or shut down meanwhile.
+  // Null: an error about something that this rank has not submitted yet, or has ended as it shut
+  // down.
   if (submission == nullptr) return {};
   if (rank_.timeline.is_on() && submission->submitted_ns != 0) {
     submission->agreed_ns = monotonic_ns();

@@ -18,41 +18,43 @@
 
 namespace ciranda {
 
-// What this rank has submitted, from the queue until its handle is done: submissions become
-// Requests, Responses become executions of backends. An operation that runs in several parts keeps
-// its first error, and is done when all of them are: the others use the user's memory still.
+// Owns this rank's submissions from the queue until their handles are done. It turns submissions
+// into Requests and Responses into executions of backends. An operation may run in several parts.
+// It keeps the error of the first part that fails, and is done when all parts are: until then they
+// use the user's memory.
 //
-// One thread at a time. Never blocks.
+// Only for the thread that has the seat. Never blocks.
 class Dispatcher {
  public:
-  // All outlive it.
+  // All must outlive the dispatcher.
   Dispatcher(RankContext& rank, const Negotiator& negotiator, FrameExchange& frames,
              PeerWatch& peers);
 
-  // What waits in the queue is asked for with the next frame. A change of membership, and what
-  // comes after it, is held until all ranks know what this rank asked for before: it may have to
-  // ask again (rule 9 of the protocol). A join also waits for the parts of an Adasum.
+  // Adds the Requests of the queued submissions to the next frame. Holds back a change of
+  // membership, and everything queued behind it, until all ranks know this rank's earlier Requests,
+  // because some of those may have to be sent again (rule 9 of docs/protocol.md). A join also waits
+  // for the parts of an Adasum.
   void take_submissions();
-  // take_submissions() would ask for some of what is held.
+  // Returns true if take_submissions() would send the Request of a submission that is held back.
   bool may_ask() const { return !held_.empty() && may_ask_for(held_.front()); }
-  // What all ranks agreed to, or disagreed about, in order. An error ends the World.
+  // Handles Responses in order, whether the ranks agreed or not. An error ends the World.
   Status handle(const std::vector<Response>& responses);
-  // Lets the backends do what they can without waiting. True if that was anything.
+  // Lets the backends do what they can without waiting. Returns true if anything moved.
   bool advance();
-  // Since the last call, some operation was finished.
+  // Returns true if an operation has finished since the last call.
   bool take_finished() { return std::exchange(finished_any_, false); }
 
-  // Everything that runs ends with `why`.
+  // Ends everything that runs with `why`.
   void abort(const Error& why) {
     backends_.abort(why);
     adasum_.abort(why);
   }
-  // Everything that was submitted, sent or not.
+  // Finishes every submission with `why`, whether its Request was sent or not.
   void finish_all(const Error& why);
 
   bool empty() const { return table_.empty() && held_.empty(); }
   std::vector<PendingOperation> pending() const;
-  // As GroupBackends'.
+  // See GroupBackends.
   bool idle() const { return backends_.idle() && adasum_.idle(); }
   bool will_wake() const { return backends_.will_wake(); }
   const Error* broken() const { return backends_.broken(); }
@@ -71,21 +73,22 @@ class Dispatcher {
   std::uint32_t insert(Submission&& submission);
   bool may_ask_for(const Submission& submission) const;
   bool advance_backends();
-  // Asks for an operation of the table; `in_full`: not by its number.
+  // Sends the Request of an operation in the table. `in_full`: the whole spec, instead of its
+  // number.
   void request(std::uint32_t token, bool in_full);
-  // As the negotiator knows it.
+  // Returns the number under which the negotiator knows the spec, or kNoCacheId.
   CacheId number_of(const std::shared_ptr<const RequestSpec>& spec);
   Status note_agreement(const Response& response);
   Status change_groups(const Response& response, Submission* submission);
   Status start(FusedOp op, const std::vector<Response>& responses);
-  // The same for a rank that has joined.
+  // Starts this rank's part of an operation if this rank has joined.
   void stand_in(FusedOp op, const std::vector<Response>& responses);
   Status locate_in_arena(const Response& response, Submission& submission, Execution& execution);
-  // An execution runs: what is to be done at its end is under that index. A closure that holds only
-  // the index takes no allocation.
+  // Says what to do when an execution ends. It is kept under an index because a closure that holds
+  // only an index does not allocate.
   struct Running {
     InlineVector<std::uint32_t, 2> tokens;
-    bool timed = false;  // its time is counted
+    bool timed = false;  // its time is counted in EngineStats
   };
   std::size_t keep(Running running);
   void execution_done(std::size_t index, const Status& status,
@@ -106,10 +109,10 @@ class Dispatcher {
     std::shared_ptr<const RequestSpec> spec;
     CacheId number = kNoCacheId;
   };
-  Numbered last_asked_;         // in a loop it is the same again
-  std::size_t unanswered_ = 0;  // asked for, without a Response
-  int unfinished_adasums_ = 0;  // in the table
-  std::uint64_t planned_ = 0;   // executions of all groups
+  Numbered last_asked_;         // a cache: a loop uses the same spec again
+  std::size_t unanswered_ = 0;  // submissions whose Request has no Response yet
+  int unfinished_adasums_ = 0;  // those in the table
+  std::uint64_t planned_ = 0;   // executions so far, of all groups
   std::vector<Running> running_;
   std::vector<std::size_t> free_running_;
   int timed_running_ = 0;

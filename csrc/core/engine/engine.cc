@@ -19,9 +19,9 @@ namespace {
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
-constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // and to other hosts and back
+constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // also for the way to other hosts
 constexpr std::chrono::microseconds kFarewellPause{100};
-constexpr std::uint64_t kInterruptionNs = kSecondNs / 10;  // between two looks for one
+constexpr std::uint64_t kInterruptionNs = kSecondNs / 10;  // between two checks
 constexpr std::uint64_t kLookNs = kSecondNs / 100;         // between two calls of `look`
 
 Error shut_down_error() {
@@ -29,7 +29,7 @@ Error shut_down_error() {
           .text = "ciranda has been shut down on this rank; call init() again"};
 }
 
-std::uint64_t after(std::uint64_t start_ns, std::uint64_t ns) {  // 0: never
+std::uint64_t after(std::uint64_t start_ns, std::uint64_t ns) {  // kNever if `ns` is 0
   return ns > 0 ? start_ns + ns : kNever;
 }
 
@@ -107,7 +107,7 @@ Result<Handle> Engine::submit(Submission&& submission) {
   }
   if (is_pair(submission.spec->group)) {
     const auto region = GroupBackends::provide_region_of_pair(rank_, submission.spec->group);
-    submission.arena = region ? region.value() : kNoRegion;  // the other waits for this rank
+    submission.arena = region ? region.value() : kNoRegion;  // submitted anyway: the peer waits
   }
   Handle handle = std::make_shared<Operation>();
   submission.handle = handle;
@@ -122,7 +122,7 @@ Result<std::shared_ptr<const Group>> Engine::add_group(std::vector<Rank> ranks) 
   RequestSpec spec{.kind = OpKind::kAddGroup};
   Submission submission;
   auto region = GroupBackends::provide_region(rank_, ranks);
-  submission.arena = region ? region.value().ref : kNoRegion;  // the others wait for this rank
+  submission.arena = region ? region.value().ref : kNoRegion;  // submitted anyway: peers wait
   if (region) submission.lease = std::move(region.value().lease);
   spec.members = std::move(ranks);
   submission.spec = std::make_shared<const RequestSpec>(std::move(spec));
@@ -218,7 +218,7 @@ bool Engine::drive(std::span<const Handle> handles, Patience& patience) {
   return true;
 }
 
-// Without the seat: the answer may take its time, and the peers may need this rank.
+// Runs without the seat: interrupted() may block, and the peers may need this rank meanwhile.
 void Engine::give_up_if_interrupted() {
   if (!rank_.options.interrupted()) return;
   abort("rank " + std::to_string(rank()) + " (pid " + std::to_string(::getpid()) +
@@ -237,8 +237,8 @@ void Engine::report_stall(std::uint64_t waited_ns, bool give_up) {
                         report.value_or("an operation that all ranks submitted does not end")});
   }
   if (!report || !options.warn || options.stall_warning_ns == 0) return;
-  if (one_host()) cycle.ask_where(monotonic_ns());  // else see Cycle::look_around()
-  seat_.aside([&] { options.warn(*report); });      // it may take its time
+  if (one_host()) cycle.ask_where(monotonic_ns());  // else look_around() asks
+  seat_.aside([&] { options.warn(*report); });      // may block
 }
 
 Result<ArenaBuffer> Engine::allocate_arena(std::size_t bytes) {
@@ -286,7 +286,7 @@ void Engine::shutdown() {
   {
     const Seat::Taken taken(seat_, Seat::As::kDriver);
     finish_what_is_agreed();
-    seat_.cycle().end_submissions(shut_down_error());  // also of those that were usable() before
+    seat_.cycle().end_submissions(shut_down_error());  // also for threads past usable()
     say_goodbye();
     seat_.cycle().stop_reading();
   }
@@ -300,7 +300,8 @@ void Engine::shutdown() {
   write_timeline();
 }
 
-// The peers cannot do it without this rank, nor this rank without those that compute meanwhile.
+// The peers need this rank to finish the agreed operations, and this rank needs peers that compute
+// meanwhile.
 void Engine::finish_what_is_agreed() {
   const std::uint64_t finish_by = monotonic_ns() + kShutdownFinishNs;
   for (;;) {

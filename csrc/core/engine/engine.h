@@ -19,13 +19,14 @@
 
 namespace ciranda {
 
-// One rank's engine: the thread-safe door. Whoever waits drives: wait() takes the seat and runs
-// cycles itself (runtime/cycle); the background thread does only when a peer needs this rank, when
-// a peer dies, or, with `overlap`, when there is news.
+// The thread-safe interface to the engine of one rank. The thread that waits also drives: wait()
+// takes the seat and runs cycles (engine/cycle.h). The background thread drives only when a peer
+// needs this rank, when a peer dies, or, with Pace::overlap, when there is news.
 class Engine {
  public:
-  // Blocking only for the local set-up of the meshes' descriptors. `mesh` connects the ranks of
-  // this host, by their local ranks.
+  // Starts the engine and its background thread. Blocks only for local system calls. `mesh`
+  // connects the ranks of this host, by local rank. On an error every rank of this host learns that
+  // this one could not start.
   static Result<std::unique_ptr<Engine>> start(LocalMesh mesh, RemoteMesh remote,
                                                EngineOptions options);
   static Result<std::unique_ptr<Engine>> start(LocalMesh mesh, EngineOptions options);  // one host
@@ -43,46 +44,50 @@ class Engine {
   int local_rank() const { return rank_.mesh.self; }
   int local_size() const { return rank_.mesh.size; }
   bool one_host() const { return rank_.one_host(); }
-  // What whoever makes a RequestSpec takes its backend from.
+  // Callers take the backend of a RequestSpec from here.
   const BackendChoice& backend_choice() const { return rank_.options.backend_choice; }
 
-  // Thread-safe, does not block. Checks limits and names; what ranks disagree about comes as the
-  // handle's error.
+  // Checks limits and names, and queues the submission. A disagreement between ranks becomes the
+  // status of the handle. Like later calls, returns kNotInitialized after shutdown() and kForked in
+  // a forked child. Thread-safe, does not block.
   Result<Handle> submit(Submission&& submission);
-  // Makes some progress if nobody else drives, and asks the ranks of this host that have to act to
-  // drive for more. Thread-safe, does not block.
+  // Returns true if the operation is done. If no thread drives, runs one turn first and asks the
+  // ranks of this host that hold it up to drive. Thread-safe, does not block.
   bool poll(const Handle& handle);
-  // Blocks until all operations are done; the status of the first that failed. Thread-safe.
-  // `look`, where there is one, is called about a hundred times a second meanwhile; it may call the
-  // engine, and block.
+  // Blocks until all operations are done. Returns the status of the first in `handles` that failed.
+  // If `look` is set, calls it about a hundred times a second meanwhile; `look` may call the engine
+  // and may block. Thread-safe.
   using Look = std::function<void()>;
   Status wait(std::span<const Handle> handles, const Look& look = {});
   Status wait(const Handle& handle, const Look& look = {}) {
     return wait(std::span(&handle, 1), look);
   }
-  // Of the operations whose names begin with `scope`, those two for which this rank and another one
-  // wait, each for the other. Thread-safe, does not block.
+  // Returns two operations, with names that begin with `scope`, for which this rank and another one
+  // wait for each other: each has submitted one that the other has not. Thread-safe. Waits for the
+  // seat, but not for other ranks.
   std::optional<Crossing> crossing(std::string_view scope);
 
-  // Agreed by all ranks of the World, which call these in the same order. Block; thread-safe. The
-  // ranks of a group ascend, each once.
+  // add_group(), remove_group() and join() need the agreement of all ranks of the World, which must
+  // call them in the same order. They block until then. Thread-safe.
+  //
+  // `ranks` are ascending, without duplicates.
   Result<std::shared_ptr<const Group>> add_group(std::vector<Rank> ranks);
-  // kInvalidArgument on all ranks while an operation of it is pending.
+  // Returns kInvalidArgument on all ranks while an operation of the group is pending.
   Status remove_group(GroupId id);
-  // This rank has no more data for now: until all ranks have joined it adds zeros to what the
-  // others reduce. Gives the rank that joined last.
+  // Tells the ranks that this one has no more data. It contributes zeros to their reductions until
+  // all ranks have joined. Returns the rank that joined last.
   Result<Rank> join();
-  // How many joins this rank has seen end: the same on every rank, at the same point of its
-  // program.
+  // Returns the number of joins that have completed on this rank. It is the same on every rank at
+  // the same point of the program.
   std::uint64_t joins() const { return joins_.load(); }
-  // Null where there is none (any more). Thread-safe, does not block.
+  // Returns null if the group does not exist or has been removed. Thread-safe, does not block.
   std::shared_ptr<const Group> group(GroupId id) const { return rank_.groups.find(id); }
 
-  // Arena memory for in_arena submissions. Thread-safe.
+  // Allocates arena memory for in_arena submissions. Thread-safe.
   Result<ArenaBuffer> allocate_arena(std::size_t bytes);
-  // Memory that the rank of this host with local rank `owner` has allocated and told this rank of.
-  // It is not lent again while this rank holds it; the owner must hold it until it knows of that.
-  // Thread-safe, does not block.
+  // Returns memory that the rank of this host with local rank `owner` has allocated; `ref` came
+  // from there. The memory is not reused while this rank holds it. The owner must hold it until it
+  // knows that this rank does. Thread-safe. Waits for the seat, but not for other ranks.
   Result<ArenaBuffer> map_arena(int owner, const ArenaRef& ref, std::size_t bytes);
 
   // Thread-safe, does not block.
@@ -90,18 +95,20 @@ class Engine {
   Pace pace() const { return rank_.pace.load(std::memory_order_relaxed); }
 
   EngineStats stats() const;
-  // Of this rank; JobTimeline is that of all. The file of a running one is written by shutdown().
+  // The timeline of this rank; JobTimeline is that of all ranks. If it still records, shutdown()
+  // stops it and writes its file.
   Timeline& timeline() { return rank_.timeline; }
-  // Unfinished operations; after a failure, those that the failure ended.
+  // Returns the unfinished operations; after a failure, those that the failure ended.
   std::vector<PendingOperation> pending();
 
-  // Ends the World for every rank with `reason` (this rank raised). Thread-safe.
+  // Fails the World on every rank with `reason`, for example because this rank raised an exception.
+  // Thread-safe.
   void abort(const std::string& reason);
-  // Says goodbye and joins the background thread; unfinished operations end with kShutdown.
-  // Idempotent. Blocks at most some seconds.
+  // Finishes the operations that all ranks have agreed to, says goodbye and joins the background
+  // thread. All other operations end with kShutdown. Idempotent. Blocks for a few seconds at most.
   void shutdown();
-  // In a child made by fork: closes what keeps the parent's peers waiting; every later call gives
-  // kForked. Async-signal-safe.
+  // For a child made by fork: closes the descriptors that would hide the parent's death from its
+  // peers. Later calls return kForked. Async-signal-safe.
   void after_fork_in_child() noexcept;
 
  private:
@@ -110,7 +117,8 @@ class Engine {
 
   Status usable() const;
   Result<Handle> agree(Submission&& submission);
-  // When a thread that waits warns, gives up, looks for an interruption, and calls `look`.
+  // When a waiting thread next warns, gives up, looks for an interruption and calls `look`:
+  // monotonic_ns, or kNever.
   struct Patience {
     std::uint64_t begin_ns;
     std::uint64_t warn_ns;
@@ -119,12 +127,14 @@ class Engine {
     std::uint64_t look_ns;
   };
   void drive_until_done(std::span<const Handle> handles, const Look& look);
-  // False when it is time for one of the last two, for which this thread must not drive.
+  // Returns true when all handles are done, false when interruption_ns or look_ns has come. The
+  // caller must handle either without the seat.
   bool drive(std::span<const Handle> handles, Patience& patience) EXCLUDES(seat_);
   void give_up_if_interrupted() EXCLUDES(seat_);
-  // Warns of what keeps this rank waiting, or, when its time is over, ends the job.
+  // Warns about the operations that keep this rank waiting; with `give_up`, fails the World with
+  // kTimeout.
   void report_stall(std::uint64_t waited_ns, bool give_up) REQUIRES(seat_);
-  // The phases of shutdown(), each at most some seconds long.
+  // The phases of shutdown(), each a few seconds long at most.
   void finish_what_is_agreed() REQUIRES(seat_);
   void say_goodbye() REQUIRES(seat_);
   void write_timeline();

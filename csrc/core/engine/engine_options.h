@@ -13,14 +13,15 @@
 
 namespace ciranda {
 
-// When this rank drives. May be changed at any time, and be another one on each rank: in one word,
-// aligned as clang's atomics want it.
+// How eagerly this rank drives. It may change at any time and may differ between ranks. Aligned to
+// 8 bytes so that it is one atomic word with clang, too.
 struct alignas(8) Pace {
-  // Also drive from the background thread while user threads compute: pays only with free cores.
+  // The background thread drives too while user threads compute: pays only with free cores.
   bool overlap = false;
-  // How long a blocked caller looks for news before it sleeps, at most 1 s. 0 when ranks outnumber
-  // cores. Longer than a sleeper takes to wake (20 to 50 us): with less, two ranks that answer each
-  // other stay asleep in turns (4 bytes then take 40 us instead of 4).
+  // How long a blocked caller polls before it sleeps; at most 1 s. It should exceed the time in
+  // which a sleeper wakes (20 to 50 us): with less, two ranks that answer each other sleep in
+  // turns, and 4 bytes take 40 us instead of 4. If ranks outnumber cores, it should be short (see
+  // settings/config.cc).
   std::uint32_t spin_ns = 100'000;
 };
 
@@ -32,26 +33,26 @@ struct EngineOptions {
   FusionLimits fusion;
   BackendChoice backend_choice;
   RingOptions ring;                                            // between hosts
-  std::span<const BackendEntry> backends = backend_entries();  // those that need a library
+  std::span<const BackendEntry> backends = backend_entries();  // backends that need a library
   std::uint64_t peer_timeout_ms = 3'000;         // without an answer of another host's kernel
   std::function<void(const std::string&)> warn;  // one sentence; called from any thread
-  // Others wait for this rank and ask where it is: says so, for people. Called from the background
-  // thread, at most once in stall_warning_ns; must not wait.
+  // Tells the user where this rank is, when other ranks wait for it and ask. Called from the
+  // background thread, at most twice in stall_warning_ns; must not block.
   std::function<void()> show_where;
-  // Whether the program wants this thread to wait no longer (Ctrl-C), which ends the World. Asked
-  // ten times a second in a thread that waits; may take its time.
+  // Returns true if the program wants the waiting thread to stop (Ctrl-C); that ends the World.
+  // Called ten times a second in a waiting thread; may block.
   std::function<bool()> interrupted;
 };
 
-// Where this rank's time in blocking calls went, and what was moved; since the start.
+// This rank's time in blocking calls and the data it moved, since the start.
 struct EngineStats {
   std::uint64_t waiting_ns = 0;        // blocked on other ranks
-  std::uint64_t communicating_ns = 0;  // copying and reducing, of what is 16 KiB or larger
+  std::uint64_t communicating_ns = 0;  // copying and reducing operations of at least 16 KiB
   std::uint64_t operations = 0;
   std::uint64_t bytes = 0;  // payload of finished operations on this rank
 };
 
-// An operation of this rank that is not finished, for error reports.
+// An unfinished operation of this rank, for error reports.
 struct PendingOperation {
   OpKind kind = OpKind::kAllreduce;
   std::string name;

@@ -44,7 +44,8 @@ bool FrameExchange::send() {
     add_to(appended_group_, kWorldGroup);
     sent = true;
   }
-  // Who sleeps on this rank has asked itself on whom it is stuck while that was in no order.
+  // Sleepers of this rank looked for the ranks that hold them up before these frames were in the
+  // order. They must look again.
   if (sent) rank_.flags().waiters.ring();
   if (frame_.requests.empty()) return sent;
   encoded_.clear();
@@ -75,7 +76,8 @@ bool FrameExchange::append(std::span<const std::byte> frame) {
     return true;
   }
   if (!log_.try_append(frame, rank_.mesh.self, /*ordered=*/false)) return false;
-  // Before the look at its drivers: one that stops driving looks at the log afterwards.
+  // Orders the append before the look at `drivers` in ask_to_drive(): a thread that stops driving
+  // looks at the log after it has lowered `drivers`.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   rank_.bells.ask_to_drive(0);
   return true;
@@ -133,7 +135,8 @@ const Error* FrameExchange::reported_failure() const {
   return carrier_ && carrier_->reported_failure() ? &*carrier_->reported_failure() : nullptr;
 }
 
-// Who puts a goodbye in order, or carries it there, may have left before.
+// A goodbye can no longer arrive once rank 0, which orders it, or the first rank of this host,
+// which carries it, has left.
 bool FrameExchange::carried_everything() const {
   const auto left = [this](Rank rank) { return negotiator_.has_left(rank); };
   if (rank_.one_host()) return left(rank_.rank());

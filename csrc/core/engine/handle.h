@@ -15,32 +15,32 @@
 
 namespace ciranda {
 
-// What the user waits on: one submission, done or failed exactly once.
+// One submission, as the thread that submitted it sees it: it is done or has failed exactly once.
+// done() is thread-safe; call the other accessors only once it returns true.
 class Operation {
  public:
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // Only once done.
   const Status& status() const {
     CIRANDA_ASSERT(done());
     return status_;
   }
-  // alltoall: rows received from each rank. allgather: rows of each rank. Only once done.
+  // alltoall: the rows received from each rank. allgather: the rows of each rank.
   const std::vector<std::int64_t>& rows() const { return rows_; }
-  // allgather: what each rank gave as the digest of its bytes. Only once done.
+  // allgather: the digest that each rank gave of its bytes.
   const std::vector<std::optional<Digest>>& digests() const { return digests_; }
 
-  // Members that had joined and took no part, ascending. Only once done.
+  // Members that had joined and took no part, ascending.
   const std::vector<Rank>& joined() const { return joined_; }
-  // The group that was added. Only once done.
+  // kAddGroup: the group that was added.
   const std::shared_ptr<const Group>& group() const { return group_; }
-  // join: the rank that joined last. Only once done.
+  // join: the rank that joined last.
   Rank last_joined() const { return last_joined_; }
 
-  // Passes when the results are in memory of the device; null if they are in the CPU's, at once.
-  // Only once done.
+  // The event that passes when the results are in the device's memory. It is null if they are in
+  // CPU memory, where they are complete once the operation is done.
   const std::shared_ptr<DeviceEvent>& finished() const { return finished_; }
 
-  // By the engine, once.
+  // Called by the engine, once, after the setters below.
   void complete(Status status, std::shared_ptr<DeviceEvent> finished = nullptr) {
     CIRANDA_ASSERT(!done());
     status_ = std::move(status);
@@ -55,13 +55,14 @@ class Operation {
 
  private:
   std::atomic<bool> done_{false};
-  Status status_;                               // written before done_
-  std::shared_ptr<DeviceEvent> finished_;       // the same
-  std::vector<std::int64_t> rows_;              // written before done_
-  std::vector<std::optional<Digest>> digests_;  // the same
-  std::vector<Rank> joined_;                    // the same
-  std::shared_ptr<const Group> group_;          // the same
-  Rank last_joined_ = kNoRank;                  // the same
+  // All of these are written before done_.
+  Status status_;
+  std::shared_ptr<DeviceEvent> finished_;
+  std::vector<std::int64_t> rows_;
+  std::vector<std::optional<Digest>> digests_;
+  std::vector<Rank> joined_;
+  std::shared_ptr<const Group> group_;
+  Rank last_joined_ = kNoRank;
 };
 
 using Handle = std::shared_ptr<Operation>;

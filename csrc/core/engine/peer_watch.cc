@@ -6,7 +6,7 @@
 namespace ciranda {
 namespace {
 
-// A keep-alive a second, so that the last answer within the timeout may still be on its way.
+// Keep-alives are one second apart, so the last answer within the timeout may still be on its way.
 constexpr std::uint64_t kLastAnswerMs = 500;
 
 }  // namespace
@@ -42,9 +42,9 @@ Result<bool> PeerWatch::receive_segments(int local) {
   return true;
 }
 
-// The owner announced the segment before it told of `ref`: at the latest it waits in the socket.
-// That the owner has closed the socket since is for the background thread to see, after what is
-// agreed.
+// The owner announced the segment before it sent `ref`, so the announcement has been received or
+// waits in the socket. If the owner has closed the socket since, the background thread handles
+// that, after the frames that came before.
 Result<std::byte*> PeerWatch::resolve(int owner, const ArenaRef& ref, std::uint64_t bytes) {
   auto place = rank_.segments.resolve(owner, ref, bytes);
   if (!place || place.value() != nullptr) return place;

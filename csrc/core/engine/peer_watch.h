@@ -12,34 +12,34 @@
 
 namespace ciranda {
 
-// What this rank learns of its peers beside their frames: the memory that ranks of this host
-// announce through their sockets, that such a socket was closed, that another host does not answer.
+// Watches the peers apart from their frames: memory that ranks of this host announce through their
+// sockets, sockets that close, and other hosts that do not answer.
 //
-// One thread at a time. Never blocks.
+// Only for the thread that has the seat. Never blocks.
 class PeerWatch {
  public:
   explicit PeerWatch(RankContext& rank) : rank_(rank) {}
 
-  // The background thread is woken by the bell of this rank and by the sockets of its peers.
+  // Makes this rank's doorbell and its peers' sockets wake the background thread.
   Status start();
 
-  // Maps the memory that the rank of this host with that local rank has announced; false when it
-  // has closed its socket.
+  // Maps the memory that a rank of this host has announced. Returns false if the rank has closed
+  // its socket.
   Result<bool> receive_segments(int local);
-  // Memory of that rank; an error when it never announced it.
+  // Returns memory of a rank of this host, and kMalformed if that rank never announced it.
   Result<std::byte*> resolve(int owner, const ArenaRef& ref, std::uint64_t bytes);
-  // The same without a look at its socket: null until receive_segments() has found it, which has to
-  // be called then for who is unannounced().
+  // Returns such memory without reading the socket: null if it has not been received yet.
+  // take_unannounced() then returns the owner, and the caller must call receive_segments() for it.
   Result<std::byte*> look_up(int owner, const ArenaRef& ref, std::uint64_t bytes);
   std::optional<int> take_unannounced() { return std::exchange(unannounced_, std::nullopt); }
 
-  // Its socket is closed: nothing more comes from there.
+  // Stops watching the socket, which the peer has closed.
   void forget(int local) { rank_.sockets.remove(rank_.peer(local).socket.get()); }
-  // The reason to end the World, of a rank of this host and of a rank of another one.
+  // The error that ends the World when a rank of this host, or of another host, is lost.
   Error lost(int local) const;
   Error lost_host(const DataLink& link, const std::string& why) const;
 
-  // Whether it is time to look if other hosts answer; several times a second.
+  // Returns true if it is time to check that other hosts answer: every kLookNs.
   bool due(std::uint64_t now_ns);
   std::uint64_t answer_limit_ms() const;
   static constexpr std::uint64_t kLookNs = 250'000'000;
@@ -48,7 +48,7 @@ class PeerWatch {
   int host_of(Rank rank) const;
 
   RankContext& rank_;
-  std::optional<int> unannounced_;  // whose stage waits in its socket
+  std::optional<int> unannounced_;  // the owner whose announcement waits in its socket
   std::uint64_t next_look_ns_ = 0;
 };
 

@@ -24,8 +24,9 @@
 
 namespace ciranda {
 
-// What the parts of one rank's engine share: constant after construction, or thread-safe by itself,
-// but for `remote.links` and the arming of `sockets`, which belong to whoever has the seat.
+// The state that the parts of one rank's engine share. It is constant after construction or
+// thread-safe, except `remote.links` and the arming of `sockets`, which belong to the thread that
+// has the seat.
 struct RankContext {
   RankContext(LocalMesh local, RemoteMesh others, EngineOptions how)
       : mesh(std::move(local)),
@@ -46,12 +47,12 @@ struct RankContext {
     const std::vector<Rank>& all = local_ranks();
     return static_cast<int>(std::lower_bound(all.begin(), all.end(), rank) - all.begin());
   }
-  // Those members of a group that are on this host.
+  // The members of `group` on this host.
   const std::vector<Rank>& members_here(const Group& group) const {
     return group.hosts[static_cast<std::size_t>(remote.host)];
   }
   bool one_host() const { return remote.hosts.size() == 1; }
-  // Carries the frames of its host.
+  // Returns true if this rank carries the frames of its host to other hosts.
   bool first_of_several_hosts() const { return !one_host() && mesh.self == 0; }
   LocalMesh::Peer& peer(int local) { return mesh.peers[static_cast<std::size_t>(local)]; }
   RankFlags& flags() const { return control.flags(mesh.self); }
@@ -66,9 +67,10 @@ struct RankContext {
   std::atomic<Pace> pace;
   static_assert(decltype(pace)::is_always_lock_free);
   Mutex pair_regions_mutex;
-  std::map<GroupId, ArenaBuffer> pair_regions GUARDED_BY(pair_regions_mutex);  // that this provides
+  // The regions that this rank provides.
+  std::map<GroupId, ArenaBuffer> pair_regions GUARDED_BY(pair_regions_mutex);
   SubmissionQueue queue;
-  SocketSet sockets;  // on which the background thread sleeps
+  SocketSet sockets;  // what the background thread sleeps on
   Timeline timeline;
 
   struct Counters {

@@ -12,11 +12,12 @@ namespace {
 constexpr std::uint64_t kMsInNs = 1'000'000;
 constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
-constexpr std::uint64_t kCallPauseNs = kMsInNs;  // between two calls of poll() on a peer
-// While a peer writes a frame. Those behind it may be for this rank, and their writers have rung.
+constexpr std::uint64_t kCallPauseNs = kMsInNs;  // before poll() asks peers again
+// How long to sleep while a peer writes a frame. Frames behind it may be for this rank, and their
+// writers have rung already.
 constexpr std::uint64_t kGlimpseNs = kMsInNs / 10;
 
-// Between a locked instruction and a load, which must not change places. On x86 they never do.
+// Orders a load behind the locked instruction before it. x86 always keeps that order.
 void locked_fence() {
 #if !defined(__x86_64__)
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -26,7 +27,7 @@ void locked_fence() {
 }  // namespace
 
 // -------------------------------------------------------------------------------------------
-// In
+// Taking the seat
 
 void Seat::lock() {
   wanted_.fetch_add(1, std::memory_order_relaxed);
@@ -41,12 +42,12 @@ void Seat::enter(As as) {
   } else {
     lock();
   }
-  // Who drives looks at the sockets to other hosts itself.
+  // A thread that drives looks at the sockets to other hosts itself.
   if (as != As::kVisitor && !rank_.one_host()) rank_.sockets.disarm();
 }
 
-// A submission is queued before the seat is tried, and the seat is free before the queue is looked
-// at: one of the two threads sees the other.
+// A submitter queues before it tries the seat, and the thread that has the seat frees it before it
+// looks at the queue. So one of the two threads sees the other.
 bool Seat::publish() {
   bool published = false;
   yield_point();
@@ -56,7 +57,7 @@ bool Seat::publish() {
     const bool stuck = cycle_.stuck();
     unlock();
     yield_point();
-    // There is no room: it takes the peers' reading, of which this thread will not hear.
+    // The log is full. This thread will not learn when the peers have read on.
     if (stuck) rank_.bells.wake_own_background();
   }
   return published;
@@ -71,7 +72,7 @@ void Seat::poll(const Handle& handle) {
   ask_to_drive(blockers);
 }
 
-// Who polls without a pause shall not keep the peers from their work.
+// A thread that polls without a pause must not keep the peers from their work.
 void Seat::ask_to_drive(std::span<const Rank> blockers) {
   const std::uint64_t now = monotonic_ns();
   std::uint64_t next = next_call_ns_.load(std::memory_order_relaxed);
@@ -81,13 +82,13 @@ void Seat::ask_to_drive(std::span<const Rank> blockers) {
 }
 
 // -------------------------------------------------------------------------------------------
-// Asleep
+// Sleeping
 
 void Seat::sleep(std::span<const Handle> handles, std::uint64_t until_ns) {
   Doorbell& bell = rank_.flags().waiters;
   const std::uint32_t ticket = bell.announce();
   yield_point();
-  const bool news = cycle_.run();  // what came before the announcement rang nobody
+  const bool news = cycle_.run();  // news before announce() rang nobody
   const std::vector<Rank> blockers = cycle_.blocked_on();
   const std::uint64_t look_again_ns = cycle_.look_again_ns();
   const bool unread = cycle_.unread();
@@ -134,10 +135,10 @@ std::uint64_t Seat::run_until_idle() {
 }
 
 // -------------------------------------------------------------------------------------------
-// Out
+// Leaving the seat
 
 void Seat::leave(As as) {
-  // From here on peers that are stuck ask the background thread to drive.
+  // From here on, peers that are stuck on this rank ask its background thread to drive.
   if (as == As::kDriver) {
     rank_.flags().drivers.fetch_sub(1, std::memory_order_seq_cst);
     locked_fence();
@@ -151,7 +152,7 @@ void Seat::leave(As as) {
   if (call_background) rank_.bells.wake_own_background();
 }
 
-// A thread, or a background thread that waits for room or for news.
+// Returns true if a thread of a peer sleeps, or its background thread waits for room or for news.
 bool Seat::peer_sleeps() const {
   for (Rank local = 0; local < rank_.mesh.size; ++local) {
     if (local == rank_.mesh.self) continue;
@@ -161,25 +162,27 @@ bool Seat::peer_sleeps() const {
   return false;
 }
 
-// Whether there is something that the background thread has to do, as this thread does not.
+// Returns true if this thread leaves something for the background thread to do.
 bool Seat::leaves_work(As as) {
   if (as == As::kBackground) return false;
   if (as == As::kVisitor) return true;  // it may have taken the background thread's turn
-  // A peer announces its sleep before it looks at `drivers`: one that counted on this thread is
-  // seen here, and so is, after it, what it told before.
+  // A peer that relied on this thread announced its sleep before it looked at `drivers`. So both
+  // its sleep and what it published before are visible here.
   if (as == As::kDriver && (cycle_.readable() || !cycle_.idle())) {
-    // Who wakes may have found this thread at work, and have woken nobody else. The first rank of a
-    // host carries what others have appended.
+    // A backend's thread wakes nobody else while it sees this thread drive. The first rank of a
+    // host also carries what the other ranks have appended.
     if (cycle_.will_wake() || peer_sleeps()) return true;
     if (cycle_.readable() && rank_.first_of_several_hosts()) return true;
   }
-  // It went to sleep for ever before there was something to look at again.
+  // The background thread fell asleep without a deadline, before there was something to look at
+  // again.
   if (next_turn_ns_ == kNever && cycle_.next_turn_ns() != kNever) return true;
   return cycle_.stuck() || listen();
 }
 
-// The peers shall wake the background thread when they have news: with overlap, of what this rank
-// does not wait for; or of room for frames. True if some came before they knew.
+// Asks the peers to wake the background thread when there is room for frames, or, with overlap,
+// when they have news that no thread of this rank waits for. Returns true if something moved before
+// they knew.
 bool Seat::listen() {
   const bool overlaps = rank_.pace.load(std::memory_order_relaxed).overlap && cycle_.unfinished();
   if (!overlaps && !cycle_.stuck()) return false;
@@ -188,8 +191,8 @@ bool Seat::listen() {
   return cycle_.run();
 }
 
-// Each wakes the background thread once. Only sockets that something waits for: a peer may be
-// ahead, and its bytes stay where they are.
+// Lets each socket wake the background thread once. Only sockets that something waits for are
+// armed: a peer may be ahead, and its bytes stay in the socket.
 void Seat::arm() {
   if (rank_.one_host()) return;
   watched_.clear();

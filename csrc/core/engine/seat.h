@@ -11,26 +11,26 @@
 
 namespace ciranda {
 
-// From where a rank is driven: whoever has the seat runs its Cycle, one thread at a time. The seat
-// owns the cycle, so that nobody gets at it in another way, and it has one way out, leave(), which
-// sees to it that what this thread leaves behind is done by somebody: docs/threads.md says why, and
+// The seat is the right to run a rank's Cycle; one thread has it at a time. It owns the cycle, so
+// there is no access to the cycle without it. The only way out is leave(), which makes sure that
+// some thread does the work that this one leaves behind. docs/threads.md explains how, and
 // tests/model/seat.pml proves it.
 class CIRANDA_CAPABILITY("seat") Seat {
  public:
   enum class As : std::uint8_t {
-    kDriver,      // blocks until something is done; peers count on it
+    kDriver,      // blocks until its operations are done; peers rely on it to drive
     kPoller,      // runs one turn
     kVisitor,     // looks something up
     kBackground,  // the background thread
   };
 
-  // `rank` outlives it.
+  // `rank` must outlive the seat.
   explicit Seat(RankContext& rank) : rank_(rank), cycle_(rank) {}
 
-  // Has the seat as long as it lives.
+  // Holds the seat for its own lifetime.
   class CIRANDA_SCOPED_CAPABILITY Taken {
    public:
-    // Blocks while another thread has it.
+    // Blocks while another thread has the seat.
     Taken(Seat& seat, As as) ACQUIRE(seat) : seat_(seat), as_(as) { seat_.enter(as); }
     ~Taken() RELEASE() { seat_.leave(as_); }
     Taken(const Taken&) = delete;
@@ -42,10 +42,11 @@ class CIRANDA_CAPABILITY("seat") Seat {
   };
   Cycle& cycle() REQUIRES(this) { return cycle_; }
 
-  // As a driver: gives the seat up until there may be news, at most until `until_ns`
-  // (monotonic_ns). Does not sleep if one of `handles` was all that was missing.
+  // For a driver. Runs one more turn, gives up the seat until there may be news or until `until_ns`
+  // (monotonic_ns), and takes it again. Does not sleep if that turn found news or all `handles` are
+  // done.
   void sleep(std::span<const Handle> handles, std::uint64_t until_ns) REQUIRES(this);
-  // Gives the seat up while `fn` runs.
+  // Gives up the seat while `fn` runs.
   template <typename Fn>
   void aside(Fn fn) REQUIRES(this) {
     unlock();
@@ -54,19 +55,22 @@ class CIRANDA_CAPABILITY("seat") Seat {
     lock();
   }
 
-  // One turn, if nobody has the seat. Does not block.
+  // If the seat is free, runs one turn and, unless that brought something, asks the ranks that hold
+  // up this one to drive. Does not block.
   void poll(const Handle& handle) EXCLUDES(this);
-  // Tells the peers what was submitted, unless a thread has the seat: it does so when it leaves.
-  // True if that was anything. Does not block.
+  // Sends the queued submissions to the peers. If another thread has the seat, that thread sends
+  // them when it leaves. Returns true if this call sent any. Does not block.
   bool publish() EXCLUDES(this);
 
-  // A user's thread wants the seat: the background thread leaves it.
+  // Returns true while a user's thread waits for the seat; the background thread then leaves it.
   bool wanted() const { return wanted_.load(std::memory_order_relaxed) != 0; }
-  // As the background thread, before it leaves: turns until nothing moves for a while or a user's
-  // thread wants the seat. When its sleep ends although nobody calls (monotonic_ns, kNever).
+  // For the background thread, before it leaves. Runs turns until nothing moves for the spin time
+  // or a user's thread wants the seat. Returns when the thread must wake if nobody wakes it
+  // (monotonic_ns, kNever).
   std::uint64_t run_until_idle() REQUIRES(this);
 
-  // Where there is no other thread: before the first one starts, and in a child made by fork.
+  // Gives access without the seat while there is no other thread: before the first one starts, and
+  // in a child made by fork.
   Cycle& alone() noexcept CIRANDA_ANNOTATION(no_thread_safety_analysis) { return cycle_; }
 
  private:
@@ -84,10 +88,10 @@ class CIRANDA_CAPABILITY("seat") Seat {
   RankContext& rank_;
   BareMutex mutex_;
   std::atomic<int> wanted_{0};
-  std::atomic<std::uint64_t> next_call_ns_{0};  // of poll()
+  std::atomic<std::uint64_t> next_call_ns_{0};  // when poll() may ask peers again
   Cycle cycle_ GUARDED_BY(this);
   std::vector<Watched> watched_ GUARDED_BY(this);    // scratch
-  std::uint64_t next_turn_ns_ GUARDED_BY(this) = 0;  // the end of the background thread's sleep
+  std::uint64_t next_turn_ns_ GUARDED_BY(this) = 0;  // when the background thread wakes
 };
 
 }  // namespace ciranda

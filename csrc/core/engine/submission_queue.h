@@ -20,62 +20,64 @@
 
 namespace ciranda {
 
-// What a user hands to the engine: a Request and this rank's memory for it. The memory stays valid
-// and untouched until the handle is done.
+// An operation that a thread hands to the engine, with this rank's memory for it. The memory must
+// stay valid and unchanged until the handle is done.
 struct Submission {
-  // Named unnamed(kind), as memberships always are: the n-th of a kind belongs to the n-th on every
-  // other rank. allgather, alltoall: dimension 0 is kAnyRows.
+  // Unnamed operations are named unnamed(kind). They, and changes of membership, are matched by
+  // count: the n-th of a kind belongs to the n-th on every other rank. allgather, alltoall:
+  // dimension 0 is kAnyRows.
   std::shared_ptr<const RequestSpec> spec;
-  bool is_checked = false;         // submit() has taken this very spec before; without rows
-  bool is_part = false;            // of an operation that is agreed: nothing holds it up
+  bool is_checked = false;         // submit() accepted this spec object before; never with rows
+  bool is_part = false;            // part of an agreed operation: never held back
   std::vector<std::int64_t> rows;  // see Contribution
-  std::optional<Digest> digest;    // the same
-  ArenaRef arena;                  // the same
-  std::shared_ptr<void> lease;     // keeps memory of it; kAddGroup: what this rank provides
+  std::optional<Digest> digest;    // see Contribution
+  ArenaRef arena;                  // see Contribution
+  std::shared_ptr<void> lease;     // keeps its memory alive; kAddGroup: the region provided
   decltype(Execution::work) work;  // in_arena; see Execution
-  DeviceWork device;               // where the tensors are memory of a device
+  DeviceWork device;               // if the tensors are in a device's memory
   // By tensor of the spec; empty for in_arena and barrier.
   InlineVector<const std::byte*, 2> inputs;
-  // By tensor, for kinds whose outputs are as large as their inputs. Others learn their size only
-  // from the agreement and ask `allocate` for memory of tensor `index` with dimension 0 = `rows`;
-  // it may be called from any thread that drives the engine.
+  // By tensor, for kinds whose outputs are as large as their inputs. For other kinds the size is
+  // known only after the agreement: the engine then asks `allocate` for memory of tensor `index`
+  // with dimension 0 = `rows`, from any thread that drives it.
   InlineVector<std::byte*, 2> outputs;
   std::function<Result<std::byte*>(std::size_t index, std::int64_t rows)> allocate;
   Handle handle;
   std::uint32_t occurrence = 0;  // set by the queue
   std::uint64_t submitted_ns = 0;
   std::uint64_t agreed_ns = 0;   // set by the engine, for the timeline
-  std::uint32_t parts_left = 0;  // fused operations that still run for it
-  Status outcome = {};           // the first error of those that do not
+  std::uint32_t parts_left = 0;  // its fused operations that still run
+  Status outcome = {};           // the first error of those that have ended
 };
 
-// The only door into the engine: many threads in, the driver out. Bounded by kInFlightMax
-// unfinished submissions; beyond it push() is refused with kLimit.
+// The only way for submissions into the engine: many threads push, the driver drains. Holds at most
+// kInFlightMax unfinished submissions; push() returns kLimit beyond that. Thread-safe.
 class SubmissionQueue {
  public:
-  // kDuplicateName when an unfinished submission of the kind has this name. After close(): why.
+  // Returns kDuplicateName if the group has an unfinished submission of this kind and name, and the
+  // error of close() after that.
   Status push(Submission&& submission) EXCLUDES(mutex_);
-  // Moves everything that waits to the end of `out`; false if there was nothing.
+  // Moves all queued submissions to the end of `out`; returns false if there were none.
   bool drain_into(std::vector<Submission>& out) EXCLUDES(mutex_);
   bool empty() const { return queued_.load(std::memory_order_acquire) == 0; }
-  // Nothing more is taken.
+  // Makes every later push() return `why`.
   void close(const Error& why) EXCLUDES(mutex_);
-  // The submission is finished: its name is free again.
+  // Frees the name of a finished submission.
   void release(const RequestSpec& spec) EXCLUDES(mutex_);
-  // All ranks begin to count unnamed operations anew, after a join.
+  // Restarts the count of unnamed operations; all ranks do so after a join.
   void count_anew() EXCLUDES(mutex_);
-  // The group is gone, and so are its names.
+  // Forgets the names of a removed group.
   void forget(GroupId group) EXCLUDES(mutex_);
 
  private:
   Mutex mutex_;
   std::vector<Submission> queue_ GUARDED_BY(mutex_);
-  // By kind: each has names of its own.
+  // The names in use in one group, by kind: operations of different kinds may share a name.
   struct Names {
     std::array<std::unordered_set<std::string>, kOpKindCount> live;
-    std::vector<std::unordered_set<std::string>::node_type> spare;  // memory of names of before
+    std::vector<std::unordered_set<std::string>::node_type> spare;  // nodes of freed names
     std::array<std::uint32_t, kOpKindCount> unnamed_count{};
-    bool add(const RequestSpec& spec);  // false: it is there already
+    bool add(const RequestSpec& spec);  // returns false if the name is in use
     void remove(const RequestSpec& spec);
   };
   Names& names_of(GroupId group) REQUIRES(mutex_) {

@@ -8,12 +8,12 @@
 
 namespace ciranda {
 
-// What this rank has submitted and not yet finished, by the token that travels in its Requests.
-// Owned by whoever drives the engine.
+// This rank's unfinished submissions, by the token that travels in their Requests. For the thread
+// that has the seat.
 class TensorTable {
  public:
   std::uint32_t insert(Submission&& submission);
-  // Null for a token that is not in use: it came over the wire.
+  // Returns null if the token is not in use: tokens come over the wire.
   Submission* find(std::uint32_t token);
   const Submission* find(std::uint32_t token) const;
   void erase(std::uint32_t token);
