@@ -19,7 +19,7 @@ std::unique_ptr<std::byte[]> bytes_without_value(std::uint64_t bytes) {
 
 }  // namespace
 
-// Submissions share it: the engine may write into it still when the operation has failed.
+// Shared with the submissions: the engine may still write into it after the operation has failed.
 struct AdasumOperations::Work {
   enum class Stage : std::uint8_t { kQueued, kSlices, kProducts, kCollect };
 
@@ -30,15 +30,16 @@ struct AdasumOperations::Work {
         elements(bytes_of(execution.buffers) / element_bytes),
         handle(std::make_shared<Operation>()) {}
 
-  // Members' payloads side by side, as one rank has them.
+  // The payload is the buffers of the operation's members side by side, as one rank has them. Each
+  // rank gets one slice of every rank's payload.
   std::uint64_t slice_begin(std::size_t rank) const { return elements * rank / ranks; }
   std::uint64_t slice_elements(std::size_t rank) const {
     return slice_begin(rank + 1) - slice_begin(rank);
   }
   bool is_packed() const { return execution.buffers.size() > 1; }
 
-  // The parts of this rank's slice that belong to the operation's members: fn(index of the member,
-  // first element within the slice, elements).
+  // Calls fn(index of the member, first element within the slice, elements) for each part of this
+  // rank's slice that belongs to one member of the operation.
   template <typename Fn>
   void each_part(std::size_t self, Fn fn) const {
     const std::uint64_t begin = slice_begin(self), end = slice_begin(self + 1);
@@ -50,7 +51,7 @@ struct AdasumOperations::Work {
       first = last;
     }
   }
-  // Every rank's elements from there on, in this rank's slice.
+  // Returns, for each rank, its elements in this rank's slice, starting at element `from`.
   std::vector<const std::byte*> rows(std::size_t self, std::uint64_t from) const {
     std::vector<const std::byte*> rows;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -63,10 +64,10 @@ struct AdasumOperations::Work {
   std::size_t ranks;
   std::uint64_t element_bytes;
   std::uint64_t elements;               // of the payload
-  std::unique_ptr<std::byte[]> packed;  // of several members: their payload, and later the result
+  std::unique_ptr<std::byte[]> packed;  // several members: their payload, later the result
   std::unique_ptr<std::byte[]> slices;  // by rank; in the end this rank's slice of the result
   std::vector<double> products;         // by member
-  Handle handle;                        // of what runs for it
+  Handle handle;                        // of the operation that runs for it
   Status refused;
   Stage stage = Stage::kQueued;
 };

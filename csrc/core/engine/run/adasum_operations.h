@@ -10,23 +10,23 @@
 
 namespace ciranda {
 
-// Runs allreduces with ReduceOp::kAdasum once they are agreed: each member of the group gets a
-// slice of all members' payloads (alltoall), the dot products of the slices are added up
-// (allreduce), and the weighted slices are collected (allgather). These are operations like a
-// user's, of the same group and backend. One after the other: so each has the same name, and is
-// known after its first time.
+// Runs agreed allreduces with ReduceOp::kAdasum. Each member of the group gets a slice of every
+// member's payload (alltoall), the dot products of the slices are summed (allreduce), and the
+// weighted slices are collected (allgather). These are operations like a user's, of the same group
+// and backend. They run one after the other, so that they can have the same name, and are known
+// operations after their first time.
 //
 // One thread at a time, as for a Backend. Never blocks.
 class AdasumOperations {
  public:
   explicit AdasumOperations(RankContext& rank) : rank_(rank) {}
 
-  // Of memory of the CPU; in the same order on all members.
+  // `execution` must be in CPU memory. All members must start theirs in the same order.
   void start(Execution&& execution);
-  // True if anything moved.
+  // Returns true if anything moved.
   bool advance();
   bool idle() const { return waiting_.empty(); }
-  // Ranks of this host that may have to act, without knowing it.
+  // Appends the ranks of this host that may have to act without knowing it.
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
 

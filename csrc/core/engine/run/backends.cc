@@ -16,7 +16,7 @@ const BackendEntry& entry_of(std::span<const BackendEntry> entries, BackendId id
   return *found;
 }
 
-// "allreduce of int32 by Max with scale factors"
+// Describes the operation: "allreduce of int32 by Max with scale factors".
 std::string words_of(const FusedOp& op) {
   std::string words =
       std::string(op_kind_name(op.kind)) + " of " + std::string(dtype_name(op.dtype));

@@ -15,14 +15,15 @@
 
 namespace ciranda {
 
-// Which backend runs operations on each kind of memory.
+// The backend that runs operations, for each kind of memory.
 struct BackendChoice {
   BackendId cpu = BackendId::kNative;
   BackendId gpu = BackendId::kNccl;
-  std::string gpu_refused;  // why no tensor of a GPU may be sent; empty: it may
+  std::string gpu_refused;  // why tensors on a GPU are refused; empty: they are not
 };
 
-// What several say together, of which `each` calls a function: those of a group, or of all groups.
+// The combined answer of several backends: those of one group, or of every group. `each` calls the
+// function that it is given for every one of them.
 template <typename Each>
 const Error* first_broken(Each each) {
   const Error* why = nullptr;
@@ -41,7 +42,7 @@ bool all_that_work_will_wake(Each each) {
   return works && all_wake;
 }
 template <typename Each>
-std::uint64_t soonest_look_ns(Each each) {  // 0: none
+std::uint64_t soonest_look_ns(Each each) {  // returns 0 if there is none
   std::uint64_t soonest = 0;
   each([&](const auto& one) {
     const std::uint64_t next = one.look_again_ns();
@@ -50,32 +51,34 @@ std::uint64_t soonest_look_ns(Each each) {  // 0: none
   return soonest;
 }
 
-// The backends of a group: shared memory always, the ring of all groups on several hosts, and each
-// other one from its first execution on. One thread at a time, as for a Backend.
+// The backends of one group: shared memory always, on several hosts the ring that all groups share,
+// and every other backend from its first execution on. One thread at a time, as for a Backend.
 class Backends {
  public:
-  // `ring` null: one host. It and `entries` outlive this, which only starts executions there.
+  // `ring`: null on one host. It and `entries` must outlive this object, which only starts
+  // executions on the ring.
   Backends(std::unique_ptr<Backend> shm, RingBackend* ring, BackendContext context,
            std::span<const BackendEntry> entries = backend_entries());
 
-  // kUnsupported with a sentence that says what to do, where this build or this machine cannot run
-  // it. Thread-safe.
+  // Returns kUnsupported, with a sentence that says what to do, if this build or this machine
+  // cannot run the backend. Thread-safe.
   static Status available(BackendId id, std::span<const BackendEntry> entries = backend_entries());
 
-  // Starts it where its op says. What that backend does not support is done at once, with
-  // kUnsupported.
+  // Starts the execution on the backend that its op names. If that backend does not support the op,
+  // the execution is done at once, with kUnsupported.
   void start(Execution&& execution);
   bool advance();
   bool idle() const;
-  // advance() would do nothing: all are idle, and none is to be looked at again.
+  // Returns true if advance() would do nothing: all backends are idle and none asks to be looked at
+  // again.
   bool resting() const;
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
   const Error* broken() const;
   bool will_wake() const;
   std::uint64_t look_again_ns() const;
-  // In a child made by fork: gives up all of them without their destructors, whose threads exist in
-  // the parent only.
+  // For a child made by fork: gives up all backends without running their destructors, because
+  // their threads exist only in the parent.
   void abandon() noexcept;
 
  private:

@@ -6,7 +6,7 @@
 namespace ciranda {
 namespace {
 
-// Bytes of one row: everything but dimension 0.
+// Returns the bytes of one row: all dimensions but the first.
 std::uint64_t row_bytes(const TensorSpec& tensor) {
   std::uint64_t bytes = dtype_bytes(tensor.dtype);
   for (std::size_t d = 1; d < tensor.shape.size(); ++d) {
@@ -15,8 +15,8 @@ std::uint64_t row_bytes(const TensorSpec& tensor) {
   return bytes;
 }
 
-// Running sums of rows * bytes, starting with 0; an error if they leave 63 bits (rows come from
-// other ranks).
+// Returns running sums of rows * bytes_per_row, starting with 0. Returns kLimit if they exceed 63
+// bits: the rows come from other ranks.
 Result<std::vector<std::uint64_t>> byte_offsets(const std::vector<std::int64_t>& rows,
                                                 std::uint64_t bytes_per_row) {
   std::vector<std::uint64_t> offsets = {0};
@@ -32,7 +32,7 @@ Result<std::vector<std::uint64_t>> byte_offsets(const std::vector<std::int64_t>&
   return offsets;
 }
 
-// Of kinds that take rows every rank's contribution is there.
+// Only for kinds with rows: every rank contributes to those.
 const std::vector<std::int64_t>& rows_of(const Response& response, Rank rank) {
   return response.contributions[static_cast<std::size_t>(rank)].contribution.rows;
 }
@@ -113,7 +113,7 @@ Status add_reducescatter(const Response& response, std::size_t index, Rank self,
   return {};
 }
 
-// As a reducescatter whose one piece is all of the tensor.
+// A reduce runs as a reducescatter that gives the root the whole tensor.
 Status add_reduce(const Response& response, std::size_t index, Rank self, int ranks,
                   Submission& submission, Execution& execution) {
   const std::uint64_t bytes = tensor_bytes(response.spec->tensors[index]);

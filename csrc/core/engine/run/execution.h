@@ -7,13 +7,14 @@
 
 namespace ciranda {
 
-// Appends the memory of tensor `index` of `submission` of rank `self` of `ranks` to `execution`:
-// pointers, and for kinds whose sizes differ by rank the offsets that all ranks computed alike from
-// the contributions. Allocates the output where only now its size is known.
+// Appends the memory of tensor `index` of `submission` to `execution`, on the member with index
+// `self` of `ranks` members: pointers and, for kinds with sizes that differ by rank, the offsets,
+// which all ranks compute alike from the contributions. Allocates the output if its size was not
+// known before the agreement.
 Status add_member_memory(const Response& response, std::size_t index, Rank self, int ranks,
                          Submission& submission, Execution& execution);
 
-// Bytes of this rank's input (of the bucket, for in_arena).
+// Returns the bytes of this rank's input; for in_arena, of its bucket.
 std::uint64_t payload_bytes(const Submission& submission);
 
 }  // namespace ciranda

@@ -20,7 +20,7 @@ std::vector<Rank> all_locals(int size) {
   return locals;
 }
 
-// Local ranks of this host that are among `members`, ascending.
+// Returns the local ranks of this host that are among `members`, ascending.
 std::vector<Rank> locals_among(const std::vector<Rank>& members, const RankContext& rank) {
   std::vector<Rank> locals;
   for (int local = 0; local < rank.mesh.size; ++local) {
@@ -31,7 +31,8 @@ std::vector<Rank> locals_among(const std::vector<Rank>& members, const RankConte
   return locals;
 }
 
-// Arena memory is aligned to less; all ranks map a segment at a page.
+// Arena memory is aligned to less. All ranks map a segment at the start of a page, so an offset
+// that is aligned for one of them is aligned for all.
 std::size_t aligned(std::size_t offset) {
   constexpr std::size_t kUnit = GroupRegion::kAlignment;
   return (offset + kUnit - 1) / kUnit * kUnit;
@@ -59,7 +60,7 @@ Result<ArenaBuffer> GroupBackends::provide_region(RankContext& rank,
   if (locals.empty() || locals.front() != rank.mesh.self) return ArenaBuffer{};
   auto buffer = rank.segments.allocate(region_bytes(locals));
   if (!buffer) return buffer.error();
-  // It may have been another group's.
+  // The memory may have been another group's region.
   const std::size_t counters = GroupRegion::counter_bytes(static_cast<int>(locals.size()));
   std::memset(buffer.value().data, 0, counters + GroupRegion::kAlignment);
   return buffer;
@@ -115,10 +116,10 @@ Status GroupBackends::add_member_of(const std::shared_ptr<const Group>& group,
   return {};
 }
 
-// What was agreed before is done first.
+// Operations that were agreed before finish first.
 void GroupBackends::remove(GroupId id) {
   const auto found = others_.find(id);
-  if (found == others_.end()) return;  // this rank is no member
+  if (found == others_.end()) return;  // this rank is not a member
   found->second->removed = true;
   if (ring_) ring_->forget(id);
   drop_removed();

@@ -14,36 +14,37 @@
 
 namespace ciranda {
 
-// Where the operations of each group run that this rank is a member of: the World's from the start,
-// another one's from its agreement until it is removed and its last operation is done. Between
-// hosts one ring runs those of all groups.
+// The backends of each group that this rank is a member of. The World's backends exist from the
+// start. Another group's exist from its agreement until it is removed and its last operation is
+// done. One ring runs the operations of every group between hosts.
 //
 // One thread at a time, as for a Backend.
 class GroupBackends {
  public:
-  // `make` gives what a group's backends are made of beside their memory. All outlive it.
+  // `make` returns the context from which the backends of a group are made. All arguments must
+  // outlive this object.
   using MakeContext = std::function<BackendContext(const Group& group)>;
   GroupBackends(RankContext& rank, PeerWatch& peers, std::unique_ptr<RingBackend> ring,
                 MakeContext make);
 
-  // The group exists from here on. `response` is that of its kAddGroup; `lease` keeps its region
-  // where this rank has allocated it. Nothing to do for who is no member.
+  // Makes the backends of a new group. `response`: that of its kAddGroup. `lease`: keeps the region
+  // alive if this rank has allocated it. Does nothing if this rank is not a member.
   Status add(const Response& response, std::shared_ptr<void> lease);
   void remove(GroupId id);
 
-  // A pair exists from its first operation on, which is agreed.
+  // Makes the backends of a pair, when its first operation has been agreed.
   Status add_pair(const Response& response);
 
-  // Memory for the group of those ranks on this host, if this rank is the one that provides it: its
-  // first member there. Thread-safe.
+  // Allocates memory for the group's members on this host if this rank provides it, as the first of
+  // them; otherwise returns an empty buffer. `members` ascend. Thread-safe.
   static Result<ArenaBuffer> provide_region(RankContext& rank, const std::vector<Rank>& members);
-  // The same for a pair, kept for the World's life. Contributions of this rank to its operations
-  // name it.
+  // The same for a pair, kept until the World ends. This rank's contributions to the pair's
+  // operations must carry the returned reference.
   static Result<ArenaRef> provide_region_of_pair(RankContext& rank, GroupId pair);
 
   void start(Execution&& execution);
   bool advance();
-  // As Backends', of all groups.
+  // See Backends; these cover all groups.
   bool idle() const;
   bool resting() const;
   bool will_wake() const;
@@ -51,7 +52,7 @@ class GroupBackends {
   std::uint64_t look_again_ns() const;
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
-  // Appends what the ring waits for.
+  // Appends the sockets that the ring waits for.
   void watched(std::vector<Watched>& out) const {
     if (ring_) ring_->watched(out);
   }
@@ -60,18 +61,18 @@ class GroupBackends {
  private:
   struct Other {
     Backends backends;
-    std::shared_ptr<void> lease;  // of its region
+    std::shared_ptr<void> lease;  // keeps the region alive
     bool removed = false;
-    bool works = false;  // it is among working_
+    bool works = false;  // it is in working_
   };
-  // Those of which something may be said in a turn: a World may have many groups.
+  // Calls `fn` only for backends that may have something to report: a World may have many groups.
   template <typename Fn>
   void each(Fn fn) const {
     if (ring_) fn(*ring_);
     fn(world_);
     for (const Other* other : working_) fn(other->backends);
   }
-  // `response` has the contribution of who provides its region.
+  // `response` has the contribution of the rank that provides the region.
   Status add_member_of(const std::shared_ptr<const Group>& group, const Response& response,
                        std::shared_ptr<void> lease);
   void drop_removed();
@@ -79,10 +80,10 @@ class GroupBackends {
   RankContext& rank_;
   PeerWatch& peers_;
   MakeContext make_;
-  std::unique_ptr<RingBackend> ring_;  // several hosts
+  std::unique_ptr<RingBackend> ring_;  // null on one host
   Backends world_;
   std::map<GroupId, std::unique_ptr<Other>> others_;
-  std::vector<Other*> working_;  // the others that do not rest, or are broken
+  std::vector<Other*> working_;  // those that do not rest, or are broken
 };
 
 }  // namespace ciranda

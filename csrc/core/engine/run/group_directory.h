@@ -11,19 +11,19 @@
 
 namespace ciranda {
 
-// The groups that exist as far as this rank has been told, for who submits. Thread-safe.
+// The groups that this rank knows to exist, for threads that submit. Thread-safe.
 class GroupDirectory {
  public:
   explicit GroupDirectory(std::shared_ptr<const Group> world) : world_(std::move(world)) {}
 
-  // Null where there is none of that number, or none any more.
+  // Returns null if the group does not exist or has been removed.
   std::shared_ptr<const Group> find(GroupId id) const EXCLUDES(mutex_) {
     if (id == kWorldGroup) return world_;
     const MutexLock lock(mutex_);
     const auto found = others_.find(id);
     return found == others_.end() ? nullptr : found->second;
   }
-  // Whether rank `self` may submit that: its group exists, and has it.
+  // Returns kInvalidArgument unless the group of `spec` exists and rank `self` is a member.
   Status check_member(Rank self, const RequestSpec& spec) const EXCLUDES(mutex_);
   void add(std::shared_ptr<const Group> group) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);

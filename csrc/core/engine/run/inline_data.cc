@@ -17,7 +17,7 @@ bool may_travel_inline(const RequestSpec& spec) {
 }
 
 bool came_inline(const FusedOp& op, const std::vector<Response>& responses) {
-  if (op.group->size() > kLocalRanksMax) return false;  // of several hosts, whatever they sent
+  if (op.group->size() > kLocalRanksMax) return false;  // several hosts, whatever they sent
   return std::all_of(op.members.begin(), op.members.end(), [&](const FusedOp::Member& member) {
     const Response& response = responses[member.response];
     if (!may_travel_inline(*response.spec)) return false;

@@ -7,16 +7,17 @@
 
 namespace ciranda {
 
-// Few bytes travel in the requests themselves: who has read those has all ranks' data, and waits
-// for nobody a second time. Pure.
+// A few bytes of data travel in the Requests themselves. A rank that has read all Requests then has
+// all ranks' data, and need not wait a second time. Pure.
 
-// Whether this rank puts its tensor into its request. Where the ranks are on one host.
+// Returns true if a tensor of this spec travels in the Request. Only for ranks on one host.
 bool may_travel_inline(const RequestSpec& spec);
 
-// Whether all data of the operation came in this way; the same on every rank.
+// Returns true if all data of the operation has arrived in its Requests. The answer is the same on
+// every rank.
 bool came_inline(const FusedOp& op, const std::vector<Response>& responses);
 
-// Then: reduces it into this rank's `buffers`.
+// Reduces such data into this rank's `buffers`.
 void reduce_inline(const FusedOp& op, const std::vector<Response>& responses,
                    const Buffers& buffers);
 

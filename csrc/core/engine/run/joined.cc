@@ -24,7 +24,7 @@ bool leaves_arena(const FusedOp& op, std::size_t here) {
 Execution of_zeros(FusedOp op, const std::vector<Response>& responses, std::size_t here) {
   Execution execution{.op = std::move(op)};
   FusedOp& what = execution.op;
-  what.root = kNoRank;  // only reductions go on
+  what.root = kNoRank;  // only reductions run
   std::uint64_t all_bytes = 0;
   const auto add = [&](std::uint64_t bytes) {
     execution.buffers.push_back({.in_bytes = bytes, .out_bytes = bytes});
@@ -33,7 +33,7 @@ Execution of_zeros(FusedOp op, const std::vector<Response>& responses, std::size
   if (leaves_arena(what, here)) {
     what.in_arena = false;
     add(responses[what.members.front().response].spec->arena_bytes);
-  } else if (!what.in_arena) {  // there this rank only counts it
+  } else if (!what.in_arena) {  // else this rank only counts the operation
     for (const FusedOp::Member& member : what.members) {
       add(tensor_bytes(responses[member.response].spec->tensors[member.tensor]));
     }

@@ -8,21 +8,22 @@
 
 namespace ciranda {
 
-// What becomes of an operation while some of its members have joined, alike on all ranks. Pure.
+// How an operation runs while some of its members have joined; the same on all ranks. Pure.
 
 inline bool has_joined(const FusedOp& op, Rank rank) {
   return std::binary_search(op.joined.begin(), op.joined.end(), rank);
 }
 
-// kUnsupported where it cannot run without them.
+// Returns kUnsupported if the operation cannot run without the members that have joined.
 Status without_joined(const FusedOp& op);
 
-// On one host those who are there reduce in the arena alone, and so do those of each host who share
-// a step. Elsewhere each member has a part in it: the memory of all counts as private then. `here`:
-// how many members are on this host.
+// Returns true if data in the arena must be treated as private memory because members have joined.
+// On one host the remaining members reduce in the arena among themselves, and in a shared step so
+// do those of each host. Every member must take part in all other cases. `here`: the number of
+// members on this host.
 bool leaves_arena(const FusedOp& op, std::size_t here);
 
-// The part of a rank that has joined: it adds zeros to what the others reduce.
+// Returns the part of a rank that has joined: it contributes zeros to the reduction.
 Execution of_zeros(FusedOp op, const std::vector<Response>& responses, std::size_t here);
 
 }  // namespace ciranda

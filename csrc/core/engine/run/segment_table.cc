@@ -10,10 +10,10 @@
 namespace ciranda {
 namespace {
 
-// The first cache line of a block counts the leases that ranks have taken of it beside the owner's
-// own (I13). Any rank of the host can write to it: too high, and the memory is never lent again,
-// like that of a peer that died with a lease; too low, and it is lent too early, by which that peer
-// can read and spoil nothing that it could not before.
+// The first cache line of a block counts the leases of every rank but the owner (I13). Any rank of
+// the host can write to it. If the count is too high, the memory is never reused, as after the
+// death of a peer with a lease. If it is too low, the memory is reused too early, but that peer can
+// read and damage nothing that it could not before.
 constexpr std::size_t kCountBytes = 64;
 using PeerLeases = std::atomic<std::uint64_t>;
 static_assert(PeerLeases::is_always_lock_free, "processes share it");
@@ -22,8 +22,8 @@ PeerLeases& peer_leases(const MemorySegment& segment, std::size_t block) {
   return *reinterpret_cast<PeerLeases*>(segment.data() + block);
 }
 
-// Small blocks share segments of an eighth of what there is already, so that at most so much is
-// unused. A block is small if four fit.
+// Small blocks share segments of an eighth of what this rank has already, so that at most that part
+// is unused. A block is small if four of its size fit into such a segment.
 constexpr std::size_t kSharedBytesMin = std::size_t{256} << 10;
 constexpr std::size_t kSharedBytesMax = std::size_t{64} << 20;
 constexpr std::size_t kShareOfAll = 8;
@@ -33,7 +33,7 @@ constexpr std::size_t kSmallBlocks = 4;
 
 struct SegmentTable::Pool {
   Mutex mutex;
-  std::multimap<std::size_t, Block> free GUARDED_BY(mutex);  // by this rank, by bytes
+  std::multimap<std::size_t, Block> free GUARDED_BY(mutex);  // given back by this rank, by bytes
 
   void give_back(Block block) EXCLUDES(mutex) {
     const MutexLock lock(mutex);
@@ -41,8 +41,8 @@ struct SegmentTable::Pool {
     free.emplace(bytes, std::move(block));
   }
 
-  // Acquire: whoever sees zero also sees all that the peers did before they let go. Each of them
-  // released with a read-modify-write, so that the last one's value speaks for all.
+  // Acquire: a thread that reads zero also sees all that the peers did before they released their
+  // leases. Each peer releases with a read-modify-write, so the last value covers all of them.
   std::optional<Block> take(std::size_t bytes) EXCLUDES(mutex) {
     const MutexLock lock(mutex);
     const auto end = free.upper_bound(2 * bytes + kSharedBytesMin / kSmallBlocks);
@@ -107,7 +107,7 @@ Result<SegmentTable::Block> SegmentTable::create(std::size_t bytes) {
   }
   for (const LocalMesh::Peer& peer : mesh_.peers) {
     if (!peer.socket.valid()) continue;
-    // A peer that is gone is noticed by its closed socket.
+    // The closed socket will show that a peer is gone.
     (void)send_message(peer.socket.get(), {.segment = number, .bytes = segment.bytes()}, fd.get());
   }
   return Block{.segment = segment, .number = number, .bytes = segment.bytes()};
@@ -147,7 +147,7 @@ std::shared_ptr<void> SegmentTable::lease(Rank owner, const ArenaRef& ref) {
   const MutexLock lock(mutex_);
   const MemorySegment& segment = segments_[static_cast<std::size_t>(owner)][ref.segment];
   const std::size_t block = ref.offset - kCountBytes;
-  // Relaxed: what tells the owner of this lease orders it before the owner lets go.
+  // Relaxed: the message that tells the owner of this lease orders it before the owner's release.
   peer_leases(segment, block).fetch_add(1, std::memory_order_relaxed);
   return {segment.data(), [segment, block](void*) {
             peer_leases(segment, block).fetch_sub(1, std::memory_order_release);

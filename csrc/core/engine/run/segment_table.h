@@ -13,9 +13,9 @@
 
 namespace ciranda {
 
-// Arena memory of this rank: a piece of a segment that all ranks of the host map, at a multiple of
-// 64 bytes. Keeps the mapping alive, also after the World is gone; the memory is reused once the
-// last copy is gone.
+// Arena memory that this rank holds: part of a segment that all ranks of the host map, at a
+// multiple of 64 bytes. `lease` keeps the memory mapped, even after the World is gone. The memory
+// is reused when the last copy of the lease is gone.
 struct ArenaBuffer {
   ArenaRef ref;
   std::byte* data = nullptr;
@@ -23,46 +23,47 @@ struct ArenaBuffer {
   std::shared_ptr<void> lease = {};
 };
 
-// Who mapped what: this rank's segments and those that its peers announced. A segment is cut into
-// blocks, as a process can map some 65,000 pieces only, and each segment is two in every rank of
-// the host (SharedMapping): small blocks share segments, which grow with what the rank has.
+// The segments that this process maps: its own and those that its peers announced. A process can
+// map only about 65,000 pieces, and each segment takes two in every rank of the host
+// (SharedMapping). Segments are therefore cut into blocks. Small blocks share segments, which get
+// larger as the rank allocates more.
 class SegmentTable {
  public:
   explicit SegmentTable(const LocalMesh& mesh);
 
-  // A zeroed (when new) block of at least `bytes` bytes, in a segment that every peer has been told
-  // of. Blocking only while a peer's socket buffer is full. Thread-safe.
+  // Returns a block of at least `bytes` bytes, zeroed if it is new, in a segment that every peer
+  // has been told of. Blocks only while a peer's socket buffer is full. Thread-safe.
   Result<ArenaBuffer> allocate(std::size_t bytes) EXCLUDES(announce_mutex_, mutex_);
 
-  // A peer's announcement.
+  // Adds a segment that a peer announced.
   Status add(Rank owner, std::uint32_t number, MemorySegment segment) EXCLUDES(mutex_);
-  // Null until the announcement has arrived; kMalformed when no block can lie there.
+  // Returns null until the announcement has arrived, and kMalformed if no block can be there.
   Result<std::byte*> resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) EXCLUDES(mutex_);
-  // Keeps the mapping of a resolved block alive, also after the World is gone, and its memory from
-  // being lent again. The owner must hold the block until it has heard that this rank does.
+  // Returns a lease that keeps a resolved block mapped, even after the World is gone, and keeps its
+  // memory from being reused. The owner must hold the block until it knows of this lease.
   std::shared_ptr<void> lease(Rank owner, const ArenaRef& ref) EXCLUDES(mutex_);
 
  private:
-  // Of this rank's memory, with the count of its leases.
+  // A block of this rank's memory, with the count of its leases.
   struct Block {
     MemorySegment segment;
     std::uint32_t number = 0;  // of the segment
-    std::size_t begin = 0;     // in it, in bytes
+    std::size_t begin = 0;     // where it starts in the segment, in bytes
     std::size_t bytes = 0;
   };
   struct Pool;  // blocks that this rank has given back, shared with the leases
 
   ArenaBuffer lend(Block block);
-  // A segment with room for a block of that many bytes, as one block.
+  // Creates a segment with room for `bytes` bytes and returns it as one block.
   Result<Block> create(std::size_t bytes) REQUIRES(announce_mutex_) EXCLUDES(mutex_);
 
   const LocalMesh& mesh_;
   std::shared_ptr<Pool> pool_;
-  // Announcements go out in the order of their numbers. Taken before mutex_, and held while a
-  // peer's socket is full; the peer's own announcements are taken in meanwhile under mutex_.
+  // Keeps announcements in the order of their numbers. Taken before mutex_, and held while a peer's
+  // socket is full. The peer's own announcements can be added meanwhile, under mutex_.
   Mutex announce_mutex_;
   std::size_t own_bytes_ GUARDED_BY(announce_mutex_) = 0;  // of all segments of this rank
-  Block rest_ GUARDED_BY(announce_mutex_);  // of the latest segment that small blocks share
+  Block rest_ GUARDED_BY(announce_mutex_);  // the unused part of the latest shared segment
   Mutex mutex_;
   std::vector<std::vector<MemorySegment>> segments_ GUARDED_BY(mutex_);  // by owner, number
 };

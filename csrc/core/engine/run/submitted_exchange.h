@@ -9,18 +9,18 @@
 
 namespace ciranda {
 
-// An Exchange that is an allgather like a user's.
+// An Exchange that runs as an allgather like a user's.
 class SubmittedExchange final : public Exchange {
  public:
   explicit SubmittedExchange(std::vector<std::byte> mine);
-  // Once. Does not block.
+  // Call once. Does not block.
   void submit(const std::string& name, GroupId group, SubmissionQueue& queue);
 
   bool done() const override;
   Result<std::vector<std::vector<std::byte>>> result() const override;
 
  private:
-  // Outlives this object while the engine works on it.
+  // Shared with the submission, which may outlive this object.
   struct Memory {
     std::vector<std::byte> mine, all;
   };
