@@ -20,11 +20,11 @@ namespace {
 
 constexpr int kStreamsMax = 8;  // each costs descriptors and memory at every peer
 static_assert(kStreamsMax <= kPairStreamsMax);
-// Where ranks outnumber cores: about what two switches between threads take. A peer that runs has
-// answered by then; one that does not gets the core.
+// If ranks outnumber cores: about the time of two thread switches. A peer that runs has answered by
+// then; one that does not run needs the core.
 constexpr std::int64_t kSpinOnSharedCoresUs = 3;
 
-// After `su` or `sudo -E` a variable may still name a folder of another user.
+// After `su` or `sudo -E`, a variable may still name a folder of another user.
 bool is_own_folder(const char* path) {
   struct stat facts {};
   return path != nullptr && ::stat(path, &facts) == 0 && S_ISDIR(facts.st_mode) &&
@@ -39,7 +39,7 @@ std::string parent_of_job_folder(const Environment& env) {
   return instead ? temporary : "/tmp";
 }
 
-// A folder name that all ranks of a job derive alike and no other job of this user does.
+// Returns a folder name that all ranks of a job derive alike, and no other job of this user does.
 std::string default_job_folder(const Environment& env, const Starter& starter,
                                const std::string& job_id) {
   std::string name = "ciranda-" + std::to_string(::geteuid()) + "-" + starter.name + "-";
@@ -50,7 +50,7 @@ std::string default_job_folder(const Environment& env, const Starter& starter,
   return parent_of_job_folder(env) + "/" + name.substr(0, 60);
 }
 
-// What the user told malloc stands.
+// Settings of malloc that the user has made stay in force, unless CIRANDA_KEEP_HEAP is on.
 Status read_keep_heap(const Environment& env, Config& config) {
   const char* text = env.text("CIRANDA_KEEP_HEAP");
   const std::string_view mode = text != nullptr ? text : "auto";
@@ -117,7 +117,7 @@ void read_timeline(const Environment& env, Config& config) {
   config.timeline_marks_cycles = marks != nullptr && std::string_view(marks) != "0";
 }
 
-// "here,192.0.2.7:20000": each server, by its number.
+// Parses the address of each server, by number: "here,192.0.2.7:20000".
 Status parse_servers(const char* name, const char* text, bool by_hand,
                      std::vector<std::optional<Endpoint>>& servers) {
   for (std::string_view rest = text;;) {
@@ -158,7 +158,7 @@ Status read_servers(const Environment& env, Config& config) {
   CIRANDA_TRY(parse_servers(name, told, by_hand, config.servers));
   config.servers_job = by_hand ? std::string(ps::kJobByHand) : config.job_id;
   config.servers_by_hand = by_hand;
-  // Who starts workers by hand counts no lives: a later start is a later life.
+  // Nobody counts lives when workers are started by hand: a later start is a later life.
   config.life_base =
       by_hand && life == 0 ? wall_clock_us() : static_cast<std::uint64_t>(life) << 32;
   if (config.rank_info.size > kLocalRanksMax) {
@@ -207,8 +207,8 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
   return {};
 }
 
-// What tells the job from others that were told the same servers; empty: nothing does. The port
-// that torchrun itself chooses is another one after a restart.
+// Returns what distinguishes the job from others with the same servers; empty if nothing does. A
+// port that torchrun chose changes with a restart, so its run id counts instead.
 std::string job_of_workers(const Environment& env, const Starter& starter,
                            const std::string& job_id) {
   const char* const run = env.text("TORCHELASTIC_RUN_ID");
@@ -218,7 +218,7 @@ std::string job_of_workers(const Environment& env, const Starter& starter,
   return env.text(starter.job) != nullptr ? job_id : "";
 }
 
-// This rank's place in its job, and where its ranks meet.
+// Reads this rank's place in its job, and where the ranks of this host meet.
 Status read_job(const Environment& env, const Starter& starter, Config& config) {
   config.starter = starter.name;
   CIRANDA_TRY(read_rank_info(env, starter, config.rank_info));
@@ -234,7 +234,7 @@ Status read_job(const Environment& env, const Starter& starter, Config& config) 
   }
   const char* folder = env.text("CIRANDA_JOB_DIR");
   config.job_folder = folder != nullptr ? folder : default_job_folder(env, starter, config.job_id);
-  // A port that a user has chosen, or nothing at all, may be another job's too.
+  // Without a job number, or with a port that the user chose, another job may look the same.
   const bool alone = job == nullptr || config.starter == "torchrun";
   config.rank_variable = starter.rank;
   config.prove_origin = alone && name == nullptr && (folder == nullptr || config.servers_by_hand);
@@ -279,7 +279,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
 
 std::string shared_settings(const Config& config) {
   const EngineOptions& engine = config.engine;
-  // The ranks of several hosts begin a timeline together; on one host each is free to have one.
+  // Ranks on several hosts start a timeline together; on one host each rank may have one or not.
   const bool timeline = config.rank_info.cross_size > 1 && !config.timeline_path.empty();
   return to_text(
       {{"CIRANDA_CPU_OPERATIONS", engine.backend_choice.cpu == BackendId::kNative
@@ -304,7 +304,7 @@ Result<Config> read_process_config() {
   cpu_set_t usable;
   CPU_ZERO(&usable);
   const int cores = ::sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
-  // Read once, by init(); a program that changes its environment in other threads meanwhile races.
+  // Read once, by init(). A program that changes its environment in another thread meanwhile races.
   auto config = read_config(
       [](const char* name) -> const char* {
         return std::getenv(name);  // NOLINT(concurrency-mt-unsafe)

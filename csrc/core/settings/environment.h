@@ -8,20 +8,24 @@
 
 namespace ciranda {
 
-// A source of variables: null when not set. The process environment in production.
+// Returns the value of a variable, or null if it is not set. In production it reads the environment
+// of the process.
 using Getenv = std::function<const char*(const char* name)>;
 
-// kInvalidArgument: names the variable, its value and what it should be.
+// Returns kInvalidArgument, with a text that names the variable, its value and the values that are
+// allowed.
 Error bad_value(const char* name, const char* value, const std::string& expected);
 
-// Variables as what they mean; an empty one is not set. `getenv` must outlive it.
+// Parses environment variables. An empty variable counts as not set. `getenv` must outlive this
+// object.
 class Environment {
  public:
   explicit Environment(const Getenv& getenv) : getenv_(getenv) {}
 
-  // Null when it is not set, or has no name.
+  // Returns null if the variable is not set or `name` is null.
   const char* text(const char* name) const;
-  // Keeps `value` when the variable is not set, or has no name.
+  // Returns bad_value() unless the variable is a whole number from `low` to `high`. Keeps `value`
+  // if the variable is not set or `name` is null.
   Status integer(const char* name, std::int64_t low, std::int64_t high, std::int64_t& value) const;
   Status integer(const char* name, std::int64_t low, std::int64_t high, int& value) const;
 

@@ -7,8 +7,8 @@
 namespace ciranda {
 namespace {
 
-// Whether one of Horovod's variables names the library `ours`. Of its others, which ciranda does
-// without, the user is told: the script runs all the same.
+// Returns true if `name`, a variable of Horovod, names the library `ours`. If it names a library
+// that ciranda does without, warns and returns false, so that the script still runs.
 Result<bool> names_library(const Environment& env, const char* name, std::string_view ours,
                            Config& config) {
   const char* text = env.text(name);
@@ -25,7 +25,7 @@ Result<bool> names_library(const Environment& env, const char* name, std::string
   return bad_value(name, text, std::string(ours) + ", mpi, ccl or ddl");
 }
 
-// The backend of that name that needs a library.
+// Returns the backend with that name, except the native one, which needs no library.
 std::optional<BackendId> library_named(std::string_view name, bool on_gpu) {
   for (const BackendTraits& row : kBackends) {
     if (row.id != BackendId::kNative && row.on_gpu == on_gpu && row.name == name) return row.id;
@@ -33,7 +33,7 @@ std::optional<BackendId> library_named(std::string_view name, bool on_gpu) {
   return std::nullopt;
 }
 
-// " or gloo"
+// Returns the names of those libraries, such as " or gloo".
 std::string or_libraries(bool on_gpu) {
   std::string words;
   for (const BackendTraits& row : kBackends) {
@@ -49,7 +49,7 @@ Status read_cpu_operations(const Environment& env, Config& config) {
   constexpr const char* kName = "CIRANDA_CPU_OPERATIONS";
   const char* text = env.text(kName);
   if (text == nullptr) {
-    if (config.starter == "horovodrun") return {};  // it sets its variable by itself
+    if (config.starter == "horovodrun") return {};  // it always sets that variable
     const auto gloo = names_library(env, "HOROVOD_CPU_OPERATIONS", "gloo", config);
     if (!gloo) return gloo.error();
     if (gloo.value()) config.engine.backend_choice.cpu = BackendId::kGloo;
@@ -74,7 +74,7 @@ Status read_cpu_operations(const Environment& env, Config& config) {
   return bad_value(kName, text, "auto, shm, ring" + or_libraries(/*on_gpu=*/false));
 }
 
-// Only NCCL knows memory of a GPU.
+// Only NCCL can work with memory of a GPU.
 Status read_gpu_operations(const Environment& env, Config& config) {
   constexpr const char* kName = "CIRANDA_GPU_OPERATIONS";
   constexpr const char* kBlocking = "NCCL_COMM_BLOCKING";  // wins over what the backend asks for

@@ -11,7 +11,7 @@ namespace {
 
 constexpr PortRange kRendezvousPorts = {20'000, 29'999};  // below the ports that kernels hand out
 
-// The first name of a list such as "gpu[03-05,7],node1": "gpu03".
+// Returns the first name of a list: "gpu03" for "gpu[03-05,7],node1".
 std::string first_host(std::string_view list) {
   std::string name;
   while (!list.empty() && list.front() != ',') {
@@ -37,14 +37,15 @@ bool parse_ports(std::string_view text, PortRange& ports) {
          ports.first <= ports.last;
 }
 
-// The same on all hosts, and for two jobs hardly ever.
+// Returns a port that is the same on all hosts, and hardly ever the same for two jobs.
 std::uint16_t port_of_job(const std::string& job_id, PortRange ports) {
   std::uint32_t hash = 2'166'136'261;  // FNV-1a
   for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 16'777'619;
   return static_cast<std::uint16_t>(ports.first + hash % (ports.last - ports.first + 1u));
 }
 
-// Where rank 0 listens: as told, or on a port that every rank derives alike.
+// Reads where rank 0 listens. It is CIRANDA_RENDEZVOUS, or a host that all ranks know with a port
+// that every rank derives alike.
 Status read_rendezvous(const Environment& env, const Starter& starter, const std::string& job_id,
                        RemoteConfig& remote) {
   if (const char* told = env.text("CIRANDA_RENDEZVOUS")) {

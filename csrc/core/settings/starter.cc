@@ -21,8 +21,8 @@ constexpr std::array<Starter, 6> kStarters = {{
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
-    // Only variables of a step: those of its allocation are also found in the batch script and in
-    // smaller steps. Slurm has no plain number for the tasks of this host.
+    // These are variables of a step: those of its allocation are also set in the batch script and
+    // in smaller steps. Slurm has no plain number for the tasks of this host.
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID",
      "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"},
 }};
@@ -32,7 +32,8 @@ bool is_found(const Environment& env, const Starter& starter) {
   return env.text(starter.rank) != nullptr && env.text(starter.size) != nullptr;
 }
 
-// Slurm's short form of a number for each node, such as "2(x3),1". 0 where that node has none.
+// Reads Slurm's short form of a number for each node, such as "2(x3),1". Returns 0 if that node has
+// no number.
 int tasks_of_node(std::string_view text, int node) {
   const auto number = [&text] {
     int value = 0;
@@ -70,7 +71,7 @@ Status read_slurm_tasks(const Environment& env, RankInfo& rank_info) {
 const Starter* find_starter(const Environment& env) {
   for (const Starter& starter : kStarters) {
     if (!is_found(env, starter)) continue;
-    // srun --mpi=pmi2 sets variables of mpiexec too, but only some.
+    // srun --mpi=pmi2 also sets variables of mpiexec, but only some.
     const bool partly =
         starter.name == std::string_view("mpiexec") && !env.text(starter.local_rank);
     return partly && is_found(env, kStarters.back()) ? &kStarters.back() : &starter;
@@ -81,7 +82,7 @@ const Starter* find_starter(const Environment& env) {
 Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& rank_info) {
   CIRANDA_TRY(env.integer(starter.size, 1, kRanksMax, rank_info.size));
   CIRANDA_TRY(env.integer(starter.rank, 0, rank_info.size - 1, rank_info.rank));
-  // Not told: then every rank is on this host.
+  // The default: every rank is on this host.
   rank_info.local_size = rank_info.size;
   rank_info.local_rank = rank_info.rank;
   CIRANDA_TRY(env.integer(starter.cross_size, 1, rank_info.size, rank_info.cross_size));

@@ -15,7 +15,7 @@ struct RankInfo {
   int cross_size = 1;
 };
 
-// The environment variables of a starter. A starter counts as found when `rank` and `size` are set.
+// The environment variables of a starter. A starter is found if `rank` and `size` are set.
 struct Starter {
   const char* name;
   const char* rank;
@@ -23,17 +23,18 @@ struct Starter {
   const char* local_rank;
   const char* local_size;
   const char* job;             // tells two jobs of one user apart
-  const char* step = nullptr;  // where a job has several worlds: which one
+  const char* step = nullptr;  // which of the several Worlds of a job
   const char* cross_rank = nullptr;
   const char* cross_size = nullptr;
   const char* hosts = nullptr;  // their names; rank 0 is on the first
 };
 
-// Whoever started this process: ciranda run, torchrun, horovodrun, mpirun (Open MPI), MPICH/PMI,
-// srun, in this order; null without any.
+// Returns the starter of this process: the first of ciranda run, torchrun, horovodrun, mpirun (Open
+// MPI), MPICH/PMI and srun that is found, or null.
 const Starter* find_starter(const Environment& env);
 
-// kUnsupported: it does not tell where this rank is.
+// Reads this rank's numbers. Returns kUnsupported if the starter does not tell which host the rank
+// is on.
 Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& rank_info);
 
 }  // namespace ciranda
