@@ -5,17 +5,17 @@
 namespace ciranda {
 namespace {
 
-// The times of two clocks: neither is larger than INT64_MAX.
+// Returns a - b. Both are clock times, and neither is larger than INT64_MAX.
 std::int64_t difference(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::int64_t>(a) - static_cast<std::int64_t>(b);
 }
 
 }  // namespace
 
-// No rank is through a barrier before all have entered it: the largest `begin - end of rank 0` is
-// what the clock is ahead, less what the fastest frame took to host 0. For that stands half of the
-// fastest barrier, which took the way there and back: host 0 puts frames in order, and ends a
-// barrier when the last one is there.
+// No rank leaves a barrier before all have entered it. So the largest `begin - end of rank 0` is
+// the clock's lead, less the time of the fastest frame to host 0. Half of the fastest barrier
+// stands for that time, because it covers the way there and back: host 0 orders the frames, and the
+// last of them ends the barrier.
 ClockReading compare_clocks(std::span<const BarrierTimes> own,
                             std::span<const BarrierTimes> rank_0) {
   CIRANDA_ASSERT(!own.empty() && own.size() == rank_0.size());

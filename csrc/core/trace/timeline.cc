@@ -13,7 +13,7 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kPieceBytes = 1 << 18;  // of events, which may travel to another host
+constexpr std::size_t kPieceBytes = 1 << 18;  // of events; a piece may travel to another host
 
 std::string microseconds(std::uint64_t ns) {
   char text[32];
@@ -21,8 +21,8 @@ std::string microseconds(std::uint64_t ns) {
   return text;
 }
 
-// Events of one row do not overlap: an unnamed operation that begins before another one of its name
-// has ended gets a row of its own.
+// Events of one row do not overlap. An unnamed operation that begins before another one of its name
+// has ended gets another row.
 class Rows {
  public:
   struct Place {
@@ -88,7 +88,7 @@ TimelinePart Timeline::take() {
   const MutexLock lock(mutex_);
   on_.store(false, std::memory_order_relaxed);
   if (path_.empty()) return {};
-  // Of another start, or job, nothing stays.
+  // The file drops the events of other starts and other jobs: see TimelineFile::open().
   TimelinePart part{.path = std::exchange(path_, {}),
                     .job = job_ + "." + std::to_string(starts_),
                     .events = events_as_text()};
@@ -148,7 +148,7 @@ std::vector<std::string> Timeline::events_as_text() const {
       (pieces.back() += TimelineFile::kBetween) += event;
     }
   };
-  // What the trace's zero is in the time of day, to lay files of several jobs side by side.
+  // The time of day of the trace's zero, with which files of several jobs can be laid side by side.
   const std::uint64_t epoch_us =
       (read_clock_ns(CLOCK_REALTIME) - clock_.at_host_0(monotonic_ns())) / 1000;
   add(metadata + "\"name\": \"process_name\", \"args\": {\"name\": \"rank " +

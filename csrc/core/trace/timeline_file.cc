@@ -88,7 +88,7 @@ Status TimelineFile::begin(const std::string& head) {
   return {};
 }
 
-// What the old one has before its end, if it begins with `head`; false otherwise.
+// Copies the events of the old file, if that begins with `head`; returns false otherwise.
 bool TimelineFile::copy_events(const std::string& head) {
   const File from(std::fopen(path_.c_str(), "re"));
   if (!from) return false;

@@ -12,19 +12,20 @@
 
 namespace ciranda {
 
-// A Chrome trace on disk, to which ranks add their events one after the other. It is always whole:
-// who adds writes a new one beside it, which replaces it at the end.
+// A Chrome trace on disk, to which ranks add their events one after the other. The file is always
+// complete: a rank writes a new file, which replaces the old one at the end.
 class TimelineFile {
  public:
-  // Begins with what the file at `path` has, if it is of the same `job`; anything else goes. Blocks
-  // while another process adds to a file of that folder. Errors name the file.
+  // Begins with the events of the file at `path` if that file is of the same `job`, and without any
+  // otherwise. Blocks while another process adds to a file of the same folder. Errors name the
+  // file.
   static Result<TimelineFile> open(const std::string& path, const std::string& job);
   TimelineFile(TimelineFile&&) = default;
   TimelineFile& operator=(TimelineFile&&) = delete;
-  // Without close() the file stays as it was.
+  // Leaves the file as it was, unless close() was called.
   ~TimelineFile();
 
-  // One event as JSON, or several with kBetween between them.
+  // Adds one event as JSON, or several with kBetween between them.
   void add(std::string_view events);
   Status close();
 
@@ -41,24 +42,24 @@ class TimelineFile {
   bool copy_events(const std::string& head);
 
   std::string path_;
-  std::string part_;  // the new one
+  std::string part_;  // path of the new file
   Fd folder_;         // locked
   File file_;
   bool has_events_ = false;
 };
 
-// What one rank adds.
+// The events that one rank adds to a file.
 struct TimelinePart {
-  std::string path = {};  // empty: nothing
+  std::string path = {};  // empty: nothing to write
   std::string job = {};
   std::vector<std::string> events = {};  // each as for TimelineFile::add()
 };
 Status write(const TimelinePart& part);
 
-// As JSON, with its quotes.
+// Returns the text as a JSON string, in quotes.
 std::string json_text(std::string_view text);
 
-// What is wrong about a file at `path`, where there cannot be one.
+// Returns an error if no file can be written at `path`.
 Status check_folder(const std::string& path);
 
 }  // namespace ciranda
