@@ -14,13 +14,13 @@
 namespace ciranda {
 namespace {
 
-// Where an arena tensor lies, which means something in the World that made it alone.
+// The arena memory of a tensor. It has a meaning only in the World that allocated it.
 struct ArenaPlace {
   std::weak_ptr<Engine> engine;
   ArenaRef ref;
 };
 
-// Arena tensors of the process, by their memory: allreduce must know the segment.
+// The arena tensors of the process by their memory, in which allreduce looks up the segment.
 class ArenaTensors {
  public:
   void insert(const std::byte* data, ArenaPlace place) EXCLUDES(mutex_) {

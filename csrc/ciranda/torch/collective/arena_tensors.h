@@ -8,11 +8,13 @@
 
 namespace ciranda {
 
-// A tensor whose memory all ranks of the host map: its in-place allreduce copies nothing. Lives in
-// the engine's arena for as long as the tensor does. Thread-safe, does not block.
+// Returns a tensor in memory that all ranks of the host map, so that its in-place allreduce copies
+// nothing. The memory lies in the engine's arena and lives as long as the tensor. Thread-safe, does
+// not block.
 at::Tensor arena_empty(const std::shared_ptr<Engine>& engine,
                        const std::vector<std::int64_t>& shape, c10::ScalarType dtype);
-// In-place allreduce of a tensor made by arena_empty of that engine, by every rank.
+// Starts an in-place allreduce of a tensor that arena_empty() made with the same engine, on every
+// rank.
 Started arena_allreduce_async(const Communicator& among, const at::Tensor& tensor,
                               const ReduceOptions& options);
 

@@ -27,7 +27,7 @@ CollectiveResult TensorCollective::wait(const Engine::Look& look) {
   return before.empty() ? wait_for_this(look) : wait_for_parts(look);
 }
 
-// Also where one fails: the memory of the others is in use.
+// Waits for every part even if one fails, because the engine still uses the memory of the rest.
 CollectiveResult TensorCollective::wait_for_parts(const Engine::Look& look) {
   std::exception_ptr problem;
   CollectiveResult all;
@@ -54,7 +54,7 @@ CollectiveResult TensorCollective::wait_for_this(const Engine::Look& look) {
   check(status);
   queue_behind(*handle, stream);
   if (stream) {
-    // Outputs that were allocated meanwhile are memory of the communicator's stream.
+    // The outputs that the engine allocated belong to the communicator's stream.
     const c10::Stream current = current_stream(stream->torch().device());
     for (const at::Tensor& output : outputs) keep_for(current, output);
   }
@@ -141,18 +141,19 @@ void check_same(const at::Tensor& input, const at::Tensor& output, const std::st
 
 namespace {
 
-// The engine reads while it writes, and knows nothing of lazy views: what it cannot write where it
-// is gets memory of its own, so that the result is as if all inputs had been read before.
+// Gives an output private memory if the engine cannot write to it in place. The engine reads while
+// it writes, and it knows nothing of lazy views. The results are as if all inputs had been read
+// before.
 void make_private(const Communicator& among, TensorCollective& collective, std::size_t index,
                   const std::string& what) {
   at::Tensor& output = collective.outputs[index];
   if (!output.is_cpu())
-    (void)among.stream_of(output.device(), what);  // or it has no memory to give
+    (void)among.stream_of(output.device(), what);  // throws here if the device is not usable
   at::Tensor memory = at::empty(output.sizes(), output.options().requires_grad(false));
   collective.targets.emplace_back(index, std::exchange(output, std::move(memory)));
 }
 
-// Replaces input and output of a member that is reduced in a transport dtype.
+// Replaces input and output of a member by tensors of its transport dtype.
 void use_transport_dtype(TensorCollective& collective, std::size_t index, ReduceOp op,
                          const std::string& what) {
   at::Tensor& input = collective.inputs[index];
@@ -168,7 +169,7 @@ void use_transport_dtype(TensorCollective& collective, std::size_t index, Reduce
   }
 }
 
-// The CPU alone computes it. The host waits for a GPU's tensors.
+// Moves a GPU's tensors to the CPU, which alone computes Adasum. The host waits for the GPU.
 void bring_to_cpu(TensorCollective& collective) {
   for (std::size_t i = 0; i < collective.inputs.size(); ++i) {
     if (collective.inputs[i].is_cpu()) continue;
@@ -244,7 +245,7 @@ Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<
   submission.allocate = [raw = collective.get()](std::size_t index,
                                                  std::int64_t count) -> Result<std::byte*> {
     try {
-      // It becomes memory of the stream that writes it.
+      // Makes the output belong to the stream that writes it.
       const c10::OptionalStreamGuard guard(raw->stream ? std::optional(raw->stream->torch())
                                                        : std::nullopt);
       std::vector<std::int64_t> shape = raw->inputs[index].sizes().vec();

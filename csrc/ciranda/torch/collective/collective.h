@@ -15,27 +15,28 @@
 
 namespace ciranda {
 
-// Among whom collectives run, and on which stream of a GPU.
+// The ranks among which collectives run, and the GPU stream on which they run.
 struct Communicator {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<const Group> group;
-  // The stream for tensors of that device; throws where there is none, in a sentence that begins
+  // Returns the stream for tensors of `device`. Throws if the device has none; the error begins
   // with `what`.
   std::shared_ptr<TorchStream> (*stream_of)(c10::Device device, std::string_view what) = nullptr;
 };
 
 struct CollectiveResult {
-  std::vector<at::Tensor> tensors;  // one an input
+  std::vector<at::Tensor> tensors;  // one per input
   // alltoall: rows received from each rank.
   std::vector<std::int64_t> received_rows;
 };
 
-// A collective that was started; its tensors must live as long as it runs. Thread-safe, but for
-// wait(), which one thread calls, once.
+// A collective that was started. Owns the tensors, so it must live until the collective is done.
+// Thread-safe except for wait(), which one thread calls, once.
 struct TensorCollective {
-  // True when wait() would not block, and a GPU has the results.
+  // Returns true if wait() would not block and the GPU, if any, has the results. Does not block.
   bool poll() const;
-  // Blocks until it is done. Throws what ranks disagree about.
+  // Blocks until the collective is done and returns the results. Throws its error, such as what the
+  // ranks disagree about.
   CollectiveResult wait(const Engine::Look& look = {});
   CollectiveResult wait_for_this(const Engine::Look& look);
   CollectiveResult wait_for_parts(const Engine::Look& look);
@@ -44,52 +45,58 @@ struct TensorCollective {
   Handle handle;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
-  // Their memory and that of the inputs: a tensor may get another one (x.data = y) meanwhile.
+  // Memory of inputs and outputs, kept because a tensor may get other memory (x.data = y)
+  // meanwhile.
   std::vector<c10::Storage> memory;
-  // Outputs that are private memory, and the user's tensor that gets the values in the end.
+  // Index of each output that is private memory, and the user's tensor that gets its values at the
+  // end.
   std::vector<std::pair<std::size_t, at::Tensor>> targets;
-  bool writes = true;  // `targets`; else they are only what is shown as outputs
-  // The dtypes that new outputs get, where they are reduced in a transport dtype.
+  bool writes = true;  // true: wait() fills `targets`; false: it only returns them
+  // Own dtypes of new outputs, which may have been reduced in a transport dtype.
   std::vector<c10::ScalarType> dtypes;
-  std::shared_ptr<TorchStream> stream;  // of their GPU; null on the CPU
-  // Of a list that is longer than one request: its other members, which come first.
+  std::shared_ptr<TorchStream> stream;  // of the tensors' GPU; null on the CPU
+  // Collectives of the earlier members of a list that is longer than one request.
   std::vector<std::shared_ptr<TensorCollective>> before;
-  // scatter: why its splits do not fit, in place of the error of that code and rank, which all get.
+  // scatter: the reason why this rank's splits do not fit. It replaces the error with the same code
+  // and rank, which all ranks get.
   std::optional<Error> misfit = {};
 };
 using Started = std::shared_ptr<TensorCollective>;
 
 // -------------------------------------------------------------------------------------------
-// What collectives are made of. `what` begins the sentence of a refusal.
+// The building blocks of collectives. An error's text begins with `what`.
 
 std::string describe(OpKind kind, const std::string& name);
 [[noreturn]] void refuse(const std::string& what, const std::string& why);
 
-// An empty name: unnamed.
+// An empty name makes an unnamed operation.
 RequestSpec make_spec(const Communicator& among, OpKind kind, const std::string& name);
 RequestSpec make_rooted_spec(const Communicator& among, OpKind kind, const std::string& name,
                              Rank root);
 
-// Says what runs the operation. Memory of a GPU: on the communicator's stream, after all that the
-// current one does by now. Gives that stream; null on the CPU.
+// Sets the backend that runs the operation. For memory of a GPU also puts the operation on the
+// communicator's stream, after everything that is queued on the current stream by now. Returns that
+// stream; null on the CPU.
 std::shared_ptr<TorchStream> place(const Communicator& among, c10::Device device,
                                    const std::string& what, RequestSpec& spec,
                                    Submission& submission);
-// Once it is done: what the current stream does from here on comes after it. The host does not wait
-// for a GPU.
+// Makes work that is queued on the current stream from now on start after an operation that is
+// done. The host does not wait for the GPU.
 void queue_behind(const Operation& operation, const std::shared_ptr<TorchStream>& stream);
 
 void check_same(const at::Tensor& input, const at::Tensor& output, const std::string& what);
 
-// Submits it. `ours`: to our own backends, whatever the user chose for the CPU.
+// Submits the collective and returns it. `ours`: to ciranda's own backends, whatever the user chose
+// for the CPU.
 Started start(const Communicator& among, Started collective, const std::string& what,
               RequestSpec spec, Submission submission, bool ours = false);
-// Of kinds with as many outputs of the same shape, known at once. `writes`: this rank's get a
-// result.
+// Starts a collective with outputs of the same number and shapes as its inputs. `writes`: this
+// rank's outputs get a result.
 Started start_elementwise(const Communicator& among, RequestSpec spec,
                           std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                           const std::string& what, bool writes = true);
-// Of kinds whose output is made once its rows are known, by any thread that drives the engine.
+// Starts a collective that allocates its outputs once their rows are known, in any thread that
+// drives the engine.
 Started start_resizing(const Communicator& among, RequestSpec spec, std::vector<at::Tensor> inputs,
                        std::vector<std::int64_t> rows, const std::string& what,
                        std::optional<Digest> digest = {}, bool ours = false);

@@ -27,7 +27,8 @@ std::int64_t rows_of(const at::Tensor& tensor) {
   return tensor.dim() > 0 ? tensor.size(0) : 0;
 }
 
-// How many of `rows` go to each of `size` ranks; the error says why they cannot.
+// Returns how many of `rows` go to each of `size` ranks, or an error with the reason why they
+// cannot.
 Result<std::vector<std::int64_t>> rows_to_send(
     std::int64_t rows, const std::optional<std::vector<std::int64_t>>& splits, int size) {
   const auto refused = [](std::string why) {
@@ -63,8 +64,8 @@ RequestSpec make_reduce_spec(const Communicator& among, OpKind kind, const Reduc
 
 namespace {
 
-// As many requests as the list takes, each with a number in its name but the last, which holds the
-// others. `start_one`: of members `begin` to `end`.
+// Starts as many collectives as the list needs and returns the last, which holds the earlier ones.
+// The names of the earlier ones get a number. `start_one` starts one for members `begin` to `end`.
 template <typename StartOne>
 Started start_list(std::size_t members, const std::string& name, const StartOne& start_one) {
   std::vector<Started> before;
@@ -78,13 +79,14 @@ Started start_list(std::size_t members, const std::string& name, const StartOne&
     last->before = std::move(before);
     return last;
   } catch (...) {
-    // Nobody is left to wait for them, and the engine still uses their memory.
+    // Leaks the started collectives: no caller waits for them, and the engine still uses their
+    // memory.
     if (!before.empty()) (void)new std::vector<Started>(std::move(before));
     throw;
   }
 }
 
-// `list` itself where that is all of it.
+// Moves `list` itself out if the part is all of it.
 std::vector<at::Tensor> part_of(std::vector<at::Tensor>& list, std::size_t begin, std::size_t end) {
   if (end - begin == list.size()) return std::move(list);
   return {list.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -108,11 +110,11 @@ Started allreduce_async(const Communicator& among, std::vector<at::Tensor> input
 
 namespace {
 
-// What this thread reduced last. In a loop it is the same again, and is neither made nor checked
-// anew.
+// The latest reduction of a thread. A loop repeats it, and then its spec is neither made nor
+// checked anew.
 class LastReduction {
  public:
-  // What make_reduce_spec() and spec_of() would give again; null where they would not.
+  // Returns the spec if make_reduce_spec() and spec_of() would make the same again; else null.
   std::shared_ptr<const RequestSpec> find(const at::Tensor& input, const at::Tensor& output,
                                           const ReduceOptions& options, GroupId group,
                                           BackendId backend) const {
@@ -172,7 +174,7 @@ void allreduce(const Communicator& among, const at::Tensor& input, const at::Ten
   const Handle handle = unwrap(engine.submit(std::move(submission)));
   if (made) last.keep(input, options, made);
   const Status status = engine.wait(handle, look);
-  if (!status && stream) {  // nothing waits for what may be queued there
+  if (!status && stream) {  // no caller waits for work that may be queued there
     keep_for(stream->torch(), input);
     keep_for(stream->torch(), output);
   }
@@ -191,7 +193,7 @@ Started broadcast_async(const Communicator& among, std::vector<at::Tensor> input
 
 void broadcast_tensors(const Communicator& among, const std::vector<at::Tensor>& tensors, Rank root,
                        const std::string& name) {
-  constexpr std::size_t kGroupTensorsMax = 2048;  // of one request
+  constexpr std::size_t kGroupTensorsMax = 2048;  // tensors of one request
   static_assert(kGroupTensorsMax <= kTensorsPerRequestMax);
   const at::NoGradGuard no_grad;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // of tensors that are not contiguous
@@ -204,7 +206,7 @@ void broadcast_tensors(const Communicator& among, const std::vector<at::Tensor>&
     });
     (open == groups.end() ? groups.emplace_back() : *open).push_back(std::move(flat));
   }
-  // One after the other: tensors of two groups may share memory.
+  // Broadcasts one list after the other, because tensors of two lists may share memory.
   for (std::size_t i = 0; i < groups.size(); ++i) {
     broadcast_async(among, groups[i], groups[i], root, name + "." + std::to_string(i))->wait();
   }
@@ -260,7 +262,7 @@ Started gather_async(const Communicator& among, const at::Tensor& input, Rank ro
                      const std::string& name) {
   const std::string what = describe(OpKind::kGather, name);
   std::vector<std::int64_t> send(static_cast<std::size_t>(among.group->size()), 0);
-  // That a root is no member is for all to be told.
+  // A root that is no member is an error of the negotiation, which all ranks get.
   if (among.group->contains(root)) {
     send[static_cast<std::size_t>(among.group->index_of(root))] = rows_of(input);
   }
@@ -279,7 +281,8 @@ Started scatter_async(const Communicator& among, const at::Tensor& input, Rank r
     return start_resizing(among, std::move(spec), {input}, std::move(nothing), what);
   }
   const auto send = rows_to_send(rows_of(input), splits, size);
-  // Without rows it fails on all ranks: the others do not wait for what cannot be.
+  // A submission without rows fails on all ranks, so that no rank waits for a scatter that cannot
+  // run.
   const Started scatter = start_resizing(among, std::move(spec), {input},
                                          send ? send.value() : std::vector<std::int64_t>{}, what);
   if (!send) {

@@ -11,14 +11,15 @@
 
 namespace ciranda {
 
-// Collectives on tensors, of the communicator's group. An empty name means: the n-th unnamed
-// operation of the kind on every rank. Thread-safe; no GIL needed. Bad arguments throw Exception at
-// once, what ranks disagree about throws from TensorCollective::wait(), which is where a call
-// blocks, but for those that give no Started.
+// Collectives on tensors, among the ranks of the communicator's group. An empty name means the n-th
+// unnamed operation of its kind on every rank. Thread-safe; no GIL needed. Bad arguments throw
+// Exception at once. TensorCollective::wait() throws what ranks disagree about. Functions that
+// return a Started do not block: wait() does.
 //
-// The tensors of a call are on one device. On a GPU an operation starts after what the current
-// stream does by then, and wait() blocks until it is queued there on all ranks: the host does not
-// wait for the GPU, what the current stream does from then on comes after the operation.
+// The tensors of a call are on one device. On a GPU an operation starts after the work that is on
+// the current stream at the call. wait() blocks until all ranks have queued the operation there;
+// the host does not wait for the GPU. Work that is put on the current stream after wait() comes
+// after the operation.
 
 struct ReduceOptions {
   std::string name;
@@ -29,54 +30,56 @@ struct ReduceOptions {
 
 RequestSpec make_reduce_spec(const Communicator& among, OpKind kind, const ReduceOptions& options);
 
-// outputs[i] gets the reduction of inputs[i] over the ranks; they may be the same tensors. Several
-// tensors are one group: it runs when every member is ready on every rank. Outputs may lie in
-// memory of other members: what is written is as if all inputs had been read before.
+// Reduces inputs[i] over the ranks into outputs[i]; the two may be the same tensor. Several tensors
+// are reduced together, when all are ready on every rank. Outputs may overlap memory of other
+// members: the results are as if all inputs had been read before.
 Started allreduce_async(const Communicator& among, std::vector<at::Tensor> inputs,
                         std::vector<at::Tensor> outputs, const ReduceOptions& options);
-// Blocking as wait() is, for one tensor.
+// Does the same for one tensor, and blocks as wait() does.
 void allreduce(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
                const ReduceOptions& options, const Engine::Look& look = {});
-// outputs[i] gets the root's inputs[i]; `root` is a rank of the World.
+// Copies the root's inputs[i] to outputs[i]. `root` is a rank of the World.
 Started broadcast_async(const Communicator& among, std::vector<at::Tensor> inputs,
                         std::vector<at::Tensor> outputs, Rank root, const std::string& name);
-// Blocking, in place, few requests for many tensors; dense ones of any layout and dtype.
+// Broadcasts in place, with few requests for many tensors, which may have any dtype and strides.
+// Blocks.
 void broadcast_tensors(const Communicator& among, const std::vector<at::Tensor>& tensors, Rank root,
                        const std::string& name);
-// Concatenation over the ranks along dimension 0, whose size may differ by rank.
+// Concatenates the ranks' tensors along dimension 0, whose size may differ by rank.
 Started allgather_async(const Communicator& among, std::vector<at::Tensor> inputs,
                         const std::string& name);
-// Every rank's bytes, by rank; empty: that rank has none. For what is parsed where it arrives: it
-// goes through our own backends, whatever the user chose for others, and between hosts it is
-// compared with what its sender said of it on the sealed control channel. `mine`: uint8, of one
-// dimension, contiguous, on the CPU. Collective, blocking. Throws kMalformed where bytes were
-// changed.
+// Returns every rank's bytes, by rank; none for a rank that has none. Use it for bytes that the
+// receiver parses: they go through ciranda's own backends, whatever the user chose, and between
+// hosts they are compared with the digest that the sender put on the sealed control channel. `mine`
+// is a contiguous uint8 tensor of one dimension on the CPU. Collective, blocking. Throws kMalformed
+// if bytes were changed on their way.
 std::vector<at::Tensor> allgather_bytes(const Communicator& among, const at::Tensor& mine,
                                         const std::string& name);
-// `splits[r]` rows of `input` go to rank r; without splits dimension 0 is divided evenly.
+// Sends `splits[r]` rows of `input` to rank r; divides dimension 0 evenly without splits.
 Started alltoall_async(const Communicator& among, const at::Tensor& input,
                        const std::optional<std::vector<std::int64_t>>& splits,
                        const std::string& name);
-// The root gets the concatenation along dimension 0, whose size may differ by rank, the others get
-// no rows. `root` is a rank of the World.
+// Gives the root the concatenation along dimension 0, whose size may differ by rank. Other ranks
+// get no rows. `root` is a rank of the World.
 Started gather_async(const Communicator& among, const at::Tensor& input, Rank root,
                      const std::string& name);
-// Rank r gets `splits[r]` rows of the root's input; without splits dimension 0 is divided evenly.
-// Of the others' inputs only dtype and shape of a row matter; their splits are not looked at.
-// Splits that do not fit the root's input throw from wait(), on all ranks.
+// Gives rank r `splits[r]` rows of the root's input; divides dimension 0 evenly without splits.
+// Only the dtype and the shape of a row count in the inputs of other ranks; their splits are
+// ignored. Splits that do not fit the root's input throw from wait(), on all ranks.
 Started scatter_async(const Communicator& among, const at::Tensor& input, Rank root,
                       const std::optional<std::vector<std::int64_t>>& splits,
                       const std::string& name);
-// Rank r gets the r-th piece of the reduction along dimension 0; the first ranks get the rest.
+// Gives rank r the r-th piece of the reduction along dimension 0; the first ranks get one row more
+// if it does not divide evenly.
 Started reducescatter_async(const Communicator& among, std::vector<at::Tensor> inputs,
                             const ReduceOptions& options);
-// The root's `output`, which may be its input, gets the reduction; the others' results are their
-// inputs, and their outputs are not looked at.
+// Reduces into the root's `output`, which may be its input. On other ranks the result is the input,
+// and `output` is ignored.
 Started reduce_async(const Communicator& among, const at::Tensor& input, const at::Tensor& output,
                      Rank root, const ReduceOptions& options);
-// A tensor to rank `to` of the World, whatever the group, and in its recv_async() `output` gets it:
-// the n-th one way, or the one of that name. Both are done once it is there; dtypes and shapes must
-// be the same.
+// Send a tensor to rank `to` of the World, whatever the group, and receive it into `output`. A send
+// matches the receive of the same name; unnamed ones match in their order, in each direction. Both
+// are done once the tensor has arrived. Dtypes and shapes must be the same.
 Started send_async(const Communicator& among, const at::Tensor& input, Rank to,
                    const std::string& name);
 Started recv_async(const Communicator& among, const at::Tensor& output, Rank from,

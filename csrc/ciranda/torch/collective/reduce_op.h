@@ -6,7 +6,7 @@
 
 namespace ciranda {
 
-// The installed headers' operator as core's.
+// Converts the operator of the installed headers to core's.
 constexpr ReduceOp reduce_op(Job::Op op) {
   static_assert(static_cast<int>(Job::Op::kSum) == static_cast<int>(ReduceOp::kSum) &&
                 static_cast<int>(Job::Op::kAverage) == static_cast<int>(ReduceOp::kAverage) &&

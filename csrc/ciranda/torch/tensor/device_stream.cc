@@ -36,15 +36,16 @@ auto attempt(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn
   }
 }
 
-// A function of CUDA's driver, by its name; null where torch has not loaded that.
+// Returns a function of CUDA's driver by its name; null if torch has not loaded the driver.
 template <typename Function>
 Function of_driver(const char* name) {
   void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   return driver == nullptr ? nullptr : reinterpret_cast<Function>(::dlsym(driver, name));
 }
 
-// While another thread captures a graph, or this one does, CUDA forbids a look at any event, and a
-// look ends the capture. Not as long as this lives: our events are in no graph.
+// Allows the calling thread to query events, as long as this lives, while a thread captures a CUDA
+// graph. CUDA otherwise forbids such queries, and a query ends the capture. Our events are in no
+// graph, so the queries do no harm.
 class BesideCaptures {
  public:
   explicit BesideCaptures(c10::DeviceType type)
@@ -66,11 +67,11 @@ class BesideCaptures {
   }
 
   const ExchangeMode exchange_mode_;
-  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; afterwards the thread's own
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then the thread's former mode
 };
 
-// With `device` as that of the calling thread: in a thread that has none yet, CUDA would take
-// device 0, and make a context there.
+// Runs `fn` with `device` as the calling thread's device. CUDA would otherwise take device 0 in a
+// thread that has none yet, and make a context there.
 template <typename Fn>
 auto attempt_on(c10::Device device, const Fn& fn) -> Result<std::invoke_result_t<Fn>> {
   return attempt(device, [&] {
@@ -94,7 +95,7 @@ class TorchEvent final : public DeviceEvent {
   }
 
  private:
-  std::optional<c10::Event> event_;  // recorded once: from then on any thread may ask
+  std::optional<c10::Event> event_;  // recorded once; any thread may query it after that
 };
 
 Result<std::shared_ptr<DeviceEvent>> try_record(const c10::Stream& stream) {

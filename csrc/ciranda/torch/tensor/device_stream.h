@@ -9,12 +9,12 @@
 
 namespace ciranda {
 
-// Streams and events of torch's devices, of whatever kind: no driver's header is needed, and one
-// build serves machines with and without a GPU. Nothing here waits for a device. What torch throws
-// becomes kSystem with the device's own words.
+// Streams and events of torch's devices. No driver's header is needed, so one build serves machines
+// with and without a GPU. No function here waits for a device. Errors are kSystem with torch's
+// message.
 
-// A stream of torch's pool of high priority, which hands its few streams out in turn: only who asks
-// for many of high priority may come to share it.
+// A high-priority stream from torch's pool. The pool hands out its few streams in turn, so only a
+// program that asks for many high-priority streams may come to share this one.
 class TorchStream final : public DeviceStream {
  public:
   static Result<std::shared_ptr<TorchStream>> make(c10::Device device);
@@ -25,7 +25,7 @@ class TorchStream final : public DeviceStream {
   void* native() const override { return native_; }
   Result<int> enter() override;
   void leave(int before) override;
-  // `event` comes from record().
+  // `event` must come from record().
   Status wait(const DeviceEvent& event) override;
   Result<std::shared_ptr<DeviceEvent>> record() override;
 
@@ -36,15 +36,15 @@ class TorchStream final : public DeviceStream {
   void* const native_;
 };
 
-// The stream that torch uses for `device` in this thread.
+// Returns the stream that torch uses for `device` in this thread.
 c10::Stream current_stream(c10::Device device);
-// A point after everything that is queued on `stream`. Throws Exception.
+// Returns an event that passes when everything queued on `stream` so far is done. Throws Exception.
 std::shared_ptr<DeviceEvent> record(const c10::Stream& stream);
-// What is queued on `stream` from here on starts after `event`, which comes from record(). Throws
-// Exception.
+// Makes work that is queued on `stream` from now on start after `event`, which must come from
+// record(). Throws Exception.
 void wait(const c10::Stream& stream, const DeviceEvent& event);
-// `stream` uses the tensor's memory: once freed, it is not given out again before what is queued
-// there by then is done.
+// Tells torch's allocator that `stream` uses the tensor's memory. After the tensor is freed, the
+// memory is not reused until the work that is queued on `stream` by then is done.
 void keep_for(const c10::Stream& stream, const at::Tensor& tensor);
 
 }  // namespace ciranda

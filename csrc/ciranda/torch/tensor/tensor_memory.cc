@@ -18,7 +18,7 @@ c10::DeleterFnPtr deleter_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_deleter();
 }
 
-// "7f00-7f80 rw-s 00001000 00:01 1234 /dev/shm/x (deleted)", a line of /proc/self/maps.
+// A line of /proc/self/maps: "7f00-7f80 rw-s 00001000 00:01 1234 /dev/shm/x (deleted)".
 struct Mapping {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -36,7 +36,8 @@ struct Mapping {
   }
 };
 
-// Two machines may number their files alike.
+// Returns the boot ID of this machine. Device and inode alone do not name a file: two machines may
+// number theirs alike.
 const std::string& this_machine() {
   static const std::string machine = [] {
     std::string id;
@@ -54,7 +55,7 @@ bool is_ours(const at::Tensor& tensor) {
 
 bool seen_by_tensors_alone(const at::Tensor& tensor) {
   const c10::DeleterFnPtr deleter = deleter_of(tensor);
-  // The last is a GradientPlace's, or one that the program has set.
+  // The last deleter belongs to GradientPlaces, or to an allocator that the program has set.
   return tensor.storage().nbytes() == 0 || deleter == &forget ||
          deleter == c10::GetDefaultCPUAllocator()->raw_deleter() ||
          deleter == c10::GetCPUAllocator()->raw_deleter();

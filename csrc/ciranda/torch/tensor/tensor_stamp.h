@@ -7,14 +7,14 @@
 
 namespace ciranda {
 
-// Which tensor it was, where it lay and which version it had: what has become of something that we
-// believed about a tensor can be asked of the tensor itself. Keeps no memory alive but that of the
-// tensor object, so that no other tensor can be taken for it.
+// Records which object a tensor was, where its memory was and which version it had, to tell later
+// whether that is still so. Keeps the tensor object allocated, so that no new tensor can have its
+// address, but does not keep the tensor's memory alive.
 class TensorStamp {
  public:
-  TensorStamp() = default;  // of an undefined tensor
+  TensorStamp() = default;  // stamp of an undefined tensor
   explicit TensorStamp(const at::Tensor& tensor) { renew(tensor); }
-  // As a new one, but counts no user of the object anew where it is the same.
+  // Equals `*this = TensorStamp(tensor)`, without a new weak reference if the object is the same.
   void renew(const at::Tensor& tensor) {
     if (!tensor.defined()) {
       *this = TensorStamp();
@@ -28,12 +28,12 @@ class TensorStamp {
     version_ = version_of(tensor);
   }
 
-  // The same object, in the same memory; or both undefined.
+  // Returns true if the tensor is the same object in the same memory, or both are undefined.
   bool same_object(const at::Tensor& tensor) const {
     if (!tensor.defined()) return tensor_._unsafe_get_target() == nothing();
     return tensor_._unsafe_get_target() == tensor.unsafeGetTensorImpl() && data_ == data_of(tensor);
   }
-  // And nobody has written into it since.
+  // Returns true if, in addition, the version shows no write since.
   bool same(const at::Tensor& tensor) const {
     return same_object(tensor) && (!tensor.defined() || version_ == version_of(tensor));
   }

@@ -26,7 +26,7 @@ constexpr struct {
                          {c10::ScalarType::Float8_e4m3fn, DType::kFloat8E4M3},
                          {c10::ScalarType::Float8_e5m2, DType::kFloat8E5M2}};
 
-// All but kSame and kOther.
+// Every UserDType except kSame and kOther.
 constexpr struct {
   c10::ScalarType torch;
   UserDType ours;
@@ -81,7 +81,7 @@ c10::ScalarType scalar_type(DType dtype) {
 
 bool has_memory(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
-  // Whoever asks a fake tensor's storage for its data is warned, or thrown at.
+  // Reading the data of a fake tensor's storage would warn or throw.
   return tensor.has_storage() && tensor.unsafeGetTensorImpl()
                                      ->unsafe_storage()
                                      .unsafeGetStorageImpl()
@@ -118,7 +118,7 @@ void check_usable(const at::Tensor& tensor, std::string_view what) {
     refuse(what, "the tensor is sparse; pass tensor.to_dense()");
   }
   check_device(tensor.device(), what);
-  if (tensor.is_cpu()) check_memory(tensor, what);  // of another device: once there is one
+  if (tensor.is_cpu()) check_memory(tensor, what);  // start() checks the memory of a GPU
   if (!tensor.is_contiguous()) {
     refuse(what, "the tensor is not contiguous; pass tensor.contiguous()");
   }
@@ -137,7 +137,7 @@ TensorSpec moved_spec_of(const at::Tensor& tensor, std::string_view what) {
   const c10::ScalarType type = tensor.scalar_type();
   TensorSpec spec{.shape = tensor.sizes().vec()};
   const auto known = find_dtype(type);
-  if (known && !is_float8(*known)) {  // those only newer GPUs know
+  if (known && !is_float8(*known)) {  // only newer GPUs know float8
     spec.dtype = *known;
     return spec;
   }
@@ -182,7 +182,7 @@ void assign(const at::Tensor& target, const at::Tensor& values) {
 }
 
 void mark_written(const at::Tensor& tensor) {
-  // What was made in inference mode has no count of its versions.
+  // A tensor that was made in inference mode has no version counter.
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -206,7 +206,8 @@ std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const Memory& a, const Memory& b) { return a.begin < b.begin; });
-  // Those that touch each other through others count as overlapping too: rare, and only a copy.
+  // Ranges that are connected only through a third range count as overlapping too. That is rare and
+  // costs only a copy.
   for (std::size_t first = 0, last = 0; first < ranges.size(); first = last) {
     std::uintptr_t end = ranges[first].end;
     for (last = first + 1; last < ranges.size() && ranges[last].begin < end; ++last) {

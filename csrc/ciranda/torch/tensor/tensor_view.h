@@ -12,52 +12,54 @@
 
 namespace ciranda {
 
-// From torch's tensors to raw memory and back.
+// Conversions between torch's tensors and raw memory.
 
-// Nothing when `type` is none of ours.
+// Returns nullopt if ciranda has no dtype for `type`.
 std::optional<DType> find_dtype(c10::ScalarType type);
-// kInvalidArgument names the tensor and the dtype when `type` is none of ours.
+// Throws kInvalidArgument, naming the tensor and the dtype, if ciranda has no dtype for `type`.
 DType dtype_of(c10::ScalarType type, std::string_view tensor);
-// What ranks are to agree on besides `travels_as`.
+// Returns what ranks must agree on besides `travels_as`.
 UserDType user_dtype_of(c10::ScalarType type, DType travels_as);
 c10::ScalarType scalar_type(DType dtype);
 
-// Its elements lie where it says: not those of a DTensor or a fake tensor, nor what was freed.
+// Returns true if the elements lie in the tensor's storage. The result is false for a DTensor, a
+// fake tensor and freed memory.
 bool has_memory(const at::Tensor& tensor);
 
-// A dense contiguous tensor on a CUDA GPU, or on the CPU with memory, that is not lazy, or
-// kInvalidArgument with a sentence that says what to do. `what` names operation and tensor:
+// Throws kInvalidArgument unless the tensor is dense, contiguous and not lazy, and either on a CUDA
+// GPU or in memory of the CPU. The error says what to do. `what` names operation and tensor:
 // "allreduce 'x'".
 void check_usable(const at::Tensor& tensor, std::string_view what);
-// The same of its memory, and of its device, alone.
+// Check only the memory, and only the device, as check_usable() does.
 void check_memory(const at::Tensor& tensor, std::string_view what);
 void check_device(c10::Device device, std::string_view what);
-// The one device of all of them, which are usable; kInvalidArgument if there are two.
+// Returns the device of usable tensors, at least one. Throws kInvalidArgument if they are on two.
 c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string_view what);
-// Of operations that only move bytes, which take any dtype: what the engine does not know travels
-// as integers of its size.
+// Returns the spec for an operation that only moves bytes. A dtype that the engine cannot move
+// travels as another one of the same size.
 TensorSpec moved_spec_of(const at::Tensor& tensor, std::string_view what);
 
-// Its memory holds other numbers than it shows: a lazily negated or conjugated view.
+// Returns true for a lazily negated or conjugated view: its memory holds other numbers than the
+// tensor shows.
 bool is_lazy(const at::Tensor& tensor);
-// The tensor itself, or a contiguous copy of a lazy one.
+// Returns the tensor itself, or a contiguous copy if it is lazy.
 at::Tensor resolved(const at::Tensor& tensor);
-// target.copy_(values), also where `target` requires grad or was made in inference mode.
+// Does target.copy_(values), also if `target` requires grad or was made in inference mode.
 void assign(const at::Tensor& target, const at::Tensor& values);
-// Lets autograd see that the tensor was written, as torch's operations in place do: a backward that
+// Tells autograd that the tensor was written, as torch's in-place operations do: a backward that
 // needs the old values raises.
 void mark_written(const at::Tensor& tensor);
-// Which outputs lie in memory of another member of the group; outputs[i] may be inputs[i]. All of
-// them are contiguous.
+// Returns for each output whether it overlaps memory of another member of the list. outputs[i] may
+// be inputs[i]. All tensors are contiguous.
 std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
                                       const std::vector<at::Tensor>& outputs);
 
-// What runs operations on memory of the device.
+// Returns the backend that runs operations on memory of the device.
 BackendId backend_of(c10::Device device, const BackendChoice& choice);
 
-// The tensor's memory.
+// Returns the tensor's memory, for writing.
 std::byte* data_of(const at::Tensor& tensor);
 
 }  // namespace ciranda

@@ -15,7 +15,7 @@
 namespace ciranda {
 namespace {
 
-// Undefined: it needs none.
+// Returns the transport dtype of a dtype that is not complex; Undefined if it needs none.
 c10::ScalarType carrier_of(c10::ScalarType type, ReduceOp op) {
   const bool averages = op == ReduceOp::kAverage;
   switch (type) {
@@ -40,7 +40,7 @@ c10::ScalarType carrier_of(c10::ScalarType type, ReduceOp op) {
   }
 }
 
-// NCCL reduces them by itself.
+// Returns true for the float8 dtypes that NCCL reduces.
 bool is_float8_of_gpus(c10::ScalarType type) {
   return type == c10::ScalarType::Float8_e4m3fn || type == c10::ScalarType::Float8_e5m2;
 }
