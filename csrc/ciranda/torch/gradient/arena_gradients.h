@@ -10,10 +10,10 @@
 
 namespace ciranda {
 
-// Gradients in the arena of the host, their counters behind them; or the counters alone.
+// A bucket's gradients in the host's arena, followed by their counters; or the counters alone.
 class ArenaGradients final : public BucketMemory {
  public:
-  // `reduction`: without tensors. Of `slots` gradients of `dtype`.
+  // `reduction` has no tensors yet. The bucket has `slots` gradients of `dtype`.
   ArenaGradients(std::shared_ptr<Engine> engine, RequestSpec reduction, c10::ScalarType dtype,
                  std::size_t slots);
 
@@ -28,10 +28,10 @@ class ArenaGradients final : public BucketMemory {
   void retire() override { handle_ = nullptr; }
   std::size_t arena_bytes() const override { return arena_.bytes; }
 
-  // Instead of submit(), the same memory with another request, which is not checked twice if it
-  // comes twice in a row, and with what is done instead of a reduction.
+  // Submits the same memory with another request than submit(), and with `work` instead of a
+  // reduction. A request that comes twice in a row is not checked again.
   void send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work);
-  // Of submit(); another one after each lay_out().
+  // The request of submit(); lay_out() makes a new one.
   const std::shared_ptr<const RequestSpec>& spec() const { return spec_; }
   const Handle& handle() const { return handle_; }
   const std::byte* data() const { return arena_.data; }
@@ -46,7 +46,7 @@ class ArenaGradients final : public BucketMemory {
   std::int64_t elements_ = 0;
   ArenaBuffer arena_;
   std::shared_ptr<const RequestSpec> spec_;
-  std::shared_ptr<const RequestSpec> checked_;  // the latest that the engine took
+  std::shared_ptr<const RequestSpec> checked_;  // the latest that the engine accepted
   Handle handle_;
 };
 

@@ -11,18 +11,18 @@
 
 namespace ciranda {
 
-// Gradients that are reduced together: a buffer, the memory it lies in, and the optimizer's step on
-// it where the ranks share that.
+// Gradients that are reduced together: their buffer, its memory, and the optimizer's step on them
+// if the ranks share it.
 //
 // Not thread-safe; belongs to a GradientReducer. Throws Exception.
 class Bucket {
  public:
-  // What tells the buckets of one reducer apart.
+  // The differences between the buckets of one reducer.
   struct Contents {
     RequestSpec reduction;                     // named; without tensors
-    std::size_t rule = 0;                      // the number of the update rule of its parameters
+    std::size_t rule = 0;                      // number of the parameters' update rule
     std::shared_ptr<TorchStream> stream = {};  // of the parameters' GPU; null on the CPU
-    bool shared_step = false;                  // on the CPU: step() is there. Collective
+    bool shared_step = false;                  // CPU only: makes step(), which is collective
     std::vector<GradientBuffer::Member> members;
   };
   Bucket(const std::shared_ptr<const Communicator>& among, const ReducerOptions& options,
@@ -32,32 +32,34 @@ class Bucket {
   std::vector<GradientSlot>& slots() { return gradients_->slots(); }
   std::size_t rule() const { return rule_; }
 
-  // Every slot is ready: tells the other ranks. Does not block.
+  // Submits the reduction of a bucket in which every slot is ready. Does not block.
   void submit();
   bool submitted() const { return memory_->submitted(); }
-  // Of what was submitted, also by step().
+  // Appends the handles of submitted operations, also those of step().
   void append_handles(std::vector<Handle>& out) const { memory_->append_handles(out); }
-  // The handles are done and good: results into p.grad where any rank had a gradient, unless the
-  // user has put something else there meanwhile.
+  // Puts the results into p.grad where any rank had a gradient, unless the user has put something
+  // else there in the meantime. The handles must be done, without an error.
   void write_back();
-  // The handles, if there are any, are done.
+  // Releases the handles. They must be done, if there are any.
   void retire() { memory_->retire(); }
-  // For the next step. The same.
+  // Prepares the bucket for the next step. The handles, if any, must be done.
   void reset();
-  // Whether another optimizer reduces the slot.
+  // Sets whether another optimizer reduces the slot.
   void set_foreign(std::size_t index, bool foreign);
 
-  // Null where the ranks do not share it.
+  // Returns null if the ranks do not share the step.
   SharedStepOperations* step() { return step_.get(); }
   void end_shared_step() { step_.reset(); }
-  // What is missing, for the step: backward gets no place from here on. What is reduced stays so.
+  // Takes the gradients that are missing for the step and closes the places to backward. Reduced
+  // gradients stay reduced.
   void take_for_step();
 
-  // After write_back(): whether any rank had a dense, a sparse gradient for the slot; the same
-  // answer on every rank.
+  // Return true if any rank had a dense gradient, or a sparse one, for the slot. Valid after
+  // write_back(); the answer is the same on every rank.
   bool dense_anywhere(std::size_t index) const;
   bool sparse_anywhere(std::size_t index) const;
-  // Takes the memory of slots whose gradient was sparse and nowhere dense out of the bucket.
+  // Removes slots from the bucket's memory if some rank had a sparse gradient and no rank a dense
+  // one.
   void move_sparse_out();
   std::size_t arena_bytes() const;
 

@@ -9,23 +9,24 @@
 
 namespace ciranda {
 
-// Memory of a bucket's gradients that the ranks reduce, with the counters of who had any.
-// Not thread-safe; belongs to a Bucket.
+// The memory of a bucket's gradients, which the ranks reduce, with counters of the ranks that had a
+// gradient. Not thread-safe; belongs to a Bucket.
 class BucketMemory : public GradientMemory {
  public:
-  // Where this rank says which slots it has gradients for; reduced with them, once the handles are
-  // done good for every rank's.
+  // Counters in which this rank says which slots it has gradients for. They are reduced too: once
+  // the handles are done, they count every rank's gradients.
   virtual UsedCounters& counters() = 0;
-  // All is written: tells the other ranks. Does not block.
+  // Submits the reduction of the memory, which is completely written. Does not block.
   virtual void submit() = 0;
   virtual bool submitted() const = 0;
-  // Of what was submitted.
+  // Appends the handles of submitted operations.
   virtual void append_handles(std::vector<Handle>& out) const = 0;
-  // The handles are done and good: this thread, or its stream of a GPU, sees what is reduced.
+  // Makes the results visible to this thread, or to its current stream of a GPU. The handles must
+  // be done, without an error.
   virtual void write_back() = 0;
-  // The handles, if there are any, are done: the memory may be written again.
+  // Allows the memory to be written again. The handles, if any, must be done.
   virtual void retire() = 0;
-  // Bytes of arena memory.
+  // Returns the bytes of arena memory.
   virtual std::size_t arena_bytes() const = 0;
 };
 

@@ -9,16 +9,17 @@
 
 namespace ciranda {
 
-// A parameter that shall get a place in a bucket.
+// A parameter that needs a place in a bucket.
 struct Unplaced {
-  std::size_t position = 0;  // among the optimizer's
+  std::size_t position = 0;  // index among the optimizer's parameters
   at::Tensor parameter;
-  std::size_t rule = 0;  // the number of its update rule
+  std::size_t rule = 0;  // number of its update rule
 };
 
-// Which parameters, by position, share a bucket: groups as the options say, others in reverse order
-// of registration (backward's order) up to bucket_bytes; those of a bucket have one device, dtype
-// and rule. The same on every rank.
+// Plans which parameters, by position, share a bucket. Groups are as the options say. All other
+// parameters fill buckets of up to bucket_bytes in reverse order of registration, which is
+// backward's order. The parameters of a bucket have one device, dtype and rule. The plan is the
+// same on every rank.
 std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<Unplaced>& parameters,
                                                    const ReducerOptions& options);
 

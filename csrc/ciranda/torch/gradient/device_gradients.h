@@ -12,13 +12,13 @@
 
 namespace ciranda {
 
-// Gradients on a GPU: one tensor there, and its allreduce. The host never waits for the GPU. Their
-// counters are in the arena and are reduced by themselves: what the host decides by them does not
-// wait for the GPU either.
+// A bucket's gradients on a GPU: one tensor there, and its allreduce. The host never waits for the
+// GPU. The counters lie in the arena and have a reduction apart, so that the host can decide by
+// them without waiting for the GPU either.
 class DeviceGradients final : public BucketMemory {
  public:
-  // `reduction`: without tensors. Of `slots` gradients of `dtype`; float32 ones are rounded to its
-  // wire dtype and summed in it.
+  // `reduction` has no tensors yet. The bucket has `slots` gradients of `dtype`. Float32 gradients
+  // are rounded to the wire dtype of `reduction` and summed in it.
   DeviceGradients(std::shared_ptr<Engine> engine, std::shared_ptr<TorchStream> stream,
                   RequestSpec reduction, c10::ScalarType dtype, std::size_t slots);
 
@@ -42,8 +42,8 @@ class DeviceGradients final : public BucketMemory {
   const c10::ScalarType dtype_;
   ArenaGradients used_;  // the counters
   at::Tensor memory_;
-  at::Tensor sent_;                   // what travels: the memory, or a copy in the wire dtype
-  std::vector<c10::Stream> writers_;  // of this step
+  at::Tensor sent_;                   // what is reduced: the memory, or a copy in the wire dtype
+  std::vector<c10::Stream> writers_;  // streams that wrote in this step
   std::shared_ptr<const RequestSpec> spec_;
   Handle handle_;
 };

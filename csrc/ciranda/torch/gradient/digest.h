@@ -6,11 +6,11 @@
 
 namespace ciranda {
 
-// Of what is in memory, to tell whether it has changed or is elsewhere the same: by no enemy, and
-// as fast as it is read.
+// Returns a digest of memory, to tell whether the memory has changed or equals other memory. It is
+// as fast as reading the memory, and does not resist an attacker.
 std::uint64_t digest_of(std::span<const std::byte> bytes);
 
-// Of two words.
+// Returns the digest extended by a word.
 std::uint64_t mixed(std::uint64_t digest, std::uint64_t word);
 
 }  // namespace ciranda

@@ -17,51 +17,51 @@
 
 namespace ciranda {
 
-// A parameter's part of a buffer. What is looked at for each gradient comes first, in two lines of
-// the cache.
+// A parameter's part of a buffer. The members that are read for each gradient come first, in two
+// cache lines.
 struct alignas(64) GradientSlot {
   at::Tensor parameter;
-  // The gradient's memory in the buffer, with the parameter's shape, dtype and strides: never the
-  // user's. Undefined with `by_rows`.
+  // The gradient's memory in the buffer, with the parameter's shape, dtype and strides. The user
+  // never gets this tensor. Undefined if `by_rows`.
   at::Tensor memory = {};
-  // Its first byte where it is contiguous, on the CPU.
+  // First byte of the memory; null if the memory is not contiguous or not on the CPU.
   std::byte* data = nullptr;
-  // Lets p.grad lie there; not for small gradients.
+  // Lets p.grad lie in the memory; null for small gradients.
   std::unique_ptr<GradientPlace> place = nullptr;
-  // Gradients of this parameter were sparse: it has no memory in the buffer.
+  // Gradients of this parameter were sparse, so it has no memory in the buffer.
   bool by_rows = false;
-  // Another optimizer reduces it: zeros here, and p.grad is left alone.
+  // Another optimizer reduces the gradient: the slot holds zeros, and p.grad is left alone.
   bool foreign = false;
-  // This rank has put its gradient there (or zeros, `used` false) in this step.
+  // This rank has put its gradient into the memory in this step, or zeros if `used` is false.
   bool ready = false;
   bool used = false;
   bool sparse = false;     // the gradient of this step is sparse
-  bool in_place = false;   // p.grad lies in the memory, else the result is copied to it
-  TensorStamp taken = {};  // the p.grad that was put there
-  // What the latest reduction has left in p.grad, until a new gradient is put there.
+  bool in_place = false;   // p.grad lies in the memory; if not, the result is copied to p.grad
+  TensorStamp taken = {};  // the p.grad that was put into the memory
+  // The p.grad that the latest reduction has left, until a new gradient is taken.
   std::optional<TensorStamp> reduced = {};
-  std::int64_t begin = 0;           // in the buffer, in elements
+  std::int64_t begin = 0;           // start in the buffer, in elements
   GradientAccumulator accumulator;  // the parameter itself holds only a weak reference
   std::string name;
-  std::uint64_t contents = 0;  // a digest, by remember_contents()
+  std::uint64_t contents = 0;  // digest by remember_contents()
 };
 
-// Where the gradients of a buffer lie.
+// The memory in which the gradients of a buffer lie.
 class GradientMemory {
  public:
   virtual ~GradientMemory() = default;
-  // Fresh memory of `elements` zeros, one dimension; a tensor in the old one keeps that alive.
-  // `shapes`: of the slots, {0} for one by rows.
+  // Returns fresh memory for `elements` zeros, in one dimension. A tensor in the old memory keeps
+  // that alive. `shapes` has the shape of each slot; {0} for a slot that is `by_rows`.
   virtual at::Tensor lay_out(std::int64_t elements,
                              const std::vector<std::vector<std::int64_t>>& shapes) = 0;
-  // The calling thread has written to it, or has told its stream of a GPU to.
+  // Records that the calling thread has written to the memory, or has queued a write on its current
+  // stream of a GPU.
   virtual void written() = 0;
 };
 
-// Gradients of some parameters, one behind the other in a memory of their own. A large p.grad lies
-// there itself, so that nothing is packed or unpacked; a small one, and one whose memory belongs to
-// the user in any way, is copied in and the result copied back into it. Sparse gradients stay in
-// p.grad.
+// Gradients of some parameters, one behind the other in one piece of memory. A large p.grad lies
+// there itself, so that nothing is packed or unpacked. A small p.grad, and one that the user shares
+// in any way, is copied in, and the result is copied back into it. Sparse gradients stay in p.grad.
 //
 // Not thread-safe. Throws Exception.
 class GradientBuffer {
@@ -71,60 +71,64 @@ class GradientBuffer {
     at::Tensor parameter;
     GradientAccumulator accumulator;
   };
-  // `members`: of one dtype, dense and on one device; at least one. The memory outlives this.
+  // `members`: at least one; all dense, of one dtype and on one device. `memory` must outlive the
+  // buffer.
   GradientBuffer(std::vector<Member> members, bool sparse_as_dense, GradientMemory& memory);
 
   std::vector<GradientSlot>& slots() { return slots_; }
   const std::vector<GradientSlot>& slots() const { return slots_; }
 
-  // Puts this rank's gradient of slot `index` into the buffer. Nothing moves if it was born there
-  // or accumulated in place, else one pass. An undefined gradient counts as zeros. May be repeated
-  // until the places are closed.
+  // Puts this rank's gradient of slot `index` into the buffer. A gradient that was born there or
+  // accumulated in place is not moved; any other is copied once. An undefined gradient counts as
+  // zeros. May be repeated until the places are closed.
   void take_gradient(std::size_t index);
-  // The same for slots without a gradient in the buffer, and for those that have another one now.
+  // Takes the gradients of slots that have none in the buffer or that have another p.grad now.
   void take_new_gradients();
-  // As take_new_gradients(), but what is reduced stays so.
+  // Same as take_new_gradients(), but reduced gradients stay reduced.
   void take_unreduced_gradients();
   bool complete() const { return missing_ == 0; }  // every slot is ready
-  bool begun() const;                              // one is
-  // Those that were taken and those that are reduced: the user throws them away.
+  bool begun() const;                              // some slot is ready
+  // Forgets which gradients were taken and which are reduced, because the user discards them.
   void forget_gradients();
-  // Whether backward may have the memory.
+  // Sets whether backward may use the memory.
   void open_places(bool open);
-  // For the next step.
+  // Prepares the buffer for the next step.
   void reset();
-  // Reads the gradient that was taken, for release_changed().
+  // Stores a digest of the gradient that was taken, for release_changed().
   void remember_contents(std::size_t index);
-  // Whether somebody has written to a p.grad since remember_contents(), also past autograd's
-  // version counter. Such slots are no longer ready.
+  // Returns true if some p.grad was written since remember_contents(), also past autograd's version
+  // counter. Such slots are no longer ready.
   bool release_changed();
-  // The slot whose p.grad was written to since it was taken, as its version tells; or null.
+  // Returns a slot if its p.grad was written since it was taken, according to its version; else
+  // null.
   const GradientSlot* written_since_taken() const;
 
-  // A gradient was not born in its place since the last call: knows_accumulator() may say why.
+  // Returns true if a gradient was not born in its place since the last call; knows_accumulator()
+  // may tell why.
   bool had_strays() { return std::exchange(strays_, false); }
-  // Whether gradients of slot `index` can be born in their place; attach() makes it so.
+  // Returns true if gradients of slot `index` can be born in their place; attach() makes it so.
   bool knows_accumulator(std::size_t index) const;
   // Replaces the gradient accumulator of slot `index`.
   void attach(std::size_t index, const GradientAccumulator& accumulator);
-  // Whether another optimizer reduces the slot. `in_flight`: what was taken must stay.
+  // Sets whether another optimizer reduces the slot. `in_flight`: a reduction runs, so a gradient
+  // that was taken stays.
   void set_foreign(std::size_t index, bool foreign, bool in_flight);
-  bool foreign() const;  // all slots are
+  bool foreign() const;  // all slots are foreign
 
-  // What is reduced in the memory, into p.grad where `wanted` says so of a slot, unless the user
-  // has put something else there meanwhile.
+  // Puts the reduced gradients of the memory into p.grad for the slots that `wanted` selects. Skips
+  // a slot if the user has put something else into p.grad in the meantime.
   void write_back(const std::function<bool(std::size_t)>& wanted);
-  // What lies in the memory of a slot into its p.grad.
+  // Puts what lies in a slot's memory into its p.grad.
   void copy_out(GradientSlot& slot) const;
-  // That what is in p.grad is what was reduced. Once all of it has been written: gradients may be
-  // views of one tensor, and each is written to as if the others were.
+  // Records that each p.grad now counts as reduced. Call it only after every p.grad was written:
+  // gradients may be views of one tensor, and a write to one then counts as a write to each.
   void note_reduced();
-  // Fresh memory: whatever lies in the old one and is not a gradient keeps it, and nothing is born
-  // in its slot any more.
+  // Moves the gradients to fresh memory. A tensor in the old memory that is not a gradient keeps
+  // that memory, and nothing is born in its slot any more.
   void move_away();
-  // Takes the memory of slots away of whose gradients there are only rows, as `only_rows` says.
+  // Removes slots from the memory if their gradients are only rows, as `only_rows` tells.
   void move_rows_out(const std::function<bool(std::size_t)>& only_rows);
-  // Bytes of gradients that take_gradient() had to move, since construction.
+  // Returns the bytes of gradients that take_gradient() had to move, since construction.
   std::uint64_t moved_bytes() const { return moved_bytes_; }
 
  private:
@@ -143,7 +147,8 @@ class GradientBuffer {
   bool strays_ = false;
 };
 
-// Slots start on cache lines: kernels and optimizers stay aligned, ranks share no line.
+// Rounds up to whole cache lines. Slots start on one, so that kernels and optimizers stay aligned
+// and ranks share no line.
 std::int64_t padded_to_lines(std::int64_t elements, std::size_t element_bytes);
 
 }  // namespace ciranda

@@ -20,15 +20,16 @@ class ParameterHook;
 using GradientAccumulator =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// Who reduces the gradient of a parameter: of all living reducers that know it the latest, so that
-// it is reduced once. One for each parameter of the process, found by the tensor object; lives as
-// long as a reducer or a hook of the parameter does. Thread-safe.
+// Maps a parameter to the reducer that owns its gradient: the most recently registered live one, so
+// that it is reduced exactly once. The process has one such object for each parameter, found by the
+// tensor object. It lives as long as a reducer or a hook of the parameter does. Thread-safe.
 //
-// A hook tells that reducer when autograd has accumulated the gradient. It sits on the parameter,
-// also while that is frozen, converted or moved to a device. There is room for one: where the user
-// has such a hook of his own, ours sits on the gradient accumulator. A converted parameter leaves
-// that behind; a hook of another kind, before the accumulator, sees to the new one. Where the user
-// has one of those too it cannot: hook() is called in each step.
+// A hook tells the owner when autograd has accumulated the gradient. The hook sits on the
+// parameter, also while the parameter is frozen, converted or moved to a device. A parameter has
+// room for one such hook. If the user has one there, ours sits on the gradient accumulator instead.
+// A conversion gives the parameter a new accumulator, so a hook of another kind runs before the
+// accumulator and puts our hook on it. If the user has a hook of that kind too, ours cannot be
+// there, and hook() is called in each step.
 class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
  public:
   static std::shared_ptr<GradientOwners> of(const at::Tensor& parameter);
@@ -36,17 +37,19 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   GradientOwners(const GradientOwners&) = delete;
   GradientOwners& operator=(const GradientOwners&) = delete;
 
-  // The owner from here on; it knows the parameter as `position`. Tells the one before.
+  // Makes `reducer` the owner from now on; it knows the parameter as `position`. Tells the owner
+  // before it.
   void add(const std::shared_ptr<GradientReducer>& reducer, std::size_t position) EXCLUDES(mutex_);
-  // The reducer ends. Tells the one before it, if that lives.
+  // Removes a reducer that ends. Tells the reducer before it, if that lives.
   void remove(const GradientReducer* reducer) EXCLUDES(mutex_);
   std::shared_ptr<GradientReducer> owner() EXCLUDES(mutex_);
-  // The gradient is thrown away by one that is not the owner.
+  // Tells the owner that another reducer discards the gradient.
   void forget() EXCLUDES(mutex_);
 
-  // The parameter's accumulator, with the hook on it; null while the parameter is frozen.
+  // Puts the hook where it belongs and returns the parameter's accumulator; null while the
+  // parameter is frozen.
   GradientAccumulator hook(const at::Tensor& parameter) EXCLUDES(mutex_);
-  // hook() has nothing to do: the parameter itself has the hook.
+  // Returns true if the parameter itself has the hook, so that hook() has nothing to do.
   bool settled() const { return settled_.load(std::memory_order_relaxed); }
 
  private:
@@ -55,7 +58,7 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   friend class ParameterHook;
   struct Owner {
     std::weak_ptr<GradientReducer> reducer;
-    const GradientReducer* address = nullptr;  // also while it is being destroyed
+    const GradientReducer* address = nullptr;  // valid also while the reducer is being destroyed
     std::size_t position = 0;
   };
   using Key = const c10::TensorImpl*;
@@ -67,17 +70,17 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   void accumulator_ends(const torch::autograd::Node* accumulator) EXCLUDES(mutex_);
   void parameter_unhooked(c10::TensorImpl* parameter) EXCLUDES(mutex_);
   void hooker_ends() EXCLUDES(mutex_);
-  // What the hook on the parameter knows of the owners follows what is known here.
+  // Copies the latest owner into the hook on the parameter.
   void tell_hook() REQUIRES(mutex_);
-  // The latest that lives, and the parameter's position there.
+  // Returns the latest live owner and the parameter's position there.
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> top() REQUIRES(mutex_);
   std::pair<std::shared_ptr<GradientReducer>, std::size_t> latest() EXCLUDES(mutex_);
 
   const Key parameter_;
-  // One for all parameters, which each hook finds in the cache.
+  // One mutex for all parameters, so that each hook finds it in the cache.
   static inline Mutex mutex_;
-  c10::SmallVector<Owner, 1> owners_ GUARDED_BY(mutex_);  // nearly always one: no other memory
-  const torch::autograd::Node* hooked_ GUARDED_BY(mutex_) = nullptr;  // the accumulator with a hook
+  c10::SmallVector<Owner, 1> owners_ GUARDED_BY(mutex_);  // nearly always one: no allocation
+  const torch::autograd::Node* hooked_ GUARDED_BY(mutex_) = nullptr;  // the one with our hook
   std::atomic<bool> settled_ = false;
   ParameterHook* parameter_hook_ GUARDED_BY(mutex_) = nullptr;
   bool has_hooker_ GUARDED_BY(mutex_) = false;

@@ -20,19 +20,19 @@
 
 namespace ciranda {
 
-// Reduces the gradients of an optimizer's parameters: hooks (C++, no GIL; see GradientOwners) put
-// each gradient into its bucket as backward produces it and hand complete buckets to the engine.
+// Reduces the gradients of an optimizer's parameters. Hooks (C++, no GIL; see GradientOwners) put
+// each gradient into its bucket as backward produces it, and hand complete buckets to the engine.
 // The last of `backward_passes_per_step` backward passes waits for the other ranks and returns with
-// reduced gradients in p.grad; parameters that it did not reach on this rank count as zeros, those
-// that no rank reached keep the p.grad they have. synchronize() does the same for fewer passes, of
-// which ranks may make different numbers.
+// reduced gradients in p.grad. A parameter that this pass did not reach on this rank counts as
+// zeros. A parameter that no rank reached keeps its p.grad. synchronize() does the same after fewer
+// passes; ranks may make different numbers of them.
 //
-// That a gradient is reduced is known of the tensor that holds it, not of the optimizer: one that
-// the user replaces, or edits if the ranks average, is reduced when the optimizer steps. All ranks
-// decide that together.
+// The tensor that holds a gradient tells whether the gradient is reduced; the optimizer does not. A
+// gradient that the user replaces, or edits while the ranks average, is reduced when the optimizer
+// steps. All ranks decide that together.
 //
-// Autograd would turn an error inside backward() into a plain RuntimeError: it is kept, and thrown
-// by the next synchronize(), step() or discard_step().
+// Autograd would turn an error inside backward() into a plain RuntimeError. The reducer keeps the
+// error instead, and the next synchronize(), step() or discard_step() throws it.
 class GradientReducer : public Reducer, public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
@@ -55,51 +55,53 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void end_shared_step() override EXCLUDES(mutex_);
 
   std::size_t arena_bytes() EXCLUDES(mutex_);
-  // Bytes of gradients that were not born in the arena and had to be moved there, so far.
+  // Returns the bytes of gradients, so far, that were not born in the arena and had to be moved
+  // there.
   std::uint64_t moved_bytes() EXCLUDES(mutex_);
   std::size_t bucket_count() EXCLUDES(mutex_);
 
  private:
   friend class GradientOwners;
   friend class BackwardEnd;
-  // Any parameter of the optimizer. What its hook looks at lies in one line of the cache.
+  // A parameter of the optimizer. The members that its hook reads lie in one cache line.
   struct alignas(64) TrackedParameter {
     at::Tensor parameter;
     bool foreign = false;  // another optimizer reduces its gradient
     bool bucketed = false;
-    Bucket* bucket = nullptr;  // once bucketed
+    Bucket* bucket = nullptr;  // null until bucketed
     std::size_t slot = 0;
     std::string name;
     std::shared_ptr<GradientOwners> owners;
     std::size_t rule = 0;
     std::optional<OptimizerState> state = {};  // to adopt at the first step, see waits()
   };
-  // What this rank has to do before a step.
+  // Work on the gradients that this rank needs before a step, in ascending order.
   enum class Gradients : std::uint8_t {
     kReduced,
-    kAddUp,   // the ranks' gradients, in the step itself
-    kReduce,  // first
-    kPlace,   // before that: there is a gradient of a parameter that is frozen
+    kAddUp,   // the step itself adds up the ranks' gradients
+    kReduce,  // reduce first
+    kPlace,   // before that, a frozen parameter with a gradient needs a place
   };
 
-  // Whether hooks hand complete buckets to the engine while backward goes on. What a user's hook
-  // writes into another p.grad would then reach a gradient that is being reduced: the first pass
-  // reduces at its end, and shows whether anything does.
+  // Tells whether hooks hand complete buckets to the engine during backward (kOn). A user's hook
+  // may write another p.grad, and that gradient may already be in a reduction. The first pass
+  // (kTrial) therefore reduces at its end, and shows whether any hook does so.
   enum class Overlap : std::uint8_t { kTrial, kOn, kOff };
 
   struct Attempt {        // at a shared step
-    double scale = 1.0;   // of the gradients
-    bool add_up = false;  // the ranks' gradients
-    bool object = false;  // instead: this rank wants the ranks to talk first
+    double scale = 1.0;   // factor of the gradients
+    bool add_up = false;  // the step adds up the ranks' gradients
+    bool object = false;  // object instead: the ranks exchange their reasons first
   };
 
-  // Hooks and passes. Of GradientOwners, in a thread of autograd, without the GIL:
+  // Hooks and passes. GradientOwners calls these; on_gradient_ready() runs in a thread of autograd,
+  // without the GIL.
   void on_gradient_ready(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
   void look_for_hooks() { look_for_hooks_.store(true); }  // in the next refresh_hooks()
-  void forget(std::size_t position) EXCLUDES(mutex_);     // that the gradient was reduced
-  // The two have parameters in common: a pass that reaches one is a pass of both, so that ranks
-  // which use other parameters of them end it alike.
+  void forget(std::size_t position) EXCLUDES(mutex_);     // no longer counts as reduced
+  // Links this reducer to one that has parameters in common: a pass that reaches one is a pass of
+  // both, so that ranks which use different ones of these parameters end the pass alike.
   void link(const std::shared_ptr<GradientReducer>& other) EXCLUDES(mutex_);
   void pass_reached() noexcept EXCLUDES(mutex_);
   using Linked = std::vector<std::weak_ptr<GradientReducer>>;
@@ -108,14 +110,14 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void take_gradient(const TrackedParameter& tracked) REQUIRES(mutex_);
   bool other_hooks_follow(const TrackedParameter& tracked) REQUIRES(mutex_);
   void judge_overlap() REQUIRES(mutex_);
-  // At the end of each graph task that ran a hook:
+  // Runs at the end of each graph task that ran a hook.
   void graph_task_ended() noexcept EXCLUDES(mutex_);
   bool call_back_at_the_end() REQUIRES(mutex_);
   void refresh_hooks() REQUIRES(mutex_);
   void bucket_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
   void add_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
 
-  // gradient_synchronization.cc
+  // Defined in gradient_synchronization.cc.
   void synchronize_own() EXCLUDES(mutex_);
   void synchronize_foreign() EXCLUDES(mutex_);
   void wait_beside_backward(const Wait& wait) REQUIRES(mutex_);
@@ -130,7 +132,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   void await_in_flight() REQUIRES(mutex_);
   void throw_kept_error() REQUIRES(mutex_);
 
-  // gradient_step.cc
+  // Defined in gradient_step.cc.
   std::string step_or_reason(double gradient_scale, bool reduce, double max_norm,
                              const std::string& objection) REQUIRES(mutex_);
   void prepare_buckets() REQUIRES(mutex_);
@@ -149,27 +151,27 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
   const std::shared_ptr<const Communicator> among_;
-  const std::uint64_t number_;  // of the reducers of this process, in the order of their making
+  const std::uint64_t number_;  // counts the reducers of this process
 
   Mutex mutex_;
   int passes_ GUARDED_BY(mutex_);           // backward passes per step
-  int passes_done_ GUARDED_BY(mutex_) = 0;  // of this step
+  int passes_done_ GUARDED_BY(mutex_) = 0;  // in this step
   bool in_pass_ GUARDED_BY(mutex_) = false;
-  int graph_task_ GUARDED_BY(mutex_) = -1;  // the latest that will call graph_task_ended()
+  int graph_task_ GUARDED_BY(mutex_) = -1;  // latest that will call graph_task_ended()
   Overlap overlap_ GUARDED_BY(mutex_) = Overlap::kTrial;
   bool shared_step_ GUARDED_BY(mutex_);
-  std::string ended_ GUARDED_BY(mutex_);  // why the ranks do not share the step any more
+  std::string ended_ GUARDED_BY(mutex_);  // why the ranks no longer share the step
   std::optional<std::uint64_t> agreed_joins_
-      GUARDED_BY(mutex_);                           // before the latest confirm_sharing()
-  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // since then: the next shared step does
+      GUARDED_BY(mutex_);                           // as of the latest confirm_sharing()
+  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // set there: the next shared step does
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
-  // The kept error speaks of gradients alone: it is none if they are thrown away.
+  // The kept error concerns only gradients, so discarding the gradients clears it.
   bool gradients_spoiled_ GUARDED_BY(mutex_) = false;
   std::vector<TrackedParameter> tracked_ GUARDED_BY(mutex_);
   std::size_t unbucketed_ GUARDED_BY(mutex_) = 0;  // of tracked_
   std::size_t foreign_ GUARDED_BY(mutex_) = 0;     // of tracked_
   std::atomic<bool> look_for_hooks_ = true;        // some may not be where autograd runs them
-  bool adopts_ GUARDED_BY(mutex_) = false;         // a tracked has state to adopt
+  bool adopts_ GUARDED_BY(mutex_) = false;         // a tracked parameter has state to adopt
   struct WordedRule {
     kernels::UpdateRule rule;
     std::string words;  // made once, not at every step
@@ -181,8 +183,9 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   Linked linked_ GUARDED_BY(mutex_);
 };
 
-// On the default World, whose settings say whether freed memory is kept between steps, and the wire
-// dtype where the options do not.
+// Makes a reducer on the default World. The World's settings say whether freed memory is kept
+// between steps, and give the wire dtype if the options have none. Throws kUnsupported if the
+// options have a wire dtype and the user chose another backend for the CPU.
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options);
 
 }  // namespace ciranda

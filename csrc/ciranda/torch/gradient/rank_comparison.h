@@ -13,40 +13,41 @@
 
 namespace ciranda {
 
-// Looks whether the ranks of an optimizer train the same model in the same way. Compared are how
-// they step and
+// Checks that the ranks of an optimizer train the same model in the same way. It compares how they
+// step, and these parameters:
 //
-// - parameters that are new here: before the next step,
-// - those that something else than a step has written since the step before: before steps 2, 4, 8
-//   and so on,
-// - all of them before the first step after a join, which who had joined may have missed steps of.
+// - new ones: before the next step,
+// - those that something else than a step has written since the previous step: before steps 2, 4, 8
+// and so on,
+// - every one: before the first step after a join, since a rank that had joined may have missed
+// steps.
 //
-// A step that compares nothing looks at nothing. Not thread-safe.
+// A step that compares nothing reads nothing. Not thread-safe.
 class RankComparison {
  public:
-  // `name` is the optimizer's. Unless each rank has parameters of its own, `apart`, they are not
+  // `name` is the optimizer's. `apart`: each rank has its own parameters; if not, they are not
   // compared.
   RankComparison(std::shared_ptr<const Communicator> among, std::string name, bool apart);
 
-  // On every rank the same.
+  // Adds parameters, the same on every rank.
   void add(NamedParameters parameters);
-  // Before each step, on every rank: whether to call compare().
+  // Returns true if this step must call compare(). Called before each step, on every rank.
   bool begin_step();
-  // `way`: how this rank steps, in one line. kMismatch, on every rank, if they differ in that from
-  // the first on, or in parameters that are new and a rank has not written since add(). Other
-  // differences are given as a sentence, once, for whoever can warn; else "". Collective, blocking.
-  // `reducer`, if it is one of C++: the optimizer's.
+  // Compares the ranks. `way` says in one line how this rank steps. Throws kMismatch, on every
+  // rank, if the ranks step differently from the start, or if new parameters differ that at least
+  // one rank has not written since add(). Returns any other difference as a sentence for a warning,
+  // only once; else "". `reducer` is the optimizer's, if it is one of C++. Collective, blocking.
   std::string compare(const std::string& way, Reducer* reducer);
   void end_step();
 
  private:
-  // Why a parameter is compared; what is worse comes later.
+  // The reason to compare a parameter, in ascending order of severity.
   enum Reason : char { kNone = '0', kJoined, kWritten, kNew };
   struct Entry {
     std::string name;
     at::Tensor parameter;
     Reason reason = kNew;
-    TensorStamp left = {};  // by add(), then by the step before one that compares
+    TensorStamp left = {};  // by add(), then by the step before a comparison
   };
 
   bool all_say(std::uint64_t mine, const Engine::Look& look) const;
@@ -59,8 +60,8 @@ class RankComparison {
   const bool apart_;
   std::vector<Entry> entries_;
   std::uint64_t joins_ = 0;
-  std::uint64_t step_ = 0;  // since the latest join or add()
-  std::uint64_t next_ = 1;  // that compares
+  std::uint64_t step_ = 0;  // counted since the latest join or add()
+  std::uint64_t next_ = 1;  // next step that compares
   bool way_is_new_ = true;
   bool warned_ = false;
 };

@@ -6,14 +6,14 @@
 
 namespace ciranda {
 
-// After backward(create_graph=True) a reduced p.grad has the value of all ranks, but its graph is
-// this rank's alone. A second backward() is right: it leaves gradients in p.grad, which are reduced
-// again. What torch.autograd.grad() gives of it is this rank's own. An optimizer whose step() uses
-// that would leave the ranks apart: while a rank's own step is under way it is an error that names
-// `parameter`. Call it once for each gradient.
+// Makes a derivative of a gradient an error while this rank's own step runs. A reduced p.grad has,
+// after backward(create_graph=True), the value for all ranks but the graph of this rank alone. A
+// second backward() is right, because it leaves gradients in p.grad, which are reduced again. The
+// result of torch.autograd.grad() is this rank's own. An optimizer that uses it in step() would
+// leave the ranks apart. The error names `parameter`. Call this function once for each gradient.
 void refuse_derivatives_in_step(const at::Tensor& gradient, const std::string& parameter);
 
-// A rank's optimizer begins, ends its own step, in any thread.
+// Begin and end a step by this rank's own optimizer. Thread-safe.
 void begin_rank_step();
 void end_rank_step();
 

@@ -10,7 +10,7 @@
 
 namespace ciranda {
 
-// The optimizer's step on a bucket, as operations on its memory that take the place of its mere
+// The optimizer's step on a bucket, as operations on the bucket's memory that replace its plain
 // reduction. The gradients stay as they are.
 //
 // Not thread-safe; belongs to a Bucket, whose memory and slots outlive it. Throws Exception.
@@ -20,16 +20,17 @@ class SharedStepOperations {
                        const std::vector<GradientSlot>& slots, bool share_parameters);
 
   SharedStep& shared() { return shared_; }
-  const std::byte* gradients() const { return memory_.data(); }  // of all slots
+  const std::byte* gradients() const { return memory_.data(); }  // of every slot
 
-  // The step, or the squares of the gradients only; the handle of one is let go of before the other
-  // is submitted. shared() is prepared for the rule. Do not block.
+  // Submit the step, or only the squares of the gradients. The handle of one must be released
+  // before the other is submitted, and shared() must be prepared for the rule. Both return without
+  // blocking.
   void submit(SharedStep::Update update);
   void submit_squares(SharedStep::Update update);
-  // Instead of one of these, where this rank wants the ranks to talk first: an operation that does
-  // nothing, and that ranks which want the step disagree with.
+  // Submits, in place of the step or the squares, a no-op that deliberately mismatches it, so that
+  // all ranks exchange their reasons first.
   void submit_objection(bool squares);
-  // The step is done.
+  // Counts the step, which is done, for the slots that any rank used.
   void count();
 
  private:

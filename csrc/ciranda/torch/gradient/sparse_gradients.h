@@ -9,9 +9,9 @@
 
 namespace ciranda {
 
-// Sparse gradients stay in p.grad; their rows are gathered by every rank. Of what has been
-// written back, the slots that any rank had such gradients for. Collective, blocking; throws
-// Exception.
+// Reduces the sparse gradients of buckets that have been written back, for slots in which any rank
+// has one. Sparse gradients stay in p.grad, and every rank gathers the rows. Collective, blocking;
+// throws Exception.
 void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
                    const ReducerOptions& options, const Communicator& among);
 

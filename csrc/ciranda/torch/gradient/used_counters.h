@@ -9,8 +9,8 @@
 namespace ciranda {
 
 // Two counters for each slot of a bucket: how many ranks had a dense gradient in this step, and how
-// many a sparse one. They lie in the arena, are reduced with the gradients, and are numbers of
-// their dtype: only "is it zero" is asked of them, which survives averaging and rounding.
+// many a sparse one. They lie in the arena, are reduced with the gradients and have the gradients'
+// dtype. Only whether a counter is zero matters, which survives averaging and rounding.
 //
 // Not thread-safe; belongs to a Bucket.
 class UsedCounters {
@@ -18,20 +18,22 @@ class UsedCounters {
   UsedCounters(c10::ScalarType dtype, std::size_t slots) : dtype_(dtype), slots_(slots) {}
 
   std::int64_t elements() const { return 2 * static_cast<std::int64_t>(slots_); }
-  // They lie from element `begin` of `memory` on.
+  // Puts the counters into `memory`, from element `begin` on.
   void move_to(std::byte* memory, std::int64_t begin);
 
-  // Of this rank.
+  // Sets this rank's counters of a slot.
   void write(std::size_t slot, bool dense, bool sparse);
-  // Once they are reduced: of any rank, the same answer on every rank.
+  // Return true if any rank had such a gradient. Valid after the reduction; the answer is the same
+  // on every rank.
   bool dense_anywhere(std::size_t slot) const { return counter(slot) > 0; }
   bool sparse_anywhere(std::size_t slot) const { return counter(slots_ + slot) > 0; }
 
-  // Before they are reduced, in the arena of every rank, by any thread: whether a rank had a dense
-  // gradient.
+  // Returns true if a rank had a dense gradient, before the counters are reduced. `arena` has the
+  // memory of every rank; any thread may call it.
   bool dense_in(std::span<std::byte* const> arena, std::size_t slot) const;
-  // Those between two bytes of the arena: each becomes non-zero everywhere if it is so anywhere.
-  // Other ranks may look at it at the same time, and find the same before and after.
+  // Makes each counter between two bytes of the arena non-zero on every rank if it is non-zero on
+  // any. Other ranks may read the counter at the same time, and see the same result before and
+  // after.
   void join(std::uint64_t begin, std::uint64_t end, std::span<std::byte* const> arena) const;
 
  private:
