@@ -16,7 +16,7 @@ ArenaGradients::ArenaGradients(std::shared_ptr<Engine> engine, RequestSpec reduc
       reduction_([&] {
         if (dtype != c10::ScalarType::Float) reduction.wire_dtype.reset();
         reduction.in_arena = true;
-        reduction.backend = engine_->backend_choice().cpu;  // of the arena
+        reduction.backend = engine_->backend_choice().cpu;  // the arena's
         return std::move(reduction);
       }()),
       dtype_(dtype),
@@ -35,7 +35,7 @@ at::Tensor ArenaGradients::lay_out(std::int64_t elements,
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
 
   arena_ = unwrap(engine_->allocate_arena(bytes));
-  std::memset(arena_.data, 0, arena_.bytes);  // it may have been another bucket's
+  std::memset(arena_.data, 0, arena_.bytes);  // the memory may have been another bucket's
   counters_.move_to(arena_.data, elements);
   return at::from_blob(
       arena_.data, {elements_}, [lease = arena_.lease](void*) {},

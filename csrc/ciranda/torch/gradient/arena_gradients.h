@@ -28,7 +28,7 @@ class ArenaGradients final : public BucketMemory {
   void retire() override { handle_ = nullptr; }
   std::size_t arena_bytes() const override { return arena_.bytes; }
 
-  // Submits the same memory with another request than submit(), and with `work` instead of a
+  // Submits the same memory as submit(), with another request and with `work` instead of a
   // reduction. A request that comes twice in a row is not checked again.
   void send(const std::shared_ptr<const RequestSpec>& spec, decltype(Submission::work) work);
   // The request of submit(); lay_out() makes a new one.

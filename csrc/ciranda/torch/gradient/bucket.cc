@@ -42,7 +42,7 @@ void Bucket::take_for_step() {
   close();
 }
 
-// Backward writes here no more; what the ranks are told is said.
+// Closes the places to backward, and writes the counters for the other ranks.
 void Bucket::close() {
   gradients_->open_places(false);
   const std::vector<GradientSlot>& slots = gradients_->slots();

@@ -12,11 +12,11 @@
 namespace ciranda {
 namespace {
 
-// The CPU reduces what its caches hold; for a GPU's network to be busy takes more.
+// A bucket on the CPU fits into the caches; keeping a GPU's network busy takes more.
 constexpr std::int64_t kBucketBytes = 4 << 20;
 constexpr std::int64_t kDeviceBucketBytes = 25 << 20;
 
-// What one request may name.
+// One request can name all slots of a bucket.
 constexpr std::size_t kSlotsMax = 2048;
 static_assert(kSlotsMax <= kTensorsPerRequestMax);
 
@@ -28,14 +28,14 @@ struct OpenBucket {
   std::int64_t bytes = 0;
 };
 
-// Devices by number: a GPU's index differs between ranks.
+// Returns the number of a device in `devices`, since a GPU's index differs between ranks.
 std::ptrdiff_t number_of(c10::Device device, std::vector<c10::Device>& devices) {
   const auto number = std::find(devices.begin(), devices.end(), device) - devices.begin();
   if (static_cast<std::size_t>(number) == devices.size()) devices.push_back(device);
   return number;
 }
 
-// Adds the parameter. What was there comes back, if that is full.
+// Adds the parameter. If the bucket is full, empties it first and returns its contents.
 Positions put_in(OpenBucket& bucket, const Unplaced& wanted, std::int64_t bytes_max) {
   const auto bytes = static_cast<std::int64_t>(wanted.parameter.nbytes());
   Positions full;

@@ -40,7 +40,7 @@ at::Tensor DeviceGradients::lay_out(std::int64_t elements,
   keep_for(stream_->torch(), memory_);
   keep_for(stream_->torch(), sent_);
   written();
-  spec.streams = 0;  // its backend has its own
+  spec.streams = 0;  // the GPU's backend has its own
   spec.backend = engine_->backend_choice().gpu;
   spec.tensors = {spec_of(sent_, spec.name)};
   spec_ = std::make_shared<const RequestSpec>(std::move(spec));
@@ -85,7 +85,8 @@ void DeviceGradients::retire() {
   used_.retire();
 }
 
-// What the current stream does from here on comes after the operation, which is done.
+// Makes later work of the current stream start after the operation, which is done, and releases its
+// handle.
 void DeviceGradients::queue_behind_handle() {
   if (handle_ && handle_->finished()) {
     wait(current_stream(memory_.device()), *handle_->finished());

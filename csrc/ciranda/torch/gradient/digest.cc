@@ -11,7 +11,7 @@ std::uint64_t mixed(std::uint64_t digest, std::uint64_t word) {
   return std::rotl((digest ^ word) * kOdd, 31);
 }
 
-// In as many lanes as hide the latency of a multiplication.
+// Uses as many lanes as hide the latency of a multiplication.
 std::uint64_t digest_of(std::span<const std::byte> bytes) {
   std::array<std::uint64_t, 4> lanes = {1, 2, 3, 4};
   std::array<std::uint64_t, 4> words = {};

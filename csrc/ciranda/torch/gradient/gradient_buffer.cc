@@ -18,11 +18,12 @@ namespace {
 
 constexpr std::int64_t kSlotBytes = 64;
 
-// Below this to copy a gradient costs no more than to have it born in its place.
+// Smaller gradients cost no more to copy than to have born in their place.
 constexpr std::size_t kPlaceBytesMin = 4096;
 
-// Strides of a gradient for `parameter`: its own where it covers its memory without holes
-// (contiguous, channels_last, transposed), else contiguous ones. Autograd's layout contract.
+// Returns the strides of a gradient for `parameter`: the parameter's if it covers its memory
+// without holes (contiguous, channels_last, transposed), else contiguous ones. This is autograd's
+// layout contract.
 std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()));
@@ -34,21 +35,21 @@ std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   return strides;
 }
 
-// Of `memory`, from element `begin` on, a tensor of the parameter's shape.
+// Returns a tensor of the parameter's shape over `memory` from element `begin` on.
 at::Tensor part_of(const at::Tensor& memory, std::int64_t begin, const at::Tensor& parameter) {
   const std::vector<std::int64_t> strides = gradient_strides(parameter);
-  if (memory.is_cpu()) {  // a storage of its own, which keeps the memory alive
+  if (memory.is_cpu()) {  // a separate storage, which keeps the memory alive
     return at::from_blob(
         data_of(memory) + static_cast<std::size_t>(begin) * memory.element_size(),
         parameter.sizes(), strides, [memory](void*) {}, memory.options());
   }
-  // Memory of torch's own allocator, which looks for its blocks by their storage.
+  // GPU memory is from torch's own allocator, which looks for its blocks by their storage.
   at::Tensor part = at::empty({0}, memory.options());
   part.set_(memory.storage(), begin, parameter.sizes(), strides);
   return part;
 }
 
-// Element for element in the same order.
+// Returns true if both have the same elements in the same order in memory.
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
          ((a.is_contiguous() && b.is_contiguous()) || a.strides() == b.strides());
@@ -71,7 +72,7 @@ void copy_values(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
-// The gradient is element for element what lies, or shall lie, at slot.data.
+// Returns true if the gradient has, element for element, the layout of the memory at slot.data.
 bool is_plain(const at::Tensor& gradient, const GradientSlot& slot, c10::ScalarType dtype) {
   return slot.data != nullptr && gradient.is_cpu() && gradient.is_contiguous() &&
          gradient.scalar_type() == dtype && gradient.sizes() == slot.parameter.sizes() &&
@@ -82,14 +83,14 @@ bool lies_in(const at::Tensor& gradient, const at::Tensor& memory) {
   return gradient.const_data_ptr() == memory.const_data_ptr() && same_layout(gradient, memory);
 }
 
-// Nobody but the parameter knows the gradient: another tensor may take its place.
+// Returns true if only the parameter knows the gradient, so that another tensor may take its place.
 bool is_unknown(const at::Tensor& gradient) {
   return gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
          !gradient.requires_grad();
 }
 
-// Of a tensor's memory, to tell whether it is written to; 0 where it is not in one piece on the
-// CPU.
+// Returns a digest of a tensor's memory, to tell whether it is written to; 0 if the memory is not
+// in one piece on the CPU.
 std::uint64_t digest(const at::Tensor& tensor) {
   const bool readable = tensor.defined() && tensor.layout() == c10::Layout::Strided &&
                         tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
@@ -127,7 +128,7 @@ GradientBuffer::GradientBuffer(std::vector<Member> members, bool sparse_as_dense
   open_places(true);
 }
 
-// Fresh memory; tensors in the old one keep it alive.
+// Lays the slots out in fresh memory. A tensor in the old memory keeps that alive.
 void GradientBuffer::lay_out() {
   std::int64_t elements = 0;
   std::vector<std::vector<std::int64_t>> shapes;
@@ -142,7 +143,7 @@ void GradientBuffer::lay_out() {
   for (GradientSlot& slot : slots_) give_memory(slot, memory);
 }
 
-// The slot's part of what the gradients lie in.
+// Gives the slot its part of the buffer's memory.
 void GradientBuffer::give_memory(GradientSlot& slot, const at::Tensor& memory) {
   if (slot.by_rows) {
     slot.memory.reset();
@@ -220,7 +221,7 @@ void GradientBuffer::put_in(GradientSlot& slot) {
   slot.ready = true;
 }
 
-// This rank's gradient into the memory.
+// Copies this rank's gradient into the slot's memory.
 void GradientBuffer::copy_in(const GradientSlot& slot) {
   const at::Tensor& gradient = slot.parameter.grad();
   if (is_plain(gradient, slot, dtype_)) {
@@ -303,7 +304,7 @@ void GradientBuffer::set_foreign(std::size_t index, bool foreign, bool in_flight
   if (slot.foreign == foreign) return;
   slot.foreign = foreign;
   if (slot.place) slot.place->set_open(!foreign && !in_flight);
-  // What a pass has taken before is taken anew: zeros if foreign.
+  // A slot that a pass has taken is taken anew, as zeros if foreign.
   if (!in_flight && slot.ready) {
     slot.ready = false;
     ++missing_;
@@ -350,7 +351,7 @@ void GradientBuffer::copy_out(GradientSlot& slot) const {
   at::Tensor& gradient = slot.parameter.mutable_grad();
   const bool dense = gradient.defined() && gradient.layout() == c10::Layout::Strided;
   if (!slot.in_place) {
-    // If nobody would notice, p.grad lies in the memory from here on.
+    // The memory becomes p.grad if nobody would notice.
     const bool replaceable = !dense || is_unknown(gradient);
     at::Tensor placed = replaceable && slot.place ? slot.place->lend() : at::Tensor();
     if (placed.defined()) {

@@ -50,8 +50,8 @@ struct alignas(64) GradientSlot {
 class GradientMemory {
  public:
   virtual ~GradientMemory() = default;
-  // Returns fresh memory for `elements` zeros, in one dimension. A tensor in the old memory keeps
-  // that alive. `shapes` has the shape of each slot; {0} for a slot that is `by_rows`.
+  // Returns fresh, zeroed memory for `elements` elements, in one dimension. A tensor in the old
+  // memory keeps that alive. `shapes` has the shape of each slot; {0} for a slot that is `by_rows`.
   virtual at::Tensor lay_out(std::int64_t elements,
                              const std::vector<std::vector<std::int64_t>>& shapes) = 0;
   // Records that the calling thread has written to the memory, or has queued a write on its current
@@ -60,8 +60,9 @@ class GradientMemory {
 };
 
 // Gradients of some parameters, one behind the other in one piece of memory. A large p.grad lies
-// there itself, so that nothing is packed or unpacked. A small p.grad, and one that the user shares
-// in any way, is copied in, and the result is copied back into it. Sparse gradients stay in p.grad.
+// there itself, so that nothing is packed or unpacked. A small p.grad, and one with memory that
+// belongs to the user in any way, is copied in, and the result is copied back into it. Sparse
+// gradients stay in p.grad.
 //
 // Not thread-safe. Throws Exception.
 class GradientBuffer {
@@ -87,7 +88,7 @@ class GradientBuffer {
   // Same as take_new_gradients(), but reduced gradients stay reduced.
   void take_unreduced_gradients();
   bool complete() const { return missing_ == 0; }  // every slot is ready
-  bool begun() const;                              // some slot is ready
+  bool begun() const;                              // a slot that is not foreign is ready
   // Forgets which gradients were taken and which are reduced, because the user discards them.
   void forget_gradients();
   // Sets whether backward may use the memory.

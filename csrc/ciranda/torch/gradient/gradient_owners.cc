@@ -15,7 +15,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-// Never destroyed: tensors outlive anything.
+// This registry is never destroyed, because tensors may outlive static objects.
 struct Registry {
   Mutex mutex;
   std::unordered_map<const c10::TensorImpl*, std::weak_ptr<GradientOwners>> owners
@@ -34,7 +34,8 @@ at::Tensor tensor_of(c10::TensorImpl* alive) {
 
 }  // namespace
 
-// Compiled autograd runs neither hook; synchronize() and step() then find the gradients themselves.
+// Compiled autograd runs neither this hook nor AccumulatorHook. synchronize() and step() then find
+// the gradients themselves.
 class ParameterHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   ParameterHook(std::shared_ptr<GradientOwners> owners, c10::TensorImpl* parameter)
@@ -50,8 +51,8 @@ class ParameterHook final : public torch::autograd::PostAccumulateGradHook {
 
  private:
   friend class GradientOwners;
-  // The latest owner, here as well: where hundreds of small parameters are trained, each line of
-  // the cache that a hook has to wait for can be seen in the step. Guarded as those of `owners_`.
+  // The latest owner, also stored here: with hundreds of small parameters, each cache line that a
+  // hook waits for shows in the time of the step. Guarded by the mutex of GradientOwners.
   std::weak_ptr<GradientReducer> reducer_;
   std::size_t position_ = 0;
   const std::shared_ptr<GradientOwners> owners_;
@@ -75,7 +76,7 @@ class AccumulatorHook final : public torch::autograd::FunctionPostHook {
   const Node* const accumulator_;
 };
 
-// Before the accumulator runs: sees to it that it has its hook.
+// Runs before the accumulator, and makes sure that our hook is on it.
 class AccumulatorHooker final : public torch::autograd::FunctionPreHook {
  public:
   AccumulatorHooker(std::shared_ptr<GradientOwners> owners, c10::TensorImpl* parameter)
@@ -83,7 +84,7 @@ class AccumulatorHooker final : public torch::autograd::FunctionPreHook {
   ~AccumulatorHooker() override { owners_->hooker_ends(); }
 
   variable_list operator()(const variable_list& gradients) override {
-    owners_->hook(tensor_of(parameter_));  // holds this hook, so it lives
+    owners_->hook(tensor_of(parameter_));  // the parameter holds this hook, so it lives
     return gradients;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
@@ -168,7 +169,7 @@ void GradientOwners::forget() {
 }
 
 void GradientOwners::on_gradient_ready(const ParameterHook& hook) {
-  if (in_forked_child()) return;  // a backward pass of its own
+  if (in_forked_child()) return;  // the child's own backward pass
   std::shared_ptr<GradientReducer> reducer;
   std::size_t position = 0;
   {
@@ -179,7 +180,7 @@ void GradientOwners::on_gradient_ready(const ParameterHook& hook) {
   if (reducer) {
     reducer->on_gradient_ready(position);
   } else {
-    on_gradient_ready();  // it is being destroyed
+    on_gradient_ready();  // that reducer is being destroyed
   }
 }
 
@@ -194,7 +195,8 @@ void GradientOwners::accumulator_ends(const Node* accumulator) {
   if (hooked_ == accumulator) hooked_ = nullptr;
 }
 
-// By a hook of the user, who goes on with backward perhaps, or with the parameter itself.
+// The hook ends because a hook of the user replaces it, after which backward may continue, or
+// because the parameter ends.
 void GradientOwners::parameter_unhooked(c10::TensorImpl* parameter) {
   if (in_forked_child()) return;
   {
@@ -230,7 +232,8 @@ GradientAccumulator GradientOwners::hook(const at::Tensor& parameter) {
   if (!parameter.requires_grad()) return {};
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   if (parameter_hook_ != nullptr) return accumulator;
-  // There is room for one of these, too: hooks of the user come first, and throw it away.
+  // A parameter has room for one of these too: the user's hooks have precedence, and adding one
+  // removes ours.
   if (!has_hooker_ && torch::autograd::impl::hooks(parameter).empty()) {
     torch::autograd::impl::add_hook(
         parameter,

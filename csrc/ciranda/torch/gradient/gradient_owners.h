@@ -43,7 +43,8 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   // Removes a reducer that ends. Tells the reducer before it, if that lives.
   void remove(const GradientReducer* reducer) EXCLUDES(mutex_);
   std::shared_ptr<GradientReducer> owner() EXCLUDES(mutex_);
-  // Tells the owner that another reducer discards the gradient.
+  // Tells the owner that another reducer discards the gradient, which then no longer counts as
+  // reduced.
   void forget() EXCLUDES(mutex_);
 
   // Puts the hook where it belongs and returns the parameter's accumulator; null while the

@@ -24,12 +24,14 @@ constexpr int kUnknown = -1;
 constexpr int kUnlearnable = -2;
 constexpr int kWrongGuessesMax = 3;
 constexpr std::size_t kSeenMax = 64;
-// Between the node that computes a gradient and its accumulator are only changes of its view.
+// At most this many nodes, which only change the view, lie between the node that computes a
+// gradient and the gradient's accumulator.
 constexpr int kViewNodesMax = 4;
 
 }  // namespace
 
-// The places of the process, as torch's CPU allocator. Never destroyed: tensors outlive anything.
+// The places of the process, as torch's CPU allocator. Never destroyed, because tensors may outlive
+// static objects.
 class GradientPlaces final : public c10::Allocator {
  public:
   static GradientPlaces& instance() {
@@ -58,7 +60,7 @@ class GradientPlaces final : public c10::Allocator {
   }
 
  private:
-  // What the node that a thread runs leads to. Valid for one version of the places.
+  // The places that the current node of a thread leads to. Valid for one version of the places.
   struct Reached {
     const Node* node = nullptr;
     int graph_task = -1;
@@ -77,12 +79,12 @@ class GradientPlaces final : public c10::Allocator {
 
   static constexpr std::size_t kHashes = 1024;
   c10::Allocator& plain_;
-  std::array<std::atomic<int>, kHashes> sizes_ = {};  // places by the hash of their size
+  std::array<std::atomic<int>, kHashes> sizes_ = {};  // number of places by the hash of their size
 
   Mutex mutex_;
   std::uint64_t version_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<const Node*, GradientPlace*> by_accumulator_ GUARDED_BY(mutex_);
-  // The memory of places in which a tensor lies.
+  // The memory of each place in which a tensor lies, by address.
   std::unordered_map<const void*, at::Tensor> occupied_ GUARDED_BY(mutex_);
 };
 
@@ -117,7 +119,8 @@ void GradientPlaces::answered(std::size_t bytes, const void* data) {
   }
 }
 
-// A gradient that is added to p.grad is freed, not taken over.
+// Returns true if a request of `bytes` may become the place's gradient. A gradient that is added to
+// p.grad is freed, not taken over.
 bool GradientPlaces::watches(const GradientPlace& place, std::size_t bytes) {
   return place.bytes_ == bytes && !place.given_up_ && place.awaited_ != kUnlearnable &&
          place.seen_.size() < kSeenMax && !place.parameter_.grad().defined();
@@ -125,7 +128,7 @@ bool GradientPlaces::watches(const GradientPlace& place, std::size_t bytes) {
 
 void GradientPlaces::release(void* data) {
   GradientPlaces& places = instance();
-  at::Tensor last_user;  // dies outside of the lock: its memory may be a place's of its own
+  at::Tensor last_user;  // destroyed without the lock: its memory may itself be a place's
   {
     const MutexLock lock(places.mutex_);
     const auto place = places.occupied_.find(data);
@@ -142,7 +145,7 @@ const std::vector<GradientPlace*>& GradientPlaces::reached() {
   thread_local Reached reached;
   const auto node = torch::autograd::get_current_node();
   const int graph_task = torch::autograd::get_current_graph_task_id();
-  // Within one graph task a node's address is not used twice.
+  // A node's address is not reused within one graph task.
   if (reached.node == node.get() && reached.graph_task == graph_task &&
       reached.version == version_) {
     return reached.places;
@@ -197,7 +200,7 @@ at::Tensor GradientPlaces::lend(const GradientPlace& place) {
     const MutexLock lock(mutex_);
     if (place.given_up_ || !occupied_.emplace(data, memory).second) return {};
   }
-  // As torch would make it, so that the user can do with it what he can with any.
+  // Makes the tensor as torch would, so that the user can treat it like any other.
   const c10::Storage storage(c10::Storage::use_byte_size_t(), memory.nbytes(),
                              c10::DataPtr(data, data, release, memory.device()),
                              c10::GetAllocator(memory.device().type()), /*resizable=*/true);
@@ -212,7 +215,7 @@ bool GradientPlaces::occupied(const GradientPlace& place) {
 void GradientPlaces::learn(GradientPlace& place, const void* data) {
   const MutexLock lock(mutex_);
   if (place.seen_.empty()) return;
-  // Memory that was freed is given out again: the last request with this answer counts.
+  // The allocator reuses freed memory, so the last request with this answer counts.
   const auto answer = std::find(place.seen_.rbegin(), place.seen_.rend(), data);
   const int request = static_cast<int>(place.seen_.rend() - answer) - 1;  // kUnknown if none
   place.seen_.clear();
@@ -224,7 +227,7 @@ void GradientPlaces::learn(GradientPlace& place, const void* data) {
 void GradientPlaces::move(GradientPlace& place, at::Tensor memory) {
   const MutexLock lock(mutex_);
   CIRANDA_ASSERT(memory.nbytes() == place.bytes());
-  std::swap(place.memory_, memory);  // the old one dies outside of the lock, as in release()
+  std::swap(place.memory_, memory);  // the old memory dies without the lock, as in release()
 }
 
 void GradientPlaces::give_up(GradientPlace& place) {

@@ -29,9 +29,9 @@ std::uint64_t next_number() {
 
 }  // namespace
 
-// The reducers that one graph task of autograd has to do with. When it ends each does its part, in
-// the order of their making: blocking operations of two optimizers come in the same order on every
-// rank, whichever gradient was there first.
+// The reducers that take part in one graph task of autograd. Each does its part at the end of the
+// graph task, in order of construction. Blocking operations of two optimizers therefore come in the
+// same order on every rank, whichever gradient was there first.
 class BackwardEnd {
  public:
   static void add(int graph_task, const std::shared_ptr<GradientReducer>& reducer) {
@@ -42,8 +42,9 @@ class BackwardEnd {
     if (list == nullptr) {
       list = std::make_shared<List>();
       ends.lists_[graph_task] = list;
-      // Goes with the graph task, also if that raises. Twice in the queue: others may have queued
-      // callbacks behind the first that write gradients, as DistributedDataParallel does.
+      // The callback is destroyed with the graph task, also if that raises. It queues a second one,
+      // to run behind callbacks that others have queued since and that write gradients, as
+      // DistributedDataParallel does.
       queue([list] { queue([list] { run(*list); }); });
     }
     list->push_back(reducer);
@@ -68,7 +69,7 @@ class BackwardEnd {
   std::map<int, std::weak_ptr<List>> lists_ GUARDED_BY(mutex_);
 };
 
-// Only within a host can the step reduce what it updates: with several, gradients are reduced
+// The step itself can reduce gradients only within a host. Gradients of several hosts are reduced
 // first.
 GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options)
     : engine_(std::move(engine)),
@@ -106,12 +107,12 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
   const MutexLock lock(mutex_);
   refresh_hooks();
   bucket_unfrozen();
-  // Here, where no rank has joined.
+  // This is collective, and no rank has joined yet.
   if (shared_step_) prepare_buckets();
 }
 
-// Sees to it that hooks and places are where autograd looks for them: a parameter that was
-// converted has another accumulator.
+// Puts hooks and places where autograd looks for them. A parameter that was converted has another
+// accumulator.
 void GradientReducer::refresh_hooks() {
   bool needed = look_for_hooks_.exchange(false);
   for (const auto& bucket : buckets_) needed = bucket->gradients().had_strays() || needed;
@@ -127,7 +128,8 @@ void GradientReducer::refresh_hooks() {
   }
 }
 
-// Every parameter that requires a gradient and has no place yet gets one.
+// Gives a bucket to every parameter that requires a gradient and has none yet. `frozen_too`: also
+// frozen ones of a floating dtype.
 void GradientReducer::bucket_unfrozen(bool frozen_too) {
   if (unbucketed_ == 0) return;
   std::vector<Unplaced> wanted;
@@ -233,7 +235,7 @@ void GradientReducer::on_gradient_ready(std::size_t position) noexcept {
     const MutexLock lock(mutex_);
     try {
       const TrackedParameter& tracked = tracked_.at(position);
-      // A hook of the user may have stepped with the gradient, and taken it away.
+      // A hook of the user may have stepped with the gradient and removed it.
       const at::Tensor& gradient = tracked.parameter.grad();
       if (tracked.foreign || !gradient.defined()) return;
       if (tracked.bucketed) {
@@ -262,7 +264,8 @@ void GradientReducer::pass_reached() noexcept {
   tell(linked);
 }
 
-// Gives those that have to be told of the pass: none but the first time in a graph task.
+// Returns the reducers that must be told of the pass; the list is empty except the first time in a
+// graph task.
 GradientReducer::Linked GradientReducer::enter_pass() {
   in_pass_ = true;
   return call_back_at_the_end() ? linked_ : Linked();
@@ -287,8 +290,9 @@ void GradientReducer::take_gradient(const TrackedParameter& tracked) {
   GradientSlot& slot = bucket.slots()[tracked.slot];
   if (options_.op != ReduceOp::kAverage && slot.reduced &&
       slot.reduced->same_object(tracked.parameter.grad())) {
-    // To average once more is exact: every rank holds the same average. To sum is not. No harm if
-    // nobody looks: the generator's pass of a GAN adds to the discriminator's gradients.
+    // Averaging once more is exact, because every rank holds the same average. Summing once more is
+    // not. The error does no harm if the user discards these gradients: the generator's pass of a
+    // GAN adds to the discriminator's gradients.
     gradients_spoiled_ = true;
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = "the gradient of '" + tracked.name +
@@ -304,7 +308,7 @@ void GradientReducer::take_gradient(const TrackedParameter& tracked) {
                              "checkpointed segments that share a parameter use_reentrant=False"});
   }
   slot.reduced.reset();
-  if (passes_done_ + 1 < passes_) return;  // adds up in p.grad
+  if (passes_done_ + 1 < passes_) return;  // gradients add up in p.grad
   if (other_hooks_follow(tracked)) overlap_ = Overlap::kOff;
   if (overlap_ == Overlap::kOff) return;  // taken when backward ends
   bucket.gradients().take_gradient(tracked.slot);
@@ -315,7 +319,7 @@ void GradientReducer::take_gradient(const TrackedParameter& tracked) {
   }
 }
 
-// Hooks of the accumulator run after ours: p.grad is not yet what they will leave.
+// Returns true if hooks of the accumulator run after ours, so that p.grad may still change.
 bool GradientReducer::other_hooks_follow(const TrackedParameter& tracked) {
   const GradientAccumulator& accumulator = tracked.bucket->slots()[tracked.slot].accumulator;
   if (accumulator == nullptr) return false;
@@ -336,7 +340,7 @@ bool GradientReducer::other_hooks_follow(const TrackedParameter& tracked) {
   return true;
 }
 
-// At the end of a pass of which hooks have taken the gradients.
+// Ends the trial, at the end of a pass in which hooks have taken the gradients.
 void GradientReducer::judge_overlap() {
   if (overlap_ != Overlap::kTrial) return;
   overlap_ = Overlap::kOn;
@@ -345,8 +349,8 @@ void GradientReducer::judge_overlap() {
   }
 }
 
-// A graph task that raises does not call back: each one that runs a hook is told to. False if it
-// has been told already.
+// Registers this reducer for the end of the current graph task. A graph task that raises does not
+// call back, so each one that runs a hook is registered. Returns false if this one already was.
 bool GradientReducer::call_back_at_the_end() {
   const int current = torch::autograd::get_current_graph_task_id();
   if (current == graph_task_) return false;
@@ -360,7 +364,8 @@ void GradientReducer::graph_task_ended() noexcept {
   try {
     graph_task_ = -1;
     // A reentrant checkpoint runs its segment's backward pass within a node of the user's, and more
-    // segments may follow: the pass ends with the outermost, with the last gradient, or in step().
+    // segments may follow. The pass ends with the outermost graph task, with the last gradient, or
+    // in step().
     const bool nested = static_cast<bool>(torch::autograd::get_current_node());
     const bool complete = std::all_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
       return bucket->gradients().complete();

@@ -28,8 +28,8 @@ namespace ciranda {
 // passes; ranks may make different numbers of them.
 //
 // The tensor that holds a gradient tells whether the gradient is reduced; the optimizer does not. A
-// gradient that the user replaces, or edits while the ranks average, is reduced when the optimizer
-// steps. All ranks decide that together.
+// gradient that the user replaces is reduced when the optimizer steps; so is one that the user
+// edits, if the ranks average. All ranks decide that together.
 //
 // Autograd would turn an error inside backward() into a plain RuntimeError. The reducer keeps the
 // error instead, and the next synchronize(), step() or discard_step() throws it.
@@ -151,7 +151,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
   const std::shared_ptr<const Communicator> among_;
-  const std::uint64_t number_;  // counts the reducers of this process
+  const std::uint64_t number_;  // counts the reducers of this process in order of construction
 
   Mutex mutex_;
   int passes_ GUARDED_BY(mutex_);           // backward passes per step
@@ -163,7 +163,7 @@ class GradientReducer : public Reducer, public std::enable_shared_from_this<Grad
   std::string ended_ GUARDED_BY(mutex_);  // why the ranks no longer share the step
   std::optional<std::uint64_t> agreed_joins_
       GUARDED_BY(mutex_);                           // as of the latest confirm_sharing()
-  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // set there: the next shared step does
+  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // set by confirm_sharing(), for the next step
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
   // The kept error concerns only gradients, so discarding the gradients clears it.
   bool gradients_spoiled_ GUARDED_BY(mutex_) = false;

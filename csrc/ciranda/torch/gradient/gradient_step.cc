@@ -58,14 +58,15 @@ void GradientReducer::confirm_sharing() {
   asks_for_state_ = true;
 }
 
-// Another rule than when the optimizer was made may need other state, as long as no rank has any:
-// of a host that had joined as a whole the ranks do not know of the others'. Collective.
+// Prepares other state if the rules need other state than when the optimizer was made and no rank
+// has any yet. Asks the ranks, because those of a host that had joined as a whole do not know the
+// state of other hosts. Collective.
 void GradientReducer::prepare_for_other_rules() {
   enum Wish { kNone, kOtherState, kThisState };
   Wish mine = kNone;
   for (const auto& bucket : buckets_) {
     const SharedStep& step = bucket->step()->shared();
-    if (!step.prepared()) continue;  // it may be this rank's alone yet
+    if (!step.prepared()) continue;  // the bucket may be this rank's alone yet
     const bool other = step.needs_other_state(rules_.at(bucket->rule()).rule);
     mine = std::max(mine, step.begun() ? kThisState : other ? kOtherState : kNone);
   }
@@ -76,7 +77,7 @@ void GradientReducer::prepare_for_other_rules() {
   }
 }
 
-// Those that are not. Collective.
+// Prepares the buckets that are not prepared. Collective.
 void GradientReducer::prepare_buckets() {
   for (const auto& bucket : buckets_) {
     SharedStep& step = bucket->step()->shared();
@@ -84,10 +85,10 @@ void GradientReducer::prepare_buckets() {
   }
 }
 
-// Why the ranks do not share the step; empty if it is done.
+// Makes the step. Returns why the ranks do not share it; empty if it is done.
 std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, double max_norm,
                                             const std::string& objection) {
-  if (!ended_.empty()) {  // this rank hears of it after a join
+  if (!ended_.empty()) {  // this rank learns of it after a join
     if (reduce) reduce_if_any_rank(gradients_now());
     return ended_;
   }
@@ -108,7 +109,7 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
       start_step();
       if (most_of_ranks(object || gradients != Gradients::kReduced, "objects") == 0) throw;
     }
-    // A rank objects, and so all have come here: they did not agree, or all object.
+    // Some rank objects, so all ranks come here: they did not agree, or every rank objects.
     std::string why = obstacle_of_a_rank(*among_, reason, options_.name + "/why");
     if (!why.empty() && options_.share_parameters) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -121,15 +122,16 @@ std::string GradientReducer::step_or_reason(double gradient_scale, bool reduce, 
   }
 }
 
-// Whether its state is to be adopted yet: once the ranks of the host have stepped, they have done
-// that, or have newer one.
+// Returns true if the parameter's state is still to be adopted. The ranks of the host have adopted
+// it once they have stepped, or have newer state.
 bool GradientReducer::waits(const TrackedParameter& tracked) {
   if (!tracked.state) return false;
   SharedStepOperations* const step = tracked.bucketed ? tracked.bucket->step() : nullptr;
   return step == nullptr || !step->shared().begun();
 }
 
-// What the steps have done since the last call. Gives the positions of those whose state is new.
+// Takes over what the steps have done since the last call. Returns the positions of parameters that
+// have new state.
 std::vector<std::size_t> GradientReducer::take_news() {
   std::vector<std::size_t> fresh;
   adopts_ = false;
@@ -146,7 +148,7 @@ std::vector<std::size_t> GradientReducer::take_news() {
   return fresh;
 }
 
-// False where all ranks object: nothing was done. A mismatch throws.
+// Returns false if all ranks object and nothing was done. A mismatch throws.
 bool GradientReducer::try_step(double gradient_scale, Gradients gradients, double max_norm,
                                bool object) {
   Attempt attempt{
@@ -171,7 +173,7 @@ bool GradientReducer::try_step(double gradient_scale, Gradients gradients, doubl
 
 void GradientReducer::take_for_step() {
   if (adopts_) {
-    std::vector<const TrackedParameter*> waiting;  // all, before the first is adopted
+    std::vector<const TrackedParameter*> waiting;  // all, since the first adoption changes waits()
     for (const TrackedParameter& tracked : tracked_) {
       if (tracked.bucketed && waits(tracked)) waiting.push_back(&tracked);
     }
@@ -182,7 +184,7 @@ void GradientReducer::take_for_step() {
   for (const auto& bucket : buckets_) bucket->take_for_step();
 }
 
-// One operation for each bucket, or this rank's objection to it. Blocking.
+// Runs one operation for each bucket, or this rank's objection to it. Blocking.
 void GradientReducer::run_on_buckets(const Attempt& attempt,
                                      void (SharedStepOperations::*submit)(SharedStep::Update),
                                      bool squares) {
@@ -203,7 +205,7 @@ void GradientReducer::run_on_buckets(const Attempt& attempt,
   wait_beside_backward([&](const Engine::Look& look) { check(engine_->wait(handles, look)); });
 }
 
-// The squares are there.
+// Computes the norm from the squares, which are done.
 void GradientReducer::take_norm() {
   double squares = 0.0;
   for (const auto& bucket : buckets_) {
@@ -213,7 +215,8 @@ void GradientReducer::take_norm() {
   norm_ = std::sqrt(squares);
 }
 
-// What stands against a shared step now, as the rest of a sentence.
+// Returns this rank's objection to a shared step now, as the rest of a sentence; empty if it has
+// none.
 std::string GradientReducer::objection_now() {
   if (foreign_ > 0) {
     const auto it = std::find_if(tracked_.begin(), tracked_.end(),

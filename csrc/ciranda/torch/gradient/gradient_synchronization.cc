@@ -1,4 +1,4 @@
-// Which gradients of a step are reduced, and when.
+// Decides which gradients of a step are reduced, and when.
 
 #include <ATen/ops/zeros.h>
 
@@ -26,7 +26,7 @@ void GradientReducer::synchronize_own() {
   reduce_if_any_rank(gradients_now());
 }
 
-// Gradients that other optimizers reduce are this one's too.
+// Synchronizes the optimizers that reduce gradients of this one's parameters.
 void GradientReducer::synchronize_foreign() {
   std::map<std::uint64_t, std::shared_ptr<GradientReducer>> owners;
   {
@@ -46,8 +46,9 @@ void GradientReducer::wait_in_step(const Wait& wait) {
   wait_beside_backward(wait);
 }
 
-// Ranks that make more backward passes before this step wait there, for the gradients of this rank:
-// it takes part in their reduction meanwhile. All are asked again in the step itself.
+// Runs `wait`. Ranks that make more backward passes before this step wait in backward() for this
+// rank's gradients, so this rank takes part in their reduction meanwhile. The step itself asks all
+// ranks again.
 void GradientReducer::wait_beside_backward(const Wait& wait) {
   const std::string buckets = options_.name + "/bucket.";
   std::exception_ptr problem;
@@ -72,8 +73,8 @@ void GradientReducer::wait_beside_backward(const Wait& wait) {
   if (problem) std::rethrow_exception(problem);
 }
 
-// The largest `mine` of the ranks, from 0 to kPlace. By a sum, to which ranks that have joined add
-// zeros. Collective, blocking.
+// Returns the largest `mine` of the ranks, from 0 to kPlace. It uses a sum, to which ranks that
+// have joined add zeros. Collective, blocking.
 int GradientReducer::most_of_ranks(int mine, const char* what) {
   constexpr auto kNumbers = static_cast<std::int64_t>(Gradients::kPlace) + 1;
   const at::Tensor ranks_with = at::zeros({kNumbers}, at::TensorOptions(c10::ScalarType::Int));
@@ -88,7 +89,7 @@ int GradientReducer::most_of_ranks(int mine, const char* what) {
   return static_cast<int>(most);
 }
 
-// If there is anything to reduce on any rank. Collective, blocking.
+// Reduces if any rank has something to reduce. Collective, blocking.
 void GradientReducer::reduce_if_any_rank(Gradients mine) {
   const auto most = static_cast<Gradients>(most_of_ranks(static_cast<int>(mine), "fresh"));
   if (most == Gradients::kReduced) return;
@@ -96,8 +97,9 @@ void GradientReducer::reduce_if_any_rank(Gradients mine) {
   reduce_now();
 }
 
-// Averages that were edited may differ between ranks, and are averaged again, which is exact where
-// they do not. Sums that were edited are taken for what they were.
+// Returns true if p.grad still counts as reduced. Averages that were edited may differ between
+// ranks, so they are averaged again, which is exact if they do not differ. Sums that were edited
+// still count as reduced.
 bool GradientReducer::is_reduced(const GradientSlot& slot) const {
   const at::Tensor& gradient = slot.parameter.grad();
   if (!slot.reduced) return false;
@@ -130,7 +132,7 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
       }
     }
   }
-  // An optimizer steps with any gradient there is.
+  // An optimizer steps with any gradient that a parameter has.
   const auto frozen_with_gradient = [](const TrackedParameter& tracked) {
     return !tracked.bucketed && !tracked.foreign && tracked.parameter.grad().defined();
   };
@@ -140,7 +142,7 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
   if (!any_edited && !any_new) return Gradients::kReduced;
   const bool can_add_up =
       engine_->one_host() && shared_step_ && (options_.op == ReduceOp::kAverage || !any_reduced);
-  const bool may_add_up = !options_.reduce_in_backward || !any_new;  // else p.grad is promised
+  const bool may_add_up = !options_.reduce_in_backward || !any_new;  // else p.grad needs the result
   return can_add_up && may_add_up ? Gradients::kAddUp : Gradients::kReduce;
 }
 
@@ -170,8 +172,8 @@ void GradientReducer::discard_step() {
   throw_kept_error();
   refresh_hooks();
   bucket_unfrozen();
-  // Any gradient taken, not any bucket submitted: what a pass has begun is the same on all ranks,
-  // which buckets it has completed is not.
+  // The test is for a taken gradient, not for a submitted bucket: all ranks have begun the same
+  // pass, but they may have completed different buckets.
   const bool begun = std::any_of(buckets_.begin(), buckets_.end(),
                                  [](const auto& bucket) { return bucket->gradients().begun(); });
   if (begun && options_.reduce_in_backward) reduce_now();
@@ -179,7 +181,7 @@ void GradientReducer::discard_step() {
   for (const auto& bucket : buckets_) bucket->gradients().forget_gradients();
 }
 
-// Leaves the reducer ready for a new step, also when it throws.
+// Leaves the reducer ready for a new step, also if it throws.
 void GradientReducer::reduce_now() {
   try {
     bucket_unfrozen();
@@ -210,7 +212,8 @@ void GradientReducer::reduce_now() {
   start_step();
 }
 
-// Ranks have read what was half written, and it was written over.
+// Throws if a gradient was written to while it was being reduced: ranks have read it half written,
+// and one write has overwritten the other.
 void GradientReducer::refuse_writes_in_flight() {
   for (const auto& bucket : buckets_) {
     const GradientSlot* const written = bucket->gradients().written_since_taken();
@@ -226,7 +229,8 @@ void GradientReducer::refuse_writes_in_flight() {
   }
 }
 
-// Sums that are everybody's already come to what they were when everybody adds his part of them.
+// Takes new gradients. Divides sums that are already reduced by the number of ranks, so that their
+// next sum is the same.
 void GradientReducer::add_up_once(Bucket& bucket) {
   std::vector<std::size_t> summed;
   if (options_.op != ReduceOp::kAverage) {
@@ -248,7 +252,7 @@ void GradientReducer::start_step() {
   passes_done_ = 0;
 }
 
-// Memory must not change while other ranks read it.
+// Waits for operations in flight, since memory must not change while other ranks read it.
 void GradientReducer::await_in_flight() {
   std::vector<Handle> handles;
   for (const auto& bucket : buckets_) bucket->append_handles(handles);

@@ -18,7 +18,7 @@
 namespace ciranda {
 namespace {
 
-// Waits for a GPU.
+// Returns a digest of the parameter's values. Waits for a GPU.
 std::uint64_t digest_of_values(const at::Tensor& parameter) {
   if (parameter.layout() != c10::Layout::Strided || parameter.numel() == 0) return 0;
   const at::NoGradGuard no_grad;
@@ -26,7 +26,7 @@ std::uint64_t digest_of_values(const at::Tensor& parameter) {
   return digest_of({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
 }
 
-// The first two ranks of `among` whose lines `row` differ; those without lines have joined.
+// The first two ranks of `among` that differ in line `row`. A rank without lines has joined.
 struct Pair {
   Rank first, second;
   std::string of_first, of_second;
@@ -110,7 +110,8 @@ std::string RankComparison::compare(const std::string& way, Reducer* reducer) {
   return told;
 }
 
-// By a sum, to which ranks that have joined add zeros. Collective, blocking.
+// Returns true if all ranks have the same `mine`. It uses a sum, to which ranks that have joined
+// add zeros. Collective, blocking.
 bool RankComparison::all_say(std::uint64_t mine, const Engine::Look& look) const {
   const Group& group = *among_->group;
   const at::Tensor digests = at::zeros({group.size()}, c10::ScalarType::Long);
@@ -123,7 +124,8 @@ bool RankComparison::all_say(std::uint64_t mine, const Engine::Look& look) const
   });
 }
 
-// A line for the way, one for each parameter; each begins with the reason to compare it.
+// Returns a line for the way and one for each parameter. Each line begins with the reason to
+// compare it.
 std::string RankComparison::text(const std::string& way) const {
   std::ostringstream lines;
   lines << static_cast<char>(way_is_new_ ? kNew : kNone) << way << '\n' << std::hex;
@@ -133,7 +135,8 @@ std::string RankComparison::text(const std::string& way) const {
   return lines.str();
 }
 
-// What the ranks' texts differ in, where one of them has a reason to look.
+// Describes the first difference of the ranks' texts that at least one rank has a reason to look
+// for; empty if there is no such difference. A difference in something new throws.
 std::string RankComparison::difference(const std::vector<std::string>& by_rank) const {
   Lines all;
   for (const std::string& text : by_rank) {

@@ -18,9 +18,9 @@ namespace ciranda {
 //
 // - new ones: before the next step,
 // - those that something else than a step has written since the previous step: before steps 2, 4, 8
-// and so on,
+//   and so on,
 // - every one: before the first step after a join, since a rank that had joined may have missed
-// steps.
+//   steps.
 //
 // A step that compares nothing reads nothing. Not thread-safe.
 class RankComparison {

@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 
 std::atomic<int> steps_under_way = 0;
 
-// torch.autograd.grad() captures what backward() would leave in p.grad.
+// Returns true in torch.autograd.grad(), which captures what backward() would leave in p.grad.
 bool captures() {
   const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
   return nodes != nullptr && std::any_of(nodes->begin(), nodes->end(), [](const auto& entry) {

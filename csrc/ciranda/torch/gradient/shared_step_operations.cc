@@ -64,7 +64,7 @@ SharedStep::Used SharedStepOperations::used_anywhere() const {
   };
 }
 
-// `latest` unless the rule has changed since.
+// Returns `latest`, renewed if the rule has changed.
 const SharedStepOperations::Spec& SharedStepOperations::spec(Spec& latest, const char* suffix,
                                                              const std::string& words) const {
   if (!latest || latest->rule != words) {

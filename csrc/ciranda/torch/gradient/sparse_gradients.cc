@@ -22,7 +22,7 @@ struct Rows {
   at::Tensor values;
 };
 
-// Which rows a gradient has and what is in them; none for an undefined one.
+// Returns the indices and values of a gradient's rows; no rows for an undefined gradient.
 Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (!gradient.defined()) {
     std::vector<std::int64_t> shape = parameter.sizes().vec();
@@ -36,13 +36,13 @@ Rows rows_of(const at::Tensor& gradient, const at::Tensor& parameter) {
   return {.indices = sparse._indices().t().contiguous(), .values = sparse._values().contiguous()};
 }
 
-// Every rank gathers all ranks' rows.
+// Gathers the rows of every rank and puts their sum into p.grad.
 void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
                  const Communicator& among) {
   std::vector<at::Tensor> pieces;
   for (const Slot& place : slots) {
     const GradientSlot& slot = place.get();
-    const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in the view
+    const bool travels = slot.sparse || (slot.by_rows && slot.used);  // else it is in slot.memory
     Rows rows = rows_of(travels ? slot.parameter.grad() : at::Tensor(), slot.parameter);
     pieces.push_back(std::move(rows.indices));
     pieces.push_back(std::move(rows.values));
@@ -71,7 +71,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
 
 }  // namespace
 
-// In one request for those of a device.
+// Makes one request for each device.
 void reduce_sparse(const std::vector<std::unique_ptr<Bucket>>& buckets,
                    const ReducerOptions& options, const Communicator& among) {
   std::vector<Slot> slots;

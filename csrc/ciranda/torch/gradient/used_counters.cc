@@ -43,12 +43,13 @@ void UsedCounters::join(std::uint64_t begin, std::uint64_t end,
   }
 }
 
-// In bytes.
+// Returns the offset of a counter in bytes.
 std::size_t UsedCounters::offset(std::size_t index) const {
   return (begin_ + index) * c10::elementSize(dtype_);
 }
 
-// The last byte of it: that of its exponent, zero only for a zero.
+// Returns the offset of the counter's last byte, which has its exponent and is zero only for a
+// zero.
 std::size_t UsedCounters::exponent_offset(std::size_t index) const {
   return offset(index + 1) - 1;
 }
@@ -66,7 +67,7 @@ void UsedCounters::set_counter(std::size_t index, bool value) {
       std::memcpy(place, &one, sizeof one);
       break;
     }
-    default: {  // the halves
+    default: {  // float16 and bfloat16
       const std::uint16_t bits = dtype_ == c10::ScalarType::Half ? 0x3c00 : 0x3f80;
       const std::uint16_t one = value ? bits : 0;
       std::memcpy(place, &one, sizeof one);
