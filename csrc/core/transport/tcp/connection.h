@@ -15,18 +15,19 @@
 
 namespace ciranda {
 
-// A TCP connection whose both ends have proven that they hold the job's key.
+// A TCP connection after the handshake: both ends have proven that they hold the job's key.
 struct ProvenSocket {
   Stream stream;
   Session session;
   std::string address;  // of the peer, for people
 };
 
-// How long one attempt may take, from the first byte to the proof; a listener allows as much.
+// Timeout of one attempt to connect, from the first byte to the proof. Acceptor and Dialer both use
+// it.
 inline constexpr std::uint64_t kProofMs = 2'000;
 
-// Sealed frames over a proven control connection. Never blocks. After an Error the connection is of
-// no use any more. Not thread-safe.
+// Sends and receives sealed frames over a proven control connection. Never blocks. After an Error
+// the connection is unusable. Not thread-safe.
 class ControlConnection {
  public:
   explicit ControlConnection(ProvenSocket socket);
@@ -36,20 +37,22 @@ class ControlConnection {
   Rank peer() const { return peer_; }
   const std::string& address() const { return address_; }
 
-  // Seals a frame and sends what the socket takes; the rest waits for flush(), however much it is:
-  // who has more to send looks at queued_bytes(). kRankLost when the peer is gone.
+  // Seals a frame and sends as many bytes as the socket takes. The rest is queued for flush(). The
+  // queue has no limit, so a caller with more to send checks queued_bytes() first. Returns
+  // kRankLost if the peer is gone.
   Status send(std::uint8_t type, std::span<const std::byte> payload);
 
-  // Sends on. While something waits, the caller looks out for writability.
+  // Sends queued bytes. While has_queued() is true the caller polls for writability.
   Status flush();
   bool has_queued() const { return queued_bytes() > 0; }
   std::size_t queued_bytes() const { return queued_.size() - sent_; }
 
-  // See check_answers() of tcp.h; names the peer.
+  // Calls check_answers() of tcp.h; its error names the peer.
   Status check_answers(std::uint64_t limit_ms) const;
 
-  // The next frame, or nothing yet. The payload is valid until the next call. kRankLost when the
-  // peer has closed, kMalformed when its bytes cannot be trusted; both name it.
+  // Returns the next frame, or nullopt if it has not arrived completely. The payload is valid until
+  // the next call. Returns kRankLost if the peer has closed the connection, kMalformed if its bytes
+  // cannot be trusted; both errors name the peer.
   Result<std::optional<OpenedFrame>> receive();
 
  private:
@@ -61,9 +64,9 @@ class ControlConnection {
   FrameSealer sealer_;
   FrameOpener opener_;
   std::vector<std::byte> queued_;
-  std::size_t sent_ = 0;  // of queued_
+  std::size_t sent_ = 0;  // bytes at the front of queued_
   std::vector<std::byte> received_;
-  std::span<const std::byte> unread_;  // of received_
+  std::span<const std::byte> unread_;  // rest of received_
 };
 
 }  // namespace ciranda

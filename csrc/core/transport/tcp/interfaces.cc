@@ -16,12 +16,12 @@ namespace {
 
 struct Network {
   std::vector<std::byte> bytes;
-  std::size_t bits = 0;  // that must be equal
+  std::size_t bits = 0;  // length of the common prefix
 };
 
 struct Pattern {
   bool excludes = false;
-  std::string_view interface;  // with an optional '*' at the end; or
+  std::string_view interface;  // may end with '*'; used if there is no network
   std::optional<Network> network;
 };
 
@@ -33,7 +33,7 @@ std::optional<std::vector<std::byte>> parse_address(const std::string& text) {
   return std::nullopt;
 }
 
-// Nothing when it does not look like a network at all; an Error when it does and is none.
+// Returns nullopt for text that does not look like a network, an Error for a malformed network.
 Result<std::optional<Network>> parse_network(std::string_view text) {
   const std::size_t slash = text.find('/');
   const auto bytes = parse_address(std::string(text.substr(0, slash)));
@@ -102,7 +102,7 @@ bool fits(const HostAddress& address, const Pattern& pattern) {
   return address.interface.starts_with(name);
 }
 
-// Means this host, or nothing, to another host.
+// Returns true for a loopback or IPv6 link-local address, with which another host cannot reach us.
 bool stays_at_home(const HostAddress& address) {
   const auto begins = [&](std::initializer_list<int> first, std::size_t bits) {
     Network network{.bytes = std::vector<std::byte>(address.bytes.size()), .bits = bits};

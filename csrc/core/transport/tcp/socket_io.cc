@@ -62,12 +62,12 @@ Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const
   for (;;) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL) >= 0) return {};
     if (errno == EINTR) continue;
-    if (errno == EAGAIN) {  // the peer has not read many small packets: wait for it
+    if (errno == EAGAIN) {  // the peer's queue is full: wait for it to read
       pollfd writable{.fd = socket, .events = POLLOUT, .revents = 0};
       ::poll(&writable, 1, -1);
       continue;
     }
-    if (errno == ETOOMANYREFS) {  // nor received as many descriptors as this user may have open
+    if (errno == ETOOMANYREFS) {  // this user has too many descriptors in flight
       ::poll(nullptr, 0, 1);
       continue;
     }

@@ -13,40 +13,42 @@
 
 namespace ciranda {
 
-// One packet of a SOCK_SEQPACKET socket, with descriptors (SCM_RIGHTS).
+// Packets of SOCK_SEQPACKET sockets carry bytes and descriptors (SCM_RIGHTS).
 inline constexpr std::size_t kDescriptorsPerPacketMax = 64;
 
+// Sends one packet. Blocks while the peer's queue is full or while too many descriptors are in
+// flight.
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
 
 enum class Received { kPacket, kNothing, kClosed };
-// Reads into `buffer` and sets `bytes`; descriptors are close-on-exec. A packet that does not fit
-// is kMalformed.
 struct Packet {
   Received what = Received::kNothing;
   std::size_t bytes = 0;
   std::vector<Fd> fds;
 };
+// Receives one packet into `buffer`. Never blocks. Its descriptors are close-on-exec. Returns
+// kMalformed for a packet that does not fit.
 Result<Packet> receive_packet(int socket, std::span<std::byte> buffer);
 
-// Two connected ends, non-blocking.
+// Creates two connected, non-blocking SOCK_SEQPACKET sockets.
 Result<std::array<Fd, 2>> make_packet_sockets();
 
-// A socket of which news is waited for.
+// A socket and the events that somebody waits for.
 struct Watched {
-  int socket = -1;  // none: only the time counts
+  int socket = -1;  // -1: no socket, only the deadline counts
   bool readable = false;
   bool writable = false;
   bool operator==(const Watched&) const = default;
 };
 pollfd poll_for(const Watched& watched);
-// How long poll() and epoll_wait() sleep until the deadline (monotonic_ns): rounded up, so that it
-// is over then; -1 where it is kNever.
+// Returns the timeout for poll() and epoll_wait() that ends at the deadline (monotonic_ns). It is
+// rounded up, so that the deadline has passed when it expires. -1 (no timeout) for kNever.
 int poll_timeout_ms(std::uint64_t deadline_ns);
 
-// Waits for any of it; false at the deadline (monotonic_ns).
+// Blocks until one of the events occurs. Returns false at the deadline (monotonic_ns).
 Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns);
 
-// Waits until `socket` is readable, or takes bytes; false at the deadline (monotonic_ns).
+// Blocks until `socket` is readable or writable. Returns false at the deadline (monotonic_ns).
 Result<bool> wait_readable(int socket, std::uint64_t deadline_ns);
 Result<bool> wait_writable(int socket, std::uint64_t deadline_ns);
 

@@ -11,29 +11,32 @@
 
 namespace ciranda {
 
-// What one thread sleeps on, in an epoll: descriptors that stay, each under a number of its own,
-// and sockets that others arm for it, for one event each.
+// An epoll on which one thread sleeps. It watches permanent descriptors, each with its own number,
+// and armed sockets, each for one event.
 //
-// wait() by the thread that sleeps; everything else by one thread at a time, also while it sleeps.
+// Only the sleeping thread calls wait(). One thread at a time calls the other members, also while
+// the first one sleeps.
 class SocketSet {
  public:
-  static constexpr std::uint32_t kArmed = UINT32_MAX;  // what wait() calls all armed sockets
+  static constexpr std::uint32_t kArmed = UINT32_MAX;  // the number of every armed socket
 
   static Result<SocketSet> create();
 
   Status add(int descriptor, std::uint32_t number);
   void remove(int descriptor);
 
-  // Arms these and no others, where they are sockets (-1: none); each wakes the sleeper once, who
-  // then disarms them before the next arm(): what is armed already stays as it is.
+  // Arms exactly these sockets; entries with socket -1 are ignored. Each socket wakes the sleeper
+  // once. arm() leaves the sockets alone if the list equals the last one, so the caller must call
+  // disarm() after a wake-up and before the next arm().
   void arm(const std::vector<Watched>& sockets);
   void disarm();
 
-  // Sleeps until the deadline (monotonic_ns, or kNever) at the latest; gives the numbers of what
-  // there is news of, which stay until the next wait(). What found no room among them comes then.
+  // Blocks until there is an event or until the deadline (monotonic_ns, or kNever). Returns the
+  // numbers of the ready descriptors, at most kCalledAtOnce; the next call returns the rest. The
+  // span is valid until then.
   std::span<const std::uint32_t> wait(std::uint64_t deadline_ns);
 
-  // In a forked child. Async-signal-safe.
+  // Closes the epoll in a forked child. Async-signal-safe.
   void close() noexcept { epoll_.reset(); }
 
  private:
@@ -41,7 +44,7 @@ class SocketSet {
 
   Fd epoll_;
   std::vector<Watched> armed_;
-  std::array<std::uint32_t, kCalledAtOnce> called_ = {};  // the sleeper's
+  std::array<std::uint32_t, kCalledAtOnce> called_ = {};  // result of wait()
 };
 
 }  // namespace ciranda

@@ -8,8 +8,8 @@
 namespace ciranda {
 namespace {
 
-// Encrypted before they are sent, and read before they are decrypted: four records, so that a
-// system call moves more than one and all stays in the cache.
+// Bytes that are encrypted before one send, and read before they are decrypted. Four records: a
+// system call moves several of them, and they stay in the cache.
 constexpr std::size_t kBatchBytes = std::size_t{64} * 1024;
 
 iovec piece_of(std::span<const std::byte> bytes) {
@@ -21,7 +21,8 @@ iovec piece_of(std::span<const std::byte> bytes) {
 Result<bool> Stream::establish() {
   while (tls_ != nullptr && !tls_->established()) {
     const Status shaken = tls_->shake_hands(unread_);
-    // What little there is finds room in the buffer of a peer that reads; also a refusal.
+    // A peer that reads has room for the few bytes of a handshake. A failed handshake also leaves
+    // bytes to send, which tell the peer why.
     auto all_sent = send_outgoing();
     if (!shaken) return shaken.error();
     if (!all_sent) return all_sent.error();
@@ -62,7 +63,7 @@ Result<bool> Stream::send_outgoing() {
   return true;
 }
 
-// Encrypts a batch of what follows the first `offset` bytes.
+// Encrypts at most kBatchBytes of the pieces, after their first `offset` bytes.
 Status Stream::seal_from(std::span<const iovec> pieces, std::size_t offset) {
   for (const iovec& piece : pieces) {
     const std::size_t skipped = std::min(offset, piece.iov_len);
@@ -71,7 +72,7 @@ Status Stream::seal_from(std::span<const iovec> pieces, std::size_t offset) {
     CIRANDA_TRY(tls_->seal({static_cast<const std::byte*>(piece.iov_base) + skipped, bytes}));
     sealed_ += bytes;
   }
-  CIRANDA_ASSERT(offset == 0);  // else the caller did not come with all that it had not sent
+  CIRANDA_ASSERT(offset == 0);  // fails if the caller did not pass all its unsent bytes again
   return {};
 }
 
@@ -86,7 +87,7 @@ Result<std::size_t> Stream::receive(std::span<const iovec> into) {
   for (const iovec& piece : into) {
     auto count = open({static_cast<std::byte*>(piece.iov_base), piece.iov_len});
     if (!count && received == 0) return count;
-    if (!count) break;  // what came before an end is good, and the next call meets the end
+    if (!count) break;  // returns the bytes before the error; the next call reports it
     received += count.value();
     if (count.value() < piece.iov_len) break;
   }
@@ -109,7 +110,7 @@ Result<std::size_t> Stream::open(std::span<std::byte> into) {
   return opened;
 }
 
-// False when nothing is there.
+// Returns false if the socket has no bytes now.
 Result<bool> Stream::read_more(std::size_t bytes_max) {
   CIRANDA_ASSERT(unread_.empty());
   received_.resize(bytes_max);

@@ -13,9 +13,10 @@
 
 namespace ciranda {
 
-// A connected TCP socket as a stream of bytes: in clear, where nothing comes between the caller and
-// the kernel, or through TLS. Never blocks and raises no SIGPIPE. An Error of any member is the
-// end: kRankLost when the peer is gone, kMalformed when its bytes were changed. Not thread-safe.
+// A connected TCP socket as a stream of bytes, either in clear (no copy between the caller and the
+// kernel) or through TLS. Never blocks and raises no SIGPIPE. After an Error of any member the
+// stream is unusable: kRankLost if the peer is gone, kMalformed if its bytes were changed on their
+// way. Not thread-safe.
 class Stream {
  public:
   explicit Stream(Fd socket) : fd_(std::move(socket)) {}
@@ -23,24 +24,25 @@ class Stream {
       : fd_(std::move(socket)), tls_(std::move(tls)) {}
 
   int fd() const { return fd_.get(); }
-  // Async-signal-safe. The peer hears of it by the end of the connection alone, so a forked child
-  // may close what its parent goes on using.
+  // Closes the descriptor and sends no TLS close message, so a forked child may close a stream that
+  // its parent still uses. Async-signal-safe.
   void close() noexcept { fd_.reset(); }
   Fd release() { return std::move(fd_); }
 
-  // Goes on with the handshake of TLS; true once it is over, and at once in clear. Until then the
-  // caller waits for readability. The peer may be a stranger: what is read from it is bounded.
+  // Continues the TLS handshake. Returns true when it is complete; in clear, immediately. Until
+  // then the caller polls for readability. The number of bytes read is bounded, because the peer
+  // may be a stranger.
   Result<bool> establish();
 
-  // Sends what can go now of the pieces, one after the other, and gives how much went; when that is
-  // not all the caller waits for writability. What did not go must come again unchanged, as the
-  // next bytes: TLS may have encrypted it already.
+  // Sends the pieces in order, as far as the socket takes them now, and returns the number of bytes
+  // sent. If some are left, the caller polls for writability and passes them again, unchanged and
+  // before any others: TLS may have encrypted them already.
   Result<std::size_t> send(std::span<const iovec> pieces);
   Result<std::size_t> send(std::span<const std::byte> bytes);
 
-  // Receives what is there into the pieces, one after the other, and gives how much. Only when it
-  // gives 0 may the caller wait for readability: the socket does not tell of bytes that were read
-  // from it and are not decrypted yet.
+  // Receives available bytes into the pieces, in order, and returns their number. The caller may
+  // poll for readability only after it returned 0: bytes that were read from the socket but are not
+  // decrypted yet do not make it readable.
   Result<std::size_t> receive(std::span<const iovec> into);
   Result<std::size_t> receive(std::span<std::byte> into);
 
@@ -51,10 +53,10 @@ class Stream {
   Result<bool> read_more(std::size_t bytes_max);
 
   Fd fd_;
-  std::unique_ptr<TlsSession> tls_;  // none: in clear
-  std::size_t sealed_ = 0;  // bytes whose records are outgoing: not sent yet for the caller
+  std::unique_ptr<TlsSession> tls_;  // null: in clear
+  std::size_t sealed_ = 0;  // the caller's bytes that are encrypted but not reported as sent
   std::vector<std::byte> received_;
-  std::span<const std::byte> unread_;  // of received_
+  std::span<const std::byte> unread_;  // rest of received_
 };
 
 }  // namespace ciranda

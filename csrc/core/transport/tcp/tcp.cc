@@ -17,10 +17,10 @@
 namespace ciranda {
 namespace {
 
-// Callers that wait to be accepted, as far as the system allows (net.core.somaxconn); the kernel
-// drops more, and they try again. All hosts of a job may call rank 0 at a time.
+// Length of the accept queue, limited by the system (net.core.somaxconn). All hosts of a job may
+// call rank 0 at once. The kernel drops further callers, and they try again.
 constexpr int kBacklog = 1024;
-constexpr int kEstablished = 1;  // the kernel's TCP_ESTABLISHED, only glibc has a name for it
+constexpr int kEstablished = 1;  // the kernel's TCP_ESTABLISHED; only glibc's header names it
 
 Error invalid(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
@@ -58,7 +58,8 @@ Result<Fd> make_socket(int family) {
   return socket;
 }
 
-// The port is taken when it is bound: never looked at first and bound later.
+// Binds the first free port of the range. bind() itself tests whether a port is free, so no other
+// process can take it in between.
 Status bind_one_of(int socket, SocketAddress address, const std::string& host, PortRange ports) {
   for (std::uint32_t port = ports.first; port <= ports.last; ++port) {
     set_port(address, static_cast<std::uint16_t>(port));
@@ -191,7 +192,7 @@ Result<Fd> listen_tcp(const std::string& host, PortRange ports) {
   auto socket = make_socket(address.family());
   if (!socket) return socket.error();
   const int fd = socket.value().get();
-  // A restarted job may take the port of one that just ended.
+  // SO_REUSEADDR lets a restarted job take the port of one that just ended.
   CIRANDA_TRY(set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   if (address.family() == AF_INET6) {
     CIRANDA_TRY(set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
@@ -227,7 +228,7 @@ Result<Fd> adopt_listener(Fd socket) {
 // No TCP_USER_TIMEOUT: it also cuts off a peer whose kernel answers but which reads nothing.
 Status set_connection_options(int socket) {
   constexpr int kAskSeconds = 1;
-  constexpr int kAsksMax = 127;  // as many as the kernel allows: the engine decides, not the kernel
+  constexpr int kAsksMax = 127;  // the kernel's maximum: the engine decides when a peer is lost
   CIRANDA_TRY(set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   CIRANDA_TRY(set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
   CIRANDA_TRY(set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kAskSeconds, "TCP_KEEPIDLE"));
@@ -239,8 +240,8 @@ bool pace_when_far(int socket, std::uint32_t far_us) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
-  if (info.tcpi_min_rtt < far_us) return false;  // the others have waited for a busy peer too
-  // Any rate but none makes the kernel pace, at a rate that it finds itself.
+  if (info.tcpi_min_rtt < far_us) return false;  // tcpi_rtt includes waits for a busy peer
+  // A limit other than "none" makes the kernel pace; the kernel chooses the rate.
   constexpr std::uint64_t kBytesPerSecondMax = UINT64_MAX - 1;
   return ::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &kBytesPerSecondMax,
                       sizeof kBytesPerSecondMax) == 0;
@@ -253,7 +254,8 @@ Status check_answers(int socket, std::uint64_t limit_ms) {
     return Error::from_errno("getsockopt", errno);
   }
   if (info.tcpi_state != kEstablished) return {};
-  // A peer that reads nothing is asked for room more and more rarely, and may leave out one answer.
+  // While the peer reads nothing, the kernel probes its window more and more rarely, and the peer
+  // may leave one probe unanswered.
   const bool waits_for_room = info.tcpi_unacked == 0 && info.tcpi_backoff > 0;
   if (waits_for_room && info.tcpi_probes < 2) return {};
   const std::uint64_t silent_ms = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);

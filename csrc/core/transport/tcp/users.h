@@ -8,12 +8,13 @@
 
 namespace ciranda {
 
-// For sentences about who is in the way. Blocking; both read files of the system.
+// Error messages name the user whose program is in the way. Both functions block: they read system
+// files.
 
-// "user 1000 (ada)", without the name where there is none.
+// Returns "user 1000 (ada)", or "user 1000" if the user has no name.
 std::string name_of_user(uid_t user);
 
-// Whose program listens on that TCP port of this machine; nothing where nobody does.
+// Returns the user whose program listens on that TCP port of this machine, or nullopt.
 std::optional<uid_t> who_listens_on(std::uint16_t port);
 
 }  // namespace ciranda
