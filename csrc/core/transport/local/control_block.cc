@@ -47,7 +47,7 @@ ControlBlock::ControlBlock(std::byte* memory, int ranks) : ranks_(ranks), memory
   world_offset_ = at.world;
 }
 
-// Whoever asks first gives it.
+// The first caller on the host sets the mark.
 std::uint64_t ControlBlock::mark() const {
   const std::uint64_t own = monotonic_ns() ^ (static_cast<std::uint64_t>(::getpid()) << 42);
   std::uint64_t given = 0;
@@ -65,7 +65,7 @@ Error ControlBlock::fail(const Error& error) const {
     failure_->state.store(FailureRecord::kWritten, std::memory_order_release);
     return error;
   }
-  // A writer that dies half way leaves kWriting for ever; then our own reason is as good.
+  // A writer that dies half way leaves kWriting for ever; then this rank uses its own reason.
   return failed() ? failure() : error;
 }
 

@@ -13,23 +13,25 @@
 
 namespace ciranda {
 
-// What one rank tells the others of its host, beside the counters of its groups (GroupRegion).
+// Progress and state of one rank, for the other ranks of its host. GroupRegion has the counters of
+// its groups.
 struct alignas(128) RankFlags {
-  // Operations between hosts that the lanes of this rank are through with.
+  // The latest operation between hosts that all channels of this rank have completed.
   std::atomic<std::uint64_t> crossed;
-  // The latest one whose private data lies in this rank's stage, and where this is.
+  // The latest operation between hosts for which this rank's stage holds the private data, and
+  // where the stage lies.
   alignas(64) std::atomic<std::uint64_t> staged;
   std::atomic<std::uint64_t> stage_offset;
   std::atomic<std::uint32_t> stage_segment;
   Doorbell waiters;  // threads of this rank inside a blocking call
-  // Threads that drive this rank's engine right now; with none, only its background thread can.
+  // Threads that drive this rank's engine now. If it is 0, only the background thread can drive.
   alignas(64) std::atomic<std::uint32_t> drivers;
-  // The background thread sleeps and wants to hear of news (overlap with compute).
+  // Not 0: the background thread sleeps and wants to be woken by any change (overlap with compute).
   std::atomic<std::uint32_t> background_listens;
-  std::atomic<std::uint32_t> asked_where;  // how often others, who wait for it, asked where it is
+  std::atomic<std::uint32_t> asked_where;  // how often waiting ranks asked where it is
 };
 
-// Why the World of this host failed: written once, by the first rank that knows.
+// Why the World of this host failed. Written once, by the first rank that reports a failure.
 struct FailureRecord {
   static constexpr std::uint32_t kNone = 0, kWriting = 1, kWritten = 2;
   std::atomic<std::uint32_t> state;
@@ -39,8 +41,8 @@ struct FailureRecord {
   char text[kErrorTextBytesMax];
 };
 
-// The memory all ranks of a host share for control and for the World's own group, seen by one rank.
-// Every rank maps the same bytes; the layout is a pure function of the number of ranks.
+// One rank's view of the memory that all ranks of a host share for control and for the World's own
+// group. Every rank maps the same bytes; the layout is a pure function of the number of ranks.
 class ControlBlock {
  public:
   static std::size_t memory_bytes(int ranks);
@@ -50,12 +52,14 @@ class ControlBlock {
   RankFlags& flags(Rank rank) const { return flags_[rank]; }
   GroupRegion world() const { return {memory_ + world_offset_, ranks_}; }
 
-  // Of this World on this host: the same for all its ranks, and another one the next time.
+  // Returns a number that identifies this World on this host: the same on all its ranks, and
+  // different for the next World.
   std::uint64_t mark() const;
 
-  // Records `error` as the reason unless another rank was faster; gives the reason that holds.
+  // Records `error` as the reason of the failure unless another rank has recorded one. Returns the
+  // recorded reason.
   Error fail(const Error& error) const;
-  // The reason, once one is recorded.
+  // Returns true if a reason is recorded; failure() may be called only then.
   bool failed() const;
   Error failure() const;
 

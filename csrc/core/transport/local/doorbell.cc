@@ -19,8 +19,8 @@ std::uint32_t* futex_word(std::atomic<std::uint32_t>& word) {
 }  // namespace
 
 void Doorbell::ring() {
-  // Pairs with announce(): either the sleeper's second look sees what the ringer published, or
-  // this load sees the sleeper. A plain load keeps the line shared while nobody sleeps.
+  // Pairs with announce(): either the sleeper's second look sees the ringer's change, or this load
+  // sees the sleeper. A load alone keeps the cache line shared while nobody sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_sleepers();
 }

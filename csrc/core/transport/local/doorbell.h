@@ -5,22 +5,23 @@
 
 namespace ciranda {
 
-// Where a rank's waiting thread sleeps; lives in shared memory. A ringer first publishes what
-// changed, then calls ring(); it costs one fence and one load while nobody sleeps.
+// A futex in shared memory on which waiting threads of one rank sleep. A ringer first publishes its
+// change, then calls ring(), which costs one fence and one load while nobody sleeps.
 struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> rings;     // futex word
   std::atomic<std::uint32_t> sleepers;  // threads that sleep or are about to
 
-  // Wakes every sleeper, if there is one. Any thread, any process.
+  // Wakes every sleeper. Any thread of any process may call it.
   void ring();
-  // The same without the fence, for a caller that rings several and fenced once.
+  // Like ring() but without the fence, for a caller that rings several doorbells after one fence.
   void wake_sleepers();
 
-  // To sleep: announce(), look once more for work, then sleep(ticket) or withdraw().
-  // The announcement is ordered before the look, so a change is either seen or rings.
+  // A sleeper calls announce(), looks for work once more, and then calls sleep(ticket) or
+  // withdraw(). The announcement is ordered before the look, so it either sees a change or is rung
+  // for it.
   std::uint32_t announce();
   void withdraw();
-  // Returns after a ring since announce() or after `timeout_ns`; withdraws. May wake early.
+  // Blocks until a ring since announce() or for `timeout_ns`, then withdraws. May return early.
   void sleep(std::uint32_t ticket, std::uint64_t timeout_ns);
 };
 

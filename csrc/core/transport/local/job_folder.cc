@@ -20,7 +20,7 @@ namespace ciranda {
 namespace {
 
 constexpr const char* kSocketName = "local";
-constexpr std::uint64_t kConnectRetryMs = 2;  // start-up only: rank 0 may not listen yet
+constexpr std::uint64_t kConnectRetryMs = 2;  // at start-up, while rank 0 does not listen yet
 
 Error invalid(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
@@ -42,7 +42,7 @@ Result<sockaddr_un> socket_address(const std::string& folder) {
 Status check_folder(const std::string& folder) {
   struct stat facts {};
   if (::lstat(folder.c_str(), &facts) != 0) {
-    if (errno == ENOENT) return {};  // who connects waits for it
+    if (errno == ENOENT) return {};  // just removed: claim() creates it again
     return Error::from_errno("cannot look at the job folder " + folder, errno);
   }
   if (facts.st_uid != ::geteuid()) {
@@ -78,7 +78,7 @@ void JobFolder::forget_in_forked_child() noexcept {
 JobFolder::~JobFolder() {
   stop_listening();
   if (made_) ::rmdir(folder_.c_str());
-  // Closing would not do: a process forked meanwhile holds the same lock.
+  // Closing the descriptor is not enough: a process forked meanwhile holds the same lock.
   if (claim_.valid()) ::flock(claim_.get(), LOCK_UN);
 }
 
@@ -89,7 +89,7 @@ Status JobFolder::listen(int callers) {
   CIRANDA_TRY(claim());
   listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener_.valid()) return Error::from_errno("socket", errno);
-  ::unlink(address_.sun_path);  // of a job that was killed while it started
+  ::unlink(address_.sun_path);  // left by a job that was killed while it started
   if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof address_) != 0) {
     return Error::from_errno("cannot bind " + std::string(address_.sun_path), errno);
   }
@@ -98,8 +98,8 @@ Status JobFolder::listen(int callers) {
   return {};
 }
 
-// Only one rank 0 may unlink and bind the socket. The lock is on the folder itself, so it leaves
-// no file behind, and the kernel drops it when its owner dies.
+// The lock lets only one rank 0 unlink and bind the socket. It is on the folder itself, so it
+// leaves no file behind, and the kernel drops it when its owner dies.
 Status JobFolder::claim() {
   for (;;) {
     const bool made = ::mkdir(folder_.c_str(), 0700) == 0;
@@ -109,7 +109,7 @@ Status JobFolder::claim() {
     CIRANDA_TRY(check_folder(folder_));
     Fd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!folder.valid()) {
-      if (errno == ENOENT) continue;  // the job before has just left, and removed it
+      if (errno == ENOENT) continue;  // the previous job has just removed it
       return Error::from_errno("cannot open the job folder " + folder_, errno);
     }
     if (::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
@@ -121,7 +121,7 @@ Status JobFolder::claim() {
                      "; this one is " + who_ + " of job '" + job_id_ +
                      "' too: start every rank once, or give this job a folder of its own "
                      "(CIRANDA_JOB_DIR), or a MASTER_PORT of its own");
-    }  // else: a file system without locks; a second rank 0 goes unnoticed there
+    }  // else: the file system has no locks, so a second rank 0 goes unnoticed
     made_ = made;
     return {};
   }
@@ -166,7 +166,7 @@ Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadli
     if (!socket.valid()) return Error::from_errno("socket", errno);
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.value()),
                   sizeof(sockaddr_un)) == 0) {
-      // Of the folder as it is by now.
+      // Checked only now: rank 0 may have created the folder while this rank waited.
       CIRANDA_TRY(check_folder(folder));
       const auto user = same_user_pid(socket.get());
       if (user) return socket;

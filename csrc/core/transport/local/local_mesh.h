@@ -14,8 +14,9 @@
 
 namespace ciranda {
 
-// What connects this rank to the other ranks of its host: a socket and a doorbell to each, and
-// the shared control memory. Sockets carry memory descriptors, and their end tells of a death.
+// Connects this rank to the other ranks of its host: a socket and a doorbell for each peer, and the
+// shared control memory. The sockets carry descriptors of memory; the end of a socket reports the
+// peer's death.
 struct LocalMesh {
   struct Peer {
     Fd socket;    // SOCK_SEQPACKET, non-blocking; invalid for the rank itself
@@ -26,14 +27,14 @@ struct LocalMesh {
   int size = 1;
   MemorySegment control;             // ControlBlock::memory_bytes(size)
   std::vector<Peer> peers;           // by rank; peers[self].doorbell is this rank's own
-  std::unique_ptr<JobFolder> place;  // rank 0: where they met, kept from other jobs
+  std::unique_ptr<JobFolder> place;  // rank 0: the folder of the meeting, locked against other jobs
 };
 
-// An eventfd for Peer::doorbell.
+// Creates an eventfd for Peer::doorbell.
 Result<Fd> make_doorbell();
 
-// `size` ranks inside this process, for tests and for programs that run ranks as threads. The
-// control memory is mapped once and shared.
+// Creates the meshes of `size` ranks inside this process, for tests and for programs that run ranks
+// as threads. The control memory is mapped once and shared.
 Result<std::vector<LocalMesh>> make_loopback(int size);
 
 }  // namespace ciranda

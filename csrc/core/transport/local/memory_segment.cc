@@ -19,8 +19,8 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// What the kernel thinks can still be had without killing anybody; 0 when it does not say. A memfd
-// has no limit of its own: reserving more would wake the OOM killer instead of failing.
+// Returns the kernel's estimate of the memory that is available (MemAvailable), or 0 if unknown. A
+// memfd has no limit of its own: reserving more would wake the OOM killer instead of failing.
 std::size_t available_bytes() {
   std::FILE* file = std::fopen("/proc/meminfo", "re");
   if (file == nullptr) return 0;

@@ -9,19 +9,20 @@
 
 namespace ciranda {
 
-// A piece of memory that several processes map: a memfd with no name anywhere, sealed against
-// changes of its size, so that no peer can make an access fault and nothing outlives the job. In a
-// child made by fork it is private (SharedMapping).
+// A piece of memory that several processes map: an anonymous memfd, so that nothing outlives the
+// job. Its size is sealed, so that no peer can make an access fault. In a child made by fork it is
+// private (SharedMapping).
 class MemorySegment {
  public:
   struct Created;
-  // Creates, reserves (posix_fallocate: running out of memory is an error here, never a SIGBUS
-  // later), seals and maps `bytes` zeroed bytes, rounded up to whole pages.
+  // Creates, seals and maps `bytes` zeroed bytes, rounded up to whole pages. posix_fallocate
+  // reserves them, so that running out of memory is an error here and never a SIGBUS later.
   static Result<Created> create(std::size_t bytes);
-  // Maps a segment that another process created. Refuses a descriptor whose size is not `bytes`
-  // or whose size is not sealed.
+  // Maps a segment that another process created. Returns kMalformed if its size is not `bytes` or
+  // is not sealed.
   static Result<MemorySegment> open(Fd fd, std::size_t bytes);
-  // Maps all of such a segment, which has to hold at least `bytes` bytes.
+  // Maps such a segment completely. Returns kMalformed if it has fewer than `bytes` bytes or its
+  // size is not sealed.
   static Result<MemorySegment> open_whole(const Fd& fd, std::size_t bytes);
 
   MemorySegment() = default;
@@ -36,8 +37,8 @@ class MemorySegment {
   std::shared_ptr<const SharedMapping> memory_;  // copies of a segment share one mapping
 };
 
-// `fd` is for those who shall map it too. It is not kept: a job has more segments than a process
-// may have files.
+// The caller passes `fd` to the processes that map the segment too, and then closes it: a job has
+// more segments than a process may have open files.
 struct MemorySegment::Created {
   MemorySegment segment;
   Fd fd;

@@ -13,7 +13,7 @@ PeerBells::PeerBells(ControlBlock control, const LocalMesh& mesh)
 }
 
 void PeerBells::ring_all() const {
-  // See Doorbell::announce(): the change is published before the sleepers are looked at.
+  // Pairs with Doorbell::announce(): orders the published change before the look for sleepers.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto ranks = static_cast<Rank>(doorbells_.size());
   for (Rank rank = 0; rank < ranks; ++rank) ring(rank);
@@ -65,7 +65,7 @@ void PeerBells::ring_alarm() const {
 
 void PeerBells::wake_background(Rank rank) const {
   const std::uint64_t one = 1;
-  // Fails only when the counter is full (then it is awake) or the rank is gone.
+  // Fails only if the counter is full, and then the thread is awake anyway, or if the rank is gone.
   [[maybe_unused]] const ssize_t written =
       ::write(doorbells_[static_cast<std::size_t>(rank)], &one, sizeof one);
 }

@@ -8,26 +8,27 @@
 
 namespace ciranda {
 
-// Tells the other ranks of the host that something changed in shared memory. Call after the change
-// is published. Cheap while nobody sleeps: one fence and two loads a peer. Thread-safe. Uses the
-// mesh's descriptors, which must outlive it.
+// Tells the other ranks of the host that something changed in shared memory. A caller first
+// publishes the change. While nobody sleeps a call costs one fence, and two loads a peer.
+// Thread-safe. Uses the mesh's descriptors, which must outlive it.
 class PeerBells {
  public:
   PeerBells(ControlBlock control, const LocalMesh& mesh);
 
-  // Wakes every peer's sleeping waiters, and the background threads that listen for news.
+  // Wakes the waiting threads of every peer, and its background thread if that listens.
   void ring_all() const;
-  // The same for some local ranks: nobody else waits for what changed.
+  // Wakes the same threads of `ranks` only (local ranks), for a change that no other rank waits
+  // for.
   void ring_those(std::span<const Rank> ranks) const;
-  // The same for `members`, of whose group the news are, and for every background thread that
-  // listens, perhaps for room.
+  // Wakes the waiting threads of `members`, for a change that concerns their group. Also wakes
+  // every background thread that listens: it may wait for room in the log.
   void ring_members(std::span<const Rank> members) const;
-  // Wakes `rank`'s background thread unless one of its threads drives anyway: something waits for
-  // an action of that rank.
+  // Wakes the background thread of `rank`, on which something waits, unless one of its threads
+  // drives already.
   void ask_to_drive(Rank rank) const;
   // Wakes this rank's own background thread.
   void wake_own_background() const { wake_background(self_); }
-  // Wakes everything of every rank: the World has failed.
+  // Wakes every thread of every rank, because the World has failed.
   void ring_alarm() const;
 
  private:

@@ -14,11 +14,11 @@ Result<std::unique_ptr<SharedMapping>> SharedMapping::map(int fd, std::size_t by
   static const int kRefused =
       ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (kRefused != 0) return Error::from_errno("pthread_atfork", kRefused);
-  // MAP_POPULATE: the pages exist already, so take all page faults here and none in a step.
+  // MAP_POPULATE takes all page faults here instead of in a step; the pages exist already.
   void* const data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) return Error::from_errno("cannot map shared memory", errno);
-  // MAP_NORESERVE: hardly any child writes to all of it.
+  // MAP_NORESERVE, because hardly any child writes to all of it.
   void* const for_child = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (for_child == MAP_FAILED) {
     const Error error = Error::from_errno("cannot map shared memory for forked children", errno);
@@ -28,9 +28,10 @@ Result<std::unique_ptr<SharedMapping>> SharedMapping::map(int fd, std::size_t by
   return std::unique_ptr<SharedMapping>(new SharedMapping(data, for_child, bytes));
 }
 
-// A fork between the mapping and its entry, or between that's end and the mapping's, leaves the
-// child a mapping that nobody there knows: the thread that would use it exists in the parent only.
-// The other way round it would be given the place of something else.
+// The list holds a mapping only while it is mapped. A fork between mmap and the entry into the
+// list, or between the removal and munmap, leaves the child a mapping that is not in its list. The
+// thread that would use it exists in the parent only, so that is harmless. The opposite order could
+// make the child remap an address that something else occupies.
 SharedMapping::SharedMapping(void* data, void* for_child, std::size_t bytes)
     : data_(static_cast<std::byte*>(data)),
       for_child_(static_cast<std::byte*>(for_child)),
@@ -51,10 +52,11 @@ SharedMapping::~SharedMapping() {
   if (for_child_ != nullptr) ::munmap(for_child_, bytes_);
 }
 
-// Moves the private pages over the shared ones. If the kernel lacks memory even for that, a child
-// that writes is better ended by the write than let through to the parent's memory.
+// Moves the private pages over the shared ones. If the kernel lacks memory for that, the pages
+// become read-only: it is better that a write kills the child than that it changes the parent's
+// memory.
 void SharedMapping::become_private() noexcept {
-  if (for_child_ == nullptr) return;  // a child of a child: private since the first fork
+  if (for_child_ == nullptr) return;  // in a child of a child: private since the first fork
   if (::mprotect(for_child_, bytes_, PROT_READ | PROT_WRITE) != 0 ||
       ::mremap(for_child_, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) {
     ::mprotect(data_, bytes_, PROT_READ);

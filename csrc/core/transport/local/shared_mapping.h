@@ -8,9 +8,10 @@
 
 namespace ciranda {
 
-// Memory of a file that this process shares with whoever else maps the file. A child made by fork
-// gets it as its own: at the same address and with what is in it, but nobody else sees what the
-// child writes there. A page that the child has not written yet shows what the others write.
+// Memory of a file that this process shares with the other processes that map the file. In a child
+// made by fork it becomes private: it keeps its address and contents, but no other process sees
+// what the child writes. A page that the child has not written yet still shows what other processes
+// write.
 class SharedMapping {
  public:
   // Maps the first `bytes` bytes of `fd`, which may be closed afterwards. Thread-safe.
@@ -26,21 +27,22 @@ class SharedMapping {
   SharedMapping(void* data, void* for_child, std::size_t bytes) EXCLUDES(all_mutex_);
   void become_private() noexcept;
 
-  // Handlers of pthread_atfork. The child finds the list as no thread was changing it, and calls
-  // nothing but mprotect and mremap.
+  // Handlers of pthread_atfork. They hold the mutex over the fork, so the child finds the list
+  // whole. The child's handler calls only mprotect and mremap.
   static void before_fork() ACQUIRE(all_mutex_);
   static void after_fork_in_parent() RELEASE(all_mutex_);
   static void after_fork_in_child() RELEASE(all_mutex_);
 
   std::byte* const data_;
-  // The same pages once more, private, inaccessible and untouched, which costs address space only:
-  // what takes the place of data_ in a child. Null in a child, where it has.
+  // A second, private mapping of the same pages. It is inaccessible and untouched, so it costs
+  // address space only. In a child it is moved over data_, and this pointer is null.
   std::byte* for_child_;
   const std::size_t bytes_;
 
-  // Every mapping of the process: a list through the mappings themselves, so that whoever holds the
-  // mutex allocates nothing, and plain data that lasts as long as the last mapping.
-  static Mutex all_mutex_;                            // NOLINT: see above. A leaf below every other
+  // All mappings of the process, as an intrusive list: nothing is allocated under the mutex. The
+  // two statics are plain data without destructors, so they outlast every mapping. The mutex is a
+  // leaf below every other one.
+  static Mutex all_mutex_;                            // NOLINT: see above
   static SharedMapping* all_ GUARDED_BY(all_mutex_);  // NOLINT
   SharedMapping* next_ GUARDED_BY(all_mutex_) = nullptr;
   SharedMapping* previous_ GUARDED_BY(all_mutex_) = nullptr;

@@ -68,7 +68,7 @@ bool ShmLog::try_append(std::span<const std::byte> frame, Rank from, bool ordere
 }
 
 std::optional<ShmLog::Entry> ShmLog::next() {
-  // The frame given out before is done with: writers may have its cells.
+  // The caller is done with the previous frame, so writers may reuse its cells.
   if (readers_[self_].value.load(std::memory_order_relaxed) != read_) {
     readers_[self_].value.store(read_, std::memory_order_release);
   }
@@ -76,7 +76,7 @@ std::optional<ShmLog::Entry> ShmLog::next() {
   if (head.stamp.load(std::memory_order_acquire) != read_ + 1) return std::nullopt;
   FrameHeader header;
   std::memcpy(&header, head.payload, sizeof header);
-  // Another rank wrote this: believe nothing that would lead outside the ring.
+  // Another rank wrote the length: limit it, so that it cannot lead outside the ring.
   const std::size_t bytes = std::min<std::size_t>(header.bytes, kFrameBytesMax);
   const std::uint64_t cells = cells_for(bytes);
   Entry entry{.from = static_cast<Rank>(header.from), .ordered = header.ordered != 0, .frame = {}};
@@ -87,7 +87,7 @@ std::optional<ShmLog::Entry> ShmLog::next() {
     std::size_t taken = 0;
     for (std::uint64_t i = 0; i < cells; ++i) {
       const Cell& source = cell(read_ + i);
-      // The writer holds all cells of its frame and is about to finish; come back for it.
+      // The writer has taken all cells of its frame and is about to fill them; try again later.
       if (source.stamp.load(std::memory_order_acquire) != read_ + i + 1) return std::nullopt;
       const std::size_t skip = i == 0 ? sizeof header : 0;
       const std::size_t piece = std::min(kCellPayloadBytes - skip, bytes - taken);

@@ -11,12 +11,13 @@
 
 namespace ciranda {
 
-// The one order of a host: a log in shared memory with many writers, which every rank reads from
-// start to end. A frame's place is taken by one atomic add; nobody coordinates.
+// The log of a host: frames of all its ranks in one order, in shared memory. It has many writers,
+// and every rank reads it from start to end. One atomic operation takes the place of a frame; there
+// is no lock and no coordinator.
 //
 // The memory is a ring of cells of one cache line. Cell i of the endless log lies at i modulo the
-// ring and is readable when its stamp says i + 1. A writer waits (try_append gives false) rather
-// than overwrite a cell that the slowest reader has not passed.
+// ring and is readable when its stamp is i + 1. A writer never overwrites a cell that the slowest
+// reader has not passed: try_append() returns false instead.
 class ShmLog {
  public:
   static constexpr std::size_t kCellBytes = 64;
@@ -28,14 +29,15 @@ class ShmLog {
 
   static std::size_t memory_bytes(int ranks);
 
-  // `memory` is zeroed, 64-byte aligned, memory_bytes(ranks) long and shared by all ranks.
+  // `memory` is zeroed, 128-byte aligned, memory_bytes(ranks) long and shared by all ranks.
   ShmLog(std::byte* memory, int ranks, Rank self);
 
-  // False when the ring is full: the caller reads on (so that it is not itself the slowest) and
-  // tries again. Thread-safe between ranks; one thread of a rank at a time.
+  // Appends a frame of this rank. Returns false if the ring is full: the caller reads more frames,
+  // in case it is the slowest reader itself, and tries again. Ranks may call it concurrently, but
+  // only one thread of a rank at a time.
   bool try_append(std::span<const std::byte> frame) { return try_append(frame, self_, true); }
-  // The same in another rank's name. Not `ordered`: the frame is on its way to other hosts, and
-  // takes its place when it comes back.
+  // Appends a frame in the name of rank `from`. If `ordered` is false, the frame is on its way to
+  // host 0 and gets its place in the order when it returns from there.
   bool try_append(std::span<const std::byte> frame, Rank from, bool ordered);
 
   struct Entry {
@@ -43,17 +45,19 @@ class ShmLog {
     bool ordered = true;
     std::span<const std::byte> frame;  // valid until the next call of next()
   };
-  // The next frame of the order, or nothing yet. One thread of a rank at a time.
+  // Returns the next frame, or nullopt if it is not completely written yet. One thread of a rank at
+  // a time.
   std::optional<Entry> next();
-  // Whether the next frame has begun to appear.
+  // Returns true if the next frame has begun to appear.
   bool readable() const { return cell(read_).stamp.load(std::memory_order_acquire) == read_ + 1; }
-  // Whether there is a next frame, be it one that is still written: it hides those behind it.
+  // Returns true if a writer has taken a place that this rank has not read. The frame there may not
+  // be written yet; it hides the frames behind it.
   bool unread() const { return tail_->value.load(std::memory_order_acquire) != read_; }
 
-  // This rank reads no further: writers need not wait for it any more.
+  // Ends this rank's reading: writers no longer wait for it.
   void stop_reading();
 
-  // True when `rank` has not yet read everything that this rank has read.
+  // Returns true if `rank` has not yet read everything that this rank has read.
   bool lags_behind(Rank rank) const;
 
  private:
@@ -78,7 +82,7 @@ class ShmLog {
   Cursor* const tail_;     // cells handed out to writers
   Cursor* const readers_;  // cells read, by rank
   Cell* const cells_;
-  std::uint64_t read_ = 0;            // this rank's own place
+  std::uint64_t read_ = 0;            // next cell that this rank reads
   std::uint64_t known_slowest_ = 0;   // a lower bound of slowest_reader()
   std::vector<std::byte> assembled_;  // a frame of several cells
 };
