@@ -21,7 +21,7 @@ bool is_out_of_descriptors(int reason) {
   return reason == EMFILE || reason == ENFILE;
 }
 
-// Not valid where nobody calls, or with an error: errno says which.
+// Returns an invalid Fd if nobody calls or accept4 fails; errno says which.
 Fd accept_call(int listener, SocketAddress& from) {
   from.length = sizeof from.storage;
   return Fd(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length,
@@ -50,7 +50,7 @@ Status Acceptor::watch(int fd) {
 
 std::optional<std::uint64_t> Acceptor::next_deadline_ns() const {
   if (strangers_.empty()) return guard_ends_ns_;
-  const Stranger& oldest = strangers_.front();  // all have the same patience
+  const Stranger& oldest = strangers_.front();  // all strangers get the same time
   const std::uint64_t next_ns = paused_ ? oldest.turn_over_ns : oldest.deadline_ns;
   return std::min(next_ns, guard_ends_ns_.value_or(next_ns));
 }
@@ -65,7 +65,7 @@ Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
   epoll_event events[kStrangersMax + 2];
   const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
   if (count < 0 && errno != EINTR) return Error::from_errno("epoll_wait", errno);
-  // Those who are here already first: new calls may cost them their place.
+  // Hears the present strangers first, because new callers may take their places.
   for (int i = 0; i < count; ++i) {
     const auto stranger = std::ranges::find(strangers_, events[i].data.fd,
                                             [](const Stranger& each) { return each.stream.fd(); });
@@ -97,7 +97,7 @@ Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
       if (!take_call_with_spare(listener, now_ns)) break;
     } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EOPNOTSUPP) {
       return Error::from_errno("cannot take calls", errno);
-    }  // else: the caller is gone already, or the network had a fault; the next call may be good
+    }  // else: the caller is gone already or the network failed; the next call may succeed
   }
   return {};
 }
@@ -125,7 +125,8 @@ void Acceptor::take_call(Fd socket, const SocketAddress& from, std::uint64_t now
   if (!watched) drop(std::prev(strangers_.end()), watched.error().text);
 }
 
-// Whether a caller without the cookie is heard. It never takes the place of one that showed it.
+// Returns true if a caller without the cookie may have a place, else raises the guard. Such a
+// caller never takes the place of one that showed the cookie.
 bool Acceptor::gets_turn(std::uint64_t now_ns) {
   if (!guard_ends_ns_ && has_place(/*showed_cookie=*/false, now_ns) && throttle_.admit(now_ns)) {
     return true;
@@ -134,7 +135,9 @@ bool Acceptor::gets_turn(std::uint64_t now_ns) {
   return false;
 }
 
-// A place is free, or may be taken from who has it: the cookie goes before, and a turn is kept.
+// Returns true if a place is free or may be taken from the least welcome stranger. A caller with
+// the cookie may take the place of a stranger without it. Otherwise a stranger keeps its place
+// until its turn is over.
 bool Acceptor::has_place(bool showed_cookie, std::uint64_t now_ns) {
   if (strangers_.size() < kStrangersMax) return true;
   const Entry other = least_welcome();
@@ -146,7 +149,7 @@ bool Acceptor::has_place(bool showed_cookie, std::uint64_t now_ns) {
 void Acceptor::raise_guard(std::uint64_t now_ns) {
   if (guard_ends_ns_) return;
   guard_ends_ns_ = now_ns + kGuardMs * 1'000'000;
-  // Where the kernel takes no filter, they are turned away one by one.
+  // If the kernel takes no filter, take_call() turns these callers away one by one.
   for (const Fd& listener : listeners_) (void)let_in_only(listener.get(), cookie_);
 }
 
@@ -156,14 +159,14 @@ void Acceptor::lower_guard(std::uint64_t now_ns) {
   for (const Fd& listener : listeners_) let_all_in(listener.get());
 }
 
-// Whose place is given to a caller with the cookie.
+// Returns the stranger that loses its place to a caller with the cookie.
 Acceptor::Entry Acceptor::least_welcome() {
   const auto showed_none = [](const Stranger& each) { return !each.showed_cookie; };
   const Entry oldest_without = std::ranges::find_if(strangers_, showed_none);
   return oldest_without != strangers_.end() ? oldest_without : strangers_.begin();
 }
 
-// While the listeners are not watched, callers wait in the kernel and wake nobody.
+// While the listeners are not watched, callers wait in the kernel and wake no thread.
 void Acceptor::pause(bool paused) {
   if (std::exchange(paused_, paused) == paused) return;
   for (const Fd& listener : listeners_) {
@@ -173,15 +176,16 @@ void Acceptor::pause(bool paused) {
   }
 }
 
-// Without a descriptor a call could not even be refused, and the listener would stay readable. Says
-// whether somebody called: the kernel looks for a descriptor first.
+// Gives up the spare descriptor to take a call: without one the call could not even be refused, and
+// the listener would stay readable. Returns false if nobody called. An accept without a descriptor
+// does not tell, because the kernel looks for the descriptor first.
 bool Acceptor::take_call_with_spare(int listener, std::uint64_t now_ns) {
   spare_.reset();
   SocketAddress from;
   Fd socket = accept_call(listener, from);
   spare_ = open_spare();
   if (!socket.valid()) return false;
-  if (spare_.valid()) {  // another became free meanwhile
+  if (spare_.valid()) {  // another descriptor became free meanwhile
     take_call(std::move(socket), from, now_ns);
   } else {
     refuse(Stream(std::move(socket)), from,
@@ -201,7 +205,7 @@ Status Acceptor::hear_cookie(Stranger& stranger) {
   return stranger.showed_cookie ? Status() : check_not_another_protocol(stranger.cookie.bytes());
 }
 
-// Who did not show the right cookie goes on too: what is wrong with it is seen in its hello.
+// A caller with a wrong cookie gets a handshake too: its hello shows what is wrong with it.
 Status Acceptor::begin_handshake(Stranger& stranger) {
   if (keys_->tls != nullptr) {
     auto tls = keys_->tls->server();
@@ -214,7 +218,7 @@ Status Acceptor::begin_handshake(Stranger& stranger) {
   return {};
 }
 
-// Reads what this caller may say now and answers. Gives its connection once it is proven.
+// Reads and answers as much of the handshake as has come. Returns the connection when it is proven.
 Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
   if (!stranger.handshake) {
     const bool took_turn = !stranger.showed_cookie;
@@ -235,16 +239,16 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
     if (count.value() == 0) return std::optional<ProvenSocket>();
     const Status heard = handshake.receive(std::span(buffer).first(count.value()), reply);
     if (!heard) {
-      (void)answer(stranger, reply);  // see ServerHandshake::receive
+      (void)answer(stranger, reply);  // a version refusal, see ServerHandshake::receive
       return heard.error();
     }
-    if (handshake.session().has_value()) break;  // whether it is admitted comes first
+    if (handshake.session().has_value()) break;  // the roster decides before the last answer
     CIRANDA_TRY(answer(stranger, reply));
     reply.clear();
   }
   CIRANDA_TRY(set_connection_options(stranger.stream.fd()));
   std::string address = to_string(stranger.from.endpoint());
-  // A worker that comes twice is told so by its server.
+  // A server has no roster: its protocol tells a worker that it came twice.
   if (!side_.is_server) {
     auto admitted = roster_.admit(*handshake.hello(), address);
     if (!admitted) return admitted.error();
@@ -259,7 +263,7 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
                                     .address = std::move(address)});
 }
 
-// An answer is shorter than any socket's buffer: who leaves no room for it has not read.
+// An answer is shorter than any socket's buffer, so a caller without room for it has read nothing.
 Status Acceptor::answer(Stranger& stranger, std::span<const std::byte> reply) {
   auto sent = stranger.stream.send(reply);
   if (!sent) return sent.error();

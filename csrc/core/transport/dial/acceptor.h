@@ -17,50 +17,53 @@
 
 namespace ciranda {
 
-// Takes the calls of other ranks. Strangers cost little: at most kStrangersMax sockets at a time,
-// 176 bytes read and 2 s of patience each, and no line of the log. Nor do they keep ranks away: who
-// shows the job's cookie takes the place of one who does not, and when more strangers come than
-// there are places or turns, the guard goes up: for kGuardMs the kernel drops the packets of
-// callers without the cookie. In quiet times these are heard too, so that the log says what is
-// wrong with them. Who has the cookie waits in the kernel while all places are taken by others that
-// have it, but each place is kept for kTurnMs only.
+// Accepts connections from other ranks. Strangers cost little: at most kStrangersMax sockets at a
+// time, 176 bytes read and 2 s of patience each, and no line of the log.
 //
-// Never blocks; the time comes in as an argument (monotonic_ns). Not thread-safe: one thread owns
-// it. `keys` must outlive it.
+// Strangers cannot keep ranks away either. A caller that shows the job's cookie takes the place of
+// a caller without it. The guard goes up when callers without the cookie exceed the free places or
+// the throttle: for kGuardMs the kernel drops their packets. While the guard is down they get a
+// handshake, so that the log says what is wrong with them. If callers with the cookie hold all
+// places, further callers wait in the kernel, and each place is kept for kTurnMs only.
+//
+// Never blocks. The caller passes in the time (monotonic_ns). Not thread-safe: one thread owns it.
+// `keys` must outlive it.
 class Acceptor {
  public:
-  static constexpr std::size_t kStrangersMax = 64;    // callers that have proven nothing yet
-  static constexpr int kAcceptedPerPollMax = 64;      // so that a flood does not hold its thread
-  static constexpr std::uint64_t kTurnMs = 100;       // for two round trips
-  static constexpr std::uint64_t kCallsAtOnce = 512;  // of callers without the cookie
+  static constexpr std::size_t kStrangersMax = 64;    // callers that are not proven yet
+  static constexpr int kAcceptedPerPollMax = 64;      // a flood must not keep the thread busy
+  static constexpr std::uint64_t kTurnMs = 100;       // enough for two round trips
+  static constexpr std::uint64_t kCallsAtOnce = 512;  // callers without the cookie
   static constexpr std::uint64_t kCallsPerSecond = 64;
   static constexpr std::uint64_t kGuardMs = 10'000;
   static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
 
-  // `listeners` are listening, non-blocking sockets, one for each family.
+  // `listeners` are listening, non-blocking sockets. `proof_ms` is the patience with each stranger.
   static Result<Acceptor> create(std::vector<Fd> listeners, const ConnectionKeys& keys,
                                  const ServerHandshake::Side& side,
                                  std::uint64_t proof_ms = kProofMs);
 
-  // Readable when poll() has something to do.
+  // Returns a descriptor that is readable when poll() has work.
   int fd() const { return epoll_.get(); }
 
-  // When poll() must be called although fd() is silent; nothing when that is never.
+  // Returns when poll() must be called even if fd() is not readable (monotonic_ns); nullopt: never.
   std::optional<std::uint64_t> next_deadline_ns() const;
 
-  // Takes calls, hears and answers them as far as that goes without waiting. Gives the connections
-  // that were proven; one of a rank, purpose and stream that had one already replaces it.
+  // Accepts calls and continues handshakes as far as possible without waiting. Returns the
+  // connections that were proven. A connection replaces an earlier one of the same rank, purpose
+  // and stream. Returns kForked in a forked child.
   Result<std::vector<ProvenSocket>> poll(std::uint64_t now_ns);
 
-  // The connection of that rank has ended, so it may call again.
+  // Tells the acceptor that the connection of `session` has ended, so that its rank may call again.
   void forget(const Session& session) {
     roster_.forget(session.peer, session.purpose, session.stream);
   }
 
-  // In a forked child, for whom the parent goes on to take calls. Async-signal-safe.
+  // Closes the listeners in a forked child; the parent still accepts calls. Async-signal-safe.
   void close_listeners() noexcept;
 
-  // One sentence about the callers that were turned away, at most once in kSummaryMs.
+  // Returns a sentence about the callers that were turned away since the last one, at most once in
+  // kSummaryMs.
   std::optional<std::string> summary(std::uint64_t now_ns);
 
   std::uint64_t turned_away() const { return turned_away_; }  // since the start
@@ -70,11 +73,11 @@ class Acceptor {
   struct Stranger {
     Stream stream;
     SocketAddress from;
-    std::uint64_t turn_over_ns;  // from then on another caller may have its place
+    std::uint64_t turn_over_ns;  // then another caller may take its place
     std::uint64_t deadline_ns;
     Intake cookie = {};
     bool showed_cookie = false;                     // the right one
-    std::optional<ServerHandshake> handshake = {};  // once the cookie was heard, right or wrong
+    std::optional<ServerHandshake> handshake = {};  // set when the cookie has come, right or wrong
   };
   using Entry = std::list<Stranger>::iterator;
 
@@ -111,11 +114,11 @@ class Acceptor {
   std::vector<Fd> listeners_;
   std::list<Stranger> strangers_;               // the oldest first
   bool paused_ = false;                         // the listeners are not watched
-  std::optional<std::uint64_t> guard_ends_ns_;  // while it is up
+  std::optional<std::uint64_t> guard_ends_ns_;  // empty: the guard is down
   Roster roster_;
   Throttle throttle_{kCallsAtOnce, kCallsPerSecond};
   std::uint64_t turned_away_ = 0;
-  std::uint64_t turned_away_reported_ = 0;  // what the last summary knew
+  std::uint64_t turned_away_reported_ = 0;  // in the last summary
   std::uint64_t next_summary_ns_ = 0;
   std::string last_reason_;
 };

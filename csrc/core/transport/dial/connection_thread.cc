@@ -13,7 +13,7 @@
 namespace ciranda {
 namespace {
 
-enum : std::uint32_t { kOrders, kCallers };  // whom the thread sleeps for, besides its dialers
+enum : std::uint32_t { kOrders, kCallers };  // numbers of the permanent descriptors in sockets_
 
 Result<Fd> make_eventfd() {
   Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -60,7 +60,7 @@ ConnectionThread::ConnectionThread(std::unique_ptr<const ConnectionKeys> keys, A
     : keys_(std::move(keys)), warn_(std::move(warn)), acceptor_(std::move(acceptor)) {}
 
 ConnectionThread::~ConnectionThread() {
-  if (!thread_.joinable()) return;  // it never started
+  if (!thread_.joinable()) return;  // start() failed
   stopping_.store(true);
   raise(orders_came_);
   thread_.join();
@@ -91,7 +91,7 @@ void ConnectionThread::close_in_forked_child() noexcept {
 
 void ConnectionThread::run() {
   for (;;) {
-    lower(orders_came_);  // before the look at what it was raised for
+    lower(orders_came_);  // first, so that a later order raises it again
     if (stopping_.load()) return;
     start_dialing();
     accept_connections();
@@ -136,7 +136,7 @@ void ConnectionThread::advance_dialers() {
       fail(proven.error());
     }
     dialer = dialers_.erase(dialer);
-    raise(orders_came_);  // there is room for the next
+    raise(orders_came_);  // there is room for the next order
   }
 }
 

@@ -19,18 +19,19 @@
 
 namespace ciranda {
 
-// Makes a rank's connections to other hosts as long as its job lasts, in a thread of its own: it
-// accepts and dials. So a rank that needs a connection never waits for its peer to drive, and
-// strangers cost no driver anything.
+// The connection thread of a rank: it accepts and dials connections to other hosts while the job
+// lasts. So a rank that needs a connection never waits for its peer to drive, and strangers cost
+// the driving threads nothing.
 //
-// Thread-safe. Never blocks, but for its end.
+// Thread-safe. Never blocks, except in its destructor.
 class ConnectionThread {
  public:
-  // Dialers at a time; further orders wait. A rank that is dialed hears kStrangersMax at a time.
+  // Dialers that run at a time; further orders wait. The acceptor of a rank takes
+  // Acceptor::kStrangersMax callers at a time.
   static constexpr std::size_t kDialersMax = 16;
 
-  // `keys` are those of the acceptor. `warn` is called with a sentence about strangers now and
-  // then, in the new thread.
+  // Starts the thread. `keys` are those of the acceptor. The new thread calls `warn` now and then
+  // with a sentence about strangers.
   static Result<std::unique_ptr<ConnectionThread>> start(
       std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
       std::function<void(const std::string&)> warn = {});
@@ -39,17 +40,19 @@ class ConnectionThread {
   ConnectionThread(const ConnectionThread&) = delete;
   ConnectionThread& operator=(const ConnectionThread&) = delete;
 
-  // Orders a connection; take() returns it, or its error.
+  // Orders a connection. take() returns it, or the error, which comes at `deadline_ns`
+  // (monotonic_ns) at the latest.
   void dial(const Hello& hello, std::vector<Endpoint> candidates, std::uint64_t deadline_ns)
       EXCLUDES(mutex_);
 
-  // The connections that were proven since the last call, accepted or dialed. Once a dialer has
-  // failed, its error.
+  // Returns the connections that were proven since the last call, accepted or dialed. After a
+  // dialer or the acceptor has failed, returns the first such error.
   Result<std::vector<ProvenSocket>> take() EXCLUDES(mutex_);
   int fd() const { return news_.get(); }  // readable when take() has something
 
-  // Closes, in a forked child, the sockets that would keep peers waiting: the child has no such
-  // thread. Afterwards the object must not be used, nor destroyed. Async-signal-safe.
+  // Closes the listeners and the thread's own descriptors in a forked child, which has no such
+  // thread: open listeners would keep peers waiting. Afterwards the object must be neither used nor
+  // destroyed. Async-signal-safe.
   void close_in_forked_child() noexcept;
 
  private:
@@ -76,8 +79,8 @@ class ConnectionThread {
   Fd orders_came_;  // eventfd that wakes the thread
   Fd news_;         // eventfd that wakes whoever waits for take()
 
-  // Owned by the thread.
-  SocketSet sockets_;  // on which it sleeps
+  // Owned by the thread, which sleeps on sockets_.
+  SocketSet sockets_;
   Acceptor acceptor_;
   std::list<Dialer> dialers_;
   bool accepts_ = true;

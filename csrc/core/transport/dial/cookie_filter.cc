@@ -11,10 +11,10 @@
 
 namespace ciranda {
 
-// A program of the classic Berkeley packet filter, to which the kernel shows each packet from its
-// TCP header on. A load beyond the packet's end drops it.
+// Attaches a program of the classic Berkeley packet filter. It sees each packet from the TCP header
+// on. A load beyond the packet's end drops the packet.
 Status let_in_only(int listener, const Cookie& cookie) {
-  constexpr std::uint32_t kLengthByte = 12;  // its upper half: the header's length in words
+  constexpr std::uint32_t kLengthByte = 12;  // upper half of the byte: header length in words
   constexpr std::uint32_t kFlagsByte = 13;
   constexpr std::uint32_t kWhole = ~0u;
   constexpr std::uint8_t kWords = sizeof cookie / 4;

@@ -5,17 +5,17 @@
 
 namespace ciranda {
 
-// From now on the kernel completes a call at `listener` only when the first bytes that the caller
-// sends are `cookie`, and drops all other packets but those that open or reset a connection: a
-// stranger costs the kernel a comparison, and this process nothing. Calls that were completed
-// before wait in the listener's queue as they did. kSystem where the kernel takes no socket
-// filters.
+// Makes the kernel complete a call at `listener` only if the first bytes from the caller are
+// `cookie`. The kernel drops all other packets except those that open or reset a connection. So a
+// stranger costs the kernel one comparison, and this process nothing. Calls that were completed
+// earlier stay in the listener's queue. Returns kSystem if the kernel takes no socket filters.
 //
-// A connection inherits its listener's filter, which then drops what it should pass: let_all_in()
-// comes before any byte is read from it, and its peer waits for an answer after the first packet.
+// An accepted connection inherits the filter, which would drop its later packets. So the acceptor
+// calls let_all_in() on it before it reads a byte, and the caller waits for an answer after its
+// first packet.
 Status let_in_only(int listener, const Cookie& cookie);
 
-// Takes the filter off a listener or connection; one that has none stays as it is.
+// Removes the filter of a listener or connection, if it has one.
 void let_all_in(int socket) noexcept;
 
 }  // namespace ciranda

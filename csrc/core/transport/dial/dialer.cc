@@ -15,14 +15,14 @@ namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kMsInNs = 1'000'000;
-// Between two rounds over the candidates: soon at first, because ranks start together.
+// Pauses between two rounds over the candidates; short at first, because ranks start together.
 constexpr std::uint64_t kFirstPauseMs = 10;
 constexpr std::uint64_t kLongestPauseMs = 250;
-// For the last answer. Who calls anew while a slow or lossy way delays it leaves the peer with a
-// proven connection that nobody holds.
+// Timeout for the last answer. A dialer that calls again while a slow or lossy network delays this
+// answer leaves the peer with a proven connection that nobody holds.
 constexpr std::uint64_t kWelcomeMs = 10'000;
 
-// In clear, or through TLS where the job wants it.
+// Begins to connect, in clear or with TLS if the job uses it.
 Result<Stream> begin_stream(const SocketAddress& address, const ConnectionKeys& keys) {
   auto socket = begin_connect(address);
   if (!socket) return socket.error();
@@ -51,7 +51,7 @@ Result<std::optional<ProvenSocket>> Dialer::advance(std::uint64_t now_ns) {
     if (attempt_) {
       auto proven = advance_attempt(now_ns);
       if (proven) return proven;
-      // Trying again would not help.
+      // Another attempt would fail in the same way.
       const ErrorCode code = proven.error().code;
       if (code == ErrorCode::kForked || code == ErrorCode::kUnsupported) return proven;
       give_up(proven.error());
@@ -126,7 +126,7 @@ Result<std::optional<ProvenSocket>> Dialer::advance_attempt(std::uint64_t now_ns
                                                to_string(attempt.address.endpoint()) + " in time"};
 }
 
-// True when both sides are proven.
+// Continues the handshake. Returns true when both sides are proven.
 Result<bool> Dialer::prove() {
   Attempt& attempt = *attempt_;
   const Error hung_up{.code = ErrorCode::kRankLost,
@@ -139,7 +139,7 @@ Result<bool> Dialer::prove() {
   }
   if (!attempt.established) {
     auto established = attempt.stream.establish();
-    // A peer with TLS would have said what it refuses.
+    // A peer that speaks TLS sends an alert before it closes the connection.
     if (!established && established.error().code == ErrorCode::kRankLost) {
       return Error{
           .code = ErrorCode::kRankLost,
@@ -165,17 +165,17 @@ Result<bool> Dialer::prove() {
   }
 }
 
-// In one packet with what follows at once, so that nothing of it meets a filter that is meant for
-// the first (see cookie_filter.h).
+// MSG_MORE puts the cookie and the following bytes into one packet. The filter of the listener
+// would drop a second packet, which does not begin with the cookie (see cookie_filter.h).
 bool Dialer::send_cookie(int socket) const {
   return ::send(socket, cookie_.data(), cookie_.size(), MSG_MORE | MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(cookie_.size());  // a new connection has room for it
+         static_cast<ssize_t>(cookie_.size());  // a new connection has room for all of it
 }
 
-// Of the address that was tried; the candidate may have another.
+// Ends the attempt at one address; the candidate may have more of them.
 void Dialer::give_up(const Error& why) {
   attempt_.reset();
-  // Whoever was too slow in the last round may have said in an earlier one what was wrong.
+  // A timeout does not replace an earlier reason, which says more.
   std::string& reason = reasons_[candidate_];
   if (reason.empty() || why.code != ErrorCode::kTimeout) reason = why.text;
   if (addresses_.empty()) ++candidate_;

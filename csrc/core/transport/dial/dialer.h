@@ -15,11 +15,11 @@
 
 namespace ciranda {
 
-// Connects to `hello.to`, whose address is one of the candidates, and proves both sides. It tries
-// the candidates in turn until the deadline, each for kProofMs at most: the peer may not listen
-// yet, and an address may belong to another machine.
+// Connects to the rank or server `hello.to` and proves both sides. It tries the candidate addresses
+// in turn until the deadline, each for kProofMs at most: the peer may not listen yet, and an
+// address may belong to another machine.
 //
-// Never blocks, but for the system's resolver where a candidate is a name. The caller passes in the
+// Never blocks, except in the system's resolver if a candidate is a name. The caller passes in the
 // time (monotonic_ns). Not thread-safe. `keys` must outlive it.
 class Dialer {
  public:
@@ -28,12 +28,13 @@ class Dialer {
 
   Rank to() const { return hello_.to; }
 
-  // Goes on as far as possible without waiting. Returns the connection once it is proven; the
-  // dialer is done then, and also after an Error. kTimeout says what was wrong with each candidate;
-  // kUnsupported: the peer is proven but speaks another version.
+  // Continues as far as possible without waiting. Returns the connection when it is proven, and
+  // nullopt before. The dialer is done after it has returned a connection or an Error. kTimeout
+  // says what was wrong with each candidate. kUnsupported means that the peer is proven but speaks
+  // another version.
   Result<std::optional<ProvenSocket>> advance(std::uint64_t now_ns);
 
-  // What to wait for before the next advance(): the socket (-1: none) or the deadline.
+  // Return the events and the deadline (monotonic_ns) to wait for before the next advance().
   Watched watched() const;
   std::uint64_t next_deadline_ns() const;
 
@@ -62,15 +63,15 @@ class Dialer {
   const Cookie cookie_;
   const std::vector<Endpoint> candidates_;
   const std::uint64_t deadline_ns_;
-  std::vector<std::string> reasons_;      // why not, by candidate
-  std::size_t candidate_ = 0;             // the next one, or the one that is tried
-  std::vector<SocketAddress> addresses_;  // of this candidate that are still to be tried
+  std::vector<std::string> reasons_;      // of failures, by candidate
+  std::size_t candidate_ = 0;             // the current or next one
+  std::vector<SocketAddress> addresses_;  // of this candidate, not tried yet
   std::optional<Attempt> attempt_;
-  std::uint64_t pause_ms_;       // after the next round over all candidates
+  std::uint64_t pause_ms_;       // pause after the next round over all candidates
   std::uint64_t resume_ns_ = 0;  // the end of the last pause
 };
 
-// Dials and waits for the connection. Blocks.
+// Dials and blocks until the connection is proven; returns kTimeout at the deadline (monotonic_ns).
 Result<ProvenSocket> connect_authenticated(const ConnectionKeys& keys, const Hello& hello,
                                            std::span<const Endpoint> candidates,
                                            std::uint64_t deadline_ns);

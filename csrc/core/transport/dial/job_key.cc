@@ -15,7 +15,8 @@ namespace {
 // One byte more than a key, so that a longer source is noticed.
 using Buffer = std::array<std::byte, Secret::kBytes + 1>;
 
-// Several ranks may have inherited one memfd, and with it one file offset: hence pread.
+// Uses pread, because several ranks may have inherited one memfd and share its file offset. A pipe
+// allows only read.
 ssize_t read_some(int fd, std::span<std::byte> into, std::size_t offset) {
   ssize_t count = 0;
   do {
@@ -72,8 +73,8 @@ Result<Secret> read_key(Fd fd, std::uint64_t deadline_ns) {
 }
 
 Result<Secret> read_key_file(const std::string& path) {
-  // Mounted secrets are symbolic links, so what counts is the file that was opened. O_NONBLOCK: a
-  // pipe in its place must not hold this process.
+  // Mounted secrets are symbolic links, so the checks below look at the opened file. O_NONBLOCK: a
+  // pipe in its place must not block this process.
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return Error::from_errno("cannot open the key file " + path, errno);
   struct stat facts {};

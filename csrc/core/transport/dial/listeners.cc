@@ -34,8 +34,8 @@ Result<std::vector<std::string>> rendezvous_addresses(const Endpoint& rendezvous
   const SocketAddress& first = addresses.value().front();
   std::vector<std::string> hosts = {first.endpoint().host};
   if (!is_loopback(first) || hosts.front() == rendezvous.host) return hosts;
-  // Debian gives the name of a host a loopback address on that host itself: its own ranks call
-  // there, but others cannot.
+  // On Debian a host resolves its own name to a loopback address. The ranks of this host call
+  // there; the ranks of other hosts need an address of a real interface.
   auto own = own_addresses(nic);
   if (!own) return own.error();
   hosts.push_back(std::move(own.value().front()));

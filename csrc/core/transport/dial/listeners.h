@@ -10,19 +10,21 @@
 
 namespace ciranda {
 
-// Where other hosts call this rank.
+// The sockets at which other hosts call this rank.
 struct Listeners {
   std::vector<Fd> sockets = {};
-  std::vector<Introduction::Address> addresses = {};  // to be told to others, the best first
+  std::vector<Introduction::Address> addresses = {};  // for the other ranks, the best first
 };
 
-// Of rank 0: `inherited`, which the starter has opened, or where everybody expects it. An Error
-// says how to meet elsewhere.
+// Listens as rank 0, on the socket `inherited`, which the starter has opened, or else at the
+// rendezvous. `nic` chooses the address if the name of the rendezvous is a loopback address here.
+// If the rendezvous cannot be used, the Error says how to choose another one.
 Result<Listeners> listen_at_rendezvous(const Endpoint& rendezvous, Fd inherited,
                                        const std::string& nic);
 
-// Of any other rank: at `addresses`, or this machine's own that `nic` allows (choose_addresses), as
-// far as one can listen there; kAddressesMax at most.
+// Listens as any other rank, at `addresses` or else at this machine's addresses that `nic` allows
+// (choose_addresses), at most kAddressesMax. Skips an address at which it cannot listen; returns
+// the last error if there is no other.
 Result<Listeners> listen_at_addresses(std::vector<std::string> addresses, const std::string& nic,
                                       PortRange ports);
 

@@ -9,18 +9,18 @@
 
 namespace ciranda {
 
-// Who is connected to this rank in one epoch: one connection for each peer, purpose and stream. It
-// knows no sockets. Not thread-safe: its acceptor's thread owns it.
+// The clients that are connected to this rank in one epoch: one for each peer, purpose and stream.
+// It has no sockets. Not thread-safe: its acceptor's thread owns it.
 class Roster {
  public:
   enum class Admission { kFirst, kReplacesEarlier };
 
-  // Enters a client that has proven itself; `from` says where it is ("192.0.2.3:4711"). A newer
-  // incarnation replaces an older one. kInvalidArgument names both when the same comes twice or an
-  // older one comes after a newer.
+  // Enters a proven client; `from` is its address ("192.0.2.3:4711"). A newer incarnation replaces
+  // an older one. Returns kInvalidArgument, which names both addresses, if the same incarnation
+  // comes twice or an older one comes after a newer one.
   Result<Admission> admit(const Hello& client, const std::string& from);
 
-  // Its connection is closed: it may come again.
+  // Removes a client whose connection is closed, so that it may come again.
   void forget(Rank peer, Purpose purpose, std::uint16_t stream);
 
  private:

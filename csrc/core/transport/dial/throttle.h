@@ -4,17 +4,17 @@
 
 namespace ciranda {
 
-// How often something may happen: some times at once, then at a steady pace. A token bucket, kept
-// as the time at which it is full again. It decides alone: the time comes in (monotonic_ns). Not
-// thread-safe.
+// A token bucket: it admits `at_once` events together, then `per_second` at a steady pace. Its
+// state is the time at which the bucket is full again. The caller passes in the time
+// (monotonic_ns). Not thread-safe.
 class Throttle {
  public:
   Throttle(std::uint64_t at_once, std::uint64_t per_second)
       : turn_ns_(1'000'000'000 / per_second), allowance_ns_(at_once * turn_ns_) {}
 
-  // Takes a turn; false when none is left.
+  // Takes a token; returns false if none is left.
   bool admit(std::uint64_t now_ns);
-  // It was one that does not count.
+  // Returns the token of an event that turned out not to count.
   void give_back();
 
  private:
