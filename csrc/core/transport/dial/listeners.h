@@ -17,8 +17,9 @@ struct Listeners {
 };
 
 // Listens as rank 0, on the socket `inherited`, which the starter has opened, or else at the
-// rendezvous. `nic` chooses the address if the name of the rendezvous is a loopback address here.
-// If the rendezvous cannot be used, the Error says how to choose another one.
+// rendezvous. If the name of the rendezvous is a loopback address on this host, it also listens at
+// an address that `nic` allows. If it cannot listen, the Error says how to choose another
+// rendezvous.
 Result<Listeners> listen_at_rendezvous(const Endpoint& rendezvous, Fd inherited,
                                        const std::string& nic);
 
