@@ -42,7 +42,7 @@ Result<bool> DataLinks::advance() {
     Slot* const place = session.purpose == Purpose::kData && session.peer != directory_.self.from
                             ? slot(session.peer, session.stream)
                             : nullptr;
-    if (place == nullptr || place->link) continue;  // what it is for, only its caller knows
+    if (place == nullptr || place->link) continue;  // not a data link, or a second one
     if (place->wanted) --missing_;
     (void)pace_when_far(socket.stream.fd());
     place->link = std::make_unique<DataLink>(std::move(socket));

@@ -31,25 +31,28 @@ struct DataLink {
   DataOpener opener;
 };
 
-// The data links of a rank: made when they are first needed, and kept. Of two ranks the higher one
-// calls, so that they never do it both.
+// The data links of a rank. Each one is made when it is first needed, and then kept. The higher of
+// two ranks dials, so that the two never dial each other.
 //
-// Never blocks. Not thread-safe: whoever drives owns it.
+// Never blocks, except in close_all() and the destructor. Not thread-safe: the driving thread owns
+// it.
 class DataLinks {
  public:
   struct Directory {
-    Hello self;                                // of this rank's calls; without receiver and stream
-    std::vector<std::vector<Endpoint>> ranks;  // where each one can be called
-    int streams = 1;                           // links of a pair
+    Hello self;  // of this rank's calls; find() sets `to` and `stream`
+    std::vector<std::vector<Endpoint>> ranks;  // addresses of each rank
+    int streams = 1;                           // links of each pair of ranks
     std::uint64_t timeout_ms = 30'000;         // of a call
   };
-  DataLinks() = default;  // of a rank that needs none
+  DataLinks() = default;  // for a rank that needs no links
   DataLinks(Directory directory, std::unique_ptr<ConnectionThread> connection_thread);
 
-  // Null while the link is in the making, which the first call begins. A link stays where it is.
+  // Returns the link to `peer`, or null until it is made. The first call orders it. The address of
+  // a link never changes. Asserts that `peer` is another rank and `stream` is below
+  // Directory::streams.
   DataLink* find(Rank peer, int stream);
 
-  // Calls fn(const DataLink&) for each link that is there.
+  // Calls fn(const DataLink&) for each link that is made.
   template <typename Fn>
   void each(Fn fn) const {
     for (const Slot& slot : slots_) {
@@ -57,14 +60,15 @@ class DataLinks {
     }
   }
 
-  // Takes the links that have come; true if any. An Error says who could not be reached.
+  // Takes the new connections of the connection thread; returns true if there were any. An Error
+  // names the rank that could not be reached.
   Result<bool> advance();
-  // Appends what advance() waits for.
+  // Appends the events that advance() waits for.
   void watched(std::vector<Watched>& out) const;
 
-  // Closes everything; nothing is made any more. Joins the connection thread.
+  // Closes all links and joins the connection thread. No link can be made afterwards.
   void close_all();
-  // The same where that thread does not exist. Async-signal-safe.
+  // Does the same in a forked child, which has no connection thread. Async-signal-safe.
   void close_in_forked_child() noexcept;
 
  private:
@@ -76,8 +80,8 @@ class DataLinks {
 
   Directory directory_;
   std::unique_ptr<ConnectionThread> connection_thread_;
-  std::vector<Slot> slots_;  // by rank, then by stream; never resized: a forked child reads it
-  int missing_ = 0;          // wanted and not there
+  std::vector<Slot> slots_;  // by rank and stream; never resized: a forked child reads it
+  int missing_ = 0;          // links that are wanted and not made
 };
 
 }  // namespace ciranda

@@ -10,20 +10,21 @@
 namespace ciranda {
 namespace {
 
-// What a header announces, in its `step`.
+// Kinds of segments, in the `step` of a header.
 constexpr std::uint32_t kMessage = 0;
 constexpr std::uint32_t kData = 1;
 
-constexpr std::size_t kPiecesMax = 64;  // of a segment
+constexpr std::size_t kPiecesMax = 64;  // of one cut()
 constexpr std::size_t kInboxBytes = std::size_t{64} * 1024;
-// From here on bytes are read where they belong, and not through the inbox.
+// Reads of at least this size go directly to their place, not through the inbox.
 constexpr std::size_t kDirectBytes = std::size_t{16} * 1024;
 
 iovec piece_of(std::span<const std::byte> bytes) {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
-// Of places one behind the other, what follows place and offset, at most so much; moves both on.
+// Returns the next pieces of `places` from `place` and `offset` on, at most kPiecesMax pieces and
+// `bytes_max` bytes. Advances `place` and `offset` past them.
 template <typename Span>
 std::vector<Span> cut(const std::vector<Span>& places, std::size_t& place, std::size_t& offset,
                       std::size_t bytes_max) {
@@ -96,7 +97,7 @@ Status MessageLink::flush() {
   return {};
 }
 
-// The message goes with the first of its data.
+// Puts the next segment into pieces_. The message and the first segment of its data go together.
 void MessageLink::begin_segment(OutgoingMessage& outgoing) {
   if (!std::exchange(outgoing.begun, true)) {
     const std::span<const std::byte> message = outgoing.message;
@@ -122,7 +123,7 @@ void MessageLink::begin_segment(OutgoingMessage& outgoing) {
 // -------------------------------------------------------------------------------------------
 // Receiving
 
-// What is there, at most `into`; 0: nothing.
+// Receives available bytes, at most as many as `into` holds, and returns their number; 0: none.
 Result<std::size_t> MessageLink::take(std::span<std::byte> into) {
   if (unread_.empty() && into.size() >= kDirectBytes) return stream_.receive(into);
   if (unread_.empty()) {
@@ -136,9 +137,10 @@ Result<std::size_t> MessageLink::take(std::span<std::byte> into) {
   return count;
 }
 
-// True once the next header has come, which is of that kind.
+// Receives a header and prepares its segment. Returns false if the header has not come completely,
+// kMalformed if it announces another kind or more than `bytes_max` bytes.
 Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_max) {
-  // What comes behind the header of much data shall not go through the inbox.
+  // Reads the header alone if much data follows, so that the data does not go through the inbox.
   const bool alone = kind == kData && unread_.empty() && missing_ >= kDirectBytes;
   while (header_have_ < header_.size()) {
     const auto rest = std::span(header_).subspan(header_have_);
@@ -164,7 +166,8 @@ Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_m
   } else {
     missing_ -= bytes;
     segment_.clear();
-    for (std::size_t left = bytes; left > 0;) {  // a sender may cut into more pieces than we do
+    for (std::size_t left = bytes;
+         left > 0;) {  // a segment may have more pieces than one cut() returns
       const auto more = cut(places_, place_, offset_, left);
       left -= bytes_of(more);
       segment_.insert(segment_.end(), more.begin(), more.end());
@@ -175,7 +178,7 @@ Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_m
   return true;
 }
 
-// True once all bytes of the segment have come.
+// Returns true when all bytes of the segment have come.
 Result<bool> MessageLink::fill_segment() {
   std::size_t skip = segment_have_;
   for (const std::span<std::byte>& piece : segment_) {

@@ -20,18 +20,20 @@
 
 namespace ciranda {
 
-// A proven connection that carries messages, each followed by the data that it speaks of: both
-// sides know from the message how many bytes those are. Sealed headers (see wire/sealed.h), one
-// before the message and one before every kSegmentBytes of data.
+// A proven connection that carries messages. Data may follow a message, and both sides know its
+// size from the message. A sealed header (wire/sealed.h) precedes each message and each segment of
+// at most kSegmentBytes of data.
 //
-// Never blocks. After an Error the connection is of no use any more. Not thread-safe.
+// Never blocks. An Error makes the connection unusable. Not thread-safe.
 class MessageLink {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{128} * 1024;
   using Outgoing = std::vector<std::span<const std::byte>>;
   using Incoming = std::vector<std::span<std::byte>>;
 
-  // `authenticates`: data too, which both sides must have been told alike; messages always are.
+  // Messages are always authenticated. Data is authenticated if `authenticates` is true; both sides
+  // must use the same value. A message of more than `message_bytes_max` bytes from the peer is
+  // kMalformed.
   MessageLink(ProvenSocket socket, std::size_t message_bytes_max, bool authenticates);
   MessageLink(const MessageLink&) = delete;
   MessageLink& operator=(const MessageLink&) = delete;
@@ -40,24 +42,24 @@ class MessageLink {
   const std::string& address() const { return address_; }  // of the peer, for people
   void close() noexcept { stream_.close(); }               // async-signal-safe
 
-  // Sends what the socket takes now; flush() sends the rest. The message is copied. The data, in
-  // parts of which the other side expects each by itself, is read until it is sent, and must not
-  // change until then; `owner` keeps it alive.
+  // Queues a message and its data, and sends as much as the socket takes now. flush() sends the
+  // rest. The receiver calls expect() once for each part of the data that is not empty. The message
+  // is copied. The data is not: it must not change before it is sent, and `owner` keeps it alive.
   Status send(std::span<const std::byte> message, std::vector<Outgoing> parts = {},
               std::shared_ptr<const void> owner = {});
   Status flush();
   bool has_queued() const { return !queue_.empty(); }
   std::size_t queued_messages() const { return queue_.size(); }
-  // What receive_…() and flush() wait for.
+  // Returns the events that receive_…() and flush() wait for.
   Watched watched() const {
     return {.socket = stream_.fd(), .readable = true, .writable = has_queued()};
   }
 
-  // The next message, valid until the next call, or nothing yet. All data of the one before has
-  // been received.
+  // Returns the next message, which is valid until the next call, or nullopt if it has not come
+  // completely. Asserts that no expected data of the previous message is missing.
   Result<std::optional<std::span<const std::byte>>> receive_message();
-  // The data that follows lands there, one place behind the other, in the calls of receive_data();
-  // true once it has.
+  // Sets the places for the data that comes next. receive_data() fills them in order and returns
+  // true when all of it has come.
   void expect(Incoming places);
   Result<bool> receive_data();
 
@@ -67,9 +69,9 @@ class MessageLink {
     std::vector<Outgoing> parts;
     std::shared_ptr<const void> owner;
     bool begun = false;      // its message is in pieces_, or sent
-    std::size_t part = 0;    // of the data that comes next
-    std::size_t place = 0;   // within that
-    std::size_t offset = 0;  // within that
+    std::size_t part = 0;    // part of the next data to send
+    std::size_t place = 0;   // place within the part
+    std::size_t offset = 0;  // bytes within the place
   };
   void begin_segment(OutgoingMessage& outgoing);
   Result<std::size_t> take(std::span<std::byte> into);
@@ -84,21 +86,21 @@ class MessageLink {
   DataOpener opener_;
 
   std::deque<OutgoingMessage> queue_;
-  std::vector<iovec> pieces_;  // on their way, of the first in the queue
+  std::vector<iovec> pieces_;  // unsent pieces of the first queued message
   std::array<SealedDataHeader, 2> headers_ = {};
 
   std::vector<std::byte> inbox_;
-  std::span<const std::byte> unread_;  // of inbox_
+  std::span<const std::byte> unread_;  // rest of inbox_
   SealedDataHeader header_ = {};
   std::size_t header_have_ = 0;
-  bool in_segment_ = false;  // its header has come
+  bool in_segment_ = false;  // the header of a segment has come
   std::vector<std::byte> message_;
-  Incoming segment_;              // where its bytes go
-  std::size_t segment_have_ = 0;  // of them
+  Incoming segment_;              // destination of the segment's bytes
+  std::size_t segment_have_ = 0;  // bytes of the segment that have come
   Incoming places_;
-  std::size_t place_ = 0;  // where the next segment begins
+  std::size_t place_ = 0;  // start of the next segment in places_
   std::size_t offset_ = 0;
-  std::uint64_t missing_ = 0;  // bytes of data that no header has announced
+  std::uint64_t missing_ = 0;  // expected bytes of data that no header has announced
 };
 
 }  // namespace ciranda

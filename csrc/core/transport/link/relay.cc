@@ -15,7 +15,7 @@ Error malformed(const ControlConnection& connection, const std::string& what) {
           .rank = connection.peer()};
 }
 
-constexpr std::size_t kQueuedBytesMax = kSealedPayloadBytesMax;  // of each connection
+constexpr std::size_t kQueuedBytesMax = kSealedPayloadBytesMax;  // in each connection's queue
 
 }  // namespace
 

@@ -14,47 +14,51 @@
 
 namespace ciranda {
 
-// Takes control frames between the first ranks of the hosts. A star: every other host is connected
-// to host 0. Also tells the others of a failure.
+// Carries control frames between the first ranks of the hosts. The connections form a star: every
+// other host is connected to host 0. The relay also reports failures to the other hosts.
 //
-// Belongs to the first rank of each host. Never blocks; not thread-safe.
+// Owned by the first rank of each host. Never blocks. Not thread-safe.
 class Relay {
  public:
-  // `control` as in RemoteMesh. `hosts` stays valid as long as the relay.
+  // `control` is that of RemoteMesh. `hosts` must outlive the relay.
   Relay(std::vector<ControlConnection> control, const Hosts& hosts, int host);
 
-  // To host 0; on host 0: to every other host. kRankLost names the first rank of a host that is
-  // gone, lost_host() its number; the others have it all the same.
+  // Sends a frame of rank `from` to host 0; on host 0, to every other host. If a host is gone, the
+  // frame still goes to the remaining hosts. The error is then kRankLost, which names the host's
+  // first rank, and lost_host() is the host's number.
   Status send(Rank from, std::span<const std::byte> frame);
-  // No host is so slow that the next frame should wait here rather than there: a rank that is
-  // stopped is waited for, whatever the others send.
+  // Returns true if every connection has room in its queue. Otherwise the caller keeps the next
+  // frame: a rank that is stopped delays all frames, so that its queue stays bounded.
   bool has_room() const;
 
-  // Sends what waits and takes at most `frames_max` frames that have arrived, of each host in its
-  // order. True if there was one. An Error, also one of `take`, is the end of the job: kRankLost
-  // names the first rank of the host that is gone; lost_host() its number.
+  // Sends queued bytes and passes arrived frames to `take`, at most `frames_max` in total; the
+  // frames of one host keep their order. Returns true if there was one. An Error, also one of
+  // `take`, ends the job. lost_host() is then the host whose connection failed; kRankLost names its
+  // first rank.
   using Take = std::function<Status(Rank from, std::span<const std::byte> frame)>;
   Result<bool> advance(const Take& take, std::size_t frames_max);
   int lost_host() const { return lost_host_; }
-  // kRankLost, as advance()'s, when the kernel of another host has answered nothing for `limit_ms`.
+  // Returns kRankLost, like advance(), if the kernel of another host has answered nothing for
+  // `limit_ms`.
   Status check_answers(std::uint64_t limit_ms);
-  // What the lost host sent before it was lost.
+  // Passes to `take` the frames that the lost host has sent before its end.
   void take_last_words(int host, const Take& take);
-  // That host said goodbye before: no more from it.
+  // Closes the connection to a host that has said goodbye.
   void part_with(int host);
 
   // Reports to all other hosts that the job has failed on this one. Best effort.
   void tell_failure(const Error& why);
-  // The failure that another host has reported.
+  // Returns the first failure that another host has reported, or nullopt.
   const std::optional<Error>& reported_failure() const { return reported_failure_; }
 
-  // Appends what advance() waits for: frames, if they are `wanted`, and room for what it sends.
+  // Appends the events that advance() waits for: arriving frames if they are `wanted`, and room for
+  // queued bytes.
   void watched(std::vector<Watched>& out, bool wanted) const;
-  // In a forked child: closes the connections. Async-signal-safe.
+  // Closes the connections in a forked child. Async-signal-safe.
   void close_all() noexcept;
-  // Parted with everybody.
+  // Returns true if no connection is left.
   bool alone() const;
-  // Nothing waits to be sent.
+  // Returns true if no bytes are queued.
   bool idle() const;
 
  private:
@@ -67,7 +71,7 @@ class Relay {
   Status open(std::size_t connection, const OpenedFrame& frame, const Take& take);
   void forward_failure(std::span<const std::byte> payload, std::size_t except);
 
-  std::vector<std::optional<ControlConnection>> connections_;  // none: parted
+  std::vector<std::optional<ControlConnection>> connections_;  // empty: parted
   const Hosts& hosts_;
   const int host_;
   std::vector<std::byte> payload_;  // scratch
