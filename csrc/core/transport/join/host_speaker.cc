@@ -13,9 +13,9 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kGraceNs = 500'000'000;  // for the first rank to say what went wrong
+constexpr std::uint64_t kGraceNs = 500'000'000;  // time for the first rank to report an error
 
-// Bytes of any length for a rank of this host: they lie in memory that both map.
+// Sends bytes of any length to a rank of this host, in memory that both ranks map.
 Status send_bytes(int socket, PeerMessage::Kind kind, std::span<const std::byte> bytes) {
   auto memory = MemorySegment::create(bytes.size());
   if (!memory) return memory.error();
@@ -31,7 +31,7 @@ struct Arrived {
   PeerMessage::Kind kind;
   std::vector<std::byte> bytes;
 };
-// Waits until the deadline; nothing then.
+// Blocks until bytes come; returns nullopt at the deadline.
 Result<std::optional<Arrived>> receive_bytes(int socket, std::uint64_t deadline_ns) {
   auto readable = wait_readable(socket, deadline_ns);
   if (!readable) return readable.error();
@@ -101,7 +101,8 @@ Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& sel
   std::vector<std::byte> payload;
   encode(self, payload);
   CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, payload));
-  // The first rank keeps the time, and says what was missing.
+  // The first rank watches the deadline and reports the missing rank, so wait a little longer for
+  // it.
   auto answer = receive_bytes(socket_to(mesh, 0), deadline_ns + kGraceNs);
   if (!answer || !answer.value()) {
     return Error{.code = answer ? ErrorCode::kTimeout : ErrorCode::kRankLost,

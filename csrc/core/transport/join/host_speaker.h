@@ -8,21 +8,27 @@
 #include "core/wire/host_table.h"
 #include "core/wire/introduction.h"
 
-// While the hosts of a job meet (meeting.h), the first rank of each speaks for it: this is what it
-// and the others say to each other, through their local mesh. All of it blocks.
+// While the hosts of a job meet (meeting.h), the first rank of each host speaks for all its ranks.
+// With these functions the first rank and the other ranks of a host exchange messages through their
+// local mesh. All of them block.
 namespace ciranda {
 
-// The first rank: who is on this host, itself first. kTimeout at the deadline (monotonic_ns) or
-// kRankLost name the rank that is missing.
+// Called by the first rank. Returns the introductions of all ranks of this host, its own first.
+// Returns kTimeout at the deadline (monotonic_ns), or kRankLost if a rank has ended; both name the
+// missing rank.
 Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Introduction& self,
                                               std::uint64_t deadline_ns);
 
-// The first rank: tells the others what came of the meeting. One that is gone keeps no other from
-// being told.
+// Called by the first rank. tell_host() sends the other ranks the host table, refuse_host() sends
+// the reason why the meeting failed. A rank that is gone does not keep the message from the
+// remaining ranks; tell_host() returns the first error.
 Status tell_host(const LocalMesh& mesh, const HostTable& host_table);
 void refuse_host(const LocalMesh& mesh, const Error& why);
 
-// Any other rank: introduces itself to the first, which keeps the time, and hears what came of it.
+// Called by any other rank. Sends its introduction to the first rank and returns the host table.
+// Returns kInvalidArgument with the first rank's reason if the meeting failed, kRankLost if the
+// first rank has ended, and kTimeout if it has not answered shortly after the deadline
+// (monotonic_ns).
 Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& self,
                                   std::uint64_t deadline_ns);
 

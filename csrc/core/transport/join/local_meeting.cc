@@ -21,11 +21,11 @@ namespace {
 
 constexpr std::uint64_t kWordOfRank0Ns = 1'000'000'000;
 constexpr std::uint32_t kMagic = 0x43524e44;  // "CRND"
-constexpr std::uint32_t kProtocol = 2;        // of this file and of ControlBlock's layout
+constexpr std::uint32_t kProtocol = 2;  // version of these messages and of ControlBlock's layout
 constexpr std::size_t kPacketBytesMax = 2048;
-constexpr std::uint64_t kLookAfterMs = 1'000;  // rank 0 listens some microseconds after its claim
+constexpr std::uint64_t kLookAfterMs = 1'000;  // rank 0 listens microseconds after its lock
 
-// Client to leader, with the client's doorbell.
+// Sent by a client to the leader, with the client's doorbell.
 struct LocalHello {
   std::uint32_t magic = kMagic;
   std::uint32_t protocol = kProtocol;
@@ -36,8 +36,8 @@ struct LocalHello {
 };
 static_assert(sizeof(LocalHello) <= kPacketBytesMax);
 
-// Leader to client. kControl carries the control memory, kPeer a socket and a doorbell of
-// `peer`; kRefused ends the attempt with a text.
+// Sent by the leader to a client. kControl carries the control memory and the leader's doorbell,
+// kPeer a socket to `peer` and its doorbell. kRefused carries an error, which ends the attempt.
 struct Answer {
   enum class Kind : std::uint32_t { kControl = 1, kPeer = 2, kRefused = 3 };
   std::uint32_t magic = kMagic;
@@ -98,8 +98,8 @@ class Leader {
     mesh_.peers[0].doorbell = std::move(doorbell).value();
     mesh_.peers[0].pid = ::getpid();
     Status met = meet_everybody();
-    // Before anybody has an answer: who is through sooner than rank 0, and joins the next World at
-    // once, must not be taken in here and dropped.
+    // Stops before any rank gets its answer. A rank may finish this World sooner than rank 0 and
+    // join the next World immediately. This listener would accept its call and drop it.
     folder_->stop_listening();
     if (met) met = different_;
     if (!met) {
@@ -128,7 +128,7 @@ class Leader {
     return {};
   }
 
-  // False: a stranger that is none of this job's ranks was turned away.
+  // Returns false after it has turned away a stranger that is no rank of this job.
   Result<bool> meet(Fd socket) {
     auto pid = same_user_pid(socket.get());
     if (!pid) {
@@ -155,7 +155,7 @@ class Leader {
       refuse(socket.get(), fits.error());
       return fits.error();
     }
-    // Told when all are there, to all.
+    // All ranks get this error, after the last one has come.
     Status same = check_settings(hello.rank, get_text(hello.settings), join_.settings);
     if (different_.ok()) different_ = std::move(same);
     LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(hello.rank)];
@@ -243,8 +243,8 @@ class Leader {
 
   const UnixJoin& join_;
   const std::uint64_t deadline_ns_;
-  Status different_;      // the first rank that has other settings
-  std::string stranger_;  // why the last was turned away that seems to be of another job
+  Status different_;      // error of the first rank with other settings
+  std::string stranger_;  // why the last caller of another origin was turned away
   LocalMesh mesh_;
   std::unique_ptr<JobFolder> folder_;
 };
@@ -274,7 +274,8 @@ Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds)
   return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent a strange answer", .rank = 0};
 }
 
-// A process that comes when the ranks have met need not wait for them in vain.
+// Connects to rank 0. Gives up early if the ranks have already met and this process seems to be the
+// child of a rank: nobody would answer it.
 Result<Fd> find_rank_0(const UnixJoin& join, std::uint64_t deadline_ns) {
   const std::uint64_t look_ns = monotonic_ns() + kLookAfterMs * 1'000'000;
   if (!join.again && look_ns < deadline_ns) {
@@ -314,8 +315,8 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
   const Error gone{.code = ErrorCode::kRankLost,
                    .text = "rank 0 went away while the job was starting",
                    .rank = 0};
-  // The control memory, then one answer for each other client. Rank 0 knows who is missing, and its
-  // time may have begun later.
+  // Rank 0 sends the control memory, then one answer for each other client. Its timeout may have
+  // begun later, and it knows which ranks are missing, so wait longer than it does.
   for (int expected = join.size - 1; expected > 0; --expected) {
     auto readable = wait_readable(socket.value().get(), deadline_ns + kWordOfRank0Ns);
     if (!readable) return readable.error();

@@ -8,24 +8,30 @@
 
 namespace ciranda {
 
-// Blocking; at most `timeout_ms`. The ranks of one job and host meet at the Unix socket
-// `folder`/local, which rank 0 makes; `folder` must be private (mode 0700, same user), is created
-// when missing, and the socket is unlinked as soon as all are connected: nothing is left behind.
-// Rank 0 refuses a wrong size, a rank that came twice, another job, version, user or setting, and
-// says so to every rank. A second rank 0 is refused as long as the first one's mesh lives.
+// Arguments of join_unix().
 struct UnixJoin {
   std::string folder;
   std::string job_id;
   Rank rank = 0;
   int size = 1;
   std::uint64_t timeout_ms = 30'000;
-  std::string settings = {};       // see wire/settings.h; of all ranks, where all are on this host
-  std::string rank_variable = {};  // which tells a rank's number
-  // Ranks must show that they are of one job, see check_same_job(); else the folder does.
+  std::string settings = {};       // see wire/settings.h; empty: the job has several hosts
+  std::string rank_variable = {};  // environment variable with a rank's number
+  // True: rank 0 checks the origin of every rank (check_same_job()). False: whoever knows the
+  // folder is of this job.
   bool prove_origin = false;
-  // They have met before: who comes back waits for a rank 0 that is not through with that yet.
+  // The ranks have met before. Rank 0 may still hold the folder for that meeting, so this rank
+  // waits for it.
   bool again = false;
 };
+// Lets the ranks of one job and host meet at the Unix socket `folder`/local, which rank 0 creates.
+// Blocks for at most `timeout_ms` on rank 0, a second longer on other ranks. `folder` must be
+// private (mode 0700, same user) and is created if missing. The socket is unlinked when all ranks
+// are connected.
+//
+// Rank 0 turns away a caller of another user or job and waits on. A wrong size or rank number, a
+// rank that comes twice, another version or another setting ends the meeting with an error on every
+// rank that has come. A second rank 0 gets an error as long as the first one's mesh lives.
 Result<LocalMesh> join_unix(const UnixJoin& join);
 
 }  // namespace ciranda

@@ -22,7 +22,8 @@ std::string list(const std::vector<Rank>& ranks) {
   return text;
 }
 
-// The address by which hosts see each other is the likeliest one for all ranks of this host.
+// Moves the address `host` to the front. The hosts reach each other by it, so it is likely to work
+// for all ranks of this host.
 void prefer_address(std::vector<Introduction>& ranks, const std::string& host) {
   for (Introduction& one : ranks) {
     std::stable_partition(one.addresses.begin(), one.addresses.end(),
@@ -60,7 +61,7 @@ Error speaks_for_others(std::size_t host) {
           .text = "who introduced host " + std::to_string(host) + " is not its local rank 0"};
 }
 
-// The number of whoever calls. Who has been let in has its rank, and rank 0 does not call itself.
+// Number of the acceptor in the SocketSet. A speaker's number is its rank, which is never 0.
 constexpr std::uint32_t kCallers = 0;
 
 // Rank 0's side.
@@ -82,7 +83,7 @@ class Leader {
   // The first rank of another host.
   struct Speaker {
     ControlConnection connection;
-    std::vector<Rank> ranks = {};  // that it has introduced; none: it was not heard yet
+    std::vector<Rank> ranks = {};  // that it has introduced; empty: not heard yet
   };
 
   Status hear_everybody() {
@@ -110,8 +111,8 @@ class Leader {
                              [](const Speaker& each) { return each.connection.peer(); });
   }
 
-  // A rank that was started again has a newer incarnation, and takes the place of the one before,
-  // which is left from an earlier try.
+  // A rank that was started again has a newer incarnation. It takes the place of its earlier
+  // connection, which an earlier attempt has left behind.
   Status receive(ProvenSocket socket) {
     const Rank rank = socket.session.peer;
     if (socket.session.purpose != Purpose::kRendezvous) {
@@ -127,7 +128,7 @@ class Leader {
     return sockets_.add(speakers_.back().connection.fd(), static_cast<std::uint32_t>(rank));
   }
 
-  // All that a speaker says while the hosts meet is who is on its host.
+  // A speaker sends one message during the meeting: the introductions of its host.
   Status hear(Speaker& speaker) {
     auto frame = speaker.connection.receive();
     if (!frame) return frame.error();
@@ -191,7 +192,7 @@ class Leader {
   Acceptor& acceptor_;
   HostTableBuilder host_table_builder_;
   std::vector<Speaker> speakers_;
-  SocketSet sockets_;  // of who is to be heard, under its rank
+  SocketSet sockets_;  // the acceptor, and by rank the speakers not heard yet
 };
 
 Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int size) {

@@ -11,28 +11,30 @@
 #include "core/wire/host_table.h"
 #include "core/wire/introduction.h"
 
-// How the hosts of a job meet: the first rank of each tells rank 0 who is there, and rank 0, which
-// hears them all, tells each of them who is where. All of it blocks, until the deadline.
+// How the hosts of a job meet. The first rank of each host sends the introductions of its ranks to
+// rank 0, and rank 0 answers with the host table. Both functions block, until the deadline at most.
 namespace ciranda {
 
 struct Meeting {
   Endpoint rendezvous;            // where rank 0 listens
   std::uint64_t deadline_ns = 0;  // monotonic_ns
-  std::uint64_t timeout_ms = 0;   // for sentences
+  std::uint64_t timeout_ms = 0;   // for error messages
 };
 
 struct MetHosts {
   HostTable host_table;
   std::vector<ControlConnection>
-      control;  // rank 0: to each other host, by host - 1; else to rank 0
+      control;  // rank 0: one to each other host, by host - 1; else one to rank 0
 };
 
-// Rank 0, for the ranks of `host`: hears every host, then tells every host. Every Error names who
-// is missing or what contradicts what; a contradiction is told to all.
+// Runs the meeting on rank 0. `host` has the introductions of its host's ranks, its own first. An
+// Error names the missing ranks or the contradiction. If the introductions contradict each other,
+// every host gets the error.
 Result<MetHosts> lead_meeting(const Meeting& meeting, Acceptor& acceptor,
                               std::vector<Introduction> host);
 
-// The first rank of another host, for the ranks of `host`. `self` may lack what it calls and whom.
+// Takes part as the first rank of another host. `host` has the introductions of its ranks, its own
+// first. This function sets the purpose and the receiver of `self`.
 Result<MetHosts> follow_meeting(const Meeting& meeting, const ConnectionKeys& keys, Hello self,
                                 std::vector<Introduction> host);
 

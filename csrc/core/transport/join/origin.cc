@@ -36,8 +36,8 @@ std::string read_proc(pid_t pid, const char* name) {
 }
 
 struct ProcessStat {
-  pid_t parent = 0;   // 0: the process has none that this one sees
-  std::string began;  // in clock ticks since the host's start; empty: unknown
+  pid_t parent = 0;   // 0: none that this process can see
+  std::string began;  // clock ticks since the host's start; empty: unknown
 };
 
 ProcessStat stat_of(pid_t pid) {
@@ -57,7 +57,7 @@ pid_t parent_of(pid_t pid) {
   return stat_of(pid).parent;
 }
 
-// Its number and when it began: numbers come back.
+// Returns the pid and the start time of a process; the kernel reuses pids.
 std::string process_words(pid_t pid) {
   return std::to_string(pid) + " " + stat_of(pid).began;
 }
@@ -79,7 +79,8 @@ std::vector<std::string> words_of(pid_t pid, const char* name) {
   return words;
 }
 
-// The value of `variable` with which process `pid` was started; nothing if it was set afterwards.
+// Returns the value of `variable` with which process `pid` was started. Returns nullopt if it had
+// none then, even if it has set one since.
 std::optional<std::string> environment_value(pid_t pid, const std::string& variable) {
   for (const std::string& word : words_of(pid, "environ")) {
     if (word.starts_with(variable + "=")) return word.substr(variable.size() + 1);
@@ -87,8 +88,8 @@ std::optional<std::string> environment_value(pid_t pid, const std::string& varia
   return std::nullopt;
 }
 
-// The parent of `pid` and its ancestors up to the starter: the first process that was started
-// without this number.
+// Returns the parent of `pid` and its ancestors up to the starter. The starter is the first process
+// that was started without this number.
 std::vector<pid_t> starters_of(pid_t pid, const std::optional<std::string>& number,
                                const std::string& variable) {
   std::vector<pid_t> starters;
@@ -111,14 +112,15 @@ std::string_view digits_around(std::string_view word, std::size_t at) {
 
 struct Numbered {
   const std::vector<std::string>& command;
-  std::array<std::string, 2> numbers;  // by which this rank goes
+  std::array<std::string, 2> numbers;  // that stand for this rank
 
   bool goes_by(std::string_view number) const {
     return !number.empty() && std::ranges::find(numbers, number) != numbers.end();
   }
 };
 
-// "--rank=0" and "--rank=1" are the same word of ranks 0 and 1.
+// Returns true if two words are equal apart from the ranks' numbers: "--rank=0" of rank 0 and
+// "--rank=1" of rank 1 are.
 bool is_same_word(const Numbered& a, const Numbered& b, std::size_t index) {
   const std::string_view one = a.command[index];
   const std::string_view other = b.command[index];
@@ -134,7 +136,7 @@ bool is_same_word(const Numbered& a, const Numbered& b, std::size_t index) {
 
 bool is_same_command(const Numbered& a, const Numbered& b) {
   if (a.command.empty() || b.command.empty()) return true;
-  // Python's own words to the processes of one pool.
+  // Python gives the processes of one multiprocessing pool different arguments.
   for (const std::string& word : a.command) {
     if (word.find("multiprocessing") != std::string::npos) return true;
   }

@@ -18,10 +18,11 @@ namespace {
 
 constexpr std::uint64_t kMsInNs = 1'000'000;
 
-// What else a rank has open: its program's files, local ranks, strangers.
+// Descriptors for everything but data links: the program's files, local ranks, strangers.
 constexpr std::size_t kOtherDescriptors = 1024;
 
-// Whoever looks for rank 0 looks for the one that makes the order: the first of host 0.
+// Rank 0 must be the first rank of host 0, because the other hosts call rank 0 and the first rank
+// of host 0 makes the order of the log.
 Status check_place(const Introduction& self) {
   if ((self.rank == 0) == (self.host == 0 && self.local_rank == 0)) return {};
   return Error{.code = ErrorCode::kInvalidArgument,
@@ -30,7 +31,7 @@ Status check_place(const Introduction& self) {
                        ", but rank 0 must be local rank 0 of host 0"};
 }
 
-// Listens, and enters the addresses into the introduction.
+// Listens, and puts the addresses into the introduction.
 Result<Acceptor> open_acceptor(RemoteJoin& join, const ConnectionKeys& keys,
                                Incarnation incarnation) {
   const Rank self = join.self.rank;
@@ -44,7 +45,8 @@ Result<Acceptor> open_acceptor(RemoteJoin& join, const ConnectionKeys& keys,
       {.self = self, .incarnation = incarnation, .ranks = join.self.size, .versions = {}});
 }
 
-// The first rank of a host: gathers its ranks, meets the other hosts, and tells its ranks.
+// Called by the first rank of a host. Gathers the introductions of its ranks, meets the other
+// hosts, and sends the result to its ranks.
 Result<MetHosts> speak_for_host(const Meeting& meeting, const LocalMesh& local,
                                 const Introduction& introduction, const Hello& self,
                                 const ConnectionKeys& keys, Acceptor& acceptor) {
@@ -70,7 +72,8 @@ Result<MetHosts> hear_of_hosts(const Meeting& meeting, const LocalMesh& local,
   return MetHosts{.host_table = std::move(host_table).value(), .control = {}};
 }
 
-// Where the hosts proved to each other who they are: the first that each of them calls later.
+// Returns a sentence with the first address of each host. The hosts have met through these
+// addresses, and later calls try them first.
 std::string chosen_addresses(const HostTable& host_table, const std::string& own) {
   constexpr std::size_t kNamed = 8;
   std::string text = std::to_string(host_table.hosts.size()) + " hosts met";
@@ -124,7 +127,7 @@ Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Se
   CIRANDA_TRY(check_place(join.self));
   auto keys = ConnectionKeys::of_job(key, join.job_id, join.epoch, join.tls);
   if (!keys) return keys.error();
-  // An incarnation grows from one start of a rank on its host to the next.
+  // An incarnation must grow from one start of a rank to the next, on the same host.
   const Hello self{.from = join.self.rank, .to = kNoRank, .incarnation = monotonic_ns()};
   const Meeting meeting{.rendezvous = join.rendezvous,
                         .deadline_ns = monotonic_ns() + join.timeout_ms * kMsInNs,

@@ -16,48 +16,54 @@
 
 namespace ciranda {
 
-// Who is where, and what connects this rank to ranks of other hosts. For a job on one host: one
-// host, no connection.
+// The place of every rank of the job, and this rank's connections to other hosts. A job on one host
+// has one host and no connection.
 struct RemoteMesh {
   Rank self = 0;
   int ranks = 1;                      // of the job
   int host = 0;                       // of this rank
   std::string address = "127.0.0.1";  // at which other hosts reach this rank
   Hosts hosts = {};
-  DataLinks links = {};  // to any other rank, where no memory is shared
-  // The first rank of a host carries its frames: on host 0 a connection to that of every other
-  // host (by host - 1), there one to rank 0. Empty on other ranks.
+  DataLinks links = {};  // to any other rank, for data that does not go through shared memory
+  // The first rank of a host carries the frames of its host. On host 0 it has a connection to the
+  // first rank of every other host (by host - 1), on any other host one to rank 0. Empty on other
+  // ranks.
   std::vector<ControlConnection> control = {};
 
   int size() const { return ranks; }
   const std::vector<Rank>& local_ranks() const { return hosts[static_cast<std::size_t>(host)]; }
 
-  // `size` ranks on one host.
+  // Returns the mesh of a job of `size` ranks on one host.
   static RemoteMesh one_host(Rank self, int size);
 };
 
-// How the ranks of several hosts meet. The first rank of each host gathers who is there and tells
-// rank 0, which listens where everybody expects it; rank 0 tells them who is where, and each tells
-// its host, all once a host: thousands of ranks can start. Nobody is connected to anybody else yet:
-// whoever needs another one calls it later (see DataLinks).
+// Arguments of join_remote().
 struct RemoteJoin {
   Introduction self;  // without addresses
   std::string job_id;
-  Epoch epoch = 0;       // counts the meetings of the same processes
+  Epoch epoch = 0;       // number of earlier meetings of these processes
   Endpoint rendezvous;   // where rank 0 listens
-  Fd listener = {};      // rank 0: there already, opened by the starter
+  Fd listener = {};      // rank 0: opened by the starter, if valid
   std::string nic = {};  // see choose_addresses
   PortRange ports = {};
-  std::vector<std::string> addresses = {};  // instead of this machine's own
-  int streams = 1;                          // connections of a pair, at most kPairStreamsMax
+  std::vector<std::string> addresses = {};  // where to listen; empty: as `nic` says
+  int streams = 1;                          // data links of each pair, at most kPairStreamsMax
   bool tls = false;                         // the same for all ranks
-  std::uint64_t timeout_ms = 30'000;        // to meet; later, of each call
-  std::function<void(const std::string&)> warn = {};  // of strangers; called from any thread
-  std::function<void(const std::string&)> tell = {};  // rank 0, once: which addresses were chosen
+  std::uint64_t timeout_ms = 30'000;        // of the meeting, later of each call
+  // Gets warnings, for example about strangers. Called from any thread.
+  std::function<void(const std::string&)> warn = {};
+  std::function<void(const std::string&)> tell = {};  // rank 0, once: gets the chosen addresses
 };
 
-// Blocking, at most `timeout_ms`. `local` connects the ranks of this host, which all join. Every
-// error names who is missing or what contradicts what.
+// Lets the ranks of several hosts meet. The first rank of each host gathers the introductions of
+// its ranks and sends them to rank 0, which listens at the rendezvous. Rank 0 sends the host table
+// to every first rank, and that one passes it on to its host. Each host exchanges only two messages
+// with rank 0, so thousands of ranks can start. The meeting makes no data links: a rank makes them
+// later, when it needs them (DataLinks).
+//
+// Blocks for at most `timeout_ms` on the first rank of a host, half a second longer on other ranks.
+// `local` connects the ranks of this host, which all must join. An
+// Error names the missing ranks or the contradiction.
 Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key);
 
 }  // namespace ciranda
