@@ -18,12 +18,12 @@
 namespace ciranda {
 
 // Accepts connections from other ranks. Strangers cost little: at most kStrangersMax sockets at a
-// time, 176 bytes read and 2 s of patience each, and no line of the log.
+// time, 176 bytes read and 2 s of patience each. One summary() tells of many of them.
 //
 // Strangers cannot keep ranks away either. A caller that shows the job's cookie takes the place of
 // a caller without it. The guard goes up when callers without the cookie exceed the free places or
 // the throttle: for kGuardMs the kernel drops their packets. While the guard is down they get a
-// handshake, so that the log says what is wrong with them. If callers with the cookie hold all
+// handshake, so that the summary says what is wrong with them. If callers with the cookie hold all
 // places, further callers wait in the kernel, and each place is kept for kTurnMs only.
 //
 // Never blocks. The caller passes in the time (monotonic_ns). Not thread-safe: one thread owns it.
@@ -36,7 +36,7 @@ class Acceptor {
   static constexpr std::uint64_t kCallsAtOnce = 512;  // callers without the cookie
   static constexpr std::uint64_t kCallsPerSecond = 64;
   static constexpr std::uint64_t kGuardMs = 10'000;
-  static constexpr std::uint64_t kSummaryMs = 10'000;  // between two lines of the log
+  static constexpr std::uint64_t kSummaryMs = 10'000;  // between two summaries
 
   // `listeners` are listening, non-blocking sockets. `proof_ms` is the patience with each stranger.
   static Result<Acceptor> create(std::vector<Fd> listeners, const ConnectionKeys& keys,

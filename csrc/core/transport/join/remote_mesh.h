@@ -62,8 +62,8 @@ struct RemoteJoin {
 // later, when it needs them (DataLinks).
 //
 // Blocks for at most `timeout_ms` on the first rank of a host, half a second longer on other ranks.
-// `local` connects the ranks of this host, which all must join. An
-// Error names the missing ranks or the contradiction.
+// `local` connects the ranks of this host, which all must join. An Error names the missing ranks or
+// the contradiction.
 Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key);
 
 }  // namespace ciranda

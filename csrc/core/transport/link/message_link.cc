@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t kMessage = 0;
 constexpr std::uint32_t kData = 1;
 
-constexpr std::size_t kPiecesMax = 64;  // of one cut()
+constexpr std::size_t kPiecesMax = 64;  // pieces of one cut()
 constexpr std::size_t kInboxBytes = std::size_t{64} * 1024;
 // Reads of at least this size go directly to their place, not through the inbox.
 constexpr std::size_t kDirectBytes = std::size_t{16} * 1024;

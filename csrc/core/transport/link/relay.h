@@ -33,7 +33,7 @@ class Relay {
 
   // Sends queued bytes and passes arrived frames to `take`, at most `frames_max` in total; the
   // frames of one host keep their order. Returns true if there was one. An Error, also one of
-  // `take`, ends the job. lost_host() is then the host whose connection failed; kRankLost names its
+  // `take`, ends the job. lost_host() is then the number of the failed host; kRankLost names its
   // first rank.
   using Take = std::function<Status(Rank from, std::span<const std::byte> frame)>;
   Result<bool> advance(const Take& take, std::size_t frames_max);

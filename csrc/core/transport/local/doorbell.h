@@ -17,8 +17,8 @@ struct alignas(64) Doorbell {
   void wake_sleepers();
 
   // A sleeper calls announce(), looks for work once more, and then calls sleep(ticket) or
-  // withdraw(). The announcement is ordered before the look, so it either sees a change or is rung
-  // for it.
+  // withdraw(). The announcement is ordered before the look, so the sleeper either sees a change
+  // or is rung for it.
   std::uint32_t announce();
   void withdraw();
   // Blocks until a ring since announce() or for `timeout_ns`, then withdraws. May return early.

@@ -10,7 +10,7 @@
 namespace ciranda {
 
 // A piece of memory that several processes map: an anonymous memfd, so that nothing outlives the
-// job. Its size is sealed, so that no peer can make an access fault. In a child made by fork it is
+// job. Its size is sealed, so that no peer can cause an access fault. In a child made by fork it is
 // private (SharedMapping).
 class MemorySegment {
  public:

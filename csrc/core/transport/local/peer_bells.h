@@ -15,7 +15,7 @@ class PeerBells {
  public:
   PeerBells(ControlBlock control, const LocalMesh& mesh);
 
-  // Wakes the waiting threads of every peer, and its background thread if that listens.
+  // Wakes all waiting threads of the peers, and their background threads that listen.
   void ring_all() const;
   // Wakes the same threads of `ranks` only (local ranks), for a change that no other rank waits
   // for.
@@ -23,8 +23,8 @@ class PeerBells {
   // Wakes the waiting threads of `members`, for a change that concerns their group. Also wakes
   // every background thread that listens: it may wait for room in the log.
   void ring_members(std::span<const Rank> members) const;
-  // Wakes the background thread of `rank`, on which something waits, unless one of its threads
-  // drives already.
+  // Makes `rank` drive, because something waits for it: wakes its background thread unless one of
+  // its threads already drives.
   void ask_to_drive(Rank rank) const;
   // Wakes this rank's own background thread.
   void wake_own_background() const { wake_background(self_); }

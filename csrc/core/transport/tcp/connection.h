@@ -22,12 +22,11 @@ struct ProvenSocket {
   std::string address;  // of the peer, for people
 };
 
-// Timeout of one attempt to connect, from the first byte to the proof. Acceptor and Dialer both use
-// it.
+// Timeout of one attempt to connect, from the first byte to the proof, on both sides.
 inline constexpr std::uint64_t kProofMs = 2'000;
 
-// Sends and receives sealed frames over a proven control connection. Never blocks. After an Error
-// the connection is unusable. Not thread-safe.
+// Sends and receives sealed frames over a proven control connection. Never blocks. An Error
+// makes the connection unusable. Not thread-safe.
 class ControlConnection {
  public:
   explicit ControlConnection(ProvenSocket socket);

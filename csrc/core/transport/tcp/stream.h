@@ -14,8 +14,8 @@
 namespace ciranda {
 
 // A connected TCP socket as a stream of bytes, either in clear (no copy between the caller and the
-// kernel) or through TLS. Never blocks and raises no SIGPIPE. After an Error of any member the
-// stream is unusable: kRankLost if the peer is gone, kMalformed if its bytes were changed on their
+// kernel) or through TLS. Never blocks and raises no SIGPIPE. An Error of any member makes
+// the stream unusable: kRankLost if the peer is gone, kMalformed if its bytes were changed on their
 // way. Not thread-safe.
 class Stream {
  public:
@@ -29,9 +29,9 @@ class Stream {
   void close() noexcept { fd_.reset(); }
   Fd release() { return std::move(fd_); }
 
-  // Continues the TLS handshake. Returns true when it is complete; in clear, immediately. Until
-  // then the caller polls for readability. The number of bytes read is bounded, because the peer
-  // may be a stranger.
+  // Continues the TLS handshake. Returns true when it is complete; in clear, immediately. The
+  // caller polls for readability before the next call. The number of bytes read is bounded, because
+  // the peer may be a stranger.
   Result<bool> establish();
 
   // Sends the pieces in order, as far as the socket takes them now, and returns the number of bytes

@@ -38,7 +38,7 @@ bool is_loopback(const SocketAddress& address);
 
 // Returns the addresses of a name or number, of both families, in the system's order. Blocks while
 // the system's resolver works; a number resolves immediately. Returns kInvalidArgument, which names
-// the host, if there is none.
+// the host, if it cannot be resolved.
 Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint);
 
 Result<SocketAddress> local_address(int socket);
@@ -65,10 +65,10 @@ Status set_connection_options(int socket);
 
 inline constexpr std::uint32_t kFarUs = 2'000;  // longer than within a building
 // Makes the kernel spread the packets of this socket over the round trip if the round trip takes
-// `far_us` or longer. Returns true if it does. Most congestion controls send a whole window at a
-// time (BBR always spreads). When both ends do that, the acknowledgements of one end wait behind
-// the data of the other and arrive in bunches; queues overflow, and then the line is idle. On a
-// short round trip a timer for each packet costs more than it gains.
+// `far_us` or longer. Returns true if it now does so. Most congestion controls send a whole window
+// at a time (BBR always spreads). When both ends do that, the acknowledgements of one end wait
+// behind the data of the other and arrive in bunches; queues overflow, and then the line is idle.
+// On a short round trip a timer for each packet costs more than it gains.
 bool pace_when_far(int socket, std::uint32_t far_us = kFarUs);
 
 // Returns kRankLost if the peer's kernel has answered nothing for `limit_ms`. A kernel also answers
