@@ -14,8 +14,9 @@
 
 namespace ciranda {
 
-// Bytes of integers, least significant first. A varint holds seven bits a byte, the top bit says
-// that more follow; only the shortest form is accepted, so every value has exactly one encoding.
+// Integers are encoded with the least significant byte first. A varint holds seven bits a byte; a
+// set top bit means that another byte follows. The reader accepts only the shortest form, so every
+// value has exactly one encoding.
 inline constexpr std::size_t kVarintBytesMax = 10;
 
 constexpr std::size_t varint_bytes(std::uint64_t value) {
@@ -59,10 +60,9 @@ class Writer {
   std::vector<std::byte>& out_;
 };
 
-// Reads bytes that may be anything. The first fault is kept with its field and offset; from then
-// on every read gives zero and ok() is false, so that callers check once at the end of a group.
-// Nothing is ever read past the end, and no count is returned that the remaining bytes cannot
-// hold.
+// Decodes untrusted bytes. The reader keeps the first fault with its field and offset. From then
+// on every read returns zero and ok() is false, so callers may check once after several reads. It
+// never reads past the end and never returns a count that the remaining bytes cannot hold.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes)
@@ -96,20 +96,20 @@ class Reader {
   std::uint64_t u64(const char* field) { return fixed(field, 8); }
   double f64(const char* field) { return std::bit_cast<double>(u64(field)); }
 
-  // A number of things that follow, at least `bytes_each` bytes each. Never more than the
-  // remaining bytes can hold, so that a caller may allocate for it.
+  // Reads the number of items that follow, each at least `bytes_each` bytes long. The number never
+  // exceeds what the remaining bytes can hold, so the caller may allocate memory for it.
   std::size_t count(const char* field, std::size_t max, std::size_t bytes_each);
 
-  // `size` bytes, which count() has already found to be there. Valid as long as the input.
+  // Returns a view of the next `size` bytes, valid as long as the input.
   std::string_view text(const char* field, std::size_t size);
 
-  // As many bytes as `into` has; zeros when they are not there.
+  // Fills `into`, with zeros if too few bytes are left.
   void bytes(const char* field, std::span<std::byte> into);
 
-  // `size` bytes that say nothing yet: anything but zeros is a fault.
+  // Skips `size` reserved bytes. A byte that is not zero is a fault.
   void zeros(const char* field, std::size_t size);
 
-  // Records a fault that the caller found in what it read.
+  // Records a fault that the caller found in the values it read.
   void fail(const char* field, std::string_view reason);
 
   // kMalformed: "request.token at byte 17 is cut off".

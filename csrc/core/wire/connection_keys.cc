@@ -10,7 +10,8 @@
 namespace ciranda {
 namespace {
 
-constexpr std::string_view kCookieLabel = "ciranda cookie";  // shorter than any proof's message
+// The cookie's message is shorter than any proof's, so a cookie is never a valid proof.
+constexpr std::string_view kCookieLabel = "ciranda cookie";
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));

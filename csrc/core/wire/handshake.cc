@@ -8,13 +8,13 @@
 namespace ciranda {
 namespace {
 
-// The first byte is no ASCII, so that text protocols give up at once too.
+// The first byte is not ASCII, so a peer that speaks a text protocol gives up at once.
 constexpr std::array<std::byte, 8> kMagic = {std::byte{0xc1}, std::byte{'c'}, std::byte{'i'},
                                              std::byte{'r'},  std::byte{'a'}, std::byte{'n'},
                                              std::byte{'d'},  std::byte{'a'}};
 
-// Of one length, so that no label continues into what follows it. A proof of one side is never one
-// of the other's.
+// The labels of the two proofs have one length, so neither can run into the bytes behind it. A
+// proof of one side is never a valid proof of the other.
 constexpr std::string_view kClientLabel = "ciranda client proof";
 constexpr std::string_view kServerLabel = "ciranda server proof";
 static_assert(kClientLabel.size() == kServerLabel.size());
@@ -73,7 +73,7 @@ Rank read_rank(Reader& reader, const char* field) {
 Result<Hello> decoded(std::span<const std::byte> bytes) {
   CIRANDA_ASSERT(bytes.size() == kHelloBytes);
   Reader reader(bytes);
-  reader.text("magic", kMagic.size());  // was looked at when it came
+  reader.text("magic", kMagic.size());  // receive() has checked it
   Hello hello;
   hello.versions = {.min = reader.u16("version_min"), .max = reader.u16("version_max")};
   hello.purpose = static_cast<Purpose>(reader.u8("purpose", kPurposeCount - 1));
@@ -100,7 +100,7 @@ bool begins_like_ours(std::span<const std::byte> bytes) {
   return std::ranges::equal(bytes.first(size), std::span(kMagic).first(size));
 }
 
-// What else the first bytes are of; empty when that is not known.
+// Returns the other protocol that begins with these bytes; empty if none is known.
 std::string_view other_protocol(std::span<const std::byte> bytes) {
   struct Look {
     std::string_view first;
@@ -224,7 +224,7 @@ Status ServerHandshake::judge(const Hello& hello) const {
                        ", which is this rank: it started twice, or its own bytes come back",
                    hello.from);
   }
-  // A server says it to the worker itself, once that is proven.
+  // A parameter server checks the worker's number after the handshake (ServerProtocol::enter).
   if (hello.from >= side_.ranks && !side_.is_server) {
     return refusal(who + " is none of this job's " + std::to_string(side_.ranks) +
                        " ranks; start every rank with the same size",
@@ -245,7 +245,7 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   if (!session) return session.error();
   const Versions theirs = hello_->versions;
   const bool understood = theirs.min <= side_.versions.max && theirs.max >= side_.versions.min;
-  // A version that it does not speak tells it why nothing follows.
+  // If no version fits, the server's newest one tells the client why the connection ends.
   const std::uint16_t version =
       understood ? std::min(theirs.max, side_.versions.max) : side_.versions.max;
   std::vector<std::byte> welcome;
@@ -285,7 +285,7 @@ ClientHandshake::ClientHandshake(const ConnectionKeys& keys, const Hello& hello)
 
 Status ClientHandshake::receive(std::span<const std::byte> bytes, std::vector<std::byte>& out) {
   input_.take(bytes);
-  // No random bytes begin like this before the sun goes out.
+  // A random nonce begins with these seven bytes with a probability of 2^-56.
   if (!server_nonce_.has_value() && std::ranges::equal(input_.bytes(), kTlsRefusal)) {
     return refusal(std::string(kTlsForAllOrNone), hello_.to);
   }

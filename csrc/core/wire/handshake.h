@@ -12,30 +12,32 @@
 #include "core/wire/connection_keys.h"
 #include "core/wire/types.h"
 
-// How two ranks prove to each other that they hold the job's key; docs/protocol.md has the bytes.
+// Two ranks, or a worker and a parameter server, prove to each other that they hold the job's key;
+// docs/protocol.md has the bytes.
 //
 //   client                                server
-//   cookie, 16 bytes              ->   in clear, also where TLS follows
+//   cookie, 16 bytes              ->   in clear, even if TLS follows
 //   hello, 128 bytes              ->
 //                                 <-      32 random bytes
 //   proof, 32 bytes               ->
 //                                 <-      welcome and proof, 48 bytes
 //
-// The client proves first: who does not hold the key learns 32 random bytes. Everything that either
-// side said is in both proofs. No socket, clock or randomness here: bytes come in, in pieces of any
-// size; bytes and a verdict go out. A refusal is an Error whose text is for this side's log; the
-// peer is told nothing, its connection is closed. Only to a proven one a version is told.
+// The client proves first, so a client without the key learns only 32 random bytes. Each proof
+// covers everything said before it except the cookie. These classes use no socket, clock or
+// randomness: bytes come in, in pieces of any size; bytes and a verdict go out. A refusal is an
+// Error whose text is for this side's log. The peer only sees its connection closed; a proven peer
+// also learns the version.
 namespace ciranda {
 
 using Nonce = std::array<std::byte, 32>;
 
-// Versions of what follows the handshake; its own bytes never change.
+// Versions of the protocol after the handshake. The handshake's own bytes never change.
 struct Versions {
   std::uint16_t min = 2;
   std::uint16_t max = 2;
 };
 
-// What the client says first.
+// The client's message of 128 bytes.
 struct Hello {
   Versions versions = {};
   Purpose purpose = Purpose::kControl;
@@ -48,16 +50,17 @@ struct Hello {
   Nonce nonce = {};
 };
 
-// kMalformed when a caller's first bytes are those of another protocol: "they look like HTTP".
+// Returns kMalformed if a caller's first bytes are those of another protocol: "they look like
+// HTTP".
 Status check_not_another_protocol(std::span<const std::byte> bytes);
 
-// What both sides know once they have proven themselves.
+// The result of a handshake, after both sides have proven themselves.
 struct Session {
   Rank peer = kNoRank;
   Incarnation peer_incarnation = 0;
   Purpose purpose = Purpose::kControl;
   std::uint16_t stream = 0;
-  std::uint16_t version = 0;  // the newest that both speak
+  std::uint16_t version = 0;  // the newest that both sides speak
   Secret send_key;
   Secret receive_key;
 };
@@ -66,7 +69,7 @@ inline constexpr std::size_t kHelloBytes = 128;
 inline constexpr std::size_t kProofBytes = 32;
 inline constexpr std::size_t kWelcomeBytes = 16 + kProofBytes;
 
-// Collects a message of known length that comes in pieces.
+// Collects a message of known length that arrives in pieces.
 class Intake {
  public:
   std::size_t missing() const { return size_ - have_; }
@@ -80,29 +83,32 @@ class Intake {
   std::size_t have_ = 0;
 };
 
-// The side that listens. `keys` must outlive it.
+// The server's side of one handshake. `keys` must outlive it. Not thread-safe.
 class ServerHandshake {
  public:
   struct Side {
     Rank self = kNoRank;
     Incarnation incarnation = 0;
-    int ranks = 0;  // of the job; a server asks none of its callers
+    int ranks = 0;  // size of the job; a parameter server does not use it
     Versions versions = {};
-    bool is_server = false;  // takes kService, and nothing else
+    bool is_server = false;  // a parameter server: accepts kService and nothing else
   };
-  // `nonce` is random and used for this one connection.
+  // `nonce` is random and used for this connection only.
   ServerHandshake(const ConnectionKeys& keys, const Side& side, const Nonce& nonce);
 
-  // How many bytes to read at most; 0 once the handshake is over.
+  // Returns how many bytes to read at most; 0 once the handshake is over.
   std::size_t wanted() const { return input_.missing(); }
 
-  // Takes at most wanted() bytes, appends what to send. With an Error that is nothing, unless a
-  // client that has proven itself speaks no version of ours: it learns so before it is hung up on.
+  // Takes at most wanted() bytes and appends the reply to `out`. Errors: kMalformed,
+  // kInvalidArgument (refused), kForked, kUnsupported (no common version). After an Error the
+  // caller closes the connection. Only kUnsupported has a reply, which tells a proven client the
+  // version.
   Status receive(std::span<const std::byte> bytes, std::vector<std::byte>& out);
 
-  // What the client claims, once its hello was acceptable; proven when session() is there.
+  // Returns the client's claims, set once its hello is accepted. They are proven once session() is
+  // set.
   const std::optional<Hello>& hello() const { return hello_; }
-  // Set when the client has proven itself. The caller takes it.
+  // Returns the session, set once the client has proven itself. The caller moves it out.
   std::optional<Session>& session() { return session_; }
 
  private:
@@ -119,20 +125,21 @@ class ServerHandshake {
   std::optional<Session> session_;
 };
 
-// The side that connects. `keys` must outlive it.
+// The client's side of one handshake. `keys` must outlive it. Not thread-safe.
 class ClientHandshake {
  public:
-  // `hello.job` and `hello.epoch` are set from the keys; `hello.nonce` is random and used once.
+  // The constructor takes job and epoch from the keys. `hello.nonce` is random and used once.
   ClientHandshake(const ConnectionKeys& keys, const Hello& hello);
 
-  // What to send first.
+  // Returns the bytes to send first, after the cookie.
   std::span<const std::byte> hello() const { return hello_bytes_; }
 
-  // As ServerHandshake's.
+  // These work as in ServerHandshake. No Error has a reply.
   std::size_t wanted() const { return input_.missing(); }
   Status receive(std::span<const std::byte> bytes, std::vector<std::byte>& out);
   std::optional<Session>& session() { return session_; }
-  // The server has answered the hello: this side's proof is on its way, and may have convinced it.
+  // Returns true once the server has answered the hello. This side's proof is then on its way and
+  // may have convinced the server.
   bool answered() const { return server_nonce_.has_value(); }
 
  private:

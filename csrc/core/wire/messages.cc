@@ -9,8 +9,8 @@
 namespace ciranda {
 namespace {
 
-// The bits of a request's first byte. What is absent is zero or empty, so each value has exactly
-// one encoding.
+// The bits of a Request's first byte. A field that is zero or empty is left out, so each value has
+// exactly one encoding.
 constexpr std::uint8_t kHasSpec = 1;
 constexpr std::uint8_t kHasOccurrence = 2;
 constexpr std::uint8_t kHasArena = 4;
@@ -142,7 +142,7 @@ void read_ready(Reader& in, ReadyOp& ready) {
   }
 }
 
-// Overwrites every field: `request` may be one that was used before.
+// Overwrites every field, because `request` may have been used before.
 void read_request(Reader& in, Request& request) {
   const std::uint8_t flags = in.u8("request.flags", kFlagsMax);
   if ((flags & kHasSpec) != 0) {
@@ -276,7 +276,7 @@ std::string to_string(const TensorSpec& spec) {
 }
 
 std::int64_t element_count(const Shape& shape) {
-  // At once: a peer may say dimensions before it whose product has no 63 bits.
+  // The search comes before the product, because a peer may send sizes that overflow beside a zero.
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t count = 1;
   for (const std::int64_t dim : shape) {

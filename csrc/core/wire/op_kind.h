@@ -8,7 +8,7 @@
 
 namespace ciranda {
 
-// What a Request asks for. The values are on the wire: append only.
+// The operation that a Request asks for. The values are on the wire: append only.
 enum class OpKind : std::uint8_t {
   kAllreduce = 0,
   kBroadcast = 1,
@@ -18,39 +18,39 @@ enum class OpKind : std::uint8_t {
   kBarrier = 5,
   kAddGroup = 6,
   kRemoveGroup = 7,
-  kJoin = 8,  // this rank has no more data for now
+  kJoin = 8,  // the rank has no more data for now
   kGather = 9,
   kScatter = 10,
   kReduce = 11,
-  kSend = 12,  // of a pair: both ranks submit it, the root sends
+  kSend = 12,  // both ranks of a pair submit it; the root sends
 };
 inline constexpr int kOpKindCount = 13;
 
-// How many tensors an operation has.
+// The number of tensors that an operation has.
 enum class TensorCount : std::uint8_t { kNone, kOne, kMany };
 
-// What an operation makes of a member that has joined and not submitted it.
+// How an operation treats a member that has joined without submitting it.
 enum class WhenJoined : std::uint8_t {
-  kRefused,  // it fails
+  kRefused,  // the operation fails
   kArrived,  // the member counts as arrived
-  kZeros,    // it adds zeros, to a Sum or an Average
+  kZeros,    // the member adds zeros, to a Sum or an Average
 };
 
-// In what kinds differ, as far as agreement is concerned, and the one thing that backends are told.
+// The facts about a kind that negotiation needs, and the kind that backends see.
 struct OpKindFacts {
   OpKind kind = OpKind::kAllreduce;
   std::string_view name;
-  TensorCount tensors = TensorCount::kMany;  // kNone: it moves no data
+  TensorCount tensors = TensorCount::kMany;  // kNone: the kind moves no data
   bool has_root = false;
-  bool takes_rows = false;  // each rank's may differ: they travel in its Contribution
+  bool takes_rows = false;  // row counts may differ by rank and travel in the Contribution
   bool reduces = false;     // takes an op and scale factors
-  bool fuses = false;       // tensors of several run as one operation
+  bool fuses = false;       // tensors of several operations may run as one
   WhenJoined when_joined = WhenJoined::kRefused;
-  // Changes who takes part instead of moving data: agreed by the World, has no name and gets no
-  // cache number.
+  // The kind changes who takes part instead of moving data. The World agrees on it; it has no name
+  // and gets no cache number.
   bool is_membership = false;
-  // The kind that backends see, whose data lies in the same way: they know nothing of this one.
-  std::optional<OpKind> runs_as = {};  // none: itself
+  // The kind that backends run instead of this one, with the same layout of the data.
+  std::optional<OpKind> runs_as = {};  // empty: the kind itself
 };
 
 inline constexpr std::array<OpKindFacts, kOpKindCount> kOpKinds = {{
@@ -126,7 +126,7 @@ constexpr OpKind runs_as(OpKind kind) {
   return facts_of(kind).runs_as.value_or(kind);
 }
 
-// By value: a row out of its place does not compile.
+// facts_of() indexes kOpKinds by the kind's value.
 constexpr bool rows_are_in_their_places() {
   for (std::size_t i = 0; i < kOpKinds.size(); ++i) {
     if (static_cast<std::size_t>(kOpKinds[i].kind) != i || kOpKinds[i].name.empty()) return false;
@@ -135,7 +135,7 @@ constexpr bool rows_are_in_their_places() {
 }
 static_assert(rows_are_in_their_places());
 
-// What a backend is told is a kind of its own, which moves the same data.
+// A kind that stands in for another one must run as itself and move the same data.
 constexpr bool backends_know_what_they_run() {
   for (const OpKindFacts& facts : kOpKinds) {
     const OpKindFacts& seen = facts_of(runs_as(facts.kind));

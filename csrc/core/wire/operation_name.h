@@ -7,16 +7,17 @@
 
 namespace ciranda {
 
-// How operations are named among ranks and in sentences for users.
+// Names of operations, as ranks negotiate them and as users read them.
 
-// The name under which unnamed operations of a kind are negotiated: "allreduce.noname".
+// Returns the name under which unnamed operations of `kind` are negotiated: "allreduce.noname".
 std::string unnamed(OpKind kind);
-// Whether the operation goes by unnamed(), or is a join or a leave, which have no name.
+// Returns true if the operation has the name unnamed(), or is a membership operation, which has no
+// name.
 bool is_unnamed(const RequestSpec& spec);
 
-// "allreduce 'x'"; the kind alone if the name is empty.
+// Returns "allreduce 'x'", or the kind alone if the name is empty.
 std::string describe(const RequestSpec& spec);
-// `why` with describe(spec) before its text, and spec.name as its tensor.
+// Returns `why` with describe(spec) before its text and spec.name as its tensor.
 Error about(const Error& why, const RequestSpec& spec);
 
 }  // namespace ciranda

@@ -53,7 +53,7 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
       return refused(ErrorCode::kLimit, spec,
                      beyond(label() + ": size of dimension " + std::to_string(i),
                             static_cast<std::uint64_t>(dim), kTensorBytesMax));
-    // An overflow is kept at the limit + 1; a later 0 still makes the tensor empty.
+    // An overflow is clamped to the limit + 1; a later dimension of 0 still makes the tensor empty.
     if (__builtin_mul_overflow(bytes, dim, &bytes) || bytes > kTensorBytesMax)
       bytes = kTensorBytesMax + 1;
   }
@@ -137,7 +137,7 @@ Status check_sizes(const RequestSpec& spec) {
   return {};
 }
 
-// What changes who takes part belongs to the World and goes by what it is alone.
+// A membership operation belongs to the World and has no name; only it has members or removes.
 Status check_membership(const RequestSpec& spec) {
   const auto invalid = [&](const char* sentence) {
     return refused(ErrorCode::kInvalidArgument, spec, sentence);

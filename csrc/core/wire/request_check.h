@@ -5,13 +5,13 @@
 
 namespace ciranda {
 
-// What a submission must be before it is encoded, and what a decoder believes: kLimit with one
-// sentence that names the limit, the tensor and the value, where something does not fit the wire
-// format; kInvalidArgument, where it contradicts itself (a broadcast without root, an allgather
-// whose first dimension is not kAnyRows, a negative size).
+// Checks a submission before it is encoded. Returns kLimit, with the limit, the tensor and the
+// value, if something does not fit the wire format. Returns kInvalidArgument if the submission
+// contradicts itself: a broadcast without root, an allgather whose first dimension is not kAnyRows,
+// a negative size. Returns kUnsupported if the backend has no such operation.
 Status check_limits(const RequestSpec& spec, const Contribution& contribution);
 
-// The part of it that is about what must be equal on every rank.
+// Checks the spec alone, with the same errors. Decoders call it too.
 Status check_spec(const RequestSpec& spec);
 
 }  // namespace ciranda

@@ -11,8 +11,8 @@ namespace {
 
 using Seal = std::array<std::byte, kSealBytes>;
 
-// Read as the length of a frame, its first bytes are above every limit: no frame's seal fits a data
-// header, even under one key.
+// The first four bytes, read as the length of a frame, exceed every limit. So the seal of a frame
+// is never valid for a data header, even under the same key.
 constexpr std::string_view kDataLabel = "ciranda data header";
 constexpr std::string_view kPayloadLabel = "ciranda data payload";
 

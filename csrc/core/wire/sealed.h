@@ -11,15 +11,15 @@
 #include "core/base/secret.h"
 #include "core/wire/types.h"
 
-// What travels on a connection between hosts once both sides are proven; docs/protocol.md has the
-// bytes. Each direction has a key and a counter of its own, so nothing can be changed, repeated,
-// left out, moved or sent back unnoticed. No I/O: bytes come in, in pieces of any size.
+// Sealed frames and data headers, which travel between hosts after the handshake; docs/protocol.md
+// has the bytes. Each direction has its own key and counter, so the receiver notices when bytes are
+// changed, repeated, left out, reordered or reflected. No I/O here. Not thread-safe.
 namespace ciranda {
 
 inline constexpr std::size_t kSealBytes = 16;          // the first half of an HMAC-SHA256
 inline constexpr std::size_t kSealedHeaderBytes = 13;  // payload bytes, type, counter
 
-// Control connections carry sealed frames.
+// Seals the frames of a control connection.
 class FrameSealer {
  public:
   explicit FrameSealer(Secret key) : key_(std::move(key)) {}
@@ -41,26 +41,28 @@ class FrameOpener {
  public:
   explicit FrameOpener(Secret key) : key_(std::move(key)) {}
 
-  // Takes bytes off the front of `input`, at most to the end of one frame; nothing when the frame
-  // is not complete yet. The memory it takes never exceeds what came in or the limit of a frame.
-  // kMalformed ends the connection: every later call gives it again.
+  // Takes bytes off the front of `input`, at most to the end of one frame. Returns the frame, or
+  // nullopt if it is not complete yet. The buffer never exceeds the bytes received or the limit of
+  // a frame. Returns kMalformed for a frame that is changed, too long or out of order. The
+  // connection is then useless: every later call returns the same error.
   Result<std::optional<OpenedFrame>> open(std::span<const std::byte>& input);
 
  private:
-  // Moves bytes from `input` until `size` are there.
+  // Moves bytes from `input` to the buffer until it has `size`. Returns true once it has.
   bool fill_to(std::size_t size, std::span<const std::byte>& input);
   Error broken(std::string text);
 
   Secret key_;
   std::uint64_t counter_ = 0;
-  std::vector<std::byte> buffer_;  // the frame that is coming in
-  std::size_t frame_bytes_ = 0;    // its length, 0 while the header is not complete
+  std::vector<std::byte> buffer_;  // the incoming frame
+  std::size_t frame_bytes_ = 0;    // its length; 0 while the header is incomplete
   std::optional<Error> broken_;
 };
 
-// Data connections carry a sealed header and then the bytes it announces, whose tag is in it.
+// The header of a message on a data connection. It announces the bytes that follow and, sealed,
+// carries their tag.
 struct DataHeader {
-  std::uint32_t bytes = 0;      // that follow
+  std::uint32_t bytes = 0;      // number of bytes that follow
   std::uint32_t step = 0;       // of the operation's schedule
   std::uint64_t operation = 0;  // its number in the order of the job
   bool operator==(const DataHeader&) const = default;
@@ -71,7 +73,8 @@ using SealedDataHeader = std::array<std::byte, kDataHeaderBytes>;
 class DataSealer {
  public:
   explicit DataSealer(Secret key);
-  // Without a payload what follows is not authenticated here; both sides know of it.
+  // Returns the sealed header with the tag of `payload`. An empty payload gives a zero tag: the
+  // bytes that follow are then not authenticated here, and both sides know that.
   SealedDataHeader seal(const DataHeader& header, std::span<const std::byte> payload = {});
   using Piece = MessageMac::Piece;
   SealedDataHeader seal(const DataHeader& header, std::span<const Piece> payload);
@@ -85,10 +88,10 @@ class DataSealer {
 class DataOpener {
  public:
   explicit DataOpener(Secret key);
-  // kMalformed when it is not the next header of the peer. The caller still checks bytes, step
-  // and operation against what it expects before it reads on.
+  // Returns the peer's next header; kMalformed if the bytes are not that. The caller still checks
+  // bytes, step and operation against what it expects before it reads on.
   Result<DataHeader> open(const SealedDataHeader& bytes);
-  // kMalformed when these are not the bytes that the last header announced.
+  // Returns kMalformed if `payload` does not fit the tag of the last header.
   Status check(std::span<const std::byte> payload);
   using Piece = MessageMac::Piece;
   Status check(std::span<const Piece> payload);
@@ -97,7 +100,7 @@ class DataOpener {
   Secret key_;
   MessageMac mac_;
   std::uint64_t counter_ = 0;
-  MessageMac::Tag due_ = {};  // of the last header
+  MessageMac::Tag due_ = {};  // the tag of the last header
 };
 
 }  // namespace ciranda

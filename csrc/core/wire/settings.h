@@ -10,19 +10,19 @@
 
 namespace ciranda {
 
-// What takes part in decisions that every rank makes by itself, and all must make alike. Each rank
-// tells its own when the ranks meet, in one order.
+// An input to decisions that every rank makes alone and that must agree on all ranks (I17). Each
+// rank sends its settings when the ranks meet, all ranks in the same order.
 struct Setting {
-  std::string name;  // of the environment variable, or of init()'s argument
+  std::string name;  // the environment variable, or init()'s argument
   std::string value;
 };
 
-// One line "NAME=value" each. At most kSettingsBytesMax bytes, asserted.
+// Returns one line "NAME=value" for each setting. Asserts at most kSettingsBytesMax bytes.
 inline constexpr std::size_t kSettingsBytesMax = 512;
 std::string to_text(const std::vector<Setting>& settings);
 
-// kInvalidArgument names the first setting of `rank` that rank 0 has not, or has otherwise, and
-// both values; both as to_text() gives them.
+// Compares two texts of to_text(). Returns kInvalidArgument with the first setting in which `rank`
+// differs from rank 0, and both values.
 Status check_settings(Rank rank, std::string_view settings, std::string_view of_rank_0);
 
 }  // namespace ciranda

@@ -19,8 +19,8 @@ std::uint8_t wire_dtype_plus_one(const RequestSpec& spec) {
   return spec.wire_dtype ? static_cast<std::uint8_t>(*spec.wire_dtype) + 1 : 0;
 }
 
-// Ranks that ascend travel as how many are left out before each: every list has one encoding, and
-// whatever is decoded ascends.
+// Ascending ranks travel as the number of ranks left out before each. So every list has one
+// encoding, and every decoded list ascends.
 template <typename Fn>
 void for_each_gap(const std::vector<Rank>& ranks, Fn each) {
   Rank next = 0;
@@ -75,7 +75,7 @@ std::size_t spec_bytes(const RequestSpec& spec) {
 }
 
 void write_spec(Writer& out, const RequestSpec& spec) {
-  CIRANDA_ASSERT(check_spec(spec).ok());  // callers have asked check_limits
+  CIRANDA_ASSERT(check_spec(spec).ok());  // callers have called check_limits()
   out.varint(spec.name.size());
   out.text(spec.name);
   out.u8(static_cast<std::uint8_t>(spec.kind));

@@ -7,12 +7,12 @@
 
 namespace ciranda {
 
-// A RequestSpec in a frame, see docs/protocol.md.
+// Encodes and decodes a RequestSpec within a frame, see docs/protocol.md.
 
 std::size_t spec_bytes(const RequestSpec& spec);
-// Of a spec that check_spec() has accepted.
+// Asserts that check_spec() accepts `spec`.
 void write_spec(Writer& out, const RequestSpec& spec);
-// Into a new spec. What check_spec() refuses is a fault of the reader.
+// Reads into a newly constructed spec. If check_spec() refuses it, the reader records a fault.
 void read_spec(Reader& in, RequestSpec& spec);
 
 }  // namespace ciranda

@@ -14,9 +14,9 @@ namespace {
 constexpr std::string_view kKeyLabel = "ciranda tls";
 constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kSuiteNumber[] = {0x13, 0x01};
-// Neither side sends more than one share, of the first; the second is for machines without it.
+// Each side sends a key share of the first group alone. The second is for machines without it.
 constexpr const char* kGroups = "X25519:P-256";
-// The first byte of a record says what it is; that of our own hello is another.
+// A TLS record begins with its type. kOurMagic begins the hello of a rank without TLS.
 constexpr std::byte kAlertRecord{21};
 constexpr std::byte kHandshakeRecord{22};
 constexpr std::byte kOurMagic{0xc1};
@@ -25,7 +25,8 @@ const unsigned char* raw(std::span<const std::byte> bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
-// Why OpenSSL refused, in its words, which are good enough for what should not happen.
+// Returns OpenSSL's own text for its last error, which is good enough for errors that should not
+// happen.
 std::string reason() {
   const char* text = ERR_reason_error_string(ERR_peek_error());
   return text != nullptr ? text : "no reason given";
@@ -41,13 +42,13 @@ Error refusal(std::string text) {
 
 }  // namespace
 
-// What OpenSSL calls.
+// The callbacks that OpenSSL calls.
 struct TlsCallbacks {
   static TlsSession& session_of(const SSL* ssl) {
     return *static_cast<TlsSession*>(SSL_get_app_data(ssl));
   }
 
-  // The client's: which key it offers.
+  // The client offers the job's key.
   static int use_session(SSL* ssl, const EVP_MD*, const unsigned char** identity,
                          std::size_t* identity_bytes, SSL_SESSION** session) {
     const Tls& tls = session_of(ssl).tls_;
@@ -57,7 +58,7 @@ struct TlsCallbacks {
     return *session != nullptr ? 1 : 0;
   }
 
-  // The server's: the key that the client names.
+  // The server looks up the key that the client names.
   static int find_session(SSL* ssl, const unsigned char* identity, std::size_t identity_bytes,
                           SSL_SESSION** session) {
     TlsSession& self = session_of(ssl);
@@ -89,7 +90,7 @@ struct TlsCallbacks {
 
   static long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
 
-  // Made once and kept; OpenSSL wants it non-const and changes nothing.
+  // The method is created once and kept. OpenSSL takes a non-const pointer but changes nothing.
   static BIO_METHOD* bytes_in_and_out() {
     // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
     static BIO_METHOD* const kMethod = [] {
@@ -105,7 +106,7 @@ struct TlsCallbacks {
 };
 
 // -------------------------------------------------------------------------------------------
-// A job
+// The context of a job
 
 Tls::Tls(Secret key, std::span<const std::byte> job, std::uint64_t records_per_key)
     : key_(std::move(key)),
@@ -117,7 +118,7 @@ Tls::~Tls() {
   SSL_CTX_free(context_);
 }
 
-// The machine's configuration of OpenSSL may have set any of these otherwise.
+// Sets every option, because the machine's OpenSSL configuration may have changed any of them.
 bool Tls::configure() {
   if (context_ == nullptr || TlsCallbacks::bytes_in_and_out() == nullptr) return false;
   SSL_CTX_set_options(context_, SSL_OP_NO_TICKET);
@@ -162,7 +163,8 @@ Result<std::unique_ptr<TlsSession>> Tls::session(bool is_server) const {
   return Error{.code = ErrorCode::kSystem, .text = "OpenSSL has no memory for a connection"};
 }
 
-// The key as OpenSSL wants it; null without memory. SSL_SESSION_free wipes the copy.
+// Returns the job's key as an OpenSSL session, or null without memory. SSL_SESSION_free wipes the
+// copy of the key.
 SSL_SESSION* Tls::known_session(SSL* ssl) const {
   std::unique_ptr<SSL_SESSION, void (*)(SSL_SESSION*)> known(SSL_SESSION_new(), SSL_SESSION_free);
   if (known == nullptr ||
@@ -209,7 +211,7 @@ Status TlsSession::shake_hands(std::span<const std::byte>& input) {
   input_ = nullptr;
   heard_ += before - input.size();
   if (result == 1) {
-    // Only the key counts, whatever else OpenSSL would have been content with.
+    // OpenSSL counts a pre-shared key as a reused session. Any other proof is refused.
     if (SSL_session_reused(ssl_) != 1) {
       return refusal("who speaks TLS there proves something else than this job's key");
     }
