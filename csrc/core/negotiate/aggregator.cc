@@ -16,7 +16,7 @@ std::vector<std::byte> encoded(const Frame& frame) {
   return bytes;
 }
 
-// Calls `each` with frames of `kind` that hold `items`, as many as the limits need.
+// Packs `items` into as few frames of `kind` as the limits allow and calls `each` with each frame.
 template <typename Item, typename Fn>
 void in_frames(FrameKind kind, int host, std::vector<Item> Frame::*where, std::vector<Item> items,
                Fn each) {
@@ -47,7 +47,7 @@ Aggregator::Aggregator(const Hosts& hosts, int host, const Negotiator& negotiato
       reported_alone_(hosts.size()) {}
 
 // -------------------------------------------------------------------------------------------
-// The ranks of a host
+// Frames of this host's ranks
 
 void Aggregator::submit(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
   const auto at = std::find(local_ranks().begin(), local_ranks().end(), from);
@@ -60,11 +60,11 @@ void Aggregator::submit(Rank from, std::span<const std::byte> frame, std::uint64
     return;
   }
   if (sound && scratch_.kind == FrameKind::kLeave) {
-    // What this rank said before must not follow.
+    // The Requests that this rank sent before must not follow its leave frame.
     review(tick, /*all=*/true);
     send_alone();
     const Status reported = report(tick);
-    CIRANDA_ASSERT(reported.ok());  // one report of each operation
+    CIRANDA_ASSERT(reported.ok());  // each operation is reported once
     aggregates_ = false;
   }
   forward(from, {frame.begin(), frame.end()});
@@ -85,7 +85,7 @@ void Aggregator::hold(std::size_t local, Request& request, std::uint64_t tick) {
     submitted.members = group->hosts[static_cast<std::size_t>(host_)].size();
     submitted.since_tick = tick;
   } else if (submitted.contributions[local].has_value()) {
-    alone_[local].push_back(std::move(request));  // twice: the negotiators refuse it
+    alone_[local].push_back(std::move(request));  // sent twice: the negotiators refuse it
     return;
   }
   submitted.contributions[local] = std::move(request.contribution);
@@ -105,7 +105,7 @@ void Aggregator::forward(Rank from, std::vector<std::byte> bytes) {
   outbox_.push_back({from, std::move(bytes)});
 }
 
-// Reports what all ranks of this host have submitted.
+// Reports the operations that all members on this host have submitted.
 Status Aggregator::report(std::uint64_t tick) {
   if (orders()) {
     for (const ReadyOp& ready : std::exchange(complete_here_, {})) {
@@ -119,7 +119,7 @@ Status Aggregator::report(std::uint64_t tick) {
 }
 
 // -------------------------------------------------------------------------------------------
-// The hosts of a job, and their order
+// Frames of other hosts, and the order of the job
 
 Status Aggregator::arrive(Rank from, std::span<const std::byte> frame, std::uint64_t tick) {
   if (!orders()) return deliver(from, {frame.begin(), frame.end()});
@@ -177,7 +177,7 @@ void Aggregator::order_complete() {
   const auto order = [&](auto bytes) {
     outbox_.push_back({self, bytes});
     const Status delivered = deliver(self, std::move(bytes));
-    CIRANDA_ASSERT(delivered.ok());  // its own reports
+    CIRANDA_ASSERT(delivered.ok());  // host 0 has reported its part of them
   };
   in_frames(FrameKind::kReady, kAllHosts, &Frame::ready, std::exchange(complete_everywhere_, {}),
             order);
@@ -189,14 +189,14 @@ void Aggregator::order_complete() {
 
 void Aggregator::put_in_order(Rank from, std::vector<std::byte> bytes) {
   if (kind_of(bytes) == FrameKind::kLeave) {
-    // What the rank is part of comes before.
+    // The operations that the rank has submitted come before its leave frame.
     review(0, /*all=*/true);
     order_complete();
     aggregates_ = false;
   }
   outbox_.push_back({from, bytes});
   const Status delivered = deliver(from, std::move(bytes));
-  CIRANDA_ASSERT(delivered.ok());  // no ready frame
+  CIRANDA_ASSERT(delivered.ok());  // only a ready frame can be refused
 }
 
 // -------------------------------------------------------------------------------------------
@@ -215,7 +215,8 @@ Status Aggregator::flush(std::uint64_t tick, bool caught_up) {
   return {};
 }
 
-// Takes out what must not wait any more.
+// Moves the held Requests and reports that must not wait any more, or all of them, to the lists of
+// those that are sent alone.
 void Aggregator::review(std::uint64_t tick, bool all) {
   const auto waits_in_vain = [&](const KnownOp& op, std::uint64_t since_tick) {
     return all || !may_aggregate(op) || tick - since_tick >= patience_;
@@ -251,8 +252,9 @@ bool Aggregator::holds() const {
                                            [this](const auto& op) { return !complete(op.second); });
 }
 
-// Where this host has reported nothing it has no member, or the negotiators refuse the frame: this
-// one may not know the operation yet.
+// Adds the contributions of this host's members. An operation that no rank here has submitted
+// passes: either it has no member here, or the negotiators refuse the frame. The aggregator cannot
+// tell, because its negotiator may not know the operation yet.
 Status Aggregator::add_contributions(Rank from, ReadyOp& ready) {
   ready.contributions.clear();
   ready.local_ranks.clear();
@@ -274,7 +276,8 @@ Status Aggregator::add_contributions(Rank from, ReadyOp& ready) {
   return {};
 }
 
-// To this host's log, with what its ranks contributed to ready operations.
+// Puts a frame into the inbox, which goes to this host's log. Ready operations get the
+// contributions of this host's members.
 Status Aggregator::deliver(Rank from, std::vector<std::byte> bytes) {
   if (kind_of(bytes) != FrameKind::kReady) {
     reviewed_ = false;

@@ -17,7 +17,8 @@ bool contains(const std::vector<Rank>& ranks, Rank rank) {
 
 }  // namespace
 
-// Those who wait for everybody to join wait in vain from here on: they take part again.
+// A rank that has left never joins, so the ranks that have joined would wait for ever. They take
+// part again instead.
 void Attendance::leave(Rank rank) {
   CIRANDA_ASSERT(!has_left(rank));
   departed_.push_back(rank);

@@ -17,7 +17,7 @@ Error about(const PendingOp& op, ErrorCode code, const std::string& text, Rank r
 }
 
 bool goes_on_without(const RequestSpec& spec) {
-  if (is_pair(spec.group)) return false;  // what is left of it is one rank
+  if (is_pair(spec.group)) return false;  // only one rank is left of it
   switch (facts_of(spec.kind).when_joined) {
     case WhenJoined::kRefused:
       return false;
@@ -29,7 +29,7 @@ bool goes_on_without(const RequestSpec& spec) {
   CIRANDA_UNREACHABLE();
 }
 
-// The ranks of a host share memory, which one of them provides.
+// Returns an error if a rank that should provide shared memory for its host has none.
 std::optional<Error> region_fault(const PendingOp& op) {
   for (std::size_t index = 0; index < op.contributions.size(); ++index) {
     if (op.contributions[index]->arena != kNoRegion) continue;
@@ -86,7 +86,7 @@ std::optional<Error> root_fault(const PendingOp& op) {
                    rank_list(op.group().ranks) + (op.group().size() == 1 ? " is" : " are"));
 }
 
-// Whether rows of these tensors are few enough for one rank.
+// Returns true if one rank's rows of all tensors have at most kTensorBytesMax bytes.
 bool rows_fit(const RequestSpec& spec, const std::vector<std::int64_t>& rows) {
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -9,8 +9,8 @@
 
 namespace ciranda {
 
-// Why an operation that all its members have submitted, but for those in `joined`, cannot run;
-// nullopt: it can. `pending` is what else has been submitted, and not by all.
+// Returns the error for which a complete operation cannot run; nullopt if it can. All members have
+// submitted it, except those in `joined`. `pending` holds the operations that are not complete.
 std::optional<Error> fault_of(const PendingOp& op, const std::vector<Rank>& joined,
                               const GroupTable& groups, const Readiness& pending);
 

@@ -9,16 +9,16 @@
 
 namespace ciranda {
 
-// Ranks that run operations among themselves: Horovod's process set. Never changes.
+// Ranks that run operations among themselves (Horovod's process set). Immutable.
 struct Group {
   GroupId id = kWorldGroup;
-  std::vector<Rank> ranks;  // in the World, ascending; not empty
-  Hosts hosts;              // for each host of the job those of its ranks that are members
+  std::vector<Rank> ranks;  // by their numbers in the World, ascending; not empty
+  Hosts hosts;              // the members on each host of the job
 
   int size() const { return static_cast<int>(ranks.size()); }
 
-  // Where `rank` is in `ranks`; -1 if it is not a member. O(1) where no rank is left out, as in the
-  // World, else O(log size).
+  // Returns the index of `rank` in `ranks`; -1 if it is not a member. O(1) if the ranks are
+  // contiguous, as in the World, else O(log size).
   int index_of(Rank rank) const {
     const auto straight = static_cast<std::size_t>(rank - ranks.front());
     if (straight < ranks.size() && ranks[straight] == rank) return static_cast<int>(straight);

@@ -9,32 +9,35 @@
 namespace ciranda {
 
 // The groups that exist. Every rank holds the same ones, because only the agreed order changes
-// them. Numbers rise and are never used twice, so that one which was on its way while its group was
-// removed cannot mean another.
+// them. Numbers rise and are never reused, so a number that was in flight while its group was
+// removed cannot mean another group (I19).
 class GroupTable {
  public:
-  // The World's ranks, 0 to size - 1, and on which host each is. No hosts: all are on one.
+  // The World has the ranks 0 to size - 1. `hosts` has the ranks of each host; empty: all ranks are
+  // on one host.
   GroupTable(int size, Hosts hosts);
 
   const std::shared_ptr<const Group>& world() const { return groups_.front(); }
-  // nullptr if there is none, or it is a pair. O(log groups).
+  // Returns nullptr if no group has that number, or if it is a pair's. O(log groups).
   std::shared_ptr<const Group> find(GroupId id) const;
-  // Also of a pair (wire/pair.h), which is there from the first time on that it is asked for.
+  // Finds a pair (wire/pair.h) too and makes its group on the first call. Returns nullptr if there
+  // is no such group or pair.
   std::shared_ptr<const Group> find_or_pair(GroupId id);
-  // The one with exactly these ranks; nullptr if there is none.
+  // Returns the group with exactly these ranks, or nullptr. Pairs do not count.
   std::shared_ptr<const Group> of_ranks(const std::vector<Rank>& ranks) const;
-  // kGroupsMax exist besides the World, or the numbers are used up.
+  // Returns true if kGroupsMax groups exist besides the World, or the numbers are used up.
   bool full() const;
 
-  // `ranks` ascend, are ranks of the World and no other group's. Not while full().
+  // Asserts that `ranks` ascend, are ranks of the World, that no other group has exactly them, and
+  // that the table is not full().
   std::shared_ptr<const Group> add(const std::vector<Rank>& ranks);
-  // Of a group that exists, and is not the World.
+  // Asserts that the group exists and is not the World.
   void remove(GroupId id);
 
  private:
   const Hosts hosts_;
   std::vector<std::shared_ptr<const Group>> groups_;  // by number; the World is the first
-  GroupId next_id_ = kWorldGroup + 1;                 // kFirstPair: all were handed out
+  GroupId next_id_ = kWorldGroup + 1;                 // kFirstPair: no number is left
   std::map<GroupId, std::shared_ptr<const Group>> pairs_;
 };
 

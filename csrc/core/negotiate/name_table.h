@@ -23,27 +23,28 @@ struct NameKey {
   bool operator==(const NameKey&) const = default;
 };
 
-// One name of a group and kind that something unfinished or cached refers to. Cached specs point
-// here, so that a known Request finds its pending operation and its group without touching the
-// name's characters.
+// One name of a group and kind, while a pending operation or a cached spec refers to it. Cached
+// specs point to their NameEntry, so a known Request finds its pending operation and its group
+// without a look at the name's characters.
 struct NameEntry {
   OpKind kind = OpKind::kAllreduce;
   const NameKey* key = nullptr;
   std::shared_ptr<const Group> group;
   std::uint32_t references = 0;     // cached specs + pending operations
-  std::vector<PendingOp*> pending;  // ascending by occurrence; nearly always one
+  std::vector<PendingOp*> pending;  // ascending by occurrence; nearly always at most one
 };
 
-// Interned names, also the empty one. Each group has its own, and in it each kind: operations of
-// different groups or kinds never meet, whatever they are called. Entries keep their address and
-// live while references > 0.
+// Interned names, with the empty one. Each kind has its own names in each group, so operations of
+// different groups or kinds never match, whatever their names. An entry keeps its address and lives
+// while references > 0.
 class NameTable {
  public:
   NameTable() = default;
   NameTable(const NameTable&) = delete;
   NameTable& operator=(const NameTable&) = delete;
 
-  // The entry, made if it is new. The caller holds a reference: it calls release() in the end.
+  // Returns the entry, created if it is new, and adds a reference. The caller gives the reference
+  // back with release().
   NameEntry& acquire(std::string_view name, OpKind kind, const std::shared_ptr<const Group>& group);
   void add_reference(NameEntry& entry) { ++entry.references; }
   void release(NameEntry& entry);

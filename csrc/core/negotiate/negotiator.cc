@@ -34,7 +34,7 @@ class Negotiator::Impl {
   std::size_t in_flight(Rank rank) const { return in_flight_[static_cast<std::size_t>(rank)]; }
 
  private:
-  // A Request whose spec, name and group were looked up.
+  // A Request after the lookup of its spec, name and group.
   struct Known {
     const std::shared_ptr<const RequestSpec>& spec;
     NameEntry& name;
@@ -58,10 +58,10 @@ class Negotiator::Impl {
   void complete(PendingOp& op, std::vector<Response>& out);
   void change_groups(Response& response);
 
-  // Ends `op` with a Response that holds its contributions.
+  // Ends `op` with a Response that takes over its contributions.
   Response& respond(PendingOp& op, std::vector<Response>& out);
   void fail(PendingOp& op, Error error, std::vector<Response>& out);
-  // Answers one rank's submission with an error; nobody else is concerned.
+  // Answers one rank's submission with an error. No other rank's submission is affected.
   void fail_one(Rank from, const std::shared_ptr<const RequestSpec>& spec,
                 const std::shared_ptr<const Group>& group, std::uint32_t occurrence,
                 Contribution&& contribution, Error error, std::vector<Response>& out);
@@ -72,7 +72,7 @@ class Negotiator::Impl {
   const Hosts hosts_;
   const int host_;
   GroupTable groups_;
-  NameTable names_;  // before those who hold references into it
+  NameTable names_;  // outlives cache_ and readiness_, which refer to its entries
   ResponseCache cache_;
   Readiness readiness_;
   Attendance attendance_;
@@ -85,7 +85,7 @@ Status Negotiator::Impl::handle_frame(Rank from, std::span<const std::byte> byte
                                       std::uint64_t tick, std::vector<Response>& out) {
   if (static_cast<std::size_t>(from) >= in_flight_.size())
     return violation(from, "is not a rank of this world");
-  // Decoded as a whole before anything is decided: a broken frame changes nothing.
+  // The frame is decoded as a whole before anything is decided, so a malformed one changes nothing.
   if (const Status status = decode_frame(bytes, scratch_); !status.ok())
     return violation(from, status.error().text);
 
@@ -105,7 +105,7 @@ Status Negotiator::Impl::handle_frame(Rank from, std::span<const std::byte> byte
 
 Status Negotiator::Impl::handle_request(Rank from, Request& request, std::uint64_t tick,
                                         std::vector<Response>& out) {
-  CIRANDA_ASSERT(request.spec.has_value() == (request.cache_id == kNoCacheId));  // decode made it
+  CIRANDA_ASSERT(request.spec.has_value() == (request.cache_id == kNoCacheId));  // by decode_frame
   const ResponseCache::Entry* entry =
       request.spec.has_value() ? cache_.use(*request.spec) : cache_.use(request.cache_id);
   if (entry != nullptr) {
@@ -121,7 +121,7 @@ Status Negotiator::Impl::handle_request(Rank from, Request& request, std::uint64
 Status Negotiator::Impl::handle_new(Rank from, Request& request, std::uint64_t tick,
                                     std::vector<Response>& out) {
   const auto spec = std::make_shared<const RequestSpec>(*std::move(request.spec));
-  // There is one join at a time, whatever its ranks have counted.
+  // A join has no occurrence, whatever its sender has counted: there is one join at a time.
   const std::uint32_t occurrence = spec->kind == OpKind::kJoin ? 0 : request.occurrence;
   const std::shared_ptr<const Group> group = groups_.find_or_pair(spec->group);
   if (group == nullptr) {
@@ -148,7 +148,7 @@ void Negotiator::Impl::ask_again(Rank from, std::uint32_t token, std::vector<Res
 }
 
 // -------------------------------------------------------------------------------------------
-// What all members of a host say at once
+// Aggregated Requests
 
 bool Negotiator::Impl::may_aggregate(const ResponseCache::Entry* entry,
                                      std::uint32_t occurrence) const {
@@ -156,8 +156,9 @@ bool Negotiator::Impl::may_aggregate(const ResponseCache::Entry* entry,
          readiness_.find(*entry->name, occurrence) == nullptr;
 }
 
-// What the ranks themselves would have sent, one after the other; in the usual case, that nobody
-// has submitted the operation before, without looking at each of them.
+// Handles the operation as if each member had sent its own Request, in the order of hosts and local
+// ranks. In the usual case nothing is pending under its name, so it runs without a look at each
+// member.
 Status Negotiator::Impl::handle_ready(Rank from, int host, ReadyOp& ready, std::uint64_t tick,
                                       std::vector<Response>& out) {
   if (host_ >= static_cast<int>(hosts_.size()) || host >= static_cast<int>(hosts_.size()))
@@ -181,7 +182,7 @@ Status Negotiator::Impl::handle_ready(Rank from, int host, ReadyOp& ready, std::
     }
     return {};
   }
-  const std::shared_ptr<const Group> kept = entry->name->group;  // while Requests are handled
+  const std::shared_ptr<const Group> kept = entry->name->group;  // lives while Requests are handled
   for (std::size_t h = 0; h < hosts_.size(); ++h) {
     if (host != kAllHosts && host != static_cast<int>(h)) continue;
     for (std::size_t i = 0; i < kept->hosts[h].size(); ++i) {
@@ -196,7 +197,8 @@ Status Negotiator::Impl::handle_ready(Rank from, int host, ReadyOp& ready, std::
   return {};
 }
 
-// `group` is null where the number was evicted: then any ranks of this host may be its members.
+// Returns true if `ready` has a contribution of each member on this host and no other. A null
+// `group` means that the number was evicted: then any ranks of this host may be the members.
 bool Negotiator::Impl::is_of_own_members(const ReadyOp& ready, const Group* group) const {
   const auto host = static_cast<std::size_t>(host_);
   const std::vector<Rank>& own = hosts_[host];
@@ -259,7 +261,7 @@ Status Negotiator::Impl::submit(Rank from, const Known& request, Contribution&& 
   return {};
 }
 
-// Whether the Request is answered at once, whatever the others say.
+// Returns true if the Request was answered at once with an error, whatever other ranks submit.
 bool Negotiator::Impl::refuse(Rank from, const Known& request, Contribution& contribution,
                               std::vector<Response>& out) {
   const std::shared_ptr<const Group>& group = request.name.group;
@@ -270,7 +272,8 @@ bool Negotiator::Impl::refuse(Rank from, const Known& request, Contribution& con
   return true;
 }
 
-// What waited for the rank alone goes on without it; with the last rank everybody goes on.
+// Completes the operations that waited for this rank alone. When the last rank joins, the join
+// itself completes and every rank takes part again.
 void Negotiator::Impl::handle_join(Rank from, PendingOp& join, std::vector<Response>& out) {
   attendance_.join(from);
   for (PendingOp* op = readiness_.oldest(); op != nullptr;) {
@@ -285,8 +288,8 @@ void Negotiator::Impl::handle_join(Rank from, PendingOp& join, std::vector<Respo
   attendance_.start_again();
 }
 
-// No operation can run without the rank, also not one that it had submitted: it takes no part in
-// moving the data any more.
+// Fails every pending operation of the rank's groups. Those that the rank had submitted fail too,
+// because it takes no part in moving the data any more.
 void Negotiator::Impl::handle_leave(Rank from, std::vector<Response>& out) {
   attendance_.leave(from);
   for (PendingOp* op = readiness_.oldest(); op != nullptr;) {

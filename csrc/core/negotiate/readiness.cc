@@ -8,7 +8,7 @@
 namespace ciranda {
 namespace {
 
-// Where the operation with that occurrence is, or would be inserted.
+// Returns the place where the operation with that occurrence is or would be inserted.
 auto place_of(const std::vector<PendingOp*>& pending, std::uint32_t occurrence) {
   return std::lower_bound(pending.begin(), pending.end(), occurrence,
                           [](const PendingOp* op, std::uint32_t o) { return op->occurrence < o; });

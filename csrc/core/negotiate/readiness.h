@@ -11,16 +11,15 @@
 
 namespace ciranda {
 
-// An operation that at least one member of its group has submitted, and that another one must
-// submit still.
+// An operation that at least one member of its group has submitted and that is not answered yet.
 struct PendingOp {
   NameEntry* name = nullptr;
   std::uint32_t occurrence = 0;
-  std::uint64_t since_tick = 0;
-  std::shared_ptr<const RequestSpec> spec;                 // what the first rank submitted
+  std::uint64_t since_tick = 0;                            // the tick of the first Request
+  std::shared_ptr<const RequestSpec> spec;                 // the spec of the first Request
   std::vector<std::optional<Contribution>> contributions;  // by index in the group
-  int missing = 0;                                         // contributions
-  // What others submitted under the same name, where it differs from `spec`; in log order.
+  int missing = 0;                                         // number of missing contributions
+  // A later Request under the same name with a spec that differs from `spec`; in log order.
   struct Disagreement {
     Rank rank = kNoRank;
     std::shared_ptr<const RequestSpec> spec;
@@ -29,11 +28,11 @@ struct PendingOp {
 
   const Group& group() const { return *name->group; }
 
-  PendingOp* older = nullptr;  // in order of the first request; owned by Readiness
+  PendingOp* older = nullptr;  // in the order of first Requests; owned by Readiness
   PendingOp* newer = nullptr;
 };
 
-// Who has submitted what. Pure bookkeeping; the negotiator decides.
+// The pending operations and their contributions. Pure bookkeeping; the negotiator decides.
 class Readiness {
  public:
   explicit Readiness(NameTable& names) : names_(names) {}
@@ -41,15 +40,17 @@ class Readiness {
   Readiness(const Readiness&) = delete;
   Readiness& operator=(const Readiness&) = delete;
 
-  // The pending operation of that name and occurrence; find gives nullptr if there is none.
+  // Returns the pending operation of that name and occurrence, or nullptr.
   PendingOp* find(const NameEntry& name, std::uint32_t occurrence) const;
+  // Creates a pending operation without contributions. Asserts that find() returns nullptr.
   PendingOp& open(NameEntry& name, std::uint32_t occurrence,
                   std::shared_ptr<const RequestSpec> spec, std::uint64_t tick);
-  // Forgets the operation; the caller has moved out what it needs.
+  // Removes the operation. The caller moves out the contributions and the spec before, if it needs
+  // them.
   void close(PendingOp& op);
 
   PendingOp* oldest() const { return oldest_; }
-  // Of that group; nullptr if it has none.
+  // Returns the oldest pending operation of that group, or nullptr. O(pending operations).
   const PendingOp* oldest_of(GroupId group) const;
 
  private:
@@ -58,7 +59,7 @@ class Readiness {
   NameTable& names_;
   PendingOp* oldest_ = nullptr;
   PendingOp* newest_ = nullptr;
-  std::vector<std::unique_ptr<PendingOp>> spare_;  // closed ones, used again
+  std::vector<std::unique_ptr<PendingOp>> spare_;  // closed operations, for reuse
 };
 
 }  // namespace ciranda

@@ -16,8 +16,8 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 }  // namespace
 
-// Scale factors, the wire dtype and the streams are left out: they are equal in nearly all specs,
-// and 0.0 == -0.0.
+// The hash leaves out attributes that are equal in nearly all specs, such as the streams. The scale
+// factors are also left out because 0.0 == -0.0.
 std::size_t ResponseCache::Hash::operator()(const RequestSpec* spec) const {
   std::uint64_t hash = std::hash<std::string_view>{}(spec->name);
   if (!spec->rule.empty()) hash = mix(hash, std::hash<std::string_view>{}(spec->rule));

@@ -10,10 +10,11 @@
 
 namespace ciranda {
 
-// Which RequestSpecs have a number. Every rank holds the same cache, because only the agreed order
-// of frames changes it: a spec enters when its operation runs, is renewed whenever a Request of it
-// is handled, and the one that was renewed longest ago makes room. Numbers rise and are never
-// used twice, so a number that was in flight while its spec was evicted cannot mean another one.
+// The RequestSpecs that have a number. Every rank holds the same cache, because only the agreed
+// order of frames changes it. A spec enters when its operation runs and is renewed whenever a
+// Request of it is handled. A full cache evicts the spec that was renewed longest ago. Numbers rise
+// and are never reused, so a number that was in flight while its spec was evicted cannot mean
+// another spec.
 class ResponseCache {
  public:
   struct Entry {
@@ -22,29 +23,29 @@ class ResponseCache {
     NameEntry* name = nullptr;
   };
 
-  // Holds at most `capacity` entries; 0 = nothing is ever cached.
+  // The cache holds at most `capacity` entries; 0: nothing is ever cached.
   ResponseCache(std::size_t capacity, NameTable& names);
   ~ResponseCache();
   ResponseCache(const ResponseCache&) = delete;
   ResponseCache& operator=(const ResponseCache&) = delete;
 
-  // Pure look-ups, free to call at any time.
-  CacheId find(const RequestSpec& spec) const;
-  const Entry* find(CacheId id) const;  // nullptr if it is not there
+  // These only look up, so they may be called outside of the agreed order.
+  CacheId find(const RequestSpec& spec) const;  // kNoCacheId if it is not cached
+  const Entry* find(CacheId id) const;          // nullptr if it is not cached
   bool handed_out(CacheId id) const {
     return id != kNoCacheId && (next_id_ == kNoCacheId || id < next_id_);
   }
   std::size_t size() const { return by_id_.size(); }
 
-  // Renews the entry, or gives nullptr when it is not (or no longer) there.
-  // Valid until the next insert.
+  // Renews and returns the entry; nullptr if it is not cached. The pointer is valid until the next
+  // insert() or evict_group().
   const Entry* use(CacheId id);
   const Entry* use(const RequestSpec& spec);
 
-  // Renews the entry of `spec`, or makes one, evicting the oldest if there is no room. Returns its
-  // number, kNoCacheId if the capacity is 0 or the numbers are used up.
+  // Renews the entry of `spec`, or makes one and evicts the oldest if there is no room. Returns the
+  // spec's number; kNoCacheId if the capacity is 0 or the numbers are used up.
   CacheId insert(const std::shared_ptr<const RequestSpec>& spec, NameEntry& name);
-  // The group is removed: its specs lose their numbers.
+  // Evicts the specs of a group that is removed.
   void evict_group(GroupId group);
 
  private:
@@ -61,7 +62,7 @@ class ResponseCache {
 
   const std::size_t capacity_;
   NameTable& names_;
-  CacheId next_id_ = kNoCacheId + 1;  // kNoCacheId again: all were handed out
+  CacheId next_id_ = kNoCacheId + 1;  // kNoCacheId: no number is left
   Order order_;
   std::unordered_map<CacheId, Order::iterator> by_id_;
   std::unordered_map<const RequestSpec*, Order::iterator, Hash, Equal> by_spec_;

@@ -9,7 +9,7 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kNamesShown = 2;  // of those that wait for the same ranks
+constexpr std::size_t kNamesShown = 2;  // of operations that wait for the same ranks
 
 struct Cause {
   std::uint64_t since_tick = 0;

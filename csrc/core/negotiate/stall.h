@@ -10,13 +10,12 @@
 
 namespace ciranda {
 
-// Which ranks keep others waiting, grouped by the set of missing ranks so that a hundred stalled
-// tensors with one cause read as one line. Pure; ticks are the caller's (nanoseconds in
-// production).
+// Says which ranks keep others waiting. Operations with the same missing ranks share a line, so a
+// hundred stalled tensors with one cause read as one line. Returns nullopt if nothing has waited
+// for at least `threshold_ticks`. Pure; ticks are the caller's (nanoseconds in production).
 //
 // Example: "waiting for rank 1 since 61 s: allreduce 'grad.fc1.weight', 'grad.fc1.bias' and 98
 // more; rank 1 has not submitted them. Check that every rank runs the same steps."
-// nullopt when nothing has waited for at least `threshold_ticks`.
 std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, std::uint64_t now,
                                         std::uint64_t threshold_ticks,
                                         std::uint64_t ticks_per_second);
@@ -24,13 +23,13 @@ std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, s
 // Two ranks that wait for each other: each has submitted an operation that the other has not.
 struct Crossing {
   Rank other = kNoRank;
-  std::string mine;    // the name of what the other has not submitted
-  std::string theirs;  // the name of what `self` has not submitted
+  std::string mine;    // name of the operation that `other` has not submitted
+  std::string theirs;  // name of the operation that `self` has not submitted
 };
 
-// The first such pair of which `self` is one, among operations whose names begin with `scope`. It
-// is a deadlock where a rank submits none of them before the one that it has submitted is done.
-// Pure.
+// Returns the first crossing of `self` with another rank, among operations whose names begin with
+// `scope`. It is a deadlock if ranks wait for each operation of that scope before they submit the
+// next. Pure.
 std::optional<Crossing> find_crossing(const std::vector<StalledOp>& waiting, Rank self,
                                       std::string_view scope);
 

@@ -11,7 +11,7 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kRangesShown = 8;                    // of ranks, in one list
+constexpr std::size_t kRangesShown = 8;                    // ranges of ranks in one list
 constexpr std::size_t kValuesShown = 8;                    // different values of one attribute
 constexpr std::size_t kValueBytesMax = kRuleBytesMax + 2;  // the longest: an update rule, quoted
 static_assert(kDimsMax * 15 + 16 <= kValueBytesMax, "dtype and dimensions of 13 digits");
@@ -24,12 +24,12 @@ std::string number(double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-// What a spec says about one attribute, "" where that does not apply.
+// One attribute of a spec, as a mismatch names it. `value` returns "" if the spec has none.
 struct Attribute {
   const char* differ;  // "<label>: <differ>: …"
   const char* same;    // "submit <same> on every rank"
   std::string (*value)(const RequestSpec& spec);
-  std::string (*shown)(const RequestSpec& spec) = value;  // in place of a value that may be long
+  std::string (*shown)(const RequestSpec& spec) = value;  // a shorter text, if a value may be long
 };
 
 const Attribute kAttributes[] = {
@@ -82,7 +82,7 @@ const Attribute kAttributes[] = {
      [](const RequestSpec& spec) { return "process set " + std::to_string(spec.removes); }},
 };
 
-// Who submitted what, ascending by rank; who has joined is left out.
+// The submitted specs, ascending by rank, without ranks that have joined.
 using SpecByRank = std::vector<std::pair<Rank, const RequestSpec*>>;
 
 SpecByRank specs_of(const PendingOp& op) {
@@ -99,7 +99,8 @@ SpecByRank specs_of(const PendingOp& op) {
   return specs;
 }
 
-// "ranks 0, 2 have A, rank 1 has B", by the lowest rank of each value. Empty if all agree.
+// Returns "ranks 0, 2 have A, rank 1 has B", ordered by the lowest rank of each value; empty if all
+// ranks agree.
 template <typename Value, typename Shown>
 std::string values_by_rank(const SpecByRank& specs, Value value, Shown shown) {
   struct Same {
@@ -127,7 +128,8 @@ std::string values_by_rank(const SpecByRank& specs, Value value, Shown shown) {
   return text;
 }
 
-// Tensor by tensor: dtype first, because a shape is printed with its dtype.
+// Returns the mismatch of the first tensor that differs, with both dtype and shape; empty if all
+// tensors agree.
 std::string tensor_mismatch(const SpecByRank& specs, const std::string& label) {
   const RequestSpec& first = *specs.front().second;
   const std::size_t count = first.tensors.size();

@@ -23,7 +23,7 @@ constexpr std::size_t varint_bytes(std::uint64_t value) {
   return (static_cast<std::size_t>(std::bit_width(value | 1)) + 6) / 7;
 }
 
-// Appends to a vector that the caller owns. Cannot fail.
+// Encodes values at the end of a vector that the caller owns. Writing cannot fail.
 class Writer {
  public:
   explicit Writer(std::vector<std::byte>& out) : out_(out) {}
@@ -112,7 +112,7 @@ class Reader {
   // Records a fault that the caller found in the values it read.
   void fail(const char* field, std::string_view reason);
 
-  // kMalformed: "request.token at byte 17 is cut off".
+  // Returns the first fault as kMalformed: "request.token at byte 17 is cut off". Asserts !ok().
   Error error() const;
 
  private:

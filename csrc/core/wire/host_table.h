@@ -17,8 +17,8 @@ struct HostTable {
   Hosts hosts = {};
 };
 
-// Makes the table of the introductions of all ranks, in the order of ranks. Returns
-// kInvalidArgument if they contradict each other, see seat().
+// Makes the table. `ranks` has every rank's introduction, in the order of ranks. Returns
+// kInvalidArgument if introductions contradict each other, see seat().
 Result<HostTable> make_host_table(const MeetingId& meeting, std::vector<Introduction> ranks);
 
 void encode(const HostTable& host_table, std::vector<std::byte>& out);

@@ -148,10 +148,10 @@ void encode(const Frame& frame, std::vector<std::byte>& out);
 // fault. Never throws, and allocates only what the bytes can hold.
 Result<Frame> decode_frame(std::span<const std::byte> bytes);
 
-// Decodes into `frame`, whose memory is used again. After an error its contents are unspecified.
+// Decodes into `frame` and reuses its memory. An error leaves its contents unspecified.
 Status decode_frame(std::span<const std::byte> bytes, Frame& frame);
 
-// Returns the kind that the first byte names, without a look at the rest; nullopt if there is none.
+// Returns the kind that the first byte names, or nullopt, without a look at the rest.
 std::optional<FrameKind> kind_of(std::span<const std::byte> frame);
 
 // Returns the bytes that `request` takes within a frame. Requests fit one frame while their sum
