@@ -5,7 +5,8 @@ namespace ciranda::internal {
 [[noreturn]] void assertion_failed(const char* expression, const char* file, int line) noexcept;
 }  // namespace ciranda::internal
 
-// An invariant of our own. Stays on in release; never used on bytes from outside.
+// Aborts if an invariant of our own code is broken, also in release builds. Never applied to bytes
+// from outside.
 #define CIRANDA_ASSERT(condition)                                            \
   do {                                                                       \
     if (!(condition)) [[unlikely]]                                           \

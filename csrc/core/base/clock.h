@@ -14,19 +14,19 @@ inline std::uint64_t read_clock_ns(clockid_t clock) {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Nanoseconds of the monotonic clock; takes tens of them. No decision is ever taken from the wall
-// clock.
+// Returns nanoseconds of the monotonic clock; a call takes tens of nanoseconds. No decision is ever
+// taken from the wall clock.
 inline std::uint64_t monotonic_ns() {
   return read_clock_ns(CLOCK_MONOTONIC);
 }
 
-// The same as the kernel's last tick saw it, up to 10 ms ago; takes a few nanoseconds.
+// Returns the same as of the kernel's last tick, up to 10 ms ago; a call takes a few nanoseconds.
 inline std::uint64_t coarse_monotonic_ns() {
   return read_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
-// Microseconds of the wall clock since 1970: a number that grows from one start of a process to its
-// next, on whichever host. For nothing else.
+// Returns microseconds of the wall clock since 1970. Its only use is a number that grows from one
+// start of a process to the next, on any host.
 inline std::uint64_t wall_clock_us() {
   return read_clock_ns(CLOCK_REALTIME) / 1'000;
 }

@@ -20,7 +20,7 @@ std::optional<std::string> raise_descriptor_limit(std::size_t wanted) {
 
 void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);  // becomes that one
+    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);  // gets this number
   }
 }
 

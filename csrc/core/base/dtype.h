@@ -7,7 +7,7 @@
 namespace ciranda {
 
 // Element types that travel and are reduced. The values are on the wire: append only. The float8
-// types bear torch's names; only NCCL reduces them.
+// types have torch's names; only NCCL reduces them.
 enum class DType : std::uint8_t {
   kUInt8 = 0,
   kInt8 = 1,
@@ -27,7 +27,7 @@ constexpr std::size_t dtype_bytes(DType dtype) {
   return kBytes[static_cast<std::size_t>(dtype)];
 }
 
-// The floating types that the CPU computes with.
+// The floating-point types that the CPU computes with.
 constexpr bool is_floating(DType dtype) {
   return dtype >= DType::kFloat16 && dtype <= DType::kFloat64;
 }
@@ -43,9 +43,9 @@ constexpr std::string_view dtype_name(DType dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
-// What a user's tensor has whose values or bytes travel as another of the above. Ranks agree on it
-// too: int16 and int32 would be added up, and an int16 sent to a float16, without a word. The
-// values are on the wire: append only.
+// The dtype of a user's tensor whose values or bytes travel as another DType. Ranks must agree on
+// it too. Otherwise an int16 and an int32 tensor would be added up, or an int16 tensor sent to a
+// float16 one, without an error. The values are on the wire: append only.
 enum class UserDType : std::uint8_t {
   kSame = 0,  // as they travel
   kBool = 1,
@@ -61,7 +61,7 @@ enum class UserDType : std::uint8_t {
   kComplex32 = 11,
   kComplex64 = 12,
   kComplex128 = 13,
-  kOther = 14,  // torch has some that are bits without arithmetic
+  kOther = 14,  // torch dtypes that are bits without arithmetic
   kUInt8 = 15,
   kInt8 = 16,
   kInt32 = 17,
@@ -90,7 +90,8 @@ constexpr std::string_view user_dtype_name(UserDType user, DType travels_as) {
   return user == UserDType::kSame ? dtype_name(travels_as) : kNames[static_cast<std::size_t>(user)];
 }
 
-// Each number is two of `dtype`: the last dimension that travels is 2 and not the user's.
+// Returns true if each number of the user's travels as two values of `dtype`. The tensor that
+// travels then has a last dimension of 2 that the user's tensor does not have.
 constexpr bool travels_in_pairs(UserDType user, DType dtype) {
   const bool is_complex = user >= UserDType::kComplex32 && user <= UserDType::kComplex128;
   const int power = static_cast<int>(user) - static_cast<int>(UserDType::kComplex32);

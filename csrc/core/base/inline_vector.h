@@ -10,8 +10,8 @@
 
 namespace ciranda {
 
-// A vector whose first `kInline` elements take no allocation. Of plain values, so that moving it is
-// copying bytes; what is longer lies in one std::vector.
+// A vector that stores up to `kInline` elements without an allocation, and more in one std::vector.
+// The elements are plain values, so moving the vector copies bytes.
 template <typename T, std::size_t kInline>
 class InlineVector {
   static_assert(std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T>);
@@ -51,7 +51,7 @@ class InlineVector {
     resize(count);
     std::copy_n(from, count, data());
   }
-  // What is in it afterwards is not defined.
+  // The values of the elements are unspecified afterwards.
   void resize(std::size_t count) {
     size_ = count;
     if (count > kInline) many_.resize(count);

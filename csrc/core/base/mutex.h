@@ -2,8 +2,8 @@
 
 #include <mutex>
 
-// clang's -Wthread-safety accepts annotated types only, and libstdc++'s are not: hence this thin
-// wrapper, the only place in core that names std::mutex.
+// clang's -Wthread-safety needs annotated types, and libstdc++ does not annotate its own. Hence
+// this thin wrapper, the only place in core that names std::mutex.
 #if defined(__clang__)
 #define CIRANDA_ANNOTATION(x) __attribute__((x))
 #else
@@ -21,7 +21,7 @@
 
 namespace ciranda {
 
-// For a class that is a capability itself, with ways in and out of its own.
+// For a class that is a capability itself and has its own functions to acquire and release it.
 using BareMutex = std::mutex;
 
 class CIRANDA_CAPABILITY("mutex") Mutex {

@@ -2,7 +2,7 @@
 
 namespace ciranda {
 
-// Between two looks for news: leaves the core's units to its other thread.
+// Called between two polls: leaves the core's execution units to its other hardware thread.
 inline void relax_core() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -10,8 +10,8 @@
 
 namespace ciranda {
 
-// What went wrong, for programs. One row each in docs/errors.md and in python/ciranda/errors.py;
-// the values travel in frames: append only.
+// Kinds of errors, for programs. Each has a row in docs/errors.md and in python/ciranda/errors.py.
+// The values travel in frames: append only.
 enum class ErrorCode : unsigned char {
   kInvalidArgument = 1,  // the caller's argument is refused before anything was sent
   kNotInitialized = 2,   // no World: before init, after shutdown
@@ -25,22 +25,22 @@ enum class ErrorCode : unsigned char {
   kMalformed = 10,       // bytes from outside do not decode
   kSystem = 11,          // the operating system refused; `sys_errno` says why
   kTimeout = 12,         // ranks did not show up in time
-  kUnsupported = 13,     // understood, but not built
+  kUnsupported = 13,     // understood, but not implemented
 };
 
-// Core's errors are values: a code, one sentence for people, and what it is about.
+// An error of core, as a value: a code, one sentence for people, and the rank or tensor concerned.
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kSystem;
   std::string text;
-  int rank = -1;      // the rank at fault, where one is
-  int sys_errno = 0;  // errno, where a system call failed
+  int rank = -1;      // the rank at fault, if there is one
+  int sys_errno = 0;  // errno, if a system call failed
   std::string tensor = {};
 
   // "<what>: <strerror(errno)>", with the errno kept.
   static Error from_errno(std::string_view what, int error_number);
 };
 
-// Either a value or an Error. Checked at run time: value() of an error is a broken invariant.
+// Either a value or an Error, checked at run time: calling value() on an error breaks an invariant.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -21,8 +21,8 @@ namespace {
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::byte kIntact{0x5a};
 
-// Fetched once and kept: a search by name would cost more than the hash of a small frame. libcrypto
-// counts references in them, hence not const; nothing else changes.
+// The algorithms are fetched once and kept: a search by name would cost more than the hash of a
+// small frame. libcrypto counts references in them, so they are not const; nothing else changes.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 EVP_MAC* hmac() {
   static EVP_MAC* const kHmac = EVP_MAC_fetch(nullptr, OSSL_MAC_NAME_HMAC, nullptr);
@@ -62,7 +62,7 @@ Result<Secret> Secret::take(std::span<std::byte, kBytes> bytes) {
     wipe(bytes);
     return Error::from_errno("cannot map a page for a key", reason);
   }
-  // Old kernels know only the first; a key without either is still a key.
+  // Old kernels know only MADV_DONTDUMP. A key is usable without either.
   (void)::madvise(page, kPageBytes, MADV_DONTDUMP);
   (void)::madvise(page, kPageBytes, MADV_WIPEONFORK);
   Secret secret(static_cast<std::byte*>(page));
@@ -128,7 +128,7 @@ MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std:
   const std::unique_ptr<EVP_MAC_CTX, void (*)(EVP_MAC_CTX*)> context(EVP_MAC_CTX_new(hmac()),
                                                                      EVP_MAC_CTX_free);
   const OSSL_PARAM parameters[] = {sha256(), OSSL_PARAM_construct_end()};
-  // Fails only without memory: derive() has found the algorithm.
+  // This fails only without memory: derive() has found the algorithm.
   CIRANDA_ASSERT(context != nullptr &&
                  EVP_MAC_init(context.get(), raw(key.bytes()), Secret::kBytes, parameters) == 1);
   for (const auto piece : pieces) {
@@ -148,7 +148,7 @@ void MessageMac::Free::operator()(evp_cipher_ctx_st* context) const {
 
 MessageMac::MessageMac(const Secret& key, std::string_view label) : context_(EVP_CIPHER_CTX_new()) {
   MacTag derived = hmac_sha256(key, {std::as_bytes(std::span(label))});
-  // Fails only without memory: derive() has found the algorithm.
+  // This fails only without memory: derive() has found the algorithm.
   CIRANDA_ASSERT(context_ != nullptr && EVP_EncryptInit_ex2(context_.get(), aes_gcm(), raw(derived),
                                                             nullptr, nullptr) == 1);
   wipe(derived);
@@ -183,7 +183,7 @@ MessageMac::Tag MessageMac::tag(std::uint64_t number, std::span<const Piece> pie
 Digest sha256(std::span<const std::byte> bytes) {
   Digest digest;
   std::size_t written = 0;
-  // Fails only without memory.
+  // This fails only without memory.
   CIRANDA_ASSERT(EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(),
                               reinterpret_cast<unsigned char*>(digest.data()), &written) == 1 &&
                  written == digest.size());

@@ -14,29 +14,31 @@ struct evp_cipher_ctx_st;
 
 namespace ciranda {
 
-// 32 bytes that only the processes of one job know. They lie on a page of their own that the kernel
-// leaves out of core dumps and wipes in a forked child (where it can), and are wiped when their
-// owner goes. A Secret moves and never copies; nothing prints it and no Error quotes it.
+// 32 bytes that only the processes of one job know. They lie on their own page, which the kernel
+// leaves out of core dumps and wipes in a forked child (if it can). The destructor wipes them. A
+// Secret moves and never copies. Nothing prints it and no Error quotes it.
 //
-// Const members may be called from several threads at once.
+// Const members are thread-safe.
 class Secret {
  public:
   static constexpr std::size_t kBytes = 32;
 
-  // Takes over the bytes and wipes where they were. kSystem when the kernel gives no page.
+  // Takes over the key and wipes `bytes`. kSystem if the kernel gives no page.
   static Result<Secret> take(std::span<std::byte, kBytes> bytes);
 
   Secret(Secret&& other) noexcept;
   Secret& operator=(Secret&& other) noexcept;
   ~Secret();
 
-  // HKDF-SHA256 (RFC 5869): another key, from which nobody learns this one.
+  // Derives another key by HKDF-SHA256 (RFC 5869), which does not reveal this one. kUnsupported if
+  // libcrypto lacks an algorithm.
   Result<Secret> derive(std::span<const std::byte> salt, std::span<const std::byte> info) const;
 
-  // False in a forked child, where the kernel has wiped the page: nothing may be proven with it.
+  // Returns false in a forked child, where the kernel has wiped the page: the key must prove
+  // nothing there.
   bool intact() const;
 
-  // For the primitives of libcrypto alone. Asserts intact().
+  // For libcrypto's primitives only. Asserts intact().
   std::span<const std::byte, kBytes> bytes() const;
 
  private:
@@ -46,13 +48,13 @@ class Secret {
   std::byte* page_;  // null once moved from
 };
 
-// HMAC-SHA256 of the pieces, one after the other.
+// HMAC-SHA256 of the concatenated pieces.
 using MacTag = std::array<std::byte, 32>;
 MacTag hmac_sha256(const Secret& key, std::initializer_list<std::span<const std::byte>> pieces);
 
-// AES-128-GMAC (NIST SP 800-38D) of numbered messages under a key that is derived from a Secret:
-// one pass over the bytes, with the processor's instructions, and several times as fast as a hash.
-// libcrypto keeps the derived key in its own memory. Not thread-safe.
+// Computes AES-128-GMAC (NIST SP 800-38D) of numbered messages under a key that is derived from a
+// Secret. It takes one pass over the bytes with the processor's own instructions, several times as
+// fast as a hash. libcrypto keeps the derived key in its own memory. Not thread-safe.
 class MessageMac {
  public:
   using Tag = std::array<std::byte, 16>;
@@ -61,9 +63,9 @@ class MessageMac {
   MessageMac(MessageMac&&) noexcept = default;
   MessageMac& operator=(MessageMac&&) noexcept = default;
 
-  // Each number belongs to one message: tags of two would give the key away.
+  // Each number must belong to one message only: two tags with one number would reveal the key.
   Tag tag(std::uint64_t number, std::span<const std::byte> message);
-  // Of a message in pieces, one behind the other.
+  // The same for a message in consecutive pieces.
   using Piece = std::span<const std::byte>;
   Tag tag(std::uint64_t number, std::span<const Piece> pieces);
 
@@ -78,10 +80,10 @@ class MessageMac {
 using Digest = std::array<std::byte, 32>;
 Digest sha256(std::span<const std::byte> bytes);
 
-// Compares in a time that depends on the length alone.
+// Compares in a time that depends only on the length.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 
-// Overwrites memory that held a secret, also where a compiler sees no later use of it.
+// Overwrites memory that held a secret, even if the compiler sees no later use of it.
 void wipe(std::span<std::byte> bytes);
 
 }  // namespace ciranda

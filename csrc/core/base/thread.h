@@ -11,8 +11,8 @@
 
 namespace ciranda {
 
-// A thread that runs `body`, called `name` (at most 15 bytes) in `top -H` and debuggers. kSystem
-// where the system has no more threads to give.
+// Starts a thread that runs `body`, named `name` (at most 15 bytes) in `top -H` and debuggers.
+// kSystem if the system has no more threads to give.
 template <typename Body>
 Result<std::thread> start_thread(const char* name, Body body) {
   try {

@@ -14,7 +14,7 @@ constexpr std::uint64_t kYieldsOneIn = 4;
 constexpr std::uint64_t kSleepsOneIn = 64;  // longer than another thread takes to wake
 constexpr useconds_t kSleepUs = 100;
 
-// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a test's, for all of a process
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): of a test, for the whole process
 std::atomic<std::uint64_t> seed{0};
 std::atomic<std::uint64_t> threads{0};
 thread_local std::uint64_t state = 0;

@@ -4,12 +4,12 @@
 
 namespace ciranda {
 
-// Stands between two steps of a protocol of threads. In a build for TSan, and only once a test has
-// switched it on, other threads may go first there, by chance; anywhere else it is nothing.
+// Marks a point between two steps of a protocol between threads. In a TSan build, if a test has
+// switched it on, other threads may run first here, at random. Otherwise it does nothing.
 #if defined(CIRANDA_YIELD_POINTS)
 inline constexpr bool kYieldPoints = true;
 void yield_point();
-// 0: off. Each thread makes a sequence of its own of it.
+// Switches the yield points on; 0: off. Each thread derives its own sequence from the seed.
 void set_yield_seed(std::uint64_t seed);
 #else
 inline constexpr bool kYieldPoints = false;

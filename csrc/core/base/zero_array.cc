@@ -9,7 +9,7 @@ namespace ciranda {
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
-// No process has so many.
+// More bytes than a process can address.
 constexpr std::uint64_t kAddressesMax = std::uint64_t{1} << 47;
 
 std::byte* on_a_line(void* memory) {

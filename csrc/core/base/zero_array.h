@@ -7,15 +7,15 @@
 
 namespace ciranda {
 
-// Zeros, on a line of the cache; pages that nobody has touched take no memory.
+// Zeroed bytes that begin on a cache line. Untouched pages take no memory.
 struct ZeroArray {
   explicit ZeroArray(std::uint64_t bytes);
-  // Most of which will never be touched: more than there is memory for is possible, and who touches
-  // too much of it is killed.
+  // Makes an array of which most pages will never be touched. It may be larger than the memory; a
+  // process that touches too much of it is killed.
   static ZeroArray sparse(std::uint64_t bytes);
 
   std::unique_ptr<std::byte, std::function<void(void*)>> memory;
-  std::byte* data = nullptr;  // where there is not so much
+  std::byte* data = nullptr;  // null if the memory could not be allocated
 
  private:
   ZeroArray() = default;

@@ -8,7 +8,8 @@
 namespace ciranda {
 namespace {
 
-// What is left of a combination that cancels to this part of its terms is their rounding errors.
+// A combination that cancels to this fraction of its terms consists of their rounding errors and
+// counts as zero.
 constexpr double kNothingLeft = 1e-14;
 
 class Tree {
@@ -16,7 +17,7 @@ class Tree {
   Tree(std::span<const double> products, std::size_t ranks)
       : products_(products), factors_(ranks, 1.0) {}
 
-  // Makes the factors of ranks [begin, end) those of their Adasum.
+  // Turns the factors of ranks [begin, end) into those of their Adasum.
   void combine(std::size_t begin, std::size_t end) {
     if (end - begin < 2) return;
     const std::size_t middle = begin + std::bit_floor(end - begin - 1);
@@ -37,7 +38,7 @@ class Tree {
     return square == 0.0 ? 1.0 : 1.0 - dot / (2.0 * square);
   }
 
-  // Of the combinations that ranks [a, a_end) and [b, b_end) have made.
+  // Returns the dot product of the combinations of ranks [a, a_end) and [b, b_end).
   double product_of(std::size_t a, std::size_t a_end, std::size_t b, std::size_t b_end) const {
     double sum = 0.0;
     double magnitude = 0.0;

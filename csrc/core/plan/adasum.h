@@ -11,19 +11,22 @@ namespace ciranda {
 //
 //   adasum(a, b) = (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b
 //
-// The sum of orthogonal gradients, the average of equal ones. Those of more ranks are combined by a
-// tree: the first 2^k ranks and the others, with 2^k the largest power of two below their number,
-// and so on; of 4 ranks adasum(adasum(0, 1), adasum(2, 3)).
+// Adasum of orthogonal gradients is their sum, of equal gradients their average. The gradients of
+// more ranks are combined by a tree. It splits the ranks into the first 2^k and the rest, with 2^k
+// the largest power of two below their number, and so on. For 4 ranks this is adasum(adasum(0, 1),
+// adasum(2, 3)).
 //
 // The result is a weighted sum of the ranks' gradients, and the weights follow from their dot
-// products alone. So each rank needs to see a part of all gradients only.
+// products alone. So each rank needs only a part of all gradients.
 
-// Dot products of each rank with itself and those before it: (0, 0), (1, 0), (1, 1), (2, 0), …
+// Number of dot products of each rank with itself and the ranks before it: (0, 0), (1, 0), (1, 1),
+// (2, 0), …
 constexpr std::size_t adasum_products(std::size_t ranks) {
   return ranks * (ranks + 1) / 2;
 }
 
-// By rank the factor of its gradient. A gradient of zeros changes nothing.
+// Returns the factor of each rank's gradient, by rank. `products` has the order above. A gradient
+// of zeros changes nothing.
 std::vector<double> adasum_factors(std::span<const double> products, std::size_t ranks);
 
 }  // namespace ciranda

@@ -65,7 +65,7 @@ std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, cons
     default:
       break;
   }
-  CIRANDA_ASSERT(false);  // no collective
+  CIRANDA_ASSERT(false);  // not a collective
   return 0;
 }
 

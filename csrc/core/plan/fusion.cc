@@ -8,7 +8,7 @@
 namespace ciranda {
 namespace {
 
-// Ops under construction. `open_` holds the positions in `ops_` of those that may still grow.
+// Collects the ops. `open_` refers, by position in `ops_`, to the ops that may still grow.
 class Planner {
  public:
   explicit Planner(const FusionLimits& limits) : limits_(limits) {}
@@ -28,14 +28,14 @@ class Planner {
     std::uint64_t bytes;
   };
 
-  // It lies in one piece already, whatever its size; nothing else moves because of it.
+  // A bucket lies in one piece already, whatever its size. Open ops stay open.
   void add_bucket(std::uint32_t position, const Response& response) {
     const RequestSpec& spec = *response.spec;
     FusedOp& op = start(response, spec.tensors.front().dtype);
     for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) op.members.push_back({position, i});
   }
 
-  // Nothing that comes later may move before it: all open ops end here.
+  // Nothing that comes later may move before this response: all open ops end here.
   void add_alone(std::uint32_t position, const Response& response) {
     open_.clear();
     const RequestSpec& spec = *response.spec;
@@ -56,7 +56,7 @@ class Planner {
       return matches(ops_[candidate.position], response, dtype);
     });
     if (open != open_.end() && bytes > limits_.bytes_max - open->bytes) {
-      open_.erase(open);  // full: later tensors do not move back before this one
+      open_.erase(open);  // full: later tensors must not move before this one
       open = open_.end();
     }
     if (open == open_.end()) {

@@ -11,11 +11,11 @@
 
 namespace ciranda {
 
-// What a backend runs in one piece: members of one group, kind, op, dtype, scale, root, backend,
-// wire dtype and streams, without the same ranks, in agreed order. The members' payloads are
-// concatenated in that order.
+// What a backend runs in one piece. The members have the same group, kind, op, dtype, scale, root,
+// backend, wire dtype and streams, and the same ranks have joined. Their payloads are concatenated
+// in the agreed order.
 struct FusedOp {
-  OpKind kind = OpKind::kAllreduce;  // what the requests' kind runs as
+  OpKind kind = OpKind::kAllreduce;  // what the requests' kind runs as: runs_as()
   std::shared_ptr<const Group> group;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
@@ -23,7 +23,7 @@ struct FusedOp {
   double prescale = 1.0;
   double postscale = 1.0;
   bool in_arena = false;
-  bool shares_step = false;  // the spec has a rule: what is done is each host's own affair
+  bool shares_step = false;  // the spec has a rule: each host runs it on its own
   BackendId backend = BackendId::kNative;
   std::optional<DType> wire_dtype = {};  // see RequestSpec
   std::uint8_t streams = 0;              // see RequestSpec
@@ -37,15 +37,15 @@ struct FusedOp {
 };
 
 struct FusionLimits {
-  std::uint64_t bytes_max = 64ull << 20;  // a fused op holds at most so many payload bytes
+  std::uint64_t bytes_max = 64ull << 20;  // payload bytes of a fused op
 };
 
-// Splits the kRun responses (others are skipped) into fused ops. A pure function of its arguments:
-// the same on every rank and in every run, also on ranks that are no members. Only allreduce and
-// broadcast fuse; a response's tensors of different dtypes become different ops; the first member
-// sets the place in the order and nothing overtakes an unfused kind. A tensor above bytes_max is an
-// op of its own. An in_arena request is one op, of any size and with nothing else: its chunks are
-// claimed where they lie.
+// Splits the kRun responses into fused ops and skips the other responses. A pure function of its
+// arguments: the result is the same on every rank and in every run, also on ranks that are no
+// members. Only allreduce, broadcast and send fuse. A response's tensors of different dtypes become
+// different ops. The first member of an op sets its place in the order, and nothing overtakes a
+// kind that does not fuse. A tensor above bytes_max becomes an op of its own. An in_arena request
+// becomes one op, of any size and without other members: its chunks are claimed where they lie.
 std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const FusionLimits& limits);
 
 }  // namespace ciranda

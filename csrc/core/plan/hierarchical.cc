@@ -15,7 +15,7 @@ int host_of(const Hosts& hosts, Rank rank) {
   return static_cast<int>(host - hosts.begin());
 }
 
-// Ranks 0, 1, 2, … host after host.
+// Returns true if the ranks are 0, 1, 2, … host after host.
 bool consecutive(const Hosts& hosts) {
   Rank next = 0;
   for (const std::vector<Rank>& ranks : hosts) {
@@ -38,7 +38,7 @@ int smallest_host(const Hosts& hosts) {
   return static_cast<int>(smallest);
 }
 
-// The same collective with hosts as participants.
+// Returns the same collective with hosts as participants.
 Collective among_hosts(const Collective& among_ranks, const Hosts& hosts) {
   Collective between = among_ranks;
   between.participants = static_cast<int>(hosts.size());

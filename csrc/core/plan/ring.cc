@@ -7,20 +7,20 @@
 namespace ciranda {
 namespace {
 
-// Space `steps` further around the ring; `steps` >= -participants - 1.
+// Returns the participant `steps` places further around the ring; `steps` >= -participants - 1.
 int around(const Layout& layout, int from, int steps) {
   const int n = layout.collective.participants;
   return (from + steps + 2 * n) % n;
 }
 
-// The block that leaves in a round; the one of the next round arrives in it.
+// Returns the block that leaves in `round`. The block of the next round arrives in it.
 int block_of(const Layout& layout, int round) {
   const int first =
       layout.collective.kind == OpKind::kReducescatter ? layout.self - 1 : layout.self;
   return around(layout, first, -(round % layout.collective.participants));
 }
 
-// allgather's input and reducescatter's output hold one participant's part only.
+// allgather's input and reducescatter's output hold only this participant's part.
 Piece own_part(const Layout& layout, Space place, Range range) {
   return {place, range.begin - layout.block(layout.self).begin, range.bytes};
 }
@@ -37,13 +37,14 @@ Piece output(const Layout& layout, Range range) {
   return {Space::kOutput, range.begin, range.bytes};
 }
 
-// Rounds take turns with two blocks; a segment has the same place in each, however long it is.
+// Two scratch blocks take turns by round. A segment has the same place in each, whatever its
+// length.
 Piece scratch(const Layout& layout, Range range, int round, std::uint32_t segment) {
   const std::uint64_t place = static_cast<std::uint64_t>(round % 2) * layout.segments + segment;
   return {Space::kScratch, place * layout.segment_bytes, range.bytes};
 }
 
-// The own part, which no peer sends: from the input to the output.
+// Copies this participant's own part, which no peer sends, from the input to the output.
 Step keep(const Layout& layout, Range segment, std::uint32_t after_chunks) {
   return {
       .send = {.to = layout.self, .piece = input(layout, segment), .after_chunks = after_chunks},
@@ -89,7 +90,7 @@ Extent ring_extent(const Layout& layout) {
     case OpKind::kBroadcast:
       return {.rounds = 2};
     default:
-      CIRANDA_ASSERT(false);  // alltoall and barrier have the short form alone
+      CIRANDA_ASSERT(false);  // alltoall and barrier have only the short form
       return {};
   }
 }
@@ -128,7 +129,8 @@ Step ring_step(const Layout& layout, int channel, std::uint32_t index) {
                   .piece = to_scratch ? scratch(layout, received, round, turn.segment)
                                       : output(layout, received),
                   .completes = completes,
-                  // What lay there in the scratch arrived two rounds ago and leaves one later.
+                  // These scratch bytes arrived two rounds ago and leave in the round before this
+                  // one.
                   .after_sends = to_scratch && round >= 2 ? turn.round_ago : 0};
   if (reducing) {
     step.receive.apply = Apply::kReduceReceivedFirst;

@@ -10,14 +10,14 @@ namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kUnit = 64;  // a cache line, and a whole number of elements of any type
-constexpr std::uint64_t kSegmentsMax = 65536;  // of a stripe; they get longer instead
+constexpr std::uint64_t kSegmentsMax = 65536;  // of a stripe; larger stripes get longer segments
 static_assert(2ull * kRanksMax * kSegmentsMax <= UINT32_MAX, "steps are counted in 32 bits");
 
 std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
 }
 
-// Piece `index` of `pieces`, as equal as whole units allow.
+// Returns piece `index` of `pieces`, which are as equal as whole units allow.
 Range cut(Range range, std::uint64_t pieces, std::uint64_t index) {
   CIRANDA_ASSERT(index < pieces);
   const std::uint64_t units = divide_up(range.bytes, kUnit);

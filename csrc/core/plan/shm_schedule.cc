@@ -19,9 +19,9 @@ StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
     : shape_(std::move(shape)) {
   const auto ranks = static_cast<std::uint64_t>(shape_.ranks);
   CIRANDA_ASSERT(ranks >= 1 && slot_bytes >= kUnit * ranks);
-  // Whole slots, also where that is a single round: more of them would overlap the ranks' work, but
-  // what one core has just written comes slowly out of its first cache into another's, and slices
-  // that do not fit there have left it.
+  // A round fills its whole slot, even if one round is then enough. With more rounds the ranks'
+  // work would overlap. But data that a core has just written moves slowly from its first-level
+  // cache into another core's, and slices too large for that cache have already left it.
   const std::uint64_t whole_slot = slot_bytes / kUnit * kUnit;
   std::uint64_t longest = 0;
   switch (shape_.kind) {
@@ -137,8 +137,8 @@ void StagedSchedule::reducescatter(Rank rank, std::uint64_t index, StagedRound& 
   }
 }
 
-// broadcast, allgather, alltoall: senders stream their input through their slots, receivers take
-// the part that is theirs.
+// broadcast, allgather, alltoall: senders stream their input through their slots, and receivers
+// copy their parts out.
 void StagedSchedule::exchange(Rank rank, std::uint64_t index, StagedRound& out) const {
   const std::uint64_t window_begin = index * round_bytes_;
   const std::uint64_t window_end = window_begin + round_bytes_;
@@ -147,7 +147,7 @@ void StagedSchedule::exchange(Rank rank, std::uint64_t index, StagedRound& out) 
   for (Rank sender = 0; sender < shape_.ranks; ++sender) {
     if (shape_.kind == OpKind::kBroadcast && sender != shape_.root) continue;
     const auto s = static_cast<std::size_t>(sender);
-    // The sender's input bytes that this rank takes, and where they go.
+    // Input bytes of the sender that this rank takes, and their place in the output.
     std::uint64_t take_begin = 0;
     std::uint64_t take_end = 0;
     std::uint64_t output_begin = 0;

@@ -10,11 +10,11 @@
 
 namespace ciranda {
 
-// How an operation on the ranks' private memory runs through staging slots in shared memory, as
-// data. In each round every rank copies a piece of its input into its own slot, reduces its slice
-// of the round from all slots, and copies what it needs out of the peers' slots. All offsets and
-// sizes are bytes; "user" offsets count within the operation's input or output, "slot" offsets
-// within a slot. Pure: the same on every rank, testable without memory.
+// Describes, as data, how an operation on the ranks' private memory runs through staging slots in
+// shared memory. In each round every rank copies a piece of its input into its own slot, reduces
+// its slice of the round from all slots, and copies what it needs out of the peers' slots. All
+// offsets and sizes are bytes. "User" offsets count within the operation's input or output, "slot"
+// offsets within a slot. Pure: the same on every rank, testable without memory.
 struct StagedShape {
   OpKind kind = OpKind::kAllreduce;
   int ranks = 1;
@@ -33,14 +33,14 @@ struct CopyIn {
 };
 struct ReduceSlice {
   std::uint64_t slot_offset = 0;      // same place in every peer's slot
-  std::uint64_t user_in_offset = 0;   // the rank's own input, read where it lies
-  std::uint64_t user_out_offset = 0;  // the rank's own output
-  bool publish = false;               // the result goes into the rank's own slot too, for peers
+  std::uint64_t user_in_offset = 0;   // in the rank's own input, which it reads in place
+  std::uint64_t user_out_offset = 0;  // in the rank's own output
+  bool publish = false;               // the result also goes into the rank's own slot, for peers
   std::uint64_t bytes = 0;
 };
 struct CopyOut {
-  Rank from = kNoRank;            // whose slot; the rank itself: straight from its own input
-  std::uint64_t slot_offset = 0;  // or the offset within the own input
+  Rank from = kNoRank;            // owner of the slot; the rank itself: it reads its own input
+  std::uint64_t slot_offset = 0;  // from the rank itself: the offset in its input
   std::uint64_t user_offset = 0;
   std::uint64_t bytes = 0;
 };
@@ -48,22 +48,22 @@ struct CopyOut {
 struct StagedRound {
   std::vector<CopyIn> copy_in;
   std::optional<ReduceSlice> reduce;
-  // Peers' slots hold results only once the peers have reduced.
+  // True if copy_out has to wait until the peers have reduced: it reads their results.
   bool copy_out_after_reduce = false;
   std::vector<CopyOut> copy_out;
 };
 
 class StagedSchedule {
  public:
-  StagedSchedule() = default;  // of no rounds
-  // One slot holds `slot_bytes` (a multiple of 64 * ranks is not needed).
+  StagedSchedule() = default;  // has no rounds
+  // One slot holds `slot_bytes`, at least 64 * ranks and not necessarily a multiple of that.
   StagedSchedule(StagedShape shape, std::uint64_t slot_bytes);
 
   std::uint64_t rounds() const { return rounds_; }
-  // What `rank` does in round `index`; `out` is overwritten (its memory is reused).
+  // Writes to `out` what `rank` does in round `index`. The memory of `out` is reused.
   void round(Rank rank, std::uint64_t index, StagedRound& out) const;
 
-  // allreduce up to this size runs in one phase: every rank reduces everything itself.
+  // An allreduce up to this size runs in one phase: every rank reduces the whole payload itself.
   static constexpr std::uint64_t kOnePhaseBytes = 8192;
 
  private:
@@ -76,7 +76,7 @@ class StagedSchedule {
   std::uint64_t sent_bytes(Rank rank) const;
 
   StagedShape shape_;
-  std::uint64_t round_bytes_ = 0;  // of a slot, used per round
+  std::uint64_t round_bytes_ = 0;  // of a slot, per round; reducescatter: of one rank's part of it
   std::uint64_t rounds_ = 0;
 };
 

@@ -15,7 +15,7 @@ int log2_up(int n) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
 }
 
-// The largest power of two that is no more than the participants.
+// Returns the largest power of two that is at most `participants`.
 int doubling(int participants) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(participants)));
 }
@@ -26,7 +26,8 @@ int doubling_rounds(int participants) {
 }
 
 // In recursive doubling the first `core` participants, a power of two, exchange in pairs ever
-// farther apart. Participant core + i is folded into i before, and told the result after.
+// farther apart. Participant core + i first hands its input to participant i, and gets the result
+// last.
 struct Fold {
   int self;
   int core;
@@ -34,7 +35,7 @@ struct Fold {
 
   bool folds() const { return core < participants; }
   bool is_folded() const { return self >= core; }
-  // The other side of the fold, if there is one.
+  // True if there is another side of the fold: other().
   bool has_other() const { return is_folded() || self + core < participants; }
   int other() const { return is_folded() ? self - core : self + core; }
 };
@@ -103,7 +104,7 @@ Step binomial_step(const Layout& layout, int channel, const Turn& turn) {
   const int reached = 1 << turn.round;
 
   Step step;
-  if (reached >= n) {  // the last round: the root keeps its own
+  if (reached >= n) {  // last round: the root copies its own input
     if (place != 0) return step;
     step.send = {.to = layout.self, .piece = source};
     step.receive = {.from = layout.self, .piece = output};
@@ -117,7 +118,7 @@ Step binomial_step(const Layout& layout, int channel, const Turn& turn) {
   return step;
 }
 
-// The own part goes last, without a message.
+// The participant's own part goes last, without a message.
 Step direct_step(const Layout& layout, int channel, const Turn& turn) {
   const Collective& what = layout.collective;
   const int n = what.participants;
@@ -172,7 +173,7 @@ Extent short_extent(const Layout& layout) {
     default:
       break;
   }
-  CIRANDA_ASSERT(false);  // reducescatter is a ring, and the others are no collectives
+  CIRANDA_ASSERT(false);  // reducescatter has only the ring; other kinds are no collectives
   return {};
 }
 

@@ -4,23 +4,24 @@
 
 namespace ciranda {
 
-// Schedules for few bytes, where half round trips are what costs.
+// Schedules for few bytes, where the number of half round trips determines the time.
 //
-// allreduce  Recursive doubling: in round k everybody exchanges all it has with self XOR 2^k, and
-//            both reduce; 2 participants are done after one half round trip, N = 2^m after m. Of
-//            the N - 2^m others each hands its input to one of the first participants before, and
-//            gets the result after: two half round trips more.
-//            Same bits: before round k all members of a group of 2^k hold the same bits; two
-//            groups join with the operand of the lower one first on both sides.
-// broadcast  Binomial tree: in round k the 2^k first (counted from the root) send to as many.
-// allgather, alltoall  Direct: in round t everybody sends to self+t and receives from self-t. No
-//            round waits for another, so it takes one half round trip and no link is hit twice at
-//            a time.
-// barrier    Dissemination (Hensgen, Finkel, Manber, 1988): in round k a byte goes to self+2^k and
-//            one comes from self-2^k; after ceil(log2 N) rounds everybody has heard of everybody.
+// allreduce  Recursive doubling: in round k each participant exchanges all it has with
+//            self XOR 2^k, and both reduce. 2 participants are done after one half round trip, N =
+//            2^m after m. For other N, with N > 2^m, each of the last N - 2^m participants first
+//            hands its input to one of the first 2^m, and gets the result last: two half round
+//            trips more. Same bits: before round k each set of 2^k participants holds the same
+//            bits. Two sets join with the operand of the lower one first on both sides.
+// broadcast  Binomial tree: in round k the first 2^k (counted from the root) send to as many more.
+// allgather, alltoall  Direct: in round t each participant sends to self+t and receives from
+//            self-t. No round waits for another, so it takes one half round trip, and no link
+//            carries two messages of a round.
+// barrier    Dissemination (Hensgen, Finkel, Manber, 1988): in round k each participant sends a
+//            byte to self+2^k and receives one from self-2^k. After ceil(log2 N) rounds each has
+//            heard, directly or not, from all.
 //
-// What a round of recursive doubling reads to send it also overwrites with the result, so a
-// receive is applied only when the send of the same step has left.
+// A round of recursive doubling overwrites with its result the bytes that it sends. So a receive is
+// applied only when the send of the same step has left.
 
 Extent short_extent(const Layout& layout);
 Step short_step(const Layout& layout, int channel, std::uint32_t index);

@@ -6,15 +6,16 @@
 
 namespace ciranda {
 
-// Neighbours in a flat memory that make the same step of an optimizer, in elements.
+// A range of a flat memory, in elements, whose slots make the same step of an optimizer.
 struct StepRun {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::int64_t step = 0;  // the number of the one that comes; the first is 1
+  std::int64_t step = 0;  // number of the step to make; the first is 1
 };
 
-// Of `slots` (with begin and end, ascending) those for which `used(i)`; `done(i)`: steps that slot
-// i has made. Between two slots lie zeros, whose update is zero: neighbours make one run.
+// Returns the runs of those `slots` (with begin and end, ascending) for which `used(i)` is true.
+// `done(i)` is the number of steps that slot i has made. Neighbours with the same step form one
+// run: between them lie zeros, whose update is zero.
 template <typename Slots, typename Used, typename Done>
 std::vector<StepRun> step_runs(const Slots& slots, Used used, Done done) {
   std::vector<StepRun> runs;
