@@ -20,7 +20,7 @@ inline std::uint64_t monotonic_ns() {
   return read_clock_ns(CLOCK_MONOTONIC);
 }
 
-// Returns the same as of the kernel's last tick, up to 10 ms ago; a call takes a few nanoseconds.
+// Returns the time of the kernel's last tick, up to 10 ms ago; a call takes a few nanoseconds.
 inline std::uint64_t coarse_monotonic_ns() {
   return read_clock_ns(CLOCK_MONOTONIC_COARSE);
 }

@@ -26,10 +26,9 @@ namespace ciranda {
 //   alltoall        short   a + (N-1)/N n b
 //   barrier         short   ceil(log2 N) a
 //
-// where n is the payload in bytes: for allgather and reducescatter that of all parts together, for
-// alltoall the most that one participant sends. In the terms with b it is divided by
-// Collective::narrowing. For 2 participants the short allreduce is faster up to 2a/g bytes, for 4
-// up to 4a / (b/2 + 5g/4).
+// where n is the payload in bytes: for allgather and reducescatter the parts together, for alltoall
+// the most that one participant sends. The terms with b use n divided by Collective::narrowing. For
+// 2 participants the short allreduce is faster up to 2a/g bytes, for 4 up to 4a / (b/2 + 5g/4).
 
 // Speed of the slowest connection between participants; all of them agree on it.
 struct LinkSpeed {

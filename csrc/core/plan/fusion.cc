@@ -35,7 +35,7 @@ class Planner {
     for (std::uint32_t i = 0; i < spec.tensors.size(); ++i) op.members.push_back({position, i});
   }
 
-  // Nothing that comes later may move before this response: all open ops end here.
+  // Later tensors must not move before this response, so all open ops end here.
   void add_alone(std::uint32_t position, const Response& response) {
     open_.clear();
     const RequestSpec& spec = *response.spec;

@@ -44,7 +44,7 @@ struct FusionLimits {
 // arguments: the result is the same on every rank and in every run, also on ranks that are no
 // members. Only allreduce, broadcast and send fuse. A response's tensors of different dtypes become
 // different ops. The first member of an op sets its place in the order, and nothing overtakes a
-// kind that does not fuse. A tensor above bytes_max becomes an op of its own. An in_arena request
+// kind that does not fuse. A tensor above bytes_max becomes a separate op. An in_arena request
 // becomes one op, of any size and without other members: its chunks are claimed where they lie.
 std::vector<FusedOp> plan_fusion(std::span<const Response> responses, const FusionLimits& limits);
 

@@ -35,10 +35,10 @@ Hosts flat_hosts(int ranks);
 //
 // The prescale is applied to each rank's input when a chunk is reduced inside the host. The
 // postscale (for Average it includes 1/size) is applied once and last, by the receive that
-// `completes` the bytes. So an average of integers is divided only when the whole sum is there. A
-// group on a single host applies both in one pass, without this plan (backend/shm). Where the input
-// is one rank's, a prescale other than 1 takes a pass of its own. Halves are summed in float32
-// inside a host and rounded to their type for the wire, once per host.
+// `completes` the bytes. So an average of integers is divided only when its sum is complete. A
+// group on a single host applies both in one pass, without this plan (backend/shm). If the input is
+// one rank's, a prescale other than 1 takes a separate pass. Halves are summed in float32 inside a
+// host and rounded to their type for the wire, once per host.
 //
 // If the ranks of a host are not consecutive, their parts do not form one part of the host.
 // Allgather and reducescatter then run flat: from rank to rank.

@@ -9,18 +9,18 @@
 
 namespace ciranda {
 
-// A collective between participants (hosts, or ranks in a flat plan) as data. Each step says what a
-// participant sends to whom, what it receives from whom, what it does with the received bytes, and
-// what must happen before. Pure: every participant computes the schedule from what was agreed,
-// without a clock or an order of arrival, so that the same bits come out on every participant and
-// in every run. Thread-safe; computing a step allocates nothing.
+// A collective between participants (hosts, or ranks in a flat plan) as data. A step names the
+// bytes to send and to receive, the peers, the use of the received bytes, and what must happen
+// before. Pure: every participant computes the schedule from agreed figures, without a clock or an
+// order of arrival, so that the same bits come out on every participant and in every run.
+// Thread-safe; computing a step allocates nothing.
 //
 // Channels are independent: one may run ahead of another, and each has its own scratch. The
 // messages between two participants on a channel travel in the order of the steps, in each
 // direction. An executor gives each channel its own sockets.
 //
-// Within a channel the sends happen in the order of the steps, and so do the receives. Each of the
-// two runs as fast as it can and waits only for what the step names: a number of sends, receives or
+// The sends of a channel happen in the order of the steps, and so do its receives. Each of the two
+// runs as fast as it can and waits only for what the step names: a number of sends, receives or
 // chunks that must be done. A send or receive without bytes is no message and is done when its turn
 // comes.
 //
@@ -138,7 +138,7 @@ class Schedule {
   std::uint32_t steps() const { return steps_; }  // of each channel
   Step step(int channel, std::uint32_t index) const;
   // The chunks in which a reduction's input may be made (see hierarchical.h), in the order in which
-  // the steps read them. If there are none, the input must be complete before the first step.
+  // the steps read them. Without chunks, the input must be complete before the first step.
   std::uint32_t chunks() const { return chunks_; }  // of each channel
   Piece chunk(int channel, std::uint32_t index) const;
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }  // of each channel

@@ -19,8 +19,8 @@ StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
     : shape_(std::move(shape)) {
   const auto ranks = static_cast<std::uint64_t>(shape_.ranks);
   CIRANDA_ASSERT(ranks >= 1 && slot_bytes >= kUnit * ranks);
-  // A round fills its whole slot, even if one round is then enough. With more rounds the ranks'
-  // work would overlap. But data that a core has just written moves slowly from its first-level
+  // A round fills its whole slot, even if one round is then enough. More rounds would make the
+  // ranks' work overlap. But data that a core has just written moves slowly from its first-level
   // cache into another core's, and slices too large for that cache have already left it.
   const std::uint64_t whole_slot = slot_bytes / kUnit * kUnit;
   std::uint64_t longest = 0;

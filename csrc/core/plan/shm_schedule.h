@@ -48,7 +48,7 @@ struct CopyOut {
 struct StagedRound {
   std::vector<CopyIn> copy_in;
   std::optional<ReduceSlice> reduce;
-  // True if copy_out has to wait until the peers have reduced: it reads their results.
+  // Copy-out waits until the peers have reduced, because it reads their results.
   bool copy_out_after_reduce = false;
   std::vector<CopyOut> copy_out;
 };

@@ -35,7 +35,7 @@ struct Fold {
 
   bool folds() const { return core < participants; }
   bool is_folded() const { return self >= core; }
-  // True if there is another side of the fold: other().
+  // Returns true if the fold has another side: other().
   bool has_other() const { return is_folded() || self + core < participants; }
   int other() const { return is_folded() ? self - core : self + core; }
 };

@@ -7,11 +7,11 @@ namespace ciranda {
 // Schedules for few bytes, where the number of half round trips determines the time.
 //
 // allreduce  Recursive doubling: in round k each participant exchanges all it has with
-//            self XOR 2^k, and both reduce. 2 participants are done after one half round trip, N =
-//            2^m after m. For other N, with N > 2^m, each of the last N - 2^m participants first
-//            hands its input to one of the first 2^m, and gets the result last: two half round
-//            trips more. Same bits: before round k each set of 2^k participants holds the same
-//            bits. Two sets join with the operand of the lower one first on both sides.
+//            self XOR 2^k, and both reduce. 2 participants are done after one half round trip,
+//            N = 2^m after m. If N > 2^m, each of the last N - 2^m participants hands its input to
+//            one of the first 2^m before, and gets the result after: two half round trips more.
+//            Same bits: before round k each set of 2^k participants holds the same bits. Two sets
+//            join with the operand of the lower one first on both sides.
 // broadcast  Binomial tree: in round k the first 2^k (counted from the root) send to as many more.
 // allgather, alltoall  Direct: in round t each participant sends to self+t and receives from
 //            self-t. No round waits for another, so it takes one half round trip, and no link

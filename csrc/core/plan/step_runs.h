@@ -15,7 +15,7 @@ struct StepRun {
 
 // Returns the runs of those `slots` (with begin and end, ascending) for which `used(i)` is true.
 // `done(i)` is the number of steps that slot i has made. Neighbours with the same step form one
-// run: between them lie zeros, whose update is zero.
+// run: the memory between them holds zeros, and their update is zero.
 template <typename Slots, typename Used, typename Done>
 std::vector<StepRun> step_runs(const Slots& slots, Used used, Done done) {
   std::vector<StepRun> runs;
