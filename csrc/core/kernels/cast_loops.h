@@ -25,7 +25,7 @@ inline float round_to_odd(double value) {
   return __builtin_bit_cast(float, bits | 1u);
 }
 
-// Elements in float32, which every format but float64 fits exactly.
+// Casts by way of float32, in which every format but float64 fits exactly.
 template <class From, class To>
 void cast_as_floats(const Casting& c) {
   static_assert(From::kLanes == To::kLanes);

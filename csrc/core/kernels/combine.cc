@@ -9,10 +9,10 @@
 namespace ciranda::kernels {
 namespace {
 
-constexpr std::size_t kBlock = 512;  // elements; of two rows, they stay in the nearest cache
+constexpr std::size_t kBlock = 512;  // elements; blocks of two rows stay in the nearest cache
 constexpr std::size_t kSums = 8;     // additions that do not wait for each other
 
-// The padding after `count` is zeros.
+// Elements after `count` are zeros.
 using Block = double[kBlock];
 
 void load(DType dtype, const std::byte* from, std::size_t count, Block& block) {

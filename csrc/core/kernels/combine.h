@@ -7,11 +7,11 @@
 
 namespace ciranda::kernels {
 
-// Dot products and weighted sums of rows of floating elements in raw memory, computed in double.
-// The same bits on every machine.
+// Dot products and weighted sums of rows of floating-point elements in raw memory, computed in
+// double. Every machine gets the same bits.
 
-// Adds to `products` the dot product of each row with itself and those before it, in the order of
-// adasum_products().
+// Adds to `products` the dot product of each row with itself and with the rows before it, in the
+// order of adasum_products().
 void add_products(DType dtype, std::span<const std::byte* const> rows, std::size_t count,
                   std::span<double> products);
 

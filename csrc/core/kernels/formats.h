@@ -5,8 +5,8 @@
 
 #include "core/kernels/vectors.h"
 
-// How elements lie in memory, and the vector in which they are computed, for an instruction set
-// `Isa` (see reduce_portable.cc for what it holds). Anonymous for the same reason as vectors.h.
+// The layout of elements in memory, and the vector in which they are computed, for an instruction
+// set `Isa` (reduce_portable.cc shows its members). Anonymous for the same reason as vectors.h.
 namespace ciranda::kernels {
 namespace {
 
@@ -62,7 +62,7 @@ inline void store_first(std::byte* to, typename Format::Vec vec, std::size_t ele
   __builtin_memcpy(to, &packed, elements * Format::kElementBytes);
 }
 
-// How a vector meets memory: whole, or the last one in fewer elements than it has lanes.
+// Loads and stores a whole vector, or only its first elements at the end of an array.
 template <class Format>
 struct WholeVector {
   using Stored = typename Format::Stored;

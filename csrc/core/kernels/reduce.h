@@ -8,10 +8,10 @@
 
 namespace ciranda::kernels {
 
-// Loops over raw memory. No state, no allocation, thread-safe. All pointers are aligned to the
-// element size at least; `count` is in elements. The instruction set (AVX-512, AVX2 + F16C, plain
-// C++) is chosen once at run time; every variant gives the same bits, except that the payload of a
-// NaN from arithmetic is the processor's affair.
+// Loops over raw memory. They have no state, allocate nothing and are thread-safe. All pointers are
+// aligned to the element size at least; `count` is in elements. The instruction set (AVX-512, AVX2
+// + F16C, plain C++) is chosen once at run time. Every variant gives the same bits, except for the
+// payload of a NaN from arithmetic, which depends on the processor.
 
 // out[d][i] = postscale * op over r of (prescale * inputs[r][i]), for every output d.
 // Inputs are combined in the order of the span (rank order), so the result is the same on
@@ -33,20 +33,20 @@ struct ReduceArgs {
 void reduce(const ReduceArgs& args, std::span<const std::byte* const> inputs,
             std::span<std::byte* const> outputs, std::size_t count);
 
-// data[i] *= factor, with the same rules for halves and integers. In place.
+// data[i] *= factor, in place, with the same rules for halves and integers.
 void scale(DType dtype, std::byte* data, std::size_t count, double factor);
 
-// to[i] = from[i] * factor as the other type. Float to float only (fp16, bf16, fp32, fp64):
-// computed in float64 if either is that, else in float32, and rounded once to nearest even;
-// overflow gives infinity, NaN stays NaN. `to` and `from` do not overlap.
+// to[i] = from[i] * factor as the other type, between floating-point types (fp16, bf16, fp32,
+// fp64). It is computed in float64 if either type is float64, else in float32, and rounded once to
+// nearest even. Overflow gives infinity, and NaN stays NaN. `to` and `from` do not overlap.
 void cast(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to, std::size_t count,
           double factor = 1.0);
 
-// out[d][i] = postscale * (own[i] + arrived[i]), for every output d: float32, to which a peer's
-// numbers are added as they came over the network, rounded to `wire_dtype` (float16 or bfloat16,
-// to nearest even). `own_rounded`: own[i] is rounded first, as the peer to which it was sent knows
-// it. `result_rounded`: the result is, so that sending it on changes nothing. An output may be
-// `own`; otherwise nothing overlaps.
+// out[d][i] = postscale * (own[i] + arrived[i]), for every output d. `own` and the outputs are
+// float32; `arrived` holds a peer's numbers as they came over the network, rounded to `wire_dtype`
+// (float16 or bfloat16, to nearest even). `own_rounded`: own[i] is rounded first, to the value that
+// the peer received. `result_rounded`: the result is rounded, so that sending it on does not change
+// it. An output may be `own`; otherwise nothing overlaps.
 struct AddArrivedArgs {
   DType wire_dtype;
   bool own_rounded = false;
@@ -56,8 +56,8 @@ struct AddArrivedArgs {
 void add_arrived(const AddArrivedArgs& args, const std::byte* own, const std::byte* arrived,
                  std::span<std::byte* const> outputs, std::size_t count);
 
-// Copies bytes; for sizes that would sweep the caches it uses non-temporal stores. They are ordered
-// before any store that follows, as an ordinary copy's are.
+// Copies bytes. Sizes that would sweep the caches use non-temporal stores, which are ordered before
+// any later store, like those of an ordinary copy.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes);
 
 // The instruction set in use: "avx512", "avx2" or "portable".

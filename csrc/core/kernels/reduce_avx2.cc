@@ -1,4 +1,4 @@
-// Compiled with options of its own (kernels.cmake) and run only where variants_x86.cc allows it.
+// Compiled with its own options (kernels.cmake) and run only where variants_x86.cc allows it.
 #include <immintrin.h>
 
 #include "core/kernels/add_arrived_loops.h"
@@ -16,7 +16,7 @@ struct Avx2Lanes : ConvertLanes<kBytes> {
   static Words widen(Halves halves) {
     return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves)));
   }
-  // Of words below 2^16.
+  // The words are below 2^16.
   static Halves narrow(Words words) {
     const auto wide = reinterpret_cast<__m256i>(words);
     const __m256i packed = _mm256_packus_epi32(wide, wide);  // within each 128 bits

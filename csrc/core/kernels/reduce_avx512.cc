@@ -1,4 +1,4 @@
-// Compiled with options of its own (kernels.cmake) and run only where variants_x86.cc allows it.
+// Compiled with its own options (kernels.cmake) and run only where variants_x86.cc allows it.
 #include <immintrin.h>
 
 #include "core/kernels/add_arrived_loops.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kBytes = 64;
 
-// Everywhere the forms with a mask of all lanes: GCC 12 warns about an uninitialised register in
-// its own header for those without. It is the same instruction.
+// All calls use the forms with a mask that selects every lane. For the forms without a mask, GCC 12
+// warns about an uninitialised register in its own header. It is the same instruction.
 constexpr __mmask16 kAllLanes = 0xFFFF;
 
 struct Avx512Lanes : ConvertLanes<kBytes> {

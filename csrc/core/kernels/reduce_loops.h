@@ -32,10 +32,10 @@ class ReduceLoop {
 
  private:
   using Vec = typename Format::Vec;
-  // Enough to hide an addition behind the others, few enough to stay in 16 registers.
+  // Enough vectors to overlap their additions, few enough to stay in 16 registers.
   static constexpr std::size_t kVecsPerStrip = 4;
 
-  // All inputs of a strip are read before any output of it is written: they may be one memory.
+  // All inputs of a strip are read before any output of it is written: they may be the same memory.
   template <std::size_t kVecs>
   void reduce_strip(std::size_t first_element) const {
     const std::size_t offset = first_element * Format::kElementBytes;
@@ -60,7 +60,7 @@ class ReduceLoop {
     }
   }
 
-  // Fewer elements than a vector has lanes.
+  // Reduces fewer elements than a vector has lanes.
   void reduce_rest(std::size_t first_element, std::size_t elements) const {
     const std::size_t offset = first_element * Format::kElementBytes;
     Vec so_far = prescaled(load_first<Format>(r_.inputs[0] + offset, elements));
@@ -110,7 +110,7 @@ void reduce_format(const Reduction& reduction) {
     case ReduceOp::kProduct:
       return reduce_format_op<Format, Product>(reduction);
     case ReduceOp::kAdasum:
-      break;  // it is not element by element
+      break;  // not computed element by element
   }
   CIRANDA_UNREACHABLE();
 }

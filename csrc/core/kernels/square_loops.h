@@ -41,8 +41,8 @@ class SquareLoop {
  private:
   using Vec = typename Format::Vec;
   using Doubles = typename Isa::Doubles;
-  // Element i is added to sum i % kSums, however wide the vectors are: the same bits. So many hide
-  // an addition behind the others and stay in registers.
+  // Element i is added to sum i % kSums, so the bits do not depend on the width of vectors. This
+  // number of sums overlaps the additions and fits into registers.
   static constexpr std::size_t kSums = 16;
   static constexpr std::size_t kVecsPerStrip = kSums / Format::kLanes;
   static constexpr std::size_t kSumVecs = kSums * sizeof(double) / sizeof(Doubles);

@@ -9,7 +9,7 @@
 #include "core/base/dtype.h"
 
 // The optimizer's step as one pass over memory: adds up the ranks' gradients, updates the state and
-// writes the new parameter into every copy of it. It knows slices, not tensors: whoever owns a
+// writes the new parameter into every copy of it. It knows slices, not tensors: the owner of a
 // slice of a bucket calls it for that slice.
 //
 // The rules are those of torch.optim, by the formulas of its documentation: SGD with momentum as in
@@ -59,8 +59,8 @@ enum class StateArray : std::uint8_t {
   kGradAvg,
 };
 
-// The key in the state_dict of torch's optimizer. Its "step" is the caller's to keep; torch's SGD
-// has none.
+// Key of the state in the state_dict of torch's optimizer. The caller keeps torch's "step", which
+// SGD does not have.
 constexpr std::string_view torch_name(StateArray array) {
   constexpr std::string_view kNames[] = {"momentum_buffer", "exp_avg", "exp_avg_sq",
                                          "max_exp_avg_sq",  "sum",     "square_avg",
@@ -68,14 +68,14 @@ constexpr std::string_view torch_name(StateArray array) {
   return kNames[static_cast<std::size_t>(array)];
 }
 
-// Each rule keeps a contiguous part of a table: SGD the momentum buffer of RMSprop's.
+// Each rule keeps a contiguous part of a table: SGD keeps the momentum buffer of RMSprop's.
 inline constexpr StateArray kAdamStates[] = {StateArray::kExpAvg, StateArray::kExpAvgSq,
                                              StateArray::kMaxExpAvgSq};
 inline constexpr StateArray kAdagradStates[] = {StateArray::kSum};
 inline constexpr StateArray kRmspropStates[] = {StateArray::kMomentumBuffer, StateArray::kSquareAvg,
                                                 StateArray::kGradAvg};
 
-// What `rule` keeps, in the order of UpdateArgs::states.
+// Returns the state arrays that `rule` keeps, in the order of UpdateArgs::states.
 constexpr std::span<const StateArray> state_arrays(const UpdateRule& rule) {
   const std::size_t momentum = rule.momentum != 0.0 ? 1 : 0;
   switch (rule.kind) {
@@ -99,15 +99,15 @@ constexpr int state_count(const UpdateRule& rule) {
 // --- The update. ---
 
 struct UpdateArgs {
-  // float32, float64, float16 or bfloat16; gradients, parameters and state all lie in it. Halves
-  // are computed in float32, from the gradients' sum on, and rounded (to nearest even) where they
-  // are stored: what torch's fused kernels do.
+  // float32, float64, float16 or bfloat16, the dtype of gradients, parameters and state. Halves are
+  // computed in float32, from the sum of the gradients on, and rounded (to nearest even) when they
+  // are stored, as by torch's fused kernels.
   DType dtype;
   std::int64_t step = 1;        // the number of this step; the first is 1
   double gradient_scale = 1.0;  // average, loss scale and clip coefficient, multiplied together
-  // The state arrays hold nothing yet: they are not read but start from torch's initial values
-  // (zeros; Adagrad's initial_accumulator_value; SGD's momentum buffer becomes the gradient, which
-  // is not dampened then).
+  // The state arrays hold nothing yet. They are not read; the state starts from torch's initial
+  // values: zeros, Adagrad's initial_accumulator_value, and for SGD's momentum buffer the gradient,
+  // which is not dampened then.
   bool fresh_state = false;
   std::span<const std::byte* const> gradients;   // one for each rank
   std::span<std::byte* const> parameters;        // equal copies: the first is read, all are written
@@ -116,24 +116,25 @@ struct UpdateArgs {
   std::size_t count = 0;                         // elements, of each array
 };
 
-// Gradients are added in the order of their span and scaled as reduce() does it with `postscale`:
-// for float32 and float64 the bits are those of reduce() followed by an update with its output.
-// A gradient output may be the same memory as any gradient (exactly the same pointer); else nothing
-// overlaps. Pointers are aligned to one element at least.
-// 1 <= gradients.size() <= kLocalRanksMax, 1 <= parameters.size(), 1 <= step.
+// Gradients are added in the order of their span and scaled as reduce() does it with `postscale`.
+// For float32 and float64 the bits are those of reduce() followed by an update with its output. A
+// gradient output may be the same memory as any gradient (exactly the same pointer); otherwise
+// nothing overlaps. Pointers are aligned to one element at least. 1 <= gradients.size() <=
+// kLocalRanksMax, 1 <= parameters.size(), 1 <= step.
 //
-// NaN and infinities go where torch's go. State below the normal numbers (2^-126 for float32 and
-// the halves) becomes zero: a moving average that is fed zeros ends as a subnormal number and stays
-// it for ever, and arithmetic on those may be ten times slower.
+// NaN and infinities spread as in torch. State below the normal numbers (2^-126 for float32 and the
+// halves) becomes zero: a moving average that is fed zeros ends as a subnormal number and stays one
+// for ever, and arithmetic on subnormal numbers may be ten times slower.
 //
-// No state of its own, no allocation, thread-safe; the same bits with every instruction set.
+// The function has no state, allocates nothing and is thread-safe. Every instruction set gives the
+// same bits.
 void update(const UpdateRule& rule, const UpdateArgs& args);
 
-// scale^2 * the sum over all elements of (the sum over ranks of inputs)^2: the ranks' part of a
-// global norm. The inner sum is that of update(); squares are added in float64, in an order that
-// depends on `count` alone, with a relative error below 1e-8 for up to 2^30 elements.
-// It is finite exactly if every inner sum is (float64 beyond 1e150 aside), so that it serves as a
-// loss scaler's check too. Floating dtypes, 1 <= inputs.size() <= kLocalRanksMax.
+// Returns scale^2 * the sum over all elements of (the sum over ranks of inputs)^2: the ranks' part
+// of a global norm. The inner sum is that of update(). Squares are added in float64, in an order
+// that depends on `count` alone, with a relative error below 1e-8 for up to 2^30 elements. The
+// result is finite exactly if every inner sum is (float64 beyond 1e150 aside), so it also serves as
+// a loss scaler's check. Floating-point dtypes, 1 <= inputs.size() <= kLocalRanksMax.
 double sum_of_squares(DType dtype, std::span<const std::byte* const> inputs, double scale,
                       std::size_t count);
 

@@ -25,7 +25,7 @@ class MovingAverage {
       : from_old_(1.0 - decay < 0.5),
         share_(static_cast<Element>(from_old_ ? 1.0 - decay : (1.0 - decay) - 1.0)) {}
 
-  // old + (1 - decay) * (next - old), from the nearer end, as torch.lerp.
+  // Returns old + (1 - decay) * (next - old), computed from the nearer end, as torch.lerp.
   Vec operator()(Vec old, Vec next) const {
     return (from_old_ ? old : next) + share_ * (next - old);
   }

@@ -34,7 +34,7 @@ struct Casting {
   double factor;
 };
 
-// add_arrived()'s.
+// Arguments of add_arrived().
 struct Adding {
   DType wire_dtype;
   bool own_rounded;
@@ -47,7 +47,7 @@ struct Adding {
   std::size_t count;
 };
 
-// update()'s, and the scalars that follow from the step.
+// Arguments of update(), and the scalars that follow from the step.
 struct Updating {
   UpdateRule rule;
   DType dtype;
@@ -77,7 +77,7 @@ struct Loops {
   void (*reduce)(const Reduction& reduction);
   void (*cast)(const Casting& casting);
   void (*add_arrived)(const Adding& adding);
-  // A copy that leaves the caches as they are.
+  // Copies and leaves the caches as they are.
   void (*copy_past_caches)(std::byte* to, const std::byte* from, std::size_t bytes);
   void (*update)(const Updating& updating);
   double (*sum_of_squares)(const Squaring& squaring);
@@ -88,13 +88,13 @@ extern const Loops kAvx512Loops;
 
 struct Variant {
   const char* name;
-  bool (*available)();  // can this processor run it?
+  bool (*available)();  // true if this processor can run it
   const Loops* loops;
 };
 
 // Best first. The last is "portable", which is always available and the reference for the bits.
 std::span<const Variant> variants();
-// The first available one.
+// Returns the first available variant.
 const Variant& chosen_variant();
 
 }  // namespace ciranda::kernels

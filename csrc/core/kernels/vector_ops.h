@@ -8,8 +8,8 @@
 #include "core/kernels/formats.h"
 #include "core/kernels/vectors.h"
 
-// What is computed of vectors of a format (formats.h): two combined into one, one scaled, the sum
-// over inputs. Anonymous for the same reason as vectors.h.
+// Arithmetic on vectors of a format (formats.h): combines two, scales one, sums over inputs.
+// Anonymous for the same reason as vectors.h.
 namespace ciranda::kernels {
 namespace {
 
@@ -92,7 +92,7 @@ class Scale<Format, /*kFloating=*/false> {
     return factor == 1.0 / static_cast<double>(divisor) ? divisor : 0;
   }
 
-  // Out of line: rare, and long once unrolled over the lanes.
+  // Out of line: rarely called, and long once unrolled over the lanes.
   [[gnu::noinline]] Vec scaled(Vec vec) const {
     Int lanes[Format::kLanes];
     __builtin_memcpy(lanes, &vec, sizeof(vec));
@@ -125,7 +125,7 @@ class Scale<Format, /*kFloating=*/false> {
   std::int64_t divisor_;
 };
 
-// At `offset` of all inputs, in their order, as ReduceLoop does.
+// Sums the vectors at `offset` of the inputs in their order, as ReduceLoop does.
 template <class Format, class Memory>
 [[gnu::always_inline]] inline typename Format::Vec sum_of(const std::byte* const* inputs,
                                                           std::size_t input_count,

@@ -41,8 +41,8 @@ inline V square_roots(V vector) {
   return vector;
 }
 
-// Between lanes of 16 and of 32 bits. GCC 12's code for this is poor on wide vectors: those bring
-// their own.
+// Converts between lanes of 16 and of 32 bits. GCC 12's code for this is poor on wide vectors,
+// which therefore have their own version.
 template <std::size_t kBytes>
 struct ConvertLanes {
   using Halves = Vector<std::uint16_t, kBytes / 2>;
@@ -51,9 +51,9 @@ struct ConvertLanes {
   static Halves narrow(Words words) { return __builtin_convertvector(words, Halves); }
 };
 
-// The two 16-bit floats by integer arithmetic, `Resize` being such as ConvertLanes. Roundings are
-// to the nearest even, and a NaN keeps the upper bits of its payload and turns quiet: what x86's
-// instructions do, bit for bit.
+// Converts the two 16-bit floats by integer arithmetic, with a `Resize` like ConvertLanes. Values
+// are rounded to nearest even. A NaN keeps the upper bits of its payload and turns quiet. x86's
+// instructions give the same bits.
 template <class Resize>
 struct HalfBits {
   using Halves = typename Resize::Halves;

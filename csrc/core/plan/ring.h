@@ -8,9 +8,9 @@ namespace ciranda {
 // previous one, so that every link carries data all the time in both directions.
 //
 // allreduce  N blocks, 2(N-1) rounds. Each participant sends block self-t in round t and
-//            receives block self-t-1. The first N-1 rounds reduce the received block with the own
-//            input, then the finished blocks go around. 2(N-1)/N of the payload leaves each
-//            participant: no algorithm sends less (Patarasuk and Yuan, 2009).
+//            receives block self-t-1. The first N-1 rounds reduce the received block with the
+//            participant's input, then the finished blocks go around. 2(N-1)/N of the payload
+//            leaves each participant: no algorithm sends less (Patarasuk and Yuan, 2009).
 //            Same bits: block b is reduced once, along one chain: ((in_b + in_b+1) + …) + in_b-1.
 // reducescatter  the first half, one block further, so that block b is finished at b.
 // allgather  the second half.
