@@ -24,7 +24,7 @@ struct Buffer {
 
 using Buffers = InlineVector<Buffer, 2>;
 
-// Of the inputs, side by side.
+// Returns the total bytes of the inputs.
 inline std::uint64_t bytes_of(const Buffers& buffers) {
   std::uint64_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.in_bytes;
@@ -33,54 +33,56 @@ inline std::uint64_t bytes_of(const Buffers& buffers) {
 
 using Done = std::function<void(const Status&, const std::shared_ptr<DeviceEvent>& finished)>;
 
-// A FusedOp with this rank's memory: what a backend runs.
+// A FusedOp together with this rank's memory: what a backend runs.
 struct Execution {
   FusedOp op;  // its root is the index of a member
-  // Its place among all executions of the World, also those of groups that this rank is no member
-  // of: rising, and alike on all ranks.
+  // Its position among all executions of the World, including those of groups that this rank is no
+  // member of. Numbers rise and are the same on all ranks.
   std::uint64_t number = 0;
   Buffers buffers = {};  // by member; empty for in_arena
-  // in_arena: the bucket's memory, of each member on this host that has not joined, ascending.
+  // in_arena: the bucket's memory of each member on this host that has not joined, ascending.
   std::vector<std::byte*> arena = {};
   std::uint64_t arena_bytes = 0;
-  // Of a shared step: what is done with bytes [begin, begin + bytes) of the buckets in `arena`,
-  // instead of reducing them. Any rank that has not joined runs it, for any piece of whole chunks,
-  // exactly one rank for each.
+  // Shared step: the work on bytes [begin, begin + bytes) of the buckets in `arena`, instead of
+  // their reduction. Any rank that has not joined may run it, for any piece of whole chunks; each
+  // chunk is run exactly once.
   std::function<void(std::uint64_t begin, std::uint64_t bytes, std::span<std::byte* const> arena)>
       work = {};
-  // allgather, alltoall, reducescatter (always one member): bytes, see StagedShape::offsets.
+  // allgather, alltoall, reducescatter (always one member): in bytes, see StagedShape::offsets.
   std::vector<std::uint64_t> offsets = {};
-  // Memory of a device: what puts the buffers' contents there, by member, and where to queue. All
-  // members have the same stream.
+  // Device memory, by member: the stream to queue on, the same for all members, and the event that
+  // makes the buffers ready.
   std::vector<DeviceWork> device = {};
-  // Fires exactly once, from advance() or abort(); an empty status is success. Of memory of a
-  // device it fires once everything is queued, and `finished` passes when it is done; else that is
-  // null.
+  // Called exactly once, from advance() or abort(); an empty status is success. For device memory
+  // it is called when everything is queued, and `finished` passes when the work is done. Otherwise
+  // `finished` is null.
   Done done = {};
 };
 
-// THE seam: runs agreed operations on raw memory. The engine starts the same executions in the
-// same order on every rank and calls advance() whenever it drives. One thread at a time.
+// The seam between the engine and whatever runs agreed operations on raw memory. The engine starts
+// the same executions in the same order on every rank and calls advance() whenever it drives. One
+// thread at a time.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual bool supports(const FusedOp& op) const = 0;
   virtual void start(Execution&& execution) = 0;
-  // Does all that can be done without waiting for another rank; true if that was anything.
+  // Does everything that needs no other rank. Returns true if it did anything.
   virtual bool advance() = 0;
-  // Every execution is done.
+  // Returns true if every execution is done.
   virtual bool idle() const = 0;
-  // Ranks of this host, by local rank, without whose action advance() can do nothing more, appended
-  // to `out`.
+  // Appends to `out` the ranks of this host, by local rank, that must act before advance() can do
+  // more.
   virtual void blocked_on(std::vector<Rank>& out) const = 0;
-  // Completes everything with `why`. Does not block.
+  // Completes all executions with `why`. Does not block.
   virtual void abort(const Error& why) = 0;
-  // Why advance() can do nothing more, if so: the World must fail.
+  // Returns why advance() can do nothing more, or null. An error means that the World must fail.
   virtual const Error* broken() const { return nullptr; }
-  // advance() has nothing to do until the backend calls wake(): who waits may sleep at once.
+  // Returns true if advance() has nothing to do until the backend calls wake(). Waiting threads may
+  // then sleep at once.
   virtual bool will_wake() const { return false; }
-  // After how long advance() is worth a call though nobody rings a bell, even if idle(): a device
-  // may still work on what is done here. 0: somebody will.
+  // Returns after how many nanoseconds advance() should be called even if nobody rings a bell, and
+  // even if idle(): a device may still work on executions that are done here. 0: a bell will ring.
   virtual std::uint64_t look_again_ns() const { return 0; }
 };
 

@@ -5,7 +5,7 @@
 
 namespace ciranda {
 
-// How the kernels reduce what the operation is, over that many ranks.
+// Returns the kernels' arguments for reducing `op` over this number of ranks.
 inline kernels::ReduceArgs reduce_args(const FusedOp& op, int ranks) {
   const double divisor = op.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
   return {

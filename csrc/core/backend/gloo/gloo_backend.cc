@@ -18,16 +18,16 @@ namespace ciranda {
 namespace {
 
 // ------------------------------------------------------------------------------------------------
-// One operation, as calls of Gloo's; they block
+// One operation, as blocking calls of Gloo
 
-// Of `count` parts that begin at `offsets` and follow one another.
+// Returns the lengths of `count` parts that begin at `offsets` and follow one another.
 std::vector<std::uint64_t> lengths(const std::uint64_t* offsets, std::size_t count) {
   std::vector<std::uint64_t> bytes(count);
   for (std::size_t i = 0; i < count; ++i) bytes[i] = offsets[i + 1] - offsets[i];
   return bytes;
 }
 
-// Several members side by side.
+// Holds several members side by side.
 class StagingMemory {
  public:
   explicit StagingMemory(std::uint64_t bytes)
@@ -63,7 +63,7 @@ class Run {
       case OpKind::kReducescatter:
         return reducescatter();
       default:
-        break;  // moves no data: the engine's own affair
+        break;  // moves no data: the engine handles it
     }
     CIRANDA_UNREACHABLE();
   }
@@ -88,7 +88,7 @@ class Run {
   }
 
   Status average_of_halves(Buffers buffers) {
-    constexpr DType kWide = DType::kFloat32;  // their sum may pass 65,504
+    constexpr DType kWide = DType::kFloat32;  // their sum may exceed 65,504
     if (op_.in_arena) {
       std::byte* const bucket = execution_.arena[local_rank_];
       buffers.push_back({bucket, bucket, execution_.arena_bytes, execution_.arena_bytes});
@@ -143,8 +143,8 @@ class Run {
     return group_.alltoall(buffer.in, sent_by(self_), buffer.out, received);
   }
 
-  // Gloo has none for any size and any function: each rank gets the others' inputs to its part, and
-  // reduces them at once. No algorithm sends less.
+  // Gloo has no reducescatter for any size and any function. So each rank receives the other ranks'
+  // inputs to its part and reduces them together. No algorithm sends less.
   Status reducescatter() {
     const Buffer& buffer = execution_.buffers[0];
     const std::uint64_t bytes = buffer.out_bytes;
@@ -209,11 +209,11 @@ class Run {
 struct Queued {
   explicit Queued(Execution what) : execution(std::move(what)) {}
   Execution execution;
-  Status status = {};              // the thread's, until it is done
-  std::atomic<bool> done = false;  // it touches the memory no more
+  Status status = {};              // written by the thread, until `done`
+  std::atomic<bool> done = false;  // the thread no longer touches the memory
 };
 
-// Connects the ranks, and runs operations in the order in which they were pushed.
+// A thread that connects the ranks and runs operations in the order in which they were pushed.
 class GlooThread {
  public:
   GlooThread(GlooGroup& group, const BackendContext& context,
@@ -224,7 +224,7 @@ class GlooThread {
         thread_([this] { loop(); }) {}
   ~GlooThread() { stop(); }
 
-  // The operation stays where it is until it is done, or the thread is stopped.
+  // `operation` stays where it is until it is done or the thread is stopped.
   void push(Queued& operation) EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
@@ -233,7 +233,7 @@ class GlooThread {
     tell();
   }
 
-  // Waits for the thread to let go of all memory; never for another rank.
+  // Waits until the thread no longer uses any memory; never for another rank.
   void stop() EXCLUDES(mutex_) {
     if (!thread_.joinable()) return;
     {
@@ -257,7 +257,7 @@ class GlooThread {
     }
   }
 
-  // Blocks until there is one; null: stop.
+  // Blocks until an operation is queued. Returns null if the thread must stop.
   Queued* next() EXCLUDES(mutex_) {
     for (;;) {
       const std::uint32_t ticket = news_.load(std::memory_order_acquire);
@@ -287,15 +287,15 @@ class GlooThread {
   Mutex mutex_;
   std::deque<Queued*> queue_ GUARDED_BY(mutex_);
   bool stopped_ GUARDED_BY(mutex_) = false;
-  std::atomic<std::uint32_t> news_ = 0;  // where the thread sleeps
+  std::atomic<std::uint32_t> news_ = 0;  // the thread sleeps on it
   std::thread thread_;
 };
 
 // ------------------------------------------------------------------------------------------------
 // The backend
 
-// The ranks learn each other's addresses by an exchange when the first operation starts; what is
-// started meanwhile waits for it.
+// The ranks exchange their addresses when the first operation starts. Operations that are started
+// meanwhile wait for the exchange.
 class GlooBackend final : public Backend {
  public:
   explicit GlooBackend(BackendContext context) : context_(std::move(context)) {}
@@ -322,7 +322,7 @@ class GlooBackend final : public Backend {
 
   bool idle() const override { return operations_.empty(); }
 
-  // Which of them have not begun is not known here.
+  // This rank cannot know which peers have not begun, so it names all.
   void blocked_on(std::vector<Rank>& out) const override {
     for (int local = 0; local < context_.local_size && !idle(); ++local) {
       if (local != context_.local_rank) out.push_back(local);
@@ -336,7 +336,7 @@ class GlooBackend final : public Backend {
     }
   }
 
-  // Its thread needs the core on which a waiter would look.
+  // The thread needs the core on which a waiting thread would poll.
   bool will_wake() const override { return thread_.has_value(); }
 
   const Error* broken() const override { return broken_ ? &*broken_ : nullptr; }
@@ -363,7 +363,7 @@ class GlooBackend final : public Backend {
     for (Queued& operation : operations_) thread_->push(operation);
   }
 
-  // What went wrong for one ends all: the ranks' connections are in the middle of it.
+  // An error of one operation ends all: the ranks' connections are in the middle of that operation.
   void finish_front() {
     Queued& operation = operations_.front();
     if (!operation.status) {

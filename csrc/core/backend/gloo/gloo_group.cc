@@ -26,14 +26,16 @@
 namespace ciranda {
 namespace {
 
-// How long to wait for a peer is the engine's affair, which cancels.
+// The engine decides how long to wait for a peer, and cancels.
 constexpr std::chrono::hours kForEver{24 * 365};
 
 using Algorithm = gloo::AllreduceOptions::Algorithm;
 
-// What the ring sends in one piece while the piece before is reduced. Each piece wakes two threads.
+// Bytes that the ring sends in one piece while the piece before is reduced. Each piece wakes two
+// threads.
 constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
-// Two ranks send each other a half and its sum, in two messages each as a cube, in four as a ring.
+// Up to this size two ranks use a cube. They send each other a half and its sum: two messages each
+// as a cube, four as a ring.
 constexpr std::size_t kCubeBytesMax = std::size_t{16} << 20;
 
 using Waiting = gloo::transport::UnboundBuffer;
@@ -42,8 +44,8 @@ struct Cancelled : std::exception {
   const char* what() const noexcept override { return "Gloo was cancelled"; }
 };
 
-// Gloo's collectives wait for peers only through buffers, so these end what blocks: they know all
-// buffers that there are.
+// Ends blocking calls. Gloo's collectives wait for peers only through buffers, and the room knows
+// all existing buffers.
 class WaitingRoom {
  public:
   void enter(Waiting& buffer) EXCLUDES(mutex_) {
@@ -70,7 +72,7 @@ class WaitingRoom {
   std::set<Waiting*> buffers_ GUARDED_BY(mutex_);
 };
 
-// A buffer of Gloo's whose waits the room can end.
+// Wraps a buffer of Gloo's so that the room can end its waits.
 class Buffer final : public gloo::transport::UnboundBuffer {
  public:
   Buffer(std::unique_ptr<UnboundBuffer> own, WaitingRoom& room)
@@ -107,7 +109,7 @@ class Buffer final : public gloo::transport::UnboundBuffer {
   WaitingRoom& room_;
 };
 
-// Gloo's own pairs, with our buffers.
+// Wraps Gloo's own pairs and makes our buffers for them.
 class Pairs final : public gloo::transport::Context {
  public:
   Pairs(std::shared_ptr<Context> own, WaitingRoom& room)
@@ -138,14 +140,14 @@ class Ranks final : public gloo::Context {
   }
 };
 
-// Of a peer in addresses(); more than Gloo needs.
+// Bytes of a peer's address in addresses(); more than Gloo needs.
 constexpr std::size_t kAddressBytes = gloo::transport::Address::kMaxByteSize;
 
 char* chars(std::byte* bytes) {
   return reinterpret_cast<char*>(bytes);
 }
 
-// Gloo takes the size of an element from a type.
+// Calls `fn` with a value of the dtype's size: Gloo takes the size of an element from a type.
 template <typename Fn>
 void with_type_of(DType dtype, Fn fn) {
   switch (dtype_bytes(dtype)) {
@@ -165,7 +167,7 @@ std::byte* writable(const std::byte* in) {
   return const_cast<std::byte*>(in);  // Gloo does not write to what it only sends
 }
 
-// "[file:line] text" without where in Gloo it was.
+// Returns the text of "[file:line] text", without the place in Gloo.
 std::string without_place(std::string text) {
   const std::size_t end = text.front() == '[' ? text.find("] ") : std::string::npos;
   return end == std::string::npos ? text : text.substr(end + 2);
@@ -185,7 +187,7 @@ struct GlooGroup::Mesh {
 
   void connect_pair(int peer, const std::vector<char>& address);
 
-  // Runs `call`; what it throws becomes the Error.
+  // Runs `call` and turns an exception into an Error.
   template <typename Fn>
   Status run(Fn call) {
     try {
@@ -204,9 +206,10 @@ struct GlooGroup::Mesh {
     return {.code = ErrorCode::kRankLost, .text = "Gloo " + whom + ": " + why, .rank = peer};
   }
 
-  // Gloo's error names no rank, but a broken pair refuses whatever is asked of it.
+  // Returns the peer that was lost, or kNoRank. Gloo's error names no rank, but a broken pair
+  // refuses all calls.
   Rank broken_peer() {
-    constexpr std::uint64_t kSlot = 0;  // of no collective
+    constexpr std::uint64_t kSlot = 0;  // used by no collective
     for (Rank peer = 0; peer < ranks->size; ++peer) {
       if (peer == ranks->rank) continue;
       try {

@@ -13,44 +13,46 @@
 
 namespace ciranda {
 
-// All ranks, each connected to each by Gloo, and Gloo's collectives among them: the only file that
-// knows the library, whose exceptions become values here.
+// The ranks of a group, connected to each other by Gloo, and Gloo's collectives among them. Only
+// this class knows the library, and it turns the library's exceptions into values.
 //
-// Gloo does not authenticate and does not encrypt: until they are connected whoever reaches this
-// rank's address can take a peer's place, and whoever sees the network sees the data.
+// Gloo does not authenticate and does not encrypt. Until the ranks are connected, anyone who
+// reaches this rank's address can take a peer's place. Anyone who sees the network sees the data.
 //
-// A collective blocks until this rank's part in it is done; every rank calls the same ones in the
-// same order. One thread at a time, but for cancel(). After an error nothing works any more.
+// A collective blocks until this rank's part in it is done. Every rank calls the same collectives
+// in the same order. One thread at a time, except for cancel(). After an error the group is
+// unusable.
 class GlooGroup {
  public:
-  // Listens on `address`, numeric, at a port for each peer. Does not block.
+  // Listens on the numeric `address`, at one port for each peer. Does not block.
   static Result<std::unique_ptr<GlooGroup>> listen(Rank rank, int size, const std::string& address);
-  ~GlooGroup();  // blocks for some milliseconds a peer; they may still receive what was sent
+  ~GlooGroup();  // blocks some milliseconds per peer; peers may still receive what was sent
   GlooGroup(const GlooGroup&) = delete;
   GlooGroup& operator=(const GlooGroup&) = delete;
 
-  // Where each peer reaches this rank; for their connect().
+  // Returns the address at which each peer reaches this rank, for the peers' connect().
   std::vector<std::byte> addresses() const;
-  // With the addresses() of all ranks, by rank, before any collective. Blocks until all are there.
+  // Connects to all peers. `addresses` holds each rank's addresses(), by rank. Must precede any
+  // collective. Blocks until all peers have connected.
   Status connect(std::span<const std::vector<std::byte>> addresses);
 
-  // out = reduction over all ranks' `in`, the same bits everywhere; kAverage is kSum here. `in` may
-  // be `out`.
+  // out = reduction over all ranks' `in`, the same bits on every rank; kAverage is kSum here. `in`
+  // may be `out`.
   Status allreduce(DType dtype, ReduceOp op, const std::byte* in, std::byte* out,
                    std::uint64_t bytes);
-  // `in` is read on the root only, and may be `out`.
+  // Only the root reads `in`, which may be `out`.
   Status broadcast(Rank root, const std::byte* in, std::byte* out, std::uint64_t bytes);
-  // The ranks' parts have `counts` bytes each and follow one another in `out`.
+  // The part of each rank has `counts[rank]` bytes. The parts follow one another in `out`.
   Status allgather(const std::byte* in, std::byte* out, const std::vector<std::uint64_t>& counts);
-  // Bytes to and from each rank, which follow one another.
+  // The counts are bytes to and from each rank. The parts follow one another.
   Status alltoall(const std::byte* in, const std::vector<std::uint64_t>& in_counts, std::byte* out,
                   const std::vector<std::uint64_t>& out_counts);
 
-  // What blocks, now or later, returns soon, with an error, whatever the peers do. Thread-safe.
-  // Blocks at most 10 ms, for a turn of Gloo's own thread.
+  // Makes every call that blocks, now or later, return soon with an error, whatever the peers do.
+  // Thread-safe. Blocks at most 10 ms, for a turn of Gloo's own thread.
   void cancel();
 
-  // Of the library, and where it was loaded from.
+  // The version of the library, and the path from which it was loaded.
   static std::string version();
   static std::string path();
 

@@ -1,12 +1,12 @@
 #include "core/backend/gloo/gloo.h"
 #include "core/base/assert.h"
 
-// In the place of gloo_backend.cc and gloo_group.cc where Gloo is not found, or not wanted.
+// Replaces gloo_backend.cc and gloo_group.cc in a build without Gloo.
 namespace ciranda {
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<Backend> make_gloo(BackendContext) {
-  CIRANDA_ASSERT(false);  // its facts say that there is none
+  CIRANDA_ASSERT(false);  // gloo_facts() says that Gloo is not built
   return nullptr;
 }
 

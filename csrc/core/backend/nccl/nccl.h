@@ -4,7 +4,7 @@
 
 namespace ciranda {
 
-// Collectives of memory of NVIDIA GPUs by NCCL.
+// Runs collectives on memory of NVIDIA GPUs by NCCL.
 std::unique_ptr<Backend> make_nccl(BackendContext context);
 BackendFacts nccl_facts();
 

@@ -20,7 +20,7 @@ struct Found {
 
 class LoadedNccl final : public NcclApi {
  public:
-  // The name of a function that the library lacks; null if it has all.
+  // Looks up all functions. Returns the name of a function that the library lacks, or null.
   const char* find_functions(void* library) {
     const char* missing = nullptr;
     each([&]<typename Call>(Found<Call>& function) {
@@ -171,7 +171,7 @@ Status check_nccl_version(int code, const std::string& path) {
 }
 
 std::string nccl_version_text(int code) {
-  const int major = code >= 10'000 ? code / 10'000 : code / 1'000;  // the second: before 2.9
+  const int major = code >= 10'000 ? code / 10'000 : code / 1'000;  // else: before 2.9
   const int rest = code >= 10'000 ? code % 10'000 : code % 1'000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." +
          std::to_string(rest % 100);

@@ -11,7 +11,7 @@
 namespace ciranda {
 
 // The calls of NCCL that the backend makes, under their own names and with NCCL's own promises.
-// Virtual, so that the backend is tested where there is no GPU.
+// They are virtual so that the backend can be tested without a GPU.
 class NcclApi {
  public:
   virtual ~NcclApi() = default;
@@ -60,12 +60,12 @@ struct NcclLibrary {
 
 inline constexpr const char* kNcclSoname = "libnccl.so.2";
 
-// Loads the library for good. The one that torch has loaded has this soname, and is found first;
-// then come the places that the loader knows, of which NCCL's wheel beside ours is one.
-// kUnsupported, if there is none, or if it is older than 2.14, whose communicators block.
+// Loads the library for good. The library that torch has loaded has this soname and is found first.
+// Then come the places that the loader knows, such as NCCL's wheel next to ours. kUnsupported if
+// there is no NCCL, or if it is older than 2.14 and its communicators block.
 Result<NcclLibrary> load_nccl(const char* name = kNcclSoname);
 
-// kUnsupported, if the NCCL in `path` is too old.
+// kUnsupported if the NCCL in `path` is too old.
 Status check_nccl_version(int code, const std::string& path);
 
 // "2.30.7"

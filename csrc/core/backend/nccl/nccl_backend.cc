@@ -17,10 +17,11 @@ bool failed(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
 
-// What a rank tells the others before they connect: what it has, and, if it is rank 0, where.
+// A rank's message to its peers before they connect: its versions and, from rank 0, where to
+// connect.
 struct Greeting {
   NcclOldest has = {};
-  std::string why_not = {};  // it cannot take part
+  std::string why_not = {};  // the reason if the rank cannot take part
   ncclUniqueId id = {};
 };
 
@@ -46,7 +47,7 @@ Result<Greeting> decoded(std::span<const std::byte> bytes) {
   return greeting;
 }
 
-// Of the rank that has this index in an Execution's offsets.
+// Returns the bytes of the rank that has this index in an Execution's offsets.
 std::uint64_t part_bytes(const std::vector<std::uint64_t>& offsets, std::size_t index) {
   return offsets[index + 1] - offsets[index];
 }
@@ -81,7 +82,8 @@ void NcclBackend::start(Execution&& execution) {
   exchange_ = context_.exchange("nccl", hello());
 }
 
-// The other ranks run the same: to refuse it here alone would let them wait for ever.
+// An error breaks the backend. The other ranks run the same execution: if only this rank refused
+// it, they would wait for ever.
 Status NcclBackend::check_device(const Execution& execution) {
   const auto& device = execution.device;
   const auto refused = [this](const std::string& why) {
@@ -235,7 +237,7 @@ Status NcclBackend::queue_calls(const Execution& execution, ncclRedOp_t op) {
           if (failed(result)) break;
         }
     }
-    // The group is ended in any case: it counts its beginnings.
+    // A group must be ended even after an error: NCCL counts the starts.
     const ncclResult_t ended = api_->group_end();
     if (!failed(result)) result = ended;
   }
@@ -281,7 +283,7 @@ ncclResult_t NcclBackend::queue_allgather(const Execution& execution) {
 ncclResult_t NcclBackend::queue_alltoall(const Execution& execution) {
   const Buffer& buffer = execution.buffers.front();
   const auto self = static_cast<std::size_t>(context_.rank);
-  const auto row = static_cast<std::size_t>(context_.size) + 1;  // of offsets, one a sender
+  const auto row = static_cast<std::size_t>(context_.size) + 1;  // a row of offsets for each sender
   const auto& offsets = execution.offsets;
   ncclResult_t result = ncclSuccess;
   std::uint64_t received = 0;
@@ -323,7 +325,7 @@ ncclResult_t NcclBackend::queue_reducescatter(const Execution& execution, ncclRe
   return result;
 }
 
-// What was queued may still fail, though nobody waits for it here.
+// Work that was queued may still fail, though nobody waits for it here.
 Status NcclBackend::look_at_device() {
   const std::uint64_t now = monotonic_ns();
   if (!last_ || now < next_look_ns_) return {};

@@ -78,7 +78,7 @@ void NcclCommunicator::end(ncclResult_t (NcclApi::*how)(ncclComm_t)) {
   ended_ = std::make_shared<std::atomic<bool>>(false);
   ending_ = std::thread([api = api_, stream = stream_, comm = comm_, how, ended = ended_] {
     {
-      // NCCL would go back to device 0, and make a context there.
+      // Otherwise NCCL would return to device 0, and make a context there.
       const OnDevice on_device(*stream);
       (void)((*api).*how)(comm);
     }

@@ -9,13 +9,13 @@
 namespace ciranda {
 namespace {
 
-// Once a process: a library stays loaded.
+// Runs once per process: a library stays loaded.
 const Result<NcclLibrary>& library() {
   static const Result<NcclLibrary> kLoaded = load_nccl();
   return kLoaded;
 }
 
-// Why no GPU of this machine can be used; empty if one can. Wakes the driver.
+// Returns why no GPU of this machine can be used; empty if one can. Wakes the driver.
 std::string why_no_gpu() {
   void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return "this machine has no NVIDIA driver (libcuda.so.1)";

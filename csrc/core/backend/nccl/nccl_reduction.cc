@@ -43,7 +43,7 @@ std::array<std::byte, 8> element(DType dtype, double value) {
   return bytes;
 }
 
-// Whether it is still a number of about that size as an element of `dtype`.
+// Returns true if `value` as an element of `dtype` stays finite and does not become zero.
 bool fits(DType dtype, double value) {
   const std::array<std::byte, 8> rounded = element(dtype, value);
   double back = 0;

@@ -1,12 +1,12 @@
 #include "core/backend/nccl/nccl.h"
 #include "core/base/assert.h"
 
-// In the place of the other files where NCCL is not found, or not wanted.
+// Replaces the other files in a build without NCCL.
 namespace ciranda {
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<Backend> make_nccl(BackendContext) {
-  CIRANDA_ASSERT(false);  // its facts say that there is none
+  CIRANDA_ASSERT(false);  // nccl_facts() says that NCCL is not built
   return nullptr;
 }
 

@@ -7,7 +7,7 @@
 namespace ciranda {
 namespace {
 
-// A large one goes in so many rounds at most, each with a number of its own.
+// A staged operation has at most 2^kRoundBits rounds, each with its own number.
 constexpr int kRoundBits = 20;
 
 Collective collective_of(const Execution& execution, std::uint64_t payload_bytes, int ranks) {
@@ -25,7 +25,7 @@ Grain grain_of(const FusedOp& op, const RingOptions& options) {
   return grain;
 }
 
-// Bytes [begin, begin + bytes) of all buffers side by side.
+// Returns bytes [begin, begin + bytes) of the buffers, counted as if these lay side by side.
 Buffers part_of(const Buffers& buffers, std::uint64_t begin, std::uint64_t bytes) {
   Buffers parts;
   std::uint64_t at = 0;
@@ -125,7 +125,7 @@ bool RingBackend::advance_stage(RingOperation& op) {
   return true;
 }
 
-// The stage is free: the operation before is through on all its members here.
+// The stage is free, because the operation before is done on all its members on this host.
 bool RingBackend::fill_stage(const RingOperation& op) {
   RankFlags& own = control_.flags(local_rank_);
   if (own.staged.load(std::memory_order_relaxed) == op.number()) return false;
@@ -159,8 +159,8 @@ bool RingBackend::advance_channels(RingOperation& op) {
   return true;
 }
 
-// The other members on the host read this rank's memory and write to it until their lanes are
-// through.
+// The other members on the host read this rank's memory and write to it until their channels are
+// done.
 bool RingBackend::all_crossed(const RingOperation& op) const {
   if (!op.is_shared()) return true;
   for (const int local : op.members().locals) {

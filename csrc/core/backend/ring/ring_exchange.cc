@@ -17,7 +17,7 @@ std::string to_text(const DataHeader& header) {
          " of operation " + std::to_string(header.operation);
 }
 
-// A header and a payload, of which `done` bytes are through already.
+// A header and its payload, without the first `done` bytes, which have been transferred.
 struct Pieces {
   Pieces(std::byte* header, std::byte* payload, std::size_t payload_bytes, std::size_t done) {
     const std::size_t of_header = std::min(done, kDataHeaderBytes);
@@ -55,7 +55,7 @@ Result<bool> RingExchange::advance(RingOperation& op, RingChannel& channel) {
   return moved;
 }
 
-// Only what the operation waits for: a peer may be ahead, and its bytes stay where they are.
+// Watches only what the operation waits for: a peer may be ahead, and its bytes stay in the socket.
 void RingExchange::watched(const RingOperation& op, std::vector<Watched>& out) const {
   const Schedule& schedule = op.schedule();
   for (const RingChannel& channel : op.channels()) {
@@ -81,7 +81,7 @@ Result<bool> RingExchange::send(RingOperation& op, RingChannel& channel) {
     if (send.piece.bytes == 0 || send.to == schedule.layout().self) continue;
     if (!may_send(op, channel, send)) break;
     DataLink* const found = link(op, channel, send.to);
-    if (found == nullptr) break;  // in the making
+    if (found == nullptr) break;  // it is being made
     DataLink& peer = *found;
     const std::uint64_t bytes = schedule.message_bytes(send.piece);
     const bool begins = channel.sent_bytes == 0 && !std::exchange(channel.wants_room, false);
@@ -113,7 +113,7 @@ Result<bool> RingExchange::receive(RingOperation& op, RingChannel& channel) {
     if (receive.piece.bytes == 0) continue;
     if (receive.from == schedule.layout().self) {
       if (!may_send(op, channel, step.send)) break;
-      CIRANDA_ASSERT(!op.op().wire_dtype);  // it has a peer
+      CIRANDA_ASSERT(!op.op().wire_dtype);  // an operation with a wire dtype has peers
       op.apply(channel, step, op.place(channel, step.send.piece));
       continue;
     }
@@ -135,7 +135,7 @@ Result<bool> RingExchange::read_message(RingOperation& op, RingChannel& channel,
   const std::uint64_t whole = kDataHeaderBytes + bytes;
   bool moved = false;
   DataLink* const found = link(op, channel, receive.from);
-  if (found == nullptr) return false;  // in the making
+  if (found == nullptr) return false;  // it is being made
   DataLink& peer = *found;
   std::byte* const to = op.landing(channel, receive);
   const DataHeader expected = {.bytes = static_cast<std::uint32_t>(bytes),

@@ -9,29 +9,30 @@
 
 namespace ciranda {
 
-// The messages of operations between hosts, on the data links: sends and receives what the steps
-// say, as far as the sockets let it. Never blocks. An Error names the peer; nothing can be
-// exchanged any more then.
+// Sends and receives the messages of operations between hosts on the data links, as the steps say
+// and as far as the sockets allow. Never blocks. An Error names the peer, and nothing can be
+// exchanged after it.
 class RingExchange {
  public:
-  // `links` outlive it. `authenticates`: the payload too, not only the headers.
+  // `links` outlive this object. `authenticates`: messages authenticate their payload, not only
+  // their headers.
   RingExchange(DataLinks& links, bool authenticates)
       : links_(links), authenticates_(authenticates) {}
 
-  // Asks for the links that the operation needs, so that they are made at the same time.
+  // Requests all links that the operation needs, so that they are made at the same time.
   void call_peers(const RingOperation& op);
-  // True when something moved.
+  // Returns true if anything moved.
   Result<bool> advance(RingOperation& op, RingChannel& channel);
-  // Appends what the operation waits for.
+  // Appends the sockets that the operation waits for.
   void watched(const RingOperation& op, std::vector<Watched>& out) const;
 
  private:
   Result<bool> send(RingOperation& op, RingChannel& channel);
   Result<bool> receive(RingOperation& op, RingChannel& channel);
-  // True when something moved; `complete` when all of the message is there.
+  // Returns true if anything moved. Sets `complete` if the whole message has arrived.
   Result<bool> read_message(RingOperation& op, RingChannel& channel, const Receive& receive,
                             bool& complete);
-  // Null while it is in the making.
+  // Returns null while the link is being made.
   DataLink* link(const RingOperation& op, const RingChannel& channel, int participant) const;
 
   DataLinks& links_;

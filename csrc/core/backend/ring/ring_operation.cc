@@ -74,7 +74,7 @@ void RingOperation::copy_to_stage(std::byte* stage) const {
   copy_in(execution_.buffers, stage);
 }
 
-// Members side by side, or a copy that may be scaled.
+// Puts the members side by side, or makes a copy that may be scaled.
 void RingOperation::gather() {
   const Buffers& buffers = execution_.buffers;
   input_ = buffers.front().in;

@@ -11,41 +11,42 @@
 
 namespace ciranda {
 
-// How far this rank is with one channel of an operation.
+// This rank's progress on one channel of an operation.
 struct RingChannel {
   int index = 0;
-  std::uint32_t sends = 0, receives = 0, chunks = 0;  // done
+  std::uint32_t sends = 0, receives = 0, chunks = 0;  // done so far
   SealedDataHeader header_out = {};
-  std::uint64_t sent_bytes = 0;  // of header and payload; 0: the header is not sealed yet
+  std::uint64_t sent_bytes = 0;  // of header and payload; the header is sealed if > 0 or wants_room
   bool wants_room = false;
   SealedDataHeader header_in = {};
   std::uint64_t received_bytes = 0;  // of header and payload
-  std::vector<std::byte> arrived;    // what is to be reduced, or widened
-  std::vector<std::byte> rounded;    // what is sent, with a wire dtype
+  std::vector<std::byte> arrived;    // a message that must be reduced or widened
+  std::vector<std::byte> rounded;    // a message to send, with a wire dtype
   std::vector<std::byte> scratch;
 };
 
-// A group as seen by this rank, which is one of its members.
+// A group from the view of this rank, which is a member.
 struct RingMembers {
   // `local_ranks`: the World's ranks on this host, by local rank.
   RingMembers(const Group& group, Rank self, const std::vector<Rank>& local_ranks);
 
   std::vector<Rank> ranks;  // in the World, by index in the group
-  Hosts hosts;              // indices in the group, by host that has any
-  Hosts flat;               // each index a host of its own
-  std::vector<int> here;    // indices of those on this host
-  std::vector<int> locals;  // their local ranks
+  Hosts hosts;              // indices in the group, by host; hosts without members are left out
+  Hosts flat;               // a host for each index
+  std::vector<int> here;    // indices of the members on this host
+  std::vector<int> locals;  // local ranks of the members in `here`
   int self = 0;             // this rank's index in the group
-  int place = 0;            // and in `here`
+  int place = 0;            // this rank's index in `here`
 
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-// One operation between hosts on this rank: its plan, where its data lies, and what its steps
-// compute. It knows no connection.
+// One operation between hosts on this rank: its plan, the places of its data, and the computation
+// of its steps. It knows no connection.
 class RingOperation {
  public:
-  // `staged`: through memory that all ranks of the host see, which is told by take_stages().
+  // `staged`: the data goes through memory that all ranks of the host see; take_stages() says
+  // where.
   RingOperation(Execution execution, HierarchicalPlan plan,
                 std::shared_ptr<const RingMembers> members, std::uint64_t number, bool staged);
 
@@ -55,39 +56,40 @@ class RingOperation {
   const HierarchicalPlan& plan() const { return plan_; }
   const Schedule& schedule() const { return plan_.schedule(); }
   std::uint64_t number() const { return number_; }
-  std::vector<RingChannel>& channels() { return channels_; }  // those that this rank drives
+  std::vector<RingChannel>& channels() { return channels_; }  // the channels that this rank drives
   const std::vector<RingChannel>& channels() const { return channels_; }
 
-  // Finds the data, unless it is staged; a pass over it where members have to lie side by side, or
-  // are scaled.
+  // Finds the data, unless it is staged. Copies it if members must lie side by side or be scaled.
   void take_data();
-  // This rank's data, for its stage.
+  // Copies this rank's data to its stage.
   void copy_to_stage(std::byte* stage) const;
   bool waits_for_stages() const { return staged_ && copies_.empty(); }
-  // The stages of all members here, filled; that of the one at place `root` is a broadcast's input.
+  // Takes the filled stages of the members on this host, by place. A broadcast reads the stage at
+  // place `root`.
   void take_stages(std::vector<std::byte*> stages, int root);
-  // Other members on the host read this rank's memory, or write to it.
+  // Returns true if other members on the host read this rank's memory or write to it.
   bool is_shared() const { return !copies_.empty(); }
 
-  // This rank's channels are all through.
+  // Returns true if all of this rank's channels are done.
   bool is_through() const;
-  // Puts the result where the user wants it. Then the operation is of no use any more.
+  // Copies the result to the user's memory. The operation must not be used any more.
   Done finish();
   void fail(const Error& why) { execution_.done(why, nullptr); }
 
-  // The host's sum, piece by piece, until `count` chunks are there.
+  // Sums the host's copies, chunk by chunk, until `count` chunks are made.
   void make_chunks(RingChannel& channel, std::uint32_t count);
-  // What is sent of `piece`; rounded first, with a wire dtype, when the message `begins`.
+  // Returns the bytes to send for `piece`. With a wire dtype they are rounded when the message
+  // `begins`.
   std::byte* payload(RingChannel& channel, const Piece& piece, bool begins);
-  // Where a message is received: its place, if no more is to be done with it.
+  // Returns where to receive a message: at its place if nothing more has to be done with it.
   std::byte* landing(RingChannel& channel, const Receive& receive);
-  // Does with the bytes at `from` what the step says.
+  // Applies the received bytes at `from` as the step says.
   void apply(RingChannel& channel, const Step& step, const std::byte* from);
   std::byte* place(RingChannel& channel, const Piece& piece);
 
  private:
   void gather();
-  // apply() with a wire dtype, which `from` has.
+  // Like apply(), but `from` has the wire dtype.
   void widen(RingChannel& channel, const Step& step, const std::byte* from,
              std::span<std::byte* const> outputs);
   double postscale() const;
@@ -99,7 +101,7 @@ class RingOperation {
   const bool staged_;
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
-  std::vector<std::byte*> copies_;   // in arena or stage: the outputs of the members here, by place
+  std::vector<std::byte*> copies_;   // in arena or stage: outputs of the members here, by place
   std::vector<std::byte> gathered_;  // members side by side, or a scaled copy
   std::vector<RingChannel> channels_;
 };

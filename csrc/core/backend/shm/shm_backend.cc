@@ -10,8 +10,9 @@
 namespace ciranda {
 namespace {
 
-// Calls fn(member, offset within the member, offset from `begin`, bytes) for the members that
-// payload bytes [begin, begin + bytes) lie in. `starts` holds each member's first byte.
+// Calls fn(member, offset within the member, offset from `begin`, bytes) for each member that
+// contains some of the payload bytes [begin, begin + bytes). `starts` holds each member's first
+// byte.
 template <typename Fn>
 void for_each_run(const std::vector<std::uint64_t>& starts, std::uint64_t begin,
                   std::uint64_t bytes, Fn&& fn) {
@@ -28,7 +29,7 @@ void for_each_run(const std::vector<std::uint64_t>& starts, std::uint64_t begin,
 
 constexpr std::uint64_t kChunkMask = (std::uint64_t{1} << ClaimWord::kChunkBits) - 1;
 
-// Chunks of `operation` that a word counts; a newer operation's word means all.
+// Returns how many chunks of `operation` a word counts. The word of a newer operation means all.
 std::uint64_t chunks_counted(std::uint64_t word, std::uint64_t operation, std::uint64_t chunks) {
   const std::uint64_t of = word >> ClaimWord::kChunkBits;
   if (of == operation) return word & kChunkMask;
@@ -92,7 +93,7 @@ bool ShmBackend::advance() {
     done({}, nullptr);
   }
   for (auto op = claimed_.begin(); op != claimed_.end();) {
-    // The board that this operation would use may still count an unfinished older one.
+    // The board of this operation may still count the chunks of an unfinished older one.
     if (op->operation >= claimed_.front().operation + kClaimBoards) break;
     moved |= advance_claimed(*op);
     if (!claimed_complete(*op)) {
@@ -108,7 +109,7 @@ bool ShmBackend::advance() {
 }
 
 void ShmBackend::blocked_on(std::vector<Rank>& out) const {
-  if (staged_.empty()) return;  // an unfinished claimed chunk is being worked on
+  if (staged_.empty()) return;  // some rank works on each unfinished claimed chunk
   const Staged& op = staged_.front();
   const std::uint64_t need_out = op.first_round + op.copied_in;
   for (Rank rank = 0; rank < ranks_; ++rank) {
@@ -143,7 +144,7 @@ void ShmBackend::abort(const Error& why) {
 
 bool ShmBackend::advance_staged(Staged& op) {
   bool moved = false;
-  // Later stages first: what was just reduced is still in the cache.
+  // Later stages run first: their data was just reduced and is still in the cache.
   for (bool step = true; step; moved |= step) step = copy_out(op) || reduce(op) || copy_in(op);
   return moved;
 }
@@ -178,7 +179,7 @@ bool ShmBackend::reduce(Staged& op) {
     const ReduceSlice& slice = *round_.reduce;
     const FusedOp& fused = op.execution.op;
     const kernels::ReduceArgs args = reduce_args(fused, ranks_);
-    // A reducescatter has one member and its output starts elsewhere than its input.
+    // A reducescatter has one member, and its output starts at another offset than its input.
     const std::uint64_t shift = slice.user_in_offset - slice.user_out_offset;
     for_each_run(
         op.in_begin, slice.user_in_offset, slice.bytes,
@@ -212,7 +213,8 @@ bool ShmBackend::copy_out(Staged& op) {
         op.out_begin, copy.user_offset, copy.bytes,
         [&](std::size_t member, std::uint64_t at, std::uint64_t done, std::uint64_t bytes) {
           const Buffer& buffer = op.execution.buffers[member];
-          // Own input: only broadcast has more than one member, and its offsets agree.
+          // A copy from this rank's own input. Only broadcast has several members, and its offsets
+          // agree.
           const std::byte* from =
               copy.from == self_
                   ? buffer.in + (op.execution.buffers.size() > 1 ? at : copy.slot_offset + done)
@@ -247,7 +249,7 @@ bool ShmBackend::advance_claimed(Claimed& op) {
   while (const auto chunk = claim_chunk(op)) {
     const std::uint64_t begin = *chunk * kChunkBytes;
     const std::uint64_t bytes = std::min(kChunkBytes, op.execution.arena_bytes - begin);
-    const std::size_t ranks = op.execution.arena.size();  // those that have not joined
+    const std::size_t ranks = op.execution.arena.size();  // ranks that have not joined
     CIRANDA_ASSERT(ranks + op.execution.op.joined.size() >= static_cast<std::size_t>(ranks_));
     moved = true;
     if (op.execution.work) {
@@ -267,7 +269,7 @@ bool ShmBackend::advance_claimed(Claimed& op) {
   return moved;
 }
 
-// This rank's share first, then what others have left.
+// Claims from this rank's share first, then from the other ranks' shares.
 std::optional<std::uint64_t> ShmBackend::claim_chunk(const Claimed& op) {
   const auto ranks = static_cast<std::uint64_t>(ranks_);
   const ClaimBoard board = region_.board(op.operation);
@@ -300,7 +302,7 @@ void ShmBackend::finish_chunk(const Claimed& op) {
   std::uint64_t word = done.load(std::memory_order_acquire);
   std::uint64_t counted = 0;
   do {
-    // A newer operation cannot have this board before every chunk of this one is done.
+    // A newer operation cannot use this board before every chunk of this one is done.
     counted = chunks_counted(word, op.operation, op.chunks) + 1;
   } while (!done.compare_exchange_weak(word, (op.operation << ClaimWord::kChunkBits) | counted,
                                        std::memory_order_acq_rel));

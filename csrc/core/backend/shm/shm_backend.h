@@ -12,17 +12,16 @@
 
 namespace ciranda {
 
-// Reduction at memory speed between the members of a group on one host, which are called ranks here
-// and numbered by their index among them.
+// Reduces at memory speed between the members of a group on one host. Members are called ranks here
+// and numbered by their index among those on this host.
 //
-// Private memory goes through staging slots by a StagedSchedule; the counters in GroupFlags say how
-// far each is. Data that lies in the arena is reduced where it is: ranks claim chunks
-// (ClaimBoard), sum all ranks' copies in rank order and write the result to all of them, so that a
-// rank that waits does the work of one that still computes, and the bits do not depend on who did
-// it (I11).
+// Private memory goes through staging slots by a StagedSchedule; the counters in GroupFlags tell
+// each rank's progress. Data in the arena is reduced in place: ranks claim chunks (ClaimBoard), sum
+// all ranks' copies in rank order and write the result to all copies. So a rank that waits does the
+// work of a rank that still computes, and the bits do not depend on which rank did it (I11).
 class ShmBackend final : public Backend {
  public:
-  // `locals`: the members' local ranks, ascending. `self`: which of them this one is.
+  // `locals`: the members' local ranks, ascending. `self`: this rank's index in `locals`.
   ShmBackend(GroupRegion region, PeerBells bells, int self, std::vector<Rank> locals);
 
   bool supports(const FusedOp&) const override { return true; }
@@ -32,20 +31,20 @@ class ShmBackend final : public Backend {
   void blocked_on(std::vector<Rank>& out) const override;
   void abort(const Error& why) override;
 
-  // 2 ranks read and write 512 KiB a chunk: a few hundred chunks for a large bucket, some
-  // microseconds each, next to 0.1 us for a claim.
+  // 2 ranks read and write 512 KiB per chunk. A large bucket has a few hundred chunks of some
+  // microseconds each; a claim takes 0.1 us.
   static constexpr std::uint64_t kChunkBytes = 131072;
 
  private:
-  // An operation on private memory, in progress. Only the front of the queue moves.
+  // An operation on private memory, in progress. Only the front of the queue advances.
   struct Staged {
     Execution execution;
     StagedSchedule schedule;
-    std::vector<std::uint64_t> in_begin, out_begin;  // members' places in the payload
-    std::uint64_t first_round = 0;                   // of all rounds ever
+    std::vector<std::uint64_t> in_begin, out_begin;  // where each member begins in the payload
+    std::uint64_t first_round = 0;                   // among all rounds of the group
     std::uint64_t copied_in = 0, reduced = 0, copied_out = 0;
   };
-  // An operation on the arena.
+  // An operation on data in the arena.
   struct Claimed {
     Execution execution;
     std::uint64_t operation = 0;
@@ -69,10 +68,10 @@ class ShmBackend final : public Backend {
   const Rank self_;
   const int ranks_;
   const std::vector<Rank> locals_;
-  std::uint64_t rounds_started_ = 0;      // staged rounds of all operations given out so far
-  std::uint64_t operations_started_ = 0;  // claimed operations
+  std::uint64_t rounds_started_ = 0;      // staged rounds of all operations started so far
+  std::uint64_t operations_started_ = 0;  // operations on the arena
   std::list<Staged> staged_;
-  std::list<Staged> spare_;  // done ones, whose memory is used again
+  std::list<Staged> spare_;  // finished operations, whose memory is reused
   std::list<Claimed> claimed_;
   StagedRound round_;  // scratch
 };
