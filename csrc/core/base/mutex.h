@@ -2,8 +2,8 @@
 
 #include <mutex>
 
-// clang's -Wthread-safety needs annotated types, and libstdc++ does not annotate its own. Hence
-// this thin wrapper, the only place in core that names std::mutex.
+// clang's -Wthread-safety needs annotated types, and libstdc++ does not annotate its own. This thin
+// wrapper is the only place in core that names std::mutex.
 #if defined(__clang__)
 #define CIRANDA_ANNOTATION(x) __attribute__((x))
 #else

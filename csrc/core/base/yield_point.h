@@ -4,8 +4,8 @@
 
 namespace ciranda {
 
-// Marks a point between two steps of a protocol between threads. If a test has switched it on, in a
-// TSan build, other threads may run first here, at random. Otherwise it does nothing.
+// Marks a point between two steps of a protocol between threads. A test of a TSan build can switch
+// it on: other threads may then run first here, at random. Otherwise it does nothing.
 #if defined(CIRANDA_YIELD_POINTS)
 inline constexpr bool kYieldPoints = true;
 void yield_point();

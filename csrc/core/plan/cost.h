@@ -37,7 +37,7 @@ struct LinkSpeed {
   std::uint64_t reduced_bytes_per_us = 8'000;  // one core, from the caches
 };
 
-// Returns the predicted time in nanoseconds. Rates are at least 1.
+// Returns the predicted time in nanoseconds. The rates of `link` must be at least 1.
 std::uint64_t predict_ns(const Collective& collective, Algorithm algorithm, const LinkSpeed& link,
                          const Grain& grain = {});
 

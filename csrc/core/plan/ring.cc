@@ -129,8 +129,8 @@ Step ring_step(const Layout& layout, int channel, std::uint32_t index) {
                   .piece = to_scratch ? scratch(layout, received, round, turn.segment)
                                       : output(layout, received),
                   .completes = completes,
-                  // These scratch bytes arrived two rounds ago and leave in the round before this
-                  // one.
+                  // The old bytes in the scratch arrived two rounds before and leave one round
+                  // before.
                   .after_sends = to_scratch && round >= 2 ? turn.round_ago : 0};
   if (reducing) {
     step.receive.apply = Apply::kReduceReceivedFirst;
