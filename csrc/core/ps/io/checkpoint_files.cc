@@ -22,12 +22,12 @@ namespace {
 
 constexpr std::string_view kFolder = "checkpoint-";
 constexpr std::uint32_t kManifestVersion = 1;
-// Others have so long for their parts, once server 0 has its own.
+// How long server 0 waits for the other servers' files, once its own are finished.
 constexpr std::uint64_t kPartsNs = 60'000'000'000;
-// Who reads the one before may do so until the next is there.
+// Whole checkpoints to keep: a program may still read the previous one when the next is whole.
 constexpr std::size_t kWholeOnes = 2;
 constexpr std::size_t kOwnerBytesMax = 512;
-// After the second failure, and at most.
+// The pause after the second failure in a row, and the longest one.
 constexpr std::uint64_t kPauseNs = 1'000'000'000;
 constexpr std::uint64_t kPauseMaxNs = 64 * kPauseNs;
 
@@ -130,12 +130,12 @@ Result<std::unique_ptr<CheckpointFiles>> CheckpointFiles::open(std::string folde
 
 CheckpointFiles::~CheckpointFiles() {
   child_.end();
-  // Closing would not do: a process forked meanwhile holds the same lock.
+  // Closing the file would not release the lock: a forked process may hold it too.
   if (owner_.valid()) ::flock(owner_.get(), LOCK_UN);
 }
 
-// Server 0 alone announces checkpoints, so its lock is its job's, on whichever hosts the others
-// are.
+// Locks the folder for this job. Only server 0 announces checkpoints, so its lock is enough, even
+// if the other servers are on other hosts.
 Status CheckpointFiles::claim(const Origin& origin) {
   const std::string path = folder_ + "/" + kOwnerFile;
   owner_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -145,7 +145,7 @@ Status CheckpointFiles::claim(const Origin& origin) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "another job makes its checkpoints in " + folder_ +
                          "; give each job a folder of its own"};
-  }  // else: a file system without locks; a second job goes unnoticed there
+  }  // other errors: the file system has no locks, so a second job goes unnoticed
   std::string owner(kOwnerBytesMax, '\0');
   const ssize_t count = ::pread(owner_.get(), owner.data(), owner.size(), 0);
   owner.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
@@ -159,7 +159,8 @@ Status CheckpointFiles::claim(const Origin& origin) {
   return {};
 }
 
-// `owner`: what the file has said, the first number and the job.
+// Returns the number of this job's first checkpoint. `owner`: the previous contents of the file,
+// which are such a number, a space and the job.
 Checkpoint CheckpointFiles::first_own(const std::string& owner, const Origin& origin) const {
   Checkpoint first = 0;
   const char* const end = owner.data() + owner.size();
@@ -173,18 +174,20 @@ Checkpoint CheckpointFiles::first_own(const std::string& owner, const Origin& or
       continue;
     }
     if (!known) return number;
-    if (first <= number) return first;  // else a third job was here meanwhile
+    if (first <= number) return first;  // otherwise a third job used the folder meanwhile
   }
   return latest_ + 1;
 }
 
-// None after a first failure, which may be one of its kind.
+// Delays the next checkpoint after a failure. The first failure causes no delay: it may be the only
+// one.
 void CheckpointFiles::pause(std::uint64_t now_ns) {
   again_ns_ = now_ns + pause_ns_;
   pause_ns_ = std::clamp(2 * pause_ns_, kPauseNs, kPauseMaxNs);
 }
 
-// Says nothing that it has said, but for the number.
+// Delays the next checkpoint, and prints `why` unless it differs from the last failure only in the
+// checkpoint's number.
 void CheckpointFiles::complain(Checkpoint checkpoint, const std::string& why) {
   const std::string folder = checkpoint_folder(folder_, checkpoint);
   std::string what = why;
@@ -250,7 +253,7 @@ void CheckpointFiles::close() {
 }
 
 void CheckpointFiles::withdraw() {
-  if (is_whole(checkpoint_folder(folder_, latest_))) return;  // nobody waits for that push
+  if (is_whole(checkpoint_folder(folder_, latest_))) return;  // too late for that push
   give_up("a worker that was lost came back with a push that may belong to it");
 }
 
@@ -272,7 +275,7 @@ void CheckpointFiles::give_up(const std::string& why) {
 void CheckpointFiles::tend(std::uint64_t now_ns) {
   const bool ran = child_.running();
   if (!child_.look_after(/*wait=*/false)) return;
-  if (ran && !child_.made()) {  // it has said why
+  if (ran && !child_.made()) {  // the child has printed why
     awaited_ = 0;
     pause(now_ns);
     return;
@@ -299,7 +302,7 @@ std::uint64_t CheckpointFiles::next_deadline_ns() const {
 }
 
 Status CheckpointFiles::write_manifest() const {
-  CIRANDA_ASSERT(server_ == 0 && awaited_ == latest_ && !late_);  // I29: it is closed
+  CIRANDA_ASSERT(server_ == 0 && awaited_ == latest_ && !late_);  // I29: this part is closed
   const FileNames both = names(kManifestFile, awaited_);
   auto writer = RecordWriter::create(both.unfinished);
   if (!writer) return writer.error();
@@ -316,7 +319,8 @@ void CheckpointFiles::succeed() {
   remove_older();
 }
 
-// What is not whole by now will not be.
+// Removes checkpoints before the latest kWholeOnes whole ones, and all that are not whole: they
+// cannot become whole any more.
 void CheckpointFiles::remove_older() const {
   std::size_t whole = 0;
   auto numbers = list_checkpoints(folder_);
@@ -328,7 +332,7 @@ void CheckpointFiles::remove_older() const {
     const bool is_kept = number > awaited_ || (counts && whole < kWholeOnes);
     whole += counts ? 1 : 0;
     if (is_kept) continue;
-    ::unlink((folder + "/" + kManifestFile).c_str());  // first, so that nothing half is whole
+    ::unlink((folder + "/" + kManifestFile).c_str());  // first, so that the rest is not whole
     std::error_code ignored;
     std::filesystem::remove_all(folder, ignored);
   }

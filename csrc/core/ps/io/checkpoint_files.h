@@ -17,24 +17,28 @@
 
 namespace ciranda::ps {
 
-// The checkpoints of a job, in a folder that all its servers write to. Each has a folder of its
-// own, `checkpoint-C`, with two files of each server: `part-I-of-N`, a snapshot, and
-// `late-I-of-N`, changes that came to it later and belong to it, with an empty record behind the
-// last. Server 0 finds all of them there and writes the `manifest`: only then the checkpoint is
-// one, and those of this job before the one before it are removed. Server 0 has locked the file
-// `owner`, which says whose checkpoints those from which number on are.
+// Writes one server's files of a job's checkpoints. All servers of the job write to one folder.
+// Checkpoint C is its subfolder `checkpoint-C`, with two files of each server I of N: `part-I-of-N`
+// is a snapshot; `late-I-of-N` has the later changes that belong to the checkpoint, and ends with
+// an empty record. When all these files exist, server 0 writes the `manifest`, which makes the
+// checkpoint whole. Server 0 then removes the job's older checkpoints, except for the previous
+// whole one. Server 0 holds a lock on the file `owner`, which has the job and the number of its
+// first checkpoint.
 //
-// What fails is said on stderr, once until it is something else, and leaves the checkpoint before;
-// it is tried again after ever longer pauses. Not thread-safe. Blocks for the disk alone.
+// A failure leaves the previous checkpoint, and is printed on stderr unless it repeats the last
+// one. The next attempt follows after a pause, which grows with each failure.
+//
+// Owned by the Server. Not thread-safe. Blocks only for the disk.
 class CheckpointFiles final : public CheckpointKeeper {
  public:
-  // Whose checkpoints this job goes on with.
+  // The origin of the server's state. Checkpoints of the same origin count as this job's own.
   struct Origin {
-    std::string job = {};       // whose server it was: this one, or one that is over; empty: none
-    std::string restored = {};  // its folder; empty: none
+    std::string job = {};       // whose state the server found: this job or a past one; empty: none
+    std::string restored = {};  // folder of the checkpoint that it began with; empty: none
   };
-  // Makes the folder where it is missing. `protocol` must outlive this. kInvalidArgument: the
-  // server 0 of another job is at work there.
+  // Creates the folder if it is missing, and becomes the keeper of `protocol`, which must outlive
+  // this object. kInvalidArgument if server 0 of another job uses the folder, kSystem if it is not
+  // writable.
   static Result<std::unique_ptr<CheckpointFiles>> open(std::string folder, ServerProtocol& protocol,
                                                        const ServerProtocolOptions& options,
                                                        const Origin& origin);
@@ -48,10 +52,11 @@ class CheckpointFiles final : public CheckpointKeeper {
   void close() override;
   void withdraw() override;
 
-  // Looks after what is on its way.
+  // Checks on the checkpoint in the making; server 0 completes it once all its files exist.
   void tend(std::uint64_t now_ns);
+  // Returns when to call tend() next (monotonic_ns), or kNever.
   std::uint64_t next_deadline_ns() const;
-  // Nothing is on its way.
+  // Returns true if no checkpoint is in the making.
   bool done() const { return !late_ && !child_.running() && awaited_ == 0; }
 
  private:
@@ -77,32 +82,32 @@ class CheckpointFiles final : public CheckpointKeeper {
   const int server_;
   const int servers_;
   const std::string job_;
-  Fd owner_;                  // server 0: the file, locked
-  Checkpoint first_own_ = 0;  // those before it are another job's
-  std::string said_;          // why the latest has failed; empty: it has not
+  Fd owner_;                  // server 0: the file `owner`, locked
+  Checkpoint first_own_ = 0;  // checkpoints with lower numbers are another job's
+  std::string said_;          // the last failure printed; empty: none since the last success
   std::uint64_t pause_ns_ = 0;
-  std::uint64_t again_ns_ = 0;        // until then none is begun
-  Checkpoint latest_ = 0;             // that is announced or begun
-  std::optional<RecordWriter> late_;  // while it is open
+  std::uint64_t again_ns_ = 0;        // no checkpoint is announced before then
+  Checkpoint latest_ = 0;             // found in the folder, announced or begun
+  std::optional<RecordWriter> late_;  // the file `late`, until close()
   SnapshotChild child_;
-  Checkpoint awaited_ = 0;          // server 0: whose parts are on their way; 0: none
-  std::uint64_t deadline_ns_ = 0;   // of that, once the own part is there
+  Checkpoint awaited_ = 0;          // server 0: the one in the making; 0: none
+  std::uint64_t deadline_ns_ = 0;   // for its files; 0: this server's are not finished
   std::vector<std::byte> encoded_;  // scratch
 };
 
-// The names of a checkpoint's files.
+// Names of a checkpoint's folder and files.
 std::string checkpoint_folder(const std::string& folder, Checkpoint checkpoint);
 std::string part_file(const char* what, int server, int servers);
 inline constexpr const char* kPartFile = "part";
 inline constexpr const char* kLateFile = "late";
 inline constexpr const char* kManifestFile = "manifest";
 inline constexpr const char* kOwnerFile = "owner";
-// Numbers of those that are in the folder, in their order; whole or not.
+// Returns the numbers of the folder's checkpoints, whole or not, in ascending order.
 std::vector<Checkpoint> list_checkpoints(const std::string& folder);
-// Its manifest is there, and the files that this speaks of; one with a damaged manifest is taken
-// for whole, and named by who reads it.
+// Returns true if the manifest and all servers' files exist. A checkpoint with a damaged manifest
+// counts as whole; CheckpointReader reports the damage.
 bool is_whole(const std::string& checkpoint_folder);
-// The first file that it misses; empty: none.
+// Returns the path of the first missing file, or an empty string.
 std::string missing_file(const std::string& checkpoint_folder, int servers);
 
 struct Manifest {

@@ -20,7 +20,7 @@ Error cannot_use(const std::string& path, const std::string& why,
   return {.code = code, .text = "the checkpoint's file " + path + " cannot be used: " + why};
 }
 
-// The next record, which has to be there.
+// Returns the next record; kMalformed if it is missing.
 Result<RecordReader::Record> next(RecordReader& reader, const std::string& path) {
   auto record = reader.next();
   if (!record) return record.error();
@@ -34,7 +34,7 @@ Result<RecordReader> open_file(const std::string& path) {
   return reader;
 }
 
-// What a server held, and of which job it was.
+// Reads what a server held, and the id of its job.
 Status read_snapshot(const std::string& path, std::string& job, std::unique_ptr<Shard>& held) {
   auto reader = open_file(path);
   if (!reader) return reader.error();

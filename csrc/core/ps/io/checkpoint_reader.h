@@ -9,23 +9,24 @@
 
 namespace ciranda::ps {
 
-// Reads a checkpoint, in a job with any number of servers or in none. Errors name the file:
-// kMalformed where it is damaged or cut off, kMismatch where it is of another version of ciranda,
-// kInvalidArgument where there is none. Blocks for the disk. Not thread-safe.
+// Reads a checkpoint, for a server of any job or for a program without servers. Errors name the
+// file: kMalformed if it is damaged or cut off, kMismatch if another version of ciranda wrote it,
+// kInvalidArgument if there is no checkpoint. Blocks for the disk. Not thread-safe.
 class CheckpointReader {
  public:
-  // `path`: of a checkpoint, or of a job's checkpoints: then the newest that is whole.
+  // Opens the checkpoint at `path`, or the newest whole checkpoint in the folder `path`.
   static Result<CheckpointReader> open(const std::string& path);
 
   const std::string& folder() const { return folder_; }
   int servers() const { return servers_; }
-  // What a server holds that begins with it: one of any number, with so many workers.
+  // Returns what server `server` of `servers` holds if it begins with this checkpoint. `servers`
+  // and `workers` may differ from those of the job that wrote it.
   Result<std::unique_ptr<Shard>> share(int server, int servers, int workers) const;
 
  private:
   struct Part {
     std::string job;
-    std::unique_ptr<Shard> shard;  // whose layout is that of servers()
+    std::unique_ptr<Shard> shard;  // laid out for servers() servers
   };
   Result<Part> part(int server) const;
   std::string part_name(int server) const;

@@ -59,7 +59,8 @@ void Client::leave() {
   }
   const MutexLock lock(mutex_);
   if (failure_) return;
-  // One that is just coming back would wait for this worker for ever: it has to answer first.
+  // A server that is restarting would miss Leave and wait for this worker for ever. An answer shows
+  // that it is back.
   const bool may_be_away =
       std::any_of(asked_.begin(), asked_.end(), [](const Asked& each) { return each.keeps_state; });
   if (!may_be_away || unanswered_ || ask_stats()) links_.leave(announced_);
@@ -78,7 +79,7 @@ void Client::close_in_forked_child() noexcept {
 // -------------------------------------------------------------------------------------------
 // Messages
 
-// After an error every call gives it.
+// Keeps the first error, which every later call returns.
 Error Client::failed(Error error) {
   if (!failure_) {
     failure_ = std::move(error);
@@ -99,10 +100,10 @@ Status Client::ask_all(const Message& question) {
   return {};
 }
 
-// From the first `servers` of them.
+// Asks the first `servers` servers to write `bytes` bytes into one new segment.
 Result<MemorySegment> Client::fetch(const Message& question, std::size_t bytes, int servers) {
   CIRANDA_TRY(hear_answers());
-  if (bytes == 0) return MemorySegment();  // of parameters without elements
+  if (bytes == 0) return MemorySegment();  // the parameters have no elements
   auto memory = SharedMemory::create(bytes);
   if (!memory) return memory.error();
   memory_.fetched = std::move(memory).value();
@@ -126,8 +127,8 @@ void Client::wake_thread() {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
-// Tells the servers that this worker lives, also where the program computes for longer than a
-// lease, and sends what a call has left behind.
+// The thread: sends beats, so that this worker keeps its lease while the program computes, and
+// sends what earlier calls have left in the queues.
 void Client::attend() {
   for (;;) {
     std::vector<pollfd> polled;
@@ -148,7 +149,7 @@ void Client::attend() {
   }
 }
 
-// Gives what to wait for, while something is left.
+// Sends what is queued, and returns what to poll for while something is left.
 std::vector<pollfd> Client::send_queued() {
   if (!links_.has_queued()) return {};
   links_.advance(ServerLinks::kNobody);
@@ -156,7 +157,7 @@ std::vector<pollfd> Client::send_queued() {
 }
 
 // -------------------------------------------------------------------------------------------
-// What a worker asks
+// Questions of a worker
 
 Enter Client::entry(int server) const {
   return {.job_id = options_.job_id,
@@ -174,7 +175,7 @@ Status Client::enter() {
   for (int server = 0; server < servers(); ++server) {
     const auto welcome = hear<Welcome>(server);
     if (!welcome) return welcome.error();
-    // A push that only some servers have decided is over: it was never answered.
+    // If only some servers have decided a push, its number is used up, though it has no answer.
     seq_ = std::max(seq_, welcome.value().decided);
     rows_seq_ = std::max(rows_seq_, welcome.value().decided_rows);
     asked_[at(server)].keeps_state = welcome.value().keeps_state;
@@ -227,13 +228,14 @@ Status Client::hear_ready() {
   return mark();
 }
 
-// Between two pushes: those before belong to the checkpoint.
+// Sends Mark if a checkpoint was announced. Called between two pushes: the earlier ones belong to
+// the checkpoint.
 Status Client::mark() {
   if (marked_ == announced_) return {};
   marked_ = announced_;
   for (int server = 0; server < servers(); ++server) {
     const Status sent = links_.send(server, Mark{.checkpoint = marked_});
-    if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // which says it again
+    if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // sends it again
   }
   return {};
 }

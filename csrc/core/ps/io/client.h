@@ -28,103 +28,113 @@ struct ClientOptions {
   int workers = 1;
   Origin origin = {};
   ServerLinks::Pace pace = {};
-  // A server that is lost, and had said that it keeps its state, is called again for so long, until
-  // it, or another one with its state, is there; one that has not said anything yet, for
-  // address.timeout_ms. The end of any other is this client's.
+  // Reconnect timeout for a server that persists its state (Welcome::keeps_state). The timeout of a
+  // server that has not welcomed this client yet is address.timeout_ms. Losing any other server
+  // fails this client.
   std::uint64_t patience_ms = 0;
   std::string timeline_path;  // empty: none
-  // It gives tasks to the workers and is none of them: address.worker is how many there are.
+  // This client is the coordinator, not a worker; address.worker is then the number of workers.
   bool coordinates = false;
 };
 
-// Of one worker, since it has connected.
+// Counters of one worker since it connected.
 struct ClientStats {
-  std::array<std::uint64_t, kOutcomeCount> outcomes{};  // of its pushes
+  std::array<std::uint64_t, kOutcomeCount> outcomes{};  // pushes by outcome
   std::uint64_t pulls = 0;
-  std::uint64_t pushed_bytes = 0;  // gradients, by size
+  std::uint64_t pushed_bytes = 0;  // size of the gradients
   std::uint64_t waiting_ns = 0;    // for answers to pushes
-  std::uint64_t held_ns = 0;       // of that, while the answer was held back for other workers
+  std::uint64_t held_ns = 0;       // the part of it in which servers waited for other workers
 };
 
-// A worker's side, or the coordinator's: its connections to all servers, and the memory that they
-// read gradients from and write parameters to. Servers of other hosts do so through the network.
+// A worker, or the coordinator, as a client of the servers: its connections to all of them, and the
+// memory from which servers read gradients and to which they write parameters. For servers on other
+// hosts the data goes through the network. A thread sends beats while the program computes.
 //
-// Thread-safe: calls wait for each other. A call that is answered blocks until all servers have; a
-// server that comes back is asked again, and counts no push twice. An error is kRankLost where a
-// server is gone, after which every call gives it, or what a server has refused.
+// Thread-safe: calls run one at a time. A call with an answer blocks until each server asked has
+// answered. A reconnect sends the question again, and the server counts no push twice.
+// Errors: kRankLost if a server is lost, or the error with which a server refused. Every later call
+// returns the same error.
 class Client {
  public:
-  // Blocking.
+  // Connects to all servers and blocks until each has let this client in.
   static Result<std::unique_ptr<Client>> connect(ClientOptions options);
-  ~Client();  // leaves
+  ~Client();  // calls leave()
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
   Worker worker() const { return options_.address.worker; }
   int workers() const { return options_.workers; }
   int servers() const { return static_cast<int>(options_.address.servers.size()); }
-  // Nobody waits for this worker any more. Calls fail from here on; the memory stays.
+  // Tells the servers that this worker leaves, so that nobody waits for it any more. Later calls
+  // fail; the memory stays. Blocks until servers on other hosts have read that, for some seconds at
+  // most. If servers persist their state, and no push is unanswered, it first waits until each
+  // server answers a question.
   void leave() EXCLUDES(mutex_);
 
-  // Once. `fill` writes this worker's parameters into its memory; by then they are those of all
-  // (worker 0's, or what has become of them), where it returns.
+  // Tells the servers the model; call it once. `fill` writes this worker's parameters into the
+  // memory. On return the memory has the servers' parameters: worker 0's, with all updates since.
   using Fill = std::function<void(const Layout& layout, std::byte* memory)>;
   Status declare(const Model& model, const Fill& fill) EXCLUDES(mutex_);
   bool declared() const { return declared_; }
-  // Once declared: see Layout. The servers read the gradients and write the parameters between a
-  // push and its answer only; the other calls that write say so.
+  // This worker's memory, as Layout describes it; valid after declare(). Servers read the gradients
+  // and write the parameters only between a push and its answer, and in calls that say so.
   std::byte* memory() const { return segment().data(); }
-  const MemorySegment& segment() const { return memory_.memory.segment; }  // whose copies keep it
-  // Where the gradients lie: the memory, or what move_gradients() has put in its place.
+  const MemorySegment& segment() const { return memory_.memory.segment; }  // copies keep it mapped
+  // The segment with the gradients: segment(), or the one from move_gradients().
   const MemorySegment& gradients() const { return memory_.gradient_segment(); }
-  // The gradients lie in fresh memory from here on; the old one stays as it is.
+  // Moves the place of the gradients to new memory; the old memory stays as it is.
   Status move_gradients() EXCLUDES(mutex_);
   const Layout& layout() const { return *memory_.layout; }
-  // Which parameters lie in the memory, by server.
+  // Versions of the parameters in the memory, by server.
   std::vector<std::uint64_t> versions() const EXCLUDES(mutex_);
 
-  // The gradients go to all servers; they were made from parameters of `versions`. `scale`,
-  // `rules`, `used`, `rule_slots`: see Push. Does not block for long.
+  // Sends the gradients to all servers. `versions`: of the parameters that they were computed from.
+  // For the other arguments see Push. Blocks for the answers to the previous push, if they are
+  // still missing, but not for its own.
   Status push(std::span<const std::uint64_t> versions, double scale,
               std::vector<kernels::UpdateRule> rules, std::vector<bool> used,
               VectorId into = kParametersVector, std::vector<std::uint32_t> rule_slots = {})
       EXCLUDES(mutex_);
-  // For the answers to the latest push: what the least of the servers did with it. kApplied where
-  // there is none.
+  // Waits for the answers to the latest push, and returns the largest Outcome in them; kApplied if
+  // there was no push since the last call.
   Result<Outcome> answer() EXCLUDES(mutex_);
-  // Writes the newest parameters.
+  // Writes the newest parameters into the memory.
   Status pull() EXCLUDES(mutex_);
-  // A state array (kernels::state_arrays) of a table, whole; the slots' numbers of steps (int64).
+  // Return a whole state array (kernels::state_arrays) of a table, and the number of steps of each
+  // slot (int64).
   Result<MemorySegment> fetch_state(std::size_t table, std::size_t array) EXCLUDES(mutex_);
   Result<MemorySegment> fetch_steps() EXCLUDES(mutex_);
-  // The mean of the latest values of all workers that have given one under that name.
+  // Returns the mean of the latest values that workers have passed under this name.
   Result<double> average(const std::string& name, double value) EXCLUDES(mutex_);
-  // Rows of a table of them (Model::row_tables), ascending, each once: one behind the other.
+  // Copies rows of a table of rows (Model::row_tables) to `into`, one behind the other. `rows`:
+  // ascending, each once; the same for the two calls below.
   Status pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into)
       EXCLUDES(mutex_);
-  // Updates them by the rule; `gradients`: one behind the other.
+  // Updates the rows by the rule. `gradients`: of these rows, one behind the other.
   Status push_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* gradients,
                    const kernels::UpdateRule& rule, double scale) EXCLUDES(mutex_);
-  // What they begin with, of a table whose rows are given; those that are there stay as they are.
+  // Sets the rows' first values, for a table with RowTable::given. Rows that have values already
+  // keep them.
   Status begin_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* values)
       EXCLUDES(mutex_);
-  // A worker: it has done the task that it was given before, with that outcome, and wants another.
-  // Waits for one. What is pushed from here on are the task's parts. Nothing is left to do: task 0.
+  // For workers: reports the outcome of the previous task, and blocks until there is another one.
+  // Task 0 means that nothing is left to do. Later pushes are parts of the new task.
   Result<Given> take_task(bool failed, std::string text) EXCLUDES(mutex_);
-  // The coordinator: see Ledger. Does not wait; what is refused is said to a later call.
+  // For the coordinator; see Ledger. schedule() does not wait: a later call returns a refusal.
   Result<TaskId> schedule(std::string call, int copies) EXCLUDES(mutex_);
   Status close_tasks() EXCLUDES(mutex_);
   // See AskTask.
   Result<TaskStatus> ask_task(const AskTask& question) EXCLUDES(mutex_);
-  // On all servers, whose dot products are added up. Its number is chosen here.
+  // For the coordinator: has all servers do the work, and returns the dot products, summed over the
+  // servers. Chooses work.number.
   Result<std::vector<double>> work(VectorWork work) EXCLUDES(mutex_);
   bool coordinates() const { return options_.coordinates; }
   Result<std::vector<Stats>> stats() EXCLUDES(mutex_);
   ClientStats own_stats() const EXCLUDES(mutex_);
-  // Whose end has ended this; none so far.
+  // The server whose loss failed this client; none so far.
   std::optional<int> lost_server() const EXCLUDES(mutex_);
 
-  // In a child made by fork: closes the connections, so that the servers notice the parent's end.
+  // Closes the connections in a forked child, so that the servers notice the parent's death.
   // Async-signal-safe.
   void close_in_forked_child() noexcept;
 
@@ -132,18 +142,21 @@ class Client {
   explicit Client(ClientOptions options);
   Status enter() REQUIRES(mutex_);
   Enter entry(int server) const;
-  // All that a server answers; what is on its way when it is lost is asked again.
+  // Send a question that will be answered. It is kept until then, so that rejoin() can send it
+  // again.
   Status ask_all(const Message& question) REQUIRES(mutex_);
   Status ask(int server, const Message& question) REQUIRES(mutex_);
-  // The answer of that server, which has to be a T.
+  // Returns the server's answer, which must be a T.
   template <typename T>
   Result<T> hear(int server) REQUIRES(mutex_);
   Result<std::vector<Stats>> ask_stats() REQUIRES(mutex_);
-  // `lost`: of one of the servers. Waits for it.
+  // Reconnects to the server that `lost` names, and sends its question again. Blocks, for about the
+  // reconnect timeout at most.
   Status rejoin(const Error& lost) REQUIRES(mutex_);
   Status call_again(int server, std::uint64_t deadline_ns) REQUIRES(mutex_);
   std::string self() const;
-  // What a server is asked to do; null: what may take as long as it takes.
+  // Returns what the server was asked to do, for notices of long waits; null if the answer may take
+  // any time.
   const char* asked_to(int server) const REQUIRES(mutex_);
   bool enters(int server) const REQUIRES(mutex_);
   std::uint64_t patience_ms(int server) const REQUIRES(mutex_);
@@ -168,7 +181,7 @@ class Client {
   std::size_t at(int server) const { return static_cast<std::size_t>(server); }
 
   const ClientOptions options_;
-  const std::uint64_t process_;  // by chance
+  const std::uint64_t process_;  // random; see Enter
   WorkerMemory memory_;
   WaitNotice notice_;
   ServerLinks links_;
@@ -183,27 +196,27 @@ class Client {
   std::uint64_t rows_seq_ GUARDED_BY(mutex_) = 0;           // of the latest push of rows
   std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
   struct Asked {
-    std::optional<Message> question;  // that has no answer yet
+    std::optional<Message> question;  // not answered yet
     bool keeps_state = false;
     bool gave_parameters = false;
-    std::uint64_t answered = 0;  // the seq of the latest push that was
+    std::uint64_t answered = 0;  // seq of the latest push that the server has answered
   };
   std::vector<Asked> asked_ GUARDED_BY(mutex_);     // by server
-  std::uint64_t announced_ GUARDED_BY(mutex_) = 0;  // the latest checkpoint, by server 0
-  std::uint64_t marked_ GUARDED_BY(mutex_) = 0;     // that the servers were told of
+  std::uint64_t announced_ GUARDED_BY(mutex_) = 0;  // latest checkpoint that server 0 announced
+  std::uint64_t marked_ GUARDED_BY(mutex_) = 0;     // latest checkpoint that Mark was sent for
   bool unanswered_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
-  std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // the latest
+  std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // when the latest push was sent
   ClientStats stats_ GUARDED_BY(mutex_);
   Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
 
   TaskPart part_ GUARDED_BY(mutex_);                    // of the latest push
   TaskPart rows_part_ GUARDED_BY(mutex_);               // of the latest push of rows
   std::vector<Schedule> scheduled_ GUARDED_BY(mutex_);  // by this coordinator
-  std::uint64_t works_ GUARDED_BY(mutex_) = 0;          // so far, by this coordinator
+  std::uint64_t works_ GUARDED_BY(mutex_) = 0;          // number of the latest VectorWork
 
   std::unique_ptr<Timeline> timeline_;  // null: none
-  Fd wake_;                             // an eventfd: the thread looks what there is to do
+  Fd wake_;                             // an eventfd that wakes the thread
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// A server is lost, and comes back or another one takes its place: the worker calls it again and
-// asks what it has had no answer to. The server knows which pushes it has decided.
+// Reconnects to a server that was lost, or to one that replaces it, and sends the unanswered
+// question again. The server knows which pushes it has decided.
 #include <poll.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace ciranda::ps {
 namespace {
 
 constexpr std::uint64_t kMsInNs = 1'000'000;
-// The other servers hear that the worker lives between two tries.
+// Timeout of one attempt. Beats to the other servers are sent between attempts.
 constexpr std::uint64_t kTryNs = 1'000'000'000;
 constexpr int kRetryMs = 10;
 
@@ -47,7 +47,8 @@ bool Client::enters(int server) const {
   return question && std::holds_alternative<Enter>(*question);
 }
 
-// Who has not been welcomed yet has nothing that the next server would miss.
+// Returns the reconnect timeout; 0: do not reconnect. A client without a Welcome may reconnect to
+// any server, because it has nothing yet that a new server would lack.
 std::uint64_t Client::patience_ms(int server) const {
   if (enters(server)) return options_.address.timeout_ms;
   return asked_[at(server)].keeps_state ? options_.patience_ms : 0;

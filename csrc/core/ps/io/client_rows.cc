@@ -1,4 +1,4 @@
-// Rows of tables that no worker holds.
+// The calls of Client for tables of rows. Workers hold no copy of such a table.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -9,7 +9,7 @@ namespace ciranda::ps {
 
 namespace {
 
-// Whether memory of `bytes` bytes shall go on to serve messages of `needed`.
+// Returns true if memory of `bytes` bytes should be reused for a message that needs `needed`.
 bool fits(std::size_t bytes, std::size_t needed) {
   constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;
   return needed <= bytes && bytes <= std::max(kKeptBytesMax, 2 * needed);
@@ -17,7 +17,7 @@ bool fits(std::size_t bytes, std::size_t needed) {
 
 }  // namespace
 
-// Each server's numbers where it reads them.
+// Prepares the memory of each server's message, and writes the server's row numbers into it.
 Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) {
   CIRANDA_TRY(hear_answers());
   if (!declared_ || table >= model_.row_tables.size()) {
@@ -98,7 +98,8 @@ Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows
                    rows, values);
 }
 
-// To all servers, also those that have none of the rows, so that their numbers agree.
+// Sends the push to all servers, even to those without any of the rows, so that `seq` is the same
+// everywhere; then waits for the answers.
 Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
                          const float* values) {
   const std::size_t columns = model_.row_tables[message.table].columns;

@@ -1,4 +1,4 @@
-// What a coordinator and workers say of tasks, to server 0.
+// The calls of Client for tasks, which go to server 0, and for vectors.
 #include <string>
 #include <utility>
 
@@ -39,7 +39,7 @@ Result<TaskId> Client::schedule(std::string call, int copies) {
   const TaskId task = scheduled_.size() + 1;
   scheduled_.push_back({.task = task, .copies = copies, .call = std::move(call)});
   const Status sent = links_.send(kServer, scheduled_.back());
-  if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // which says it again
+  if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // sends it again
   return task;
 }
 
@@ -51,7 +51,7 @@ Status Client::close_tasks() {
   return closed ? Status() : Status(closed.error());
 }
 
-// A server that was lost knows of less, where it keeps its state in memory.
+// Schedules the tasks after `known` again: a restarted server may know fewer than were scheduled.
 Status Client::schedule_again(TaskId known) {
   for (TaskId task = known + 1; task <= scheduled_.size(); ++task) {
     CIRANDA_TRY(links_.send(kServer, scheduled_[static_cast<std::size_t>(task - 1)]));

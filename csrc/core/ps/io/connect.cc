@@ -26,7 +26,7 @@ std::string words_of(int server) {
   return "server " + std::to_string(server);
 }
 
-// Who waits says so.
+// One wait for servers, and the notice that reports it.
 struct Patience {
   WaitNotice& notice;
   const std::uint64_t begun_ns = monotonic_ns();
@@ -43,7 +43,7 @@ std::string words_of(const std::list<Dialer>& dialers) {
   return words;
 }
 
-// For news of any dialer, or for the first deadline.
+// Waits for news of any dialer, until the earliest deadline.
 Status wait_for_news(const std::list<Dialer>& dialers, std::uint64_t deadline_ns) {
   std::vector<pollfd> polled;
   for (const Dialer& dialer : dialers) {
@@ -54,7 +54,7 @@ Status wait_for_news(const std::list<Dialer>& dialers, std::uint64_t deadline_ns
   return ready < 0 && errno != EINTR ? Status(Error::from_errno("poll", errno)) : Status();
 }
 
-// Those of `servers` that are on other hosts.
+// Dials those of `servers` that are on other hosts, all at the same time.
 Status dial_all(const ServersAddress& address, std::span<const int> servers,
                 const WorkerMemory& memory, std::uint64_t deadline_ns, Patience& patience,
                 Links& links) {
@@ -119,7 +119,7 @@ Result<Links> connect(const ServersAddress& address, std::span<const int> server
 Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& address, int server,
                                                       const WorkerMemory& memory,
                                                       std::uint64_t deadline_ns) {
-  WaitNotice nobody("", kNever / 4);  // who dialers again has said so
+  WaitNotice nobody("", kNever / 4);  // never due: the caller has reported that it reconnects
   auto links = connect(address, {&server, 1}, memory, deadline_ns, nobody);
   if (!links) return links.error();
   return std::move(links.value()[static_cast<std::size_t>(server)]);
@@ -136,10 +136,11 @@ Result<Links> connect_to_servers(const ServersAddress& address, const WorkerMemo
 Origin origin_of_worker(const Config& config) {
   if (!config.servers_by_hand) return {};
   Origin origin{.job = config.origin_job};
-  if (!config.prove_origin || config.coordinates) return origin;  // which anybody may start
+  if (!config.prove_origin || config.coordinates) return origin;  // anyone may start a coordinator
   const OriginDigests digests = origin_of_this_process(config.rank_variable);
   if (digests.host == 0) return origin;
-  // What torchrun starts for two nodes on one host is one job.
+  // Two nodes that torchrun starts on one host have two starters but are one job: let them count as
+  // two hosts.
   origin.host = digests.host + static_cast<std::uint64_t>(config.rank_info.cross_rank);
   origin.process = digests.process;
   origin.starter = digests.starter;

@@ -11,15 +11,16 @@
 #include "core/transport/link/message_link.h"
 #include "core/transport/tcp/socket_io.h"
 
-// The next message of a link, as both ends of it receive it: nothing yet, or kMalformed for what is
-// none. Never blocks.
+// Receive the next message of a link; both ends use these. They return nothing if no message has
+// arrived yet, and kMalformed for invalid bytes. They never block.
 namespace ciranda::ps {
 
 inline Error lost(const char* who_is_gone) {
   return {.code = ErrorCode::kRankLost, .text = who_is_gone};
 }
 
-// A packet, read into `packet`, with its descriptors.
+// Reads a packet into `packet`, and its descriptors into `descriptors`. kRankLost, with the text
+// `who_is_gone`, if the peer is gone.
 inline Result<std::optional<Message>> receive_message(int socket, std::span<std::byte> packet,
                                                       std::vector<Fd>& descriptors,
                                                       const char* who_is_gone) {
@@ -32,7 +33,7 @@ inline Result<std::optional<Message>> receive_message(int socket, std::span<std:
   return std::optional(std::move(message).value());
 }
 
-// Its data follows.
+// The message's data has to be received afterwards (MessageLink::expect).
 inline Result<std::optional<Message>> receive_message(MessageLink& link) {
   const auto bytes = link.receive_message();
   if (!bytes) return bytes.error();

@@ -25,9 +25,9 @@ constexpr std::size_t kPieceBytesMax = std::size_t{1} << 30;
 constexpr std::size_t kPiecesAtOnce = 512;
 
 using Pieces = std::vector<std::span<const std::byte>>;
-using Sizes = std::array<std::uint64_t, 2>;  // of the note, of the data; least significant first
+using Sizes = std::array<std::uint64_t, 2>;  // bytes of note and data; little-endian
 
-// No piece longer than what one call takes.
+// Appends `piece`, cut so that one system call can take each part.
 void add(Pieces& pieces, std::span<const std::byte> piece) {
   while (piece.size() > kPieceBytesMax) {
     pieces.push_back(piece.first(kPieceBytesMax));

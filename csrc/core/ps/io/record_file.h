@@ -14,22 +14,22 @@
 
 namespace ciranda::ps {
 
-// A file of records that a crash may cut anywhere. It begins with a key by chance; each record has
-// its sizes before it and a tag behind it (MessageMac, of its number in the file, its sizes and its
-// bytes), so that a record that is torn, changed, in another place or left from another file is not
-// taken for one. docs/protocol.md has the bytes. Not thread-safe.
+// A file of records that a crash may cut at any byte. The file begins with a random key. Each
+// record has its sizes before it and a tag behind it (a MessageMac over its number in the file, its
+// sizes and its bytes). A reader therefore rejects a record that is torn, changed, misplaced or
+// left from another file. docs/protocol.md has the bytes. Not thread-safe. Blocks for the disk.
 
 class RecordWriter {
  public:
   using Data = std::vector<std::span<const std::byte>>;
 
-  // A new file, for this user alone.
+  // Creates the file, or empties it; a new file is readable by this user alone.
   static Result<RecordWriter> create(const std::string& path);
 
-  // A note, and data that lies in pieces. An error names the file; what is there of the record then
-  // is none.
+  // Appends a record: a note, and data in pieces. An error names the file; readers ignore the
+  // unfinished record.
   Status append(std::span<const std::byte> note, const Data& data);
-  // Everything is on the disk when it returns.
+  // Blocks until everything is on the disk.
   Status sync();
   std::uint64_t bytes() const { return bytes_; }
 
@@ -47,20 +47,20 @@ class RecordWriter {
 
 class RecordReader {
  public:
-  // To be read only. kMalformed: it is no such file, or its beginning is torn.
+  // Opens the file for reading. kMalformed if it is no file of records, or its beginning is torn.
   static Result<RecordReader> open(const std::string& path);
 
   struct Record {
     std::vector<std::byte> note;
     std::vector<std::byte> data;
   };
-  // The next record; nothing at the end, and at what is not whole. An error: the file cannot be
-  // read.
+  // Returns the next record, or nothing at the end and at a record that is not whole. An error
+  // means that the file cannot be read.
   Result<std::optional<Record>> next();
-  // Bytes of the file, and those before the record that is read next.
+  // Size of the file, and offset of the next record, in bytes.
   std::uint64_t size() const { return size_; }
   std::uint64_t at() const { return at_; }
-  // Takes away what follows, and goes on writing there.
+  // Truncates the file at at(), and returns a writer that appends there.
   Result<RecordWriter> resume() &&;
 
  private:

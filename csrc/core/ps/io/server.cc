@@ -25,17 +25,17 @@ namespace ciranda::ps {
 namespace {
 
 constexpr int kEventsAtOnce = 64;
-// What epoll calls what is no connection.
+// Numbers that epoll returns for descriptors other than connections.
 constexpr ServerProtocol::Caller kStop = 0;
 constexpr ServerProtocol::Caller kHere = 1;
 constexpr ServerProtocol::Caller kElsewhere = 2;
 constexpr ServerProtocol::Caller kFirstCaller = 3;
 
-// Where no descriptor is left.
+// How long accepting pauses when no descriptor is left.
 constexpr std::uint64_t kPauseNs = 100'000'000;
 
-// What is there to read; false at its end. Who closes a socket with bytes in it makes the kernel
-// forget what the other side has not read yet.
+// Reads and discards what has arrived; returns false at the end. Closing a socket with unread bytes
+// would make the kernel drop what the peer has not read yet.
 bool throw_away(int socket) {
   std::array<std::byte, 16'384> bytes;
   for (;;) {
@@ -45,11 +45,11 @@ bool throw_away(int socket) {
   }
 }
 
-// Linux 6.12 or later lets a thread that asks for short slices run as soon as it wakes, where one
-// that computes has the core; without, a push may wait for the end of a worker's slice, of
-// milliseconds. A wish: where it is not granted, servers work all the same.
+// Asks the scheduler for short slices. From Linux 6.12 on, such a thread preempts a computing one
+// as soon as it wakes. Otherwise a push may wait for the end of a worker's slice, which takes
+// milliseconds. Failure is ignored: servers work all the same.
 void wish_to_run_once_awake() {
-  struct {  // sched_attr, which not every C library has
+  struct {  // sched_attr, which some C libraries lack
     std::uint32_t size = 48;
     std::uint32_t policy = SCHED_OTHER;
     std::uint64_t flags = 0;
@@ -194,19 +194,20 @@ Status Server::run() {
     report_waits();
     if (checkpoints_) checkpoints_->tend(monotonic_ns());
     end_farewells();
-    // Who has left has said so before.
+    // If all workers have left in this turn, the server ends as usual in spite of stop().
     if (stops && !protocol_.all_have_left()) {
       is_stopped_ = true;
       return files_ ? files_->finish() : Status();
     }
   }
-  connections_.clear();  // their workers wait for that
+  connections_.clear();  // workers that leave wait for that
   if (checkpoints_) end_checkpoints();
   if (files_) files_->discard();
   return {};
 }
 
-// What was trained is not lost for a stop().
+// Makes the last checkpoint and blocks until it is done. It ignores stop(), so that the training is
+// not lost.
 void Server::end_checkpoints() {
   protocol_.end_checkpoints();
   for (;;) {
@@ -224,7 +225,7 @@ Status Server::accept_here() {
     Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
       const bool is_full = errno == EMFILE || errno == ENFILE;
-      return is_full ? pause_accepting() : Status();  // or a caller that is gone: it calls again
+      return is_full ? pause_accepting() : Status();  // or a caller that gave up: it calls again
     }
     if (const auto user = same_user_pid(socket.get()); !user) {
       CIRANDA_TRY(turn_away(make_local_link(std::move(socket)), user.error()));
@@ -234,7 +235,8 @@ Status Server::accept_here() {
   }
 }
 
-// It stays for a while: who sends to a socket that is closed loses what it has not read.
+// Refuses a caller, but keeps its connection for a while: a caller that sends to a closed socket
+// would lose the reason before reading it.
 Status Server::turn_away(std::unique_ptr<WorkerLink> link, const Error& why) {
   const ServerProtocol::Caller caller = next_caller_++;
   CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
@@ -244,7 +246,8 @@ Status Server::turn_away(std::unique_ptr<WorkerLink> link, const Error& why) {
   return {};
 }
 
-// Callers wait in the listener's queue, which epoll would tell of again at once.
+// Ignores the listener for a while. Callers stay in its queue, which epoll would report again at
+// once.
 Status Server::pause_accepting() {
   if (!std::exchange(was_full_, true)) {
     std::fprintf(stderr,
@@ -265,7 +268,8 @@ void Server::accept_again() {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, folder_->listener(), &event);
 }
 
-// Whose descriptors others wait for.
+// While accepting is paused, refuses connections without a first message in time: other callers
+// wait for their descriptors.
 void Server::refuse_who_stays_out() {
   if (accepts_again_ns_ == kNever) return;
   for (auto& [caller, connection] : connections_) {
@@ -305,7 +309,7 @@ Status Server::take_in(std::unique_ptr<WorkerLink> link) {
 
 void Server::serve(ServerProtocol::Caller caller, bool has_room) {
   const auto found = connections_.find(caller);
-  if (found == connections_.end()) return;  // dropped in this turn
+  if (found == connections_.end()) return;  // closed earlier in this turn
   if (has_room && !found->second.link->flush()) {
     protocol_.close(caller, turn_ns_, answers_);
     connections_.erase(caller);
@@ -319,12 +323,12 @@ void Server::read_from(ServerProtocol::Caller caller) {
   Connection& connection = connections_.at(caller);
   while (take_next(caller, connection) && connections_.contains(caller) &&
          connection.link->is_remote()) {
-    // What one message fetches lies where that of the next would.
+    // Answer first: the next message may fetch into the same memory.
     if (files_) failed_ = carry_out();
   }
 }
 
-// False where there is none.
+// Handles the connection's next message; returns false if no message has arrived.
 bool Server::take_next(ServerProtocol::Caller caller, Connection& connection) {
   if (connection.ends_ns != kNever) {
     if (!throw_away(connection.link->watched().socket)) connections_.erase(caller);
@@ -345,8 +349,8 @@ bool Server::take_next(ServerProtocol::Caller caller, Connection& connection) {
     const bool declares = std::holds_alternative<Declare>(*message.value());
     protocol_.take(caller, std::move(*message.value()), connection.link->attached(), turn_ns_,
                    answers_);
-    // In a round only the last push has somebody waiting for it, and the others interrupt for
-    // nothing.
+    // Not for kSync: workers wait only for a round's last push, and the earlier ones would preempt
+    // workers for nothing.
     if (declares && protocol_.shard() != nullptr &&
         protocol_.shard()->model().mode.kind != ModeKind::kSync) {
       wish_to_run_once_awake();

@@ -21,60 +21,62 @@
 
 namespace ciranda::ps {
 
-// Where a server's workers on its host find it: private, in the job's folder.
+// Returns the private folder in which workers on the same host find the server.
 std::string folder_of_server(const std::string& job_folder, int server);
 
 struct ServerOptions {
-  std::string job_folder;  // empty: it has no workers on its host
+  std::string job_folder;  // empty: no workers on this host
   ServerProtocolOptions protocol;
-  // For workers on other hosts, listening; none: it has none. They prove that they hold `keys`.
+  // Listening sockets for workers on other hosts, who prove that they hold `keys`. Empty: no such
+  // workers.
   std::vector<Fd> listeners = {};
   std::unique_ptr<const ConnectionKeys> keys = {};
   bool authenticates = true;  // see MessageLink
-  // Where it keeps what it holds, so that another one can go on when it is killed.
+  // The place of the server's state, so that another server can replace it after a kill. None: the
+  // state is not kept.
   std::optional<StateOptions> state = {};
-  // Where its checkpoints go, which all servers write to; empty: there are none.
+  // The folder of the job's checkpoints, which all servers write to. Empty: no checkpoints.
   std::string checkpoints = {};
-  // Where no descriptor is left, who has connected and said nothing for so long is hung up on. A
-  // worker enters once it is connected to all servers.
+  // When no descriptor is left, the server hangs up on connections without a first message for this
+  // long. A worker sends its first message once it is connected to all servers.
   std::uint64_t entry_ns = 30'000'000'000;
-  // A checkpoint that it begins with, where it has no state; see CheckpointReader. Empty: none.
+  // The checkpoint to begin with if there is no state; see CheckpointReader::open(). Empty: none.
   std::string restored = {};
 };
 
-// One of a job's servers: a ServerProtocol, and the workers' connections to it. One thread, which
+// One of a job's servers: a ServerProtocol, and the workers' connections to it. The thread in run()
 // takes one message at a time.
 //
-// Not thread-safe, but for stop().
+// Not thread-safe, except for stop().
 class Server {
  public:
-  // Listens when it returns.
+  // Makes a server, restores its state or a checkpoint if there is one, and starts listening.
   static Result<std::unique_ptr<Server>> start(ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // What it has found of an earlier one, see StateFiles, or begins with; empty: nothing.
+  // The state (StateFiles::found()) or the checkpoint that it began with, in words; empty: none.
   const std::string& found() const { return found_; }
 
-  // Until stop(), or until every worker has left, when nothing of its state stays, and the last
-  // checkpoint has been made.
+  // Serves until stop(), or until every worker has left. When all have left, it makes the last
+  // checkpoint and removes its state. After stop() it leaves its state on the disk.
   Status run();
-  // Async-signal-safe.
+  // Makes run() return. Async-signal-safe.
   void stop();
-  // Whether it ended before all had left, and who was there then.
+  // Return true if stop() ended it before all had left, and if workers were connected then.
   bool is_stopped() const { return is_stopped_; }
   bool has_workers() const { return protocol_.has_callers(); }
 
-  // What the workers may ask for too, with the time spent.
+  // Returns the Stats that workers may ask for, including the times.
   Stats stats() const;
 
  private:
   struct Connection {
     std::unique_ptr<WorkerLink> link;
-    bool waits_for_room = false;          // something is queued
-    std::uint64_t ends_ns = kNever;       // hung up on: until then what it sends is thrown away
-    std::uint64_t enters_by_ns = kNever;  // before its first message
+    bool waits_for_room = false;          // messages are queued
+    std::uint64_t ends_ns = kNever;       // after a hang-up: input is discarded until then
+    std::uint64_t enters_by_ns = kNever;  // deadline of the first message
   };
 
   explicit Server(ServerOptions options);
@@ -110,21 +112,21 @@ class Server {
   std::unique_ptr<CheckpointFiles> checkpoints_;  // null: none
   std::string found_;
   std::unique_ptr<JobFolder> folder_;  // null: none
-  std::optional<Acceptor> acceptor_;   // of other hosts
+  std::optional<Acceptor> acceptor_;   // for other hosts
   Fd epoll_;
-  Fd stop_;                                                   // an eventfd
-  std::map<ServerProtocol::Caller, Connection> connections_;  // by the protocol's number
+  Fd stop_;  // an eventfd
+  std::map<ServerProtocol::Caller, Connection> connections_;
   ServerProtocol::Caller next_caller_;
-  ServerProtocol::Answers answers_;  // that are to be sent
-  ServerProtocol::Answers held_;     // until there is a first snapshot
-  Status failed_;                    // files_
+  ServerProtocol::Answers answers_;  // to be sent
+  ServerProtocol::Answers held_;     // until the first snapshot exists
+  Status failed_;                    // error of carry_out() in read_from()
   bool is_stopped_ = false;
-  std::uint64_t lost_ = 0;  // of which it has been said
+  std::uint64_t lost_ = 0;  // lost pushes that were reported
   WaitNotice notice_;
-  std::optional<std::uint64_t> awaits_ns_;  // since when somebody waits for the first parameters
+  std::optional<std::uint64_t> awaits_ns_;  // since when workers wait for the first parameters
   std::uint64_t accepts_again_ns_ = kNever;
   bool was_full_ = false;
-  std::uint64_t turn_ns_ = 0;  // when epoll told of the messages that are taken now
+  std::uint64_t turn_ns_ = 0;  // when epoll_wait() returned the current events
   std::uint64_t busy_ns_ = 0;
   std::uint64_t oldest_ns_ = 0;
 };

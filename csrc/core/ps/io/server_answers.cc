@@ -1,4 +1,4 @@
-// What a server answers, and when.
+// The part of Server that sends answers and reports.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -12,13 +12,13 @@
 namespace ciranda::ps {
 namespace {
 
-// Who is hung up on has so long to read why.
+// How long a refused caller has to read the reason.
 constexpr std::uint64_t kFarewellNs = 5'000'000'000;
 
 }  // namespace
 
-// Where a state is kept, nothing is answered before it is as safe as promised; for all that have
-// come in this turn at once.
+// Sends the answers of this turn. A server that persists its state first makes all changes of the
+// turn, together, as safe as promised.
 Status Server::carry_out() {
   CIRANDA_TRY(failed_);
   if (files_ && !(answers_.empty() && held_.empty())) {
@@ -29,8 +29,9 @@ Status Server::carry_out() {
   return {};
 }
 
-// While the first snapshot is made, nobody waits who need not: who enters, or asks how things are.
-// To each caller answers go in their order.
+// Holds answers back until the first snapshot is made. Welcome, Stats and refusals need not wait:
+// they do not say that the server has the parameters. Answers to one caller keep their order, so
+// all answers behind a held one are held too.
 void Server::hold_answers() {
   answers_.insert(answers_.begin(), std::make_move_iterator(held_.begin()),
                   std::make_move_iterator(held_.end()));
@@ -77,7 +78,8 @@ void Server::send_answers() {
   answers_.clear();
 }
 
-// Never waits: receive() finds the socket of who does not read its answers shut.
+// Never blocks. If the worker does not read its answers, its socket is shut down, and receive()
+// finds that.
 void Server::send(ServerProtocol::Answer& answer) {
   const auto found = connections_.find(answer.to);
   if (found == connections_.end()) return;

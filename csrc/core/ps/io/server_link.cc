@@ -71,7 +71,7 @@ class LinkElsewhere final : public ServerLink {
   bool is_remote() const override { return true; }
 
   Status send(const Message& message) override {
-    if (std::holds_alternative<MoveGradients>(message)) return {};  // they are sent from there
+    if (std::holds_alternative<MoveGradients>(message)) return {};  // each Push sends them
     encoded_.clear();
     encode(message, encoded_);
     std::vector<MessageLink::Outgoing> parts;
@@ -119,7 +119,7 @@ class LinkElsewhere final : public ServerLink {
     for (const auto& [at, bytes] : ranges) places.emplace_back(memory + at, bytes);
   }
 
-  // Where what follows the message belongs.
+  // Returns where the data that follows the message belongs.
   MessageLink::Incoming places_of(const Message& message) const {
     MessageLink::Incoming places;
     if (!memory_.layout) return places;
@@ -142,7 +142,7 @@ class LinkElsewhere final : public ServerLink {
   const int server_;
   const WorkerMemory& memory_;
   std::vector<std::byte> encoded_;  // scratch
-  std::optional<Message> message_;  // of which data is missing
+  std::optional<Message> message_;  // whose data is not complete
 };
 
 }  // namespace

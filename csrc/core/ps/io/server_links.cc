@@ -10,7 +10,7 @@
 namespace ciranda::ps {
 namespace {
 
-// Servers have so long to hear that a worker leaves.
+// How long leave() waits for servers.
 constexpr std::uint64_t kGoodbyeNs = 5'000'000'000;
 
 std::string words_of(int server) {
@@ -123,7 +123,7 @@ void ServerLinks::replace(int server, std::unique_ptr<ServerLink> link) {
   entered_[at(server)] = false;
 }
 
-// What it has told last may say why it is gone.
+// Returns why the server is lost: the reason from a last Refused, if there is one, or kRankLost.
 Error ServerLinks::lost(int server) {
   auto& heard = heard_[at(server)];
   for (;;) {
@@ -142,14 +142,14 @@ void ServerLinks::beat_if_due() {
   if (now_ns < next_beat_ns_) return;
   next_beat_ns_ = now_ns + pace_.beat_ns;
   for (int each = 0; each < count(); ++each) {
-    // Behind what is on its way it would tell nothing more, and before Enter nothing at all.
+    // Queued messages show as well that the worker lives. A Beat before Enter has no meaning.
     ServerLink& link = *links_[at(each)];
     if (entered_[at(each)] && !link.has_queued()) static_cast<void>(link.send(Beat{}));
   }
 }
 
-// Reads on until the servers hang up: who closes a socket with bytes in it takes back what the
-// other side has not read yet.
+// Reads until servers on other hosts hang up: closing a socket with unread bytes would drop what
+// the peer has not read yet.
 void ServerLinks::leave(std::uint64_t checkpoint) {
   const std::uint64_t deadline_ns = monotonic_ns() + kGoodbyeNs;
   for (const auto& link : links_) {

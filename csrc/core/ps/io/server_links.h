@@ -14,51 +14,51 @@
 
 namespace ciranda::ps {
 
-// A worker's links to all its servers. While one server is waited for the others' links go on where
-// they carry data, so that none waits for another, and the servers hear that the worker lives.
+// A worker's links to all its servers. While it waits for one server, it keeps moving data to and
+// from servers on other hosts, so that no server waits for another. It also sends the beats.
 //
-// An error is kRankLost with the server in its `rank`, or what a server has refused, with the same.
-// Not thread-safe.
+// Errors name the server in `rank`: kRankLost, or the error with which the server refused. Not
+// thread-safe.
 class ServerLinks {
  public:
   struct Pace {
-    std::uint64_t beat_ns = 2'000'000'000;  // how often servers are told that the worker lives
-    // A server whose host has answered nothing for so long is lost.
+    std::uint64_t beat_ns = 2'000'000'000;  // interval of beats, which say that the worker lives
+    // A server is lost when its host has not responded for this long.
     std::uint64_t silence_ms = 60'000;
   };
   static constexpr int kNobody = -1;  // no server in particular
 
-  ServerLinks() = default;  // of none
-  // `notice`, which must outlive this, is told of long waits. Null: nobody is.
+  ServerLinks() = default;  // no links
+  // `notice` reports long waits, and must outlive this object; null: no reports.
   ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pace,
               WaitNotice* notice = nullptr);
 
   int count() const { return static_cast<int>(links_.size()); }
-  // Does not wait, unless a server on this host reads nothing.
+  // Sends a message. Blocks only while a server on this host reads nothing.
   Status send(int server, const Message& message);
   bool has_queued() const;
 
-  // The next message of that server. Blocks until it is there. `to_do_what`: what the server is
-  // waited for to do; null where that may take as long as it takes.
+  // Returns the server's next message; blocks until it arrives. `to_do_what`: what the server
+  // should do, for reports of long waits; null: it may take any time, and nothing is reported.
   Result<Message> next(int server, const char* to_do_what = nullptr);
-  // It has hung up on this worker with a reason, and not just gone.
+  // Returns true if the server has refused this worker with a reason, rather than been lost.
   bool refuses(int server) const { return refuses_[at(server)]; }
-  // A new link to a server that is lost. What was heard from it and not wanted is forgotten.
+  // Replaces the link to a lost server. Messages that were received over the old link are dropped.
   void replace(int server, std::unique_ptr<ServerLink> link);
-  // Does what next() does without waiting, and then what news to wait for. Of another server's end
-  // it is said where that one is wanted: it may be back by then.
+  // advance() does the part of next() that does not block; news_of() returns what to wait for
+  // afterwards. The loss of another server is reported by next() for that server, which may be back
+  // by then.
   void advance(int server);
   std::vector<pollfd> news_of(int server) const;
 
-  // Tells the servers that the worker lives, if it is time to: those that have heard of it.
+  // Sends a Beat, if one is due, to each server that has been sent a message before.
   void beat_if_due();
   std::uint64_t next_beat_ns() const { return next_beat_ns_; }
 
-  // Tells them that it leaves, which knows of that checkpoint, and waits, for some seconds at most,
-  // until those on other hosts have
-  // heard it.
+  // Sends Leave; `checkpoint` is the latest that the worker knows. Blocks until servers on other
+  // hosts have read it, for some seconds at most.
   void leave(std::uint64_t checkpoint = 0);
-  // In a forked child. Async-signal-safe.
+  // Closes all links. Async-signal-safe, so that a forked child may call it.
   void close() noexcept;
 
  private:
@@ -70,14 +70,15 @@ class ServerLinks {
   Error refused_by(int server, const Refused& refused);
 
   std::vector<std::unique_ptr<ServerLink>> links_;  // by server
-  // The link before that one, closed: a process that is forked now may look at it.
+  // The previous links, closed. They are kept because a child that is forked during replace() may
+  // access them.
   std::vector<std::unique_ptr<ServerLink>> replaced_;
   std::vector<bool> refuses_;
   std::vector<bool> broken_;
-  std::vector<bool> entered_;  // the server has been told who this is
+  std::vector<bool> entered_;  // Enter has been sent
   Pace pace_;
   WaitNotice* notice_ = nullptr;
-  std::vector<std::deque<Message>> heard_;  // by server, before it was wanted
+  std::vector<std::deque<Message>> heard_;  // by server: received, and not returned by next() yet
   std::uint64_t next_beat_ns_ = 0;
 };
 

@@ -58,7 +58,8 @@ Status SnapshotChild::begin(ServerProtocol& protocol, FileNames names, const cha
     child_ = child;
     return {};
   }
-  // It must not outlive the server, whose successor writes there too, nor hold its connections.
+  // The child must not outlive the server, whose successor writes the same files, and must not keep
+  // its connections open.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   ::close_range(3, ~0u, 0);

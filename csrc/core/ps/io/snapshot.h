@@ -10,22 +10,24 @@
 
 namespace ciranda::ps {
 
-// A file under two names: while it is written, and once it is whole, on the disk.
+// The two names of a file: while it is written, and once it is whole and on the disk.
 struct FileNames {
   std::string unfinished;
   std::string finished;
 };
 
-// All that a server holds, in one file of records: what ServerProtocol::save() says with the first
-// of ServerProtocol::arrays(), then the others. Blocks for the disk.
+// Writes all that a server holds into one file of records. The first record has the output of
+// ServerProtocol::save() and the first of ServerProtocol::arrays(); each other array is a record.
+// Blocks for the disk.
 Status write_snapshot(ServerProtocol& protocol, const FileNames& names);
 
-// What names a folder has is on the disk when it returns.
+// Blocks until the folder's list of files is on the disk.
 Status sync_folder(const std::string& folder);
-// `names.unfinished` gets its other name, for good.
+// Renames `names.unfinished` to `names.finished`, and blocks until that is on the disk.
 Status finish_file(const FileNames& names);
 
-// Makes a snapshot beside the server: a forked child sees the memory as it was. Not thread-safe.
+// Makes a snapshot in a forked child, which sees the memory as it was at the fork. Meanwhile the
+// server continues. Not thread-safe.
 class SnapshotChild {
  public:
   SnapshotChild() = default;
@@ -33,14 +35,15 @@ class SnapshotChild {
   SnapshotChild(const SnapshotChild&) = delete;
   SnapshotChild& operator=(const SnapshotChild&) = delete;
 
-  // None is being made. What keeps the child from it is said on stderr, behind `what`.
+  // Starts the child; no other one may be running. The child prints its error on stderr, after
+  // `what`.
   Status begin(ServerProtocol& protocol, FileNames names, const char* what);
   bool running() const { return child_ != 0; }
-  // Whether it has ended; waits for it if told so.
+  // Returns true if no child is running any more; blocks until then if `wait` is set.
   bool look_after(bool wait);
-  // Whether the file is there, of the one that has ended.
+  // Returns true if the child has finished its file; to be called once it has ended.
   bool made() const;
-  // At once.
+  // Kills the child, if one is running.
   void end();
 
  private:
@@ -48,7 +51,7 @@ class SnapshotChild {
   FileNames names_;
 };
 
-// How often one looks after a child that is running.
+// Interval of checks on a running child.
 inline constexpr std::uint64_t kChildPollNs = 50'000'000;
 
 }  // namespace ciranda::ps

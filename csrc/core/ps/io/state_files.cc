@@ -24,9 +24,10 @@ namespace {
 constexpr const char* kSnapshot = "snapshot-";
 constexpr const char* kLog = "log-";
 constexpr const char* kUnfinished = "unfinished-";
-constexpr std::uint64_t kFirstPollNs = 1'000'000;  // somebody waits for the first snapshot
+constexpr std::uint64_t kFirstPollNs = 1'000'000;  // short: workers wait for the first snapshot
 constexpr const char* kNoNewSnapshot = "there is no new snapshot, the one before stays";
-// A log is at most so many times as long as what the server holds, and this.
+// A snapshot is due when the log has kLogFactor times the bytes that the server holds, plus
+// kLogBytesMin.
 constexpr std::uint64_t kLogFactor = 8;
 constexpr std::uint64_t kLogBytesMin = std::uint64_t{64} << 20;
 
@@ -36,11 +37,11 @@ Error cannot(const std::string& what, const std::string& path) {
 
 struct Named {
   std::string name;
-  std::string_view what;  // one of the three above
+  std::string_view what;  // one of the three prefixes above
   std::uint64_t generation = 0;
 };
 
-// Files of a state that are in the folder; what has other names is somebody else's.
+// Returns the state's files in the folder, by generation. Files with other names are not ours.
 Result<std::vector<Named>> list(const std::string& folder) {
   DIR* const opened = ::opendir(folder.c_str());
   if (opened == nullptr) return cannot("list", folder);
@@ -77,20 +78,20 @@ Result<std::unique_ptr<StateFiles>> StateFiles::open(StateOptions options, Serve
   if (files->generation_ != 0) files->job_ = protocol.job_id();
   if (files->generation_ != 0 && protocol.resume()) {
     files->found_ += ", of a job that is over";
-    if (!files->log_) CIRANDA_TRY(files->finish());  // nothing else says so
+    if (!files->log_) CIRANDA_TRY(files->finish());  // only a snapshot can record the new job
   }
   return files;
 }
 
 StateFiles::~StateFiles() {
   child_.end();
-  // Closing would not do: a process forked meanwhile holds the same lock.
+  // Closing the folder would not release the lock: a forked process may hold it too.
   if (folder_.valid()) ::flock(folder_.get(), LOCK_UN);
 }
 
 Status StateFiles::claim() {
   const std::string& folder = options_.folder;
-  std::error_code ignored;  // the next line says what is wrong
+  std::error_code ignored;  // mkdir() reports it
   std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), ignored);
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return cannot("make", folder);
   folder_ = Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -119,7 +120,7 @@ Status StateFiles::recover(std::uint64_t now_ns) {
     if (torn || std::ranges::count(logs, log_generation_ + 1) == 0) break;
     ++log_generation_;
   }
-  // What came after a torn one is of no use, as that is missing.
+  // Logs after a torn one are useless without its lost changes.
   for (const std::uint64_t later : logs) {
     if (later > log_generation_) ::unlink(path(kLog, later).c_str());
   }
@@ -160,7 +161,7 @@ Status StateFiles::read_snapshot(std::uint64_t now_ns) {
 Status StateFiles::read_log(const std::string& path, std::uint64_t& changes, bool& torn) {
   auto reader = RecordReader::open(path);
   if (!reader && reader.error().code == ErrorCode::kMalformed) {
-    torn = true;  // in its first bytes
+    torn = true;  // within the first bytes
     log_.reset();
     return {};
   }
@@ -246,7 +247,7 @@ Status StateFiles::open_log(std::uint64_t generation) {
   return sync_folder(options_.folder);
 }
 
-// The log goes on in a new file, which belongs to the snapshot that is begun.
+// Begins a snapshot, and a new log for the changes after it.
 Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
   begun_ns_ = now_ns;
   if (keeps_log()) {
@@ -260,7 +261,7 @@ Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
   return child_.begin(protocol_, names(log_generation_), kNoNewSnapshot);
 }
 
-// Whether the snapshot is there, once the child has ended.
+// Returns true if the child has ended and its snapshot exists; then also removes older files.
 bool StateFiles::look_after_child(bool wait) {
   if (!child_.look_after(wait)) return false;
   if (!child_.made()) {
@@ -272,7 +273,8 @@ bool StateFiles::look_after_child(bool wait) {
   return true;
 }
 
-// What is in the log need not be in a snapshot, which may take longer than whoever ends us waits.
+// Saves the state. If there is a log, syncing it is enough. A snapshot could take longer than the
+// program that stops the server is ready to wait.
 Status StateFiles::finish() {
   if (log_) {
     child_.end();
@@ -296,7 +298,7 @@ void StateFiles::discard() {
 
 void StateFiles::remove_before(std::uint64_t generation) {
   const auto files = list(options_.folder);
-  if (!files) return;  // they take room, and do no harm
+  if (!files) return;  // old files take room, and do no harm
   for (const Named& file : files.value()) {
     if (file.generation < generation) ::unlink((options_.folder + "/" + file.name).c_str());
   }

@@ -16,53 +16,56 @@
 
 namespace ciranda::ps {
 
-// What an answer to a push promises, should its server be killed.
+// The fate of an answered push if the server is killed.
 enum class Durability : std::uint8_t {
-  kMemory,  // nothing: what came since the latest snapshot is lost, and counted (Stats::lost)
-  kLog,     // it is there, unless the whole machine is lost
-  kDisk,    // it is there
+  kMemory,  // lost and counted (Stats::lost), if it came after the latest snapshot
+  kLog,     // kept, unless the machine goes down too
+  kDisk,    // kept even then
 };
 
 struct StateOptions {
   std::string folder;
   Durability durability = Durability::kLog;
-  std::uint64_t snapshot_ns = 60'000'000'000;  // how often one is made, where something has changed
+  std::uint64_t snapshot_ns = 60'000'000'000;  // interval of snapshots, if something has changed
 };
 
-// A server's state in a folder of its own: snapshots, and the changes since the latest.
-// `snapshot-G` is whole once it has its name; `log-G` has what came after it was begun. A snapshot
-// is written by a forked child, which sees the memory as it was, while the server goes on.
+// Persists a server's state in a folder that only this server uses: snapshots, and logs of the
+// changes since. `snapshot-G` is whole once it has that name; `log-G` has the changes since it was
+// begun. A SnapshotChild writes the snapshots, except for one in finish().
 //
-// Not thread-safe. Blocks for the disk alone.
+// Owned by the Server. Not thread-safe. Blocks only for the disk.
 class StateFiles final : public Journal {
  public:
-  // Makes the folder where it is missing, and locks it: kInvalidArgument where another server has
-  // it. Then makes `protocol`, which is new and must outlive this, what the folder says, and keeps
-  // its changes. kMalformed, kMismatch name the file that is not this server's, or not whole.
+  // Creates the folder if it is missing, and locks it. Restores `protocol` from the files in it and
+  // becomes its journal. `protocol` is new, and must outlive this object. kInvalidArgument if
+  // another server has the folder; kMalformed or kMismatch name a file that is damaged or not this
+  // server's.
   static Result<std::unique_ptr<StateFiles>> open(StateOptions options, ServerProtocol& protocol,
                                                   std::uint64_t now_ns);
   ~StateFiles() override;
   StateFiles(const StateFiles&) = delete;
   StateFiles& operator=(const StateFiles&) = delete;
 
-  // In a sentence, what was found in the folder; empty: nothing.
+  // A phrase about the state that the folder had; empty: none.
   const std::string& found() const { return found_; }
-  // Whose state that was; empty: nobody's.
+  // The job of the state that the folder had; empty: none.
   const std::string& job() const { return job_; }
 
   void write(const Change& change, const Data& data) override;
-  // Everything that was written is as safe as promised when it returns, but for what
-  // lacks_snapshot() says. An error: nothing more may be answered.
+  // Makes all written changes as safe as promised, except while lacks_snapshot(). After an error
+  // the server must send no more answers.
   Status settle();
-  // The first snapshot is being made: no answer may say yet that the parameters are here.
+  // Returns true until the first snapshot is made: no answer may say yet that the server has the
+  // parameters.
   bool lacks_snapshot() const { return generation_ == 0 && protocol_.has_parameters(); }
-  // Begins a snapshot when it is time, and looks after one that is being made. A snapshot that
-  // fails is said on stderr and leaves the one before.
+  // Begins a snapshot when one is due, and checks on the one in the making. A failed snapshot is
+  // reported on stderr and leaves the previous one.
   void tend(std::uint64_t now_ns);
+  // Returns when to call tend() next (monotonic_ns), or kNever.
   std::uint64_t next_deadline_ns() const;
-  // The server ends, and another one may go on: what it holds is on the disk.
+  // Blocks until the state is on the disk, so that another server can go on with it.
   Status finish();
-  // The job is over: nothing is left behind.
+  // Removes the state's files, since the job is over.
   void discard();
 
  private:
@@ -87,12 +90,12 @@ class StateFiles final : public Journal {
   Fd folder_;                     // locked
   std::uint64_t generation_ = 0;  // of the latest whole snapshot; 0: none
   std::uint64_t log_generation_ = 0;
-  std::optional<RecordWriter> log_;  // none: kMemory, or no snapshot yet
+  std::optional<RecordWriter> log_;  // none: kMemory, or no snapshot begun
   Status log_failed_;
   bool log_synced_ = true;
   bool changed_ = false;            // since a snapshot was begun
-  SnapshotChild child_;             // that makes snapshot log_generation_
-  std::uint64_t begun_ns_ = 0;      // when the latest was
+  SnapshotChild child_;             // makes snapshot log_generation_
+  std::uint64_t begun_ns_ = 0;      // when the latest snapshot was begun
   std::vector<std::byte> encoded_;  // scratch
 };
 

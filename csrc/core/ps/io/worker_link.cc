@@ -20,9 +20,10 @@
 namespace ciranda::ps {
 namespace {
 
-// Answers that a worker has not read. It waits for each, so who has more of them reads nothing.
+// Most answers that a worker may leave unread. Workers wait for each answer, so one with more does
+// not read at all.
 constexpr std::size_t kUnreadMax = 64;
-// That a worker may ask for at once.
+// Most bytes of rows that a worker may ask for at once.
 constexpr std::uint64_t kRowsBytesMax = std::uint64_t{1} << 30;
 
 Error gone() {
@@ -75,7 +76,7 @@ class LocalLink final : public WorkerLink {
             }};
   }
 
-  // One that does not read its answers is not waited for.
+  // Fails rather than wait for a worker that does not read its answers.
   Status send(const Message& message) override {
     fetched_ = {};
     encoded_.clear();
@@ -90,7 +91,7 @@ class LocalLink final : public WorkerLink {
   void end() override { ::shutdown(socket_.get(), SHUT_WR); }
 
  private:
-  // The first of the memfds that came with the packet.
+  // Maps the next of the memfds that came with the packet.
   Result<MemorySegment> take_memory(std::uint64_t bytes) {
     if (descriptors_.empty()) return no_memory_came();
     Fd fd = std::move(descriptors_.front());
@@ -98,8 +99,8 @@ class LocalLink final : public WorkerLink {
     return MemorySegment::open(std::move(fd), whole_pages(bytes));
   }
 
-  // A worker sends rows in the same memory again and again, which is mapped once. While it is
-  // mapped no other file has its number.
+  // Maps the memory of rows, unless it is mapped already: a worker reuses it for many messages. The
+  // inode tells, because no other file has the same one while this file is mapped.
   Result<std::byte*> row_memory(std::size_t bytes) {
     if (descriptors_.empty()) return no_memory_came();
     struct stat file {};
@@ -119,20 +120,21 @@ class LocalLink final : public WorkerLink {
   std::vector<std::byte> packet_;   // scratch
   std::vector<std::byte> encoded_;  // scratch
   std::vector<Fd> descriptors_;     // of the latest packet
-  bool declares_ = false;           // that packet
-  bool moves_ = false;
-  bool has_rows_ = false;
-  MemorySegment memory_;     // of who has declared
-  MemorySegment gradients_;  // of who has moved them
-  MemorySegment fetched_;    // until the answer
+  bool declares_ = false;           // the latest packet is Declare
+  bool moves_ = false;              // or MoveGradients
+  bool has_rows_ = false;           // or PullRows or PushRows
+  MemorySegment memory_;            // once declared
+  MemorySegment gradients_;         // once moved
+  MemorySegment fetched_;           // until the answer
   MemorySegment rows_;
-  std::optional<std::pair<dev_t, ino_t>> row_file_ = {};  // of rows_
+  std::optional<std::pair<dev_t, ino_t>> row_file_ = {};  // device and inode of rows_
 };
 
 // -------------------------------------------------------------------------------------------
 // Between hosts
 
-// Zeros; pages that nobody touches take no memory. Null where the system has no room for it.
+// Returns zeroed pages, which take no memory until they are touched; null if the system has no
+// room.
 using Pages = std::shared_ptr<std::byte>;
 Pages make_pages(std::uint64_t bytes) {
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -141,9 +143,9 @@ Pages make_pages(std::uint64_t bytes) {
   return {static_cast<std::byte*>(at), [bytes](std::byte* pages) { ::munmap(pages, bytes); }};
 }
 
-// The worker's memory has the same layout here as there, but only this server's share of it is
-// ever touched. A push is read in place, and an answer sent from there: the worker pushes the next
-// after it.
+// The worker's memory has the same layout here as at the worker, but only this server's share is
+// ever touched. A push is received into that memory, and an answer is sent from there. Both are
+// safe, because a worker sends the next push after the answer.
 class RemoteLink final : public WorkerLink {
  public:
   RemoteLink(ProvenSocket socket, int server, int servers, bool authenticates)
@@ -176,7 +178,7 @@ class RemoteLink final : public WorkerLink {
             },
             .memory = [this](std::uint64_t bytes) -> Result<std::byte*> {
               if (memory_ && !std::exchange(declared_, true)) return memory_.get();
-              if (fetched_ && rows_bytes_ > 0) return fetched_.get();  // they have come
+              if (fetched_ && rows_bytes_ > 0) return fetched_.get();  // made by expect_rows()
               fetched_ = make_pages(bytes);
               if (!fetched_) return no_memory(bytes);
               return fetched_.get();
@@ -188,7 +190,7 @@ class RemoteLink final : public WorkerLink {
     encoded_.clear();
     encode(message, encoded_);
     if (std::holds_alternative<Ack>(message) || std::holds_alternative<Ready>(message)) {
-      CIRANDA_ASSERT(layout_ && memory_);  // who is answered so has declared
+      CIRANDA_ASSERT(layout_ && memory_);  // only workers that have declared get these
       return link_.send(encoded_, {places(memory_, layout_->parameters_of(server_))}, memory_);
     }
     if (std::holds_alternative<Fetched>(message)) {
@@ -234,7 +236,7 @@ class RemoteLink final : public WorkerLink {
     link_.expect(std::move(in));
   }
 
-  // What follows the message at once.
+  // Expects the data that directly follows the message.
   Status expect_first() {
     if (const auto* what = std::get_if<Declare>(&*message_)) {
       if (memory_) {
@@ -278,7 +280,8 @@ class RemoteLink final : public WorkerLink {
     return {};
   }
 
-  // Numbers of rows, and room for as many rows behind them.
+  // Makes memory for `count` row numbers and, behind them, as many rows. Expects the numbers and,
+  // `and_gradients`, the gradients of the rows.
   Status expect_rows(std::uint32_t table, std::uint64_t count, bool and_gradients) {
     if (table >= columns_.size()) {
       return Error{.code = ErrorCode::kMalformed,
@@ -296,7 +299,7 @@ class RemoteLink final : public WorkerLink {
     return {};
   }
 
-  // The rest of a declaration, once its model_blob is here.
+  // Expects the parameters of a Declare, once model_blob_ has been received.
   Status expect_parameters() {
     const auto model = decode_model(model_blob_);
     if (!model) return model.error();
@@ -314,10 +317,10 @@ class RemoteLink final : public WorkerLink {
   const int server_;
   const int servers_;
   std::vector<std::byte> encoded_;  // scratch
-  std::optional<Message> message_;  // of which data is missing
+  std::optional<Message> message_;  // whose data is not complete
   bool reads_model_blob_ = false;
   std::vector<std::byte> model_blob_;
-  std::optional<Layout> layout_;  // once it has declared
+  std::optional<Layout> layout_;  // once declared
   std::size_t tables_ = 0;
   std::uint64_t steps_bytes_ = 0;
   Pages memory_;
@@ -326,7 +329,7 @@ class RemoteLink final : public WorkerLink {
   Ranges fetched_ranges_;
   std::vector<std::uint64_t> columns_;  // by table of rows
   std::uint64_t numbers_bytes_ = 0;     // in fetched_
-  std::uint64_t rows_bytes_ = 0;        // behind them; 0: there are none
+  std::uint64_t rows_bytes_ = 0;        // behind these; 0: no rows
   bool ends_ = false;
 };
 

@@ -12,36 +12,40 @@
 
 namespace ciranda::ps {
 
-// A server's end of its connection to a worker, and the worker's memory as the server sees it: the
-// worker's own, mapped, on one host; a copy of this server's share between hosts.
+// A server's end of its connection to a worker, and the worker's memory as the server sees it. On
+// one host that is the worker's own memory, mapped; between hosts it is a copy of this server's
+// share.
 //
 // Never blocks. Not thread-safe.
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
 
-  // What receive() and flush() wait for.
+  // Returns what receive() and flush() wait for.
   virtual Watched watched() const = 0;
-  // Whether the worker is on another host. The link may then hold messages although its socket is
-  // not readable.
+  // Returns true if the worker is on another host. The link may then have received messages
+  // although its socket is not readable.
   virtual bool is_remote() const = 0;
-  // The next message, with all that belongs to it; nothing yet. kRankLost: the worker is gone.
-  // Any other error: it says what is no message.
+  // Returns the next message, with all its data, or nothing yet. kRankLost if the worker is gone;
+  // any other error means that the message is invalid.
   virtual Result<std::optional<Message>> receive() = 0;
-  // What has come with that message, until the next receive().
+  // Returns what came with that message; valid until the next receive().
   virtual ServerProtocol::Attached attached() = 0;
-  // Where the message says that something was written into the worker's memory, that goes with it.
-  // An error: it is gone, or reads nothing.
+  // Sends the message and, between hosts, the data that it says is in the worker's memory. An error
+  // means that the worker is gone or reads nothing.
   virtual Status send(const Message& message) = 0;
+  // Sends queued bytes as far as the socket takes them.
   virtual Status flush() = 0;
-  // Nothing is sent any more. The worker may not have read what was: it hangs up when it has.
+  // Tells the worker that nothing follows the messages sent so far. The worker hangs up once it has
+  // read them.
   virtual void end() = 0;
 };
 
-// Packets, with descriptors of the worker's memory.
+// Makes a link to a worker on this host, over packets with descriptors of the worker's memory.
 std::unique_ptr<WorkerLink> make_local_link(Fd socket);
 
-// Of server `server` of `servers`. `authenticates`: see MessageLink.
+// Makes the link of server `server` of `servers` to a worker on another host. `authenticates`: see
+// MessageLink.
 std::unique_ptr<WorkerLink> make_remote_link(ProvenSocket socket, int server, int servers,
                                              bool authenticates);
 
