@@ -1,5 +1,5 @@
-// A parameter server of a job. `ciranda run --ps N` starts N of them; --help says how to start one
-// by hand.
+// The program ciranda-ps: a parameter server of a job. `ciranda run --ps N` starts N of them;
+// --help says how to start one by hand.
 #include <getopt.h>
 
 #include <csignal>
@@ -87,7 +87,7 @@ Status read_number(const char* option, const char* text, int low, int high, int&
                " to " + std::to_string(high) + ", not '" + text + "'");
 }
 
-// A number of pushes, or of seconds.
+// Reads a number of pushes, or with an `s` behind it of seconds.
 Status read_interval(const std::string& text, ServerProtocolOptions& protocol) {
   const bool is_time = text.ends_with('s');
   const std::string number = is_time ? text.substr(0, text.size() - 1) : text;
@@ -248,7 +248,7 @@ Result<Options> read_arguments(int count, char** texts) {
                std::to_string(protocol.servers) + " servers, which count from 0");
 }
 
-// What ciranda run tells its servers.
+// Reads the variables with which ciranda run configures its servers.
 Status read_environment(Options& options) {
   const Getenv getenv = [](const char* name) {
     return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): there is one thread
@@ -311,7 +311,7 @@ Status open_listener(Options& options) {
   return {};
 }
 
-// One line, of what there was to do.
+// Prints a line about the server's work, and one about lost pushes if there are any.
 void say_the_end(const ServerProtocolOptions& options, const Stats& stats) {
   std::uint64_t pushes = 0;
   for (std::size_t outcome = 0; outcome < stats.outcomes.size(); ++outcome) {
@@ -327,7 +327,8 @@ void say_the_end(const ServerProtocolOptions& options, const Stats& stats) {
               static_cast<unsigned long long>(stats.lost));
 }
 
-// Its workers do not wait for nothing: whoever watches it sees that it has not ended by itself.
+// Reports that a signal has stopped the server while it has workers. The process then ends by that
+// signal, so that its launcher can tell and start another server for which the workers wait.
 void say_that_it_is_missed(const ServerProtocolOptions& options, const std::string& kept,
                            int number) {
   const std::string end =
@@ -353,7 +354,7 @@ int run(int count, char** texts) {
   const ServerProtocolOptions protocol = options.value().server.protocol;
   const auto& state = options.value().server.state;
   const std::string kept = state ? state->folder : "";
-  // What comes before it listens is seen once it does.
+  // Signals that come before the server listens are handled once it does.
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);

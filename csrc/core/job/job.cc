@@ -1,4 +1,4 @@
-// The outermost API of C++ programs: the one place of core that throws.
+// The API of C++ programs without torch. No other file of core throws.
 #include "core/job/job.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void check(const Status& status) {
   if (!status) throw std::runtime_error(status.error().text);
 }
 
-// Of the process: a Job may follow another one.
+// Returns the Handover of this process, which serves one Job after the other.
 Handover& handover() {
   static Handover kept;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   return kept;
@@ -94,7 +94,7 @@ Result<GroupId> number_of(const ProcessSet& process_set, const Engine& engine) {
   const GroupId id = process_set.id();
   if (id == kWorldGroup) return id;
   const auto found = engine.group(id);
-  // One that was removed: the engine says so, with the operation's name.
+  // The engine reports a removed set itself, with the operation's name.
   if (found == nullptr || found == process_set.group()) return id;
   return Error{.code = ErrorCode::kInvalidArgument,
                .text = "process set " + std::to_string(id) +
@@ -113,7 +113,8 @@ class Job::Impl {
   const RankInfo& rank_info() const { return world_->rank_info(); }
   Engine& engine() const { return *world_->engine(); }
 
-  // One tensor of `count` elements at `data`, in place; none for a barrier.
+  // Runs the operation in place on one tensor of `count` elements at `data`; a barrier has no
+  // tensor. Blocks.
   void run(RequestSpec spec, const ProcessSet& process_set, DType dtype, void* data,
            std::size_t count) {
     spec.group = unwrap(number_of(process_set, engine()));

@@ -9,13 +9,14 @@
 
 namespace ciranda {
 
-// Process sets, as both C++ APIs have them. Thread-safe.
+// Process sets of both C++ APIs. Thread-safe.
 
-// Collective, blocking; see Engine::add_group. `ranks` in any order.
+// Makes a process set of `ranks`, which may be in any order. Collective; blocks; see
+// Engine::add_group().
 Result<ProcessSet> make_process_set(Engine& engine, std::vector<Rank> ranks);
 ProcessSet whole_process_set(const Engine& engine);
-// By which number the engine knows the set; kInvalidArgument for one of an earlier job, whose
-// number another set may have now.
+// Returns the engine's number of the set. kInvalidArgument if the set is of an earlier job, because
+// another set may have its number now.
 Result<GroupId> number_of(const ProcessSet& process_set, const Engine& engine);
 
 }  // namespace ciranda

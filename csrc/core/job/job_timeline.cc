@@ -16,14 +16,14 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kBarriers = 16;  // of which the fastest count
+constexpr std::size_t kBarriers = 16;  // the fastest ones count
 constexpr std::uint64_t kHurryNs = 2'000'000;
 constexpr std::chrono::microseconds kPause{100};
-// Apart, so that a rank that stops never meets one that starts.
+// Two names, so that the barrier of a rank that stops never matches one of a rank that starts.
 const std::string kStart = "ciranda.timeline.start";  // NOLINT(cert-err58-cpp)
 const std::string kStop = "ciranda.timeline.stop";    // NOLINT(cert-err58-cpp)
 
-// What each rank tells all others.
+// Each rank tells this to all ranks.
 struct Seen {
   std::uint64_t records = 0;
   std::array<BarrierTimes, kBarriers> barriers = {};
@@ -63,7 +63,7 @@ Status JobTimeline::start(const std::string& path, bool marks_cycles) {
   Status started = timeline.start(path, marks_cycles);
   if (engine_.one_host()) return started;
   const MutexLock lock(mutex_);
-  // Also after an error: the others wait, and hear of it.
+  // Go on even after an error: the other ranks wait, and learn that this one does not record.
   const bool records = timeline.is_on();
   timeline.pause();
   const auto clocks = read_clocks(kStart, records);
@@ -107,15 +107,15 @@ Status JobTimeline::merge(const ClockReading& first) {
   return gathered || on_host_0() ? written : keep_apart(part, gathered.error());
 }
 
-// To rank 0 what the ranks of other hosts have recorded, a piece of each at a time. Rank 0 takes
-// part to the end, whatever becomes of its file.
+// Sends the events of the ranks of other hosts to rank 0, one piece of each rank at a time. Rank 0
+// takes part to the end even if it cannot write its file.
 Status JobTimeline::gather(const TimelinePart& part, Status& written) {
   const std::uint64_t pieces = on_host_0() ? 0 : part.events.size();
   const auto told = collect(OpKind::kAllgather, kStop, to_bytes(pieces));
   if (!told) return told.error();
   const auto counts = from_bytes<std::uint64_t>(told.value());
   if (!counts) return counts.error();
-  // The ranks of host 0 have all written theirs: nobody waits for the file.
+  // All ranks of host 0 have written their parts by now, so nobody else holds the file.
   std::optional<TimelineFile> file;
   if (engine_.rank() == 0 && written.ok()) {
     auto opened = TimelineFile::open(part.path, part.job);
@@ -140,7 +140,7 @@ Status JobTimeline::gather(const TimelinePart& part, Status& written) {
   return Error{.code = ErrorCode::kSystem, .text = "rank 0 cannot write the others'", .rank = 0};
 }
 
-// In the file of this host.
+// Writes this host's own file, and warns once a host.
 Status JobTimeline::keep_apart(const TimelinePart& part, const Error& why) {
   Status written = write(part);
   if (written && !on_host_0() && engine_.local_rank() == 0 && warn_) {
@@ -151,7 +151,7 @@ Status JobTimeline::keep_apart(const TimelinePart& part, const Error& why) {
 }
 
 // -------------------------------------------------------------------------------------------
-// What all ranks do together
+// Collective operations
 
 Result<JobTimeline::Clocks> JobTimeline::read_clocks(const std::string& name, bool records) {
   Seen seen{.records = records ? 1U : 0U};
@@ -179,10 +179,10 @@ Status JobTimeline::meet(const std::string& name) {
   return handle ? wait(handle.value()) : handle.error();
 }
 
-// Of every rank its bytes; of a gather on rank 0, elsewhere nothing.
+// Returns the bytes of each rank, by rank; a gather returns them on rank 0 and nothing elsewhere.
 Result<std::vector<std::string>> JobTimeline::collect(OpKind kind, const std::string& name,
                                                       std::string mine) {
-  struct Memory {  // outlives this call where it does not wait for the end
+  struct Memory {  // outlives this call if wait() gives up
     std::string mine, all;
   };
   const auto memory = std::make_shared<Memory>(Memory{.mine = std::move(mine), .all = {}});
@@ -220,7 +220,8 @@ Result<std::vector<std::string>> JobTimeline::collect(OpKind kind, const std::st
   return parts;
 }
 
-// Drives at once, as long as that is what a barrier takes; then it looks now and then.
+// Blocks until the operation is done. If patience_ns_ is set, it polls: continuously for kHurryNs,
+// about as long as a barrier takes, then every kPause. Returns kTimeout when the patience is over.
 Status JobTimeline::wait(const Handle& handle) {
   if (patience_ns_ == kNever) return engine_.wait(handle);
   const std::uint64_t begin_ns = monotonic_ns();

@@ -14,24 +14,27 @@
 
 namespace ciranda {
 
-// The timeline of all ranks of a job: on several hosts one file, which rank 0 writes, with the
-// times of host 0's clock. What the other hosts' clocks show then is found out at the beginning and
-// at the end, from barriers of all ranks.
+// One timeline of a whole job. If the job has several hosts, rank 0 collects the events of the
+// other hosts, and all times are those of host 0's clock. Barriers at the beginning and at the end,
+// in which every rank takes part, measure how far ahead the other hosts' clocks are.
 //
-// Where that does not come about, because a rank is lost, has left or cannot write, each host keeps
-// a file of its own (see Timeline), in times that were right at the beginning. Thread-safe.
+// If that fails, because a rank is lost, has left or cannot write, each host keeps its own file
+// (see Timeline); its times then use the measurement from the beginning alone. Thread-safe.
 class JobTimeline {
  public:
-  // `engine` outlives it. `warn`: one sentence, where a host keeps a file of its own.
+  // `engine` must outlive this object. `warn` gets a sentence when a host keeps its own file, or
+  // end() fails.
   JobTimeline(Engine& engine, std::function<void(const std::string&)> warn)
       : engine_(engine), warn_(std::move(warn)) {}
 
-  // As Timeline's. On several hosts all ranks of the job call these, in the same order; they block
-  // until all do.
+  // See Timeline. If the job has several hosts, all ranks must call these, in the same order; each
+  // call blocks until all ranks have made it.
   Status start(const std::string& path, bool marks_cycles) EXCLUDES(mutex_);
   Status stop() EXCLUDES(mutex_);
-  // Before the engine's shutdown(), which does all else: as stop() on several hosts, if all ranks
-  // come to it. An early rank waits for others only so long; in the end as a goodbye may take.
+  // Called before Engine::shutdown(), which alone would write a file for each host. If the job has
+  // several hosts, it does what stop() does, provided that all ranks take part. Each operation
+  // waits for the other ranks for at most `patience_ns`; the default is as long as a goodbye may
+  // take.
   void end(std::uint64_t patience_ns = 5'000'000'000) EXCLUDES(mutex_);
 
  private:
@@ -52,9 +55,9 @@ class JobTimeline {
   Engine& engine_;
   const std::function<void(const std::string&)> warn_;
   Mutex mutex_;
-  // Of this host's clock, at the beginning. There is one where all ranks record: on all or on none.
+  // This host's clock at the beginning. It is set if all ranks record: on all ranks or on none.
   std::optional<ClockReading> first_ GUARDED_BY(mutex_);
-  std::uint64_t patience_ns_ GUARDED_BY(mutex_) = kNever;  // for others, with each operation
+  std::uint64_t patience_ns_ GUARDED_BY(mutex_) = kNever;  // for the other ranks, in each operation
 };
 
 }  // namespace ciranda

@@ -42,7 +42,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
   const RankInfo& rank_info = config.rank_info;
   const RemoteConfig& remote = config.remote;
   if (rank_info.cross_size == 1) return RemoteMesh::one_host(rank_info.rank, rank_info.size);
-  // Later meetings listen where the first did.
+  // The starter's listener serves the first meeting; later ones listen at the same address.
   const bool later = std::exchange(handover.taken, true);
   Fd listener(later ? -1 : remote.listener_fd);
   CIRANDA_TRY(take_key(config, handover, later));
@@ -69,7 +69,8 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
   return mesh;
 }
 
-// Ranks whose starter told no local size are looked for on this host, where rank 0 may not be.
+// If the starter has told no local size, all ranks are assumed to be on this host. Returns
+// kUnsupported if MASTER_ADDR shows that rank 0 is on another host.
 Status check_one_host(const Config& config) {
   if (config.unplaced_master.empty() || config.rank_info.size == 1) return {};
   const auto master = resolve({.host = config.unplaced_master, .port = 1});
@@ -110,7 +111,7 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
                          .rank = rank_info.local_rank,
                          .size = rank_info.local_size,
                          .timeout_ms = config.start_timeout_ms,
-                         // Else all hosts compare them at once: rank 0 tells everybody.
+                         // If there are several hosts, meet_other_hosts() compares the settings.
                          .settings = rank_info.cross_size == 1 ? shared_settings(config) : "",
                          .rank_variable = config.rank_variable,
                          .prove_origin = config.prove_origin,

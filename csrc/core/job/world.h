@@ -11,25 +11,27 @@
 
 namespace ciranda {
 
-// What a process keeps of its job from one World to the next: its starter hands over the key and
-// the rendezvous only once. Not thread-safe.
+// The data that a process keeps of its job from one World to the next, because its starter hands
+// over the key and the rendezvous only once. Not thread-safe.
 struct Handover {
-  bool met = false;           // the ranks of this host, once
-  bool taken = false;         // the descriptors are used up
-  std::optional<Secret> key;  // several hosts
-  Epoch meetings = 0;         // that came about; each has keys of its own
+  bool met = false;           // the ranks of this host have met
+  bool taken = false;         // the starter's descriptors are used up
+  std::optional<Secret> key;  // with several hosts
+  Epoch meetings = 0;         // number of successful meetings; each has its own keys
 };
 
-// The job's key into `handover`, unless it is there. `later`: its descriptor is used up. kForked in
-// a forked child.
+// Reads the job's key into `handover`, unless that has it already. `later`: the key's descriptor is
+// used up, if it had one. kForked in a forked child, where the key is wiped. Blocks at most
+// config.start_timeout_ms.
 Status take_key(const Config& config, Handover& handover, bool later);
 
-// Owns everything of one rank of one job: its place and its engine. No global state: a process may
-// hold several Worlds, or none.
+// Owns all that makes a process a rank of a job: its configuration, its engine and the timeline.
+// There is no global state: a process may hold several Worlds, or none.
 class World {
  public:
-  // Meets the other ranks. Blocking, at most config.start_timeout_ms. kUnsupported where the chosen
-  // backend for memory of the CPU is missing; for that of a GPU the first submission says so.
+  // Meets the other ranks, first those of this host, then those of other hosts. Blocks; each of the
+  // two meetings takes at most config.start_timeout_ms. kUnsupported if the backend chosen for CPU
+  // memory is missing; a missing one for GPU memory fails the first submission.
   static Result<std::unique_ptr<World>> start(Config config, Handover& handover);
 
   const RankInfo& rank_info() const { return config_.rank_info; }
@@ -38,7 +40,7 @@ class World {
   // Thread-safe, like the engine.
   JobTimeline& timeline() const { return *timeline_; }
 
-  // The engine's, and the end of the timeline. Idempotent; blocks at most some seconds.
+  // Ends the timeline and shuts the engine down. Idempotent; blocks for some seconds at most.
   void shutdown();
 
  private:
