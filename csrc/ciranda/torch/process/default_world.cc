@@ -43,7 +43,8 @@ struct Process {
 Process process;                           // NOLINT: the one of this process
 thread_local bool begins_or_ends = false;  // NOLINT: this thread runs init() or shutdown()
 
-// Only the forking thread exists in the child and any mutex may be locked for ever: touch none.
+// Must not touch a mutex: the child has only the thread that forked, so any mutex may stay locked
+// for ever.
 void child_after_fork() {
   if (Engine* engine = process.engine_at_fork.load()) {
     process.forked.store(true);
@@ -73,7 +74,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(pr
                    .keys = std::move(keys),
                    .authenticates = config.engine.ring.authenticates,
                    .worker = config.coordinates ? config.rank_info.size : config.rank_info.rank,
-                   // Each connection is a life of its own: see ServerProtocol.
+                   // Each connection is a new life, see ServerProtocol.
                    .life = config.life_base + ++process.connections,
                    .timeout_ms = config.start_timeout_ms},
        .job_id = config.servers_job,
@@ -84,7 +85,8 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(pr
        .coordinates = config.coordinates}));
 }
 
-// A worker is told of its own host alone: the ranks of the others as if these had equally many.
+// Returns the ranks of each host. A worker knows only which ranks are on its own host; the other
+// hosts get equal shares of the other ranks.
 Hosts hosts_of_workers(const RankInfo& rank_info) {
   Hosts hosts(static_cast<std::size_t>(rank_info.cross_size));
   const int others = rank_info.size - rank_info.local_size;
@@ -107,8 +109,9 @@ struct BeginsOrEnds {
   BeginsOrEnds& operator=(const BeginsOrEnds&) = delete;
 };
 
-// Once there is a world: libcrypto has an exit handler of its own by then, and what is registered
-// later runs earlier. The goodbye to other hosts is sealed.
+// Registers shutdown() as an exit handler. Must be called after a World was made: by then libcrypto
+// has registered its exit handler, and handlers that are registered later run earlier. shutdown()
+// needs libcrypto, to seal the goodbye to other hosts.
 void shut_down_at_exit() {
   [[maybe_unused]] static const int registered = std::atexit(shutdown);
 }
@@ -183,7 +186,7 @@ void refuse_before_init() REQUIRES(process.mutex) {
                    .text = "ciranda has not been initialized; call init() first"});
 }
 
-// Of the World, while there is one.
+// Returns `what`, a part of the World. Throws if there is no World.
 template <typename T>
 const T& of_world(const T& what) REQUIRES(process.mutex) {
   refuse_before_init();

@@ -10,57 +10,62 @@
 
 namespace ciranda {
 
-// What init() of <ciranda/torch.h> makes: one World, or, in a job with parameter servers, the
-// connection to them. The only state of the process that is not owned by an object. Thread-safe.
+// The state of the process that init() of <ciranda/torch.h> creates: one World, or, in a job with
+// parameter servers, one connection to the servers. All functions are thread-safe.
 
-// init() of <ciranda/torch.h>. `with_comm`: Python's has a comm, which is so on every rank or on
-// none; else all ranks raise.
+// Implements init() of <ciranda/torch.h>. `with_comm`: Python's init() got a comm. If the ranks
+// differ in that, init() throws on all of them; with parameter servers a comm is kUnsupported.
+// Blocks.
 void init_default_world(bool with_comm);
 
-// What a rank does that others wait for, and ask where it is: see EngineOptions. Of Worlds that
-// begin afterwards.
+// Sets EngineOptions::show_where for Worlds that begin afterwards: the engine calls it when other
+// ranks wait for this one and ask where it is.
 void set_show_where(std::function<void()> show);
 
-// What a thread of this process asks while it waits: see EngineOptions. Of Worlds that begin
-// afterwards. It may wait for Python's lock, whose owner may wait for a World that begins or ends:
-// the thread that does that does not ask.
+// Sets EngineOptions::interrupted for Worlds that begin afterwards: a thread that waits calls it.
+// It may wait for Python's lock while the owner of the lock waits for a World to begin or end.
+// Therefore the thread that begins or ends a World does not call it.
 void set_interrupted(std::function<bool()> interrupted);
 
-// This rank's place. Also in a child made by fork (a DataLoader worker may ask which rank it works
-// for); kNotInitialized before init().
+// Returns this rank's place. Works in a child made by fork too, since a DataLoader worker may ask
+// which rank it works for. Throws kNotInitialized before init().
 RankInfo own_rank_info();
 
-// A number of it that a rank alone has; kInvalidArgument in the coordinator, beginning with `what`.
+// Returns one number of own_rank_info(), for numbers that only a rank has. Throws kInvalidArgument
+// in the coordinator, with a text that begins with `what`.
 Rank rank_of(Rank RankInfo::*number, std::string_view what);
 
-// By host its ranks, ascending.
+// Returns the ranks of each host, ascending; may be called where own_rank_info() may. A job with
+// parameter servers knows only the ranks of this host, and spreads the other ranks evenly.
 Hosts ranks_of_hosts();
 
-// The World; kNotInitialized before init(), kForked in a child made by fork, kUnsupported in a job
-// with parameter servers, whose ranks do not meet.
+// Returns the World. Throws kNotInitialized before init(), kForked in a child made by fork, and
+// kUnsupported in a job with parameter servers, since the ranks of such a job do not meet.
 std::shared_ptr<World> default_world();
 
-// The connection to the job's parameter servers; null in a World. Throws as default_world() does.
+// Returns the connection to the job's parameter servers; null in a World. Throws kNotInitialized
+// and kForked as default_world() does.
 std::shared_ptr<ps::Client> default_client();
 
-// Of all its ranks, and of those of a group; throws as default_world() does, and kInvalidArgument,
-// beginning with `what`, where there is no such group (any more).
+// Return the communicator of the World, or of the members of `group`. Both throw what
+// default_world() throws. The second also throws kInvalidArgument, with a text that begins with
+// `what`, if the group does not exist (any more).
 std::shared_ptr<const Communicator> default_communicator();
 std::shared_ptr<const Communicator> default_communicator(GroupId group, std::string_view what);
 
-// Changes of who takes part in it; by all ranks in the same order, blocking. See Engine. join() is
-// in <ciranda/torch.h>.
+// Add and remove a process set, see Engine. All ranks call them in the same order; they block.
+// join() is declared in <ciranda/torch.h>.
 GroupId add_group(std::vector<Rank> ranks);
 void remove_group(GroupId group);
 
-// The World's own stream of its GPU, which is the first one that is asked for. Throws
-// kInvalidArgument for any other device, and kUnsupported where this build or this machine cannot
-// run operations on GPUs; the sentence begins with `what` and says what to do.
+// Returns the World's own stream of its GPU. The first call decides which GPU that is. Throws
+// kInvalidArgument for any other device, and kUnsupported if this build or this machine cannot run
+// operations on GPUs. The text begins with `what` and says what to do.
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what);
 
-// Whether this process is a child that a rank has made by fork.
+// Returns true if this process is a child that a rank has made by fork.
 bool in_forked_child();
-// Throws kForked there, before it touches any lock.
+// Throws kForked in such a child, before it touches any lock.
 void refuse_in_forked_child();
 
 }  // namespace ciranda

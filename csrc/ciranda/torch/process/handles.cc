@@ -11,7 +11,7 @@
 namespace ciranda {
 namespace {
 
-// The numbers that users hold, for the default World.
+// The collectives of the default World that users hold numbers of.
 class HandleTable {
  public:
   HandleId insert(std::shared_ptr<TensorCollective> collective) EXCLUDES(mutex_) {
@@ -34,12 +34,12 @@ class HandleTable {
  private:
   Mutex mutex_;
   HandleId next_ GUARDED_BY(mutex_) = 0;
-  // Also where nobody seems to have the number: it may be in an array or in a file.
+  // Kept even if nobody seems to have the number: it may be in an array or in a file.
   std::unordered_map<HandleId, std::shared_ptr<TensorCollective>> collectives_ GUARDED_BY(mutex_);
 };
 
 HandleTable& handles() {
-  // For good: what it holds of a GPU cannot be freed once CUDA has unloaded.
+  // Never destroyed: GPU memory cannot be freed after CUDA has unloaded.
   static auto* const table = new HandleTable;
   return *table;
 }

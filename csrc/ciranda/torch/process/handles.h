@@ -7,15 +7,18 @@
 
 namespace ciranda {
 
-// The numbers by which users know collectives that they have started; each holds its collective
-// until it is synchronized. Thread-safe.
+// A user's number for a collective that was started. The process keeps the collective until it is
+// synchronized. The functions are thread-safe. poll() and
+// synchronize() throw kForked in a forked child.
 using HandleId = std::int64_t;
 
+// Keeps the collective and returns its number.
 HandleId hold(Started collective);
-// True when synchronize() would not block, and a GPU has the results.
+// Returns true if synchronize() would not block and a GPU has computed the results. Throws
+// kInvalidArgument for a number that is not in use.
 bool poll(HandleId id);
-// Blocks until done and forgets the handle; a second call with the same id gives nothing. `look`:
-// see Engine::wait().
+// Blocks until the collective is done, forgets its number and returns the result. Returns nothing
+// if the number is not in use, as in a second call. `look`: see Engine::wait().
 std::optional<CollectiveResult> synchronize(HandleId id, const Engine::Look& look = {});
 
 }  // namespace ciranda

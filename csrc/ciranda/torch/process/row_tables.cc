@@ -21,9 +21,9 @@ namespace {
 struct RowTables {
   Mutex mutex;
   std::vector<ps::RowTable> tables GUARDED_BY(mutex);
-  std::size_t forgotten GUARDED_BY(mutex) = 0;  // how many there were before these
+  std::size_t forgotten GUARDED_BY(mutex) = 0;  // tables of servers that this process has left
   bool taken GUARDED_BY(mutex) = false;
-  std::int64_t freed GUARDED_BY(mutex) = 0;  // bytes, since malloc gave them back
+  std::int64_t freed GUARDED_BY(mutex) = 0;  // bytes since the last malloc_trim()
 };
 RowTables row_tables;  // NOLINT: of this process
 
@@ -37,7 +37,7 @@ std::span<const std::uint64_t> numbers_of(const at::Tensor& rows) {
 
 struct Found {
   ps::RowTable table;
-  std::size_t number = 0;  // as servers count
+  std::size_t number = 0;  // the servers' number of the table
 };
 Found find(std::size_t table) {
   const MutexLock lock(row_tables.mutex);
@@ -54,7 +54,7 @@ std::shared_ptr<ps::Client> worker_of(const ps::RowTable& table) {
   return worker_of_servers(table.given ? "Layer" : "Embedding");
 }
 
-// Zeros; many in pages of their own.
+// Returns zeros; a large tensor has its own pages.
 at::Tensor make_rows(std::int64_t rows, std::int64_t columns) {
   const std::int64_t bytes = rows * columns * static_cast<std::int64_t>(sizeof(float));
   if (bytes < kManyBytes) return at::zeros({rows, columns}, at::kFloat);

@@ -10,27 +10,32 @@
 
 namespace ciranda {
 
-// Tables of rows on the parameter servers, of which this worker has those that it asks for; see
-// ps::RowTable. Of the process. Thread-safe. They throw Exception, and kInvalidArgument where the
-// job has no servers.
+// The process's tables of rows on the parameter servers. This worker holds only the rows that it
+// fetches; see ps::RowTable. All functions are thread-safe. They throw Exception, with
+// kInvalidArgument if the job has no servers.
 
-// Its number. Before DistributedOptimizer is made, which declares it with the parameters.
+// Registers a table and returns its number. Must be called before DistributedOptimizer is made,
+// which declares the tables with its parameters; throws kInvalidArgument afterwards.
 std::size_t add_row_table(ps::RowTable table);
-// Of the servers that this process has left: who uses one hears it.
+// Forgets all tables, because this process has left the servers. Later uses of their numbers throw
+// kInvalidArgument.
 void forget_row_tables();
-// Those that have been added; none can be from here on.
+// Returns the registered tables and closes registration.
 std::vector<ps::RowTable> take_row_tables();
-// `rows`: int64, ascending, each once. float32, as many rows. Blocking.
+// Fetches the rows with the numbers `rows`: int64, ascending, without repetitions. Returns float32
+// values, one row for each number. Blocks.
 at::Tensor pull_rows(std::size_t table, const at::Tensor& rows);
-// Zeros for all rows of a table, float32; many in pages that go back to the system with them.
+// Returns float32 zeros with the shape of the whole table. A large result has its own pages, which
+// return to the system when it is freed.
 at::Tensor zero_rows(std::size_t table);
-// So many bytes have been freed that malloc had given. What it keeps of large blocks that come and
-// go between small ones grows to the size of all of them, so it is told to give that back now and
-// then.
+// Counts memory from malloc that was freed, and has malloc return its free memory to the system
+// every 32 MiB. Otherwise, if large blocks come and go between small ones, malloc keeps as much
+// memory as they take together.
 void note_freed(std::int64_t bytes);
-// What rows begin with, of a table whose rows are given, in place of gradients. Blocking.
+// Sends the initial values of rows, for a table with RowTable::given. Blocks.
 void begin_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& values);
-// Their gradients, float32, make the rule's step with that learning rate. Blocking.
+// Pushes float32 gradients of rows; the servers apply the table's rule with learning rate `lr`.
+// Blocks.
 void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& gradients, double lr);
 
 }  // namespace ciranda

@@ -13,7 +13,7 @@ namespace {
 constexpr double kMomentumMax = 0.5;
 constexpr std::uint64_t kStalenessMax = 2;
 
-// How old a gradient may be, in pushes or, with bounded staleness, in steps.
+// Returns how old a gradient may be: in steps with SSP, else in pushes.
 std::uint64_t staleness_of(const ps::Mode& mode, int workers) {
   if (workers == 1) return 0;
   switch (mode.kind) {
@@ -90,7 +90,7 @@ std::shared_ptr<ps::Client> worker_of_servers(std::string_view what) {
 namespace {
 
 Mutex puller_mutex;                                         // NOLINT
-std::weak_ptr<Puller> the_puller GUARDED_BY(puller_mutex);  // NOLINT: of the process
+std::weak_ptr<Puller> the_puller GUARDED_BY(puller_mutex);  // NOLINT
 
 }  // namespace
 

@@ -11,41 +11,45 @@
 
 namespace ciranda {
 
-// The parameter servers of this job, for programs in Python and in C++ alike. Thread-safe.
+// The parameter servers of this job, for programs in Python and in C++ alike. All functions are
+// thread-safe.
 
-// How many; 0 in a World, and before init().
+// Returns the number of servers; 0 in a World, before init() and in a forked child.
 int server_count();
-// The connection to them. Throws what default_client() does, and kInvalidArgument, beginning with
-// `what`, where the job has none.
+// Returns the connection to the servers. Throws what default_client() throws, and
+// kInvalidArgument, with a text that begins with `what`, if the job has no servers.
 std::shared_ptr<ps::Client> servers(std::string_view what);
-// Of a worker, which the coordinator is not: kInvalidArgument there.
+// As servers(), but also throws kInvalidArgument in the coordinator, which is no worker.
 std::shared_ptr<ps::Client> worker_of_servers(std::string_view what);
 
-// Who has parameters of the servers. One in a process: servers hold one model.
+// An object that trains parameters which the servers hold. A process has one, since servers hold
+// one model.
 class Puller {
  public:
   Puller() = default;
   virtual ~Puller() = default;
   Puller(const Puller&) = delete;
   Puller& operator=(const Puller&) = delete;
-  // Takes the newest parameters, of all workers' pushes. Blocking.
+  // Fetches the newest parameters, which contain every worker's pushes. Blocks.
   virtual void pull() = 0;
-  // What it pushes from here on belongs to a task that a coordinator has given, and was given with
-  // the newest parameters, where they are not the worker's own; until end_task(), by which all of
-  // it has been pushed. Blocking.
+  // Begins a task of the coordinator: all pushes until end_task() belong to it. Fetches the newest
+  // parameters, unless the worker has its own (EASGD). Blocks.
   virtual void begin_task() = 0;
+  // Ends the task: pushes the gradients that have not been pushed yet.
   virtual void end_task() = 0;
 };
-void set_puller(const std::shared_ptr<Puller>& puller);  // the one from here on
+void set_puller(const std::shared_ptr<Puller>& puller);  // replaces the process's; held weakly
 std::shared_ptr<Puller> puller();                        // null: none
-// What it means to broadcast parameters from `root_rank` where the servers hold them: the puller
-// pulls. kInvalidArgument, beginning with `what`, unless `root_rank` is 0 and all ranks are meant.
+// Implements a broadcast of parameters that the servers hold: the puller pulls. Throws
+// kInvalidArgument, with a text that begins with `what`, unless `root_rank` is 0 and `all_ranks` is
+// true, and in the coordinator.
 void pull_newest(int root_rank, bool all_ranks, std::string_view what);
 
-// What of a mode cannot be, kInvalidArgument.
+// Throws kInvalidArgument if the mode is impossible with `workers` workers.
 void check_mode(const ps::Mode& mode, int workers);
-// Rules that such a mode makes diverge as a rule, kInvalidArgument: momentum above 0.5, which
-// stale gradients add to (Mitliagkas et al. 2016), where gradients may be more than 2 pushes old.
+// Throws kInvalidArgument if a rule usually diverges in the mode: a momentum above 0.5 when
+// gradients may be more than 2 pushes old. Stale gradients act like additional momentum
+// (Mitliagkas et al. 2016).
 void check_momentum(const ps::Mode& mode, int workers, std::span<const kernels::UpdateRule> rules);
 
 }  // namespace ciranda
