@@ -11,7 +11,7 @@
 namespace ciranda {
 namespace {
 
-// What is subtracted from the parameters as it is.
+// Subtracts the pushed values from the parameters, unscaled.
 const kernels::UpdateRule kSubtract{.kind = kernels::RuleKind::kSgd, .lr = 1.0};
 
 }  // namespace

@@ -11,12 +11,12 @@
 
 namespace ciranda {
 
-// The step of any optimizer in a job with parameter servers: this worker makes it, and the servers
-// add up what it has changed. Thread-safe: calls wait for each other. Throws Exception.
+// The step of any optimizer in a job with parameter servers: this worker makes the step, and the
+// servers add up the changes. Thread-safe: calls wait for each other. Throws Exception.
 //
-// Elastic averaging (EASGD; Zhang, Choromanska and LeCun 2015) is the same with parameters of the
-// worker's own: after `period` steps they and the servers' come nearer to each other, by rho times
-// the learning rate of what they differ by.
+// Elastic averaging (EASGD, Zhang, Choromanska and LeCun 2015) lets the worker train its own
+// parameters. Every `period` steps its parameters and the servers' move towards each other, by rho
+// times the learning rate of their difference.
 class PsDifferences final : public Puller {
  public:
   struct Options {
@@ -26,14 +26,15 @@ class PsDifferences final : public Puller {
   };
   PsDifferences(std::shared_ptr<ps::Client> client, Options options);
 
-  // Once. Blocking, see ServedParameters::declare().
+  // Called once. Blocks, see ServedParameters::declare().
   void add_parameters(NamedParameters parameters) EXCLUDES(mutex_);
-  // The optimizer steps from here on. kInvalidArgument where a parameter is not what the latest
-  // push() has left.
+  // Called before the optimizer's step. Throws kInvalidArgument if a parameter is not as the latest
+  // push() left it.
   void begin() EXCLUDES(mutex_);
-  // It has stepped: the parameters are the servers' afterwards, or with elastic averaging nearer to
-  // theirs, where it is time. `rates`: the learning rates then, by parameter. Blocks as the mode
-  // says. kInvalidArgument where rho times a rate is above 1.
+  // Called after the optimizer's step. Pushes the changes; afterwards the parameters have the
+  // servers' values. Elastic averaging pushes only in every `period`-th call, and moves the
+  // parameters towards the servers'. It needs `rates`, the learning rate of each parameter. Blocks
+  // as long as the mode requires. Throws kInvalidArgument if rho times a rate is above 1.
   void push(std::span<const double> rates = {}) EXCLUDES(mutex_);
   void pull() override EXCLUDES(mutex_);
   void begin_task() override EXCLUDES(mutex_);
@@ -48,11 +49,12 @@ class PsDifferences final : public Puller {
   const Options options_;
   Mutex mutex_;
   ServedParameters parameters_ GUARDED_BY(mutex_);
-  std::vector<at::Tensor> before_ GUARDED_BY(mutex_);  // by parameter; what is pushed
-  int steps_ GUARDED_BY(mutex_) = 0;                   // since they came nearer
+  std::vector<at::Tensor> before_ GUARDED_BY(mutex_);  // by parameter: memory of what is pushed
+  int steps_ GUARDED_BY(mutex_) = 0;                   // since the latest averaging
 };
 
-// Of this process; throws as make_ps_reducer() does.
+// Makes the process's PsDifferences and sets it as the puller. Throws what make_ps_reducer()
+// throws.
 std::shared_ptr<PsDifferences> make_ps_differences(PsDifferences::Options options);
 
 }  // namespace ciranda

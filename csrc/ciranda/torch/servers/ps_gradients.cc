@@ -10,7 +10,7 @@
 namespace ciranda {
 namespace {
 
-// Of the parameters, which no push updates.
+// The parameters' rule; no push updates them.
 const kernels::UpdateRule kNone{.kind = kernels::RuleKind::kSgd, .lr = 0.0};
 
 }  // namespace

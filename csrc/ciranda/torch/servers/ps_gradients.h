@@ -9,16 +9,17 @@
 
 namespace ciranda {
 
-// Gradients that servers add up in a vector beside the parameters, which a coordinator moves: see
-// VectorWork. Thread-safe: calls wait for each other. Throws Exception.
+// Pushes gradients that the servers add up in a vector next to the parameters. Pushes do not update
+// the parameters; the coordinator does, see VectorWork. Thread-safe: calls wait for each other.
+// Throws Exception.
 class PsGradients final : public Puller {
  public:
   explicit PsGradients(std::shared_ptr<ps::Client> client);
 
-  // Once. Blocking, see ServedParameters::declare().
+  // Called once. Blocks, see ServedParameters::declare().
   void add_parameters(NamedParameters parameters) EXCLUDES(mutex_);
-  // Adds the parameters' gradients, those of one that has none being zeros, to the vector `into`.
-  // Blocks for the answers.
+  // Adds the parameters' gradients to the vector `into`; a missing gradient counts as zeros. Blocks
+  // until the servers have answered.
   void push(ps::VectorId into) EXCLUDES(mutex_);
   void pull() override EXCLUDES(mutex_);
   void begin_task() override { pull(); }
@@ -28,10 +29,10 @@ class PsGradients final : public Puller {
   const std::shared_ptr<ps::Client> client_;
   Mutex mutex_;
   ServedParameters parameters_ GUARDED_BY(mutex_);
-  std::vector<at::Tensor> pushed_ GUARDED_BY(mutex_);  // by parameter: where the servers read them
+  std::vector<at::Tensor> pushed_ GUARDED_BY(mutex_);  // by parameter: memory that servers read
 };
 
-// Of this process; throws as make_ps_reducer() does.
+// Makes the process's PsGradients and sets it as the puller. Throws what make_ps_reducer() throws.
 std::shared_ptr<PsGradients> make_ps_gradients();
 
 }  // namespace ciranda

@@ -52,16 +52,16 @@ void PsReducer::make_gradient(std::size_t index) {
                                                      *gradient.memory);
 }
 
-// Called by a buffer, within a call of this.
+// Called by a GradientBuffer during a call of PsReducer.
 at::Tensor PsReducer::Memory::lay_out(std::int64_t elements,
                                       const std::vector<std::vector<std::int64_t>>&) {
   const at::Tensor served = reducer_.lay_out(index_);
-  // Lines of the cache are the slot's to their end.
+  // `elements` may go beyond the gradient: the slot owns its cache lines to their end.
   return at::from_blob(
       served.mutable_data_ptr(), {elements}, [served](void*) {}, served.options());
 }
 
-// Where it has lain already, all have to move.
+// Lays out a gradient. If that has been done since the latest move, all gradients get fresh memory.
 at::Tensor PsReducer::lay_out(std::size_t index) {
   Gradient& gradient = gradients_[index];
   if (gradient.moves == moves_) {
@@ -73,7 +73,7 @@ at::Tensor PsReducer::lay_out(std::size_t index) {
   return gradient.served;
 }
 
-// The others, after the first that had to.
+// Lays out the gradients that have not followed the latest move yet.
 void PsReducer::follow_moves() {
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     Gradient& gradient = gradients_[i];
@@ -138,7 +138,8 @@ void PsReducer::await_answer() {
   }
 }
 
-// Of all slots, which have one. Until the answer nothing is born in their memory.
+// Puts the gradients where the servers read them, and returns which slots have one. No gradient is
+// born there until the answer.
 std::vector<bool> PsReducer::take_gradients() {
   const std::vector<ServedParameters::Slot>& slots = parameters_.slots();
   std::vector<bool> used(slots.size());
@@ -159,7 +160,7 @@ std::vector<bool> PsReducer::take_gradients() {
                                   : parameter.grad().to_dense());
       used[slots[i].position] = true;
     } else {
-      gradient.served.zero_();  // in a round others may have one
+      gradient.served.zero_();  // in a round another worker may have one
     }
   }
   follow_moves();
@@ -179,7 +180,7 @@ double PsReducer::norm_of(const std::vector<bool>& used, double scale) const {
   return std::sqrt(squares);
 }
 
-// In a round each worker scales its own.
+// Scales the gradients in place, since each worker of a round has its own scale.
 void PsReducer::scale_gradients(const std::vector<bool>& used, double scale) {
   const auto& slots = parameters_.slots();
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -224,7 +225,7 @@ Status PsReducer::push(std::span<const std::uint64_t> made_from, double scale,
                        pushed_rule_slots_);
 }
 
-// Neighbours whose rules are the same tell one.
+// Neighbouring runs with equal rules send one rule.
 void PsReducer::collect_rules() {
   pushed_rule_slots_.clear();
   std::size_t table = parameters_.tables();
@@ -260,8 +261,9 @@ namespace {
 
 }  // namespace
 
-// SGD's momentum may begin at any time: a buffer of zeros becomes the gradient, as torch's first
-// one is, but for dampening.
+// Notes that a group's rule changes. Throws if the servers have no state for the new rule. SGD's
+// momentum may begin at any time: without dampening a buffer of zeros becomes the gradient in the
+// first step, as torch's first buffer does.
 void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
   kernels::UpdateRule& kept = kept_[group];
   if (rule.kind != kept.kind) refuse_state("decoupled_weight_decay");
@@ -283,7 +285,7 @@ void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
 void PsReducer::stray(double scale, double max_norm) {
   const at::NoGradGuard no_grad;
   const auto& slots = parameters_.slots();
-  // Until the answer the servers read there.
+  // The servers read `served` until they have answered.
   if (std::exchange(unanswered_, false)) unwrap(client_->answer());
   if (unpushed_ == 0) {
     for (Gradient& gradient : gradients_) gradient.served.zero_();
@@ -323,7 +325,8 @@ void PsReducer::push_accrued() {
   unanswered_ = true;
 }
 
-// An answer to a push has brought them, as they were then.
+// Shows the newest parameters: those that the answer to the latest push brings, or, if it was
+// answered before, those that a pull brings.
 void PsReducer::fetch() {
   if (std::exchange(unanswered_, false)) {
     unwrap(client_->answer());
@@ -366,8 +369,8 @@ OptimizerState PsReducer::state(std::size_t position, bool) {
                             static_cast<std::size_t>(begin) * lies.element_size();
     return at::from_blob(data, lies.sizes(), lies.options()).clone();
   });
-  // Torch has no buffer yet where there was no momentum in a step of the parameter, and begins with
-  // the gradient either way.
+  // A buffer of zeros: no step of the parameter had momentum yet. Torch then has no buffer, and
+  // begins with the gradient in either case.
   if (comes_and_goes_[slot.group] && !state.empty() && !state.front().second.any().item<bool>()) {
     return {};
   }

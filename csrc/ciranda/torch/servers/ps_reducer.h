@@ -14,22 +14,22 @@
 
 namespace ciranda {
 
-// Pushes an optimizer's gradients to the parameter servers, which make its step: a shared step
-// whose state the servers hold. Nothing is reduced here: p.grad stays this worker's.
+// Pushes an optimizer's gradients to the parameter servers, which make its step. To the caller this
+// is a shared step; the servers hold its state. Reduces nothing in the worker: p.grad stays this
+// worker's gradient.
 //
-// A gradient is born in the memory that the servers read, where it can be (see GradientPlace), and
-// is copied there by step() otherwise. As a Reducer it is collective in step() alone, and there as
-// far as the mode says.
+// A gradient is born in the memory that the servers read, if possible (see GradientPlace).
+// Otherwise step() copies it there. Only step() is collective, as far as the mode requires.
 class PsReducer final : public Reducer, public Puller {
  public:
   struct Options {
     ps::Mode mode;
-    // step() returns before the servers have answered, and waits for their answer to the step
-    // before instead.
+    // step() waits for the answer to the previous push, not for the answer to its own.
     bool ahead = false;
-    bool force = false;  // see check_momentum()
-    // Downpour: gradients of so many steps are pushed as one, and the newest parameters are fetched
-    // after so many; between, this worker's parameters make its own steps of plain SGD. 0: not.
+    bool force = false;  // skips check_momentum()
+    // Downpour: the worker pushes the sum of `push_every` steps' gradients, and fetches the newest
+    // parameters every `fetch_every` steps. It makes plain SGD steps on its own parameters in
+    // between. 0: no Downpour.
     int push_every = 0;
     int fetch_every = 0;
   };
@@ -38,15 +38,16 @@ class PsReducer final : public Reducer, public Puller {
   void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) override
       EXCLUDES(mutex_);
   void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
-  // kInvalidArgument for an objection, or where a parameter is not what the latest step has left.
+  // Throws kInvalidArgument for an objection, or if a parameter is not as the latest step left it.
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection) override EXCLUDES(mutex_);
   double norm() override EXCLUDES(mutex_);
-  // The next step's norm is also of gradients elsewhere, whose squares these are.
+  // Sets the sum of the squares of gradients elsewhere; norms include it from now on.
   void add_squares(double squares) EXCLUDES(mutex_);
-  // Copies of what the servers hold; those of one table are fetched together.
+  // Returns copies of the servers' state. Fetches the state of a whole table at once, and keeps it
+  // until the next push. Blocks.
   OptimizerState state(std::size_t position, bool copies) override EXCLUDES(mutex_);
-  // kUnsupported, but for no state.
+  // Throws kUnsupported, unless `state` is empty or that of a fresh optimizer.
   void adopt_state(std::size_t position, OptimizerState state) override EXCLUDES(mutex_);
 
   void pull() override EXCLUDES(mutex_);
@@ -61,8 +62,8 @@ class PsReducer final : public Reducer, public Puller {
   void end_shared_step() override {}
 
  private:
-  // Where the gradient of one parameter is born, or is copied to. Where the program has kept the
-  // tensor in it, all gradients move.
+  // The memory in which one parameter's gradient is born, or to which it is copied. If the program
+  // has kept a tensor in it, all gradients move.
   class Memory final : public GradientMemory {
    public:
     Memory(PsReducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
@@ -75,10 +76,10 @@ class PsReducer final : public Reducer, public Puller {
     const std::size_t index_;
   };
   struct Gradient {
-    std::unique_ptr<Memory> memory;  // null: copied as torch copies
+    std::unique_ptr<Memory> memory;  // null: step() copies p.grad to `served`
     std::unique_ptr<GradientBuffer> buffer;
-    at::Tensor served = {};  // where the servers read it
-    int moves = -1;          // that were made when it was laid out there; none before
+    at::Tensor served = {};  // the memory that the servers read
+    int moves = -1;          // moves_ when `served` was laid out; -1: not yet
   };
 
   void make_gradient(std::size_t index) REQUIRES(mutex_);
@@ -102,28 +103,29 @@ class PsReducer final : public Reducer, public Puller {
   const Options options_;
   Mutex mutex_;
   ServedParameters parameters_ GUARDED_BY(mutex_);
-  std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by group
-  std::vector<kernels::UpdateRule> kept_ GUARDED_BY(mutex_);   // with all state that there is
-  std::vector<bool> comes_and_goes_ GUARDED_BY(mutex_);        // by group: SGD's momentum has
-  // What a push sends, see ps::Push; empty: collect_rules() has to fill them.
+  std::vector<kernels::UpdateRule> rules_ GUARDED_BY(mutex_);  // by parameter group
+  std::vector<kernels::UpdateRule> kept_ GUARDED_BY(mutex_);   // the rules whose state servers keep
+  std::vector<bool> comes_and_goes_ GUARDED_BY(mutex_);  // by group: SGD's momentum began or ended
+  // The rules that a push sends, see ps::Push. Empty until collect_rules() fills them.
   std::vector<kernels::UpdateRule> pushed_rules_ GUARDED_BY(mutex_);
   std::vector<std::uint32_t> pushed_rule_slots_ GUARDED_BY(mutex_);
   std::vector<Gradient> gradients_ GUARDED_BY(mutex_);  // by parameter
-  int moves_ GUARDED_BY(mutex_) = 0;                    // of the gradients' memory
+  int moves_ GUARDED_BY(mutex_) = 0;                    // how often the gradients' memory moved
   bool unanswered_ GUARDED_BY(mutex_) = false;
   double norm_ GUARDED_BY(mutex_) = 0.0;
   double other_squares_ GUARDED_BY(mutex_) = 0.0;
-  // Downpour: the slots, as Push::used counts, whose gradients of steps since the latest push lie
-  // in `served`; and steps since the latest push, and fetch.
+  // Downpour: true for a slot, as Push::used counts, that has a gradient since the latest push;
+  // `served` has the sum. Then the number of steps since the latest push and the latest fetch.
   std::vector<bool> accrued_ GUARDED_BY(mutex_);
   int unpushed_ GUARDED_BY(mutex_) = 0;
   int unfetched_ GUARDED_BY(mutex_) = 0;
-  // What was fetched since the latest step: by table and array, and the numbers of steps.
+  // State fetched since the latest push: by table and array; and each slot's number of steps.
   std::vector<std::vector<std::optional<MemorySegment>>> fetched_ GUARDED_BY(mutex_);
   std::optional<MemorySegment> fetched_steps_ GUARDED_BY(mutex_);
 };
 
-// Of this process. kInvalidArgument where the job has no servers, or for what a mode cannot be.
+// Makes the process's PsReducer and sets it as the puller. Throws kInvalidArgument if the job has
+// no servers, in the coordinator, and if the mode is impossible.
 std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options);
 
 }  // namespace ciranda

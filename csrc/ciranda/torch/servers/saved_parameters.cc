@@ -14,7 +14,7 @@
 namespace ciranda {
 namespace {
 
-// A table's elements as one tensor, of which its parameters are parts.
+// Returns an uninitialized tensor for all elements of a table; the parameters are parts of it.
 at::Tensor table_tensor(const ps::Shard& shard, std::size_t table) {
   return at::empty({shard.layout().elements(table)},
                    at::TensorOptions().dtype(scalar_type(shard.model().tables[table].dtype)));

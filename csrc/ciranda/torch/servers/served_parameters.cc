@@ -19,13 +19,13 @@ std::size_t byte_offset(std::uint64_t table_at, std::int64_t begin, std::size_t 
   return static_cast<std::size_t>(table_at) + static_cast<std::size_t>(begin) * element_bytes;
 }
 
-// Keeps `memory` mapped.
+// Returns a tensor at `data` that keeps `memory` mapped.
 at::Tensor tensor_at(std::byte* data, const at::Tensor& like, const MemorySegment& memory) {
   return at::from_blob(
       data, like.sizes(), [kept = memory](void*) {}, at::TensorOptions().dtype(like.scalar_type()));
 }
 
-// Whether parameters of these rules may lie in one table.
+// Returns true if parameters of these rules may lie in one table.
 bool keeps_the_same(const kernels::UpdateRule& one, const kernels::UpdateRule& other) {
   const auto arrays = kernels::state_arrays(one);
   return one.kind == other.kind && arrays.data() == kernels::state_arrays(other).data() &&
@@ -44,7 +44,8 @@ MemoryRange range_of(const at::Tensor& tensor) {
   return {begin, begin + static_cast<std::size_t>(last + 1) * tensor.element_size()};
 }
 
-// Of two whose ranges do: those of columns of one matrix have no element in common.
+// Takes two tensors with overlapping memory ranges. Returns true if they have an element in common,
+// which two columns of a matrix have not.
 bool overlap(const at::Tensor& one, const at::Tensor& other) {
   if (one.device() != other.device()) return false;
   const bool dense = one.is_non_overlapping_and_dense() && other.is_non_overlapping_and_dense();
@@ -98,8 +99,8 @@ void ServedParameters::declare(NamedParameters parameters, std::span<const std::
   show();
 }
 
-// A table is of one dtype and of rules with the same state; in it groups lie one behind the other,
-// so that a push says few rules.
+// Makes the model from the slots. A table has one dtype, and rules with the same state. Its slots
+// are sorted by group, so that a push sends few rules.
 ps::Model ServedParameters::model_of(std::span<const kernels::UpdateRule> rules) {
   ps::Model model{.mode = mode_, .tables = {}, .row_tables = take_row_tables()};
   std::vector<Slot*> by_group;
@@ -139,7 +140,7 @@ ps::Model ServedParameters::model_of(std::span<const kernels::UpdateRule> rules)
   return model;
 }
 
-// Each would be updated as if the others were not there.
+// Throws if two parameters overlap: the servers would update each on its own.
 void ServedParameters::refuse_overlaps() const {
   std::vector<std::pair<const Slot*, MemoryRange>> all;
   for (const Slot& slot : slots_) {
@@ -163,7 +164,7 @@ void ServedParameters::refuse_overlaps() const {
   }
 }
 
-// This worker's parameters, which may become everybody's.
+// Writes this worker's parameters into its memory. The servers begin with worker 0's.
 void ServedParameters::fill(const ps::Layout& layout, std::byte* memory) {
   for (const Slot& slot : slots_) {
     const std::int64_t begin = layout.slots(slot.table)[slot.number].begin;
@@ -219,7 +220,7 @@ void ServedParameters::show() {
       assign(slot.parameter.detach(), slot.value);
     }
   }
-  keep();  // once all are written: neighbours in one memory count its writes together
+  keep();  // after all writes: parameters in one memory share its version counter
   versions_ = client_->versions();
 }
 

@@ -16,21 +16,23 @@
 
 namespace ciranda {
 
-// A model's parameters in a job with parameter servers. They lie in the memory that the servers
-// write to, where a parameter is contiguous, on the CPU, and nobody else looks at its memory;
-// others are copied from there after each answer.
+// A model's parameters in a job with parameter servers. A parameter lies in the memory that the
+// servers write to if it is contiguous, on the CPU, and nobody else looks at its memory. The values
+// of other parameters are copied from there after each answer.
 //
-// What the servers write replaces what the program has written: a parameter that was written to,
-// moved or converted since the latest answer is refused, by its version, which `.data` hides.
+// The servers overwrite what the program writes. Therefore a parameter is refused if it was written
+// to, moved or converted since the latest answer. Its version counter shows a write; a write
+// through `.data` is not noticed.
 //
 // Not thread-safe. Throws Exception.
 class ServedParameters {
  public:
-  // `apart`: the servers write while the program trains, so no parameter lies in their memory.
+  // `apart`: the servers write while the program trains, so no parameter may lie in that memory.
   ServedParameters(std::shared_ptr<ps::Client> client, ps::Mode mode, bool apart);
 
-  // Once. `rules`: of the parameters' groups; group_of[i] is that of parameter i. The parameters
-  // are those of all workers by then: the first worker's, or what has become of them. Blocking.
+  // Called once. `rules` has one rule for each parameter group; parameter i is in group
+  // group_of[i]. Afterwards the parameters have the servers' values, which began with those of
+  // worker 0. Blocks.
   void declare(NamedParameters parameters, std::span<const std::size_t> group_of,
                std::span<const kernels::UpdateRule> rules);
 
@@ -38,36 +40,37 @@ class ServedParameters {
     std::string name;
     at::Tensor parameter;
     std::size_t group = 0;
-    std::size_t table = 0;     // in the layout, and the number there
+    std::size_t table = 0;     // in the layout
     std::size_t number = 0;    // among the table's slots
     std::size_t position = 0;  // among all slots, as Push::used counts
     at::Tensor value = {};     // in the memory that the servers write to; contiguous
-    bool moved = false;        // the parameter itself lies there
-    TensorStamp latest = {};   // the parameter as the latest answer has left it
+    bool moved = false;        // the parameter itself lies in that memory
+    TensorStamp latest = {};   // the parameter as the latest answer left it
   };
   const std::vector<Slot>& slots() const { return slots_; }  // by parameter
   std::size_t tables() const { return tables_; }
-  // Neighbours in a table, of one group.
+  // Neighbouring slots of a table, of one parameter group.
   struct Run {
     std::size_t table = 0;
     std::size_t group = 0;
     std::uint32_t slots = 0;
   };
-  const std::vector<Run>& runs() const { return runs_; }  // of all tables, in their order
-  // Where the gradient of a slot shall lie when it is pushed: contiguous, on lines of its own.
+  const std::vector<Run>& runs() const { return runs_; }  // of all tables, in the tables' order
+  // Returns the memory in which a slot's gradient has to lie for a push: contiguous, on cache lines
+  // that no other slot uses.
   at::Tensor gradient_memory(const Slot& slot) const;
-  // Gradients shall lie elsewhere from here on: the program has kept tensors where they lay.
+  // Replaces the gradients' memory with fresh memory, because the program has kept tensors in it.
   void move_gradients();
-  // The versions of the parameters that the program sees, by server.
+  // Returns, by server, the versions of the parameters that the program sees.
   std::span<const std::uint64_t> versions() const { return versions_; }
 
-  // What the program must not have done since show(), as a sentence in an Exception.
+  // Throws kInvalidArgument if the program has changed a parameter since show() or keep().
   void refuse_changes() const;
-  // The program sees the newest. Throws as refuse_changes() does. Blocking.
+  // Fetches the newest parameters and shows them. Throws what refuse_changes() throws. Blocks.
   void pull();
-  // What the program sees is what it shall be: a step of its own.
+  // Accepts the parameters as they are now, after a step that this worker has made itself.
   void keep();
-  // After an answer: the program sees what the servers have written.
+  // Called after an answer: gives the parameters the values that the servers have written.
   void show();
 
  private:
@@ -85,7 +88,7 @@ class ServedParameters {
   std::vector<std::uint64_t> versions_;
 };
 
-// kUnsupported where the servers have a model already.
+// Throws kUnsupported if this process has declared a model already.
 void refuse_second_model(const ps::Client& client);
 
 }  // namespace ciranda

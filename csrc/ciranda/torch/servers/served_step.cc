@@ -1,4 +1,4 @@
-// A DistributedOptimizer of a LibTorch program in a job with parameter servers.
+// Implements DistributedOptimizer of LibTorch programs in a job with parameter servers.
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Type.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -92,7 +92,7 @@ void check_ps_options(const DistributedOptions& options) {
   only_usual(options.process_set.id() == 0, "process_set");
 }
 
-// Of both: what differs is who makes the step.
+// The common part of StepOnServers and StepOfWorker, which differ in who makes the step.
 class ServerStep : public DistributedStep::Impl {
  public:
   ServerStep(torch::optim::Optimizer& optimizer, std::string why_not_shared)
@@ -121,7 +121,7 @@ class ServerStep : public DistributedStep::Impl {
   }
 
   torch::optim::Optimizer& optimizer_;
-  const std::vector<at::Tensor> parameters_;  // of all groups
+  const std::vector<at::Tensor> parameters_;  // of every parameter group
 
  private:
   const std::string why_not_shared_;
@@ -175,7 +175,7 @@ class StepOnServers final : public ServerStep {
            "afresh, or train with the ring");
   }
 
-  // What is saved is fetched.
+  // Fetches the state from the servers for the time of `inner`.
   void save(const std::function<void()>& inner) override {
     for (std::size_t position = 0; position < named_.size(); ++position) {
       const OptimizerState state = reducer_->state(position, /*copies=*/true);
@@ -250,7 +250,7 @@ class StepOfWorker final : public ServerStep {
   double grad_norm() const override { return norm_; }
 
  private:
-  // By parameter; none where they mean nothing.
+  // Returns the learning rate of each parameter; empty unless the mode is EASGD.
   std::vector<double> rates() {
     std::vector<double> rates;
     for (const std::size_t group : group_of_) {
