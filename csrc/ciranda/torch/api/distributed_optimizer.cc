@@ -31,8 +31,8 @@
 namespace ciranda {
 namespace {
 
-// How many optimizers this process has made over each set of ranks. It distinguishes them: every
-// member makes them in the same order, and the names of a set are its own.
+// Counts the optimizers that this process has made over each set of ranks. The count distinguishes
+// them: every member makes them in the same order, and sets do not share names.
 class MadeOptimizers {
  public:
   std::string next_name(const std::shared_ptr<const Group>& members) EXCLUDES(mutex_) {
@@ -55,7 +55,7 @@ MadeOptimizers& made_optimizers() {
   return made;
 }
 
-// The ranks that train together, this one among them.
+// Returns the ranks that train together. Throws kInvalidArgument if this rank is not one of them.
 std::shared_ptr<const Communicator> trainers_of(const ProcessSet& process_set) {
   const Engine& engine = *default_world()->engine();
   auto among = default_communicator(unwrap(number_of(process_set, engine)), "DistributedOptimizer");
@@ -66,13 +66,13 @@ std::shared_ptr<const Communicator> trainers_of(const ProcessSet& process_set) {
                                     "; only its members call it")});
 }
 
-// All digits that matter, and no more.
+// Returns the shortest text that reads back as the same number.
 std::string exact(double value) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
 }
 
-// For people to read, when ranks differ.
+// Describes the options for the error of ranks that differ in them.
 std::string describe(const DistributedOptions& options) {
   const char* const kSharedStepModes[] = {"kOff", "kAuto", "kHost"};
   const char* const kCompressions[] = {"kNone", "kFloat16", "kBFloat16"};
@@ -88,13 +88,13 @@ std::string describe(const DistributedOptions& options) {
                   ", share_parameters=", options.share_parameters);
 }
 
-// The option without which a shared step is only a wish; null if there is none.
+// Returns the option that demands a shared step; null if a shared step is only a wish.
 const char* demanded_by(const DistributedOptions& options) {
   if (options.shared_step == SharedStepMode::kHost) return "shared_step='host'";
   return options.share_parameters ? "share_parameters=true" : nullptr;
 }
 
-// The ranks of a World train together.
+// The step of ranks of a World, which reduce gradients among themselves.
 class RankStep final : public DistributedStep::Impl {
  public:
   using Closure = DistributedStep::Closure;
@@ -147,18 +147,18 @@ class RankStep final : public DistributedStep::Impl {
   const double max_norm_;                       // 0: no clipping
   std::string why_not_shared_;                  // empty: the ranks share the step
   std::shared_ptr<Reducer> reducer_;            // null where there is one rank
-  std::unique_ptr<RankComparison> comparison_;  // the same
+  std::unique_ptr<RankComparison> comparison_;  // null where there is one rank
   at::Tensor grad_norm_;  // on the gradients' device; undefined where nothing was clipped
 
-  // Of a shared step.
-  std::vector<kernels::UpdateRule> rules_;  // by group
+  // State of a shared step.
+  std::vector<kernels::UpdateRule> rules_;  // by parameter group
   struct InstalledState {
     at::Tensor parameter;
     at::Tensor step_count;  // in shared memory; undefined before the first step, and for SGD
-    const torch::optim::OptimizerParamState* state = nullptr;  // that was put into the optimizer
+    const torch::optim::OptimizerParamState* state = nullptr;  // as put into the optimizer
   };
-  std::vector<InstalledState> installed_;  // by the reducer's position
-  std::vector<at::Tensor> grouped_;        // the parameters of all groups
+  std::vector<InstalledState> installed_;  // by position in the reducer
+  std::vector<at::Tensor> grouped_;        // the parameters of every parameter group
 };
 
 RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
@@ -183,7 +183,8 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
                      .text = c10::str("DistributedOptimizer: ", demanded_by(options),
                                       " is not possible: ", why_not_shared_)});
   }
-  // Not before: where others had joined, this rank alone has tried.
+  // Counted only after the collective call: it throws on this rank alone if other ranks had joined,
+  // and they did not count.
   made_optimizers().count(among_->group);
   reducer_ =
       make_gradient_reducer({.name = name_,
@@ -201,7 +202,7 @@ RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& typ
   add_parameters(parameters);
 }
 
-// What this rank has against sharing the step, as the rest of a sentence.
+// Returns this rank's objection to sharing the step, as the rest of a sentence; empty if none.
 std::string RankStep::obstacle(const std::type_info& type, const NamedParameters& parameters,
                                const DistributedOptions& options) const {
   if (options.shared_step == SharedStepMode::kOff) {
@@ -231,7 +232,7 @@ void RankStep::add_parameters(const NamedParameters& parameters) {
     reducer_->add_parameters(parameters, groups_of(optimizer_, parameters));
     adopt_state(first);
   }
-  comparison_->add(parameters);  // where they lie from here on
+  comparison_->add(parameters);  // after they have moved, if they move
 }
 
 void RankStep::adopt_param_group() {
@@ -242,7 +243,7 @@ void RankStep::adopt_param_group() {
     added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
   }
   const std::string why = require_agreement(*among_, name_, "", added, why_not_shared_);
-  if (shared() && !why.empty()) end_shared_step(why);  // while this rank had joined
+  if (shared() && !why.empty()) end_shared_step(why);  // it ended while this rank had joined
   add_parameters(added);
 }
 
@@ -263,7 +264,7 @@ torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
   return loss;
 }
 
-// How this rank steps, as far as we know its optimizer.
+// Describes how this rank steps: by the rules of a known optimizer, else by the optimizer's class.
 std::string RankStep::way() const {
   if (known_ == nullptr) return c10::demangle(typeid(optimizer_).name());
   std::string text;
@@ -274,7 +275,7 @@ std::string RankStep::way() const {
 }
 
 torch::Tensor RankStep::closure_of_a_new_step(const Closure& closure) {
-  finish_step();  // it computes new gradients
+  finish_step();  // the closure computes new gradients
   const at::AutoGradMode enabled(true);
   return closure();
 }
@@ -318,7 +319,8 @@ torch::Tensor RankStep::shared_step(const Closure& closure, const InnerStep& inn
   return loss;
 }
 
-// What the user has done since to what the ranks share, as the rest of a sentence.
+// Returns what the user has changed of what the ranks share, as the rest of a sentence; empty if
+// nothing.
 std::string RankStep::objection() const {
   std::size_t parameters = 0;
   for (const auto& group : optimizer_.param_groups()) {
@@ -340,7 +342,7 @@ std::string RankStep::objection() const {
   return "";
 }
 
-// Each rank goes on with a state of its own, where the user has not put another one.
+// Gives this rank its own copy of the state, except where the user has put in another state.
 void RankStep::end_shared_step(const std::string& why) {
   why_not_shared_ = why;
   for (std::size_t position = 0; position < installed_.size(); ++position) {
@@ -363,7 +365,7 @@ void RankStep::clip() {
   }
   grad_norm_.reset();
   if (gradients.empty()) return;
-  // What torch's clip_grad_norm_ computes, which ends by waiting for the GPU.
+  // Computes what torch's clip_grad_norm_ does, without its wait for the GPU at the end.
   grad_norm_ = at::stack(at::_foreach_norm(gradients)).norm();
   at::_foreach_mul_(gradients, (max_norm_ / (grad_norm_ + 1e-6)).clamp_max(1.0));
 }

@@ -1,5 +1,5 @@
-// The functions of <ciranda/torch.h>; init(), shutdown() and join() are in
-// default_world.cc.
+// Implements the functions of <ciranda/torch.h>, except init(), shutdown(), is_initialized() and
+// join(), which are in process/default_world.cc.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ciranda/torch.h>

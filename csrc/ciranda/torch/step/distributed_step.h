@@ -10,7 +10,8 @@
 
 namespace ciranda {
 
-// What a DistributedOptimizer does, by whom the gradients are reduced.
+// What a DistributedOptimizer does; its subclasses differ in who reduces the gradients. The methods
+// are those of DistributedStep.
 class DistributedStep::Impl {
  public:
   Impl() = default;
@@ -28,13 +29,14 @@ class DistributedStep::Impl {
   virtual const std::string& why_not_shared() const = 0;
 };
 
-// The parameters of all groups of an optimizer.
+// Returns the parameters of an optimizer's parameter groups, in their order.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
-// For each of `parameters` the number of its group.
+// Returns for each of `parameters` the number of its parameter group.
 std::vector<std::size_t> groups_of(const torch::optim::Optimizer& optimizer,
                                    const NamedParameters& parameters);
 
-// In a job with parameter servers; kInvalidArgument in any other.
+// Makes the implementation for a job with parameter servers. Throws kInvalidArgument in any other
+// job.
 std::unique_ptr<DistributedStep::Impl> make_served_step(torch::optim::Optimizer& optimizer,
                                                         const std::type_info& type,
                                                         const NamedParameters& named_parameters,

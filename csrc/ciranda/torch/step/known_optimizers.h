@@ -11,18 +11,18 @@
 
 namespace ciranda {
 
-// How to read and write a class of LibTorch's optimizers whose step the ranks can share. Options
-// and states must be of that class.
+// Reads and writes options and state of one class of LibTorch's optimizers, for a shared step.
+// Arguments must belong to that class.
 struct KnownOptimizer {
   kernels::UpdateRule (*rule)(const torch::optim::OptimizerOptions& options);
   OptimizerState (*state)(const torch::optim::OptimizerParamState& state);
   std::unique_ptr<torch::optim::OptimizerParamState> (*param_state)(const OptimizerState& state);
-  // Torch counts the steps of a parameter in a number of its state; no effect where it does not.
+  // Sets torch's count of a parameter's steps. Has no effect if the class has no such count.
   void (*set_step)(torch::optim::OptimizerParamState& state, std::int64_t step);
 };
 
-// SGD, Adam, AdamW, Adagrad or RMSprop; nullptr for any other class, also one derived from them,
-// whose step() may differ.
+// Returns the entry of SGD, Adam, AdamW, Adagrad or RMSprop. Returns nullptr for any other class.
+// That includes derived classes, since their step() may differ.
 const KnownOptimizer* find_known_optimizer(const std::type_info& type);
 
 }  // namespace ciranda

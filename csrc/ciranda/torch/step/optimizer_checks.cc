@@ -33,7 +33,8 @@ std::string joined(c10::IntArrayRef numbers) {
   return text;
 }
 
-// "'fc.weight' float32[3, 2], strides (2, 1), trained"; a GPU's number may differ between ranks.
+// Returns "'fc.weight' float32[3, 2], strides (2, 1), trained". Leaves out the number of a GPU,
+// which may differ between ranks.
 std::string describe(const std::string& name, const at::Tensor& parameter) {
   const c10::ScalarType type = parameter.scalar_type();
   const auto known = find_dtype(type);
@@ -50,20 +51,22 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
   if (parameter.layout() != c10::Layout::Strided) return "is not dense";
   const auto dtype = find_dtype(parameter.scalar_type());
   if (!dtype || !is_floating(*dtype)) {
-    if (!parameter.requires_grad()) return std::nullopt;  // base weights: nobody steps them
+    if (!parameter.requires_grad()) return std::nullopt;  // base weights, which nobody steps
     return "is not of a floating dtype";
   }
   if (SharedStep::can_move(parameter)) return std::nullopt;
   return SharedStep::why_immovable(parameter);
 }
 
-// "name\tplace\t" of each parameter that other processes may see, also others of the job.
+// Returns "name\tplace\t" for each parameter in memory that other processes may see, such as other
+// ranks.
 std::string shared_places(const NamedParameters& parameters, bool shares_step) {
   std::string places;
-  std::optional<Mappings> mappings;  // where they are needed
+  std::optional<Mappings> mappings;  // made when needed
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.is_cpu() || !parameter.has_storage()) continue;
-    // Ours, which share_parameters may have made one for all, is written by a shared step once.
+    // Memory of ours may be one copy for all ranks (share_parameters); a shared step writes to it
+    // once.
     if (is_ours(parameter) ? shares_step : seen_by_tensors_alone(parameter)) continue;
     if (!mappings) mappings.emplace();
     const std::string place = mappings->shared_place(parameter.const_data_ptr());
@@ -72,7 +75,7 @@ std::string shared_places(const NamedParameters& parameters, bool shares_step) {
   return places;
 }
 
-// Of two ranks that have the same memory each would step what the other has stepped.
+// Throws if two ranks have a parameter in the same memory, since both would step it.
 void refuse_common_places(const std::vector<std::string>& by_rank, const Group& members) {
   std::map<std::string, Rank> rank_at;
   for (std::size_t index = 0; index < by_rank.size(); ++index) {
@@ -89,7 +92,7 @@ void refuse_common_places(const std::vector<std::string>& by_rank, const Group& 
   }
 }
 
-// Every member's lines, in their order.
+// Returns every member's lines, in the members' order.
 std::vector<std::vector<std::string>> gather_lines(const Communicator& among,
                                                    const std::vector<std::string>& mine,
                                                    const std::string& name) {
@@ -175,7 +178,7 @@ std::string first_obstacle(const std::vector<std::string>& by_rank, const Group&
   const auto first = std::find_if(by_rank.begin(), by_rank.end(),
                                   [](const std::string& line) { return !line.empty(); });
   if (first == by_rank.end()) return "";
-  if (first->starts_with("on rank ")) return *first;  // one that ranks have agreed on before
+  if (first->starts_with("on rank ")) return *first;  // the ranks agreed on it before
   const bool alike = std::all_of(by_rank.begin(), by_rank.end(),
                                  [&](const std::string& line) { return line == *first; });
   const Rank rank = members.ranks[static_cast<std::size_t>(first - by_rank.begin())];
@@ -184,7 +187,7 @@ std::string first_obstacle(const std::vector<std::string>& by_rank, const Group&
 
 }  // namespace
 
-// By sums, to which ranks that have joined add zeros.
+// Gathers by sums, to which ranks that have joined add zeros.
 std::vector<std::string> texts_of_ranks(const Communicator& among, const std::string& mine,
                                         const std::string& name, const Engine::Look& look) {
   const auto own = static_cast<std::size_t>(among.group->index_of(among.engine->rank()));

@@ -78,12 +78,12 @@ SharedStep::SharedStep(std::shared_ptr<const Communicator> among, std::string na
       seen_(slots_.size()) {
   const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
   own_ = unwrap(among_->engine->allocate_arena(bytes));
-  std::memset(own_.data, 0, own_.bytes);  // it may have been another bucket's
+  std::memset(own_.data, 0, own_.bytes);  // the memory may have been another bucket's
   if (owns_parameters()) {
     for (const StepSlot& slot : slots_) move_in(slot, /*copy=*/true);
   }
   if (!share_parameters_) return;
-  memory_ = exchange(own_, "parameters");  // rank 0 has filled its own before
+  memory_ = exchange(own_, "parameters");  // rank 0 has filled own_ before this
   if (owns_parameters()) return;
   for (const StepSlot& slot : slots_) move_in(slot, /*copy=*/false);
 }
@@ -139,7 +139,7 @@ std::byte* SharedStep::parameters(std::size_t rank) const {
   return memory_[share_parameters_ ? 0 : rank].data + parameters_offset();
 }
 
-// Where this rank's parameter lies.
+// Returns where this rank's parameter lies.
 std::byte* SharedStep::place(const StepSlot& slot) const {
   const ArenaBuffer& memory = owns_parameters() ? own_ : memory_[0];
   return memory.data + parameters_offset() + static_cast<std::size_t>(slot.begin) * element_bytes_;
@@ -152,7 +152,8 @@ void SharedStep::prepare(const kernels::UpdateRule& rule) {
   if (rule.kind == kernels::RuleKind::kAdagrad) initial_ = rule.initial_accumulator_value;
   allocate_states();
   if (memory_.empty()) memory_ = exchange(own_, "memory");
-  // Also if this rank needs none: another one's rule may be another, which the step finds out.
+  // Exchanged even if this rank needs no state: the rule of another rank may differ, which only the
+  // step notices.
   states_ = exchange(states_, "state")[0];
   prepared_ = true;
 }
@@ -182,11 +183,11 @@ std::optional<std::string> SharedStep::obstacle(const kernels::UpdateRule& rule)
 bool SharedStep::in_place(const StepSlot& slot) const {
   const at::Tensor& parameter = slot.parameter;
   if (parameter.scalar_type() != dtype_ || parameter.sizes() != slot.sizes) return false;
-  if (parameter.numel() == 0) return true;  // lies nowhere
+  if (parameter.numel() == 0) return true;  // has no memory
   return parameter.const_data_ptr() == place(slot) && parameter.strides() == slot.strides;
 }
 
-// The parameter onto its place, with its values if `copy`.
+// Moves a parameter to its place, with its values if `copy` is true.
 void SharedStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
   if (parameter.numel() == 0 || !has_memory(parameter) || !can_move(parameter)) return;
@@ -203,7 +204,8 @@ void SharedStep::allocate_states() {
   std::memset(states_.data, 0, states_.bytes);
 }
 
-// Every rank's memory of the same use; empty buffers of those that have none. Collective.
+// Passes this rank's memory to the other ranks and returns theirs, by rank. The buffer of a rank
+// that has none is empty. Collective; blocks.
 std::vector<ArenaBuffer> SharedStep::exchange(const ArenaBuffer& mine, const char* what) const {
   const std::vector<std::int64_t> row = {mine.ref.segment,
                                          static_cast<std::int64_t>(mine.ref.offset),
@@ -225,7 +227,7 @@ std::vector<ArenaBuffer> SharedStep::exchange(const ArenaBuffer& mine, const cha
                                : unwrap(among_->engine->map_arena(local, ref, bytes)));
     }
   }
-  // Until every rank holds a lease no owner may give its memory back.
+  // An owner may free its memory only after every rank holds a lease.
   (void)barrier_async(*among_, name_ + "/" + what + "/mapped")->wait();
   return all;
 }
@@ -272,7 +274,7 @@ void SharedStep::adopt(std::size_t slot, const OptimizerState& state) {
   for (const auto& [name, value] : state) {
     if (name == "step") step = value.item().toFloat();
   }
-  // The others' counts are theirs: one that has not left the latest step yet still adds to its own.
+  // Sets only this rank's count: a rank that is still in the latest step will add to its own.
   steps(self_)[slot] = seen_[slot] = step;
   if (step == 0.0F) return;
   for (const auto& [place_name, place] : this->state(slot)) {
@@ -294,7 +296,8 @@ void SharedStep::count(std::size_t slot) {
   steps(self_)[slot] += 1.0F;
 }
 
-// Whoever writes writes the same, and before it joins itself; only then does the owner look.
+// Every rank that writes here writes the same counts, before it joins itself. The owner reads them
+// only after every rank has joined.
 void SharedStep::count_for(const std::vector<Rank>& joined) {
   const float* own = steps(self_);
   for (std::size_t rank = 0; rank < here_.size(); ++rank) {
@@ -337,7 +340,7 @@ SharedStep::Work SharedStep::squares_work(Update update, Used used) {
 
 template <typename Fn>
 SharedStep::Work SharedStep::on_runs(Used used, Fn fn) {
-  // Runs in whatever thread drives, one at a time.
+  // Runs in the thread that drives, so in one thread at a time.
   return [this, used = std::move(used), fn = std::move(fn), runs = std::vector<StepRun>(),
           known = false](std::uint64_t begin, std::uint64_t bytes,
                          std::span<std::byte* const> arena) mutable {
@@ -352,7 +355,7 @@ SharedStep::Work SharedStep::on_runs(Used used, Fn fn) {
   };
 }
 
-// One place for each page of the bucket: chunks are larger, whatever they are.
+// Returns the sum of a chunk, one for each page of the bucket: no two chunks begin in one page.
 double& SharedStep::chunk_squares(std::uint64_t begin) const {
   return reinterpret_cast<double*>(memory_[0].data + squares_offset())[begin / kPageBytes];
 }
@@ -402,7 +405,7 @@ void SharedStep::apply(const Update& update, const StepRun& run, std::int64_t be
   for (std::size_t rank = 0; rank < copies; ++rank) {
     parameters[rank] = this->parameters(rank) + offset;
   }
-  if (!share_parameters_) {  // the first one is read
+  if (!share_parameters_) {  // update() reads the first one
     std::swap(parameters[0], parameters[self_]);
   }
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
