@@ -4,11 +4,12 @@
 
 namespace ciranda {
 
-// One a subject; no logic, the GIL is released around every call that may block.
+// Each function binds one subject, without any logic. The GIL is released around every call that
+// may block.
 void bind_errors(pybind11::module_& module);
 void bind_world(pybind11::module_& module);
 void bind_collectives(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
-void bind_servers(pybind11::module_& module);  // after bind_optimizer()
+void bind_servers(pybind11::module_& module);  // call it after bind_optimizer()
 
 }  // namespace ciranda

@@ -34,7 +34,7 @@ void bind_collectives(py::module_& module) {
   module.attr("PRODUCT") = static_cast<int>(ReduceOp::kProduct);
   module.attr("ADASUM") = static_cast<int>(ReduceOp::kAdasum);
 
-  // The number of a handle; `process_set`: whose ranks take part, and count.
+  // Each *_async function returns a handle's number. `process_set`: the ranks that take part.
   module.def(
       "allreduce_async",
       [](std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, const std::string& name,

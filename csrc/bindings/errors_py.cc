@@ -8,7 +8,7 @@
 namespace ciranda {
 namespace {
 
-// One row an ErrorCode: the class of ciranda.errors.
+// Returns the class of ciranda.errors for an ErrorCode.
 const char* class_name(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -46,7 +46,8 @@ void bind_errors(pybind11::module_&) {
       if (raised) std::rethrow_exception(raised);
     } catch (const Exception& exception) {
       const Error& error = exception.error();
-      // It may be lost because this one, or the other one, was interrupted.
+      // The rank may be lost because it or this rank was interrupted. If a signal's handler raises
+      // in this rank, its exception replaces this one.
       if (error.code == ErrorCode::kRankLost && Py_MakePendingCalls() != 0) return;
       const auto module = pybind11::module_::import("ciranda.errors");
       const pybind11::object type = module.attr(class_name(error.code));

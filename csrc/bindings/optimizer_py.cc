@@ -165,7 +165,8 @@ void bind_optimizer(py::module_& module) {
       },
       py::arg("name"), py::arg("options"), py::arg("parameters"), py::arg("obstacle") = "",
       py::arg("process_set") = kWorldGroup, Released());
-  // Read without the GIL: a program that takes hold of a storage meanwhile does so too late anyway.
+  // Reads without the GIL. If the program begins to use the storage meanwhile, it is too late with
+  // the GIL, too.
   SharedStep::set_kept_by_python([](const c10::StorageImpl& storage) {
     PyObject* object = storage.pyobj_slot()->load_pyobj();
     return object != nullptr && Py_REFCNT(object) == 1;

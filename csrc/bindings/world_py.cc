@@ -20,16 +20,16 @@ using Released = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
-// Threads that show where Python is. None may be there when the interpreter ends, which ends such
-// threads by pthread_exit(): through frames of C++ that terminates the process.
-std::atomic<int> showing{0};  // NOLINT: of the process
+// Number of threads that show where Python is. It must be 0 when the interpreter ends: that ends
+// such threads by pthread_exit(), which terminates the process if it passes through C++ frames.
+std::atomic<int> showing{0};  // NOLINT
 
 void stop_showing() {
   showing.fetch_sub(1);
   showing.notify_all();
 }
 
-// In a thread of its own: the program may hold the GIL for long, or end meanwhile.
+// Uses a new thread, because the program may hold the GIL for long, or end meanwhile.
 void show_where_in_python() {
   showing.fetch_add(1);
   auto thread = start_thread("ciranda-where", [] {
@@ -48,7 +48,7 @@ void show_where_in_python() {
 }
 
 void shutdown_and_stop_showing() {
-  shutdown();  // from here on nobody asks
+  shutdown();  // from now on no peer asks where this rank is
   if (in_forked_child()) return;
   for (int still = showing.load(); still > 0; still = showing.load()) showing.wait(still);
 }
@@ -59,11 +59,11 @@ int raise_kept(void* kept) {
   return -1;
 }
 
-// Whether Python may look for signals in the middle of a call. Not where the program has handlers
-// of its own: one that saves a model would find an optimizer in the middle of its step. They run
-// when the call returns. torch's for SIGCHLD only raises.
+// Returns true if Python may look for signals in the middle of a call: if the program has set no
+// handlers. A handler that saves a model would find an optimizer in the middle of its step; it runs
+// when the call returns. torch's handler for SIGCHLD is allowed, since it only raises.
 //
-// Calls builtins alone: in code of Python's the handlers would run.
+// Calls only builtins, because the handlers would run in Python code.
 bool may_look_for_signals() {
   static const py::handle module = py::module_::import("_signal").release();
   const py::object handler_of = module.attr("getsignal");
@@ -75,8 +75,8 @@ bool may_look_for_signals() {
   return true;
 }
 
-// Whether a signal's handler raises, in Python's main thread, which alone runs them. The exception
-// comes up when the call returns to Python.
+// Returns true if a signal's handler has raised. Only Python's main thread runs handlers; other
+// threads return false. The exception is raised when the call returns to Python.
 bool interrupted_in_python() {
   if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return false;
   const py::gil_scoped_acquire gil;
