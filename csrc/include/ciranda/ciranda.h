@@ -10,9 +10,9 @@ namespace ciranda {
 
 struct Group;
 
-// A set of ranks that run operations among themselves; docs/process-sets.md. add_process_set()
-// returns it; it is usable until remove_process_set() or the end of the job. Copies are the same
-// set.
+// A set of ranks that run operations among themselves; see docs/process-sets.md. add_process_set()
+// returns it; it is usable until remove_process_set() or the end of the job. Copies stand for the
+// same set.
 class ProcessSet {
  public:
   // Stands for all ranks of the job, as an argument. To list the ranks, use global_process_set().
@@ -20,7 +20,7 @@ class ProcessSet {
 
   // The set's number, the same on every rank; 0: all ranks of the job.
   std::uint32_t id() const;
-  // Whether this process is a member.
+  // Returns true if this process is a member.
   bool included() const { return group_ == nullptr || rank_ >= 0; }
   // These three throw std::runtime_error for a default-constructed ProcessSet().
   const std::vector<int>& ranks() const;  // the members' ranks in the job, ascending
@@ -60,11 +60,11 @@ class Job {
   int local_rank() const;
   int local_size() const;
 
-  // A collective with a process set is called by the members of the set, and runs among them.
-  // Without one, all ranks call it.
+  // A collective with a process set is called by the members of the set, and runs among them. A
+  // collective without a process set is called by all ranks.
   //
-  // An empty name matches the n-th unnamed operation of its kind on each rank with the n-th on the
-  // others.
+  // Operations with an empty name are matched by order: the n-th unnamed operation of a kind on one
+  // rank belongs to the n-th on every other rank.
 
   // Replaces data[i] by the reduction of data[i] over the ranks, for `count` elements. kAdasum
   // takes float and double, and combines whole arrays: with two ranks that hold a and b the result
@@ -78,26 +78,26 @@ class Job {
                  const std::string& name = "", const ProcessSet& process_set = {});
   void allreduce(std::int64_t* data, std::size_t count, Op op = Op::kSum,
                  const std::string& name = "", const ProcessSet& process_set = {});
-  // Replaces `data` on every rank by the root's. `root` is a rank of the job, also with a process
+  // Replaces `data` on every rank by the root's. `root` is a rank of the job, even with a process
   // set.
   void broadcast(void* data, std::size_t bytes, int root, const std::string& name = "",
                  const ProcessSet& process_set = {});
   // Returns once every rank has called it or has joined.
   void barrier(const ProcessSet& process_set = {});
 
-  // All ranks of the job call add_process_set() and remove_process_set() in the same order, also
-  // ranks that are not members. `ranks` may have any order, without repetitions. Throws where a set
-  // of the same ranks exists.
+  // All ranks of the job call add_process_set() and remove_process_set() in the same order,
+  // including ranks that are not members. `ranks` may have any order, but no repetitions. Throws if
+  // a set of the same ranks exists.
   ProcessSet add_process_set(std::vector<int> ranks);
   // Throws on every rank while an operation of the set is pending.
   void remove_process_set(const ProcessSet& process_set);
-  // The set of all ranks.
+  // Returns the set that contains every rank.
   ProcessSet global_process_set() const;
 
-  // Says that this rank has no more data. Returns, once every rank has called it, the rank that
-  // called it last. Until then this rank takes part in the others' sums and averages with zeros.
-  // Operations without a zero (kMin, kMax, kProduct, broadcast, changes of process sets) throw on
-  // the ranks that call them.
+  // Says that this rank has no more data. Blocks until every rank has called it, and returns the
+  // rank that called it last. Meanwhile this rank adds zeros to the sums and averages of other
+  // ranks. Operations without a zero (kMin, kMax, kProduct, broadcast, changes of process sets)
+  // throw on the ranks that call them.
   int join();
 
  private:

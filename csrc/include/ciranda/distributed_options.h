@@ -8,7 +8,7 @@
 
 namespace ciranda {
 
-// Who makes the optimizer's step; docs/optimizer.md, "The shared step".
+// Selects who makes the optimizer's step; see docs/optimizer.md, "The shared step".
 enum class SharedStepMode : std::uint8_t {
   kOff,   // every rank makes it for itself
   kAuto,  // the ranks of a host share it where that changes nothing else
@@ -29,13 +29,14 @@ struct DistributedOptions {
   std::optional<double> max_grad_norm = {};
   Job::Op op = Job::Op::kAverage;          // or kSum
   double gradient_predivide_factor = 1.0;  // f: divide by f before the sum, by size()/f after it
-  int backward_passes_per_step = 1;        // adds up the gradients of so many before reducing them
+  int backward_passes_per_step = 1;        // sums the gradients of that many before reducing them
   Compression compression = Compression::kNone;
   bool sparse_as_dense = false;  // sparse gradients are densified instead of gathered
   // Size of a bucket of gradients that are reduced together; default 4 MiB, on a GPU 25 MiB.
   std::optional<std::int64_t> bucket_bytes = {};
-  // With a shared step: the ranks of a host keep one copy of the parameters, rank 0's, for models
-  // of which a copy for each rank does not fit. All ranks see a write of any rank to a parameter.
+  // The ranks of a host keep one copy of the parameters, rank 0's; for models that do not fit into
+  // memory once for each rank. Needs a shared step. Every rank sees another rank's write to a
+  // parameter.
   bool share_parameters = false;
   // The ranks that train together; only they construct the optimizer.
   ProcessSet process_set = {};

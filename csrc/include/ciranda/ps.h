@@ -41,9 +41,9 @@ struct Sync {
 };
 
 // Downpour SGD (Dean et al. 2012): as Async, but a worker pushes the sum of `n_push` steps'
-// gradients, and fetches the newest parameters every `n_fetch` steps. In between it makes plain SGD
-// steps of its own, with the optimizer's learning rate. The servers run the optimizer, which has to
-// be Adagrad. broadcast_parameters() pushes the remaining gradients, and fetches.
+// gradients, and fetches the newest parameters every `n_fetch` steps. It makes plain SGD steps in
+// between, with the optimizer's learning rate. The servers run the optimizer, which is Adagrad in
+// the paper. broadcast_parameters() pushes the remaining gradients, and fetches.
 struct Downpour {
   int n_push = 1;
   int n_fetch = 1;
@@ -60,7 +60,7 @@ struct EASGD {
 
 using AnyMode = std::variant<Async, SSP, Sync, Downpour, EASGD>;
 
-// Who makes the optimizer's step.
+// Selects who makes the optimizer's step.
 enum class UpdateOn : std::uint8_t {
   kServer,  // the servers; for SGD, Adam, AdamW, Adagrad, RMSprop
   kWorker,  // each worker, and the servers add up the changes; EASGD always does so

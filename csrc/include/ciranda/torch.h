@@ -46,12 +46,13 @@ int cross_size();  // the number of hosts
 
 // --- Collectives: every rank calls them with the same names, shapes and dtypes. Blocking. ---
 //
-// A collective with a process set is called by the members of the set, and runs among them. Without
-// one, all ranks call it.
+// A collective with a process set is called by the members of the set, and runs among them. A
+// collective without a process set is called by all ranks.
 //
-// An empty name matches the n-th unnamed operation of its kind on each rank with the n-th on the
-// others. Tensors are dense, contiguous and on the CPU or a CUDA GPU. On a GPU a call blocks until
-// all ranks have queued the operation; later work of the current stream sees the result.
+// Operations with an empty name are matched by order: the n-th unnamed operation of a kind on one
+// rank belongs to the n-th on every other rank. Tensors are dense, contiguous and on the CPU or a
+// CUDA GPU. A call for a GPU blocks until all ranks have queued the operation; later work of the
+// current stream sees the result.
 
 using Op = Job::Op;
 
@@ -67,24 +68,25 @@ void broadcast_(torch::Tensor tensor, int root_rank, const std::string& name = "
 void barrier(const ProcessSet& process_set = {});
 
 // Replaces the parameters and buffers on every rank by the root's, in place; any layout and dtype.
-// With parameter servers it fetches their newest parameters instead, and waits for no other worker.
+// If the job has parameter servers, fetches their newest parameters instead, and waits for no other
+// worker.
 void broadcast_parameters(const torch::nn::Module& module, int root_rank,
                           const ProcessSet& process_set = {});
 
 // --- Process sets and join(): all ranks of the job call them in the same order. Blocking. ---
 
-// Ranks that are not members call it too. `ranks` may have any order, without repetitions. Throws
-// on every rank if the ranks pass different sets, or if a set of the same ranks exists.
+// Ranks that are not members call it too. `ranks` may have any order, but no repetitions. Throws on
+// every rank if the ranks pass different sets, or if a set of the same ranks exists.
 ProcessSet add_process_set(std::vector<int> ranks);
 // Throws on every rank while an operation of the set is pending.
 void remove_process_set(const ProcessSet& process_set);
-// The set of all ranks. Not collective.
+// Returns the set that contains every rank. Is not collective.
 ProcessSet global_process_set();
 
-// Says that this rank has no more data. Returns, once every rank has called it, the rank that
-// called it last. Until then this rank takes part in the others' sums and averages, also of
-// gradients, with zeros. Operations without a zero (kMin, kMax, kProduct, broadcast, changes of
-// process sets) throw on the ranks that call them. A shared step of the other ranks updates this
+// Says that this rank has no more data. Blocks until every rank has called it, and returns the rank
+// that called it last. Meanwhile this rank adds zeros to the sums and averages of other ranks,
+// including those of gradients. Operations without a zero (kMin, kMax, kProduct, broadcast, changes
+// of process sets) throw on the ranks that call them. A shared step of the other ranks updates this
 // rank's parameters and state too.
 int join();
 
@@ -123,10 +125,10 @@ class DistributedStep {
 // Gradients lie in memory that the ranks of a host share, and backward() returns with reduced
 // gradients (docs/optimizer.md says what p.grad holds when). The ranks may share the step too, see
 // SharedStepMode. All ranks, or all members of the process set, construct the same optimizers in
-// the same order and call the same methods. The constructor compares parameters and options of all
-// ranks. Construct it after init(), and destroy it before shutdown().
+// the same order and call the same methods. The constructor compares the ranks' parameters and
+// options. Construct it after init(), and destroy it before shutdown().
 //
-// Not thread-safe, like torch's optimizers.
+// It is not thread-safe, like torch's optimizers.
 template <typename Optimizer>
 class DistributedOptimizer final : public Optimizer {
  public:
@@ -152,34 +154,35 @@ class DistributedOptimizer final : public Optimizer {
         closure, [this](LossClosure reduced) { return Optimizer::step(std::move(reduced)); });
   }
 
-  // As the optimizer's own. Also discards the gradients that backward passes have added up for this
-  // step.
+  // Calls the optimizer's zero_grad(), and discards the gradients that backward passes have added
+  // up for this step.
   void zero_grad(bool set_to_none = true) {
     distributed_.forget_gradients();
     Optimizer::zero_grad(set_to_none);
   }
 
-  // As the optimizer's own. Call it on every rank; the new parameters' gradients are reduced too.
+  // Calls the optimizer's add_param_group(). Every rank has to call it; the new parameters'
+  // gradients are reduced too.
   void add_param_group(const torch::optim::OptimizerParamGroup& group) {
     Optimizer::add_param_group(group);
     distributed_.adopt_param_group();
   }
 
-  // As the optimizer's own. Load the same file on every rank; no rank waits for another.
+  // Calls the optimizer's load(). Every rank has to load the same file; no rank waits for another.
   void load(torch::serialize::InputArchive& archive) override {
     Optimizer::load(archive);
     distributed_.adopt_state();
   }
 
-  // As the optimizer's own. Fetches the state that parameter servers hold.
+  // Fetches the state that parameter servers hold, if any, and calls the optimizer's save().
   void save(torch::serialize::OutputArchive& archive) const override {
     distributed_.save([&] { Optimizer::save(archive); });
   }
 
-  // The norm of the latest step's gradients before clipping, with max_grad_norm. Waits for a GPU
-  // that has not computed it yet.
+  // Returns the norm of the latest step's gradients before clipping; 0 without max_grad_norm. Waits
+  // for a GPU that has not computed it yet.
   double grad_norm() const { return distributed_.grad_norm(); }
-  // Why the ranks do not share the step, as the rest of a sentence; empty if they do.
+  // Returns why the ranks do not share the step, as the rest of a sentence; empty if they do.
   const std::string& why_not_shared() const { return distributed_.why_not_shared(); }
 
  private:
