@@ -8,8 +8,8 @@
 namespace ciranda {
 
 // A user's number for a collective that was started. The process keeps the collective until it is
-// synchronized. The functions are thread-safe. poll() and
-// synchronize() throw kForked in a forked child.
+// synchronized. The functions are thread-safe. In a forked child poll() and synchronize() throw
+// kForked.
 using HandleId = std::int64_t;
 
 // Keeps the collective and returns its number.

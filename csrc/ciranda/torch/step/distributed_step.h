@@ -10,8 +10,8 @@
 
 namespace ciranda {
 
-// What a DistributedOptimizer does; its subclasses differ in who reduces the gradients. The methods
-// are those of DistributedStep.
+// The implementation of a DistributedOptimizer, with DistributedStep's methods. The subclasses
+// differ in who reduces the gradients.
 class DistributedStep::Impl {
  public:
   Impl() = default;

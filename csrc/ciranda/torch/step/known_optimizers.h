@@ -21,8 +21,8 @@ struct KnownOptimizer {
   void (*set_step)(torch::optim::OptimizerParamState& state, std::int64_t step);
 };
 
-// Returns the entry of SGD, Adam, AdamW, Adagrad or RMSprop. Returns nullptr for any other class.
-// That includes derived classes, since their step() may differ.
+// Returns the entry of SGD, Adam, AdamW, Adagrad or RMSprop. Returns nullptr for any other class,
+// even a derived one, since its step() may differ.
 const KnownOptimizer* find_known_optimizer(const std::type_info& type);
 
 }  // namespace ciranda

@@ -24,7 +24,7 @@ void check_options(ReduceOp op, double predivide_factor, int backward_passes_per
 // `named`. Throws kInvalidArgument if a name occurs twice or a parameter has no name.
 NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParameters& named);
 
-// With fewer parameters than this, the step costs less than the agreement on it.
+// A step of fewer parameters costs less than the agreement on it.
 inline constexpr std::int64_t kAutoParametersMin = 65536;
 
 // Returns this rank's objection to sharing the step, as the rest of a sentence, or an empty text.

@@ -19,10 +19,10 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 // Reduces the gradients of an optimizer's parameters. For a shared step it also makes the
 // optimizer's step.
 //
-// Thread-safe: calls wait for each other. Every method throws Exception with the error of an
-// operation of the engine (kRankLost, kMismatch, ...), or with an error that its comment names. All
-// ranks that train together call a collective method, which blocks until they have; no other method
-// blocks.
+// Thread-safe: calls wait for each other. The methods throw Exception, with the error of an
+// operation of the engine (kRankLost, kMismatch, ...) or an error that a method's comment names. A
+// collective method is called by all ranks that train together, and blocks until they have called
+// it; no other method blocks.
 class Reducer {
  public:
   Reducer() = default;
@@ -60,9 +60,9 @@ class Reducer {
   // Sets the update rule of the parameters that were added with this number, from the next step()
   // on.
   virtual void set_rule(std::size_t number, const kernels::UpdateRule& rule) = 0;
-  // Confirms that the ranks still share the step. Every rank calls it before each step, even if it
-  // does not share the step any more; this tells a rank that had joined. Collective in the first
-  // call, and in the first call after each join.
+  // Confirms that the ranks still share the step. Every rank calls it before each step, even after
+  // the sharing has ended, since a rank that had joined learns of the end here. Collective in the
+  // first call, and in the first call after each join.
   virtual void confirm_sharing() = 0;
   // Makes the optimizer's step on all parameters for which any rank has a gradient. Collective.
   // Multiplies gradients by `gradient_scale`. If `reduce` is false, p.grad counts as reduced
@@ -72,7 +72,7 @@ class Reducer {
   // A rank may object to sharing the step: by `objection`, the rest of a sentence, or because a
   // parameter was moved. Then nothing is updated and p.grad is the reduced gradient. From now on
   // each rank makes its own step, after it has taken its state(). If share_parameters is on, an
-  // objection throws kInvalidArgument. Throws what synchronize() throws, too.
+  // objection throws kInvalidArgument. Also throws what synchronize() throws.
   struct StepOutcome {
     std::string why_not_shared = {};  // the objection, with its rank; empty if the step is done
     // Positions of parameters with new state, even from steps made while this rank had joined.

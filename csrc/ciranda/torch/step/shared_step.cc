@@ -355,7 +355,8 @@ SharedStep::Work SharedStep::on_runs(Used used, Fn fn) {
   };
 }
 
-// Returns the sum of a chunk, one for each page of the bucket: no two chunks begin in one page.
+// Returns the place of a chunk's sum of squares. The bucket has one place for each of its pages,
+// since no two chunks begin in one page.
 double& SharedStep::chunk_squares(std::uint64_t begin) const {
   return reinterpret_cast<double*>(memory_[0].data + squares_offset())[begin / kPageBytes];
 }
