@@ -40,9 +40,9 @@ class Puller {
 };
 void set_puller(const std::shared_ptr<Puller>& puller);  // replaces the process's; held weakly
 std::shared_ptr<Puller> puller();                        // null: none
-// Implements a broadcast of parameters that the servers hold: the puller pulls. Throws
-// kInvalidArgument, with a text that begins with `what`, unless `root_rank` is 0 and `all_ranks` is
-// true, and in the coordinator.
+// Implements a broadcast of parameters that the servers hold: the puller pulls. Blocks. Throws
+// kInvalidArgument, with a text that begins with `what`, if `root_rank` is not 0, `all_ranks` is
+// false, or this process is the coordinator.
 void pull_newest(int root_rank, bool all_ranks, std::string_view what);
 
 // Throws kInvalidArgument if the mode is impossible with `workers` workers.
