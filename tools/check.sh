@@ -11,4 +11,5 @@ stage "Python lint (ruff)" "$python" -m ruff check || true
 stage "Python format (ruff)" "$python" -m ruff format --check || true
 stage "Python types (mypy --strict)" "$python" -m mypy || true
 stage "architecture and links (tests/tidy)" "$python" -m pytest -q tests/tidy tests/sim/test_suites.py || true
+stage "how comments read (a thermometer, no limit)" "$python" tools/prose.py || true
 stage_summary "make check"
