@@ -267,7 +267,7 @@ NOT_DECLARED = {
     "torchvision": "its sets of images, where they are on this machine",
 }
 
-CORE_LINES_MAX = 400  # what a reader still oversees; .clang-tidy bounds functions
+CORE_LINES_MAX = 500  # look again at a longer one; .clang-tidy bounds functions
 # Longer ones, and why.
 LONGER_CORE_FILES: dict[str, str] = {}
 

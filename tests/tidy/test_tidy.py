@@ -105,7 +105,7 @@ PLANTS = [
     ),
     (rules.nothing_is_left_for_now, {"docs/a.md": "\nTODO" + "(now): finish"}, "docs/a.md:2"),
     (rules.every_core_file_has_a_test, {"csrc/core/base/a.cc": ""}, "no tests/cpp/base/a_test.cc"),
-    (rules.core_files_stay_short, {"csrc/core/base/a.h": "\n" * 401}, "a.h: 401 lines, at most"),
+    (rules.core_files_stay_short, {"csrc/core/base/a.h": "\n" * 501}, "a.h: 501 lines, at most"),
     (rules.no_file_is_dead, {"csrc/core/base/a.h": ""}, "nothing includes it"),
     (rules.no_file_is_dead, {"csrc/core/base/a.h": '#include "core/base/a.h"'}, "nothing includes"),
     (rules.no_file_is_dead, {"csrc/old/a.cc": ""}, "compiles no such place"),
@@ -203,8 +203,8 @@ def test_a_core_file_that_became_short_is_no_exception(
 ) -> None:
     path = "csrc/core/base/a.h"
     monkeypatch.setitem(rules.LONGER_CORE_FILES, path, "it was long")
-    assert rules.core_files_stay_short(plant(tmp_path / "long", {path: "\n" * 401})) == []
-    (violation,) = rules.core_files_stay_short(plant(tmp_path / "short", {path: "\n" * 400}))
+    assert rules.core_files_stay_short(plant(tmp_path / "long", {path: "\n" * 501})) == []
+    (violation,) = rules.core_files_stay_short(plant(tmp_path / "short", {path: "\n" * 500}))
     assert "LONGER_CORE_FILES needs it no more" in violation
 
 
