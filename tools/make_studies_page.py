@@ -1,5 +1,5 @@
-"""Writes docs/studies.md, and the table of README.md between its marks, from what `ciranda compare`
-has measured: copies of its JSON files in benchmarks/results."""
+"""Writes docs/studies.md, and the tables of docs/benchmarks.md between their marks, from what
+`ciranda compare` has measured: copies of its JSON files in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ciranda.measure.samples import Samples
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "studies.md"
-README = ROOT / "README.md"
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results"
 MARKS = ("<!-- made by tools/make_studies_page.py -->", "<!-- end of what is made -->")
 
@@ -61,7 +61,7 @@ def _measured(found: dict[str, Any]) -> list[str]:
     return [*parts, f"Machine: {shown}."]
 
 
-def readme_tables() -> str:
+def benchmarks_tables() -> str:
     """Of studies 003 and 002: what a reader wants to know first."""
     return "\n\n".join([_seconds_table(), _rates_table()])
 
@@ -96,13 +96,13 @@ def _show(row: dict[str, Any], figure: str) -> str:
     return show_figure(figure, Samples(row["figures"][figure]))
 
 
-def readme() -> str:
-    """With the table of today between its marks."""
+def benchmarks() -> str:
+    """The page with today's tables between its marks."""
     begin, end = map(re.escape, MARKS)
-    made = f"{MARKS[0]}\n{readme_tables()}\n{MARKS[1]}"
-    return re.sub(f"(?s){begin}.*?{end}", lambda _: made, README.read_text(encoding="utf-8"))
+    made = f"{MARKS[0]}\n{benchmarks_tables()}\n{MARKS[1]}"
+    return re.sub(f"(?s){begin}.*?{end}", lambda _: made, BENCHMARKS.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")
+    BENCHMARKS.write_text(benchmarks(), encoding="utf-8")

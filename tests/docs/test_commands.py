@@ -72,7 +72,9 @@ def _blocks(*languages: str) -> list[Block]:
     return [
         each
         for each in BLOCKS
-        if each.language in languages and not any(each.is_meant_by(key) for key in elsewhere)
+        if each.language in languages
+        and each.page != given.QUICKSTART
+        and not any(each.is_meant_by(key) for key in elsewhere)
     ]
 
 
