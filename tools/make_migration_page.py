@@ -36,8 +36,9 @@ In the first two `import horovod.torch as hvd` is ciranda, also in subprocesses 
 workers of a DataLoader, by a folder on `PYTHONPATH`; `import ciranda.compat.horovod as names;
 names.install()` does the same from within. `horovod.torch`, its `mpi_ops`, `functions`,
 `compression`, `optimizer` and `sync_batch_norm`, `horovod.common.exceptions`, `.process_sets`,
-`.util`, `horovod.run` and `horovod.runner` are there; `horovod.spark`, `horovod.ray`, and what is
-for other frameworks are not. An installed Horovod is hidden, with a line that says so. Both
+`.util`, `horovod.data`, `horovod.run` and `horovod.runner` are there; `horovod.spark`,
+`horovod.ray`, and what is for other frameworks end with a sentence. An
+installed Horovod is hidden, with a line that says so. Both
 packages install a command `horovodrun`: uninstall Horovod, or the one that was installed last
 wins.
 

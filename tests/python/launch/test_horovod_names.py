@@ -162,6 +162,7 @@ import horovod.torch as hvd
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import extension_available, gloo_built, mpi_built, nccl_built
+from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.runner.launch import run_commandline
 from horovod.torch.functions import broadcast_object, broadcast_parameters
 from horovod.torch.optimizer import DistributedOptimizer
@@ -170,6 +171,8 @@ assert HorovodInternalError is hvd.HorovodInternalError is cr.HorovodInternalErr
 assert DistributedOptimizer is hvd.DistributedOptimizer is cr.DistributedOptimizer
 assert ProcessSet is hvd.ProcessSet and set(hvd.__all__) == set(cr.__all__)
 assert all(getattr(hvd, name) is getattr(cr, name) for name in cr.__all__)
+assert AsyncDataLoaderMixin is cr.data.AsyncDataLoaderMixin
+assert BaseDataLoader is cr.data.BaseDataLoader
 assert not mpi_built() and extension_available("torch")
 print("all there")
 """
@@ -189,6 +192,13 @@ def test_elastic_is_answered_with_a_sentence(run, statement):
     result = run([*WITH_NAMES, "-c", statement])
     last = result.stderr.splitlines()[-1]
     assert "is not there yet; a job ends with its first lost rank" in last
+
+
+@pytest.mark.parametrize("module", ["spark", "ray", "tensorflow", "keras", "mxnet"])
+def test_a_part_of_horovod_that_is_absent_says_so(run, module):
+    result = run([*WITH_NAMES, "-c", f"import horovod.{module}"])
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: horovod.{module} is not there: ciranda ")
 
 
 def test_an_installed_horovod_is_hidden_with_a_line(launcher, run):

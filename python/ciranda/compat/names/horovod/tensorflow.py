@@ -1,0 +1,5 @@
+"""horovod.tensorflow: absent."""
+
+from horovod._absent import refuse
+
+refuse("tensorflow", "ciranda trains models of PyTorch alone; Horovod itself has this")
