@@ -35,14 +35,14 @@ def interfaces(facts: Facts, setting: Setting) -> Verdict:
     return ok(words)
 
 
-def hostname(facts: Facts, _: Setting) -> Verdict:
+def hostname(facts: Facts, setting: Setting) -> Verdict:
     name, addresses = facts["hostname"]["name"], facts["hostname"]["addresses"]
     chosen = facts.get("interfaces", {}).get("chosen", [])
     add = f"Write it into /etc/hosts: {chosen[0] if chosen else 'ADDRESS'} {name}"
     if not addresses:
         return warn(f"'{name}' leads to no address (torch.distributed looks for one)", add)
     if all(_is_loopback(each) for each in addresses):
-        if not chosen:
+        if setting.alone or not chosen:
             return ok(f"'{name}' is {addresses[0]}, and one host needs no other")
         return warn(
             f"'{name}' is {addresses[0]}, where no other host finds it (torch.distributed's Gloo "

@@ -94,7 +94,7 @@ BAD = [
         "127.0.1.1",
         "/etc/hosts",
         [("hostname.addresses", ["127.0.1.1"])],
-        Setting(),
+        HOSTS,
     ),
     ("hostname", WARN, "5.0 s", "/etc/hosts", [("hostname.seconds", 5.0)], Setting()),
     ("ports", FAIL, "in use", "ip -brief", [("ports.problems", {"10.0.0.1": "in use"})], Setting()),
@@ -204,3 +204,5 @@ def test_what_one_host_does_without_is_no_fault_of_it():
         ("clock.synchronised", False),
     )
     assert {each.status for each in verdicts(alone).values()} == {OK}
+    with_networks = changed(WELL, ("hostname.addresses", ["127.0.0.1"]))
+    assert {each.status for each in verdicts(with_networks).values()} == {OK}
