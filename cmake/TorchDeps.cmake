@@ -19,7 +19,8 @@ if(NOT torch_result EQUAL 0)
     "import torch (${torch_error}).\n"
     "If you ran `pip install .`, pip built in an isolated environment, which never holds your "
     "torch. Install torch first and switch the isolation off:\n"
-    "    pip install torch && pip install --no-build-isolation .\n")
+    "    pip install torch 'scikit-build-core>=1.1' ninja\n"
+    "    pip install --no-build-isolation .\n")
 endif()
 
 string(JSON CIRANDA_TORCH_VERSION GET "${torch_facts}" version)

@@ -21,7 +21,8 @@ def test_build_without_torch_names_the_command(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode != 0
-    assert "pip install torch && pip install --no-build-isolation ." in done.stderr
+    assert "pip install torch 'scikit-build-core>=1.1' ninja" in done.stderr
+    assert "pip install --no-build-isolation ." in done.stderr
     assert "isolated" in done.stderr
     assert "Traceback" not in done.stderr
 
