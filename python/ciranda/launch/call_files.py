@@ -1,6 +1,7 @@
-"""The files of a call of ciranda.run(): the function, and each rank's outcome. Bytes, to us.
+"""The files of a call of ciranda.run(): the function, and each rank's outcome.
 
-On the caller's host they lie in a folder of his, on another host in the agent's.
+This module treats their content as bytes. The files lie in a private folder on the caller's host,
+and in the agent's log folder on other hosts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-FOLDER = "CIRANDA_FUNCTION_DIR"  # where a rank finds the call, and leaves its outcome
+FOLDER = "CIRANDA_FUNCTION_DIR"  # variable: the folder of the call and the outcomes
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -22,7 +23,7 @@ def outcome_file(folder: str, rank: int) -> str:
 
 
 def read(path: str) -> bytes:
-    """All of it; PermissionError where another user could have written it."""
+    """Returns the whole file; raises PermissionError if another user may have written it."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         facts = os.fstat(file.fileno())
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
@@ -33,7 +34,7 @@ def read(path: str) -> bytes:
 
 
 def chunks_of(path: str) -> Iterator[bytes]:
-    """The file for take() at another place; nothing where there is none."""
+    """Yields the file in chunks for take(), an empty one last; nothing if there is no file."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
@@ -41,7 +42,7 @@ def chunks_of(path: str) -> Iterator[bytes]:
 
 
 def take(path: str, chunk: bytes) -> None:
-    """Adds to a file that gets its name with the empty chunk: it is there whole, or not at all."""
+    """Appends to `path`.part; an empty chunk renames it, so that `path` is whole or absent."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     with open(os.open(f"{path}.part", flags, 0o600), "wb") as file:
         file.write(chunk)

@@ -10,7 +10,7 @@ EXIT_SIGNAL_BASE = 128  # plus the signal's number, as a shell
 
 
 class LaunchError(Exception):
-    """The job cannot start; the message is one sentence for the user."""
+    """Raised when a job cannot start. The message is for the user, one sentence a line."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""ciranda.run(): a Python function on N ranks, started by the launcher, and its results.
+"""ciranda.run(): calls a Python function on N ranks of a launcher and returns the results.
 
-The function travels in a file that only this user can read, in a folder of his own, and so do the
-results; to and from other hosts both go through ssh, with all that the agents send. Nothing
-listens, and nobody else's bytes are ever unpickled.
+The function and the results travel in files that only this user can read, in a private folder. To
+and from other hosts they go through ssh, in the agents' frames. Nothing listens, and bytes of
+another user are never unpickled.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ciranda.launch.run.folders import private_folder
 
 _Result = TypeVar("_Result")
 
-_SPAWNED_MAIN = "__mp_main__"  # the program, in a process that multiprocessing has spawned
+_SPAWNED_MAIN = "__mp_main__"  # the main module of a process that multiprocessing spawned
 
 _LAUNCH = "from ciranda.launch.function import be_launcher; be_launcher()"
 _START = "from ciranda.launch.function import be_rank; be_rank()"
 
 
 class _Outcome(NamedTuple):
-    """What a rank leaves in its file. `text`: of an exception, with its traceback."""
+    """The content of a rank's outcome file: a result, or an exception's title and traceback."""
 
     result: Any = None
     title: str = ""
@@ -42,7 +42,7 @@ class _Outcome(NamedTuple):
 
 
 class RemoteTraceback(Exception):
-    """The cause of a RankFailedError: where in the rank it was raised."""
+    """The cause of a RankFailedError: the traceback of the rank."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -65,9 +65,11 @@ def run(
 ) -> list[_Result]:
     """Calls `fn(*args, **kwargs)` on `np` ranks; returns the results by rank.
 
-    `hosts`, `hostfile`: as of `ciranda run`; without them all ranks are on this host. `options`:
-    what else `ciranda run` is told, such as `["--timeout", "600"]`. `executable`: the Python of the
-    ranks. A rank's exception is raised here as RankFailedError, with its traceback.
+    Blocks until the job has ended. `hosts` and `hostfile` are the options of `ciranda run`; without
+    them all ranks run on this host. `options` are further options of `ciranda run`, such as
+    `["--timeout", "600"]`. `executable` is the Python of the ranks (default: this one). Raises
+    RankFailedError if a rank or the job fails, with the rank's traceback as its cause, and
+    InvalidArgumentError if an argument is invalid or cannot be pickled.
     """
     placement = _placement(np, hosts, hostfile)
     call = _pack(fn, tuple(args), dict(kwargs or {}))
@@ -77,7 +79,7 @@ def run(
         ranks = [executable or sys.executable, "-c", _START]
         launcher = [sys.executable, "-c", _LAUNCH, str(os.getpid())]
         command = [*launcher, *placement, *options, "--", *ranks]
-        # Its streams are ours: what ranks print is seen at once.
+        # The launcher inherits our streams, so that output of ranks appears at once.
         environment = {**os.environ, call_files.FOLDER: folder}
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, env=environment, check=False
@@ -96,7 +98,7 @@ def run(
 
 
 def _placement(np: int, hosts: str | None, hostfile: str | None) -> list[str]:
-    """The launcher's options, of which it would only print what is wrong."""
+    """Returns the launcher's host options. Raises errors that the launcher would only print."""
     if hosts is not None and hostfile is not None:
         raise InvalidArgumentError("run(): hosts and hostfile both name the hosts; give one")
     try:
@@ -116,7 +118,7 @@ def _placement(np: int, hosts: str | None, hostfile: str | None) -> list[str]:
 
 
 def _by_value() -> ModuleType:
-    """cloudpickle, where it is installed: it sends functions that no module has."""
+    """Returns cloudpickle, which pickles functions that are in no module, or else pickle."""
     try:
         import cloudpickle
     except ImportError:
@@ -159,7 +161,7 @@ def _read_outcome(folder: str, rank: int) -> _Outcome | None:
 
 
 def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
-    """Of the ranks that failed, the first that was nobody's victim."""
+    """Raises the failure of the first rank that failed, if possible one that is no victim."""
     failed = [
         (outcome.victim, rank, outcome)
         for rank, outcome in enumerate(outcomes)
@@ -168,7 +170,7 @@ def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
     silent = any(outcome is None for outcome in outcomes)
     if failed:
         victim, rank, outcome = min(failed, key=lambda each: each[:2])
-        if victim and silent:  # the culprit had no time for a word
+        if victim and silent:  # a silent rank is the culprit
             return
         raise RankFailedError(
             f"rank {rank} raised {outcome.title}", rank=rank
@@ -176,7 +178,7 @@ def _raise_first_failure(outcomes: Sequence[_Outcome | None]) -> None:
 
 
 def be_launcher() -> None:
-    """`ciranda run` that ends, with all ranks, when the process that calls run() is gone."""
+    """Runs `ciranda run`, which ends with all ranks when the process that called run() dies."""
     from ciranda.launch.cli.run import AS_FUNCTION, run_command
 
     process_tree.die_with_parent(int(sys.argv[1]))
@@ -184,7 +186,7 @@ def be_launcher() -> None:
 
 
 def be_rank() -> None:
-    """What each rank runs."""
+    """The main function of each rank: makes the call and writes the outcome."""
     folder, rank = os.environ[call_files.FOLDER], int(os.environ["CIRANDA_RANK"])
     content = call_files.read(call_files.call_file(folder))
     modules, call = pickle.loads(content)  # noqa: S301 - our caller's, see above

@@ -9,7 +9,7 @@ _HEAD = ("backend", "built", "available", "version", "library, or what is missin
 
 
 def backend_table() -> str:
-    """A line each. Imports torch, which takes seconds; needs no job and no GPU."""
+    """Returns a table of the backends. Imports torch, which takes seconds; needs no job or GPU."""
     try:
         from ciranda.torch import backends
     except ImportError as error:
@@ -18,7 +18,7 @@ def backend_table() -> str:
     for found in backends.found():
         version, path = found["version"], found["path"]
         names = [found["name"]]
-        if found["name"] == "native":  # what it is called where it is chosen
+        if found["name"] == "native":  # --cpu-operations chooses it as shm or ring
             names, version, path = ["shm", "ring"], __version__, backends.library()
         facts = [_yes(found["built"]), _yes(found["available"]), version or "-"]
         last = ": ".join(text for text in (path, found["why_not"]) if text)

@@ -23,9 +23,9 @@ def _print_cmake_prefix_path(context: click.Context, _: click.Parameter, wanted:
 
 
 class _Verbs(click.Group):
-    """Verbs whose modules are imported when they are needed: `ciranda run` starts without them."""
+    """A group that imports the module of a lazy verb on use, so that `ciranda run` starts fast."""
 
-    # Verb: module and command in it; the line of `ciranda --help`.
+    # Maps a verb to its module, the command in the module, and its line in `ciranda --help`.
     LAZY: Mapping[str, tuple[str, str, str]] = {
         "bench": (
             "ciranda.bench.cli",
@@ -111,12 +111,12 @@ def cirandarun() -> None:
 
 
 def as_horovodrun() -> None:
-    """Entry point of `horovodrun`: the ranks find ciranda under the name of horovod too."""
+    """Entry point of `horovodrun`, where ranks can import ciranda as horovod too."""
     run_command.main(prog_name="horovodrun")
 
 
 def as_server() -> None:
-    """`ciranda-ps`: a parameter server started by hand."""
+    """Entry point of `ciranda-ps`, a parameter server started by hand."""
     try:
         os.execv(local.SERVER_PROGRAM, [local.SERVER_PROGRAM, *sys.argv[1:]])  # noqa: S606 - no shell
     except OSError as error:

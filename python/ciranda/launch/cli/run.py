@@ -1,4 +1,4 @@
-"""`ciranda run`: options and environment -> one job, or one sentence. Imports no torch."""
+"""`ciranda run`: turns options and environment into a job or an error. Imports no torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ciranda.launch.run import local
 if TYPE_CHECKING:
     from ciranda.launch.run.job import JobSettings
 
-AS_FUNCTION = "ciranda.run()"  # by which name function.py starts it
+AS_FUNCTION = "ciranda.run()"  # the program's name when function.py starts it
 SERVERS_MAX = 64
 
 PlanIn = Callable[[JobPaths, Meeting | None], LaunchPlan]
@@ -65,7 +65,7 @@ Examples:
 
 
 class _Run(click.Command):
-    """Everything from the command on belongs to the command, also after `-m module`."""
+    """Leaves all arguments from COMMAND on to COMMAND, also with `-m module`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         position = self._module_position(args)
@@ -155,15 +155,15 @@ class _Cast:
     """The processes of a job, and where they run."""
 
     size: int  # ranks of the whole job
-    ranks: Sequence[Place]  # those that this launcher starts
+    ranks: Sequence[Place]  # the ranks that this launcher starts
     servers: Sequence[ServerPlace]
     server_files: ServerFiles
-    roles: tuple[int, ...]  # coordinator, evaluator
+    roles: tuple[int, ...]  # COORDINATOR and EVALUATOR, if the job has them
     restarts: int
-    host: str  # the name by which the places call this host
+    host: str  # name of this host in the places
     cores: int  # of this host
-    node: Node | None  # this host's, where each host has its launcher
-    by_agents: bool  # some process runs on a host to which ssh goes
+    node: Node | None  # this host with --no-ssh; None without it
+    by_agents: bool  # true if a process runs on another host or as another user
 
 
 def _cast(options: RunOptions, as_function: bool) -> _Cast:
@@ -195,7 +195,7 @@ def _cast(options: RunOptions, as_function: bool) -> _Cast:
 
 
 def named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
-    """What -H or --hostfile names."""
+    """Returns the hosts that -H or --hostfile names; None without either."""
     if hosts is not None and hostfile is not None:
         raise LaunchError("-H and --hostfile both name the hosts; give one of them")
     if hosts is not None:
@@ -207,7 +207,7 @@ def named_hosts(hosts: str | None, hostfile: str | None) -> HostSource | None:
 
 
 def _node(options: RunOptions) -> Node | None:
-    """This host among those of --no-ssh; None without it."""
+    """Returns this host's node with --no-ssh; None without it."""
     if options.no_ssh:
         return own_nodes.parse_node(
             options.node_rank, options.nodes, options.rendezvous, options.key_file, os.environ
@@ -227,7 +227,7 @@ def _node(options: RunOptions) -> Node | None:
 def _servers(
     options: RunOptions, ranks: Sequence[Place], node: Node | None, host: str
 ) -> Sequence[ServerPlace]:
-    """Where the parameter servers are to be."""
+    """Returns the places of the parameter servers; () without servers."""
     restarts = options.restarts
     if options.ps is None and options.ps_hosts is None:
         if restarts is not None:
@@ -260,7 +260,7 @@ def _servers(
 
 
 def _server_files(options: RunOptions, servers: Sequence[ServerPlace]) -> ServerFiles:
-    """What servers write and read; without a folder of state a lost server ends the job."""
+    """Returns the files of the servers. If there is no --ps-dir, a lost server ends the job."""
     every = options.checkpoint_every
     if options.durability is not None and options.ps_dir is None:
         raise LaunchError("--durability goes with --ps-dir, where servers keep what they hold")
@@ -297,7 +297,7 @@ def _roles(
     server_files: ServerFiles,
     as_function: bool,
 ) -> tuple[int, ...]:
-    """The processes that run COMMAND and are no ranks."""
+    """Returns the numbers of the processes that run COMMAND but are no ranks."""
     if options.evaluator and server_files.checkpoints is None:
         raise LaunchError("--evaluator goes with --checkpoint-dir, the checkpoints that it scores")
     if options.coordinator and not servers:
@@ -315,7 +315,7 @@ def _roles(
 
 
 def _user_environment(options: RunOptions, theirs: horovodrun.Settled) -> dict[str, str]:
-    """What --env-file, -x and other options set; the later wins."""
+    """Returns the variables of options: -x overrides --env-file, other options override both."""
     user: dict[str, str] = {}
     for name in options.env_file:
         user.update(environment.parse_env_file(_read_text(name, "--env-file"), name))
@@ -333,14 +333,14 @@ def _user_environment(options: RunOptions, theirs: horovodrun.Settled) -> dict[s
 
 
 def _network(nic: str | None, port_range: str | None, tls: bool) -> dict[str, str]:
-    """What the ranks of several hosts are told of the network between them."""
+    """Returns the variables of the network between hosts."""
     if port_range is not None:
         meeting.parse_ports(port_range, "--port-range")
     return _given({NIC: nic, PORT_RANGE: port_range, TLS: "1" if tls else None})
 
 
 def _operations(options: RunOptions, gloo: bool) -> dict[str, str]:
-    """What the ranks are told of backends."""
+    """Returns the variables that choose backends."""
     cpu = options.cpu_operations
     if gloo and cpu not in (None, "gloo"):
         raise LaunchError(f"--gloo and --cpu-operations {cpu} name two backends; give one of them")
@@ -358,7 +358,7 @@ def _given(values: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _read_text(name: str, option: str) -> str:
-    """A file's text; `-` is stdin."""
+    """Returns the text of a file; `-` is stdin."""
     try:
         with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
             return file.read()
@@ -401,7 +401,7 @@ def _plan(
 
 
 def _describe(plan_in: PlanIn, cast: _Cast, log_dir: str | None) -> str:
-    """What --dry-run prints."""
+    """Returns the text that --dry-run prints."""
     logs = os.path.abspath(log_dir) if log_dir else "<folder made at the start>"
     paths = JobPaths("<drawn at the start>", "<private folder made at the start>", logs)
     plan = plan_in(paths, own_nodes.shown_meeting(cast.node))
@@ -430,7 +430,7 @@ def _settings(
 def _run_here(
     plan_in: PlanIn, settings: JobSettings, node: Node | None, log_dir: str | None
 ) -> int:
-    """Runs the ranks of this host: all there are, or its share."""
+    """Runs the ranks of this host: the whole job, or this node's share."""
     from ciranda.launch.run.folders import make_log_dir, private_folder
     from ciranda.launch.run.job import draw_job_id, run_job
 
@@ -449,7 +449,7 @@ def _run_by_agents(
     theirs: horovodrun.Settled,
     as_function: bool,
 ) -> int:
-    """Runs a job of which other hosts have ranks."""
+    """Runs the job through agents, one on each host."""
     from ciranda.launch.remote import host_agents
     from ciranda.launch.run import process_tree
     from ciranda.launch.run.folders import make_log_dir
@@ -481,7 +481,7 @@ def _has_several_hosts(plan: LaunchPlan) -> bool:
 
 
 def _columns(size: int) -> int | None:
-    """Room for a progress bar beside the prefix, where the console is a terminal."""
+    """Returns the columns left for a bar after the prefix; None if stderr is no terminal."""
     from ciranda.launch.run.console import terminal_width
 
     if not os.isatty(2):
@@ -494,7 +494,7 @@ def _terminal_has_colours() -> bool:
 
 
 def _rerun(ctx: click.Context, command: Sequence[str]) -> str:
-    """The command line again; values of -x may be secret and are left out."""
+    """Returns the command line without the values of -x, which may be secret."""
     if ctx.info_name == AS_FUNCTION:
         return ""
     words = ctx.command_path.split()

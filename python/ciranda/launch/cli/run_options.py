@@ -1,4 +1,4 @@
-"""The options of `ciranda run`: their declarations, by groups of `--help`, and their values."""
+"""The options of `ciranda run`: declarations in the groups of `--help`, and values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the user gave, unchecked: a field for each option; None, False or () without it."""
+    """The options as the user gave them, unchecked; None, False or () if not given."""
 
     np: int | None
     hosts: str | None
@@ -58,7 +58,7 @@ class RunOptions:
 
 
 def split(given: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
-    """click's parameters -> our options, and those that horovodrun.settle() reads."""
+    """Splits click's parameters into our options and those of horovodrun.settle()."""
     ours = {field.name for field in fields(RunOptions)}
     of_horovodrun = {name: value for name, value in given.items() if name not in ours}
     return RunOptions(**{name: given[name] for name in ours}), of_horovodrun
@@ -221,7 +221,7 @@ _GENERAL = "Help"
 
 
 def declare(command: _Command) -> _Command:
-    """Adds all options to a command, those of horovodrun behind ours."""
+    """Adds all options to a command: ours, then those of horovodrun."""
     command = horovodrun.options(command)
     for group, declarations in reversed(_GROUPS.items()):
         for names, settings in reversed(declarations):
@@ -232,7 +232,7 @@ def declare(command: _Command) -> _Command:
 def write_help(
     parameters: list[click.Parameter], ctx: click.Context, formatter: click.HelpFormatter
 ) -> None:
-    """The options of a command that has declare()'s, group by group."""
+    """Writes the help of the options of declare(), group by group."""
     records: dict[str, list[tuple[str, str]]] = {
         title: [] for title in (*_GROUPS, _OF_HOROVODRUN, _GENERAL)
     }

@@ -1,7 +1,7 @@
-"""Every option of horovodrun 0.28.1, and what becomes of it here.
+"""Every option of horovodrun 0.28.1, and what ciranda does with it.
 
-The table makes the options that cli.py does not have by itself, answers those that ask for what is
-absent, and is a part of docs/migrate-from-horovod.md.
+The table FLAGS declares the options that cli/run_options.py does not declare, and holds the answers
+to refused options. docs/migrate-from-horovod.md lists the same options.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Fate(enum.Enum):
-    OURS = "ours"  # an option of cli.py
+    OURS = "ours"  # declared in cli/run_options.py
     WORKS = "works"
     NOTED = "noted"  # accepted, with one line that says what happens instead
-    REFUSED = "refused"  # with one sentence
+    REFUSED = "refused"  # rejected with one sentence
 
 
 class Flag(NamedTuple):
     names: tuple[str, ...]
     fate: Fate
-    meaning: str  # here; of NOTED and REFUSED what follows the name in the line
-    value: click.ParamType[Any] | None = None  # None: it takes none
-    variable: str = ""  # that it sets for all ranks
-    unit: int = 1  # of the variable, in the option's
+    meaning: str  # here; for NOTED and REFUSED the text after the option's name
+    value: click.ParamType[Any] | None = None  # None: a flag without a value
+    variable: str = ""  # the variable that it sets for all ranks
+    unit: int = 1  # factor from the option's value to the variable's
     multiple: bool = False
 
     @property
     def parameter(self) -> str:
-        """As click passes it to the command."""
+        """The name under which click passes the option to the command."""
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
@@ -52,7 +52,7 @@ _NO_CYCLES = "there are no cycles, an operation starts at once"
 _NO_MPI = "there is no MPI in ciranda, and none is needed; leave the option out"
 _MPIRUN = "start the ranks by mpirun itself, which then takes its own options"
 _NO_LOG_TIME = "lines of ciranda have no timestamp; --prefix-output-with-timestamp adds one"
-# Horovod's controller, not what reduces.
+# horovodrun's --gloo chooses the controller, and not the backend that reduces.
 _GLOO = "--gloo: ciranda's own ways need nothing; --cpu-operations gloo asks for Gloo itself"
 
 _TEXT = click.STRING
@@ -227,11 +227,11 @@ FLAGS = (
     _refused("--thread-affinity", "start the ranks through taskset or numactl"),
 )
 ANSWERS = {name: flag.meaning for flag in FLAGS if flag.fate is Fate.REFUSED for name in flag.names}
-"""Of what is refused, by option; each the rest of a sentence that begins with its name."""
+"""Maps a refused option to the rest of a sentence that begins with the option's name."""
 
 
 def options(command: _Command) -> _Command:
-    """Adds what horovodrun takes and cli.py has not; settle() reads the values."""
+    """Adds horovodrun's options that cli/run_options.py lacks; settle() reads their values."""
     for flag in reversed(FLAGS):
         if flag.fate in (Fate.WORKS, Fate.NOTED):
             command = _option(flag)(command)
@@ -268,7 +268,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 def _read_config_file(context: click.Context, _: click.Parameter, name: str | None) -> str | None:
-    """What the command line does not say comes from the file."""
+    """Makes the values of the file the defaults of all options."""
     if name is not None:
         try:
             there = {flag.parameter: flag for flag in FLAGS if flag.fate is not Fate.REFUSED}
@@ -286,7 +286,7 @@ def is_horovodrun(context: click.Context) -> bool:
 
 @dataclass(frozen=True)
 class Settled:
-    """What the options of horovodrun come to."""
+    """The settings that follow from the options of horovodrun."""
 
     variables: Mapping[str, str]  # for all ranks
     ssh_options: tuple[str, ...]
@@ -295,12 +295,15 @@ class Settled:
     timestamps: bool
     verbose: bool
     notes: tuple[str, ...]
-    gloo: bool  # reduces tensors of the CPU
-    horovod_names: bool  # for the ranks
+    gloo: bool  # true: Gloo reduces CPU tensors
+    horovod_names: bool  # true: ranks can import ciranda as horovod too
 
 
 def settle(context: click.Context, given: Mapping[str, Any], gloo: bool) -> Settled:
-    """`given`: the options' values by parameter; `gloo`: whether --gloo is among them."""
+    """Turns options into settings; raises LaunchError for an identity file that is missing.
+
+    `given` holds the options' values by parameter; `gloo` is true if --gloo is given.
+    """
     notes = [
         f"{flag.names[-1]}: {flag.meaning}"
         for flag in FLAGS
@@ -312,7 +315,7 @@ def settle(context: click.Context, given: Mapping[str, Any], gloo: bool) -> Sett
         if gloo:
             notes.append(_GLOO)
     variables: dict[str, str] = {}
-    for flag in reversed(FLAGS):  # --start-timeout is the last
+    for flag in reversed(FLAGS):  # reversed: --start-timeout overrides --gloo-timeout-seconds
         value = given.get(flag.parameter)
         if not flag.variable or value is None or value is False:
             continue

@@ -1,4 +1,4 @@
-"""The file of horovodrun's --config-file: knobs in sections of YAML, as defaults of options."""
+"""Reads the YAML file of horovodrun's --config-file, whose knobs are defaults of options."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ _SECTIONS: dict[str, dict[str, str]] = {
 def read(
     name: str, flags: Mapping[str, Flag], answers: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values by parameter, and a line for each knob that horovodrun does not know.
+    """Returns the values by parameter, and a line for each knob that horovodrun does not know.
 
-    `flags`: the options that there are, by parameter; `answers`: for those that are absent.
+    `flags` holds the supported options by parameter, `answers` the answers to refused options.
+    Raises LaunchError for a refused knob and for a file that cannot be read or is invalid.
     """
     values: dict[str, Any] = {}
     notes: list[str] = []
@@ -107,7 +108,7 @@ def _value(flag: Flag, value: Any, where: str) -> dict[str, Any]:
     if flag.value is None:
         if not isinstance(value, bool):
             raise LaunchError(f"{where}: expected true or false, not {value!r}")
-        if flag.parameter == "stall_check":  # on is what happens anyway
+        if flag.parameter == "stall_check":  # stall checks are on by default
             return {"no_stall_check": not value}
         return {flag.parameter: value}
     try:

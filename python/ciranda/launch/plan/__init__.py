@@ -1,1 +1,1 @@
-"""Which rank runs where, and what it finds in its environment. Pure but for what it looks up."""
+"""Decides which rank runs where and with which environment. Pure, except for look-ups."""

@@ -1,4 +1,4 @@
-"""What each rank finds in its environment, and how many cores there are to share."""
+"""The environment variables of a job's processes, and the cores that ranks share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 
 @dataclass(frozen=True)
 class JobPaths:
-    """The names that are drawn anew for every job."""
+    """The id and the folders of one job."""
 
     job_id: str
     job_dir: str
@@ -31,34 +31,34 @@ class JobPaths:
         return os.path.join(self.log_dir, f"{name_of(number).replace(' ', '-')}.error.json")
 
     def over_file(self, number: int) -> str:
-        """There once a worker's program has ended and it has left its servers."""
+        """The file that exists once a worker's program has ended and has left its servers."""
         return os.path.join(self.job_dir, f"over-{number}")
 
 
-# What tells ranks of several hosts how to meet. The two numbers of descriptors are known when a
-# rank is started.
+# Variables of the meeting of several hosts. The numbers of the two descriptors are known when a
+# process is started.
 RENDEZVOUS = "CIRANDA_RENDEZVOUS"
 RENDEZVOUS_FD = "CIRANDA_RENDEZVOUS_FD"
 KEY_FD = "CIRANDA_KEY_FD"
 NIC = "CIRANDA_NIC"
 PORT_RANGE = "CIRANDA_PORT_RANGE"
 TLS = "CIRANDA_TLS"
-# What runs operations.
+# Variables that choose backends.
 CPU_OPERATIONS = "CIRANDA_CPU_OPERATIONS"
 GPU_OPERATIONS = "CIRANDA_GPU_OPERATIONS"
 TRUSTED_NETWORK = "CIRANDA_TRUSTED_NETWORK"
-# Of parameter servers: where each is, the socket that one listens on, and how often a worker has
-# been started.
+# Variables of parameter servers: the address of each, the socket on which one listens, and the
+# number of a process's life, from 1.
 SERVERS = "CIRANDA_PS_SERVERS"
 SERVER_LISTENER_FD = "CIRANDA_PS_LISTENER_FD"
 LIFE = "CIRANDA_LIFE"
-# In the evaluator: the folder of the checkpoints.
+# Variable of the evaluator: the folder of the checkpoints.
 EVALUATED = "CIRANDA_EVALUATED"
-# 1 in the coordinator.
+# Variable of the coordinator: 1.
 COORDINATES = "CIRANDA_COORDINATOR"
-HERE = "here"  # a server of this host, in the job's folder
+HERE = "here"  # in SERVERS: a server on this host, found in the job's folder
 _SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE, EVALUATED, COORDINATES})
-# Where a user's own servers are; their workers need the key that they were started with.
+# Addresses of servers that were started by hand. Their workers need the servers' key.
 SERVERS_BY_HAND = "CIRANDA_PS"
 _KEY_FILE = "CIRANDA_KEY_FILE"
 _MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, _KEY_FILE})
@@ -67,7 +67,7 @@ _MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, _KEY_FILE})
 def job_environment(
     paths: JobPaths, *, size: int, master: str, rendezvous: str | None = None
 ) -> dict[str, str]:
-    """The variables that all ranks of a job share; `master` is the host of rank 0."""
+    """Returns the variables that all ranks of a job share; `master` is the host of rank 0."""
     meeting = {} if rendezvous is None else {RENDEZVOUS: rendezvous}
     return {
         **meeting,
@@ -84,7 +84,7 @@ def job_environment(
 
 
 def rank_environment(paths: JobPaths, place: Place) -> dict[str, str]:
-    """The variables that tell a rank its place."""
+    """Returns the variables that tell a rank its place."""
     error_file = paths.error_file(place.rank)
     numbers = {
         "RANK": place.rank,
@@ -94,7 +94,7 @@ def rank_environment(paths: JobPaths, place: Place) -> dict[str, str]:
     return {
         **{f"CIRANDA_{name}": str(number) for name, number in numbers.items()},
         **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
-        # Ours count hosts, Horovod's the ranks with this local rank: another number where hosts
+        # Ours count hosts. Horovod's count the ranks with this local rank, which differs if hosts
         # have different numbers of ranks.
         "CIRANDA_CROSS_RANK": str(place.host_index),
         "CIRANDA_CROSS_SIZE": str(place.host_count),
@@ -113,19 +113,19 @@ def rank_environment(paths: JobPaths, place: Place) -> dict[str, str]:
 
 
 def coordinator_environment(paths: JobPaths) -> dict[str, str]:
-    """The variables that tell the coordinator its place: none of a rank, but as if it were one."""
+    """Returns the coordinator's variables: it is no rank, but named rank 0 on a single host."""
     alone = {"CIRANDA_RANK": "0", "CIRANDA_CROSS_RANK": "0", "CIRANDA_CROSS_SIZE": "1"}
     return {**alone, "CIRANDA_ERROR_FILE": paths.error_file(COORDINATOR)}
 
 
 def server_environment(paths: JobPaths) -> dict[str, str]:
-    """The variables that tell a parameter server its job."""
+    """Returns the variables that tell a parameter server its job."""
     return {"CIRANDA_JOB_ID": paths.job_id, "CIRANDA_JOB_DIR": paths.job_dir}
 
 
 @functools.cache
 def identity_names() -> frozenset[str]:
-    """What only the launcher may set: a user's own value would split the job."""
+    """Returns the variables that only the launcher may set: a user's value would split the job."""
     paths = JobPaths("", "", "")
     (place,) = assign_ranks([Host("")], 1)
     names = {*job_environment(paths, size=1, master=""), *rank_environment(paths, place)}
@@ -135,8 +135,10 @@ def identity_names() -> frozenset[str]:
 
 
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what another launcher, within whose job this one runs, told its ranks of meeting and
-    of servers."""
+    """Drops the variables of the meeting and of servers that an outer launcher has set.
+
+    This launcher may run in a rank of another job.
+    """
     told = _MEETING_NAMES | _SERVER_NAMES
     return {
         name: text
@@ -146,25 +148,25 @@ def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_by_hand(name: str, environment: Mapping[str, str]) -> bool:
-    """The key of servers that the user has started."""
+    """Returns true for the key file of servers that the user has started by hand."""
     return name == _KEY_FILE and SERVERS_BY_HAND in environment
 
 
 def may_travel(name: str, environment: Mapping[str, str]) -> bool:
-    """To other hosts: not what is told to one rank, or to those of another job."""
+    """Returns true if a variable may go to other hosts: it identifies no rank and no job."""
     return name not in identity_names() or _is_by_hand(name, environment)
 
 
 def default_environment(
     *, cores: int | None, local_size: int, one_host: bool, columns: int | None
 ) -> dict[str, str]:
-    """Variables that are set only where neither the user nor the environment has set them.
+    """Returns variables for use if neither the user nor the environment has set them.
 
-    `cores` None: not known here.
+    `cores` is None if the host's cores are not known here.
     """
-    # A block-buffered print would be lost with the process that is killed.
+    # Block-buffered output would be lost with a process that is killed.
     defaults = {"PYTHONUNBUFFERED": "1"}
-    # NCCL listens on every network that it finds, and for a service that nobody asked for.
+    # NCCL by default listens on every network, and for its RAS service, which nobody asked for.
     defaults["NCCL_RAS_ENABLE"] = "0"
     if one_host:
         defaults["NCCL_SOCKET_IFNAME"] = "lo"
@@ -176,7 +178,7 @@ def default_environment(
 
 
 def _master_port(job_id: str) -> int:
-    """A port below the ephemeral range; nothing listens unless the program itself does."""
+    """Returns a port below the ephemeral range. ciranda itself never listens on it."""
     digits = re.sub(r"[^0-9a-f]", "", job_id)[:4] or "0"
     return 20_000 + int(digits, 16) % 12_000
 
@@ -219,7 +221,7 @@ def parse_env_file(text: str, file_name: str) -> dict[str, str]:
 
 def _check_name(name: str, where: str) -> None:
     if not _NAME.match(name):
-        # The text may be a value whose name was forgotten, so it is not repeated here.
+        # The text may be a secret value without its name, so the error does not repeat it.
         raise LaunchError(
             f"{where}: the text before '=' is not a name of a variable "
             "(letters, digits and _, not starting with a digit)"
@@ -243,7 +245,7 @@ def _unquote(value: str, where: str) -> str:
 
 
 def count_cores() -> int:
-    """Cores this process may use: its affinity, cut down by the quota of its control group."""
+    """Returns the cores this process may use: its affinity, limited by its cgroup's quota."""
     cores = len(os.sched_getaffinity(0))
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
@@ -254,7 +256,7 @@ def count_cores() -> int:
 
 
 def cores_under_quota(cores: int, proc_self_cgroup: str, root: str) -> int:
-    """`cores`, or fewer where a cgroup (v1 or v2) on the way to the root has a CPU quota."""
+    """Returns `cores`, or fewer if the cgroup (v1 or v2) or one above it has a CPU quota."""
     for line in proc_self_cgroup.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

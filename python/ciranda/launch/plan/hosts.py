@@ -1,8 +1,8 @@
-"""Which hosts a job has, as the user wrote them, and which rank runs where. Pure.
+"""Parses the hosts that the user named, and decides which rank runs where. Pure.
 
-    -H node1:2,user@node2:4,[fd00::1]:2,node[01-04,7]:8     slots after ':', 1 where there is none
+    -H node1:2,user@node2:4,[fd00::1]:2,node[01-04,7]:8     slots after ':', 1 by default
     --hostfile, one line each:   node1 slots=2   or any entry of -H;   # starts a comment
-        max_slots=4 of Open MPI, how far a host may be filled beyond its slots, which we never do
+        max_slots=4 of Open MPI allows more ranks than slots, which ciranda never starts
 
 A host that is named twice has the slots of both.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from ciranda.launch.errors import LaunchError
 
-# The core's limits (wire/types.h).
+# Limits of the core (wire/types.h).
 RANKS_MAX = 4096
 LOCAL_RANKS_MAX = 256
 
@@ -36,12 +36,12 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^][]*\])")
 
 
-_MAX_SLOTS = ("max_slots", "max-slots", "slots_max", "slots-max")  # as Open MPI reads them
+_MAX_SLOTS = ("max_slots", "max-slots", "slots_max", "slots-max")  # Open MPI's spellings
 
 
 @dataclass(frozen=True)
 class Host:
-    """A name or an address that ssh understands; IPv6 without brackets."""
+    """A host. `name` is a name or address that ssh understands; IPv6 has no brackets."""
 
     name: str
     slots: int = 1
@@ -49,11 +49,11 @@ class Host:
 
     @property
     def destination(self) -> str:
-        """As ssh takes it."""
+        """The host as an argument of ssh."""
         return f"{self.user}@{self.name}" if self.user else self.name
 
     def __str__(self) -> str:
-        """As an entry of -H."""
+        """Returns the host as an entry of -H."""
         user = f"{self.user}@" if self.user else ""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return f"{user}{name}:{self.slots}"
@@ -61,7 +61,7 @@ class Host:
 
 @dataclass(frozen=True)
 class HostSource:
-    """Hosts as the user named them, and where: "-H a:2", or the name of a file."""
+    """Named hosts, and the words for their source in errors: "-H", or the name of a file."""
 
     hosts: tuple[Host, ...]
     words: str
@@ -69,8 +69,8 @@ class HostSource:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one rank runs. `cross` counts the ranks with this local_rank on all hosts, as Horovod
-    does; hosts of which each has the same number of ranks are then counted too."""
+    """The place of one rank. As in Horovod, the cross values count the ranks with this local_rank
+    over all hosts. They count the hosts if all hosts have the same number of ranks."""
 
     rank: int
     host: Host
@@ -84,23 +84,23 @@ class Place:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where one parameter server runs."""
+    """The place of one parameter server."""
 
     server: int
     host: Host
-    host_index: int  # among the hosts of ranks, and behind them those that have servers alone
+    host_index: int  # counts the hosts with ranks, then those with servers alone
 
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """What servers write and read; folders are on their hosts."""
+    """The files that servers write and read, in folders on their hosts."""
 
-    state: str | None = None  # of what they hold, a folder for each in it
-    durability: str = "log"  # what their answers promise: memory, log or disk
-    resume: bool = False  # they go on with what a job before has left there
-    checkpoints: str | None = None  # which all of them write to
+    state: str | None = None  # folder with a folder of state for each server
+    durability: str = "log"  # promise of their answers: memory, log or disk
+    resume: bool = False  # true: continue with the state that an earlier job left there
+    checkpoints: str | None = None  # folder to which all servers write
     checkpoint_every: str | None = None  # pushes, or seconds as in 60s
-    restore: str | None = None  # a checkpoint, or where they are
+    restore: str | None = None  # a checkpoint, or a folder of checkpoints
 
 
 NO_SERVER_FILES = ServerFiles()
@@ -109,7 +109,7 @@ AnyPlace = Place | ServerPlace
 
 
 def parse_hosts(text: str, where: str = "-H") -> tuple[Host, ...]:
-    """Entries with commas between them; `where` begins each error."""
+    """Parses entries that commas separate. `where` begins the text of each LaunchError."""
     hosts: list[Host] = []
     for entry in _entries(text):
         hosts += _parse_entry(entry, where)
@@ -118,7 +118,7 @@ def parse_hosts(text: str, where: str = "-H") -> tuple[Host, ...]:
 
 
 def parse_hostfile(text: str, file_name: str) -> tuple[Host, ...]:
-    """The lines of a hostfile; errors name the file and the line."""
+    """Parses the lines of a hostfile. A LaunchError names the file and the line."""
     hosts: list[Host] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         fields = line.partition("#")[0].split()
@@ -132,7 +132,7 @@ def parse_hostfile(text: str, file_name: str) -> tuple[Host, ...]:
 
 
 def gather_here(hosts: Iterable[Host], here: str) -> tuple[Host, ...]:
-    """Gives all names of this host, whose own name is `here`, that one name."""
+    """Replaces all names of this host by `here`, its own name, and merges the entries."""
     names = {*_THIS_HOST, here.casefold(), here.casefold().partition(".")[0]}
     renamed = (
         replace(host, name=here) if host.user is None and host.name.casefold() in names else host
@@ -149,7 +149,7 @@ def check_local_size(size: int) -> None:
 
 
 def assign_ranks(hosts: Sequence[Host], size: int | None, source: str = "-H") -> tuple[Place, ...]:
-    """Fills the hosts in their order. `size` None: all slots. `source`: who named the hosts."""
+    """Fills the hosts in order. `size` None: all slots. `source` is the hosts' source in errors."""
     slots = sum(host.slots for host in hosts)
     size = slots if size is None else size
     if not 1 <= size <= RANKS_MAX:
@@ -195,7 +195,7 @@ def assign_ranks(hosts: Sequence[Host], size: int | None, source: str = "-H") ->
 def assign_servers(
     count: int, ranks: Sequence[Place], named: Sequence[Host] = ()
 ) -> tuple[ServerPlace, ...]:
-    """In turn onto the hosts that are named, as often as they have slots, or those of the ranks."""
+    """Places servers in turn on the slots of `named`, or, without any, on the ranks' hosts."""
     indices = {place.host.name.casefold(): place.host_index for place in ranks}
     hosts = [host for host in named for _ in range(host.slots)]
     if not hosts:
@@ -253,7 +253,7 @@ def _parse_entry(entry: str, where: str) -> list[Host]:
 
 
 def _split_slots(rest: str) -> tuple[str, str, str]:
-    """('node1', ':', '2'); the colons in brackets belong to an address."""
+    """Returns ('node1', ':', '2') for `node1:2`; colons in brackets belong to an address."""
     name, colon, count = rest.rpartition(":")
     return (name, colon, count) if colon and "]" not in count else (rest, "", "")
 
@@ -303,7 +303,7 @@ def _check_name(name: str, where: str) -> str:
 
 
 def _expand(pattern: str, where: str) -> Iterator[str]:
-    """`node[01-04,7]` as the five names. Slurm's rules: `[08-11]` keeps two digits."""
+    """Expands `node[01-04,7]` to five names, by Slurm's rules: `[08-11]` keeps two digits."""
     literals_and_lists = _LIST.split(pattern)  # text, list, text, …
     choices = [
         _expand_list(each, pattern, where) if index % 2 else (each,)
@@ -346,7 +346,7 @@ def _check_count(count: int, where: str) -> None:
 
 
 def _merge(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
-    """Each host once, where it was named first, with all its slots."""
+    """Merges the entries of a host into its first entry, which gets all its slots."""
     merged: dict[str, Host] = {}
     for host in hosts:
         key = host.name.casefold()
@@ -368,7 +368,7 @@ def _merge(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
 
 
 def shown(text: str) -> str:
-    """Quoted, on one line, and not too long."""
+    """Returns the text quoted, on one line and shortened, for an error."""
     if len(text) > _SHOWN_CHARACTERS_MAX:
         text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
     return repr(text)

@@ -1,4 +1,4 @@
-"""Options and environment -> who runs what with which environment. Pure; --dry-run prints it."""
+"""Plans each process of a job: its host, command and environment. Pure; --dry-run prints it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ciranda.launch.plan.processes import COORDINATOR, name_of, server_number
 from ciranda.launch.remote.meeting import Meeting, parse_endpoint
 
 _PATH = "PYTHONPATH"
-# What servers are told by options that ranks find in their environment.
+# Maps a variable of the ranks to the option that tells servers the same.
 _PROTECTION = {TLS: "--tls", TRUSTED_NETWORK: "--trusted-network"}
 
 
@@ -49,13 +49,13 @@ class RankPlan:
     place: Place
     argv: tuple[str, ...]
     environment: Mapping[str, str]  # complete: what execve gets
-    shown: Mapping[str, str]  # the launcher's part of it; a user's values may be secret
+    shown: Mapping[str, str]  # the launcher's part of it, since a user's values may be secret
 
     @property
     def rank(self) -> int:
         return self.place.rank
 
-    number = rank  # among the job's processes, see processes
+    number = rank  # among the job's processes, see processes.py
     may_come_back = True
 
 
@@ -66,7 +66,7 @@ class ServerPlan:
     environment: Mapping[str, str]
     shown: Mapping[str, str]
 
-    may_come_back: bool = False  # it keeps its state
+    may_come_back: bool = False  # true if it keeps its state
 
     @property
     def number(self) -> int:
@@ -75,8 +75,8 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The ranks' program in one process more, where server 0 is, which completes checkpoints and
-    gives out tasks."""
+    """The coordinator or the evaluator: one more process of the ranks' program. It runs on the host
+    of server 0, which completes checkpoints and gives out tasks."""
 
     number: int  # COORDINATOR or EVALUATOR
     place: ServerPlace
@@ -92,22 +92,22 @@ ProcessPlan = RankPlan | ServerPlan | RolePlan
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    ranks: tuple[RankPlan, ...]  # all of the job, or those of one host
-    size: int  # of the job
-    host: str  # this one
-    cores: int  # of this one
+    ranks: tuple[RankPlan, ...]  # all ranks of the job, or those of one host
+    size: int  # ranks of the job
+    host: str  # name of this host
+    cores: int  # cores of this host
     paths: JobPaths
-    user_names: tuple[str, ...]  # set by -x and --env-file
-    meeting: Meeting | None = None  # of the hosts, where there are several
+    user_names: tuple[str, ...]  # variables that -x, --env-file and other options set
+    meeting: Meeting | None = None  # how processes here meet those of other hosts
     servers: tuple[ServerPlan, ...] = ()
-    restarts: int = 0  # of processes that were killed and may come back
+    restarts: int = 0  # how often killed processes are started again, in all
     server_files: ServerFiles = NO_SERVER_FILES
-    servers_stay: bool = False  # ranks of other hosts may need them: they are told when to end
+    servers_stay: bool = False  # true: servers run until END_SERVERS, for ranks of other hosts
     roles: tuple[RolePlan, ...] = ()
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
-        """What is started here, in this order: workers look for their servers."""
+        """The processes in the order of their start: servers first, as workers look for them."""
         return (*self.servers, *self.ranks, *self.roles)
 
     @property
@@ -115,7 +115,7 @@ class LaunchPlan:
         return self.ranks[0].place.host_count
 
     def host_of(self, number: int) -> str:
-        """Where a process of this plan runs, as the user named it."""
+        """Returns the host of a process of this plan, as an argument of ssh."""
         place = next(each.place for each in self.processes if each.number == number)
         return place.host.destination
 
@@ -123,7 +123,7 @@ class LaunchPlan:
 def choose_places(
     np: int | None, named: HostSource | None, *, cores: int, host: str
 ) -> tuple[Place, ...]:
-    """One for each rank: -np of them, else as many as slots were named, else as cores are here."""
+    """Returns a place for each of `np` ranks (default: the named slots, or the cores here)."""
     if named is not None:
         hosts = host_list.gather_here(named.hosts, host)
         return host_list.assign_ranks(hosts, np, named.words)
@@ -133,12 +133,12 @@ def choose_places(
 
 
 def needs_agents(ranks: Sequence[Place], host: str) -> bool:
-    """Whether a rank has its place on another host than this, or is another user's."""
+    """Returns true if a rank runs on another host, or as another user."""
     return any(place.host.name != host or place.host.user is not None for place in ranks)
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:
-    """Ranks in `0,3` or `0-3,6`."""
+    """Parses ranks such as `0,3` or `0-3,6`."""
     ranks: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -174,12 +174,12 @@ def plan_launch(
     horovod_names: bool = False,
     roles: Sequence[int] = (),
 ) -> LaunchPlan:
-    """Later wins: what is inherited, the launcher's, the user's.
+    """Plans processes. The launcher's variables override inherited ones, the user's override both.
 
-    `ranks`: those to plan of the job's `size`; `host`: this one, as it is called in their places.
-    `servers`: those of `server_program` to plan; `servers_at`: where each of the job is, as ranks
-    here are told. `horovod_names`: they find ciranda under the name of horovod too. `roles`:
-    COORDINATOR and EVALUATOR, as the job has them.
+    `ranks` are the ranks to plan, of `size` in the job. `host` is the name of this host in places.
+    `servers` are the servers to plan, which run `server_program`. `servers_at` has the address of
+    each server of the job for the ranks here. `horovod_names`: ranks can import ciranda as horovod
+    too. `roles`: COORDINATOR and EVALUATOR, if the job has them.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
@@ -192,8 +192,8 @@ def plan_launch(
     def environments(
         of: Mapping[str, str], told: Mapping[str, str], on: Host, *, sharing: int, one_host: bool
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """What a process of the program gets, and the launcher's part of it: `of` is inherited,
-        `told` is for it alone; `sharing` processes share the cores of the host that it is `on`."""
+        """Returns a process's environment, and the launcher's part of it. The process inherits `of`
+        and alone gets `told`. `sharing` processes share the cores of the host `on`."""
         known_cores = cores if on.name == host else None
         defaults = default_environment(
             cores=known_cores, local_size=sharing, one_host=one_host, columns=columns
@@ -220,7 +220,7 @@ def plan_launch(
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     playing = []
-    of_servers_0 = [each for each in servers if each.server == 0]  # it may be on another host
+    of_servers_0 = [each for each in servers if each.server == 0]  # empty if it is on another host
     for role, server in itertools.product(roles, of_servers_0):
         beside = sum(each.host.name == server.host.name for each in ranks)
         told_it = {EVALUATED: server_files.checkpoints or ""}
@@ -272,7 +272,7 @@ def _master(ranks: Sequence[Place], rendezvous: str | None) -> str:
 
 
 def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
-    """The plan as text for --dry-run. Values the user set are not shown: they may be secret."""
+    """Returns the plan as text for --dry-run, without the user's values, which may be secret."""
     command = shlex.join(plan.ranks[0].argv)
     table = [("rank", "host", "local rank", "stdin", "command")]
     for rank in plan.ranks:

@@ -1,4 +1,4 @@
-"""Hosts on which somebody else starts a launcher each: --no-ssh, by hand or by srun."""
+"""Nodes: hosts with a launcher on each (--no-ssh), started by hand or by srun."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ciranda.launch.run import process_tree
 
 @dataclass(frozen=True)
 class Node:
-    """This host among those that start their own ranks."""
+    """This host among hosts that have a launcher each."""
 
     index: int
     count: int
-    rendezvous: str = ""  # where the ranks of several hosts meet
+    rendezvous: str = ""  # HOST:PORT where the ranks of several hosts meet
     key_file: str = ""
 
 
@@ -37,7 +37,7 @@ def parse_node(
     key_file: str | None,
     environ: Mapping[str, str],
 ) -> Node:
-    """What the options of --no-ssh say; what they leave out srun may know."""
+    """Reads the options of --no-ssh. Variables of srun stand in for options left out."""
     if count is None:
         _check_srun(environ)
     count = _number(count, "--nodes", environ, slurm.STEP_NODES)
@@ -58,7 +58,10 @@ def parse_node(
 
 
 def _check_srun(environ: Mapping[str, str]) -> None:
-    """Two launchers on one node would be two jobs, or one that waits for itself."""
+    """Raises LaunchError if srun has started several launchers on a node.
+
+    They would be two jobs, or one job that waits for itself.
+    """
     tasks, nodes = environ.get(slurm.STEP_TASKS), environ.get(slurm.STEP_NODES)
     if nodes is not None and tasks != nodes:
         raise LaunchError(
@@ -80,8 +83,8 @@ def _number(given: int | None, option: str, environ: Mapping[str, str], variable
 def choose_places(
     np: int | None, named: HostSource | None, node: Node, *, host: str
 ) -> tuple[Place, ...]:
-    """One for each rank of the job. `np`: ranks on each host, or, where hosts are named, of all
-    together. `host`: the name of this one."""
+    """Returns a place for each rank of the job. `np` counts the ranks of each host, or those of the
+    job if hosts are named. `host` is the name of this host."""
     if named is not None:
         places = host_list.assign_ranks(named.hosts, np, named.words)
         if places[0].host_count != node.count:
@@ -102,12 +105,12 @@ def places_on(node: Node, places: Sequence[Place]) -> tuple[Place, ...]:
 
 
 def shown_meeting(node: Node | None) -> Meeting | None:
-    """What --dry-run can tell of it."""
+    """Returns the meeting for --dry-run, without the key; None on a single host."""
     return Meeting(node.rendezvous, b"") if node is not None and node.count > 1 else None
 
 
 def open_meeting(node: Node) -> Meeting | None:
-    """Reads the key; listens where rank 0 runs. None: a job on one host needs neither."""
+    """Reads the key, and listens on node 0. Returns None for one host, which needs neither."""
     if node.count == 1:
         return None
     process_tree.leave_no_core()

@@ -1,5 +1,7 @@
-"""The numbers of a job's processes: a rank's own from 0 on, below them server k is ~k, and those of
-the coordinator and the evaluator. Pure."""
+"""The numbers of a job's processes. Pure.
+
+A rank has its rank, server k has ~k, and the coordinator and the evaluator have fixed numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _NAMES = {EVALUATOR: "evaluator", COORDINATOR: "coordinator"}
 
 
 def server_number(server: int) -> int:
-    """The number of parameter server `server` among a job's processes."""
+    """Returns the number of parameter server `server` among a job's processes."""
     return ~server
 
 
@@ -20,7 +22,7 @@ def is_rank(number: int) -> bool:
 
 
 def trains(number: int) -> bool:
-    """A rank or the coordinator: servers are there as long as one of these."""
+    """Returns true for a rank or the coordinator. Servers run as long as one of these does."""
     return number >= 0
 
 
@@ -29,21 +31,21 @@ def is_server(number: int) -> bool:
 
 
 def name_of(number: int) -> str:
-    """`rank 3`, `server 1`, `coordinator` or `evaluator`"""
+    """Returns `rank 3`, `server 1`, `coordinator` or `evaluator`."""
     if number in _NAMES:
         return _NAMES[number]
     return f"server {~number}" if is_server(number) else f"rank {number}"
 
 
 def label_of(number: int) -> str:
-    """What stands before a line of its output."""
+    """Returns the label before each line of a process's output."""
     if number in _NAMES:
         return _NAMES[number][0]
     return f"s{~number}" if is_server(number) else str(number)
 
 
 def names_of(numbers: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5` or `ranks 0-2, 5 and server 1`"""
+    """Returns words such as `rank 3`, `ranks 0-2, 5` or `ranks 0-2, 5 and server 1`."""
     numbers = list(numbers)
     ranks = [number for number in numbers if is_rank(number)]
     servers = sorted(~number for number in numbers if is_server(number))

@@ -1,4 +1,4 @@
-"""What Slurm tells in variables. Pure."""
+"""Reads hosts and the rendezvous from Slurm's variables. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _TASKS = "SLURM_TASKS_PER_NODE"
 _STEP_NODE_LIST = "SLURM_STEP_NODELIST"
 _JOB = "SLURM_JOB_ID"
 _STEP = "SLURM_STEP_ID"
-_INTERACTIVE_STEP = "4294967290"  # salloc's shell, where Slurm starts it on a node
+_INTERACTIVE_STEP = "4294967290"  # of salloc's shell, if Slurm starts it on a node
 
 _COUNT = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
-_PORTS_FIRST, _PORTS = 20_000, 10_000  # below those that kernels hand out
+_PORTS_FIRST, _PORTS = 20_000, 10_000  # below the ephemeral ports of kernels
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
-    """The nodes of an allocation, each with a slot for each of its tasks.
+    """Returns the nodes of an allocation, each with a slot for each of its tasks.
 
-    None on a single node, in a step of one task that srun has started, and outside of Slurm.
+    Returns None for a single node, in a step of one task that srun has started, and outside Slurm.
+    Raises LaunchError in a step of several tasks.
     """
     nodes = environ.get(_NODE_LIST)
     if nodes is None:
@@ -45,7 +46,7 @@ def allocated_hosts(environ: Mapping[str, str]) -> HostSource | None:
 
 
 def _check_alone(tasks: str) -> None:
-    """Several launchers that know nothing of each other would be several jobs, all alike."""
+    """Raises LaunchError if srun has started several launchers, which would be as many jobs."""
     if tasks != "1":
         raise LaunchError(
             f"srun has started several launchers ({STEP_TASKS} is {shown(tasks)}), each a job of "
@@ -54,7 +55,7 @@ def _check_alone(tasks: str) -> None:
 
 
 def step_rendezvous(environ: Mapping[str, str]) -> str | None:
-    """HOST:PORT on the first node of a step: the same for its tasks, another for other steps."""
+    """Returns HOST:PORT on a step's first node, with a port derived from job and step."""
     nodes, job, step = (environ.get(each, "") for each in (_STEP_NODE_LIST, _JOB, _STEP))
     if not (nodes and job and step):
         return None
@@ -64,7 +65,7 @@ def step_rendezvous(environ: Mapping[str, str]) -> str | None:
 
 
 def _parse_counts(text: str, nodes: int) -> list[int]:
-    """`2(x3),1` as a number for each of the nodes."""
+    """Expands `2(x3),1` to a number for each of the nodes."""
     counts: list[int] = []
     for part in text.split(","):
         match = _COUNT.fullmatch(part)

@@ -1,8 +1,8 @@
-"""The agent: what the launcher starts on each host of a job (ssh.agent_command()).
+"""The agent: the program that the launcher starts on each host of a job (ssh.agent_command()).
 
-It greets, gets its orders through standard input, starts this host's ranks, and sends what becomes
-of them and what they print through standard output. The end of standard input, or too long a
-silence there, is the end of the ranks. Imports no torch.
+It sends a greeting, reads its orders from standard input, and starts this host's processes. It
+writes their news and their output to standard output. It ends the processes when standard input
+ends or is silent for LEASE_S. Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ciranda.launch.run.folders import private_folder, temporary_log_dir
 from ciranda.launch.run.local_ranks import LocalRanks, allow_descriptors, open_standard_streams
 
 BEAT_S = 0.5
-LEASE_S = 2.5  # without a beat: five were lost, so the other side or the way to it is gone
-START_LIMIT_S = 60.0  # until the first beat: other hosts may be slow to log in to
+LEASE_S = 2.5  # of silence: five beats are missing, so the peer or the network is gone
+START_LIMIT_S = 60.0  # lease until the first beat, as logins to other hosts may be slow
 
 _READ_BYTES = 64 * 1024
-_OUTBOX_BYTES_MAX = 1024 * 1024  # then the ranks wait, as they would for a slow terminal
+_OUTBOX_BYTES_MAX = 1024 * 1024  # beyond it the ranks block on output, as with a slow terminal
 _ERROR_FILE_BYTES_MAX = 1024 * 1024
 _STEPS = {
     supervisor.INTERRUPT: Step.INTERRUPT,
@@ -51,15 +51,15 @@ _SIGNALS = {command: number for number, command in supervisor.HAND_ON.items()}
 
 def main() -> None:
     open_standard_streams()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # sshd may block what we wait for
-    # Whatever else is printed here must not come between the frames.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # sshd may block signals that we wait for
+    # Other output of this process goes to stderr, so that it does not get between the frames.
     commands, output = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGQUIT, *supervisor.HAND_ON):  # the launcher's affair
+    for number in (signal.SIGQUIT, *supervisor.HAND_ON):  # the launcher handles them
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     process_tree.set_name("ciranda-agent")
@@ -70,21 +70,21 @@ def main() -> None:
 
 
 class Agent:
-    """Lives as long as its ranks, or as the launcher wants them."""
+    """One host's part of a job. Runs until its processes have ended or the launcher is gone."""
 
     def __init__(
         self, commands: int, output: int, loop: EventLoop, stack: contextlib.ExitStack
     ) -> None:
-        """`stack` holds what is to be removed at the end."""
+        """`stack` removes the folders of the agent at the end."""
         self._loop = loop
         self._stack = stack
         self._outbox = Outbox(output, loop)
         self._reader = FrameReader()
         self._orders: Orders | None = None
         self._key = b""
-        self._listeners: dict[int, int] = {}  # by the number of the process
+        self._listeners: dict[int, int] = {}  # sockets by the number of the process
         self._paths: JobPaths | None = None
-        self._ready = b""  # said when all that goes before GO has come
+        self._ready = b""  # the READY frame, sent when PLAN, KEY and CALL have come
         self._ranks: LocalRanks | None = None
         self._running = True
         self._alone = False  # the launcher is gone
@@ -104,7 +104,7 @@ class Agent:
         finally:
             if self._ranks is not None:
                 self._ranks.end()
-        while self._outbox.size_bytes and not self._alone:  # a slow reader gets all of it
+        while self._outbox.size_bytes and not self._alone:  # waits for a slow reader
             self._turn()
         self._outbox.close()
 
@@ -121,11 +121,11 @@ class Agent:
             self._ranks.pause(self._outbox.size_bytes > _OUTBOX_BYTES_MAX)
 
     def _leave(self) -> None:
-        """Nobody wants to hear of the ranks any more, or can."""
+        """Ends the agent after the launcher has closed the pipe or fallen silent."""
         self._alone = True
         self._running = False
 
-    # What the launcher says
+    # Frames of the launcher
 
     def _on_commands(self, fd: int) -> None:
         chunk = os.read(fd, _READ_BYTES)
@@ -170,7 +170,7 @@ class Agent:
             self._lease_s = LEASE_S
 
     def _prepare(self, orders: Orders) -> None:
-        """Everything that may go wrong before a rank is started."""
+        """Does all that may fail before a rank is started. Raises LaunchError."""
         _enter(orders.folder)
         allow_descriptors(len(orders.places) + len(orders.servers))
         job_dir = self._stack.enter_context(private_folder())
@@ -233,7 +233,7 @@ class Agent:
             self._outbox.send(frames.frame(frames.PROBLEM, lost.encode()))
             return
         assert self._ranks is not None  # noqa: S101 - it tells us
-        self._ranks.end()  # the rest of the output comes before the end
+        self._ranks.end()  # sends the rest of the output before `done`
         self._tell("done")
 
     def _tell(self, line: str) -> None:
@@ -250,7 +250,7 @@ def _enter(folder: str) -> None:
 
 
 def _listen(listen: Listen) -> tuple[str, int]:
-    """Where other hosts call, and the socket behind it."""
+    """Returns the endpoint that other hosts call, and its listening socket."""
     addresses = [listen.address]
     if listen.nic:
         addresses = choose_addresses(list_addresses(), listen.nic)
@@ -272,7 +272,7 @@ def _plan(
         host=places_here[0].host.name,
         paths=paths,
         inherited={**os.environ, **orders.environment},
-        # Not the job's folder: that is gone before the last outcome is read.
+        # The log folder, as the job's folder is removed before the last outcome is read.
         user={**orders.user, call_files.FOLDER: paths.log_dir} if orders.calls else orders.user,
         columns=orders.columns,
         meeting=meeting,

@@ -1,6 +1,6 @@
-"""What the launcher and a host's agent say to each other: frames in a pipe, both ways. Pure.
+"""The frames between the launcher and a host's agent, in a pipe each way. Pure.
 
-A frame is its kind (one byte), the length of its payload (four, little-endian), and the payload.
+A frame is its kind (1 byte), the length of its payload (4 bytes, little-endian), and the payload.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import re
 import struct
 from typing import Any, NamedTuple
 
-PAYLOAD_BYTES_MAX = 64 * 1024 * 1024  # a plan with a large environment for 256 ranks
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024  # enough for a plan of 256 ranks with a large environment
 
 # Both ways
-BEAT = b"."  # I am still there
+BEAT = b"."  # the sender is alive
 # To the agent
 PLAN = b"P"  # JSON: what to run
-KEY = b"K"  # of the job; only where it has several hosts
+KEY = b"K"  # the key of a job with several hosts
 GO = b"G"  # JSON: where the hosts meet; start now
-ORDER = b"O"  # a command of the supervisor
-CALL = b"F"  # a piece of what ranks are to call; nothing more: the end
+ORDER = b"O"  # a command for the supervisor
+CALL = b"F"  # a chunk of the call file; an empty one is its end
 # From the agent
-HELLO = b"H"  # JSON: by which way it was reached
-READY = b"R"  # JSON: what it listens on
-NEWS = b"N"  # a line of the supervisor
-OUTPUT = b"1", b"2"  # the rank's number (four bytes), and what it printed; nothing more: the end
+HELLO = b"H"  # JSON: the agent's SSH_CONNECTION
+READY = b"R"  # JSON: the endpoints on which it listens
+NEWS = b"N"  # a line from the supervisor
+OUTPUT = b"1", b"2"  # the rank's number (4 bytes), and output; without output: its end
 REPORT = b"E"  # the rank's number, and its error file
-OUTCOME = b"="  # the rank's number, and a piece of what came of its call; nothing more: the end
-PROBLEM = b"!"  # a sentence; nothing more will come
+OUTCOME = b"="  # the rank's number, and a chunk of its outcome file; an empty one is its end
+PROBLEM = b"!"  # a sentence; the agent then ends
 
 _HEADER = struct.Struct("<cI")
 _NEWS_LINE = re.compile(rb"[a-z]+(?: -?[0-9]{1,9})*")
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
 
 
 class FrameError(Exception):
-    """These bytes are no frame."""
+    """Raised for bytes that no peer of this version sends."""
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
@@ -83,7 +83,7 @@ def read_json(payload: bytes) -> dict[str, Any]:
 
 
 def read_news(payload: bytes) -> tuple[str, list[int]]:
-    """The word of a supervisor's line, and its numbers."""
+    """Returns the word and the numbers of a supervisor's line."""
     match = _NEWS_LINE.fullmatch(payload)
     word, *texts = payload.decode().split() if match else ("",)
     numbers = [int(text) for text in texts]
@@ -101,7 +101,7 @@ class FrameReader:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Raises FrameError for what no peer of this version sends."""
+        """Returns the frames that `chunk` completes. Raises FrameError for one that is too long."""
         rest = self._rest + chunk
         frames = []
         at = 0

@@ -1,4 +1,4 @@
-"""The ranks of several hosts, each host's in the hands of an agent that we started there."""
+"""Runs the processes of several hosts through an agent on each host."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from ciranda.launch.run.job import JobNews
 from ciranda.launch.run.local_ranks import children_before_us, tell
 
 _READ_BYTES = 64 * 1024
-_SAID_BYTES_MAX = 8 * 1024  # of what comes before the greeting, and of stderr
-_LEAVE_S = 2.0  # an agent without a launcher removes its folders and ends
+_SAID_BYTES_MAX = 8 * 1024  # kept of output before the greeting, and of stderr
+_LEAVE_S = 2.0  # for an agent to remove its folders and to end
 _KILL_LIMIT_S = 2.0
-_SLOW_BYTES_PER_S = 1_000_000  # a way to another host that is slower than that is not waited for
+_SLOW_BYTES_PER_S = 1_000_000  # the slowest network on which a call has time to arrive
 _GREETING = re.compile(rb"^ciranda \S+\r?\n", re.MULTILINE)
 _COMMANDS = {
     Step.INTERRUPT: supervisor.INTERRUPT,
@@ -51,28 +51,28 @@ _OF_RANKS = (frames.NEWS, *frames.OUTPUT, frames.REPORT, frames.OUTCOME)
 
 @dataclass(frozen=True)
 class Task:
-    """What the agents are to run, beside the plan's places."""
+    """The plan of a job, and what its agents need to run it."""
 
     plan: LaunchPlan
     folder: str
-    environment: Mapping[str, str]  # of ours, for all hosts
+    environment: Mapping[str, str]  # the launcher's part for all hosts
     user: Mapping[str, str]
     columns: int | None
-    key: bytes = field(repr=False)  # empty where one host has all ranks
+    key: bytes = field(repr=False)  # empty if one host runs all processes
     nic: str = ""
     ports: Ports = field(default_factory=Ports)
-    interpreter: str = sys.executable  # on other hosts
+    interpreter: str = sys.executable  # Python of other hosts
     ssh_options: Sequence[str] = ()
     horovod_names: bool = False
-    call_folder: str = ""  # of ciranda.run()
+    call_folder: str = ""  # the folder of a call of ciranda.run(); empty: none
 
 
 class _Stage(enum.IntEnum):
-    """How far an agent has come, and with it the start of the job."""
+    """The progress of an agent, and of the job's start."""
 
     CALLED = 0
-    GREETED = 1  # it is there, of this version
-    READY = 2  # it has its orders and what they need
+    GREETED = 1  # the agent runs, with this version of ciranda
+    READY = 2  # the agent has its orders and is prepared for them
     RUNNING = 3
     OVER = 4
 
@@ -83,7 +83,7 @@ class _Agent:
     places: Sequence[Place]
     servers: Sequence[ServerPlace]
     command: Sequence[str]
-    here: bool  # on this host, without ssh
+    here: bool  # true: on this host, without ssh
     pid: int
     outbox: Outbox
     output: int
@@ -91,14 +91,14 @@ class _Agent:
     heard: float
     stage: _Stage = _Stage.CALLED
     greeted: bool = False
-    said: bytes = b""  # before the greeting, and with it
-    complaints: bytes = b""  # on stderr
+    said: bytes = b""  # output up to the end of the greeting
+    complaints: bytes = b""  # the end of its stderr
     reader: FrameReader = field(default_factory=FrameReader)
-    connection: Sequence[str] = ()  # SSH_CONNECTION, in words
+    connection: Sequence[str] = ()  # the words of SSH_CONNECTION
     problem: str = ""
     done: bool = False
     roles: Sequence[int] = ()
-    alive: set[int] = field(default_factory=set)  # of its processes, by number
+    alive: set[int] = field(default_factory=set)  # numbers of its running processes
 
     @property
     def index(self) -> int:
@@ -107,26 +107,29 @@ class _Agent:
 
     @property
     def numbers(self) -> list[int]:
-        """Of its processes."""
+        """The numbers of its processes."""
         ranks = [place.rank for place in self.places]
         servers = [server_number(each.server) for each in self.servers]
         return [*ranks, *servers, *self.roles]
 
 
 class HostAgents:
-    """start() and turns of the loop until news.over() or news.not_started(), then end()."""
+    """The processes of a job on several hosts, see job.Ranks.
+
+    The owner calls start(), turns the loop until news.over() or news.not_started(), then end().
+    """
 
     def __init__(self, task: Task, news: JobNews, loop: EventLoop) -> None:
         self._task = task
         self._news = news
         self._loop = loop
-        self._stage = _Stage.CALLED  # that all agents have reached
+        self._stage = _Stage.CALLED  # the stage that all agents have reached
         self._stage_limit = 0.0
         self._agents: list[_Agent] = []
         self._rendezvous = ""
-        self._ranks_left: set[int] = set()  # that have not ended
-        self._servers_at: list[str] = []  # where other hosts call them
-        self._listening: set[int] = set()  # hosts that were told to
+        self._ranks_left: set[int] = set()  # ranks and coordinator that have not ended
+        self._servers_at: list[str] = []  # the servers' endpoints for other hosts
+        self._listening: set[int] = set()  # indices of hosts that were told to listen
         self._pulse: int | None = None
         self._spare = children_before_us()
 
@@ -171,7 +174,10 @@ class HostAgents:
                 self._give_up(agent, f"nothing was heard of it for {LEASE_S:g} s")
 
     def _is_silent(self, agent: _Agent, now: float) -> bool:
-        """What waits to be read counts: it may be us who were held up."""
+        """Returns true if the agent's lease is over and none of its output waits to be read.
+
+        Unread output means that this process itself was held up.
+        """
         if now < agent.heard + LEASE_S:
             return False
         waiting = select.poll()
@@ -226,7 +232,7 @@ class HostAgents:
         self._loop.watch(errors, partial(self._on_errors, agent))
         return agent
 
-    # What an agent says
+    # Frames of an agent
 
     def _on_errors(self, agent: _Agent, fd: int) -> None:
         chunk = os.read(fd, _READ_BYTES)
@@ -251,7 +257,7 @@ class HostAgents:
             self._give_up(agent, f"its agent sent {error}")
 
     def _look_for_greeting(self, agent: _Agent, chunk: bytes) -> bytes:
-        """Takes what a host may say to whoever logs in, and the greeting; returns the rest."""
+        """Consumes a host's login messages and the greeting; returns the bytes behind them."""
         agent.said += chunk
         found = _GREETING.search(agent.said)
         if found is None:
@@ -294,7 +300,7 @@ class HostAgents:
             )
 
     def _take_endpoints(self, agent: _Agent, ready: Mapping[str, object]) -> None:
-        """Where ranks and servers of this host are called, which it was told to listen for."""
+        """Stores the agent's endpoints. Raises FrameError for one that it was not told to open."""
         rendezvous, servers = ready.get("rendezvous"), ready.get("servers")
         own = {str(each.server) for each in agent.servers}
         if not isinstance(servers, dict) or not own.issuperset(servers):
@@ -332,21 +338,21 @@ class HostAgents:
         return rank, content
 
     def _store_report(self, rank: int, content: bytes) -> None:
-        """Beside the logs, as a rank of this host does by itself."""
+        """Writes an error file beside the logs, where ranks of this host write theirs."""
         with (
             contextlib.suppress(OSError),
             open(self._task.plan.paths.error_file(rank), "wb") as file,
         ):
             file.write(content)
 
-    # The way to the start: all agents take each step together
+    # The start: all agents take each step together
 
     def _come(self, agent: _Agent, stage: _Stage) -> None:
         agent.stage = stage
         self._advance()
 
     def _advance(self) -> None:
-        """Goes on once every agent has come, or has failed."""
+        """Takes the next step when every agent has reached the next stage or has failed."""
         if self._stage >= _Stage.RUNNING:
             return
         if any(agent.stage is self._stage for agent in self._agents):
@@ -365,7 +371,7 @@ class HostAgents:
 
     def _send_orders(self) -> list[str]:
         task, plan = self._task, self._task.plan
-        # The host of rank 0, where ranks meet, or those of servers.
+        # Hosts with servers listen. A job without servers has the host of rank 0 listen.
         called = [each for each in self._agents if each.servers] or self._agents[:1]
         listens: dict[int, Listen] = {}
         for agent in called if task.key else ():
@@ -405,19 +411,22 @@ class HostAgents:
         return []
 
     def _call_limit_s(self) -> float:
-        """How long the call may take to all hosts, beside the orders."""
+        """Returns the seconds that the call file may take on its way to all hosts."""
         folder = self._task.call_folder
         size_bytes = os.path.getsize(call_files.call_file(folder)) if folder else 0
         return size_bytes * len(self._agents) / _SLOW_BYTES_PER_S
 
     def _argv_at(self, agent: _Agent) -> Sequence[str]:
         program, *arguments = self._task.plan.ranks[0].argv
-        if program == sys.executable:  # a script or a module
+        if program == sys.executable:  # the program is a script or a module
             program = agent.command[0]
         return (program, *arguments)
 
     def _address_of(self, agent: _Agent) -> str:
-        """Where its host was reached by ssh, or from where it reached another."""
+        """Returns the address of the agent's host for other hosts; empty if unknown.
+
+        It is the address at which ssh reached the host, or from which ssh reached another one.
+        """
         ways = [each.connection[0:1] for each in self._agents if not each.here]
         if not agent.here:
             ways = [agent.connection[2:3]]
@@ -432,7 +441,7 @@ class HostAgents:
         self._pulse = fork_pulse([agent.outbox.fd for agent in self._agents])
 
     def _end_servers_after(self, ended: set[int]) -> None:
-        """Servers go on until the ranks of all hosts have ended."""
+        """Notes ended processes. After the last rank of all hosts it ends the servers."""
         had_ranks = bool(self._ranks_left)
         self._ranks_left -= ended
         if had_ranks and not self._ranks_left:
@@ -512,7 +521,7 @@ def _with_path(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _exit_code(pid: int) -> int:
-    """Of a child that has closed its output, so that it has ended or is about to."""
+    """Returns the exit code of a child that has closed its output and is about to end."""
     deadline = time.monotonic() + _KILL_LIMIT_S
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)

@@ -1,6 +1,6 @@
-"""The addresses of this host, and those among them at which other hosts may find it.
+"""Lists the addresses of this host, and chooses those at which other hosts can reach it.
 
-The same patterns and the same choice as the core's (transport/tcp/interfaces.h).
+The patterns and the choice are the same as in the core (transport/tcp/interfaces.h).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIOCGIFADDR = 0x8915
 _IFREQ = struct.Struct("16s24x")
 _IFREQ_ADDRESS = slice(20, 24)
 _IF_INET6 = "/proc/net/if_inet6"
-# Bridges of containers and virtual machines, whose addresses many hosts share.
+# Bridges of containers and virtual machines. Many hosts share their addresses.
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "lxcbr", "lxdbr", "podman", "vmnet")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -34,7 +34,7 @@ class HostAddress:
 @dataclass(frozen=True)
 class _Pattern:
     excludes: bool
-    interface: str  # with an optional '*' at the end; or
+    interface: str  # may end with '*'; not used if there is a network
     network: Network | None
 
     def fits(self, each: HostAddress) -> bool:
@@ -46,7 +46,10 @@ class _Pattern:
 
 
 def choose_addresses(addresses: Sequence[HostAddress], wanted: str) -> list[str]:
-    """The best first; `wanted` are patterns such as eth0,10.0.0.0/8,!docker*. Pure."""
+    """Returns the addresses that fit `wanted`, the best first. Pure.
+
+    `wanted` holds patterns such as eth0,10.0.0.0/8,!docker*. Raises LaunchError if none fits.
+    """
     patterns = [_parse_pattern(text) for text in wanted.split(",") if text]
     includes = any(not pattern.excludes for pattern in patterns)
     fitting = [
@@ -64,7 +67,7 @@ def choose_addresses(addresses: Sequence[HostAddress], wanted: str) -> list[str]
 
 
 def _stays_at_home(address: Address) -> bool:
-    """Means this host, or nothing, to another host."""
+    """Returns true if other hosts cannot reach this host at the address."""
     return address.is_loopback or (address.version == 6 and address.is_link_local)
 
 
@@ -83,7 +86,7 @@ def _parse_pattern(text: str) -> _Pattern:
 
 
 def list_addresses() -> list[HostAddress]:
-    """The first IPv4 address and all IPv6 ones of each interface that has any."""
+    """Returns the first IPv4 address and all IPv6 addresses of each interface."""
     return [*_ipv4(), *_ipv6()]
 
 
@@ -92,7 +95,7 @@ def _ipv4() -> Iterable[HostAddress]:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, _IFREQ.pack(name.encode()))
-            except OSError:  # it has none
+            except OSError:  # the interface has no IPv4 address
                 continue
             yield HostAddress(name, ipaddress.IPv4Address(answer[_IFREQ_ADDRESS]))
 

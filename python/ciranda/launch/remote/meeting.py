@@ -1,4 +1,4 @@
-"""Where the ranks of several hosts meet, and the key that lets them in."""
+"""The meeting of several hosts: its endpoint, its key and the listening sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ciranda.launch.errors import LaunchError
 
-KEY_BYTES = 32  # the core's (base/secret.h)
+KEY_BYTES = 32  # as in the core (base/secret.h)
 PORT_MAX = 65_535
 _BACKLOG = 1024  # ranks that connect at once; more try again
 _ENDPOINT = re.compile(r"(?:\[([^][]+)\]|([^][:]+)):([0-9]{1,5})")
@@ -23,7 +23,7 @@ _PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 
 @dataclass(frozen=True)
 class Ports:
-    """Which ports may be listened on; both 0: any that the kernel gives."""
+    """A range of ports to listen on; both 0: any port that the kernel gives."""
 
     first: int = 0
     last: int = 0
@@ -31,17 +31,17 @@ class Ports:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a host's ranks and servers are handed so that they find those of the other hosts."""
+    """The values by which a host's ranks and servers find those of other hosts."""
 
-    endpoint: str  # HOST:PORT, where rank 0 listens; empty where ranks do not meet
-    key: bytes = field(repr=False)  # so that no traceback shows it
-    # The listening sockets of those that run here: rank 0's, behind the endpoint, and servers', by
-    # the number of the process.
+    endpoint: str  # HOST:PORT where rank 0 listens; empty if ranks do not meet
+    key: bytes = field(repr=False)  # hidden, so that no traceback shows it
+    # The listening sockets of processes on this host, by the number of the process: rank 0's, at
+    # the endpoint, and those of servers.
     listeners: Mapping[int, int] = field(default_factory=dict)
 
 
 def parse_endpoint(text: str, option: str) -> tuple[str, int]:
-    """`host:port`, `[fd00::1]:port`."""
+    """Parses `host:port` or `[fd00::1]:port`."""
     match = _ENDPOINT.fullmatch(text)
     port = int(match[3]) if match else 0
     if match is None or not 1 <= port <= PORT_MAX:
@@ -57,7 +57,7 @@ def format_endpoint(host: str, port: int) -> str:
 
 
 def parse_ports(text: str, option: str) -> Ports:
-    """`20000-20099`"""
+    """Parses a range such as `20000-20099`."""
     match = _PORT_RANGE.fullmatch(text)
     ports = Ports(int(match[1]), int(match[2])) if match else Ports()
     if not 1 <= ports.first <= ports.last <= PORT_MAX:
@@ -73,7 +73,7 @@ def draw_key() -> bytes:
 
 
 def job_id_of(key: bytes) -> str:
-    """The same on all hosts that have the key, which cannot be told from it."""
+    """Returns an id that is the same on all hosts with the key and does not reveal the key."""
     import hashlib  # 3 ms, and only --no-ssh needs it
     import hmac
 
@@ -93,10 +93,10 @@ def make_key_file(path: str) -> None:
 
 
 def read_key_file(path: str) -> bytes:
-    """The key in a file that belongs to this user or to root, and that nobody else can read."""
+    """Reads a key from a file of this user or root that nobody else can read."""
     try:
-        # A mounted secret is a symbolic link, so what counts is the file that was opened.
-        # O_NONBLOCK: a pipe in its place must not hold this process.
+        # A mounted secret is a symbolic link, so the opened file is checked and not its name.
+        # O_NONBLOCK keeps open() from waiting if the file is a pipe.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise LaunchError(f"cannot open the key file {path}: {error.strerror}") from error
@@ -123,9 +123,9 @@ def _key_file_problem(facts: os.stat_result) -> str:
 
 
 def key_pipe(key: bytes) -> int:
-    """The end of a pipe that gives the key once and then ends."""
+    """Returns the read end of a pipe that gives the key once and then ends."""
     read, write = os.pipe()
-    os.write(write, key)  # a pipe holds far more
+    os.write(write, key)  # does not block, as a pipe holds far more
     os.close(write)
     return read
 
@@ -134,7 +134,7 @@ def key_pipe(key: bytes) -> int:
 
 
 def addresses_of(host: str, option: str) -> list[str]:
-    """Every address of a host where others may reach it."""
+    """Returns every address at which others can reach a host. Blocks while it resolves names."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -143,7 +143,7 @@ def addresses_of(host: str, option: str) -> list[str]:
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     if any(ipaddress.ip_address(each.partition("%")[0]).is_unspecified for each in addresses):
         raise LaunchError(f"{option}: {host} means every address of a host; name one of them")
-    # A name that means this host only here, as Debian's 127.0.1.1 does, leads others astray.
+    # Other hosts cannot use a name for a loopback address, such as Debian's 127.0.1.1.
     literal = host in addresses or host == "localhost"
     outside = [each for each in addresses if literal or not ipaddress.ip_address(each).is_loopback]
     if not outside:
@@ -155,7 +155,7 @@ def addresses_of(host: str, option: str) -> list[str]:
 
 
 def open_listener(addresses: Sequence[str], ports: Ports, option: str) -> socket.socket:
-    """Listens on the first of the addresses that is this host's, and on a free port of those."""
+    """Returns a socket that listens on the first address that works, at a free port of `ports`."""
     problem = ""
     for address in addresses:
         for port in range(ports.first, ports.last + 1):

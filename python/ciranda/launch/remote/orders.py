@@ -1,4 +1,4 @@
-"""What the launcher tells a host's agent to do: JSON, but for the key, which travels alone."""
+"""The launcher's orders to a host's agent, as JSON. The key travels in a separate frame."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ciranda.launch.plan.environment import may_travel
 from ciranda.launch.plan.hosts import NO_SERVER_FILES, Host, Place, ServerFiles, ServerPlace
 from ciranda.launch.remote.meeting import Ports
 
-# Variables that go to other hosts by themselves, for they are meant for the ranks; all else, such
-# as PATH, belongs to the host, and -x sends it. A name, or a beginning of names.
+# Names, and prefixes of names, of variables that go to other hosts without -x, as they are meant
+# for ranks. Other variables, such as PATH, belong to their host.
 _NAMES = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "LANG", "TZ", "NO_COLOR"})
 _BEGINNINGS = (
     "CIRANDA_",
@@ -33,7 +33,7 @@ _BEGINNINGS = (
 
 
 def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of the launcher's environment that goes to other hosts."""
+    """Returns the part of the launcher's environment that goes to other hosts."""
     return {
         name: text
         for name, text in environment.items()
@@ -43,7 +43,7 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Listen:
-    """What a host listens on: the address, unless `nic` says how to choose one."""
+    """The address and ports on which a host listens. `nic`, if set, chooses the address."""
 
     address: str
     nic: str
@@ -55,21 +55,21 @@ class Orders:
     """One host's part of a job."""
 
     argv: Sequence[str]
-    folder: str  # where to run it
+    folder: str  # working folder
     places: Sequence[Place]  # of this host's ranks
     size: int
     job_id: str
-    environment: Mapping[str, str]  # the launcher's
+    environment: Mapping[str, str]  # the launcher's part for all hosts
     user: Mapping[str, str]
     columns: int | None
-    meets: bool  # other hosts: the key and the place to meet follow
-    listen: Listen | None  # rank 0 runs here and is met, or servers run here
+    meets: bool  # true: there are other hosts, and the key and the endpoints follow
+    listen: Listen | None  # set if rank 0 or servers of this host must listen
     servers: Sequence[ServerPlace] = ()  # of this host
     server_files: ServerFiles = NO_SERVER_FILES
     restarts: int = 0
-    roles: Sequence[int] = ()  # of the job: COORDINATOR, EVALUATOR, which run where server 0 does
+    roles: Sequence[int] = ()  # COORDINATOR and EVALUATOR of the job, on server 0's host
     horovod_names: bool = False
-    calls: bool = False  # a function, which follows
+    calls: bool = False  # true: ranks call a function, which follows
 
 
 def encode_orders(orders: Orders) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def encode_orders(orders: Orders) -> dict[str, Any]:
 
 
 def decode_orders(content: dict[str, Any]) -> Orders:
-    """The peer is of this version, so its orders have this form."""
+    """Decodes orders without checks, as they come from a peer of this version."""
     listen = content["listen"]
     return Orders(
         **{

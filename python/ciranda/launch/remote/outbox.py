@@ -1,4 +1,4 @@
-"""Bytes on their way into a pipe whose reader may be slow. Never blocks."""
+"""Buffers bytes for a pipe with a slow reader. Never blocks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from ciranda.launch.run.event_loop import EventLoop
 
 
 class Outbox:
-    """What nobody reads any more is dropped: the other direction tells of the end."""
+    """The bytes on their way into one pipe.
+
+    It drops bytes once the reader is gone. The pipe in the other direction reports that end.
+    """
 
     def __init__(self, fd: int, loop: EventLoop) -> None:
-        """The descriptor is ours until close()."""
+        """Takes over `fd`, which close() closes."""
         os.set_blocking(fd, False)
         self._fd = fd
         self._loop = loop

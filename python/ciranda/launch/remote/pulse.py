@@ -1,6 +1,6 @@
-"""A small process that keeps the agents' leases up as long as the launcher lives.
+"""A small process that renews the agents' leases as long as the launcher lives.
 
-The launcher itself may be held up: by a terminal that takes no more output, or by Ctrl-Z.
+The launcher itself may be held up by Ctrl-Z, or by a terminal that takes no more output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from ciranda.launch.run.supervisor import HAND_ON
 
 
 def fork_pulse(pipes: Sequence[int]) -> int:
-    """Forks; beats into each of the pipes, which do not block. Returns the pid, to be killed."""
+    """Forks a process that sends beats into `pipes`. Returns its pid, for the caller to kill.
+
+    The pipes must be non-blocking.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -40,7 +43,7 @@ def _beat(pipes: list[int]) -> None:
     while pipes:
         for pipe in list(pipes):
             try:
-                os.write(pipe, beat)  # so few bytes are written together or not at all
+                os.write(pipe, beat)  # so few bytes are written as a whole or not at all
             except BlockingIOError:
                 pass
             except OSError:  # that agent has ended

@@ -1,6 +1,6 @@
-"""Commands on other hosts, by the system's ssh and the user's own configuration of it.
+"""Commands on other hosts, through the system's ssh with the user's configuration. Pure.
 
-What ssh is told and what its failures mean. Pure.
+Builds the arguments of ssh, and explains its failures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchErr
 from ciranda.launch.plan.hosts import Host
 
 CONNECT_TIMEOUT_S = 5  # for each address that a name has
-ANSWER_LIMIT_S = 20.0  # connecting, logging in, and a Python that starts on a busy host
+ANSWER_LIMIT_S = 20.0  # to connect, to log in, and to start Python on a busy host
 EXIT_SSH_FAILED = 255
 _SAID_CHARACTERS_MAX = 200
 _VERSION = re.compile(r"^ciranda (\S+)\s*$", re.MULTILINE)
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"^ciranda (\S+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command on another host ended."""
+    """The result of a command on another host."""
 
     host: Host
     exit_code: int
@@ -31,18 +31,20 @@ class Answer:
 
 
 def ssh_argv(host: Host, command: Sequence[str], chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """ssh that asks nothing and gives up soon. All else is as the user has configured it, or has
-    `chosen`: user names, ports, keys, jump hosts, and above all how host keys are checked."""
-    # A terminal there would change bytes on their way.
+    """Returns an ssh command that asks nothing and gives up soon.
+
+    The user's configuration and the options `chosen` decide everything else: user names, ports,
+    keys, jump hosts, and above all the check of host keys.
+    """
+    # -T: a terminal on the other host would change the bytes.
     options = ("-T", "-oBatchMode=yes", f"-oConnectTimeout={CONNECT_TIMEOUT_S}")
     return ("ssh", *options, *chosen, "--", host.destination, quote_command(command))
 
 
 def quote_command(command: Sequence[str]) -> str:
-    """The one string that ssh hands to the other side's shell; the program there gets `command`.
+    """Returns `command` as the one string that ssh hands to the shell of the other host.
 
-    Tested with sh and bash. What is secret does not belong here: others see it in their list of
-    processes.
+    Tested with sh and bash. The command must hold no secret, as lists of processes show it.
     """
     if any("\0" in word for word in command):
         raise LaunchError("the command holds a zero byte, and no program can be given one")
@@ -50,10 +52,10 @@ def quote_command(command: Sequence[str]) -> str:
 
 
 def agent_command(interpreter: str) -> tuple[str, ...]:
-    """The command that greets with its version, which start_problem() reads.
+    """Returns the command of an agent, which greets with its version for start_problem().
 
-    Not -m, by which modules in the folder where it starts, the user's home, would stand before
-    Python's own. (-P does the same from Python 3.11 on.)
+    The command avoids -m, which would put modules of the start folder, the user's home, before
+    Python's own. (-P prevents that from Python 3.11 on.)
     """
     without_here = "sys.path = [folder for folder in sys.path if folder]"
     start = "from ciranda.launch.remote import agent; agent.main()"
@@ -61,7 +63,7 @@ def agent_command(interpreter: str) -> tuple[str, ...]:
 
 
 def start_problem(answer: Answer, command: Sequence[str], version: str) -> str | None:
-    """Why a host cannot take part, in one sentence; None if it greeted with this version."""
+    """Returns a sentence why a host cannot take part; None if it greeted with this version."""
     name, interpreter = answer.host.destination, command[0]
     if answer.exit_code == EXIT_SSH_FAILED:
         return _ssh_problem(answer)
@@ -100,7 +102,7 @@ _NO_ANSWER = (
     f"no answer within {CONNECT_TIMEOUT_S} s; see that it is up and that no firewall is in the "
     "way of: ssh {login}"
 )
-# What OpenSSH prints, in the order of trust: a changed host key is followed by a refused one.
+# Messages of OpenSSH. The order matters, as a changed host key also causes the second message.
 _SSH_PROBLEMS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -138,11 +140,11 @@ _SSH_PROBLEMS = (
 
 
 def last_line(answer: Answer) -> str:
-    """The last words on stderr, fit for a sentence."""
+    """Returns the last line of stderr, fit for a sentence."""
     lines = [line.strip() for line in answer.errors.splitlines() if line.strip()]
     return fit_for_sentence(lines[-1] if lines else "")[:_SAID_CHARACTERS_MAX]
 
 
 def fit_for_sentence(text: str) -> str:
-    """Another host's words on one line, without what a terminal would obey."""
+    """Returns text of another host on one line, without characters that control a terminal."""
     return "".join(each for each in " ".join(text.split()) if each.isprintable())
