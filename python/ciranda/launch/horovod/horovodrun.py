@@ -18,7 +18,7 @@ from ciranda.compat import overridden
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.horovod import knobs
 
-HOROVOD_VERSION = "0.28.1"  # whose API this is
+HOROVOD_VERSION = "0.28.1"  # the version with this API
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -268,7 +268,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 def _read_config_file(context: click.Context, _: click.Parameter, name: str | None) -> str | None:
-    """Makes the values of the file the defaults of all options."""
+    """Makes the values of the file the defaults of the options."""
     if name is not None:
         try:
             there = {flag.parameter: flag for flag in FLAGS if flag.fate is not Fate.REFUSED}

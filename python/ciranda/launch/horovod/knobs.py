@@ -1,4 +1,4 @@
-"""Reads the YAML file of horovodrun's --config-file, whose knobs are defaults of options."""
+"""Reads the YAML file of horovodrun's --config-file. Its knobs are defaults of options."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class HostSource:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of one rank. As in Horovod, the cross values count the ranks with this local_rank
-    over all hosts. They count the hosts if all hosts have the same number of ranks."""
+    """The place of one rank. The cross values count the ranks with this local_rank over all hosts,
+    as Horovod's do. They count the hosts if all hosts have the same number of ranks."""
 
     rank: int
     host: Host

@@ -1,4 +1,4 @@
-"""The ranks' output on one console: prefixed, coloured, progress bars and tracebacks kept whole.
+"""Shows the ranks' output on one console, with prefixes, colours, whole bars and tracebacks.
 
 bytes of a rank -> LineSplitter -> OutputStream (holds partial lines, tracebacks) -> Sink
 """
@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 
 from ciranda.launch.plan.processes import is_rank, label_of
 
-PARTIAL_QUIET_S = 0.1  # a line without an end is shown after this pause: it may be a prompt
-TRACEBACK_QUIET_S = 0.1  # after its last line: the message may go on, or a cause may follow
-TRACEBACK_STALL_S = 1.0  # inside a traceback: the machine may be busy
+PARTIAL_QUIET_S = 0.1  # a line without an end is shown after this pause, as it may be a prompt
+TRACEBACK_QUIET_S = 0.1  # after its last line, as more of the message or a cause may follow
+TRACEBACK_STALL_S = 1.0  # inside a traceback, as the machine may be busy
 _HELD_MAX_S = 3.0
 _HELD_MAX_PIECES = 2000
 _LINE_BYTES_MAX = 64 * 1024  # a longer line is shown in parts
@@ -26,7 +26,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _ERROR_COLOUR = 31
 
 _TRACEBACK = re.compile(rb"[ |+]*(?:Exception Group )?Traceback \(most recent call last\):")
-# Everything but colours: a cursor that a rank moves would draw into other ranks' lines.
+# All escape sequences except colours. A moved cursor would draw into the lines of other ranks.
 _CURSOR_MOVES = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-OQ-WYZ\\`-~])"
 )
@@ -34,14 +34,14 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class Piece(NamedTuple):
-    """Text up to a line's end, which is LF, CR (the line will be drawn again) or not known yet."""
+    """Text up to an end: LF, CR (the line will be drawn again), or empty if not known yet."""
 
     text: bytes
     end: bytes
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into pieces; what has no end yet is kept."""
+    """Cuts a stream of bytes into pieces, and keeps a line that has no end yet."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -52,7 +52,7 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> list[Piece]:
         text = (self._rest + chunk).replace(b"\r\n", b"\n")
-        # CR as the very last byte may be the first half of CR LF.
+        # A CR as the very last byte may be the first half of CR LF.
         held = b"\r" if text.endswith(b"\r") else b""
         *lines, rest = text[: len(text) - len(held)].split(b"\n")
         pieces: list[Piece] = []
@@ -68,7 +68,7 @@ class LineSplitter:
         return pieces
 
     def flush(self) -> list[Piece]:
-        """Gives the unfinished line away, but never half of a UTF-8 character."""
+        """Returns the unfinished line, but keeps an incomplete UTF-8 character at its end."""
         text = self._rest
         if text.endswith(b"\r"):
             self._rest = b""
@@ -87,7 +87,7 @@ class LineSplitter:
 
 
 def _cut_character_bytes(text: bytes) -> int:
-    """How many bytes at the end are the beginning of a longer UTF-8 character."""
+    """Returns how many bytes at the end begin an incomplete UTF-8 character."""
     for back in range(1, min(4, len(text) + 1)):
         byte = text[-back]
         if byte >= 0xC0:
@@ -99,29 +99,29 @@ def _cut_character_bytes(text: bytes) -> int:
 
 
 class Sink(Protocol):
-    """Where pieces of all streams meet. `source` names the stream, `prefix` is printed before."""
+    """Writes the pieces of all streams. `source` is a stream's number, `prefix` precedes a line."""
 
     def write(self, source: int, prefix: bytes, pieces: Iterable[Piece]) -> None: ...
 
     def end_line(self, source: int, prefix: bytes) -> None:
-        """The stream has ended: an unfinished line of its is finished."""
+        """Finishes the unfinished line of a stream that has ended."""
 
 
 class PlainSink:
-    """A file or a pipe: every byte is kept; an unfinished line is ended before another's text."""
+    """A file or a pipe. It keeps all text, and ends a line before it writes another stream's."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self._open: int | None = None  # the stream whose line has not ended
         self._redraw = False  # the open line's last piece ended with CR
-        self._cut_off: set[int] = set()  # streams whose open line we had to end
+        self._cut_off: set[int] = set()  # streams with an open line that we had to end
 
     def write(self, source: int, prefix: bytes, pieces: Iterable[Piece]) -> None:
         out: list[bytes] = []
         for text, end in pieces:
             mine = self._open == source
             if not text and not mine and (end == b"\r" or source in self._cut_off):
-                self._cut_off.discard(source)  # nothing to draw again, or it has ended already
+                self._cut_off.discard(source)  # an empty redraw, or a line that has ended already
                 continue
             if self._open is not None and not mine:
                 out.append(b"\n")
@@ -144,7 +144,7 @@ class PlainSink:
 
 
 class TerminalSink:
-    """A terminal: finished lines scroll, unfinished ones (bars, prompts) live at the bottom."""
+    """A terminal. Finished lines scroll; unfinished lines (bars, prompts) stay at the bottom."""
 
     def __init__(self, write: Callable[[bytes], None], width: Callable[[], int]) -> None:
         self._write = write
@@ -164,7 +164,7 @@ class TerminalSink:
             elif end == b"\r":
                 line.at_start = True
                 self._live[source] = line
-            else:  # a prompt's cursor must stay behind it: the newest partial line is the last
+            else:  # the newest partial line goes last, so that a prompt has the cursor behind it
                 self._live.pop(source, None)
                 self._live[source] = line
         self._redraw(done)
@@ -192,7 +192,7 @@ class _LiveLine:
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
         self.text = b""
-        self.at_start = False  # CR was seen: the next text replaces what is there
+        self.at_start = False  # CR was seen, so the next text replaces this one
 
     def add(self, text: bytes) -> None:
         if self.at_start and text:
@@ -202,7 +202,7 @@ class _LiveLine:
 
 
 def _cut(line: bytes, width: int) -> bytes:
-    """The line, at most `width` columns of it: a wrapped line could not be erased."""
+    """Cuts the line to `width` columns, as a wrapped line could not be erased."""
     text = line.decode("utf-8", "replace")
     if len(text) <= width and text.isascii():
         return line
@@ -231,7 +231,7 @@ def _columns(character: str) -> int:
 
 
 class OutputStream:
-    """stdout or stderr of one rank on its way to the console."""
+    """The stdout or stderr of one process on its way to the console."""
 
     def __init__(self, source: int, label: bytes, sink: Sink, timestamps: bool = False) -> None:
         self._source = source
@@ -261,7 +261,7 @@ class OutputStream:
             self._release()
 
     def deadline(self) -> float | None:
-        """When `tick` has something to show."""
+        """Returns when `tick` has something to show; None: never."""
         if self._held:
             stalled = self._splitter.has_rest or _inside_traceback(self._held)
             quiet_s = TRACEBACK_STALL_S if stalled else TRACEBACK_QUIET_S
@@ -273,7 +273,7 @@ class OutputStream:
         if deadline is None or now < deadline:
             return
         self._release()
-        # Half a character that is not completed by now never will be.
+        # An incomplete character that has had no more bytes until now never gets them.
         pieces = self._splitter.flush() or self._splitter.finish()
         self._sink.write(self._source, self._prefix, pieces)
         self._last_fed = now
@@ -297,7 +297,7 @@ def _traceback_start(pieces: list[Piece]) -> int:
 
 
 def _inside_traceback(pieces: list[Piece]) -> bool:
-    """The last line is indented or empty: the line with the exception is still to come."""
+    """Returns true if the exception is still to come: the last line is indented or empty."""
     text = pieces[-1].text
     return text[:1] in (b"", b" ", b"\t", b"|", b"+") or bool(_TRACEBACK.match(text))
 
@@ -308,7 +308,7 @@ def _ends_with_interrupt(pieces: list[Piece]) -> bool:
 
 
 class Console:
-    """All ranks' streams and the launcher's own words on its stdout and stderr."""
+    """Shows the streams of all processes and the launcher's messages on stdout and stderr."""
 
     def __init__(
         self,
@@ -321,7 +321,8 @@ class Console:
         colour: bool,
         timestamps: bool = False,
     ) -> None:
-        """`ranks`: the numbers of those that run here, of the job's `size`, and of servers."""
+        """`ranks` are the numbers of all processes to expect, of a job of `size` ranks. `shown`
+        None: all ranks are shown."""
         self._writers = {fd: _Writer(fd) for fd in (stdout, stderr)}
         self._sinks, self._terminal = _make_sinks(*self._writers.values())
         self._colour = colour
@@ -348,7 +349,7 @@ class Console:
             stream.finish()
 
     def hide_interrupts(self) -> None:
-        """After Ctrl-C the ranks' KeyboardInterrupt tracebacks are only noise."""
+        """Hides KeyboardInterrupt tracebacks from now on. After Ctrl-C they are only noise."""
         for stream in self._streams.values():
             stream.hide_interrupts = True
 
@@ -361,11 +362,11 @@ class Console:
             stream.tick(now)
 
     def lost(self) -> str:
-        """Why output is missing of which the user thinks that he has it; empty: none is."""
+        """Returns why output was lost that the user thinks to have; empty: none was lost."""
         return next((each.problem for each in self._writers.values() if each.problem), "")
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """The launcher's own words, on stderr."""
+        """Writes a message of the launcher to stderr."""
         lines = text.splitlines()
         if error and self._colour and self._terminal[1]:
             lines = [_painted(line, _ERROR_COLOUR) if line[:1] in "╭╰+" else line for line in lines]
@@ -378,7 +379,10 @@ def _painted(text: str, colour: int) -> str:
 
 
 def _make_sinks(stdout: _Writer, stderr: _Writer) -> tuple[tuple[Sink, Sink], tuple[bool, bool]]:
-    """One sink for each; the same one when both lead to the same terminal, file or pipe."""
+    """Returns the sinks of stdout and stderr, and for each whether it is a terminal.
+
+    There is one sink if both lead to the same terminal, file or pipe.
+    """
     terminal = (os.isatty(stdout.fd), os.isatty(stderr.fd))
     same = os.path.sameopenfile(stdout.fd, stderr.fd)
     out = _make_sink(stdout, terminal[0])
@@ -399,11 +403,11 @@ def terminal_width(fd: int) -> int:
 
 
 class _Writer:
-    """Writes all bytes; once the reader is gone (`| head`) it drops them, the job goes on."""
+    """Writes all bytes. It drops them after an error, such as a reader that left (`| head`)."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.problem = ""  # of a file that takes no more; a reader that left wants no more
+        self.problem = ""  # why the file takes no more; empty for a reader that left
         self._broken = False
 
     def __call__(self, text: bytes) -> None:

@@ -1,16 +1,16 @@
-"""When and how a job is ended. Pure: events and the time come in, one step at a time goes out."""
+"""Decides when and how a job is ended. Pure: the caller passes in events and the time."""
 
 from __future__ import annotations
 
 import enum
 import signal
 
-VICTIMS_GRACE_S = 2.0  # survivors of a dead rank notice it and write their error files
+VICTIMS_GRACE_S = 2.0  # for survivors of a dead rank to notice it and to write their error files
 INTERRUPT_GRACE_S = 5.0  # for `except KeyboardInterrupt: save()`
 TERMINATE_GRACE_S = 5.0
-CHECKPOINT_GRACE_S = 120.0  # instead: of servers that write a last checkpoint
-CUT_SHORT_GRACE_S = 1.0  # instead: a job that lost a host is gone everywhere within 5 s
-KILL_GRACE_S = 12.0  # longer than the supervisor itself tries
+CHECKPOINT_GRACE_S = 120.0  # instead, for servers that write a last checkpoint
+CUT_SHORT_GRACE_S = 1.0  # instead, so that a job that lost a host is gone everywhere within 5 s
+KILL_GRACE_S = 12.0  # longer than the supervisor itself tries (KILL_LIMIT_S)
 
 
 class Reason(enum.Enum):
@@ -24,17 +24,17 @@ class Reason(enum.Enum):
 
 
 class Step(enum.IntEnum):
-    """How far the ending has gone; it never goes back."""
+    """The progress of an ending, which never decreases."""
 
     RUN = 0
-    WAIT = 1  # a rank has failed; the others may still notice it themselves
+    WAIT = 1  # a rank has failed; other ranks may still notice it themselves
     INTERRUPT = 2
     TERMINATE = 3
     KILL = 4
     GIVE_UP = 5  # the supervisor does not obey: kill it
 
 
-# By which the launcher is told to end the job.
+# Signals that tell the launcher to end the job.
 REASONS = {
     signal.SIGINT: Reason.INTERRUPTED,
     signal.SIGTERM: Reason.TERMINATED,
@@ -65,12 +65,12 @@ class Ending:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """The time at which `tick` has something to do; None: never."""
         return self._deadline
 
     @property
     def by_launcher(self) -> bool:
-        """Whether a rank that ends now was told to."""
+        """True if a rank that ends now was told to end."""
         return self.step >= Step.INTERRUPT
 
     def rank_failed(self, now: float) -> None:
@@ -79,7 +79,7 @@ class Ending:
             self._go(Step.WAIT, now)
 
     def cut_short(self, now: float) -> None:
-        """A host is lost, or has not started its ranks: the others are ended at once."""
+        """Ends the job at once after a host was lost or a process could not be started."""
         if self.step is Step.RUN:
             self.reason = Reason.FAILED
         if self.step < Step.TERMINATE:
@@ -88,7 +88,7 @@ class Ending:
             self._deadline = min(self._deadline, now + CUT_SHORT_GRACE_S)
 
     def signalled(self, number: int, now: float) -> None:
-        """To the launcher, to end the job: the first is polite, the second is not."""
+        """Handles a signal that tells the launcher to end the job. Only the first is polite."""
         if self.step is Step.RUN:
             self.reason = REASONS[signal.Signals(number)]
             self._go(Step.INTERRUPT if number == signal.SIGINT else Step.TERMINATE, now)

@@ -1,4 +1,4 @@
-"""Exits, error files and last lines -> who broke the job, and one block that says so. Pure."""
+"""Finds who broke a job, from exits, error files and last lines; words the block. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_LINES = 20
 _CAUSE_CHARACTERS_MAX = 500
 _PENDING_SHOWN = 8
 _RULE_WIDTH = 72
-# What a terminal obeys: cursors and colours, and strings such as a new title of the window.
+# Escape sequences of terminals: cursors, colours, and strings such as a title of the window.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?)")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(?::\s|\Z)")
@@ -26,9 +26,9 @@ _EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(?::\s|\Z)")
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one rank ended, or a server. Ends are listed in the order in which they died."""
+    """The end of one process. Ends are listed in the order in which they were reported."""
 
-    rank: int  # or the number of a server, see processes
+    rank: int  # number of the process, see processes.py
     pid: int
     exit_code: int  # negative: the number of the signal that killed it
     by_launcher: bool = False
@@ -36,12 +36,12 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class LostHost:
-    """A host from which nothing more is heard."""
+    """A host that was lost, with its processes."""
 
     name: str
-    ranks: tuple[int, ...]  # that had not ended
+    ranks: tuple[int, ...]  # numbers of processes there that had not ended
     why: str
-    after: int  # how many ranks had ended before
+    after: int  # number of processes that had ended before
 
     def __str__(self) -> str:
         ranks = f", and with it {names_of(self.ranks)}" if self.ranks else ""
@@ -62,7 +62,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """What a rank wrote into its error file before it died."""
+    """The content of a rank's error file."""
 
     message: str
     callstack: str = ""
@@ -73,25 +73,25 @@ class ErrorReport:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is to blame, why, and what became of the others."""
+    """The culprit of a failed job, the cause, and the ends of other processes."""
 
     title: str
     cause: str
     exit_code: int
     culprit: int | None = None
-    alike: tuple[int, ...] = ()  # raised the same as the culprit, which is only the first to end
+    alike: tuple[int, ...] = ()  # raised the same error as the culprit, which only ended first
     hint: str = ""
     during: str | None = None
     pending: tuple[Pending, ...] = ()
     victims: tuple[int, ...] = ()
     also_failed: tuple[str, ...] = ()
-    ended: tuple[int, ...] = ()  # by the launcher
+    ended: tuple[int, ...] = ()  # ended by the launcher
     finished: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the launcher knows about the end of a job."""
+    """All that the launcher knows about the end of a job."""
 
     size: int
     ends: Sequence[RankEnd]
@@ -102,7 +102,7 @@ class Evidence:
 
 
 def parse_error_file(text: str) -> ErrorReport | None:
-    """Reads our error file or torchelastic's; None for anything else. Never raises."""
+    """Parses our error file or torchelastic's; returns None for any other. Never raises."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -146,7 +146,7 @@ def _pending(value: Any) -> Pending:
 
 
 def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) -> Verdict:
-    """Names the culprit: not the first to exit, but the first that was nobody's victim."""
+    """Names the culprit, which is not the first to exit but the first that was no victim."""
     if reason is Reason.TIMED_OUT:
         return _judge_timeout(evidence, timeout_s or 0.0)
     reports = evidence.reports
@@ -196,7 +196,7 @@ def _judge_timeout(evidence: Evidence, timeout_s: float) -> Verdict:
 
 
 def _failed_before(evidence: Evidence, culprit: int | None) -> bool:
-    """Whether the culprit had failed by itself when the first host was lost."""
+    """Returns true if the culprit had failed before the first host was lost."""
     before = evidence.ends[: evidence.lost_hosts[0].after]
     return any(end.rank == culprit and end.exit_code != 0 for end in before)
 
@@ -235,7 +235,10 @@ def _is_victim(end: RankEnd, reports: Mapping[int, ErrorReport]) -> bool:
 def _raised_the_same(
     end: RankEnd, first: RankEnd | None, reports: Mapping[int, ErrorReport]
 ) -> bool:
-    """Neither is the other's victim: what all ranks disagree about, each raises."""
+    """Returns true if `end` and `first` raised the same error and neither is a victim.
+
+    Ranks that disagree about an operation all raise the same error.
+    """
     if first is None or end.rank == first.rank or _is_victim(end, reports):
         return False
     report, of_first = reports.get(end.rank), reports.get(first.rank)
@@ -252,7 +255,7 @@ def _find_culprit(evidence: Evidence, victims: Sequence[int]) -> int | None:
     for end in evidence.ends:
         if end.exit_code != 0 and not end.by_launcher and end.rank not in victims:
             return end.rank
-    # All that failed were victims: of a rank that left early, or that hung until it was ended.
+    # All failed ranks were victims of a rank that left early, or that hung until it was ended.
     blamed = Counter(evidence.reports[rank].victim_of for rank in victims)
     for rank, _ in blamed.most_common():
         if rank is not None and rank not in victims and rank < evidence.size:
@@ -263,7 +266,7 @@ def _find_culprit(evidence: Evidence, victims: Sequence[int]) -> int | None:
 def _collective(
     culprit: int, victims: Sequence[int], reports: Mapping[int, ErrorReport]
 ) -> tuple[str | None, tuple[Pending, ...]]:
-    """From the culprit's own file, else from what its victims were waiting for."""
+    """Returns the collective of the culprit's error file, else those its victims waited for."""
     own = reports.get(culprit)
     if own is not None and (own.during or own.pending):
         return own.during, own.pending
@@ -292,7 +295,7 @@ def _cause(end: RankEnd | None, report: ErrorReport | None, tail: Sequence[str])
 
 
 def signal_words(number: int) -> str:
-    """`Segmentation fault, SIGSEGV (11)`"""
+    """Returns words such as `Segmentation fault, SIGSEGV (11)`."""
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -301,7 +304,7 @@ def signal_words(number: int) -> str:
 
 
 def _last_exception(tail: Sequence[str]) -> str:
-    """The exception's line of the last traceback, for a rank that died before its init()."""
+    """Returns the exception of the last traceback, for a rank that died before its init()."""
     found = ""
     inside = False
     for line in tail:
@@ -334,7 +337,7 @@ def _exit_code(end: RankEnd | None) -> int:
 
 
 def clean_tail(text: str, count: int = LAST_LINES) -> list[str]:
-    """The last lines as a terminal would show them: bars redrawn, colours gone."""
+    """Returns the last lines as a terminal would show them, with bars redrawn, but no colours."""
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in lines]
     while lines and not lines[-1]:
@@ -344,12 +347,12 @@ def clean_tail(text: str, count: int = LAST_LINES) -> list[str]:
 
 @dataclass(frozen=True)
 class BlockDetails:
-    """What the block says beside the verdict."""
+    """The details of the block that are not in the verdict."""
 
     log: str
     rerun: str
-    restarts: str = ""  # how many ranks were started again
-    # of the culprit:
+    restarts: str = ""  # such as `1 of 3`; empty: no restarts are allowed
+    # The next four describe the culprit.
     tail: Sequence[str] = ()
     callstack: str = ""
     pid: int | None = None
@@ -358,7 +361,7 @@ class BlockDetails:
 
 
 def render(verdict: Verdict, details: BlockDetails) -> str:
-    """The one block a user reads. Open on the right, so that paths can be copied."""
+    """Returns the failure block. It is open on the right, so that paths can be copied."""
     rows: list[tuple[str, str]] = []
     if verdict.culprit is not None:
         host = f" on {details.host}" if details.host else ""
@@ -404,7 +407,7 @@ def _pending_rows(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def _tail_with_callstack(details: BlockDetails) -> list[str]:
-    """The output's end; the traceback too where the output does not hold it."""
+    """Returns the last lines of the output, and the traceback if they do not hold it."""
     callstack = clean_tail(details.callstack)
     tail = list(details.tail)
     if callstack and callstack[-1] not in tail:
@@ -418,7 +421,7 @@ def _box(title: str, rows: Sequence[tuple[str, str]], unicode: bool) -> str:
     lines = [head + rule * max(0, _RULE_WIDTH - len(head))]
     width = max(len(label) for label, _ in rows)
     for label, said in rows:
-        text = _CONTROLS.sub("", _ESCAPES.sub("", said))  # a rank's, or another host's
+        text = _CONTROLS.sub("", _ESCAPES.sub("", said))  # text of a rank or of another host
         if text or label == "\0":  # \0: a further line of the output, may be empty
             lines.append(f"{side} {label.strip(chr(0)):<{width}}  {text}".rstrip())
     lines.append(foot + rule * (_RULE_WIDTH - 1))

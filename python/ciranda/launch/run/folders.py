@@ -1,4 +1,4 @@
-"""The folders that a job needs on a host, and their end."""
+"""Makes and removes the folders that a job needs on a host."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from ciranda.launch.errors import LaunchError
 
-_PATH_BYTES_MAX = 64  # of the parent: the path of a Unix socket has to fit into 107 bytes
+_PATH_BYTES_MAX = 64  # of the parent, as the path of a Unix socket has to fit into 107 bytes
 _TMP = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[str]:
-    """Where the ranks of one host meet; removed in every case."""
+    """Makes a private folder, such as that in which a host's ranks meet; always removes it."""
     parents = [os.environ.get("XDG_RUNTIME_DIR", ""), _TMP, os.environ.get("TMPDIR", "")]
     folder = _make_folder("ciranda-", [each for each in parents if len(each) < _PATH_BYTES_MAX])
     try:
@@ -27,7 +27,7 @@ def private_folder() -> Iterator[str]:
 
 
 def make_log_dir(log_dir: str | None) -> str:
-    """The folder of that name, or a new one; who makes it sees to its end."""
+    """Returns the folder of that name, or a new one, which the caller must remove."""
     try:
         if log_dir is None:
             return _make_folder("ciranda-logs-", [os.environ.get("TMPDIR", ""), _TMP, "/var/tmp"])  # noqa: S108 - see _TMP
@@ -47,7 +47,7 @@ def temporary_log_dir() -> Iterator[str]:
 
 
 def _make_folder(prefix: str, parents: Sequence[str]) -> str:
-    """In the first of them that will do."""
+    """Makes a private folder in the first of the parents that is safe and writable."""
     problems = []
     for parent in dict.fromkeys(filter(None, parents)):
         problem = _danger_in(parent)
@@ -64,8 +64,10 @@ def _make_folder(prefix: str, parents: Sequence[str]) -> str:
 
 
 def _danger_in(parent: str) -> str:
-    """Who else could rename a folder that we make there, and put his own in its place; also after
-    `su` or `sudo -E`, which keep the variables of another user. Empty: nobody."""
+    """Returns why another user could replace a folder that we make in `parent`; empty: none could.
+
+    The parent may belong to another user after `su` or `sudo -E`, which keep his variables.
+    """
     path = os.path.realpath(parent)
     try:
         trusted = (os.geteuid(), 0, os.stat("/").st_uid)

@@ -1,4 +1,4 @@
-"""Runs one job: has its ranks started, shows and stores their output, ends them together."""
+"""Runs one job: starts its ranks, shows and stores their output, and ends them together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ciranda.launch.run.report import report_failure, report_lost_supervisor
 from ciranda.launch.run.supervisor import HAND_ON
 
 _SIGNAL_OF = {reason: number for number, reason in REASONS.items()}
-# By nohup, and by a shell that runs us in the background.
+# nohup, or a shell that runs us in the background, may have set these to be ignored.
 _MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGQUIT, *HAND_ON)
 
 
@@ -41,37 +41,37 @@ class JobSettings:
     colour: bool = False
     verbose: bool = False
     keep_logs: bool = False
-    output_dir: str | None = None  # for a file of each rank's stdout and of its stderr
-    timestamps: bool = False  # before each line on the console
+    output_dir: str | None = None  # folder for files of each rank's stdout and stderr
+    timestamps: bool = False  # true: the time before each line on the console
 
 
 class Ranks(Protocol):
-    """The ranks of a job, as LocalRanks or on several hosts."""
+    """The processes of a job: LocalRanks on this host, or HostAgents on several."""
 
     def start(self) -> None: ...
 
     def order(self, step: Step) -> None: ...
 
     def hand_on(self, number: int) -> None:
-        """SIGUSR1 or SIGUSR2, to every rank that runs."""
+        """Sends SIGUSR1 or SIGUSR2 to every running process, except servers."""
 
     def deadline(self) -> float | None:
-        """When tick() has something to do."""
+        """Returns when tick() has something to do; None: never."""
 
     def tick(self, now: float) -> None: ...
 
     def end(self) -> None:
-        """Nothing of them runs afterwards, whether or not they were over."""
+        """Ends all processes, whether or not they were over. Blocks until they are gone."""
 
 
 class JobNews(News, Protocol):
-    """What only ranks on several hosts can tell."""
+    """News that only ranks on several hosts can bring."""
 
     def not_started(self, problems: Sequence[str]) -> None:
-        """Some hosts cannot take part: a sentence for each. No rank was started."""
+        """Reports the hosts that cannot take part, a sentence for each. No rank was started."""
 
     def host_lost(self, host_index: int, why: str) -> None:
-        """Nothing more will be heard of its ranks."""
+        """Reports a lost host. No more news of its processes will follow."""
 
 
 StartRanks = Callable[[JobNews, EventLoop], Ranks]
@@ -126,7 +126,7 @@ class _Job:
         self._refused: tuple[int, int] | None = None  # rank, errno
         self._not_started: Sequence[str] = ()
         self._lost_hosts: list[LostHost] = []
-        self._lost = ""  # why nobody ended the ranks in order
+        self._lost = ""  # why the ranks were not ended in order; empty: they were
         self._running = True
         self._restarted = 0
         self._interrupts = 0
@@ -172,7 +172,7 @@ class _Job:
     # Signals to the launcher
 
     def _catch_signals(self) -> int:
-        # Whoever started us may have blocked some; SIGCHLD would wake nobody.
+        # Our parent may have blocked signals; a blocked SIGCHLD would wake nobody.
         mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         read, write = os.pipe()
@@ -190,7 +190,7 @@ class _Job:
         return read
 
     def _count_interrupts(self, number: int, _frame: object) -> None:
-        """The loop does the work; a third Ctrl-C helps where it is stuck in writing."""
+        """Exits on the third Ctrl-C, as the loop, which does the rest, may be stuck in a write."""
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 2:
             os._exit(EXIT_SIGNAL_BASE + signal.SIGINT)  # the supervisor kills the tree
@@ -281,7 +281,7 @@ class _Job:
 
     def _conclude(self) -> int:
         plan, settings, reason = self._plan, self._settings, self._ending.reason
-        encoding = getattr(sys.stderr, "encoding", None)  # there is none where it was closed
+        encoding = getattr(sys.stderr, "encoding", None)  # None if stderr was closed
         unicode = (encoding or "").lower().startswith("utf")
         if self._refused is not None:
             rank, number = self._refused
@@ -315,7 +315,7 @@ class _Job:
         return code
 
     def _with_output(self) -> int:
-        """The exit code of a job that succeeded: its output may be what it was for."""
+        """Returns 0 for a job that succeeded; 1 if its output, perhaps its purpose, was lost."""
         lost = self._console.lost()
         if not lost:
             return 0
@@ -327,7 +327,7 @@ class _Job:
 
 
 def _stdin_for_rank_0() -> int:
-    """Ours, unless we run in the background of a terminal: then it belongs to the shell."""
+    """Returns our stdin, or /dev/null if a shell runs us in the background of its terminal."""
     try:
         background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
     except OSError:

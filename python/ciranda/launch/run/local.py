@@ -1,4 +1,4 @@
-"""Starts programs on this host. No shell: argv arrays only."""
+"""Starts programs on this host from argv arrays, without a shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchErr
 from ciranda.launch.run.process_tree import die_with_parent
 
 _ERRNO = struct.Struct("i")
-# Python ignores these for itself; a program expects to be born with the defaults.
+# Python and the launcher change these for themselves; a program expects the defaults.
 _DEFAULT_SIGNALS = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
@@ -27,7 +27,7 @@ _DEFAULT_SIGNALS = (
 
 
 def resolve_command(command: Sequence[str], search_path: Sequence[str]) -> tuple[str, ...]:
-    """`train.py …` and `-m module …` get this Python; anything else is looked up as a program."""
+    """Returns the full command: this Python for `train.py …` and `-m module …`, else a program."""
     if not command:
         raise LaunchError("no command given; try: ciranda run -np 2 train.py")
     program, *arguments = command
@@ -74,7 +74,7 @@ def _search(program: str, search_path: Sequence[str]) -> str | None:
     return None
 
 
-# A parameter server.
+# The program of a parameter server.
 SERVER_PROGRAM = os.path.join(os.path.dirname(ciranda_package.__file__), "bin", "ciranda-ps")
 
 
@@ -89,9 +89,9 @@ def start_program(
 ) -> int:
     """Forks and executes; returns the pid, or raises OSError with the errno of execve.
 
-    Beside the streams the program gets the descriptors `inherit`, under the numbers they have. It
-    leads its own session (a terminal's Ctrl-C does not reach it) and is killed by the
-    kernel when this process dies.
+    The program gets the three streams, and the descriptors `inherit` under their numbers here. It
+    leads its own session, so a terminal's Ctrl-C does not reach it. The kernel kills it when this
+    process dies.
     """
     parent = os.getpid()
     error_read, error_write = os.pipe()

@@ -1,4 +1,4 @@
-"""The ranks of this host: their supervisor, the pipes that bring its news and their output."""
+"""Runs the processes of this host through a supervisor, with pipes for news and output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ciranda.launch.run.ending import Step
 from ciranda.launch.run.event_loop import EventLoop
 
 _READ_BYTES = 64 * 1024
-_DESCRIPTORS_PER_RANK = 7  # two pipes until the supervisor is forked, a log, a file a stream
+_DESCRIPTORS_PER_RANK = 7  # two pipes until the supervisor is forked, a log, a file for each stream
 _DESCRIPTORS_FREE = 64
 _COMMANDS = {
     Step.INTERRUPT: supervisor.INTERRUPT,
@@ -26,35 +26,38 @@ _COMMANDS = {
 
 
 class News(Protocol):
-    """Who is told what becomes of ranks, wherever they run, and of servers, by number."""
+    """Receives the news of processes on any host. `rank` is the number of a process."""
 
     def started(self, rank: int, pid: int) -> None: ...
 
     def ended(self, rank: int, exit_code: int) -> None:
-        """`exit_code` is negative for the number of a signal."""
+        """Reports an end. A negative `exit_code` is the number of a signal, negated."""
 
     def starts_again(self, rank: int, exit_code: int) -> None:
-        """It was killed by a signal, -exit_code, and is started anew."""
+        """Reports that signal -exit_code has killed a process, which is started again."""
 
     def ended_late(self, rank: int, exit_code: int, is_done: int) -> None:
-        """It was killed when its servers needed it no more, and is not started anew. `is_done`: its
-        program had ended; what follows is an end with 0."""
+        """Reports a worker that a signal has killed late, so that it is not started again.
+
+        `is_done` is 1 if its program had ended; an end with 0 follows. It is 0 if all workers had
+        left the servers before.
+        """
 
     def refused(self, rank: int, number: int) -> None:
-        """The system does not start it, and says so by an errno. No other rank goes on."""
+        """Reports, with an errno, that a process could not be started. The whole job ends."""
 
     def left_behind(self, count: int) -> None:
-        """The ranks are gone, but not this many processes, which are ended now."""
+        """Reports how many processes the ranks have left behind. They are ended now."""
 
     def printed(self, rank: int, stream: int, chunk: bytes) -> None:
-        """`stream` is 1 or 2. Without bytes: this was all."""
+        """Brings output of `stream` 1 (stdout) or 2 (stderr). An empty chunk is its end."""
 
     def over(self, *, lost: str = "") -> None:
-        """Nothing runs any more. `lost`: nor was it ended in order, for this reason."""
+        """Reports that nothing runs any more. `lost`: why it was not ended in order."""
 
 
 def tell(line: str, news: News) -> None:
-    """One line of a supervisor."""
+    """Passes one line of a supervisor to `news`."""
     word, *texts = line.split()
     numbers = [int(text) for text in texts]
     if word == "start":
@@ -72,17 +75,20 @@ def tell(line: str, news: News) -> None:
 
 
 class LocalRanks:
-    """start(), order() and turns of the loop until news.over(), then end() in every case."""
+    """The processes of a plan on this host, see job.Ranks.
+
+    The owner calls start(), turns the loop until news.over(), and then calls end() in every case.
+    """
 
     def __init__(
         self, plan: LaunchPlan, news: News, loop: EventLoop, *, stdin: int, only_here: str = ""
     ) -> None:
-        """`stdin` is for rank 0; start() closes it unless it is our own. `only_here`: a folder
-        that the supervisor removes where we cannot any more."""
+        """`stdin` is for rank 0; start() closes it unless it is our own. The supervisor removes
+        the folder `only_here` if this process is gone."""
         self._plan = plan
         self._news = news
         self._loop = loop
-        self._outputs: dict[int, tuple[int, int]] = {}  # pipe -> rank, 1 or 2
+        self._outputs: dict[int, tuple[int, int]] = {}  # pipe -> number of the process, 1 or 2
         self._paused = False
         self._events_rest = b""
         self._done = False  # the supervisor has ended the tree and said so
@@ -118,16 +124,16 @@ class LocalRanks:
             theirs.append(self._stdin)
         meeting = self._plan.meeting
         if meeting is not None:
-            theirs += meeting.listeners.values()  # each ends with who listens
+            theirs += meeting.listeners.values()  # the supervisor and its children have them now
         for fd in theirs:
             os.close(fd)
 
     def order(self, step: Step) -> None:
-        if step is Step.GIVE_UP:  # its end is the end of all ranks; end() sees to the rest
+        if step is Step.GIVE_UP:  # all ranks die with it; end() does the rest
             os.kill(self._supervisor, signal.SIGKILL)
         command = _COMMANDS.get(step)
         if command is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has just finished
+            with contextlib.suppress(BrokenPipeError):  # the supervisor has just finished
                 os.write(self._commands, command)
 
     def hand_on(self, number: int) -> None:
@@ -135,7 +141,7 @@ class LocalRanks:
             os.write(self._commands, supervisor.HAND_ON[signal.Signals(number)])
 
     def end_servers(self) -> None:
-        """The ranks of all hosts are gone."""
+        """Lets the servers end, because the ranks of all hosts are gone."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._commands, supervisor.END_SERVERS)
 
@@ -143,10 +149,10 @@ class LocalRanks:
         return None
 
     def tick(self, now: float) -> None:
-        """Nothing here depends on the time."""
+        """Does nothing, as nothing here depends on the time."""
 
     def pause(self, paused: bool) -> None:
-        """Leaves the ranks' output in their pipes."""
+        """Leaves the output in its pipes while `paused`, so that ranks wait."""
         if paused is not self._paused:
             self._paused = paused
             for fd in self._outputs:
@@ -156,12 +162,12 @@ class LocalRanks:
                     self._loop.watch(fd, self._on_output)
 
     def end(self) -> None:
-        """Whatever is left is killed; once is enough. What is in the pipes is all there will be."""
+        """Kills whatever is left, and reads the pipes to the end. Blocks. Idempotent."""
         if self._commands < 0:
             return
         self.pause(False)
         commands, self._commands = self._commands, -1
-        os.close(commands)  # should we leave early: the supervisor kills everything
+        os.close(commands)  # the supervisor then kills everything, if we leave early
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._supervisor, 0)
         process_tree.kill_descendants(supervisor.KILL_LIMIT_S, self._spare)
@@ -202,14 +208,14 @@ _LOST_SUPERVISOR = "the launcher's own supervisor (pid {pid}) was killed, and ev
 
 
 def children_before_us() -> Collection[int]:
-    """Children of a shell that became us with `exec ciranda run`: not ours to end."""
+    """Returns descendants of a shell that became us by `exec ciranda run`: not ours to end."""
     if not process_tree.has_children():
         return ()
     return frozenset(process.pid for process in process_tree.descendants(os.getpid()))
 
 
 def allow_descriptors(rank_count: int) -> None:
-    """Raises the soft limit where a large job needs it; the ranks inherit it."""
+    """Raises the soft limit of open files if a large job needs it. The ranks inherit it."""
     count = _DESCRIPTORS_FREE + _DESCRIPTORS_PER_RANK * rank_count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
@@ -219,7 +225,7 @@ def allow_descriptors(rank_count: int) -> None:
 
 
 def open_standard_streams() -> None:
-    """A pipe must not get the number of a standard stream that was closed by our caller."""
+    """Opens standard streams that the caller has closed, so that no pipe gets their numbers."""
     fd = os.open(os.devnull, os.O_RDWR)
     while fd <= 2:
         fd = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""The files in which a job's output is kept: a log of each process, and what horovodrun wrote."""
+"""The files of a job's output: a log of each process, and files as horovodrun writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STREAMS = ("stdout", "stderr")
 
 
 class OutputFiles:
-    """Open until the stack that it was made with is left."""
+    """The files of one job, open until `stack` is left."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class OutputFiles:
         size: int,
         by_stream: str | None,
     ) -> None:
-        """`by_stream`: a folder for rank.N/stdout and rank.N/stderr of each of `size` ranks."""
+        """`by_stream`: a folder for rank.N/stdout and rank.N/stderr of `size` ranks; None: none."""
         self._stack = stack
         self._files: dict[tuple[int, int], list[int]] = {}
         width = len(str(size - 1))
@@ -50,7 +50,10 @@ class OutputFiles:
         return fd
 
     def write(self, number: int, stream: int, chunk: bytes) -> str | None:
-        """Returns what is to be said when a file takes no more; the others go on."""
+        """Writes to the files of a stream. Returns a message if a file takes no more, else None.
+
+        The failed file gets no more output; other files still do.
+        """
         said = None
         for fd in list(self._files[number, stream]):
             view = memoryview(chunk)

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_RESCAN_S = 0.02  # a process may fork between the scan and its end; look again this soon
+_RESCAN_S = 0.02  # between two scans, as a process may fork after a scan and before its end
 _STAT_STATE, _STAT_PARENT, _STAT_STARTED = 0, 1, 19  # positions after "pid (comm) "
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,30 +23,32 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Process:
     pid: int
     parent: int
-    started: int  # with pid: names one process for ever, although pids are used again
+    started: int  # the start time: with the pid it names one process, although pids are reused
     zombie: bool
 
 
 def adopt_orphans() -> None:
-    """Descendants that lose their parent become children of this process, not of init."""
+    """Makes this process, instead of init, the parent of descendants that lose theirs."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Kills this process when `parent` dies, also when that has happened already."""
+    """Has this process killed when `parent` dies, or at once if it has died already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave_no_core() -> None:
-    """No core dump of this process, nor of a child before it executes a program; and no other
-    process of this user may look into its memory."""
+    """Prevents core dumps of this process, and reads of its memory by this user's other processes.
+
+    The same holds for a child until it executes a program.
+    """
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def set_name(name: str) -> None:
-    """The name that ps shows (at most 15 bytes)."""
+    """Sets the name that ps shows (at most 15 bytes)."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
@@ -57,7 +59,7 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def descendants(root: int, spare: Collection[int] = ()) -> list[Process]:
-    """Every process below `root`, parents before children, without the subtrees in `spare`."""
+    """Returns all processes below `root`, parents first, without the subtrees of `spare`."""
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -89,7 +91,7 @@ def _read(pid: int) -> Process | None:
 
 
 def send_signal(process: Process, number: int) -> None:
-    """Signals exactly this process: a pid that meanwhile names another one is left alone."""
+    """Signals exactly this process. Does nothing if its pid now names another process."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -114,13 +116,13 @@ def send_signal(process: Process, number: int) -> None:
 def signal_descendants(number: int) -> int:
     """Signals every descendant once; returns how many of them were not zombies."""
     found = descendants(os.getpid())
-    for process in found:  # zombies too: one whose main thread has ended may have others
+    for process in found:  # zombies too: one whose main thread has ended may have other threads
         send_signal(process, number)
     return sum(not process.zombie for process in found)
 
 
 def reap() -> list[tuple[int, int]]:
-    """Ended children as (pid, wait status). Does not wait."""
+    """Returns ended children as (pid, wait status). Does not block."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -133,7 +135,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def has_children() -> bool:
-    """False means: no descendant either, because orphans of the tree are adopted."""
+    """Returns true if this process has children; it adopts orphans, so else no descendants."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -142,11 +144,11 @@ def has_children() -> bool:
 
 
 def kill_descendants(limit_s: float, spare: Collection[int] = ()) -> list[tuple[int, int]]:
-    """Kills the whole tree below this process and waits until it is gone, at most `limit_s`.
+    """Kills the whole tree below this process. Blocks until it is gone, at most `limit_s` seconds.
 
-    Returns the children it reaped. `spare`: children that are not ours to kill. Needs
-    adopt_orphans(): then a process that escapes a scan by forking shows up in the next one, and
-    a tree without children is an empty tree.
+    Returns the children that it reaped. `spare`: pids of children that are not ours to kill. Needs
+    adopt_orphans(): a process that escapes a scan by forking then shows up in the next one, and a
+    tree without children is an empty tree.
     """
     ended = reap()
     deadline = time.monotonic() + limit_s

@@ -36,7 +36,7 @@ def report_failure(
     unicode: bool,
     restarted: int = 0,
 ) -> tuple[str, int]:
-    """The failure block and the exit code of the job."""
+    """Returns the failure block and the exit code of the job."""
     evidence = _collect(plan, ends, lost_hosts)
     verdict = judge(evidence, reason, timeout_s)
     return _word(plan, evidence, verdict, rerun, unicode, restarted)

@@ -1,11 +1,12 @@
-"""The small process between the launcher and the ranks, with their servers.
+"""The supervisor: the small process between the launcher and a job's processes on this host.
 
-It is the ranks' parent and adopts their orphans, so that the whole tree hangs on it. It obeys
-one-byte commands; the end of the command pipe means that the launcher is gone: then it kills the
-whole tree. It removes the job's folder at the end in every case, and has no opinion of its own on
-when a job is over, but that servers end after the ranks and the coordinator, and the evaluator
-after them, and that each of these which was killed may come back: servers that keep their state,
-workers as long as there is a server to come back to.
+It is their parent and adopts their orphans, so that the whole tree hangs on it. It obeys one-byte
+commands. The end of the command pipe means that the launcher is gone; the supervisor then kills
+the whole tree. It always removes the job's folder at the end.
+
+The launcher decides when a job is over. The supervisor decides only two things. Servers end after
+the ranks and the coordinator, and the evaluator ends after the servers. A killed process is started
+again while restarts are left: a server if it keeps its state, a worker until all workers have left.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from ciranda.launch.run import local, process_tree
 from ciranda.launch.run.ending import CHECKPOINT_GRACE_S, TERMINATE_GRACE_S
 
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
-TERMINATE = b"T"  # SIGTERM to every rank, and to what they left behind once they are gone
+TERMINATE = b"T"  # SIGTERM to every rank
 KILL = b"K"  # SIGKILL to the whole tree, at once
-END_SERVERS = b"E"  # the ranks of all hosts are gone
-HAND_ON = {signal.SIGUSR1: b"1", signal.SIGUSR2: b"2"}  # to every rank
+END_SERVERS = b"E"  # the ranks of all hosts are gone, so servers may end
+HAND_ON = {signal.SIGUSR1: b"1", signal.SIGUSR2: b"2"}  # the signal to every rank
 
 _BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
@@ -48,11 +49,11 @@ class Channels:
     events: int
     stdin: int  # for rank 0
     outputs: Sequence[tuple[int, int]]  # stdout and stderr of every process of the plan
-    only_here: str = ""  # a folder of the launcher, to be removed when it is gone
+    only_here: str = ""  # a folder to remove if the launcher is gone; empty: none
 
 
 def fork_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> int:
-    """Forks; `close` are the launcher's ends, which must not stay open here."""
+    """Forks the supervisor, which closes `close`, the launcher's ends. Returns its pid."""
     pid = os.fork()
     if pid == 0:
         _be_supervisor(plan, channels, close)
@@ -83,16 +84,16 @@ class Supervisor:
         self._plan = plan
         self._channels = channels
         self._alive: dict[int, int] = {}  # pid -> number
-        self._restarts = plan.restarts  # that are left
-        self._lives: Counter[int] = Counter()  # beyond the first
-        self._kept: dict[int, tuple[ProcessPlan, tuple[int, int]]] = {}  # to come back
-        self._training = -1  # what the evaluator reads ends with the training
+        self._restarts = plan.restarts  # restarts that are left
+        self._lives: Counter[int] = Counter()  # lives beyond the first, by number
+        self._kept: dict[int, tuple[ProcessPlan, tuple[int, int]]] = {}  # may be started again
+        self._training = -1  # write end of the evaluator's stdin; closed after the training
         self._listeners = dict(plan.meeting.listeners) if plan.meeting is not None else {}
         self._servers_may_end = not plan.servers_stay
-        self._servers_told = False  # to end
-        self._workers_left = False  # all of them, in order: what a server ends with
+        self._servers_told = False  # servers were told to end
+        self._workers_left = False  # all of them, in order: a server then ends with 0
         self._over = False
-        self._kill_at: float | None = None  # leftovers of ranks that are gone have until then
+        self._kill_at: float | None = None  # when servers or leftovers are killed
 
     def run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -107,7 +108,7 @@ class Supervisor:
                     else:
                         os.read(key.fd, 4096)
                 self._report(process_tree.reap())
-        # Here, not only in the launcher, which may be gone already without our having noticed.
+        # The launcher removes it too, but may be gone already without our having noticed.
         shutil.rmtree(self._plan.paths.job_dir, ignore_errors=True)
         self._tell("done")
 
@@ -163,7 +164,7 @@ class Supervisor:
         return read
 
     def _end_training(self) -> None:
-        """The evaluator notices."""
+        """Closes the evaluator's stdin, so that it notices the end of the training."""
         if self._training >= 0:
             os.close(self._training)
             self._training = -1
@@ -175,7 +176,7 @@ class Supervisor:
         for number in signals:
             self._signal_ranks(number, group=False)
         if any(bytes([each]) not in signals.values() for each in commands) or not commands:
-            self._restarts = 0  # whatever else they are: the job ends
+            self._restarts = 0  # any other command means that the job ends
         if not commands:  # the launcher is gone
             self._kill_all()
             if self._channels.only_here:
@@ -189,14 +190,14 @@ class Supervisor:
                 self._kill_all()
 
     def _signal_ranks(self, number: int, *, group: bool) -> None:
-        """Servers go on: a rank may save what they hold."""
+        """Signals all processes except servers, as a rank may save what they hold."""
         self._signal(
             (pid for pid, each in self._alive.items() if not is_server(each)), number, group
         )
 
     @staticmethod
     def _signal(pids: Iterable[int], number: int, group: bool) -> None:
-        for pid in pids:  # not reaped yet, so these pids still name ours
+        for pid in pids:  # not reaped yet, so the pids still name our processes
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if group:
                     os.killpg(pid, number)
@@ -204,8 +205,11 @@ class Supervisor:
                     os.kill(pid, number)
 
     def _is_over(self) -> bool:
-        """Once all ranks are gone: ends servers, and what is left behind, politely, then not.
-        Between the two the evaluator has the time that it takes."""
+        """Returns true if nothing runs any more. Advances the end once all ranks are gone.
+
+        It ends the servers, waits for the evaluator without a limit, and ends leftovers. Servers
+        and leftovers get SIGTERM first and SIGKILL later.
+        """
         alive = self._alive.values()
         if self._over or any(map(trains, alive)):
             return self._over
@@ -264,7 +268,7 @@ class Supervisor:
                     continue
                 self._tell(f"late {number} {code} 0")
             if self._servers_told and is_server(number) and code in _BY_US:
-                code = 0  # the ranks are done: it had just been started, or was stopped
+                code = 0  # the ranks are done, and the server had just been started, or was stopped
             self._workers_left = self._workers_left or (is_server(number) and code == 0)
             if code != 0:
                 self._restarts = 0  # the job has failed
@@ -272,7 +276,7 @@ class Supervisor:
 
     def _start_again(self, number: int, pid: int, code: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # what it has started, of which it led the group
+            os.killpg(pid, signal.SIGKILL)  # its group: processes that it has started
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._plan.paths.error_file(number))
         self._restarts -= 1
@@ -283,7 +287,7 @@ class Supervisor:
             self._kill_all()
 
     def _let_go(self, number: int, streams: Sequence[int]) -> None:
-        """It is not started again: what it reads and writes ends with it."""
+        """Closes the streams and the listener of a process that is not started again."""
         listener = self._listeners.pop(number, None)
         for fd in streams if listener is None else (*streams, listener):
             os.close(fd)
@@ -295,7 +299,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _key_of(meeting: Meeting | None) -> Iterator[dict[str, int]]:
-    """The job's key in a pipe, by the variable that tells its number."""
+    """Yields the pipe that holds the job's key, by the variable that tells its number."""
     if meeting is None:
         yield {}
         return
@@ -307,7 +311,10 @@ def _key_of(meeting: Meeting | None) -> Iterator[dict[str, int]]:
 
 
 def _wake_on_child() -> int:
-    """Readable when a child has ended, own or adopted (a pidfd would miss those)."""
+    """Returns a descriptor that is readable when a child has ended, own or adopted.
+
+    A pidfd would miss adopted children.
+    """
     read, write = os.pipe()
     os.set_blocking(write, False)
     os.set_blocking(read, False)
@@ -316,7 +323,7 @@ def _wake_on_child() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in (signal.SIGQUIT, *HAND_ON):  # the launcher's affair
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as programs then inherit it
+    for number in (signal.SIGQUIT, *HAND_ON):  # the launcher handles them
+        if signal.getsignal(number) is not signal.SIG_IGN:  # programs inherit an ignored signal
             signal.signal(number, lambda *_: None)
     return read
