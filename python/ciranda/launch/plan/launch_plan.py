@@ -100,7 +100,7 @@ class LaunchPlan:
     user_names: tuple[str, ...]  # variables that -x, --env-file and other options set
     meeting: Meeting | None = None  # how processes here meet those of other hosts
     servers: tuple[ServerPlan, ...] = ()
-    restarts: int = 0  # how often killed processes are started again, in all
+    restarts: int = 0  # how many times killed processes are started again on each host
     server_files: ServerFiles = NO_SERVER_FILES
     servers_stay: bool = False  # true: servers run until END_SERVERS, for ranks of other hosts
     roles: tuple[RolePlan, ...] = ()

@@ -30,7 +30,7 @@ class RankEnd:
 
     rank: int  # number of the process, see processes.py
     pid: int
-    exit_code: int  # negative: the number of the signal that killed it
+    exit_code: int  # negative: the negated number of the signal that killed it
     by_launcher: bool = False
 
 

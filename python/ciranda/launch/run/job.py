@@ -190,7 +190,7 @@ class _Job:
         return read
 
     def _count_interrupts(self, number: int, _frame: object) -> None:
-        """Exits on the third Ctrl-C, as the loop, which does the rest, may be stuck in a write."""
+        """Exits on the third Ctrl-C: the loop, which handles signals, may be stuck in a write."""
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 2:
             os._exit(EXIT_SIGNAL_BASE + signal.SIGINT)  # the supervisor kills the tree

@@ -53,7 +53,7 @@ class News(Protocol):
         """Brings output of `stream` 1 (stdout) or 2 (stderr). An empty chunk is its end."""
 
     def over(self, *, lost: str = "") -> None:
-        """Reports that nothing runs any more. `lost`: why it was not ended in order."""
+        """Reports that nothing runs any more. `lost`: why it was not ended in order, or empty."""
 
 
 def tell(line: str, news: News) -> None:

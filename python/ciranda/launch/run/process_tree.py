@@ -135,7 +135,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def has_children() -> bool:
-    """Returns true if this process has children; it adopts orphans, so else no descendants."""
+    """Returns true if there are children. After adopt_orphans() none means no descendants."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
