@@ -1,4 +1,4 @@
-"""Batches that a thread reads ahead, with Horovod's class names (horovod.data)."""
+"""Loaders whose thread reads batches ahead, with Horovod's class names (horovod.data)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-_EXIT_S = 5.0  # how long the interpreter's end waits for a thread that is in the middle of a batch
+_EXIT_S = 5.0  # how long the interpreter's exit waits for a thread in the middle of a batch
 
 
 class BaseDataLoader:
-    """What a loader of one's own defines: __len__(), and _iterate(), which yields the batches."""
+    """A loader. Your own defines __len__(), and _iterate(), which yields the batches."""
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Returns the number of batches of an epoch."""
         raise NotImplementedError
 
     def _iterate(self) -> Iterable[Any]:
         raise NotImplementedError
 
     def _process_batch(self, batch: Any) -> Any:
-        """Called with each batch where it is taken, such as to move it to a GPU."""
+        """Returns the batch as the consumer gets it, for example moved to a GPU.
+
+        It runs in the consumer's thread.
+        """
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -32,14 +35,17 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Put before a BaseDataLoader, it runs _iterate() in a thread, some batches ahead.
+    """Runs the _iterate() of a BaseDataLoader in a thread, some batches ahead.
+
+    Put it before the loader in the list of base classes:
 
         class AsyncLoader(AsyncDataLoaderMixin, Loader): ...
 
-    `async_loader_queue_size`: how many batches; 0 for no thread. `debug_data_loader` is accepted
-    for Horovod's scripts. An error of _iterate() is raised where batches are taken. The thread
-    begins with an iteration and ends with it, also with one that is left in the middle; unlike
-    Horovod's it does not go on to the next epoch, whose order set_epoch() has still to say.
+    `async_loader_queue_size`: number of batches to read ahead; 0 for no thread. `debug_data_loader`
+    is accepted for Horovod's scripts and ignored. The consumer gets the errors of _iterate(). The
+    thread begins and ends with an iteration, also with one that is left in the middle. Unlike
+    Horovod's, it does not continue with the next epoch, whose order set_epoch() has still to set.
+    Raises ValueError for a negative size.
     """
 
     def __init__(
@@ -60,8 +66,10 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """Ends what is being read; an iteration that is going on ends. Blocks until the thread is
-        done with its batch. Another iteration may begin afterwards."""
+        """Ends running iterations. Blocks until the thread is done with its batch.
+
+        Another iteration may begin afterwards.
+        """
         for reader in list(self._readers):
             reader.close()
 
@@ -74,12 +82,12 @@ class AsyncDataLoaderMixin:
         try:
             for batch in reader:
                 yield self._process_batch(batch)  # type: ignore[attr-defined]
-        finally:  # also of an iteration that is left in the middle
+        finally:  # also if the iteration is left in the middle
             reader.close()
 
 
 class _End:
-    """The last thing in a queue: nothing follows, or an error does."""
+    """The last item of a queue: the end of the batches, or an error."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -90,12 +98,12 @@ class _Reader:
 
     def __init__(self, read: Callable[[], Iterable[Any]], ahead: int) -> None:
         self._batches: queue.Queue[Any] = queue.Queue(ahead)
-        self._left = threading.Event()  # nobody takes batches any more
+        self._left = threading.Event()  # the consumer takes no more batches
         self._thread = threading.Thread(
             target=_fill, args=(read, self._batches, self._left), name="ciranda-loader", daemon=True
         )
         self._thread.start()
-        # At the interpreter's end, where a thread that runs on may crash it.
+        # Runs at the interpreter's exit, where a running thread could crash it.
         weakref.finalize(self, _close, self._batches, self._left, self._thread, _EXIT_S)
 
     def __iter__(self) -> Iterator[Any]:
@@ -129,15 +137,15 @@ def _close(
     thread: threading.Thread,
     timeout: float | None,
 ) -> None:
-    """Whatever the thread puts after `left` is set finds room, and it puts once at most."""
+    """Ends the thread. It puts at most one more item after `left` is set, and finds room for it."""
     left.set()
     if thread is threading.current_thread():
-        return  # which collects garbage in the middle of a put(), and would wait for itself
+        return  # garbage collection during a put(): it would wait for itself
     _empty(batches)
     thread.join(timeout)
     _empty(batches)
     with contextlib.suppress(queue.Full):
-        batches.put_nowait(_End())  # for who is waiting for a batch
+        batches.put_nowait(_End())  # for a consumer that waits for a batch
 
 
 def _empty(batches: queue.Queue[Any]) -> None:

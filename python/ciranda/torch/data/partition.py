@@ -1,8 +1,8 @@
-"""Which samples of an epoch are whose. Pure: where ranks and torch are not known.
+"""Shares the samples of an epoch out to the ranks. Pure: knows neither ranks nor torch.
 
 An epoch is an order of the samples, the same on every rank. Ranks take from it in turn, one sample
-each, so when all have trained on equally many, what is done is a beginning of the order, and
-any number of ranks can share what is left.
+each. When all have trained on equally many samples, the finished samples are a beginning of the
+order, so any number of ranks can share the rest.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ Ending = Literal["pad", "drop", "uneven"]
 
 
 def share(length: int, start: int, rank: int, size: int, ending: Ending) -> range:
-    """The places in the order that are `rank`'s, where the first `start` of `length` are done.
+    """Returns `rank`'s positions in the order, of which the first `start` of `length` are done.
 
-    What does not divide by `size`: "pad" goes on where the order begins again (a place above
-    `length` is one modulo `length`), "drop" leaves it out, "uneven" gives one more to the first.
+    `ending` says what happens to samples that do not divide by `size`. "pad" continues at the
+    beginning of the order (a position of `length` or more counts modulo `length`), "drop" leaves
+    them out, "uneven" gives one more to the first ranks.
     """
     left = length - start
     if ending == "drop":
@@ -29,5 +30,5 @@ def share(length: int, start: int, rank: int, size: int, ending: Ending) -> rang
 
 
 def done(length: int, start: int, samples: int, size: int) -> int:
-    """How many of the order are done once each rank has trained on `samples` of its own."""
+    """Returns how many positions are done after each rank has trained on `samples` samples."""
     return min(start + samples * size, length)

@@ -1,4 +1,4 @@
-"""Each rank's share of a data set, another order every epoch; training resumes within one."""
+"""Each rank's share of a data set, in another order every epoch; it can resume within one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from ciranda.torch.data.partition import Ending, done, share
 
 
 class DistributedSampler(Sampler[int]):
-    """As torch's DistributedSampler: the same arguments and order, and rank and size by itself.
+    """torch's DistributedSampler with the same arguments and order; knows rank and size itself.
 
-    What of `dataset` (any with a length) does not divide by the ranks: by default a few samples are
-    repeated; drop_last=True leaves them out; with uneven=True the first ranks have one more, and
-    every sample is there once (docs/training.md says how ranks with fewer batches train).
+    `dataset` may be any object with a length. If its length does not divide by the ranks, a few
+    samples are repeated by default; drop_last=True leaves them out; with uneven=True the first
+    ranks have one sample more, and every sample occurs once (docs/training.md says how ranks with
+    fewer batches train). Raises ValueError for drop_last with uneven, and for a rank outside of
+    `num_replicas`.
 
-    A checkpoint within an epoch: call advance(len(batch)) after each step and save state_dict();
-    load_state_dict() on every rank, also of another number, shares out what is left.
+    For a checkpoint within an epoch, call advance(len(batch)) after each step and save
+    state_dict(). load_state_dict() on every rank shares out the rest, also among another number of
+    ranks.
     """
 
     def __init__(
@@ -48,22 +51,27 @@ class DistributedSampler(Sampler[int]):
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.ending: Ending = "drop" if drop_last else "uneven" if uneven else "pad"
         self.epoch = 0
-        self._start = 0  # of the epoch's order: before it all is done
-        self._advanced = 0  # samples of this rank since
+        self._start = 0  # position in the order: all before it is done
+        self._advanced = 0  # samples of this rank since _start
 
     def set_epoch(self, epoch: int) -> None:
-        """Before each epoch, the same number on every rank. That of a loaded state goes on where
-        the state was saved; any other begins at its beginning."""
+        """Sets the epoch; call it before each epoch with the same number on every rank.
+
+        The epoch of a loaded state resumes where the state was saved; any other starts at its
+        beginning.
+        """
         if epoch != self.epoch:
             self.epoch, self._start, self._advanced = epoch, 0, 0
 
     def advance(self, samples: int) -> None:
-        """This rank has trained on so many samples more. No loader knows: it reads ahead."""
+        """Counts `samples` more that this rank has trained on.
+
+        A loader cannot count them, because it reads ahead.
+        """
         self._advanced += samples
 
     def __len__(self) -> int:
-        """What an iteration gives: this rank's samples of the epoch, or of what a loaded state has
-        left."""
+        """Returns this rank's number of samples in an iteration, of the epoch or a resumed rest."""
         return len(self._share())
 
     def __iter__(self) -> Iterator[int]:
@@ -79,8 +87,11 @@ class DistributedSampler(Sampler[int]):
         return share(len(self.dataset), self._start, self.rank, self.num_replicas, self.ending)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all ranks are, told by what this one has trained on. All have made the same number
-        of steps, with batches of the same size; with uneven=True, save rank 0's."""
+        """Returns the position of all ranks in the epoch, computed from this rank's samples.
+
+        All ranks must have made the same number of steps, with batches of the same size; with
+        uneven=True, save rank 0's state.
+        """
         length = len(self.dataset)
         return {
             "epoch": self.epoch,
@@ -91,8 +102,10 @@ class DistributedSampler(Sampler[int]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on there, the same state on every rank; the order is the state's. ValueError where
-        it is of a data set of another length."""
+        """Resumes at a saved position and order; load the same state on every rank.
+
+        Raises ValueError if the state is of a data set of another length.
+        """
         if state["length"] != len(self.dataset):
             raise ValueError(
                 f"DistributedSampler: the state is of {state['length']} samples, the data set has "
