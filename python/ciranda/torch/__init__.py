@@ -1,8 +1,8 @@
 """Data-parallel training for PyTorch with Horovod's names: `import ciranda.torch as hvd` works.
 
-Every function is documented in its module: `ops` (collectives), `optimizer`
-(DistributedOptimizer), `functions` (broadcast of models, optimizers and objects). Helpers of a
-training script are in `data`, `metrics`, `progress` and `schedules`, imported where first used.
+Each function is documented in its module: `ops` (collectives), `optimizer` (DistributedOptimizer),
+`functions` (broadcast of models, optimizers and objects). The helpers of a training script are in
+`data`, `metrics`, `progress` and `schedules`, which are imported when they are first used.
 """
 
 from __future__ import annotations

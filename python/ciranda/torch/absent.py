@@ -1,4 +1,4 @@
-"""Names of horovod.torch that are not there yet: what to do instead."""
+"""Names of horovod.torch that ciranda does not have yet, and what to do instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = {
 
 
 class AbsentNameError(UnsupportedError, AttributeError):
-    """A name of Horovod that is not there; hasattr() says so too."""
+    """A name of Horovod that ciranda does not have; hasattr() returns False for it."""
 
 
 def refuse(name: str) -> NoReturn:

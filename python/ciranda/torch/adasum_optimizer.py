@@ -1,4 +1,4 @@
-"""What DistributedOptimizer makes of the user's optimizer with op=Adasum."""
+"""The subclass of the user's optimizer class that DistributedOptimizer uses with op=Adasum."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _WHY_NOT_SHARED = "with op=Adasum each rank makes a step of its own"
 
 
 class StepsByAdasum(Distributed):
-    """Each rank steps with its own gradients; what that has changed is combined by Adasum.
+    """Each rank steps with its own gradients; Adasum combines the changes of all ranks.
 
-    As in Horovod's delta optimizer: p = start + adasum over the ranks of (stepped - start).
+    As in Horovod's delta optimizer, p = start + adasum over the ranks of (stepped - start).
     """
 
     _ciranda_compression: Any
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Raises: nothing is synchronized before the step."""
+        """Raises ValueError: nothing is synchronized before the step."""
         raise ValueError(
             "skip_synchronize: with op=Adasum step() combines what the step of each rank has "
             "changed, and there is nothing to skip; call step() without it"
@@ -42,8 +42,10 @@ class StepsByAdasum(Distributed):
         yield
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer's own step() with this rank's gradients, then all ranks' changes
-        combined. Where it raises, the parameters are what they were."""
+        """Steps with this rank's gradients, then combines the changes of all ranks.
+
+        If it raises, the parameters are what they were.
+        """
         self._find_new_parameters()
         if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():
             self._compare_ranks(self._ciranda_comparison)
@@ -90,7 +92,10 @@ def distribute(
     buffers: Buffers | None,
     process_set: ProcessSet,
 ) -> Any:
-    """Makes `optimizer` one; on every member of the set, whose parameters must be the same."""
+    """Makes `optimizer` a StepsByAdasum.
+
+    Every member of the set calls it, with the same parameters. Blocks until they have agreed.
+    """
     name = f"DistributedOptimizer.{process_set.optimizers_made}"
     alone = process_set.alone()
     if not alone:

@@ -1,8 +1,8 @@
-"""`ciranda run --autotune`: tries settings while a program trains, and keeps what makes it faster.
+"""`ciranda run --autotune`: tries settings while a program trains, and keeps the faster ones.
 
-The first DistributedOptimizer of a job is tuned, between its steps: all ranks make the same steps
-with the same settings, and agree on the time of each sample. Nothing that is tried changes what is
-computed, but for a wire dtype, which CIRANDA_WIRE_DTYPE=auto allows.
+It tunes the first DistributedOptimizer of a job, between its steps. All ranks make the same steps
+with the same settings, and agree on the time of each sample. No setting changes what is computed,
+except a wire dtype, which CIRANDA_WIRE_DTYPE=auto allows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _SPINS_US = (3, 100, 1000)
 
 
 def begin(optimizer: Any) -> None:
-    """Tunes it from here on, if the user wants that; on every rank that makes one."""
+    """Starts to tune the optimizer if the user asked for it and it is the job's first.
+
+    Every rank that makes the optimizer calls it.
+    """
     process_set = optimizer._ciranda_how.process_set
     asked = _C.autotune()
     is_first = process_set is global_process_set and process_set.optimizers_made == 1
@@ -39,22 +42,22 @@ def begin(optimizer: Any) -> None:
 
 
 class Tuner:
-    """Of one optimizer, whose step() calls stepped() at its end."""
+    """The tuner of one optimizer, whose step() calls stepped() at its end."""
 
     def __init__(self, optimizer: Any, asked: dict[str, Any]) -> None:
         self._joins = _C.joins()
         self._own_pace = _C.pace()
         self._on_gpu = any(parameter.is_cuda for parameter in optimizer._parameter_names)
         self._is_shared = optimizer.why_not_shared() == ""
-        self._why_sharing_ended = ""  # by the user's doing
+        self._why_sharing_ended = ""  # by the user's program
         self._log = _Log(asked["log"])
 
         knobs = self._knobs(optimizer, asked["wire_dtype"])
         self._first: Settings = {knob.name: knob.values[0] for knob in knobs}
         self._search: Generator[Settings, float, Found] = search(knobs, self._log.say)
-        next(self._search)  # it begins with the first settings
+        next(self._search)  # yields the first settings
         self._steps_per_sample = int(asked["steps_per_sample"])
-        self._began: float | None = None  # of a sample; None: settling
+        self._began: float | None = None  # start of the sample; None while settling
         self._left = 1 + asked["warmup_samples"] * self._steps_per_sample
         self._waits_for_join = False
         steps = samples_at_most(knobs) * (self._steps_per_sample + _SETTLING_STEPS)
@@ -65,7 +68,7 @@ class Tuner:
         )
 
     def _knobs(self, optimizer: Any, may_round: bool) -> list[Knob]:
-        """Equal on all ranks; what the user has set is none."""
+        """Returns the knobs, equal on all ranks; a setting that the user has chosen is no knob."""
         how: Reduction = optimizer._ciranda_how
         knobs = []
         if how.shared_step == "auto" and self._is_shared and not how.share_parameters:
@@ -85,7 +88,7 @@ class Tuner:
             knobs.append(
                 Knob("CIRANDA_STREAMS", (0, *others), lambda streams: str(streams or configured))
             )
-        # None is each rank's own, which other hosts' may differ from.
+        # The value None is each rank's own setting, which may differ between hosts.
         first = ops.broadcast(torch.tensor(self._own_pace, dtype=torch.int64), 0, name="autotune")
         overlap, spin_us = bool(first[0]), int(first[1])
         words = {True: "on", False: "off", None: "on" if overlap else "off"}
@@ -97,8 +100,8 @@ class Tuner:
         return [knob for knob in knobs if len(knob.values) > 1]
 
     def stepped(self, optimizer: Any) -> None:
-        """At the end of each step, on all ranks; blocks for them at the end of a sample."""
-        if _C.joins() != self._joins:  # after it, all ranks are at the same step again
+        """Counts a step; every rank calls it at the end of each. Blocks at the end of a sample."""
+        if _C.joins() != self._joins:  # all ranks are at the same step again after a join
             why = "given up, and all is as before: a rank has joined, so the steps were not alike"
             self._end(optimizer, self._first, why)
             return
@@ -118,7 +121,7 @@ class Tuner:
         total, ranks, objections = ops.allreduce(mine, name="autotune", op=ops.Sum).tolist()
         if ranks < _C.size():
             self._waits_for_join = True
-        elif not objections:  # else the next step ends sharing, and the sample comes after it
+        elif not objections:  # else the next step ends sharing, and a sample follows
             self._go_on(optimizer, total / ranks)
 
     def _go_on(self, optimizer: Any, seconds: float) -> None:
@@ -137,7 +140,7 @@ class Tuner:
         self._log.end(conclusion)
 
     def _set(self, optimizer: Any, settings: Settings) -> None:
-        """On all ranks, between two steps."""
+        """Applies the settings, on all ranks between two steps."""
         overlap, spin_us = settings["CIRANDA_OVERLAP"], settings["CIRANDA_SPIN_MICROSECONDS"]
         _C.set_pace(
             self._own_pace[0] if overlap is None else overlap,
@@ -162,7 +165,7 @@ class Tuner:
             optimizer._ciranda_why_not_shared = self._why_sharing_ended
 
 
-# Which field of Reduction a knob sets.
+# Maps a knob to the field of Reduction that it sets.
 _OPTIONS = {
     "bucket_bytes": "bucket_bytes",
     "shared_step": "shared_step",
@@ -177,8 +180,7 @@ def _conclusion(found: Found) -> str:
 
 
 class _Log:
-    """Lines for people, by the first rank: all in the file, if there is one, the last on stderr
-    too."""
+    """Lines that rank 0 writes for people: all to the file, if any, the last one also to stderr."""
 
     def __init__(self, path: str) -> None:
         self._path = path if _C.rank() == 0 else ""

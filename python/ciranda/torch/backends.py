@@ -1,4 +1,4 @@
-"""Which libraries run operations here: the questions of Horovod's scripts."""
+"""Horovod's questions about the libraries that run operations here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from ciranda import _C
 
 
 def found() -> list[dict[str, Any]]:
-    """A row for each backend: name, built, available, version, path, why_not. Needs no init()."""
+    """Returns a row for each backend: name, built, available, version, path, why_not.
+
+    It needs no init().
+    """
     return list(_C.backends())
 
 
 def library() -> str:
-    """The file of ciranda's own backends."""
+    """Returns the path of ciranda's own shared library."""
     return str(_C.__file__)
 
 
@@ -22,17 +25,17 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def gloo_built() -> bool:
-    """True where CIRANDA_CPU_OPERATIONS=gloo works."""
+    """Returns True if CIRANDA_CPU_OPERATIONS=gloo works."""
     return bool(_row("gloo")["available"])
 
 
 def gloo_enabled() -> bool:
-    """True if Gloo runs operations on tensors of the CPU, in this job."""
+    """Returns True if Gloo runs operations on tensors of the CPU in this job."""
     return _C.cpu_operations() == "gloo"
 
 
 def nccl_built() -> int:
-    """NCCL's version as one number, 22703 for 2.27.3, where it can run operations; else 0."""
+    """Returns NCCL's version as one number, 22703 for 2.27.3; 0 if it cannot run operations."""
     row = _row("nccl")
     if not row["available"]:
         return 0
@@ -41,12 +44,12 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """True if this build reduces tensors of NVIDIA GPUs."""
+    """Returns True if this build reduces tensors of NVIDIA GPUs."""
     return bool(_row("nccl")["built"])
 
 
 def _no() -> bool:
-    """False: ciranda does without that library."""
+    """Returns False: ciranda does not use that library."""
     return False
 
 
@@ -54,5 +57,5 @@ mpi_built = mpi_enabled = ddl_built = ccl_built = rocm_built = _no
 
 
 def mpi_threads_supported() -> bool:
-    """True: ciranda never calls MPI, so a program may use it from any of its threads."""
+    """Returns True: ciranda never calls MPI, so any thread of a program may call it."""
     return True

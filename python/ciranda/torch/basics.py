@@ -1,4 +1,4 @@
-"""init, shutdown and where this rank is."""
+"""Entering and leaving a job, and this rank's place in it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ _registered = False
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Joins the job that the launcher started; without a launcher, a world of one rank.
+    """Joins the job that the launcher started; without a launcher, a job of one rank.
 
     Blocks until every rank is there (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
-    effect; after shutdown() it joins anew. Where it raises, the rank has left the job again.
+    effect; after shutdown() it joins anew. If it raises, this rank has left the job again.
 
-    `comm`: a list of ranks of the job, or an mpi4py communicator. The job of this process is then
-    those ranks, numbered by their place there. Every process passes one that it is in; all in it
-    pass the same. ValueError on every rank otherwise; UnsupportedError for a part of several hosts.
+    `comm`: a list of ranks of the job, or an mpi4py communicator. The job of this process then
+    consists of those ranks, numbered by their position in the list. Every process passes a list
+    that contains it, and all processes of a list pass the same list; otherwise every rank gets a
+    ValueError. Raises UnsupportedError in a job on several hosts, unless the list is all ranks in
+    order.
 
-    `process_sets`: ProcessSets that are added at once, the same on every rank, none twice; or
-    "dynamic" as in Horovod, which changes nothing, as sets may always be added.
+    `process_sets`: ProcessSets to add at once, the same on every rank, without duplicates; or
+    "dynamic" as in Horovod, which has no effect, because sets may always be added.
     """
     global _registered
     if is_evaluator():
@@ -65,7 +67,7 @@ def _static_sets(process_sets: Any) -> list[ProcessSet]:
         isinstance(process_set, ProcessSet) for process_set in process_sets
     ):
         raise ValueError('init: process_sets must be a list of ProcessSet, or "dynamic"')
-    seen: list[list[int] | None] = [None]  # of all ranks
+    seen: list[list[int] | None] = [None]  # the set of all ranks
     for process_set in process_sets:
         if process_set.given_ranks in seen:
             ranks = "all ranks" if process_set.given_ranks is None else process_set.given_ranks
@@ -78,7 +80,7 @@ def _static_sets(process_sets: Any) -> list[ProcessSet]:
 
 
 def _check_comm(comm: Any) -> Any:
-    """None for all ranks, a list of ranks, or the mpi4py communicator."""
+    """Returns None for all ranks, a list of ranks, or the mpi4py communicator."""
     if comm is None or hasattr(comm, "Get_group"):
         return comm
     try:
@@ -89,11 +91,11 @@ def _check_comm(comm: Any) -> Any:
         ) from None
     if len(set(ranks)) < len(ranks) or any(rank < 0 for rank in ranks):
         raise ValueError(f"init: comm={ranks} must name ranks of the job, each once")
-    return ranks or None  # as in Horovod
+    return ranks or None  # an empty list means all ranks, as in Horovod
 
 
 def _restrict_to(comm: Any) -> None:
-    """Meets again among the ranks of `comm` alone, unless it is all ranks in their order."""
+    """Meets again among the ranks of `comm` alone, unless `comm` is all ranks in order."""
     rank, everyone = _C.rank(), list(range(_C.size()))
     ranks = comm
     if not isinstance(comm, list):
@@ -131,12 +133,12 @@ def _disagreement(lists: list[list[int]]) -> str:
 
 
 def _init_at(rank: int, ranks: list[int], job_id: str) -> None:
-    """_C.init() as if a launcher had started these ranks of this host alone."""
+    """Calls _C.init() as if a launcher had started only these ranks, on this host."""
     own, count = str(rank), str(len(ranks))
     place = {"RANK": own, "SIZE": count, "LOCAL_RANK": own, "LOCAL_SIZE": count}
     place |= {"CROSS_RANK": "0", "CROSS_SIZE": "1", "JOB_ID": job_id, "JOB_DIR": ""}
     folder = os.environ.get("CIRANDA_JOB_DIR", "")
-    if os.path.isdir(folder):  # else one of its own, after job_id
+    if os.path.isdir(folder):  # otherwise the ranks use a folder named after job_id
         place["JOB_DIR"] = os.path.join(folder, str(ranks[0]))
     timeline = os.environ.get("CIRANDA_TIMELINE") or os.environ.get("HOROVOD_TIMELINE")
     if timeline and timeline != "DYNAMIC" and ranks[0] != 0:
@@ -155,9 +157,10 @@ def _init_at(rank: int, ranks: list[int], job_id: str) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. Unfinished operations of this rank end with ShutdownError.
+    """Leaves the job. Unfinished operations of this rank fail with ShutdownError.
 
-    Other ranks that still need this one get RankLostError. Called at interpreter exit by itself.
+    Other ranks that still need this rank get RankLostError. Called automatically when the
+    interpreter exits.
     """
     _C.shutdown()
     forget_all()
@@ -173,71 +176,81 @@ def _end() -> None:
 
 
 def is_initialized() -> bool:
-    """True between init() and shutdown()."""
+    """Returns True between init() and shutdown()."""
     return _C.is_initialized()
 
 
 def rank() -> int:
-    """This rank's number, 0 to size() - 1."""
+    """Returns this rank's number, 0 to size() - 1."""
     return _C.rank()
 
 
 def size() -> int:
-    """Ranks of the job."""
+    """Returns the number of ranks of the job."""
     return _C.size()
 
 
 def local_rank() -> int:
-    """This rank's number among the ranks of its host."""
+    """Returns this rank's number among the ranks of its host."""
     return _C.local_rank()
 
 
 def local_size() -> int:
-    """Ranks on this host."""
+    """Returns the number of ranks on this host."""
     return _C.local_size()
 
 
 def _hosts_with_local_rank() -> list[int]:
-    """The hosts that have a rank with this one's local rank."""
+    """Returns the hosts that have a rank with this rank's local rank."""
     return [host for host, ranks in enumerate(_C.hosts()) if len(ranks) > _C.local_rank()]
 
 
 def cross_rank() -> int:
-    """The number of this rank's host among those that have a rank of the same local rank."""
+    """Returns the number of this rank's host among the hosts that have this local rank."""
     return _hosts_with_local_rank().index(_C.cross_rank())
 
 
 def cross_size() -> int:
-    """Hosts that have a rank of this one's local rank: all, where each has as many ranks."""
+    """Returns the number of hosts that have a rank of this local rank.
+
+    This is the number of all hosts if each has the same number of ranks.
+    """
     return len(_hosts_with_local_rank())
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many ranks."""
+    """Returns True if every host has the same number of ranks."""
     return len({len(ranks) for ranks in _C.hosts()}) == 1
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """From here on this rank's operations are recorded, for one file of all ranks.
+    """Starts to record this rank's operations, for one file of all ranks.
 
-    A Chrome trace (ui.perfetto.dev): each rank a process, each name a row, with Horovod's names of
-    events. `mark_cycles`: also a mark where operations are begun. On one host call it on every rank
-    that is to be in the file; on several all ranks call it, and it waits for them. A second call
-    for the same file changes nothing. ValueError while another one is written.
+    The file is a Chrome trace (ui.perfetto.dev): each rank is a process, each name a row, and
+    events have Horovod's names. `mark_cycles` also marks the points at which operations begin. On
+    one host, call it on every rank that shall appear in the file. On several hosts all ranks call
+    it, and it waits for them. A second call for the same file has no effect. Raises ValueError
+    while another file is being recorded.
     """
     _C.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
-    """Writes what start_timeline(), --timeline or CIRANDA_TIMELINE have recorded on this rank into
-    the file, beside what other ranks have written. shutdown() does so too. Blocks for the disk.
+    """Writes what this rank has recorded into the file, beside what other ranks have written.
 
-    On several hosts all ranks call it, it waits for them, and rank 0 writes the file; a host whose
-    ranks cannot send it theirs, because one is gone, keeps file_path.hostN."""
+    The recording was started by start_timeline(), --timeline or CIRANDA_TIMELINE. shutdown() writes
+    it too. Blocks for the disk.
+
+    On several hosts all ranks call it, it waits for them, and rank 0 writes the file. If the ranks
+    of a host cannot send their part, because a rank is gone, that host keeps file_path.hostN.
+    """
     _C.stop_timeline()
 
 
 def stats() -> dict[str, float]:
-    """Since init(), in blocking calls of this rank: `waiting_s` (for other ranks),
-    `communicating_s` (copying and reducing), `operations`, `bytes`."""
+    """Returns counters of this rank's blocking calls since init().
+
+    `waiting_s` is the time spent waiting for other ranks, `communicating_s` the time spent copying
+    and reducing; `operations` and `bytes` count what was done.
+    """
     return _C.stats()

@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 import torch
 
-# What sys.getrefcount() counts of a tensor in a list that a loop looks at.
+# sys.getrefcount() of a tensor that only a list and a loop over that list refer to.
 _COUNTED_OF_A_LIST = 3
 
 
 class Buffers:
-    """Of a model, as they are when they are asked for, or a list of them for ever."""
+    """A model's buffers at the time of each call, or a fixed list of buffers."""
 
     def __init__(self, given: torch.nn.Module | Iterable[torch.Tensor]) -> None:
         self._model = given if isinstance(given, torch.nn.Module) else None
         self._listed = [] if isinstance(given, torch.nn.Module) else list(given)
 
     def now(self) -> list[torch.Tensor]:
-        """ValueError where one of the list is nobody else's any more: the model has another."""
+        """Returns the buffers. Raises ValueError if the model has replaced a buffer of the list."""
         if self._model is not None:
             return list(self._model.buffers())
         for buffer in self._listed:
@@ -34,6 +34,6 @@ class Buffers:
 
 
 def described(buffers: Buffers | None) -> list[tuple[list[int], str]]:
-    """What ranks must have the same of."""
+    """Returns the shapes and dtypes, which must be equal on all ranks."""
     now = [] if buffers is None else buffers.now()
     return [(list(buffer.shape), str(buffer.dtype)) for buffer in now]

@@ -1,7 +1,7 @@
 """Reduction of gradients through a compressor that the user wrote in Python.
 
-Behaves like GradientReducer in C++ (gradient_reducer.h says how), but copies, holds the GIL and
-reduces everything at the end of backward().
+It behaves like GradientReducer in C++ (documented in gradient_reducer.h), but it copies, holds the
+GIL and reduces everything at the end of backward().
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NamedParameters = list[tuple[str, torch.Tensor]]
 
 
 class CompressedReducer:
-    """Of one optimizer. Sparse gradients are densified."""
+    """The reducer of one optimizer. Densifies sparse gradients."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class CompressedReducer:
         self._predivide_factor = predivide_factor
         self._passes = backward_passes_per_step
         self._compression = compression
-        self._parameters: NamedParameters = []  # with a hook
+        self._parameters: NamedParameters = []  # those with a hook
         self._frozen: NamedParameters = []
         self._graph_task = -1  # the latest that will call _graph_task_ended()
-        # What the latest reduction has left in each p.grad, and in which version.
+        # Maps the id of a parameter to the p.grad that the latest reduction left, and its version.
         self._reduced: dict[int, tuple[weakref.ref[torch.Tensor] | None, int]] = {}
         self._in_pass = False
         self._passes_done = 0  # of this step
@@ -68,7 +68,10 @@ class CompressedReducer:
             )
 
     def _is_reduced(self, parameter: torch.Tensor, edited: bool = False) -> bool:
-        """Whether p.grad is what the latest reduction left, or that with an edit in place."""
+        """Returns True if p.grad is what the latest reduction left.
+
+        With `edited`, it may have been edited in place since.
+        """
         if id(parameter) not in self._reduced:
             return parameter.grad is None
         left, version = self._reduced[id(parameter)]
@@ -78,7 +81,7 @@ class CompressedReducer:
 
     def _gradient_is_there(self, parameter: torch.Tensor) -> None:
         if parameter.grad is None or self._is_reduced(parameter):
-            return  # a hook of the user has stepped with it
+            return  # a hook of the user has stepped with it already
         if self._op != ops.Average and self._is_reduced(parameter, edited=True):
             raise InvalidArgumentError(
                 "gradients were computed again after they had been summed over the ranks; set "
@@ -91,7 +94,8 @@ class CompressedReducer:
         if current != self._graph_task:
             self._graph_task = current
             queue = torch.autograd.Variable._execution_engine.queue_callback
-            # Others may have queued callbacks that write gradients, as DDP does.
+            # Runs after callbacks that other code, such as DDP, has queued and that write
+            # gradients.
             queue(lambda: queue(self._graph_task_ended))
 
     def _graph_task_ended(self) -> None:
@@ -110,7 +114,7 @@ class CompressedReducer:
         self._hook_unfrozen()
         edited = self._op != ops.Average
         fresh = not all(self._is_reduced(parameter, edited) for _, parameter in self._parameters)
-        # Sums, to which ranks that have joined add zeros.
+        # A Sum, to which ranks that have joined add zeros.
         flag = torch.tensor([fresh], dtype=torch.int32, device="cpu")
         handle = ops.allreduce_async(
             flag, name=f"{self._name}/fresh", op=ops.Sum, process_set=self._process_set
@@ -120,7 +124,7 @@ class CompressedReducer:
             self._reduce_now()
 
     def _join_backward(self) -> None:
-        """Ranks that make more backward passes before this step wait there, for these gradients."""
+        """Reduces now if ranks with more backward passes wait there for this rank's gradients."""
         if _C.waits_crosswise(f"{self._name}/"):
             self._reduce_now()
 
@@ -148,9 +152,9 @@ class CompressedReducer:
             gradient = gradient if gradient.layout == torch.strided else gradient.to_dense()
             if gradient is not parameter.grad:
                 parameter.grad = gradient
-            gradient = gradient.detach()  # a graph that leads to it stays
+            gradient = gradient.detach()  # keeps the graph of p.grad
             if self._op != ops.Average and self._is_reduced(parameter, edited=True):
-                gradient.div_(self._process_set.size())  # everybody's already
+                gradient.div_(self._process_set.size())  # it is the sum over the ranks already
             packed, context = self._compression.compress(gradient)
             handle = ops.allreduce_async(
                 packed.contiguous(),

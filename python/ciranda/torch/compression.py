@@ -1,6 +1,6 @@
-"""How tensors travel: as they are, or in a 16-bit format.
+"""Formats in which tensors are reduced: their own, or a 16-bit format.
 
-DistributedOptimizer takes only `native` of these classes: its gradients are rounded on their way
+DistributedOptimizer uses only `native` of these classes: its gradients are rounded on their way
 between hosts (csrc/core/backend/ring). With Gloo it calls compress() and decompress().
 """
 
@@ -14,24 +14,27 @@ from ciranda import _C
 
 
 def native_of(compression: Any) -> Any:
-    """What of it the C++ reducer does itself; None: compress() and decompress() are called. Gloo
-    cannot round what it sends."""
+    """Returns the compression that the C++ reducer does itself.
+
+    Returns None if compress() and decompress() are to be called, also with Gloo, which cannot round
+    messages.
+    """
     native = getattr(compression, "native", None)
     rounds = native not in (None, _C.Compression.none)
     return None if rounds and _C.cpu_operations() != "native" else native
 
 
 class Compressor:
-    """The base of your own: how a tensor travels, and how it becomes one again. As Horovod's."""
+    """The base class of your own compressors, as in Horovod."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is reduced in its place, and what decompress() needs to know."""
+        """Returns the tensor to reduce in place of `tensor`, and a context for decompress()."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The reduced tensor with the shape and dtype of the one that compress() got."""
+        """Returns the reduced tensor with the shape and dtype of compress()'s argument."""
         return tensor
 
 
@@ -56,14 +59,14 @@ class _HalfCompressor(Compressor):
 
 
 class FP16Compressor(_HalfCompressor):
-    """Floating tensors travel as float16."""
+    """Reduces floating tensors as float16."""
 
     dtype = torch.float16
     native = _C.Compression.fp16
 
 
 class BF16Compressor(_HalfCompressor):
-    """Floating tensors travel as bfloat16."""
+    """Reduces floating tensors as bfloat16."""
 
     dtype = torch.bfloat16
     native = _C.Compression.bf16

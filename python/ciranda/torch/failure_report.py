@@ -1,6 +1,6 @@
-"""Leaves a report for the launcher, and word for the other ranks, when this rank raises.
+"""Reports an exception of this rank to the launcher and to the other ranks.
 
-The file is the one that torchelastic reads too; `ciranda run` names the culprit from it.
+The file is torchelastic's error file too; `ciranda run` names the culprit from it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from types import TracebackType
 from ciranda import _C
 from ciranda.errors import CirandaError, RankLostError
 
-launched_as: list[int] | None = None  # by rank the launcher's number, after init(comm=...)
+launched_as: list[int] | None = None  # by rank the launcher's number, with init(comm=...)
 _installed = False
-_raised = False  # and nobody has caught it
-_over_file: Path | None = None  # of a worker whom the launcher has started
+_raised = False  # an exception has reached sys.excepthook
+_over_file: Path | None = None  # made by a worker that the launcher started
 _own_pid = 0
-_COORDINATOR = 1_000_000  # as the launcher numbers it
+_COORDINATOR = 1_000_000  # the launcher's number for the coordinator
 
 
 def _launched(rank: int) -> int:
@@ -53,15 +53,17 @@ def install() -> None:
 
 
 def say_over() -> None:
-    """At interpreter exit: whoever kills a worker that has left its servers does not undo its work,
-    which the launcher is to know."""
+    """Tells the launcher that this worker has left its servers, at interpreter exit.
+
+    The launcher then counts a later kill of the worker as a success: its work is done.
+    """
     if _over_file is not None and not _raised and os.getpid() == _own_pid:
         with contextlib.suppress(OSError):
             _over_file.touch()
 
 
 def _lost_rank(value: BaseException | None, own_rank: int) -> int | None:
-    """The rank whose loss led to `value`, also when another exception was made of it."""
+    """Returns the rank whose loss led to `value`, directly or through a chain of exceptions."""
     seen = set()  # a chain may be a ring
     while value is not None and id(value) not in seen:
         if isinstance(value, RankLostError) and value.rank != own_rank:
@@ -72,7 +74,7 @@ def _lost_rank(value: BaseException | None, own_rank: int) -> int | None:
 
 
 def _lost_server() -> int | None:
-    """As the launcher numbers servers: k is ~k."""
+    """Returns the lost server by the launcher's numbering: server k is ~k."""
     server = _C.lost_server()
     return None if server is None else ~server
 
@@ -81,14 +83,14 @@ def _report(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     if not _C.is_initialized() or issubclass(kind, (KeyboardInterrupt, SystemExit)):
         return
     rank = _COORDINATOR if _C.coordinates() else _C.rank()
-    meets = not _C.server_count()  # with servers, ranks do not
+    meets = not _C.server_count()  # with servers, ranks do not meet
     pending = _C.pending() if meets else []
     for operation in pending:
         operation["missing_ranks"] = [_launched(each) for each in operation["missing_ranks"]]
     victim_of = _lost_rank(value, rank) if meets else _lost_server()
     first_line = (str(value).splitlines() or [""])[0]
     message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
-    # A victim must not hide the rank that it lost.
+    # A rank that fails because it lost another must not hide that one: only others abort the job.
     if victim_of is None and meets:
         _C.abort(f"rank {rank} (pid {os.getpid()}) raised {message}")
     path = os.environ.get("CIRANDA_ERROR_FILE")

@@ -24,11 +24,14 @@ def broadcast_parameters(
 ) -> None:
     """Gives every rank the root's values of a state_dict or of named parameters, in place.
 
-    Blocking; tensors of any shape and dtype, also sparse ones with as many elements on every rank;
-    values that are no tensors are left alone.
-    `root_rank` is a rank of the job. ValueError where this rank is no member of `process_set`.
-    With parameter servers: takes the newest parameters that they hold, waiting for nobody; the
-    first are rank 0's. Buffers stay this rank's.
+    Blocking. Tensors may have any shape and dtype. Sparse tensors need the same number of elements
+    on every rank, otherwise every rank gets a MismatchError. Values that are not tensors are
+    ignored. `root_rank` is a rank of the job. Raises ValueError on a rank that is not a member of
+    `process_set`, and for a nested tensor, a DTensor or another layout.
+
+    With parameter servers it fetches their newest parameters instead, and waits for no other
+    worker; the first parameters are rank 0's, so `root_rank` has to be 0, with no process set.
+    Buffers keep this rank's values.
     """
     if _C.server_count():
         all_ranks = process_set is global_process_set
@@ -72,7 +75,7 @@ def _of_columns(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return own.ccol_indices(), own.row_indices(), own.values()
 
 
-# Of each layout the dense tensors that hold it.
+# Maps a sparse layout to the function that returns the dense tensors of such a tensor.
 _SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
     torch.sparse_coo: lambda tensor: (tensor.detach()._indices(), tensor.detach()._values()),
     torch.sparse_csr: _of_rows,
@@ -83,7 +86,10 @@ _SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] 
 
 
 def _check_elements(sparse: list[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
-    """What is received goes where elements are: their number is the tensor's, as is the order."""
+    """Raises MismatchError unless the ranks' sparse tensors agree in layout and element count.
+
+    The broadcast overwrites the elements in place, so their number and order are the receiver's.
+    """
     mine = [
         [
             str(name),
@@ -107,22 +113,23 @@ def _check_elements(sparse: list[tuple[str, torch.Tensor]], process_set: Process
 
 
 class _Placeholder:
-    """Keys that mark a tensor within a structure that travels without its data."""
+    """Keys of the dicts that replace values which a structure cannot carry itself."""
 
     TENSOR = "__ciranda_tensor__"
-    OWN = "__ciranda_own__"  # a function, of which each rank has its own
+    OWN = "__ciranda_own__"  # for a function: each rank keeps its own
 
 
 def _is_numpy_scalar(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")  # without it nobody has one
+    numpy = sys.modules.get("numpy")  # a program that has not imported numpy has no such scalars
     return numpy is not None and isinstance(value, numpy.generic)
 
 
 def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with each tensor replaced by its shape and dtype; the tensors in order.
+    """Returns `value` with a shape and dtype in place of each tensor.
 
-    All on the CPU: load_state_dict() puts each where its parameter is, on every rank. Numbers of
-    NumPy, such as a scheduler's learning rate, become Python's.
+    Appends the tensors to `tensors`, in order. They are copied to the CPU: load_state_dict() moves
+    each to the device of its parameter, on every rank. NumPy scalars, such as a scheduler's
+    learning rate, become Python numbers.
     """
     if isinstance(value, torch.Tensor):
         tensors.append(value.cpu())
@@ -137,7 +144,7 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The opposite, with fresh tensors, which are also appended to `tensors`."""
+    """Undoes _take_tensors() with new, empty tensors, which it also appends to `tensors`."""
     if isinstance(value, dict):
         if _Placeholder.TENSOR in value:
             shape, dtype = value[_Placeholder.TENSOR]
@@ -150,7 +157,7 @@ def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _keep_own(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], what: str) -> None:
-    """Functions in the root's `groups` are what this rank has in their place."""
+    """Replaces the marks of functions in the root's `groups` by this rank's own functions."""
     for number, (group, own) in enumerate(zip(groups, optimizer.param_groups, strict=False)):
         for key, value in group.items():
             if not isinstance(value, dict) or _Placeholder.OWN not in value:
@@ -171,16 +178,18 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives every rank the root's optimizer state and hyper-parameters. Blocking.
 
-    No step is run: parameters and step counts of the root stay as they are, and ranks without
-    state get the root's. As in Horovod, parameters have gradients of zeros afterwards, where they
-    had none and the root had no state. `model` is accepted for Horovod's scripts and not needed.
-    Where the root's state_dict() raises, every rank does. `root_rank` is a rank of the job.
-    ValueError where this rank is no member of `process_set`.
+    It runs no step: the root's parameters and step counts stay as they are, and ranks without state
+    get the root's. As in Horovod, if the root has no state, parameters without a gradient have a
+    gradient of zeros afterwards. `model` is accepted for Horovod's scripts and ignored. If the
+    root's state_dict() raises, every rank raises. `root_rank` is a rank of the job. Raises
+    ValueError on a rank that is not a member of `process_set`, and for LBFGS.
+
+    With parameter servers, which hold the state, it does what broadcast_parameters() does.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: LBFGS keeps state that cannot be broadcast")
     what = "broadcast_optimizer_state"
-    if _C.server_count():  # which hold it
+    if _C.server_count():  # the servers hold the state
         return _C.pull_newest(root_rank, process_set is global_process_set, what)
     groups = [{**group, "param_names": None} for group in optimizer.param_groups]
     require_plain(what, names_of_groups(groups))  # a program may have edited the lists
@@ -188,7 +197,7 @@ def broadcast_optimizer_state(
     structure, problem = None, None
     if _C.rank() == root_rank:
         try:
-            # Also here: it may convert what it loads, and all ranks shall have the same.
+            # The root loads its state too: loading may convert values, and all ranks need the same.
             optimizer.load_state_dict(optimizer.state_dict())
             structure = _take_tensors(optimizer.state_dict(), tensors)
         except Exception as error:
@@ -216,7 +225,10 @@ def broadcast_optimizer_state(
 
 
 def _encode(obj: Any, allow_pickle: bool, what: str, kind: type) -> torch.Tensor:
-    """Bytes of `obj`, made of one of `kind`; an error if the other ranks would refuse them."""
+    """Returns `obj` as bytes; raises InvalidArgumentError if the receivers would refuse them.
+
+    `kind` is the type of the user's object, for the error.
+    """
     buffer = io.BytesIO()
     torch.save(obj, buffer)
     encoded = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
@@ -233,7 +245,7 @@ def _encode(obj: Any, allow_pickle: bool, what: str, kind: type) -> torch.Tensor
 
 def _decode(encoded: torch.Tensor, allow_pickle: bool) -> Any:
     buffer = io.BytesIO(encoded.numpy().tobytes())
-    # On another rank a GPU has another number, or there is none.
+    # Maps to the CPU: GPUs may have other numbers on this rank, or be absent.
     return torch.load(buffer, weights_only=not allow_pickle, map_location="cpu")
 
 
@@ -261,12 +273,12 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
     allow_pickle: bool = False,
 ) -> Any:
-    """The root's `obj` on every rank. Blocking.
+    """Returns the root's `obj` on every rank. Blocking.
 
-    Numbers, strings, bytes, lists, tuples, dicts and tensors, which arrive on the CPU; anything
-    that pickles with allow_pickle=True (on every rank: unpickling runs code of the sender; between
-    hosts only with TLS, or in a network that is said to be trusted). What somebody on the way has
-    changed is an error.
+    `obj` consists of numbers, strings, bytes, lists, tuples, dicts and tensors; tensors arrive on
+    the CPU. With allow_pickle=True on every rank it may be anything that pickles. Unpickling runs
+    code of the sender, so between hosts allow_pickle needs TLS or a network that is declared
+    trusted. Data that was changed on the way is an error.
     """
     members = number_of(process_set)
     label = f"broadcast_object.{name or 'noname'}"
@@ -285,7 +297,7 @@ def broadcast_object(
             encoded = _encode([taken, large.description()], allow_pickle, label, type(obj))
         except Exception as error:
             problem = error
-    # Each says who it takes for the root, in four bytes.
+    # The first four bytes of a rank's message are the rank that it takes for the root.
     root = torch.frombuffer(bytearray(root_rank.to_bytes(4, "little")), dtype=torch.uint8)
     pieces = _C.allgather_bytes(torch.cat([root, encoded]), label, members)
     roots = [int.from_bytes(piece[:4].numpy().tobytes(), "little") for piece in pieces]
@@ -315,7 +327,7 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
     allow_pickle: bool = False,
 ) -> list[Any]:
-    """Every rank's `obj`, by rank. Blocking. What may be sent: see broadcast_object()."""
+    """Returns every rank's `obj`, by rank. Blocking. broadcast_object() says what may be sent."""
     members = number_of(process_set)
     label = f"allgather_object.{name or 'noname'}"
     _check_pickle(allow_pickle, label)

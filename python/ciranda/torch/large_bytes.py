@@ -1,6 +1,6 @@
-"""Large `bytes` within an object that travels, which go from memory to memory.
+"""Large `bytes` within an object, which broadcast_object() sends from memory to memory.
 
-torch.save() makes text of them, in its only protocol that can be loaded with weights_only=True.
+torch.save() would encode them as text in the only protocol that weights_only=True can load.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ _LARGE = 65_536
 
 
 def _memory_of(piece: bytes) -> torch.Tensor:
-    """A tensor there, for as long as `piece` lives; to be written where nobody has seen it yet."""
+    """Returns a tensor in the memory of `piece`, valid while `piece` lives.
+
+    Write to it only if nobody else has seen `piece` yet.
+    """
     address = cast(int, ctypes.cast(ctypes.c_char_p(piece), ctypes.c_void_p).value)
     return torch.frombuffer((ctypes.c_char * len(piece)).from_address(address), dtype=torch.uint8)
 
 
 class LargeBytes:
-    """Those of one object: take() at the root; described() and put() on the other ranks."""
+    """The large bytes of one object. The root calls take(), other ranks described() and put()."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self._mark = secrets.token_hex(8)  # the key of no dict of the object
+        self._mark = secrets.token_hex(8)  # no dict of the object has this key
         self._digests: list[str] = []
         self._seen: set[int] = set()
         self._is_tree = True
 
     def take(self, obj: Any) -> Any:
-        """`obj` with a mark in place of each piece."""
+        """Returns `obj` with a mark in place of each piece."""
         taken = self._taken(obj)
-        if not self._is_tree:  # copies of what is there twice would be two
+        if not self._is_tree:  # marks would duplicate an object that occurs twice
             self.pieces.clear()
             return obj
         if _C.cross_size() > 1:
@@ -45,12 +48,12 @@ class LargeBytes:
         return taken
 
     def description(self) -> list[Any]:
-        """For described()."""
+        """Returns the argument of described()."""
         return [self._mark, [len(piece) for piece in self.pieces], self._digests]
 
     @classmethod
     def described(cls, description: list[Any]) -> LargeBytes:
-        """With new memory for the pieces, which nobody but broadcast() may have seen."""
+        """Returns an object with new memory for the pieces, which only broadcast() may write."""
         large = cls()
         large._mark, lengths, large._digests = description
         large.pieces = [bytes(length) for length in lengths]
@@ -70,7 +73,7 @@ class LargeBytes:
                 )
 
     def put(self, value: Any) -> Any:
-        """The opposite of take()."""
+        """Undoes take(): returns `value` with the pieces in place of their marks."""
         if not self.pieces:
             return value
         if type(value) is dict:

@@ -1,4 +1,4 @@
-"""Figures of one rank become figures of all."""
+"""Averages figures over the ranks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def average(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> float | dict[str, float]:
-    """The mean over the ranks of a number, or of each number in a dict. Blocking, every rank calls.
+    """Returns the mean over the ranks of a number, or of each number in a dict.
 
-    `values`: numbers, or tensors with one element, of any dtype and on any device. `count`: how
-    many samples this rank's values are means of; a rank with more counts more, one with 0 not at
-    all, whatever its values. One collective for all, and float64, summed in the order of the ranks:
-    every rank gets the same bits. MismatchError on every rank where their names differ; ValueError
-    on every rank where all counts are 0. An allgather: not while a rank has joined.
+    Blocking; every rank of `process_set` calls it. `values`: numbers, or tensors with one element,
+    of any dtype and on any device. `count`: the number of samples that this rank's values are means
+    of, and so this rank's weight; 0 ignores its values. Everything goes in one collective, and is
+    summed in float64 in the order of the ranks, so every rank gets the same bits. Returns floats.
+    Raises MismatchError on every rank if their names differ, and ValueError on every rank if all
+    counts are 0. It is an allgather, so it raises while a rank has joined.
     """
     named: Mapping[str, Value] = values if isinstance(values, Mapping) else {_ALONE: values}
     names = sorted(named)
@@ -82,7 +83,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _gathered(mine: Any, name: str | None, process_set: ProcessSet) -> list[Any]:
-    """What each rank gave, by rank; JSON keeps every bit of a float, inf and nan too."""
+    """Returns what each rank gave, by rank. JSON keeps every bit of a float, also inf and nan."""
     encoded = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
     label = f"metrics.average.{name or 'noname'}"
     pieces = _C.allgather_bytes(encoded, label, number_of(process_set))

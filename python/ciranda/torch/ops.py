@@ -1,28 +1,33 @@
 """Collectives with Horovod's names, argument order and promises.
 
-Four forms of each: `op` (blocking, new tensor), `op_` (in place), `op_async`, `op_async_`. An
-async form returns a handle for `poll` and `synchronize`; its tensors must not be touched until
-then. Every rank calls with the same name, shape, dtype and op, in any order; a disagreement is a
-MismatchError on every rank. Each kind has names of its own; without a name, the n-th unnamed call
-of a kind on every rank belong together. Tensors: dense, contiguous (or a lazily conjugated or
-negated view), those of a call on one device, the CPU or a CUDA GPU. What only moves data
-(broadcast, allgather, alltoall, gather, scatter, send) takes any dtype; what reduces takes uint8,
-int8 to int64, uint16, uint32, bool (Sum is "any", Min and Product "all"; no Average),
-float16/32/64, bfloat16, float8 (summed in float32) and complex (Sum and Average). Thread-safe; the
-GIL is released while blocked.
+Each collective has up to four forms: `op` (blocking, returns a new tensor), `op_` (in place),
+`op_async` and `op_async_`. An async form returns a handle for `poll` and `synchronize`; its tensors
+must not be touched until then.
 
-The blocking forms that give new tensors are differentiable, but for gather, scatter and reduce.
-What is written in place counts as written for autograd too, parameters with `requires_grad`
-included.
+Every rank calls a collective with the same name, shape, dtype and op. Ranks may submit operations
+in different orders. A disagreement is a MismatchError on every rank. Each kind of operation has its
+own names. Without a name, the n-th unnamed call of a kind on one rank belongs to the n-th on every
+other rank.
 
-Sums of whole numbers wrap around as torch's do. Averages do not: they are made of wider sums, and
-that of int64, on the CPU, is refused where its sum may pass 2^63.
+Tensors are dense and contiguous, or lazily conjugated or negated views. The tensors of a call are
+on one device, the CPU or a CUDA GPU. Operations that only move data (broadcast, allgather,
+alltoall, gather, scatter, send) take any dtype. Reductions take uint8, int8 to int64, uint16,
+uint32, bool (Sum is "any", Min and Product "all"; no Average), float16/32/64, bfloat16, float8
+(summed in float32) and complex (Sum and Average). Thread-safe; a blocked call has released the GIL.
 
-Ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
-rounded to 16 bits again at each host that it passes: where that matters, reduce float32 tensors.
+The blocking forms that return new tensors are differentiable, except gather, scatter and reduce.
+Autograd treats a tensor that an operation overwrites in place as written, also a parameter with
+`requires_grad`.
 
-On a GPU an operation starts after what the current stream does by then. The host waits until all
-ranks have queued it, never for the GPU: what the current stream does afterwards sees the result.
+Sums of integers wrap around as torch's do. Averages do not, because they sum in a wider dtype. On
+the CPU, an average of int64 is refused if its sum may pass 2^63.
+
+The ranks of one host sum float16 and bfloat16 in float32 and round once. Between hosts the sum is
+rounded to 16 bits again at each host that it passes; reduce float32 tensors if that matters.
+
+On a GPU an operation starts after the work that the current stream has queued before the call. The
+host waits until all ranks have queued the operation, never for the GPU; later work of the current
+stream sees the result.
 """
 
 from __future__ import annotations
@@ -47,10 +52,10 @@ Max: int = _C.MAX
 Product: int = _C.PRODUCT
 Adasum: int = _C.ADASUM
 
-# What synchronize() makes of an operation's outputs and received rows, by handle.
+# Maps a handle to the function that makes synchronize()'s result of outputs and received rows.
 _finish: dict[int, Callable[[list[torch.Tensor], list[int]], Any]] = {}
 _HANDLES_WITHOUT_WARNING = 10_000
-_latest = -1  # the highest number that was given
+_latest = -1  # the highest handle so far
 
 
 def _reduce_op(average: bool | None, op: int | None) -> int:
@@ -84,7 +89,7 @@ def _keep(handle: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -
 
 def _output_for(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
-        return tensor  # the engine refuses it in its own words, torch would in others
+        return tensor  # the engine's error is better than torch's
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
@@ -99,10 +104,10 @@ def _whole_numbers(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _grads_of(
     ctx: Any, grads: Sequence[Any], reduce: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 ) -> list[Any]:
-    """By member the gradient or None if it needs none, from one call of `reduce` for the group.
+    """Returns each member's gradient, from one call of `reduce` for the group; None if not needed.
 
-    Every member that can have a gradient takes part, also where this rank needs none: another rank
-    may. An output that the loss does not use has a gradient of zeros.
+    Every member that can have a gradient takes part, also if this rank does not need it: another
+    rank may. An output that the loss does not use has a gradient of zeros.
     """
     members = [i for i, grad in enumerate(grads) if grad is not None and not _whole_numbers([grad])]
     needs = ctx.needs_input_grad[-len(grads) :]
@@ -114,21 +119,25 @@ def _grads_of(
 
 
 def poll(handle: int) -> bool:
-    """True when synchronize(handle) would not block, and a GPU has the result. Does not block."""
+    """Returns True once synchronize() would not block and a GPU has the result. Does not block."""
     return _C.poll(operator.index(handle))
 
 
 def synchronize(handle: int) -> Any:
     """Blocks until the operation is done; returns its result or raises its error.
 
-    A handle is a number, which may be kept in any form. It holds the operation's tensors until it
-    is synchronized; a second call returns None. ValueError for a number that never was a handle.
+    A handle is an integer, and may be passed as any type that converts to one. It keeps the
+    operation's tensors alive until it is synchronized; a second call returns None. Raises
+    ValueError for a number that never was a handle.
     """
     return synchronize_and(handle, None)
 
 
 def synchronize_and(handle: int, look: Callable[[], None] | None) -> Any:
-    """The same; `look` is called about a hundred times a second meanwhile, and may block."""
+    """Does what synchronize() does, and calls `look` about a hundred times a second while it waits.
+
+    `look` may block.
+    """
     number = operator.index(handle)
     if not 0 <= number <= _latest:
         raise InvalidArgumentError(
@@ -179,7 +188,7 @@ def _allreduced(
     name: str, op: int, pre: float, post: float, members: int, *tensors: torch.Tensor
 ) -> list[torch.Tensor]:
     outputs = [_output_for(tensor) for tensor in tensors]
-    if len(outputs) == 1:  # without a handle
+    if len(outputs) == 1:  # needs no handle
         _C.allreduce(tensors[0], outputs[0], name, op, pre, post, members)
     else:
         _C.synchronize(_C.allreduce_async(list(tensors), outputs, name, op, pre, post, members))
@@ -214,16 +223,16 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The reduction of `tensor` over the ranks (default: Average), as a new tensor.
+    """Returns the reduction of `tensor` over the ranks (default: Average) as a new tensor.
 
     Differentiable: the gradient is the same allreduce of the gradient. The tensor is multiplied by
-    `prescale_factor` before and by `postscale_factor` after the sum.
+    `prescale_factor` before the sum and by `postscale_factor` after it.
 
-    Adasum (Maleki et al., MLSys 2021) adds what is orthogonal and averages what is parallel:
-    (1 - ab/2|a|^2) a + (1 - ab/2|b|^2) b for the tensors of two ranks, and for more by a tree,
-    ((0, 1), (2, 3)) for four. Floating tensors; each tensor of a list by itself; at most 256 ranks,
-    as it computes dot products of each with each. The CPU computes it, and the host waits for
-    tensors of a GPU.
+    Adasum (Maleki et al., MLSys 2021) adds orthogonal tensors and averages parallel ones:
+    (1 - ab/2|a|^2) a + (1 - ab/2|b|^2) b for two ranks. More ranks combine in a tree, four as ((0,
+    1), (2, 3)). Adasum takes floating tensors, and treats each tensor of a list separately. It
+    allows at most 256 ranks, because it computes dot products of each rank with each. The CPU
+    computes it, so for tensors on a GPU the host waits for the GPU.
     """
     members = number_of(process_set)
     packed, context = compression.compress(tensor)
@@ -242,7 +251,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """allreduce() in place; returns `tensor`."""
+    """Does allreduce() in place; returns `tensor`."""
     _C.allreduce(
         tensor,
         tensor,
@@ -261,10 +270,10 @@ def sparse_allreduce_async(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], torch.Tensor]:
-    """Starts to add up a sparse COO tensor; calling what it returns waits and gives the result.
+    """Starts to reduce a sparse COO tensor; the returned function waits and returns the result.
 
-    Every rank's indices and values are gathered; their numbers may differ. The result is coalesced.
-    `op` is Average or Sum; the Average of whole numbers is truncated.
+    It gathers every rank's indices and values, whose number may differ. The result is coalesced.
+    `op` is Average or Sum; an Average of integers is truncated.
     """
     if op not in (Average, Sum):
         raise ValueError("sparse_allreduce_async: op must be Average or Sum")
@@ -300,7 +309,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
-    """Starts grouped_allreduce(); one handle for the list."""
+    """Starts grouped_allreduce(); returns one handle for the list."""
     members = number_of(process_set)
     outputs = [_output_for(t) for t in tensors]
     handle = _C.allreduce_async(
@@ -325,7 +334,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
-    """Starts grouped_allreduce_(); one handle for the list."""
+    """Starts grouped_allreduce_(); returns one handle for the list."""
     members = number_of(process_set)
     inputs = list(tensors)
     handle = _C.allreduce_async(
@@ -350,7 +359,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """allreduce() of a list as one request: it runs when every member is ready on every rank.
+    """Does allreduce() of a list as one request, run when every member is ready on every rank.
 
     Differentiable; the gradients are one request too.
     """
@@ -375,7 +384,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """grouped_allreduce() in place."""
+    """Does grouped_allreduce() in place."""
     handle = grouped_allreduce_async_(
         tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
@@ -422,7 +431,7 @@ class _Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         grad = allreduce(grads[0].contiguous(), op=Average, process_set=ctx.process_set)
         if ctx.root_rank != _C.rank():
-            # Its graph stays: where gradients are differentiated again, every rank takes part.
+            # Keeps the graph: if gradients are differentiated again, every rank takes part.
             grad = grad.masked_fill(grad.new_ones((), dtype=torch.bool), 0)
         return grad, None, None, None
 
@@ -433,9 +442,10 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The root's tensor, as a new tensor on every rank. `root_rank` is a rank of the job.
+    """Returns the root's tensor as a new tensor on every rank. `root_rank` is a rank of the job.
 
-    Differentiable: the root's gradient is the average over the ranks, the others' is zero.
+    Differentiable: the root's gradient is the average over the ranks, other ranks' gradient is
+    zero.
     """
     if tensor.requires_grad and torch.is_grad_enabled():
         return _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
@@ -448,7 +458,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """broadcast() in place; returns `tensor`."""
+    """Does broadcast() in place; returns `tensor`."""
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
 
 
@@ -489,7 +499,7 @@ class _Allgather(torch.autograd.Function):
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The ranks' tensors concatenated along dimension 0, whose size may differ by rank.
+    """Returns the ranks' tensors concatenated along dimension 0, whose size may differ by rank.
 
     Differentiable: the gradient is this rank's slice of the averaged gradient.
     """
@@ -502,7 +512,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
-    """Starts grouped_allgather(); one handle for the list."""
+    """Starts grouped_allgather(); returns one handle for the list."""
     handle = _C.allgather_async(list(tensors), name or "", number_of(process_set))
     return _keep(handle, _finish_with)
 
@@ -512,7 +522,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """allgather() of a list as one request. Differentiable."""
+    """Does allgather() of a list as one request. Differentiable."""
     if _wants_grad(tensors):
         return list(_Allgather.apply(name, process_set, *tensors))
     return synchronize(grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
@@ -534,7 +544,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts alltoall(); synchronize() gives (output, received_splits), with or without splits."""
+    """Starts alltoall(); synchronize() returns (output, received_splits), also without splits."""
     counts = _splits("alltoall", splits)
     handle = _C.alltoall_async(tensor, counts, name or "", number_of(process_set))
     return _keep(
@@ -567,10 +577,11 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends `splits[r]` rows to each rank r; the received rows in rank order.
+    """Sends `splits[r]` rows to each rank r; returns the received rows in rank order.
 
-    Without splits dimension 0 is divided evenly and the output alone is returned; with splits,
-    (output, received_splits). Differentiable: gradients travel back.
+    Without splits, dimension 0 is divided evenly and only the output is returned. With splits, it
+    returns (output, received_splits), where received_splits is an int32 tensor on the CPU.
+    Differentiable: gradients travel back.
     """
     if tensor.requires_grad and torch.is_grad_enabled():
         output, received = _Alltoall.apply(tensor, splits, name, process_set)
@@ -599,7 +610,7 @@ def gather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """allgather() for one rank: the root gets the concatenation, the others a tensor of 0 rows.
+    """Does allgather() for the root alone; other ranks get a tensor of 0 rows.
 
     Dimension 0 may differ by rank; `root_rank` is a rank of the job. Not differentiable.
     """
@@ -626,11 +637,12 @@ def scatter(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """This rank's piece of the root's tensor: `splits[r]` rows for each rank r.
+    """Returns this rank's piece of the root's tensor: `splits[r]` rows for each rank r.
 
-    Without splits dimension 0 is divided evenly. The others pass a tensor too, whose dtype and
-    sizes after dimension 0 must be the root's; it may have 0 rows, and splits mean nothing there.
-    `root_rank` is a rank of the job. Splits that do not fit raise on all ranks. Not differentiable.
+    Without splits, dimension 0 is divided evenly. Every other rank passes a tensor too, whose dtype
+    and sizes after dimension 0 must be the root's. It may have 0 rows, and its splits are ignored.
+    `root_rank` is a rank of the job. Splits that do not fit the root's tensor raise on all ranks.
+    Not differentiable.
     """
     return synchronize(scatter_async(tensor, root_rank, splits, name, process_set))  # type: ignore[no-any-return]
 
@@ -690,9 +702,9 @@ def reduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """allreduce() for one rank: the root gets the reduction as a new tensor.
+    """Does allreduce() for one rank: the root gets the reduction as a new tensor.
 
-    The others get `tensor` itself, without its graph. `root_rank` is a rank of the job. Not
+    Other ranks get `tensor` itself, without its graph. `root_rank` is a rank of the job. Not
     differentiable.
     """
     factors = (prescale_factor, postscale_factor)
@@ -708,7 +720,7 @@ def reduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """reduce() in place on the root; the others' tensors stay as they are. Returns `tensor`."""
+    """Does reduce() in place on the root; other ranks' tensors do not change. Returns `tensor`."""
     factors = (prescale_factor, postscale_factor)
     return synchronize(reduce_async_(tensor, root_rank, name, op, process_set, *factors))  # type: ignore[no-any-return]
 
@@ -726,12 +738,12 @@ def send_async(tensor: torch.Tensor, dst: int, name: str | None = None) -> int:
 
 
 def send(tensor: torch.Tensor, dst: int, name: str | None = None) -> None:
-    """Sends the tensor to rank `dst`; returns when it has received it.
+    """Sends the tensor to rank `dst`; returns when `dst` has received it.
 
-    The n-th send without a name from one rank to another is the n-th that this one receives
-    without a name; `name` takes the place of torch.distributed's tag. Nobody else takes part. Where
-    ranks send to each other at the same time, one of them must use send_async() or recv_async().
-    Not differentiable.
+    The n-th send without a name from one rank to another matches the n-th recv() without a name
+    there; `name` takes the place of torch.distributed's tag. No other rank takes part. If ranks
+    send to each other at the same time, one of them must use send_async() or recv_async(). Not
+    differentiable.
     """
     synchronize(send_async(tensor, dst, name))
 
@@ -742,9 +754,9 @@ def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> int:
 
 
 def recv(tensor: torch.Tensor, src: int, name: str | None = None) -> torch.Tensor:
-    """Receives into `tensor`, which it returns, what rank `src` sends.
+    """Receives rank `src`'s tensor into `tensor`; returns `tensor`.
 
-    Dtype and shape must be those of the tensor that is sent: else both ranks get a MismatchError.
+    Dtype and shape must be those of the sent tensor, otherwise both ranks get a MismatchError.
     """
     return synchronize(recv_async(tensor, src, name))  # type: ignore[no-any-return]
 
@@ -811,10 +823,11 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """This rank's piece of the reduction along dimension 0; the first ranks get the remainder.
+    """Returns this rank's piece of the reduction along dimension 0.
 
-    `op` is Average or Sum. Differentiable: the gradient is the allgather of the gradients (times
-    the number of ranks for Sum), as in Horovod.
+    The first ranks get one row more if the rows do not divide evenly. `op` is Average or Sum.
+    Differentiable: the gradient is the allgather of the gradients (times the number of ranks for
+    Sum), as in Horovod.
     """
     return grouped_reducescatter(
         [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
@@ -830,7 +843,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     _finish_with: Callable[[list[torch.Tensor], list[int]], Any] = _all,
 ) -> int:
-    """Starts grouped_reducescatter(); one handle for the list."""
+    """Starts grouped_reducescatter(); returns one handle for the list."""
     members = number_of(process_set)
     handle = _C.reducescatter_async(
         list(tensors), name or "", _scatter_op(op), prescale_factor, postscale_factor, members
@@ -847,7 +860,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """reducescatter() of a list as one request. Differentiable."""
+    """Does reducescatter() of a list as one request. Differentiable."""
     packed = [compression.compress(tensor) for tensor in tensors]
     inputs = [tensor for tensor, _ in packed]
     if _wants_grad(inputs):
@@ -865,17 +878,17 @@ def grouped_reducescatter(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until every rank of the set has called it, or has joined."""
+    """Blocks until every rank of the set has called it or has joined."""
     _C.synchronize(_C.barrier_async("", number_of(process_set)))
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more data: blocks until every rank has called it.
+    """Says that this rank has no more data; blocks until every rank has called it.
 
-    Meanwhile this rank adds zeros to the sums and averages of the others, which count it still;
-    what has no zero (Min, Max, Product, Adasum, and all but allreduce and barrier) raises on the
-    ranks that call it. Gives the rank that joined last, on every rank. `device` is Horovod's, and
-    without meaning here.
+    Meanwhile this rank adds zeros to the sums and averages of other ranks, and averages still count
+    it. Operations without a zero (Min, Max, Product, Adasum, and all except allreduce and barrier)
+    raise on the ranks that call them. Returns the rank that joined last, on every rank. `device` is
+    accepted for Horovod's scripts and ignored.
     """
     del device
     return _C.join()
@@ -885,13 +898,13 @@ def join(device: int = -1) -> int:
 
 
 def arena_empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor in memory that all ranks of the host share; see arena_allreduce_()."""
+    """Returns a tensor in memory that all ranks of the host share; see arena_allreduce_()."""
     return _C.arena_empty(list(shape), torch.empty(0, dtype=dtype))
 
 
 def arena_allreduce_(
     tensor: torch.Tensor, name: str | None = None, op: int = Average
 ) -> torch.Tensor:
-    """allreduce_() of a tensor made by arena_empty(), on every rank: reduced where it lies."""
+    """Does allreduce_() of a tensor from arena_empty(), where it lies. Every rank calls it."""
     _C.synchronize(_C.arena_allreduce_async(tensor, name or "", op))
     return tensor

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: the user's optimizer, stepping on gradients that all ranks share."""
+"""DistributedOptimizer: the user's optimizer, which steps on gradients reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ciranda.torch.shared_step import SharedStepMode
 def _named(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> NamedParameters:
-    """The optimizer's parameters with the user's names, in the user's order."""
+    """Returns the optimizer's parameters with the user's names, in the user's order."""
     owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if named_parameters is None:
         return names_of_groups(optimizer.param_groups)
@@ -63,51 +63,63 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
-    Returns the same object: its class becomes a subclass of its own, so `isinstance`, its
-    attributes, step hooks and learning-rate schedulers made before stay what they are. Large
-    gradients lie in memory that the ranks of the host share, and backward() returns with the
-    reduced ones in p.grad (with backward_passes_per_step=n, every n-th backward(); step() and
-    synchronize() reduce what fewer have added up). A parameter that only other ranks used has zeros
-    here; one that no rank used keeps p.grad as it is. Of several optimizers over one parameter the
-    latest reduces its gradient. Training does what plain torch does in one process with the joined
-    batch; docs/optimizer.md lists the exceptions.
+    Returns the same object: its class becomes a subclass of the user's class, so `isinstance`,
+    attributes, step hooks and learning-rate schedulers made before keep working. Large gradients
+    lie in memory that the ranks of the host share. backward() returns with the reduced gradients in
+    p.grad; with backward_passes_per_step=n every n-th backward() does. step() and synchronize()
+    reduce the gradients of fewer passes. For a parameter that only other ranks used, this rank
+    contributes zeros; if no rank used a parameter, its p.grad stays as it is. If several optimizers
+    have the same parameter, the latest one reduces its gradient. Training does what plain torch
+    does in one process with the joined batch; docs/optimizer.md lists the exceptions.
 
-    named_parameters: usually model.named_parameters(); names errors and orders the buckets.
-    compression: .fp16 and .bf16 of Compression halve what float32 gradients take between hosts
-    (each message is rounded, sums are float32); or a class with compress() and decompress().
-    backward_passes_per_step: gradients of so many backward passes are added up before reducing.
-    op: Average, Sum or Adasum. With Adasum each rank makes a step with its own gradients, and
-    step() combines what that has changed; p.grad stays the rank's own, and the options below that
-    speak of reduced gradients are refused.
+    named_parameters: usually model.named_parameters(). Errors use the names, and the order of the
+    buckets follows theirs.
+    compression: Compression.fp16 and .bf16 halve the bytes of float32 gradients between hosts (each
+    message is rounded, sums are float32); or a class with compress() and decompress().
+    backward_passes_per_step: number of backward passes whose gradients are added up before they are
+    reduced.
+    op: Average, Sum or Adasum. With Adasum each rank steps with its own gradients, and step()
+    combines the changes of all ranks. p.grad stays the rank's own, and options about reduced
+    gradients are refused.
     gradient_predivide_factor f (Average only): gradients are divided by f before the sum and by
-    size()/f after it. groups: a number of groups, or lists of parameters
-    that are reduced together. sparse_as_dense: sparse gradients are densified instead of gathered.
-    bucket_bytes: gradients reduced together where `groups` does not say; by itself 4 MiB, on a GPU
-    25 MiB.
-    shared_step: the ranks of a host share the optimizer's step, each updates a part of the
-    parameters for all, and the optimizer's state exists once a host (SGD, Adam, AdamW, Adagrad,
-    RMSprop). "auto", the default: where that changes nothing else; optimizer.why_not_shared() says
-    why not. "host": always, and backward() leaves p.grad this rank's own, so that step() reduces
-    and updates in one pass; synchronize() reduces before. False: never. A shared step densifies
-    sparse gradients, and ends for good, on all ranks with a warning, where a program uses
-    optimizer.state, moves a parameter or edits param_groups' lists. shard_step: its former name.
+    size()/f after it.
+    groups: a number of groups, or lists of parameters that are reduced together. num_groups: its
+    deprecated form.
+    sparse_as_dense: densifies sparse gradients instead of gathering them.
+    bucket_bytes: size of a bucket of gradients that are reduced together, outside of `groups`;
+    default 4 MiB, on a GPU 25 MiB.
+    shared_step: the ranks of a host share the optimizer's step (SGD, Adam, AdamW, Adagrad,
+    RMSprop). Each updates a part of the parameters for all, and the optimizer's state exists once a
+    host. "auto" (the default): where that changes nothing else; optimizer.why_not_shared() says why
+    not. "host": always; backward() leaves this rank's own gradient in p.grad, so that step()
+    reduces and updates in one pass, and synchronize() reduces before. False: never. A shared step
+    densifies sparse gradients. It ends for good, on all ranks and with a warning, if a program uses
+    optimizer.state, moves a parameter or edits the lists of param_groups. shard_step: its former
+    name.
     max_grad_norm: step() clips the reduced gradients to this global 2-norm, as torch's
-    clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before. A shared step leaves
-    p.grad unclipped.
-    share_parameters: with a shared step, the ranks of a host keep one copy of the parameters for
-    all, for models whose copies do not fit: here rank 0's values become everybody's, and what one
-    rank writes into a parameter, all see.
-    broadcast_buffers: the model, when its buffers, as the running statistics of BatchNorm, shall be
-    those of the first rank on all: step() ends with their broadcast, as DDP's forward begins with
-    it. By itself they are each rank's own, as in Horovod. model.buffers() too, as long as the model
-    never puts another tensor in the place of one.
-    process_set: its ranks train together; op and gradient_predivide_factor count them. On a rank
-    that is no member the optimizer steps by itself.
+    clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before clipping. A shared step
+    leaves p.grad unclipped.
+    share_parameters: with a shared step, the ranks of a host keep one copy of the parameters, for
+    models of which a copy for each rank does not fit. Rank 0's values become every rank's, and all
+    ranks see a write of any rank to a parameter.
+    broadcast_buffers: the model, if all ranks shall have the first rank's buffers, such as
+    BatchNorm's running statistics. step() ends with their broadcast, whereas DDP's forward begins
+    with it. Without it the buffers are each rank's own, as in Horovod. model.buffers() is possible
+    too if the model never replaces one by another tensor.
+    process_set: the ranks that train together; op and gradient_predivide_factor count these ranks.
+    On a rank that is not a member the optimizer steps without other ranks.
     backend: "ps" pushes gradients to parameter servers (`ciranda run --ps N`), which hold the
-    parameters and the optimizer's state; docs/parameter-server.md. mode: ps.Async(), ps.SSP(s) or
-    ps.Sync(), the same on every rank. update_on: "worker" lets each worker step by itself and
-    pushes what that has changed, for optimizers that servers do not know. force: also with a
-    momentum that stale gradients usually make diverge. The first parameters are rank 0's.
+    parameters and the optimizer's state; docs/parameter-server.md. The first parameters are rank
+    0's.
+    mode: with servers, one of ps.Async(), ps.SSP(s), ps.Sync(), ps.Downpour(n_push, n_fetch) and
+    ps.EASGD(rho, period), the same on every rank.
+    update_on: "worker" makes each worker step and push its changes, for optimizers that servers do
+    not know.
+    force: allows a momentum with which stale gradients usually diverge.
+
+    Blocks until all ranks of the process set have called it, or with backend="ps" until the servers
+    have answered. Raises ValueError for options that do not fit, and MismatchError on every rank if
+    the ranks' parameters or options differ.
     """
     if shard_step is not None:
         if shared_step is not None and shared_step != shard_step:

@@ -1,4 +1,4 @@
-"""What DistributedOptimizer makes of the user's optimizer class."""
+"""The subclasses of the user's optimizer class that DistributedOptimizer uses."""
 
 from __future__ import annotations
 
@@ -26,41 +26,45 @@ from ciranda.torch.shared_step import SharedStep, State, obstacle_of_groups
 
 @_disable_dynamo
 def _outside_of_graphs(step: Callable[..., Any], *arguments: Any) -> Any:
-    """`step` as without torch.compile: to what dynamo traces every Adam is capturable, which no
-    ranks share, and our calls are none that a graph could hold."""
+    """Calls `step` as without torch.compile.
+
+    While dynamo traces, every Adam is capturable, which prevents a shared step, and a graph cannot
+    hold calls of the engine.
+    """
     return step(*arguments)
 
 
 class Distributed:
-    """What DistributedOptimizer adds to the user's optimizer class."""
+    """The methods that DistributedOptimizer adds to the user's optimizer class."""
 
     _ciranda_reducer: Any
-    _ciranda_name: str  # of its reductions
-    _ciranda_how: Any = None  # Reduction; None: by Adasum or parameter servers
-    _ciranda_tuner: Any = None  # Tuner, while one is at work
+    _ciranda_name: str  # prefix of its operations' names
+    _ciranda_how: Any = None  # Reduction; None with Adasum or servers
+    _ciranda_tuner: Any = None  # Tuner, while it runs
     _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
-    _ciranda_synchronized: bool  # by synchronize(), since the latest step
+    _ciranda_synchronized: bool  # synchronize() was called since the latest step
     _ciranda_shared_step: SharedStep | None  # None: each rank makes its own step
-    _ciranda_why_not_shared: str  # as the rest of a sentence
-    _ciranda_objection: str  # what this rank has against the next shared step
-    _ciranda_parameters: list[torch.Tensor]  # of all groups, as they are known
+    _ciranda_why_not_shared: str  # the rest of a sentence
+    _ciranda_objection: str  # this rank's objection to the next shared step, or ""
+    _ciranda_parameters: list[torch.Tensor]  # of all groups, as last seen
     _ciranda_buffers: Buffers | None  # broadcast by each step
-    _ciranda_comparison: Any  # RankComparison; None: alone, or on servers
+    _ciranda_comparison: Any  # RankComparison; None: one rank, or servers
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
-    _ciranda_inner_class: Any  # the user's
+    _ciranda_inner_class: Any  # the user's class
     _parameter_names: dict[torch.Tensor, str]
 
     @property
     def grad_norm(self) -> float:
-        """With max_grad_norm: of the latest step's gradients, before clipping; 0 before the first.
-        Waits for a GPU."""
+        """The norm of the latest step's gradients before clipping, with max_grad_norm.
+
+        It is 0 before the first step. Waits for a GPU that has not computed it yet.
+        """
         return float(self._ciranda_norm)
 
     def why_not_shared(self) -> str:
-        """Why the ranks of a host do not share the step, as the rest of a sentence; "" if they
-        do."""
+        """Returns why the ranks do not share the step, as the rest of a sentence; "" if they do."""
         return self._ciranda_why_not_shared
 
     def _shares_state(self) -> bool:
@@ -72,7 +76,7 @@ class Distributed:
 
     @contextmanager
     def _state_of_torch(self) -> Iterator[None]:
-        """Within: torch's own methods find in `state` what the ranks share, in copies."""
+        """Within the context, torch's methods find copies of the shared state in `state`."""
         shared_step, own = self._ciranda_shared_step, vars(self)["state"]
         shared = self._shares_state()
         if shared:
@@ -86,13 +90,16 @@ class Distributed:
                 vars(self)["state"] = own
 
     def state_dict(self) -> Any:
-        """As the optimizer's own. With a shared step its tensors are copies."""
+        """Returns the optimizer's own state_dict(); with a shared step its tensors are copies."""
         with self._state_of_torch():
             return super().state_dict()  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As the optimizer's own; with a shared step the same state on every rank, or on one and
-        then broadcast_optimizer_state()."""
+        """Does what the optimizer's own load_state_dict() does.
+
+        With a shared step, load the same state on every rank, or on one rank and call
+        broadcast_optimizer_state() afterwards.
+        """
         loaded: State = {}
         with self._state_of_torch():
             super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -101,18 +108,17 @@ class Distributed:
             cast(SharedStep, self._ciranda_shared_step).adopt_state(loaded)
 
     def synchronize(self) -> None:
-        """Blocks until every p.grad holds the gradient reduced over the ranks; call it on every
-        rank.
+        """Blocks until every p.grad holds the reduced gradient; call it on every rank.
 
-        backward() has done it where it ran backward_passes_per_step times, and step() does it by
-        itself. Calling it twice does no harm.
+        Rarely needed: the backward_passes_per_step-th backward() has reduced them, and step()
+        reduces what is left. It may be called repeatedly.
         """
         self._ciranda_reducer.synchronize()
         self._ciranda_synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within: step() uses the gradients as they are, as after synchronize() they should be."""
+        """Within the context, step() uses p.grad as it is, which synchronize() has reduced."""
         self._ciranda_skip_synchronize = True
         try:
             yield
@@ -120,7 +126,7 @@ class Distributed:
             self._ciranda_skip_synchronize = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """backward() reduces once it has added up the gradients of `passes` passes."""
+        """Sets the number of backward passes after which backward() reduces the added gradients."""
         if passes < 1:
             raise ValueError("backward_passes_per_step must be at least 1")
         self._ciranda_reducer.set_backward_passes_per_step(passes)
@@ -128,7 +134,7 @@ class Distributed:
             self._ciranda_how = replace(self._ciranda_how, backward_passes_per_step=passes)
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """synchronize(), then the optimizer's own step(), or the one that the ranks share."""
+        """Calls synchronize(), then makes the optimizer's own step() or the shared step."""
         reducer = self._ciranda_reducer
         self._find_new_parameters()
         if self._ciranda_synchronized:
@@ -146,12 +152,12 @@ class Distributed:
             self._end_step()
             return loss
         inner = super().step  # type: ignore[misc]
-        self._opt_called = True  # learning-rate schedulers look for it
+        self._opt_called = True  # learning-rate schedulers check it
         if closure is not None:
             user_closure = closure
 
             def reduced_closure() -> Any:
-                reducer.finish_step()  # it computes new gradients
+                reducer.finish_step()  # the closure computes new gradients
                 with torch.enable_grad():
                     loss = user_closure()
                 reducer.synchronize()
@@ -181,7 +187,7 @@ class Distributed:
         reducer = self._ciranda_reducer
         native = isinstance(reducer, _C.Reducer)
         if not native and not self._ciranda_skip_synchronize:
-            reducer.synchronize()  # while it waits, others may be in backward()
+            reducer.synchronize()  # reduces first: other ranks may still wait in backward()
         if difference := comparison.compare(way, reducer if native else None):
             warnings.warn(f"DistributedOptimizer: {difference}", stacklevel=4)
 
@@ -204,7 +210,7 @@ class Distributed:
             )
 
     def _is_watched(self) -> bool:
-        """Whether a profiler or a hook asks for what torch wraps around a step: 5 us of it."""
+        """Returns True if a profiler or hook needs torch's wrapper of step(), which costs 5 us."""
         return bool(
             torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
             or self._optimizer_step_pre_hooks  # type: ignore[attr-defined]
@@ -225,7 +231,7 @@ class Distributed:
         )
 
     def _make_sparse(self) -> None:
-        """SparseAdam takes no gradients that were densified on their way."""
+        """Makes densified gradients sparse again for SparseAdam, which takes no others."""
         if not isinstance(self, torch.optim.SparseAdam):
             return
         for parameter in (p for group in self.param_groups for p in group["params"]):
@@ -233,7 +239,7 @@ class Distributed:
                 parameter.grad = parameter.grad.to_sparse(1)
 
     def _loss_of_all(self, loss: Any) -> Any:
-        """LBFGS's search depends on the loss, and all ranks must decide alike."""
+        """Reduces the loss for LBFGS, whose search depends on it: all ranks must decide alike."""
         if not isinstance(self, torch.optim.LBFGS):
             return loss
         return ops.allreduce(
@@ -245,9 +251,11 @@ class Distributed:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """torch's GradScaler.step() asks for this before it looks at the gradients for inf: all
-        ranks must see the same, and decide alike. Where backward() has reduced them, nothing is
-        left to do."""
+        """Reduces what backward() has not reduced, before torch's GradScaler looks for inf.
+
+        GradScaler.step() reads this property before it looks at the gradients. All ranks must see
+        the same gradients and decide alike.
+        """
         self._before_scaled_step()
         return bool(vars(self).get("_step_supports_amp_scaling", False))
 
@@ -258,7 +266,7 @@ class Distributed:
     def _before_scaled_step(self) -> None:
         self._ciranda_reducer.synchronize()
 
-    # Schedulers need not wrap it, and the step hooks run in the inner step.
+    # Schedulers need not wrap step(), and the step hooks run in the inner step.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
 
@@ -270,7 +278,7 @@ class Distributed:
         norm = torch.nn.utils.get_total_norm(
             [parameter.grad for parameter in parameters if parameter.grad is not None]
         )
-        # What torch's GradScaler leaves to a fused step to unscale.
+        # The scale that torch's GradScaler leaves to a fused step.
         scale = getattr(self, "grad_scale", None)
         self._ciranda_norm = norm if scale is None else norm / scale
         torch.nn.utils.clip_grads_with_norm_(parameters, self._ciranda_max_norm, self._ciranda_norm)
@@ -287,7 +295,7 @@ class Distributed:
         self._opt_called = True
         loss = None
         if closure is not None:
-            self._ciranda_reducer.finish_step()  # it computes new gradients
+            self._ciranda_reducer.finish_step()  # the closure computes new gradients
             with torch.enable_grad():
                 loss = closure()
         # torch's GradScaler sets these for a fused optimizer.
@@ -306,14 +314,14 @@ class Distributed:
                 self._end_shared_step(why_not)
                 self._clip()
                 inner = self._ciranda_inner_class.step
-                getattr(inner, "__wrapped__", inner)(self)  # its hooks have run
+                getattr(inner, "__wrapped__", inner)(self)  # the wrapper's hooks have run already
             elif self._ciranda_max_norm:
                 self._ciranda_norm = self._ciranda_reducer.norm()
         self._ciranda_reducer.finish_step()
         return loss
 
     def _end_shared_step(self, why: str) -> None:
-        """Every rank goes on with a state and a step of its own: all have agreed."""
+        """Gives each rank its own state and step, after all ranks have agreed on that."""
         shared_step = cast(SharedStep, self._ciranda_shared_step)
         if self._shares_state():
             vars(self)["state"] = shared_step.copied_state()
@@ -332,13 +340,19 @@ class Distributed:
     _hooked_shared_step = torch.optim.Optimizer.profile_hook_step(_shared_step)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's own. What backward passes have added up for this step is forgotten."""
+        """Does what the optimizer's own zero_grad() does.
+
+        Also discards the gradients that backward passes have added up for this step.
+        """
         self._find_new_parameters(lengths_only=True)
         self._ciranda_reducer.discard_step()
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the optimizer's own, on every rank; the new parameters' gradients are reduced too."""
+        """Does what the optimizer's own add_param_group() does; call it on every rank.
+
+        The new parameters' gradients are reduced too.
+        """
         super().add_param_group(param_group)  # type: ignore[misc]
         groups = self.param_groups  # type: ignore[attr-defined]
         self._add_parameters(default_names(groups[-1], len(groups) - 1))
@@ -353,7 +367,7 @@ class Distributed:
             self._ciranda_why_not_shared,
             number_of(self._ciranda_process_set),
         )
-        if why and self._ciranda_shared_step is not None:  # since this rank had joined
+        if why and self._ciranda_shared_step is not None:  # while this rank had joined
             self._end_shared_step(why)
         self._parameter_names.update({parameter: name for name, parameter in added})
         self._ciranda_parameters = [p for group in groups for p in group["params"]]
@@ -365,8 +379,10 @@ class Distributed:
             self._ciranda_comparison.add(added)
 
     def _find_new_parameters(self, lengths_only: bool = False) -> None:
-        """A program may edit the lists of param_groups itself. `lengths_only`: one parameter in
-        place of another is left for step() to find."""
+        """Finds parameters that a program has put into the lists of param_groups.
+
+        With `lengths_only` it compares the lists' lengths alone; step() finds replaced parameters.
+        """
         groups = self.param_groups  # type: ignore[attr-defined]
         known = self._ciranda_parameters
         lists = [group["params"] for group in groups]
@@ -386,7 +402,7 @@ class Distributed:
         self._add_parameters(added)
 
     def __reduce__(self) -> Any:
-        # Copies and pickles are the plain optimizer: a reducer belongs to this process.
+        # Copies and pickles are plain optimizers: a reducer belongs to this process.
         inner_class = self._ciranda_inner_class
         with self._state_of_torch():
             state = self.__getstate__()  # type: ignore[attr-defined]
@@ -394,12 +410,11 @@ class Distributed:
 
 
 class SharedStepOptimizer(Distributed):
-    """While the ranks share the step: so do they its state, in memory of their own."""
+    """A Distributed optimizer while the ranks share its step, and its state in shared memory."""
 
     @property
     def state(self) -> Any:
-        """The optimizer's own. From here on each rank has one of its own, and makes its own
-        step."""
+        """The optimizer's own state. Using it ends the shared step; each rank then has a copy."""
         if self._shares_state():
             self._own_state(self._ciranda_shared_step.copied_state())  # type: ignore[union-attr]
         return vars(self)["state"]
@@ -421,9 +436,9 @@ def begin(
     named: NamedParameters,
     max_grad_norm: float | None,
 ) -> None:
-    """What each of them begins with, however it reduces."""
+    """Sets the attributes of a Distributed optimizer that do not depend on how it reduces."""
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
-        del optimizer.step  # a scheduler's wrapper around the inner class's step
+        del optimizer.step  # removes a scheduler's wrapper of the inner class's step
     optimizer._ciranda_buffers = None
     optimizer._ciranda_comparison = None
     optimizer._ciranda_skip_synchronize = False
@@ -438,18 +453,21 @@ def begin(
 def train_together(
     optimizer: Any, named: NamedParameters, buffers: Buffers | None, apart: bool
 ) -> None:
-    """What it has besides where there are other ranks. `apart`: each has parameters of its own."""
+    """Sets the attributes for training with other ranks.
+
+    `apart`: each rank has its own parameters.
+    """
     optimizer._ciranda_buffers = buffers
     members = number_of(optimizer._ciranda_process_set)
     optimizer._ciranda_comparison = _C.RankComparison(optimizer._ciranda_name, apart, members)
     optimizer._ciranda_comparison.add(named)
 
 
-_NOT_THE_WAY = ("foreach", "fused", "capturable", "differentiable")  # but how fast
+_NOT_THE_WAY = ("foreach", "fused", "capturable", "differentiable")  # they affect the speed alone
 
 
 def way_of_steps(inner_class: Any, defaults: dict[str, Any], groups: list[dict[str, Any]]) -> str:
-    """What ranks must have the same of for the same steps, in one line."""
+    """Returns in one line the class and settings that ranks must have alike for equal steps."""
 
     def told(value: Any) -> str:
         if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -468,7 +486,7 @@ def way_of_steps(inner_class: Any, defaults: dict[str, Any], groups: list[dict[s
 
 
 class NoReducer:
-    """A world of one rank: nothing to reduce."""
+    """A reducer without other ranks, which reduces nothing."""
 
     def add_parameters(self, named_parameters: NamedParameters) -> None:
         pass

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def require_plain(what: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """ValueError that names the first of `named` without values of its own."""
+    """Raises ValueError that names the first of `named` without values of its own."""
     for name, tensor in named:
         if is_traceable_wrapper_subclass(tensor):
             kind = type(tensor).__name__

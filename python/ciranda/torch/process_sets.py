@@ -1,4 +1,4 @@
-"""Process sets: ranks that run operations among themselves."""
+"""Process sets: ranks that run collectives among themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ciranda import _C
 class ProcessSet:
     """Ranks of the job that run operations among themselves; add_process_set() makes it usable.
 
-    `ranks_or_comm`: their numbers in the job, or an mpi4py communicator of them.
+    `ranks_or_comm`: their ranks in the job, or an mpi4py communicator of them; None for all ranks.
     """
 
     process_set_id: int | None = None
@@ -33,7 +33,7 @@ class ProcessSet:
 
     @property
     def given_ranks(self) -> list[int] | None:
-        """The ranks, ascending; None for all, however many they are."""
+        """The ranks, ascending; None for all ranks of the job."""
         return self._ranks
 
     @property
@@ -42,11 +42,11 @@ class ProcessSet:
         return list(range(_C.size())) if self._ranks is None else list(self._ranks)
 
     def size(self) -> int:
-        """Ranks of the set."""
+        """Returns the number of ranks in the set."""
         return _C.size() if self._ranks is None else len(self._ranks)
 
     def rank(self) -> int:
-        """This rank's number within the set."""
+        """Returns this rank's number within the set. Raises ValueError if it is not a member."""
         if self._ranks is None:
             return _C.rank()
         if _C.rank() not in self._ranks:
@@ -54,11 +54,11 @@ class ProcessSet:
         return self._ranks.index(_C.rank())
 
     def included(self) -> bool:
-        """Whether this rank belongs to the set."""
+        """Returns True if this rank belongs to the set."""
         return self._ranks is None or _C.rank() in self._ranks
 
     def alone(self) -> bool:
-        """Whether this rank has nobody to reduce with: it is no member, or the only one."""
+        """Returns True if this rank reduces alone: it is not a member, or the only one."""
         return self.size() == 1 or not self.included()
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ _added: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
 def number_of(process_set: ProcessSet) -> int:
-    """Under which the ranks know the set; a sentence where they do not."""
+    """Returns the number by which the ranks know the set; raises ValueError if it was not added."""
     number = process_set.process_set_id
     if number is None:
         raise ValueError(
@@ -85,8 +85,8 @@ def number_of(process_set: ProcessSet) -> int:
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Makes a set of ranks usable. Every rank of the job calls it, in the same order; blocking.
 
-    Raises on every rank where the ranks mean different ones or the set is there already. Unlike in
-    Horovod, sets may be added whatever init() was told.
+    Raises on every rank if the ranks pass different sets, or if a set of the same ranks exists.
+    Unlike in Horovod, sets may be added whatever init() was given.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -98,10 +98,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forgets a set. Every rank of the job calls it, in the same order; blocking.
+    """Removes a set. Every rank of the job calls it, in the same order; blocking.
 
-    False for the global set and for one that was not added. Raises on every rank while an operation
-    of the set is pending.
+    Returns False for the global set and for a set that was not added. Raises on every rank while an
+    operation of the set is pending.
     """
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
@@ -112,7 +112,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def forget_all() -> None:
-    """After shutdown(): their numbers mean nothing any more."""
+    """Invalidates the numbers of all sets, after shutdown()."""
     for process_set in list(_added):
         process_set.process_set_id = None
     _added.clear()

@@ -12,17 +12,18 @@ from ciranda import _C
 
 __all__ = ["tqdm"]
 
-_LOGGED_EVERY_S = 10.0  # where no terminal is
+_LOGGED_EVERY_S = 10.0  # if stderr is not a terminal
 
 
 def tqdm(iterable: Iterable[Any] | None = None, batch_size: int = 1, **options: Any) -> Any:
-    """tqdm's bar over `iterable`, drawn on rank 0 alone, with the samples of all ranks.
+    """Returns tqdm's bar over `iterable`, drawn on rank 0 alone, with the samples of all ranks.
 
-    Each item counts for `batch_size` samples on each of the size() ranks: what it shows, samples a
-    second too, is rank 0's number times both. Nothing is sent, so it cannot wait for a rank; it is
-    exact where ranks step together with whole batches, and else as good as rank 0 is typical.
-    `options` are tqdm's, such as desc, unit=" images", total. Where stderr is no terminal, rank 0
-    writes at most every 10 seconds. ImportError where tqdm is not installed.
+    Each item counts as `batch_size` samples on each of the size() ranks: the bar shows rank 0's
+    number of items times both, also in samples a second. It sends nothing, so it cannot wait for a
+    rank. The number is exact if ranks step together with whole batches; otherwise it is an estimate
+    from rank 0. `options` are tqdm's, such as desc, unit=" images", total. If stderr is not a
+    terminal, rank 0 writes at most every 10 seconds. Raises ImportError if tqdm is not installed,
+    and ValueError if `batch_size` is below 1.
     """
     try:
         from tqdm import tqdm as bar  # type: ignore[import-untyped,unused-ignore]
@@ -37,7 +38,7 @@ def tqdm(iterable: Iterable[Any] | None = None, batch_size: int = 1, **options: 
 
 
 def _for_the_console() -> dict[str, Any]:
-    # Below `ciranda run` stderr is a pipe; COLUMNS says that a terminal is at its other end.
+    # Under `ciranda run` stderr is a pipe; COLUMNS means that a terminal is at its other end.
     if "COLUMNS" in os.environ:
         return {"ncols": shutil.get_terminal_size().columns - 1}
     return {} if sys.stderr.isatty() else {"mininterval": _LOGGED_EVERY_S}

@@ -1,4 +1,4 @@
-"""How the gradients of an optimizer are reduced, and the reducer for it."""
+"""The options by which an optimizer's gradients are reduced, and the reducer for them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from ciranda.torch.shared_step import (
 
 @dataclass(frozen=True)
 class Reduction:
-    """The options of DistributedOptimizer() that speak of gradients; the same on every member of
-    the set."""
+    """DistributedOptimizer()'s options about gradients, the same on every member of the set."""
 
     op: int
     predivide_factor: float
@@ -43,7 +42,7 @@ class Reduction:
     bucket_bytes: int | None
     shared_step: SharedStepMode
     share_parameters: bool
-    streams: int  # between hosts; 0: CIRANDA_STREAMS
+    streams: int  # between hosts; 0: as CIRANDA_STREAMS says
     max_grad_norm: float | None
     buffers: Buffers | None
     process_set: ProcessSet
@@ -76,12 +75,14 @@ def _group_positions(
 
 
 def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> None:
-    """Makes `optimizer`, which is the user's plain one, step on reduced gradients; on every member
-    of the set. Blocks until they have agreed on it."""
+    """Makes the user's plain `optimizer` step on reduced gradients.
+
+    Every member of the set calls it. Blocks until they have agreed.
+    """
     positions = _group_positions(how.groups, named)
     process_set = how.process_set
     members = number_of(process_set)
-    # Every member makes them in the same order, and the names of a set are its own.
+    # Every member makes its optimizers in the same order, and each set has its own names.
     name = f"DistributedOptimizer.{process_set.optimizers_made}"
     native = native_of(how.compression)
     demanded = demanded_by(how.shared_step, how.share_parameters)
@@ -110,7 +111,7 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
             raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
     elif not process_set.included():
         why_not_shared = "this rank is no member of the process set"
-    # Not before: where others had joined, this rank alone has tried.
+    # Counts successes alone: if other ranks had joined, only this rank has tried.
     process_set.optimizers_made += 1
     shared = not why_not_shared
 
@@ -162,9 +163,11 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
 
 
 def reduce_otherwise(optimizer: Any, how: Reduction) -> None:
-    """The same for one whose gradients are reduced already: between two steps, on every member of
-    the set. State, parameters and gradients stay what they are; of a shared step's state no rank
-    may have taken hold."""
+    """Applies other options to an optimizer whose gradients are reduced already.
+
+    Every member of the set calls it between two steps. State, parameters and gradients keep their
+    values. With a shared step, no rank may have used the optimizer's state.
+    """
     shared_step = optimizer._ciranda_shared_step
     if shared_step is not None:
         vars(optimizer)["state"] = shared_step.copied_state()

@@ -1,9 +1,9 @@
-"""The learning rate of many ranks: linear scaling, and the warm-up before it.
+"""Learning rates for many ranks: linear scaling, and the warm-up before it.
 
-A step of N ranks is one with the mean gradient of a batch N times as large, so it may be N times
-as long: the linear scaling rule of Goyal et al., "Accurate, Large Minibatch SGD" (2017), section
-2.1. It does not hold while the network changes fast, so they go from one rank's rate to that of all
-in equal increments over the first five epochs (2.2), a step at a time.
+A step of N ranks uses the mean gradient of a batch N times as large, so it may be N times as long:
+this is the linear scaling rule of Goyal et al., "Accurate, Large Minibatch SGD" (2017), section
+2.1. The rule does not hold while the network changes fast. They therefore go from one rank's rate
+to the scaled rate in equal increments over the first five epochs (2.2), one increment a step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ __all__ = ["scaled_lr", "warmup"]
 
 
 def scaled_lr(lr: float, size: int | None = None) -> float:
-    """`lr * size`: the rate of all ranks from the one that suits one rank with its own batch.
+    """Returns `lr * size`: the rate for all ranks, where `lr` suits one rank with its own batch.
 
-    `size`: by default size(); process_set.size() where a set trains. Not for op=Sum, whose gradient
-    is that many times as large already, nor for ps.Async and ps.SSP, which step with one rank's.
+    `size`: by default size(); pass process_set.size() if a process set trains. Do not scale with
+    op=Sum, whose gradient is already that many times as large, nor with ps.Async and ps.SSP, which
+    step with one rank's gradient. Raises ValueError for a size below 1.
     """
     return lr * _ranks(size)
 
@@ -31,14 +32,16 @@ def warmup(
     after: LRScheduler | None = None,
     start: float | None = None,
 ) -> LRScheduler:
-    """A scheduler that brings each group from `start` times its rate to its rate in `steps` steps.
+    """Returns a scheduler that raises each group's rate from `start` times it to all of it.
 
-    After n steps the rate is lr * (start + (1 - start) * min(n, steps) / steps), lr being what the
-    optimizer was made with, usually scaled_lr(). `start`: by default 1 / size(), one rank's rate.
+    After n steps the rate is lr * (start + (1 - start) * min(n, steps) / steps), where lr is the
+    rate that the optimizer was made with, usually scaled_lr(). `start`: by default 1 / size(), one
+    rank's rate.
 
-    Call its step() after each optimizer.step(). It is torch's own: LinearLR, or with `after`, a
-    scheduler of the same optimizer that takes over after `steps` steps and counts steps too,
-    SequentialLR. A scheduler that counts epochs is not passed, but stepped beside this one.
+    Call its step() after each optimizer.step(). It is torch's LinearLR. With `after`, a scheduler
+    of the same optimizer that also counts steps, it is torch's SequentialLR, and `after` takes over
+    after `steps` steps. Do not pass a scheduler that counts epochs; step it beside this one. Raises
+    ValueError unless `steps` is a whole number of at least 1 and 0 < start <= 1.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"warmup: steps must be a whole number of at least 1, not {steps!r}")

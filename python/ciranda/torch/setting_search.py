@@ -1,4 +1,4 @@
-"""Which settings make a step faster: decided from the times of samples, without a clock."""
+"""Decides which settings make a step faster, from the times of samples and without a clock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Settings = Mapping[str, Any]  # a value for each knob
 
 PAIRS = 3  # of samples, for each value that is tried
 PAIRS_AT_THE_END = 6
-_WORTH = 0.98  # of the old time: what is not faster by that much is noise, or not worth it
+_WORTH = 0.98  # of the old time: a smaller gain is noise or not worth it
 _HOPELESS = 1.3
 
 
 @dataclass(frozen=True)
 class Knob:
-    """What may be set, and to what: `values[0]` is what it is."""
+    """A setting and its possible values; `values[0]` is the current one."""
 
     name: str
     values: tuple[Any, ...]
@@ -26,13 +26,16 @@ class Knob:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds of a step in samples that were taken in turns."""
+    """Seconds a step, in samples of old and new settings taken in turns."""
 
     old: list[float]
     new: list[float]
 
     def is_faster(self) -> bool:
-        """In the median, and in all pairs of samples; of six or more one may differ."""
+        """Returns True if `new` is faster by the median and in all pairs of samples.
+
+        Of six pairs or more, one may differ.
+        """
         pairs = list(zip(self.old, self.new, strict=True))
         lost = sum(new >= old for old, new in pairs)
         faster = statistics.median(self.new) < _WORTH * statistics.median(self.old)
@@ -45,21 +48,22 @@ class Comparison:
 @dataclass(frozen=True)
 class Found:
     settings: Settings
-    proof: Comparison | None  # with the first settings; None: nothing was better
-    changed: list[str]  # "knob=value"
+    proof: Comparison | None  # against the first settings; None: nothing was better
+    changed: list[str]  # each is "knob=value"
 
 
 def samples_at_most(knobs: Sequence[Knob]) -> int:
-    """How many search() takes."""
+    """Returns the largest number of samples that search() takes."""
     values = sum(len(knob.values) - 1 for knob in knobs)
     return 2 * (PAIRS * values + PAIRS_AT_THE_END)
 
 
 def search(knobs: Sequence[Knob], say: Callable[[str], None]) -> Generator[Settings, float, Found]:
-    """Yields settings, takes the seconds that a step took with them, and returns the best.
+    """Yields settings, takes the seconds that a step took with them, and returns the best settings.
 
-    One knob after the other, each value beside the best so far; at the end what was found beside
-    what there was, and what is not faster is dropped. `say` takes a line for each decision.
+    It tries one knob after another, each value against the best settings so far. At the end it
+    compares the result with the first settings, and drops it unless it is faster. `say` receives a
+    line for each decision.
     """
     first = {knob.name: knob.values[0] for knob in knobs}
     best = first
@@ -91,8 +95,10 @@ def search(knobs: Sequence[Knob], say: Callable[[str], None]) -> Generator[Setti
 
 
 def _compare(old: Settings, new: Settings, pairs: int) -> Generator[Settings, float, Comparison]:
-    """In turns, each first as often as the other, so that a machine that gets slower favours
-    none."""
+    """Samples both settings in turns.
+
+    Each comes first equally often, so a machine that gets slower favours neither.
+    """
     found = Comparison([], [])
     for pair in range(pairs):
         sides = [(old, found.old), (new, found.new)]

@@ -1,4 +1,4 @@
-"""The optimizer's step, shared out over the ranks of a host: for which optimizers, by what rule."""
+"""The Python side of the shared step: which optimizers can share it, and their update rules."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _RULES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def rule_values(inner_class: type, group: dict[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters of a group as plain values: a learning rate may be a tensor."""
+    """Returns a parameter group's hyper-parameters as plain values, also if one is a tensor."""
     values = _RULES[inner_class](group)
     values |= {name: group[name] for name in ("lr", "weight_decay", "maximize")}
     return {
@@ -74,7 +74,7 @@ def rule_values(inner_class: type, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def update_rule(values: dict[str, Any]) -> Any:
-    """The rule by which the ranks update the parameters of a group."""
+    """Returns the rule by which the ranks update the parameters of a group."""
     rule = _C.UpdateRule(values["kind"])
     for name, value in values.items():
         if name != "kind":
@@ -83,7 +83,7 @@ def update_rule(values: dict[str, Any]) -> Any:
 
 
 def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
-    """What the optimizer has against sharing its step, as the rest of a sentence."""
+    """Returns why the optimizer cannot share its step, as the rest of a sentence, or None."""
     inner_class = type(optimizer)
     if inner_class not in _RULES:
         known = ", ".join(known.__name__ for known in _RULES)
@@ -102,7 +102,10 @@ def obstacle_of_groups(groups: list[dict[str, Any]]) -> str | None:
 
 
 def demanded_by(shared_step: SharedStepMode, share_parameters: bool) -> str | None:
-    """The option without which a shared step is only a wish; a ValueError if it makes no sense."""
+    """Returns the option that demands a shared step, or None if sharing is optional.
+
+    Raises ValueError for a combination that makes no sense.
+    """
     if shared_step not in ("auto", "host", False):
         raise ValueError(
             f"DistributedOptimizer: shared_step must be 'auto', 'host' or False, "
@@ -125,7 +128,7 @@ def obstacle_to_sharing(
     compression: Any,
     share_parameters: bool,
 ) -> str:
-    """What this rank has against sharing the step, as the rest of a sentence."""
+    """Returns why this rank cannot share the step, as the rest of a sentence, or ""."""
     demanded = demanded_by(shared_step, share_parameters) is not None
     if shared_step is False:
         return "shared_step is False"
@@ -137,22 +140,22 @@ def obstacle_to_sharing(
 
 
 def first_complex(named: NamedParameters) -> str | None:
-    """The name of a complex parameter: no bucket takes its gradient."""
+    """Returns the name of the first complex parameter: no bucket takes its gradient."""
     return next((name for name, parameter in named if parameter.is_complex()), None)
 
 
 class SharedStep:
-    """The Python side of a shared step: rules in, state out."""
+    """The Python side of a shared step: passes rules in and state out."""
 
     def __init__(self, inner_class: type, reducer: Any) -> None:
         self._inner_class = inner_class
         self._reducer = reducer
         self._parameters: list[torch.Tensor] = []
         self._rules: dict[int, dict[str, Any]] = {}
-        self._thread: dict[str, int] = {}  # that is in a step
+        self._thread: dict[str, int] = {}  # the thread that is in a step
 
     def __enter__(self) -> SharedStep:
-        """Begins a step, which is one thread's: what it writes is everybody's."""
+        """Begins a step. One thread makes it, because its writes reach every rank."""
         own = threading.get_ident()
         if self._thread.setdefault("ident", own) != own:
             raise InvalidArgumentError(
@@ -168,7 +171,7 @@ class SharedStep:
     def add_parameters(
         self, named: NamedParameters, groups: list[dict[str, Any]], state: State
     ) -> None:
-        """To the reducer, with what `state` holds for them."""
+        """Passes parameters to the reducer, with their state from `state`."""
         group_of = {
             id(parameter): number
             for number, group in enumerate(groups)
@@ -181,7 +184,7 @@ class SharedStep:
         self.adopt_state(state, first)
 
     def adopt_state(self, state: State, first: int = 0) -> None:
-        """It becomes the state of all ranks of the host."""
+        """Makes `state` the state of all ranks of the host, from parameter number `first` on."""
         for position in range(first, len(self._parameters)):
             held = state.get(self._parameters[position], {})
             pairs = [
@@ -199,7 +202,7 @@ class SharedStep:
         max_norm: float,
         objection: str,
     ) -> str:
-        """The step; if the ranks do not share it any more, why, as the rest of a sentence."""
+        """Makes the step. Returns "", or why the ranks stop sharing, as the rest of a sentence."""
         self._set_rules(groups)
         return str(self._reducer.step(gradient_scale, reduce, max_norm, objection))
 
@@ -211,7 +214,7 @@ class SharedStep:
                 self._rules[number] = values
 
     def copied_state(self) -> State:
-        """As torch's optimizer would hold it."""
+        """Returns a copy of the state, as torch's optimizer would hold it."""
         state: State = defaultdict(dict)
         for position, parameter in enumerate(self._parameters):
             held = dict(self._reducer.state(position))

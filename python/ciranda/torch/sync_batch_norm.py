@@ -17,12 +17,14 @@ _numbers = itertools.count()
 class SyncBatchNorm(_BatchNorm):
     """torch.nn.BatchNorm1d, 2d and 3d over the joined batch of the ranks of `process_set`.
 
-    Input: {N, C, ...}, floating, on the CPU or a GPU; N may differ by rank and be 0. While training
-    each forward pass is one allgather of 2 C + 1 numbers and each backward pass one allreduce of
-    2 C, so all ranks of the set run the layer equally often and in the same order; evaluation asks
-    nobody. Outputs, gradients and running statistics are those of BatchNorm over the joined batch
-    with the sum of the ranks' losses. Half precision is computed in float32. Differentiable as
-    often as torch's, by all ranks alike: backward with create_graph=True is three allreduces.
+    Input: {N, C, ...}, floating, on the CPU or a GPU; N may differ by rank and be 0. In training
+    each forward pass is one allgather of 2 C + 1 numbers, and each backward pass one allreduce of 2
+    C numbers, so all ranks of the set run the layer equally often and in the same order. Evaluation
+    sends nothing. Outputs, gradients and running statistics are those of BatchNorm over the joined
+    batch with the sum of the ranks' losses. Half precision is computed in float32. It is
+    differentiable as often as torch's BatchNorm, if all ranks do the same: backward with
+    create_graph=True is three allreduces. Raises ValueError on every rank if the joined batch has
+    at most one value a channel in training.
     """
 
     def __init__(
@@ -40,16 +42,18 @@ class SyncBatchNorm(_BatchNorm):
             num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
         )
         self.process_set = process_set
-        self._number: int | None = None  # of the layers that the ranks have run, in that order
+        self._number: int | None = None  # in the order in which ranks first run layers
 
     @classmethod
     def convert_sync_batchnorm(
         cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set
     ) -> torch.nn.Module:
-        """`module` with a SyncBatchNorm in place of each BatchNorm (torch's SyncBatchNorm too).
+        """Puts a SyncBatchNorm in place of each BatchNorm of `module` (also of torch's
+        SyncBatchNorm).
 
-        Parameters and buffers are the same tensors, so call it before or after making an optimizer.
-        Lazy layers must have seen an input. Returns the module, or what takes its place.
+        Parameters and buffers are the same tensors, so it may be called before or after an
+        optimizer is made. Lazy layers must have seen an input, otherwise it raises ValueError.
+        Changes `module` in place, and returns it, or its replacement if it is a BatchNorm itself.
         """
         if isinstance(module, cls):
             return module
@@ -104,7 +108,7 @@ class SyncBatchNorm(_BatchNorm):
         factor = self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-            if factor is None:  # the average of all
+            if factor is None:  # the average of all batches
                 factor = 1.0 / float(self.num_batches_tracked)
         for running, of_batch in ((self.running_mean, mean), (self.running_var, variance)):
             running.lerp_(of_batch.to(running.dtype), factor or 0.0)  # type: ignore[union-attr]
@@ -115,7 +119,7 @@ def _along_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 class _Normalize(torch.autograd.Function):
-    """(normalized, mean, biased variance, count) of the joined batch."""
+    """Returns (normalized, mean, biased variance, count) of the joined batch."""
 
     @staticmethod
     def forward(
@@ -131,8 +135,8 @@ class _Normalize(torch.autograd.Function):
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
         dims = [dim for dim in range(input.dim()) if dim != 1]
         own_count = input.numel() // channels
-        # torch.var_mean() takes ten times as long on the CPU as sums and norms, and what is centred
-        # becomes the output: memory of that size is as dear as a pass.
+        # On the CPU torch.var_mean() takes ten times as long as sums and norms. `centred` becomes
+        # the output, because new memory of that size costs as much as a pass.
         own_mean = wide.sum(dims) / max(own_count, 1)
         centred = wide - _along_channels(own_mean, wide)
         variance = torch.linalg.vector_norm(centred, dim=dims).square() / max(own_count, 1)
@@ -165,7 +169,7 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor, *_: Any) -> Any:
-        if torch.is_grad_enabled():  # which is to be differentiated again
+        if torch.is_grad_enabled():  # the gradient is to be differentiated again
             return *_differentiable_backward(ctx, grad_output), None, None, None
         input, weight, mean, inverse_deviation = ctx.saved_tensors
         wide = input.to(mean.dtype)
@@ -192,7 +196,7 @@ class _Normalize(torch.autograd.Function):
 
 
 def _differentiable_backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-    """The gradients as _Normalize.backward() has them, of operations that autograd knows."""
+    """Computes the gradients of _Normalize.backward() with operations that autograd knows."""
     input, weight, mean, _ = ctx.saved_tensors
     dims = [dim for dim in range(input.dim()) if dim != 1]
 

@@ -1,4 +1,4 @@
-"""Where this rank is, for people who wait for it."""
+"""Shows what this rank does, for people who wait for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from ciranda.errors import NotInitializedError
 
 
 def show() -> None:
-    """Writes what each thread of the program does to stderr, the main thread first.
+    """Writes the stack of each thread of the program to stderr, the main thread first.
 
-    Called in a thread of its own when this rank has kept others waiting for so long that they warn.
+    It runs in a thread of its own, after this rank has kept other ranks waiting for so long that
+    they warn.
     """
     try:
         rank = _C.rank()
-    except NotInitializedError:  # the end of the job was quicker
+    except NotInitializedError:  # the job has ended meanwhile
         return
     own, main = threading.get_ident(), threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
