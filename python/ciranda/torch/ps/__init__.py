@@ -1,4 +1,4 @@
-"""Parameter servers: how a worker's pushes take effect, and what there is to ask of servers.
+"""Parameter servers: the modes of training with them, and what a worker can ask them.
 
 `ciranda run -np 4 --ps 2 train.py` starts them; DistributedOptimizer(..., backend="ps",
 mode=ps.Async()) trains with them. docs/parameter-server.md says which mode to choose.
@@ -58,12 +58,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Async:
-    """Each push takes effect at once, and no worker waits for another.
+    """Servers apply each push at once, and no worker waits for another.
 
-    ahead: 1 lets step() return before the servers have answered; the parameters are then those of
-    the step before. policy: what happens to a gradient by its staleness, the pushes of others since
-    the parameters that it was made from: "apply" it as it is, "scale" it by 1 / max(1, staleness),
-    or "drop" it where the staleness is above max_staleness.
+    ahead: with 1, step() returns before the servers have answered; the parameters are then those of
+    the step before.
+    policy: what servers do with a gradient by its staleness, which is the number of pushes that
+    other workers made since its worker got the parameters that it was computed from. "apply" uses
+    it as it is. "scale" multiplies it by 1 / max(1, staleness). "drop" drops it if its staleness is
+    above max_staleness.
+
+    Raises ValueError for other values, and unless policy="drop" and max_staleness come together.
     """
 
     ahead: int = 0
@@ -94,8 +98,11 @@ class Async:
 
 @dataclass(frozen=True)
 class SSP:
-    """Bounded staleness (stale synchronous parallel): as Async, but a worker that is more than
-    `staleness` steps ahead of the slowest waits in step(). 0: all make the same step."""
+    """Stale synchronous parallel, with bounded staleness.
+
+    As Async, but a worker that is more than `staleness` steps ahead of the slowest worker waits in
+    step(). With 0 all workers make the same step.
+    """
 
     staleness: int
 
@@ -108,9 +115,10 @@ class SSP:
 
 @dataclass(frozen=True)
 class Sync:
-    """Rounds: each step is made with the mean of the workers' gradients, as in a ring.
+    """Workers push in rounds: each step uses the mean of the workers' gradients, as in a ring.
 
-    backup_workers: a round waits for so many workers less, and drops what they push too late.
+    backup_workers: a round ends when all but this many workers have pushed; later pushes of that
+    round are dropped.
     """
 
     backup_workers: int = 0
@@ -124,12 +132,12 @@ class Sync:
 
 @dataclass(frozen=True)
 class Downpour:
-    """Downpour SGD (Dean et al. 2012): as Async, but the gradients of n_push steps are pushed as
-    one and the newest parameters are fetched after n_fetch; between, each worker makes steps of
-    plain SGD of its own, with the optimizer's learning rate.
+    """Downpour SGD (Dean et al. 2012): as Async, but workers push and fetch less often.
 
-    The servers run the optimizer: Adagrad is what it was published with. broadcast_parameters()
-    pushes what is left, and fetches.
+    A worker pushes the sum of n_push steps' gradients, and fetches the newest parameters every
+    n_fetch steps. In between it makes plain SGD steps of its own, with the optimizer's learning
+    rate. The servers run the optimizer; the paper used Adagrad. broadcast_parameters() pushes the
+    remaining gradients and fetches.
     """
 
     n_push: int = 1
@@ -148,12 +156,13 @@ class Downpour:
 
 @dataclass(frozen=True)
 class EASGD:
-    """Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker trains parameters of its
-    own with any optimizer; after `period` steps they and the servers' come nearer to each other, by
-    rho times the learning rate of what they differ by. That product is at most 1; the paper's is
-    0.9 divided by the number of workers.
+    """Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker has its own parameters.
 
-    The servers' are the result: broadcast_parameters() takes them, to test or to save.
+    It trains them with any optimizer. Every `period` steps its parameters and the servers' move
+    towards each other, by rho times the learning rate of their difference. That product is at most
+    1; the paper's is 0.9 divided by the number of workers.
+
+    The servers' parameters are the result; broadcast_parameters() fetches them, to test or to save.
     """
 
     rho: float
@@ -179,23 +188,24 @@ def _check_count(what: str, value: Any) -> None:
 
 
 def average(value: float, name: str = "value") -> float:
-    """The mean of the latest values that workers have given under this name, this one included.
+    """Returns the mean of the latest values that workers have passed under this name.
 
-    Waits for no other worker: one that has not called it yet does not count. For a metric, where a
-    ring would use allreduce(). Blocks for one answer of server 0.
+    `value` is this worker's. It waits for no other worker: a worker that has not called it yet does
+    not count. Use it for metrics, instead of allreduce(). Blocks for one answer of server 0.
     """
     return _C.server_average(float(value), name)
 
 
 def stats() -> dict[str, Any]:
-    """What was done since init(): `worker`, of this one, and `servers`, one row each.
+    """Returns counters since init(): `worker` of this worker, `servers` with a row for each server.
 
     worker: `pushes` by outcome, `pulls`, `pushed_bytes`, `waiting_s` for answers, and
-    `waiting_for_workers_s`, the part in which servers held an answer back for other workers.
-    server: `version`, `pushes` by outcome, `pulls`, `staleness` (pushes by theirs: 0, 1, 2, 3, 4
-    to 7, 8 to 15, …), `gradient_bytes` read, `parameter_bytes` written to workers, `held_bytes`,
-    `busy_s`, `longest_in_queue_s`, `lost_pushes` (that it had answered before it was killed, and
-    has not any more) and `workers`: `here`, `pushes`, `waiting_for_workers_s`.
+    `waiting_for_workers_s`, the part of it in which servers held an answer back for other workers.
+    server: `version`, `pushes` by outcome, `pulls`, `staleness` (number of pushes of staleness 0,
+    1, 2, 3, 4 to 7, 8 to 15, …), `gradient_bytes` read, `parameter_bytes` written to workers,
+    `held_bytes`, `busy_s`, `longest_in_queue_s`, `lost_pushes` (answered, and lost when the server
+    was killed) and `workers`, a row for each with `here`, `pushes`, `waiting_for_workers_s`.
+
     Blocks for the servers' answers.
     """
     return _C.server_stats()

@@ -1,4 +1,4 @@
-"""Checkpoints that parameter servers have made, in plain PyTorch."""
+"""Loads the checkpoints of parameter servers in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def load_checkpoint(
     *,
     strict: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Reads a checkpoint that parameter servers have made, of any number of them, in any process.
+    """Reads a checkpoint that any number of parameter servers have made, in any process.
 
-    path: a checkpoint's folder, or that of `--checkpoint-dir`: then the newest that is whole.
-    model, optimizer: plain ones, which are given its parameters and its state; an optimizer needs
-    the model, whose parameters have the names that DistributedOptimizer was told. Buffers, which
-    servers do not hold, stay. strict: False takes the parameters that both have.
+    path: a checkpoint's folder, or the folder of `--checkpoint-dir`, of which it reads the newest
+    whole checkpoint.
+    model, optimizer: plain ones, which get the checkpoint's parameters and state. An optimizer
+    needs the model, whose parameters have the names that DistributedOptimizer was given. Buffers,
+    which servers do not hold, keep their values.
+    strict: False loads only the parameters that model and checkpoint both have.
 
-    Returns what torch.save() takes: `model`, the parameters by name, and `optimizer`, the state of
-    each by the same names. Blocks for the disk. InvalidArgumentError, before anything is changed,
-    where there is none, or where names, shapes, dtypes or the optimizer are others; a damaged file
-    is named in a CirandaError.
+    Returns a dict for torch.save(): `model` has the parameters by name, `optimizer` the state of
+    each by the same names. Blocks for the disk. Raises InvalidArgumentError, before anything is
+    changed, if there is no checkpoint, or if names, shapes, dtypes or the optimizer differ. Raises
+    CirandaError that names a damaged file.
     """
     saved = [each for each in _C.read_checkpoint(os.path.abspath(path)) if each[0] != NOTHING]
     values = {name: value for name, value, _, _ in saved}
@@ -81,7 +83,7 @@ def _check_model(
 def _names_of(
     optimizer: torch.optim.Optimizer, own: dict[str, torch.nn.Parameter]
 ) -> list[list[str]]:
-    """Of each group's parameters; "" for what is in no model."""
+    """Returns the names of each group's parameters; "" for a parameter that is not in the model."""
     name_of = {id(parameter): name for name, parameter in own.items()}
     return [[name_of.get(id(each), "") for each in g["params"]] for g in optimizer.param_groups]
 
@@ -111,12 +113,12 @@ def _check_optimizer(
                 )
 
 
-_KEEPING = ("momentum", "amsgrad", "centered")  # more state
+_KEEPING = ("momentum", "amsgrad", "centered")  # options that need more state
 _KEPT_BY = {"sgd": ("momentum",), "rmsprop": ("momentum", "centered")}
 
 
 def _words(rule: dict[str, Any]) -> str:
-    """What of a rule says which state there is."""
+    """Returns a rule's kind, with the options that need more state, in words."""
     kind = rule["kind"].name
     keeping = [each for each in _KEPT_BY.get(kind, ("amsgrad",)) if rule.get(each)]
     return " and ".join([kind, *keeping]).replace(" and ", " with ", 1)

@@ -1,4 +1,4 @@
-"""Tables of rows on parameter servers, of which a worker has only those that it looks up."""
+"""Tables of rows on parameter servers; a worker fetches only the rows that it looks up."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch.ps.stand_in import StandIn, next_number
 
-# By table, in the order in which they were made.
+# Maps a table to its Embedding, in the order in which they were made.
 _all: weakref.WeakValueDictionary[int, Embedding] = weakref.WeakValueDictionary()
 
 
 class Embedding(torch.nn.Module):
-    """torch.nn.Embedding whose table lies on the parameter servers alone, row r on server r mod N:
-    forward() fetches the rows that are looked up, and the optimizer's step() pushes their
-    gradients, which make the table's own step there. Rows that nobody has looked up take no memory.
+    """torch.nn.Embedding whose table only the parameter servers hold, row r on server r mod N.
 
-    num_embeddings, embedding_dim: as in torch; at most 2**40 rows of 65,536 float32. optimizer:
-    "sgd" or "adagrad", as torch.optim's for sparse gradients, with `lr`, which may be changed at
-    any time (`table.lr = 0.1`), and Adagrad's initial_accumulator_value and eps. deviation: of the
-    normal distribution that rows begin with, from `seed`, the same for any number of servers; 0:
-    zeros. name: the same in all workers, another one for each table; by default from the order in
-    which they are made.
+    forward() fetches the rows that are looked up. The optimizer's step() pushes their gradients,
+    with which the servers make the table's own step. Rows that nobody has looked up take no memory.
 
-    Made on every worker, before DistributedOptimizer(..., backend="ps"), which declares it. Ids may
-    have any shape, on any device; the result is float32 on theirs. `weight` has no values here, but
-    the gradient that torch's has with sparse=True: give it to the optimizer with the model's other
-    parameters, so that GradScaler finds it. Only in modes in which nobody waits (ps.Async(),
-    ps.Downpour()) is a row's step of the same time as the parameters' own; rows are always updated
-    at once.
+    num_embeddings, embedding_dim: as in torch; at most 2**40 rows of 65,536 float32.
+    optimizer: "sgd" or "adagrad", as torch.optim's for sparse gradients, with `lr`, which may be
+    changed at any time (`table.lr = 0.1`), and Adagrad's initial_accumulator_value and eps.
+    deviation: rows begin normally distributed with this standard deviation, by `seed`, the same for
+    any number of servers; 0: zeros.
+    name: the same in all workers, and different for each table; by default from the order in which
+    they are made.
+
+    Make it on every worker, before DistributedOptimizer(..., backend="ps"), which declares it. Ids
+    may have any shape, on any device; the result is float32 on their device. `weight` has no values
+    here, but the gradient that torch's has with sparse=True. Give it to the optimizer with the
+    model's other parameters, so that GradScaler finds it. Servers update rows at once in every
+    mode, so a row's step belongs to the same time as the parameters' own only in modes in which
+    nobody waits (ps.Async(), ps.Downpour()).
     """
 
     weight: StandIn
@@ -81,8 +83,11 @@ class Embedding(torch.nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of these ids (any integer dtype), shape ids.shape + (embedding_dim,). Blocks
-        for the servers."""
+        """Returns the rows of these ids, float32 of shape ids.shape + (embedding_dim,).
+
+        `ids` may have any integer dtype. Blocks for the servers. Raises InvalidArgumentError for
+        ids that are not integers of 0 to num_embeddings - 1.
+        """
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise InvalidArgumentError(f"Embedding: ids must be integers, not {ids.dtype}")
         looked_up, places = torch.unique(ids.detach().cpu().long(), return_inverse=True)
@@ -96,8 +101,7 @@ class Embedding(torch.nn.Module):
         return F.embedding(places.to(ids.device), rows)
 
     def push(self) -> None:
-        """Pushes the gradient, and drops it; step() of DistributedOptimizer pushes it, too.
-        Blocks."""
+        """Pushes the gradient and drops it. Blocks. step() of DistributedOptimizer does it too."""
         self._push(1.0)
         self.forget()
 
@@ -111,17 +115,17 @@ class Embedding(torch.nn.Module):
             _C.push_rows(self._table, looked_up, values, self.lr)
 
     def forget(self) -> None:
-        """Drops the gradient; zero_grad() of DistributedOptimizer does."""
+        """Drops the gradient. zero_grad() of DistributedOptimizer does it too."""
         self.weight.grad = None
 
     def _save_to_state_dict(self, *_: Any) -> None:
-        """The servers have the rows."""
+        """Saves nothing: the servers have the rows."""
 
     def _load_from_state_dict(self, *_: Any) -> None:
-        """As it was saved."""
+        """Loads nothing, since nothing is saved."""
 
     def _apply(self, *_: Any, **__: Any) -> Embedding:
-        """The rows come to where the ids are."""
+        """Moves nothing: rows are fetched to the device of the ids."""
         return self
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
@@ -132,7 +136,7 @@ class Embedding(torch.nn.Module):
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table's weight, whose gradient has them alone."""
+    """Rows of a table's weight, whose gradient is sparse and has only these rows."""
 
     @staticmethod
     def forward(
@@ -151,12 +155,12 @@ def _sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torc
 
 
 def _rows_of(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which, ascending and each once, and what is in them."""
+    """Returns the numbers of a gradient's rows, ascending and each once, and the rows' values."""
     if not gradient.is_sparse or gradient.sparse_dim() != 1:
         gradient = gradient.to_dense().to_sparse(1)
     gradient = gradient.detach()
     rows = gradient._indices()[0]
-    if bool((rows[1:] > rows[:-1]).all()):  # which autograd does not say of a first gradient
+    if bool((rows[1:] > rows[:-1]).all()):  # autograd does not mark a first gradient as coalesced
         return rows, gradient._values()
     gradient = gradient.coalesce()
     return gradient.indices()[0], gradient.values()
@@ -167,20 +171,22 @@ def _living() -> list[Embedding]:
 
 
 def push_all(scale: float) -> None:
-    """Of every table of this process, in the order in which they were made; gradients times
-    `scale`."""
+    """Pushes the gradients, times `scale`, of every table of this process.
+
+    Tables are in the order in which they were made. Blocks.
+    """
     for each in _living():
         each._push(scale)
 
 
 def squares() -> float:
-    """Of every table's gradient, added up."""
+    """Returns the sum of the squares of every table's gradient."""
     gradients = [e.weight.grad for e in _living() if e.weight.grad is not None]
     return sum(float(_rows_of(each)[1].double().square().sum()) for each in gradients)
 
 
 def not_among(parameters: list[torch.Tensor]) -> Embedding | None:
-    """One with a gradient whose weight is none of them."""
+    """Returns a table with a gradient whose weight is not among `parameters`, or None."""
     known = {id(parameter) for parameter in parameters}
     return next(
         (e for e in _living() if e.weight.grad is not None and id(e.weight) not in known), None
@@ -188,6 +194,6 @@ def not_among(parameters: list[torch.Tensor]) -> Embedding | None:
 
 
 def forget_all() -> None:
-    """Of every table."""
+    """Drops the gradient of every table."""
     for each in _living():
         each.forget()

@@ -1,4 +1,4 @@
-"""Scores the checkpoints that parameter servers make, while the training goes on."""
+"""Scores the checkpoints of parameter servers while the training continues."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ import torch
 from ciranda.errors import CirandaError, InvalidArgumentError
 from ciranda.torch.ps.checkpoints import load_checkpoint
 
-EVALUATED = "CIRANDA_EVALUATED"  # the folder of the checkpoints, in the launcher's evaluator
+EVALUATED = "CIRANDA_EVALUATED"  # names the checkpoints' folder, in the evaluator
 CURVE = "curve.csv"
 _POLL_S = 0.2
-_STDIN = 0  # of the evaluator, which ends with the training
+_STDIN = 0  # of the evaluator; ends with the training
 _FIRST_COLUMNS = ("checkpoint", "time")
 
 Score = float | Mapping[str, float]
 
 
 def is_evaluator() -> bool:
-    """Whether this process is the one that `ciranda run --evaluator` has started beside the
-    workers: it trains nothing, and calls evaluate() in place of init()."""
+    """Returns True in the process that `ciranda run --evaluator` has started beside the workers.
+
+    It trains nothing, and calls evaluate() in place of init().
+    """
     return EVALUATED in os.environ
 
 
@@ -37,18 +39,21 @@ def evaluate(
     *,
     strict: bool = True,
 ) -> list[dict[str, float]]:
-    """Loads each checkpoint into `model`, calls score(), and adds a row to the curve, which is the
-    file `curve.csv` beside the checkpoints: the checkpoint's number, when it was made (seconds
-    since 1970), and a column `score`, or those of the dict that score() returns.
+    """Loads each checkpoint into `model`, calls score(), and adds a row to the curve.
+
+    The curve is the file `curve.csv` beside the checkpoints. Its columns are the checkpoint's
+    number, when it was made (seconds since 1970), and `score`, or the keys of the dict that score()
+    returns.
 
     folder: None in an evaluator, which scores the checkpoints of its job until the training has
-    ended and the last one is scored. Elsewhere the folder of checkpoints; those that are there are
-    scored.
+    ended and the last checkpoint is scored. In another process, the folder of checkpoints; the
+    existing ones are scored.
 
-    Checkpoints are scored in their order, each once, also where the evaluator was killed and
-    started again: what has a row is done. Servers keep two; one that is replaced before its turn
-    has no row. The model's buffers, which servers do not hold, stay. strict: as of
-    load_checkpoint(). Blocks. Returns the curve.
+    Checkpoints are scored in order, each once, also if the evaluator was killed and started again:
+    a checkpoint with a row is done. Servers keep two checkpoints; one that is replaced before its
+    turn has no row. The model's buffers, which servers do not hold, keep their values. strict: as
+    for load_checkpoint(). Blocks. Returns the curve's rows. Raises InvalidArgumentError outside of
+    an evaluator without a folder, and for an existing curve that does not fit.
     """
     path = os.environ.get(EVALUATED) if folder is None else os.fspath(folder)
     if not path:
@@ -70,13 +75,13 @@ def evaluate(
 
 
 def _training_is_over() -> bool:
-    """Waits a moment for it."""
+    """Returns True if the training has ended; waits a moment for that."""
     readable, _, _ = select.select([_STDIN], [], [], _POLL_S)
     return bool(readable) and not os.read(_STDIN, 4096)
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Those that are whole, and that are still there when it is their turn."""
+    """Yields whole checkpoints and their numbers, in order, except those replaced meanwhile."""
     found = []
     for each in folder.glob("checkpoint-*"):
         name = re.fullmatch(r"checkpoint-(\d+)", each.name)
@@ -86,7 +91,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _load(checkpoint: Path, model: torch.nn.Module, strict: bool) -> float | None:
-    """When it was made; None where it was replaced by a newer one meanwhile."""
+    """Loads a checkpoint; returns when it was made, or None if it was replaced meanwhile."""
     manifest = checkpoint / "manifest"
     try:
         made = manifest.stat().st_mtime
@@ -99,7 +104,7 @@ def _load(checkpoint: Path, model: torch.nn.Module, strict: bool) -> float | Non
 
 
 class _Curve:
-    """The rows that there are; a row is there whole or not at all."""
+    """The rows of the curve. The file has each row whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -110,7 +115,7 @@ class _Curve:
 
     @property
     def latest(self) -> float:
-        """The number of the checkpoint that was scored last."""
+        """The number of the latest scored checkpoint; 0 before the first."""
         return self.rows[-1]["checkpoint"] if self.rows else 0
 
     def add(self, number: int, made: float, score: Score) -> None:

@@ -1,4 +1,4 @@
-"""Layers whose parameters are on parameter servers alone, and here while they are needed."""
+"""Layers whose parameters the parameter servers hold; a worker fetches them when needed."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from ciranda.torch.ps.stand_in import StandIn, next_number
 
 _ROW = 1024  # elements that lie together on one server
 
-# By table, in the order in which they were made.
+# Maps a table to its layer, in the order in which they were made.
 _all: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
-_LAYER = "_ciranda_layer"  # of a parameter that is in one
+_LAYER = "_ciranda_layer"  # attribute of a parameter: the name of its Layer
 
 
 class Layer(torch.nn.Module):
-    """A part of a model whose parameters the parameter servers hold: a worker has them, and their
-    gradients, only while this part computes, so that it needs memory for its largest part and not
-    for the model.
+    """A part of a model whose parameters the parameter servers hold.
 
-    make: returns the module, a new one whenever it is called, on the device where it stays, with
-    parameters of float32. It is called here, which tells what there is, and once more when
-    DistributedOptimizer is made, for the values to begin with (those of the first call, as far as
-    torch's generator for CPUs makes them); the first worker's count. optimizer: "sgd" or "adagrad",
-    as torch.optim's without momentum, decay and weight_decay, with `lr`, which may be changed at
-    any time (`layer.lr = 0.1`), and Adagrad's initial_accumulator_value and eps. name: the same in
-    all workers, another one for each table; by default from the order in which they are made.
+    A worker has the part's parameters and gradients only while the part computes, so it needs
+    memory for its largest part, not for the model.
 
-    Made on every worker, before DistributedOptimizer(..., backend="ps", mode=ps.Async()), whose
-    optimizer has the model's other parameters: parameters() has none of these, but `on_servers`,
-    which stands for them: frozen, it freezes them. backward() pushes their gradients as soon as
-    they are whole, so that there is one backward() for each step(), no batch can be left out, and
-    neither clipping nor GradScaler is possible. The backward pass fetches the parameters again,
-    with what other workers have pushed meanwhile. state_dict() fetches them, under their names in
-    `make()`. Not thread-safe.
+    make: returns a new module at each call, with float32 parameters, on the device where it stays.
+    Layer() calls it to learn the shapes. DistributedOptimizer() calls it again for the initial
+    values, which are those of the first call as far as torch's CPU generator makes them; the first
+    worker's values count.
+    optimizer: "sgd" or "adagrad", as torch.optim's without momentum, decay and weight_decay, with
+    `lr`, which may be changed at any time (`layer.lr = 0.1`), and Adagrad's
+    initial_accumulator_value and eps.
+    name: the same in all workers, and different for each table; by default from the order in which
+    they are made.
+
+    Make it on every worker, before DistributedOptimizer(..., backend="ps", mode=ps.Async()), whose
+    optimizer has the model's other parameters. In parameters(), `on_servers` stands for all
+    parameters of the layer; freezing it freezes them.
+
+    backward() pushes the gradients as soon as they are whole. So each step() has one backward(), no
+    batch can be left out, and neither clipping nor GradScaler is possible. The backward pass
+    fetches the parameters again, with what other workers have pushed meanwhile. state_dict()
+    fetches them, under their names in `make()`. Not thread-safe. What it refuses is an
+    InvalidArgumentError.
     """
 
     on_servers: StandIn
@@ -80,15 +85,15 @@ class Layer(torch.nn.Module):
             given=True,
         )
         self._values: torch.Tensor | None = None  # of all parameters, while they are here
-        self._gradients: torch.Tensor | None = None  # the same of this backward pass
-        self._without_gradient: set[int] = set()  # parameters in this backward pass
-        self._ends_with_backward = False  # what is here for this backward pass
-        self._uses: set[_Use] = set()  # that the backward pass has begun with, and not ended
-        self._forward_passes = 0  # that are under way, within each other
+        self._gradients: torch.Tensor | None = None  # of all parameters, in this backward pass
+        self._without_gradient: set[int] = set()  # parameters that still lack one in this pass
+        self._ends_with_backward = False  # _end_backward() is queued for this pass
+        self._uses: set[_Use] = set()  # that the backward pass has begun and not ended
+        self._forward_passes = 0  # nested ones that are running
         self._absent = torch.full((), torch.nan, device=self._device)
         self._pushes = 0
         self.on_servers = StandIn((1,))
-        # Its gradient once there is a push since the latest step(), and that one's version.
+        # The gradient of on_servers and its version, if there was a push since the latest step().
         self._pushed: tuple[torch.Tensor, int] | None = None
         self._trainable = [each.requires_grad for each in self._parameters_there]
         self._frozen = False
@@ -104,7 +109,7 @@ class Layer(torch.nn.Module):
 
     @property
     def module(self) -> torch.nn.Module:
-        """What `make` has made. Its parameters are NaN while they are not here."""
+        """The module that `make` has made. Its parameters are NaN while they are not fetched."""
         inner: torch.nn.Module = vars(self)["_inner"]
         return inner
 
@@ -112,9 +117,9 @@ class Layer(torch.nn.Module):
         return f"{type(self.module).__name__} of {self._elements} parameters on servers"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns. Blocks for the servers."""
+        """Returns the module's output. Blocks for the servers."""
         if not _in_backward():
-            self._forget_backward()  # one that failed
+            self._forget_backward()  # drops the rest of a backward pass that failed
         self._follow_freezing()
         self._fetch()
         self._forward_passes += 1
@@ -133,7 +138,7 @@ class Layer(torch.nn.Module):
         return output
 
     # ------------------------------------------------------------------------------------------
-    # The parameters come and go
+    # Fetching and dropping the parameters
 
     def _fetch(self) -> torch.Tensor:
         if self._values is None:
@@ -180,7 +185,7 @@ class Layer(torch.nn.Module):
     # ------------------------------------------------------------------------------------------
     # The backward pass
 
-    # At its end, what is here goes.
+    # Queues _end_backward() for the end of this backward pass, once.
     def _join_backward(self) -> None:
         if not self._ends_with_backward:
             self._ends_with_backward = True
@@ -210,7 +215,7 @@ class Layer(torch.nn.Module):
         if gradient is not None:
             part = self._parts(self._gradients)[number][1]
             gradient = gradient.detach().to_dense()
-            # A part that is computed again by itself gives its gradients apart.
+            # A part that is recomputed gives its gradients separately: these are added.
             (part.copy_ if number in self._without_gradient else part.add_)(gradient)
         self._without_gradient.discard(number)
         if not self._without_gradient:
@@ -244,7 +249,7 @@ class Layer(torch.nn.Module):
             )
 
     # ------------------------------------------------------------------------------------------
-    # What there is
+    # Checks, initial values, state and refusals
 
     def _checked(self, inner: torch.nn.Module) -> list[torch.nn.Parameter]:
         if not isinstance(inner, torch.nn.Module):
@@ -292,7 +297,7 @@ class Layer(torch.nn.Module):
         self._refuse("servers hold its parameters and take no others; load them in make()")
 
     def train(self, mode: bool = True) -> Layer:
-        """As torch's, also of the module."""
+        """Does what torch's train() does, also for the module."""
         self.module.train(mode)
         return super().train(mode)
 
@@ -313,9 +318,12 @@ class Layer(torch.nn.Module):
 
 
 class _Use:
-    """One computation of a layer, whose backward pass needs its parameters between the gradients of
-    what came out and those of what went in: also what is computed again there
-    (torch.utils.checkpoint), which no saved tensor tells of."""
+    """One computation of a layer.
+
+    Its backward pass needs the parameters from the first gradient of an output to the last gradient
+    of an input. A part that is recomputed there (torch.utils.checkpoint) needs them too, and no
+    saved tensor says so.
+    """
 
     def __init__(self, layer: Layer, inputs: int) -> None:
         self._layer = layer
@@ -334,7 +342,7 @@ class _Use:
 
 
 class _Saved(NamedTuple):
-    """A part of a layer's parameters that the backward pass needs."""
+    """A view of a layer's parameters that the backward pass needs."""
 
     layer: Layer
     pushes: int
@@ -371,26 +379,26 @@ def _living() -> list[Layer]:
 
 
 def refuse_all(why: str) -> None:
-    """Where there are any that are not trained yet."""
+    """Raises InvalidArgumentError if there is a layer that no optimizer trains yet."""
     for each in _living():
         if each._make is not None:
             each._refuse(why)
 
 
 def begin_all() -> None:
-    """Gives the servers what the layers of this process begin with."""
+    """Gives the servers the initial values of this process's layers. Blocks."""
     for each in _living():
         each._begin()
 
 
 def refuse_changes() -> None:
-    """Of gradients that are pushed."""
+    """Raises InvalidArgumentError if a gradient was changed after its push."""
     for each in _living():
         each._refuse_changes()
 
 
 def refuse_zeros() -> None:
-    """Of them, before step()."""
+    """Raises InvalidArgumentError if gradients were pushed since the latest step()."""
     for each in _living():
         if each._pushed is not None:
             each._refuse(
@@ -400,7 +408,10 @@ def refuse_zeros() -> None:
 
 
 def refuse_scaled() -> None:
-    """GradScaler, which comes when they are pushed."""
+    """Raises InvalidArgumentError if there is a layer.
+
+    Its gradients are pushed before GradScaler runs.
+    """
     for each in _living():
         each._refuse(
             "backward() pushes its gradients before GradScaler can unscale them; leave GradScaler "
@@ -409,7 +420,7 @@ def refuse_scaled() -> None:
 
 
 def end_step() -> None:
-    """All layers may push again."""
+    """Ends the step of all layers, which may push again."""
     for each in _living():
         each._pushed = None
         each.on_servers.grad = None

@@ -1,6 +1,8 @@
-"""Sandblaster L-BFGS (Dean et al., "Large Scale Distributed Deep Networks", 2012, 4.2): workers
-give gradients of portions of the data, and the coordinator moves the parameters, which stay on the
-servers like everything that is as long as they are."""
+"""Sandblaster L-BFGS (Dean et al., "Large Scale Distributed Deep Networks", 2012, 4.2).
+
+Workers compute gradients of portions of the data, and the coordinator moves the parameters. The
+parameters and all vectors of their length stay on the servers.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,23 @@ from ciranda.torch.ps import tasks
 from ciranda.torch.ps.stand_in import StandIn
 from ciranda.torch.ps.tasks import Future
 
-# The servers' vectors, and what there is of each step of the history.
+# Numbers of the servers' vectors: parameters and gradient, both before the step, the direction, and
+# from _FIRST_OF_HISTORY on the pairs s, y of the history.
 _X, _G, _X_BEFORE, _G_BEFORE, _D, _FIRST_OF_HISTORY = range(6)
 _HISTORY_MAX = 100
-# Of the strong Wolfe conditions (Nocedal and Wright, "Numerical Optimization", 2006, 3.1).
+# Constants of the strong Wolfe conditions (Nocedal and Wright, "Numerical Optimization", 2006,
+# 3.1).
 _C1, _C2 = 1e-4, 0.9
 _SEARCH_MAX = 25  # evaluations
-_CURVATURE_MIN = 1e-10  # of a step, relative to its length and the gradients'
+_CURVATURE_MIN = 1e-10  # of the product s y, relative to the lengths of s and y
 
-Sum = tuple[int, list[tuple[int, float]]]  # into, (vector, factor) each
+Sum = tuple[int, list[tuple[int, float]]]  # the target vector; (vector, factor) of each term
 Work = Callable[[list[Sum], list[tuple[int, int]]], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class LbfgsResult:
-    """What lbfgs() has come to. The parameters on the servers are those of `loss`."""
+    """The result of lbfgs(). The servers hold the parameters that belong to `loss`."""
 
     loss: float
     gradient_norm: float  # Euclidean
@@ -39,8 +43,11 @@ class LbfgsResult:
 
 
 class Sandblaster:
-    """A model's parameters in a worker whose coordinator calls lbfgs(). Made in what is
-    per_worker(), with the parameters' names, which are the same in all workers. float32 or float64.
+    """The parameters of a worker's model, for a coordinator that calls lbfgs().
+
+    Make it in a function with @ps.per_worker, with the parameters' names, the same in all workers.
+    Parameters are float32 or float64. Raises InvalidArgumentError in a task, and for the parameters
+    of a ps.Embedding or ps.Layer.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
@@ -56,14 +63,17 @@ class Sandblaster:
         self._gradients.add_parameters(named)
 
     def push(self) -> None:
-        """Adds the parameters' gradients to those of the other portions. Once in a portion's task,
-        after backward(); set them to None before it. Blocks for the servers."""
+        """Adds the parameters' gradients to those of the other portions. Blocks for the servers.
+
+        Call it once in a portion's task, after backward(); set the gradients to None before
+        backward().
+        """
         self._gradients.push(_G)
 
 
 @tasks.task
 def _all_are_ready() -> None:
-    """Each worker has declared its parameters by the time that it does a task."""
+    """Does nothing: a worker that runs a task has declared its parameters."""
 
 
 def lbfgs(
@@ -74,20 +84,22 @@ def lbfgs(
     tolerance_grad: float = 1e-7,
     tolerance_change: float = 1e-9,
 ) -> LbfgsResult:
-    """Minimizes a loss over all data by L-BFGS with a strong Wolfe line search. Of the coordinator,
-    within main() of run().
+    """Minimizes a loss over all data by L-BFGS with a strong Wolfe line search.
+
+    The coordinator calls it, within main() of run(). Blocks.
 
     portions: schedules a task for each portion of the data, and returns their futures. A task
-    computes its part of the loss at the parameters that it is given, calls backward() and
-    Sandblaster.push(), and returns that part; the parts' sum is the loss. With @ps.task(copies=2)
-    the last portions are given twice, and no slow worker is waited for.
+    computes its part of the loss at the current parameters, calls backward() and
+    Sandblaster.push(), and returns that part. The sum of the parts is the loss. With
+    @ps.task(copies=2) a second worker also gets the last portions, so that no slow worker delays
+    the step.
 
-    history: so many steps are remembered, each as two vectors on the servers. Ends after max_iter
-    steps, or where the gradient's Euclidean norm is at most tolerance_grad, or a step has changed
-    the loss by less than tolerance_change. Blocks.
+    history: number of steps to remember, 1 to 100; each takes two vectors on the servers. It ends
+    after max_iter steps, or if the gradient's Euclidean norm is at most tolerance_grad, or if a
+    step has changed the loss by less than tolerance_change.
 
-    A coordinator that is started again goes on, as with tasks; servers that may be killed need
-    --durability log or disk.
+    A coordinator that is started again resumes, as with tasks. Servers that may be killed need
+    --durability log or disk. Raises TaskFailedError if a portion's task raises.
     """
     if not isinstance(history, int) or not 1 <= history <= _HISTORY_MAX:
         raise InvalidArgumentError(f"lbfgs: history must be 1 to {_HISTORY_MAX}, not {history!r}")
@@ -107,27 +119,30 @@ def lbfgs(
 
 
 class _History:
-    """Differences of parameters (s) and gradients (y) of the latest steps, by their dot products
-    alone: the direction is a sum of these vectors and the gradient, whose factors follow from the
-    products (Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", 2014)."""
+    """The latest steps: differences of parameters (s) and of gradients (y).
+
+    It knows only the dot products of these vectors. The direction is a sum of the vectors and the
+    gradient, whose factors follow from the products (Chen, Wang and Zhou, "Large-scale L-BFGS using
+    MapReduce", 2014).
+    """
 
     def __init__(self, most: int) -> None:
         self._free = [_FIRST_OF_HISTORY + 2 * i for i in reversed(range(most))]
-        self._steps: list[int] = []  # vectors of s, the oldest first; y is the next one
+        self._steps: list[int] = []  # vectors of s, the oldest first; y is the next vector
         self._products: dict[tuple[int, int], float] = {}
 
     def next_step(self) -> int:
-        """Where the next s goes, and behind it y."""
+        """Returns the vector for the next s; the vector after it is for y."""
         return self._free[-1] if self._free else self._steps[0]
 
     def dots(self, step: int) -> list[tuple[int, int]]:
-        """What the servers have to multiply, with `step` the newest."""
+        """Returns the pairs of vectors that the servers multiply after the newest step, `step`."""
         kept = [each for each in self._steps if each != step]
         all_vectors = [_G, step, step + 1, *kept, *(each + 1 for each in kept)]
         return [(new, each) for new in (_G, step, step + 1) for each in all_vectors]
 
     def add(self, step: int, dots: list[tuple[int, int]], values: Sequence[float]) -> None:
-        """The gradient is a new one; the step counts where the loss is convex along it."""
+        """Stores the products of a new gradient. Keeps the step if the loss is convex along it."""
         for (one, other), value in zip(dots, values, strict=True):
             self._products[one, other] = self._products[other, one] = value
         length = math.sqrt(self.product(step, step) * self.product(step + 1, step + 1))
@@ -149,7 +164,9 @@ class _History:
         return self._products[one, other]
 
     def direction(self) -> dict[int, float]:
-        """Factors of -H g: the two-loop recursion (Nocedal and Wright, algorithm 7.4)."""
+        """Returns the factors of -H g by the two-loop recursion (Nocedal and Wright, algorithm
+        7.4).
+        """
         factors = {_G: -1.0}
         factors |= {vector: 0.0 for step in self._steps for vector in (step, step + 1)}
 
@@ -169,7 +186,7 @@ class _History:
         return factors
 
     def slope(self, direction: dict[int, float]) -> float:
-        """The loss's derivative along it."""
+        """Returns the loss's derivative along the direction."""
         return math.fsum(by * self.product(_G, each) for each, by in direction.items())
 
 
@@ -182,8 +199,11 @@ def minimize(
     tolerance_grad: float,
     tolerance_change: float,
 ) -> LbfgsResult:
-    """`work` sums vectors, then gives dot products; `evaluate` gives the loss at vector 0 and adds
-    its gradient to vector 1. Everything else here is a few numbers."""
+    """Does what lbfgs() does, with a few numbers of its own.
+
+    `work` sums vectors, then returns dot products. `evaluate` returns the loss at vector 0 and adds
+    its gradient to vector 1.
+    """
     evaluations = 0
 
     def gradient_at(sums: list[Sum], dots: list[tuple[int, int]]) -> tuple[float, Sequence[float]]:
@@ -245,12 +265,14 @@ class _Point:
 def _search(
     at: Callable[[float], tuple[float, float]], loss: float, slope: float, first: float
 ) -> float:
-    """The loss at a step that fulfils the strong Wolfe conditions, or at the best one so far; that
-    one is evaluated last (Nocedal and Wright, algorithms 3.5 and 3.6)."""
+    """Returns the loss at a step that fulfils the strong Wolfe conditions, or at the best one.
+
+    That step is evaluated last (Nocedal and Wright, algorithms 3.5 and 3.6).
+    """
     start = _Point(0.0, loss, slope)
 
     def descends(point: _Point) -> bool:
-        return point.loss <= loss + _C1 * point.t * slope  # not so where it is not a number
+        return point.loss <= loss + _C1 * point.t * slope  # false if the loss is NaN
 
     low, high, t = start, None, first
     latest = start
@@ -276,7 +298,10 @@ def _search(
 
 
 def _between(one: _Point, other: _Point, *, widens: bool = False) -> float:
-    """The minimum of the cubic through both, where that is well inside; else the middle."""
+    """Returns the minimum of the cubic through both points if it is well inside, else the middle.
+
+    With `widens` it may lie outside; the result is 0 if there is no minimum.
+    """
     width = other.t - one.t
     if math.isfinite(other.loss) and math.isfinite(other.slope):
         theta = 3 * (one.loss - other.loss) / width + one.slope + other.slope

@@ -22,7 +22,7 @@ UpdateOn = Literal["server", "worker"]
 
 
 class ServerStep(SharedStep):
-    """That servers make."""
+    """A shared step that the servers make."""
 
     def __init__(self, inner_class: type, reducer: Any, nothing: torch.Tensor | None) -> None:
         super().__init__(inner_class, reducer)
@@ -36,13 +36,13 @@ class ServerStep(SharedStep):
         max_norm: float,
         objection: str,
     ) -> str:
-        """The step; gradients of rows count in the norm, too."""
+        """Makes the step; the norm includes the gradients of tables of rows."""
         if max_norm:
             self._reducer.add_squares(embedding.squares() * gradient_scale**2)
         return super().run(groups, gradient_scale, reduce, max_norm, objection)
 
     def copied_state(self) -> State:
-        """As torch's optimizer would hold it."""
+        """Returns a copy of the state, as torch's optimizer would hold it."""
         state = super().copied_state()
         if self._nothing is not None:
             state.pop(self._nothing, None)
@@ -50,12 +50,12 @@ class ServerStep(SharedStep):
 
 
 class _OnServers(Distributed):
-    """The servers hold the parameters that there were when it was made."""
+    """An optimizer of parameters that servers hold: those that it had when it was made."""
 
     _ciranda_hidden: list[tuple[StandIn, torch.Tensor | None]]
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer's, and that of tables of rows (ps.Embedding)."""
+        """Makes the optimizer's step and the step of tables of rows (ps.Embedding)."""
         if closure is None:
             layer.refuse_changes()
         if self._ciranda_max_norm:
@@ -76,7 +76,7 @@ class _OnServers(Distributed):
         return result
 
     def _clip_coefficient(self) -> float:
-        """By which the step has clipped, where that was none of torch's."""
+        """Returns the factor by which the servers have clipped; 1 if torch has clipped."""
         return 1.0
 
     def _require_all(self, what: str) -> None:
@@ -94,7 +94,7 @@ class _OnServers(Distributed):
         super()._before_scaled_step()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """The optimizer's, and of tables of rows."""
+        """Does what the optimizer's own zero_grad() does, also for tables of rows."""
         layer.refuse_zeros()
         embedding.forget_all()
         super().zero_grad(*args, **kwargs)
@@ -103,7 +103,7 @@ class _OnServers(Distributed):
     step.hooked = True  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused."""
+        """Raises UnsupportedError: servers take no further parameters."""
         self._add_parameters([])
 
     def _add_parameters(self, added: NamedParameters) -> None:
@@ -114,11 +114,11 @@ class _OnServers(Distributed):
 
 
 class _Served(_OnServers):
-    """The servers make the step, and hold the state."""
+    """An optimizer whose step the servers make, and whose state they hold."""
 
     @property
     def state(self) -> Any:
-        """Not here: state_dict() fetches a copy."""
+        """Raises InvalidArgumentError: servers hold the state, and state_dict() fetches a copy."""
         if self._ciranda_shared_step is not None:
             raise InvalidArgumentError(
                 "DistributedOptimizer: the parameter servers hold the optimizer's state; "
@@ -129,10 +129,10 @@ class _Served(_OnServers):
     def _clip_coefficient(self) -> float:
         most = self._ciranda_max_norm
         coefficient = most / (float(self._ciranda_norm) + 1e-6) if most else 1.0
-        return 1.0 if coefficient > 1.0 else coefficient  # NaN stays
+        return 1.0 if coefficient > 1.0 else coefficient  # keeps NaN
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Refused: servers cannot take state over yet."""
+        """Raises UnsupportedError: servers cannot take state over yet."""
         raise UnsupportedError(
             "DistributedOptimizer: parameter servers hold the optimizer's state and cannot take "
             "one over yet; begin afresh, or train with the ring"
@@ -140,21 +140,26 @@ class _Served(_OnServers):
 
 
 class _Pushes(_OnServers):
-    """The worker makes the step, and the servers add up what it has changed."""
+    """An optimizer whose step the worker makes; the servers add up the changes."""
 
     _ciranda_differences: Any
-    _ciranda_pushed: list[int]  # ids of the parameters; none where rates mean nothing
+    _ciranda_pushed: list[int]  # ids of the parameters; empty if rates are not needed
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer's own step; the parameters are the servers' afterwards."""
+        """Makes the optimizer's own step; the parameters are the servers' afterwards.
+
+        With EASGD they are this worker's own, and move towards the servers' every `period` steps.
+        """
         self._ciranda_differences.begin()
         result = super().step(closure, *args, **kwargs)
         self._ciranda_differences.push(self._ciranda_rates())
         return result
 
     def _ciranda_rates(self) -> list[float]:
-        """The learning rate of each parameter, in the order in which they were added; none where
-        they mean nothing, for an optimizer may have none."""
+        """Returns the learning rate of each parameter, in the order in which they were added.
+
+        Returns an empty list if rates are not needed, since an optimizer may have none.
+        """
         if not self._ciranda_pushed:
             return []
         groups: Any = self.param_groups  # type: ignore[attr-defined]
@@ -168,7 +173,7 @@ class _Pushes(_OnServers):
             (each, each.grad) for each in self._ciranda_parameters if isinstance(each, StandIn)
         ]
         for each, _ in self._ciranda_hidden:
-            each.grad = None  # the optimizer's own step is none of theirs
+            each.grad = None  # the optimizer's own step must not see it
 
     def _loss_of_all(self, loss: Any) -> Any:
         return loss  # each worker searches for itself
@@ -185,7 +190,7 @@ def distribute(
     force: bool,
     max_grad_norm: float | None,
 ) -> Any:
-    """Makes `optimizer` push to the servers."""
+    """Makes `optimizer` push to the servers. Blocks until they have its parameters."""
     refuse_in_task("DistributedOptimizer")
     native = _native_mode(mode, update_on)
     if not isinstance(mode, Async) or mode.policy != "apply":
@@ -240,7 +245,7 @@ def distribute(
         pushes.add_parameters(trained)
         for _, parameter in named:
             if isinstance(parameter, StandIn):
-                optimizer.state.pop(parameter, None)  # torch's Adagrad has it at once
+                optimizer.state.pop(parameter, None)  # torch's Adagrad has it from the start
         distributed._ciranda_pushed = [id(parameter) for _, parameter in trained] if elastic else []
     layer.begin_all()
     distributed._ciranda_hidden = []
@@ -277,7 +282,7 @@ def _native_mode(mode: Any, update_on: Any) -> Any:
 
 
 def refuse_options(given: list[str]) -> None:
-    """Those of DistributedOptimizer that mean nothing here."""
+    """Raises InvalidArgumentError if options are given that mean nothing with servers."""
     if given:
         raise InvalidArgumentError(
             f"DistributedOptimizer: {given[0]} is for ranks that reduce gradients among "

@@ -1,4 +1,4 @@
-"""What stands in a model for parameters that parameter servers alone hold."""
+"""Stand-ins in a model for parameters that only the parameter servers hold."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 
-# What servers are told to hold where a model has nothing else for them: they hold something.
+# Name of the parameter that servers hold if a model has no other: they need one.
 NOTHING = "(no parameters)"
-_made: Counter[str] = Counter()  # since init(), of each kind
+_made: Counter[str] = Counter()  # by kind, since init()
 _LIKE = (torch.empty_like, torch.full_like, torch.zeros_like)
 
 
 class StandIn(torch.nn.Parameter):
-    """A parameter of that shape without values, which are NaN and take no memory. An optimizer is
-    given it, zero_grad() and GradScaler find its gradient, and requires_grad_() freezes it."""
+    """A parameter with a shape and without values, which are NaN and take no memory.
+
+    An optimizer receives it, zero_grad() and GradScaler find its gradient, and requires_grad_()
+    freezes it.
+    """
 
     def __new__(cls, shape: Sequence[int]) -> StandIn:
         return super().__new__(cls, torch.full((), torch.nan).expand(*shape))
@@ -35,7 +38,7 @@ class StandIn(torch.nn.Parameter):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """An optimizer's state of it has no memory either."""
+        """Makes an optimizer's state of it without memory, too."""
         with torch._C.DisableTorchFunctionSubclass():
             if func in _LIKE:
                 return torch.full((), torch.nan).expand(args[0].shape)
@@ -43,11 +46,14 @@ class StandIn(torch.nn.Parameter):
 
 
 def next_number(kind: str) -> int:
-    """Of what is made now, among those of its kind, in the order that all workers make them."""
+    """Returns the number of a new object among those of its kind.
+
+    All workers make them in the same order.
+    """
     _made[kind] += 1
     return _made[kind] - 1
 
 
 def count_anew() -> None:
-    """After shutdown(): what is made from here on is for other servers."""
+    """Restarts the numbers after shutdown(): objects from here on are for other servers."""
     _made.clear()

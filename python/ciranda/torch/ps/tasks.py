@@ -12,38 +12,40 @@ from ciranda import _C
 from ciranda.errors import InvalidArgumentError, TaskFailedError
 
 _COORDINATOR = "CIRANDA_COORDINATOR"
-_TEXT_BYTES_MAX = 60_000  # of a failure, below what servers take
+_TEXT_BYTES_MAX = 60_000  # of a result or failure; servers take a little more
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Future(Generic[R]):
-    """What will have become of a task."""
+    """The result that a task will have."""
 
     def __init__(self, coordinator: _Coordinator, task: int) -> None:
         self._coordinator = coordinator
         self._task = task
 
     def done(self) -> bool:
-        """Whether a worker has done it. Blocks for an answer of server 0."""
+        """Returns True if a worker has done the task. Blocks for an answer of server 0."""
         return bool(self._coordinator.ask(self._task, waits=False)[1])
 
     def result(self) -> R:
-        """What it has returned, which came through JSON. Blocks until it has. TaskFailedError where
-        it has raised."""
+        """Returns the task's result, which went through JSON. Blocks until there is one.
+
+        Raises TaskFailedError if the task has raised.
+        """
         told = self._coordinator.ask(self._task, waits=True)
         self._coordinator.check(told)
         return json.loads(told[4])  # type: ignore[no-any-return]
 
 
 class Task(Generic[P, R]):
-    """A function that workers may do for the coordinator; called, it is that function."""
+    """A function that workers may run for the coordinator; calling it runs it here."""
 
     def __init__(self, function: Callable[P, R], name: str, place: str, copies: int) -> None:
         self._function = function
         self.name = name
-        self.place = place  # where it is defined: again is no other
+        self.place = place  # where it is defined: a reload defines no other task
         self.copies = copies
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -53,12 +55,12 @@ class Task(Generic[P, R]):
 
 
 class _Coordinator:
-    """What main() has scheduled so far."""
+    """The tasks that main() has scheduled so far."""
 
     def __init__(self) -> None:
         self._calls: list[str] = []
         self._settled = 0
-        self._raised: set[int] = set()  # tasks that have failed, of which join() has said so
+        self._raised: set[int] = set()  # failed tasks for which join() has raised
 
     def schedule(self, name: str, copies: int, args: Any, kwargs: Any) -> int:
         try:
@@ -101,19 +103,21 @@ class _Coordinator:
         return self._all_settled()
 
     def _all_settled(self) -> bool:
-        """In an earlier life it may have scheduled more."""
+        """Returns True if all scheduled tasks are done; an earlier life may have scheduled more."""
         return self._settled >= len(self._calls)
 
 
 _tasks: dict[str, Task[Any, Any]] = {}
 _makers: list[_PerWorker[Any]] = []
-_coordinator: _Coordinator | None = None  # while run() has main() run
+_coordinator: _Coordinator | None = None  # while run() runs main()
 _in_task = False
 
 
 def is_coordinator() -> bool:
-    """Whether this process is the one that `ciranda run --coordinator` has started beside the
-    workers: it gives them tasks. Also before init()."""
+    """Returns True in the process that `ciranda run --coordinator` has started beside the workers.
+
+    It gives them tasks. May be called before init().
+    """
     return os.environ.get(_COORDINATOR) == "1"
 
 
@@ -122,19 +126,23 @@ def task(function: Callable[P, R]) -> Task[P, R]: ...
 @overload
 def task(*, name: str | None = None, copies: int = 1) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(function: Any = None, *, name: str | None = None, copies: int = 1) -> Any:
-    """Makes a function of a module a task: what schedule() may have a worker do.
+    """Makes a function of a module a task, which schedule() has a worker run.
 
-    Its arguments and what it returns go through JSON: numbers, texts, lists, dicts, None, 64 KiB at
-    most. It is known by its name, so that no code travels.
+    Its arguments and its result go through JSON: numbers, texts, lists, dicts, None. The arguments
+    have at most 64 KiB, the result 60,000 bytes. Workers find it by its name, so no code travels.
 
-    name: instead of the function's own. With it the function may also be one within another, which
-    all processes have to call before run().
+    name: replaces the function's own name. A named function may be defined within another function,
+    which all processes have to call before run().
 
-    What it pushes counts once, also where its worker dies in it and another one does it again: the
-    n-th push of the task is one push, whoever makes it. So it has to make as many pushes each time.
+    The task's pushes count once, also if its worker dies in it and another worker runs it again:
+    the n-th push of the task is one push, whichever worker makes it. So a task has to make the same
+    number of pushes each time.
 
-    copies: so many workers may do it at a time: where nothing else is left to do, a second one
-    begins with it, and the first that ends counts.
+    copies: number of workers that may run it at the same time. If no other task is left, a second
+    worker starts it too, and the first one to finish counts.
+
+    Raises InvalidArgumentError for a function without a module-level name, and for a name that
+    another function has.
     """
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise InvalidArgumentError(f"task: copies must be a whole number from 1, not {copies!r}")
@@ -185,11 +193,11 @@ class _PerWorker(Generic[R]):
 
 
 def per_worker(make: Callable[[], R]) -> Callable[[], R]:
-    """Each worker has one of what `make` returns: its model and optimizer, its data set.
+    """Gives each worker one object that `make` returns, such as its model or its data.
 
-    run() makes all of them, in the order in which they were defined, before the first task; the
-    function that this returns gives the same one each time. InvalidArgumentError in the
-    coordinator, which has none.
+    run() makes these objects in the order in which the functions were defined, before the first
+    task. The returned function gives the same object each time. It raises InvalidArgumentError in
+    the coordinator, which has none.
     """
     made = _PerWorker(make)
     _makers.append(made)
@@ -197,10 +205,11 @@ def per_worker(make: Callable[[], R]) -> Callable[[], R]:
 
 
 def schedule(function: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-    """Has some worker do that task, with these arguments; does not wait.
+    """Has some worker run the task with these arguments; does not wait.
 
-    In the coordinator, within main() of run(). Tasks are begun in the order in which they were
-    scheduled. One whose worker dies, or says nothing for a lease, is given to another one.
+    Call it in the coordinator, within main() of run(). Workers start tasks in the order in which
+    they were scheduled. If a task's worker dies, or says nothing for a lease, another worker gets
+    the task. Raises InvalidArgumentError for arguments that JSON cannot hold.
     """
     coordinator = _the_coordinator("schedule")
     if not isinstance(function, Task):
@@ -211,25 +220,33 @@ def schedule(function: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[
 
 
 def join() -> None:
-    """Blocks until all tasks are done that were scheduled so far. TaskFailedError, once for each,
-    as soon as one has raised; the others go on."""
+    """Blocks until all tasks that were scheduled so far are done.
+
+    Raises TaskFailedError as soon as a task has raised, once for each; other tasks continue.
+    """
     _the_coordinator("join").join()
 
 
 def done() -> bool:
-    """Whether all tasks are done that were scheduled so far. Blocks for an answer of server 0."""
+    """Returns True if all tasks that were scheduled so far are done.
+
+    Blocks for an answer of server 0.
+    """
     return _the_coordinator("done").done()
 
 
 def run(main: Callable[[], object]) -> None:
-    """In the coordinator: calls main(), which schedules tasks, and waits for the last of them. In a
-    worker: makes what is per_worker(), and does tasks until main() has ended.
+    """Runs main() in the coordinator, and tasks in a worker. Blocks.
 
-    Before each task a worker's parameters are the newest. A coordinator that is killed and started
-    again runs main() from its beginning: it has to schedule the same tasks, and finds those that
-    are done with what they have returned. MismatchError where they are others.
+    In the coordinator it calls main(), which schedules tasks, and waits for the last of them. In a
+    worker it calls the functions of per_worker(), and runs tasks until main() has ended.
 
-    Blocks. An exception of main() is raised here; one of a task is its coordinator's, see join().
+    A worker's parameters are the newest at the start of each task. A coordinator that is killed and
+    started again runs main() from its beginning. It has to schedule the same tasks, otherwise it
+    gets a MismatchError; tasks that are done have their results.
+
+    An exception of main() is raised here. An exception of a task is raised in the coordinator, see
+    join().
     """
     global _coordinator
     if is_coordinator():
@@ -243,7 +260,7 @@ def run(main: Callable[[], object]) -> None:
         return
     for each in _makers:
         each()
-    _C.end_task()  # what was pushed before is of none
+    _C.end_task()  # earlier pushes belong to no task
     failed, text = False, ""
     while True:
         number, call = _C.take_task(failed, text)
@@ -253,7 +270,7 @@ def run(main: Callable[[], object]) -> None:
 
 
 def refuse_in_task(what: str) -> None:
-    """For what all workers begin with."""
+    """Raises InvalidArgumentError in a task: workers make `what` before their first task."""
     if _in_task:
         raise InvalidArgumentError(
             f"{what}: workers begin with it before their first task; make it in a function with "
@@ -271,7 +288,7 @@ def _the_coordinator(what: str) -> _Coordinator:
 
 
 def _do(call: str) -> tuple[bool, str]:
-    """Whether the task has failed, and with what, or what it has returned."""
+    """Runs a task. Returns True and the error, or False and the result, as text."""
     global _in_task
     _in_task = True
     try:
