@@ -44,7 +44,7 @@ class StepsByAdasum(Distributed):
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """Steps with this rank's gradients, then combines the changes of all ranks.
 
-        If it raises, the parameters are what they were.
+        If combining raises, the parameters keep their values from before the step.
         """
         self._find_new_parameters()
         if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():

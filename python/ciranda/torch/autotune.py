@@ -42,7 +42,7 @@ def begin(optimizer: Any) -> None:
 
 
 class Tuner:
-    """The tuner of one optimizer, whose step() calls stepped() at its end."""
+    """The tuner of one optimizer; the optimizer's step() calls stepped() at its end."""
 
     def __init__(self, optimizer: Any, asked: dict[str, Any]) -> None:
         self._joins = _C.joins()

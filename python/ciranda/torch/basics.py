@@ -22,7 +22,7 @@ _registered = False
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job that the launcher started; without a launcher, a job of one rank.
 
-    Blocks until every rank is there (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
+    Blocks until every rank has arrived (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
     effect; after shutdown() it joins anew. If it raises, this rank has left the job again.
 
     `comm`: a list of ranks of the job, or an mpi4py communicator. The job of this process then
@@ -251,6 +251,6 @@ def stats() -> dict[str, float]:
     """Returns counters of this rank's blocking calls since init().
 
     `waiting_s` is the time spent waiting for other ranks, `communicating_s` the time spent copying
-    and reducing; `operations` and `bytes` count what was done.
+    and reducing; `operations` and `bytes` are totals.
     """
     return _C.stats()

@@ -100,7 +100,7 @@ class CompressedReducer:
 
     def _graph_task_ended(self) -> None:
         self._graph_task = -1
-        nested = torch._C._current_autograd_node() is not None  # the outermost pass goes on
+        nested = torch._C._current_autograd_node() is not None  # the outermost pass continues
         if self._in_pass and not nested:
             self._in_pass = False
             self._passes_done += 1
@@ -124,7 +124,7 @@ class CompressedReducer:
             self._reduce_now()
 
     def _join_backward(self) -> None:
-        """Reduces now if ranks with more backward passes wait there for this rank's gradients."""
+        """Reduces now if ranks that make more backward passes wait in backward() for this rank."""
         if _C.waits_crosswise(f"{self._name}/"):
             self._reduce_now()
 

@@ -1,4 +1,4 @@
-"""Formats in which tensors are reduced: their own, or a 16-bit format.
+"""Formats in which tensors travel: their own, or a 16-bit format.
 
 DistributedOptimizer uses only `native` of these classes: its gradients are rounded on their way
 between hosts (csrc/core/backend/ring). With Gloo it calls compress() and decompress().
@@ -59,14 +59,14 @@ class _HalfCompressor(Compressor):
 
 
 class FP16Compressor(_HalfCompressor):
-    """Reduces floating tensors as float16."""
+    """Sends floating tensors as float16."""
 
     dtype = torch.float16
     native = _C.Compression.fp16
 
 
 class BF16Compressor(_HalfCompressor):
-    """Reduces floating tensors as bfloat16."""
+    """Sends floating tensors as bfloat16."""
 
     dtype = torch.bfloat16
     native = _C.Compression.bf16

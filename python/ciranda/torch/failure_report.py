@@ -90,7 +90,7 @@ def _report(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     victim_of = _lost_rank(value, rank) if meets else _lost_server()
     first_line = (str(value).splitlines() or [""])[0]
     message = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
-    # A rank that fails because it lost another must not hide that one: only others abort the job.
+    # A rank that has lost another rank does not abort the job: that would hide the loss.
     if victim_of is None and meets:
         _C.abort(f"rank {rank} (pid {os.getpid()}) raised {message}")
     path = os.environ.get("CIRANDA_ERROR_FILE")

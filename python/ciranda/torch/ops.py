@@ -104,7 +104,7 @@ def _whole_numbers(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _grads_of(
     ctx: Any, grads: Sequence[Any], reduce: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 ) -> list[Any]:
-    """Returns each member's gradient, from one call of `reduce` for the group; None if not needed.
+    """Reduces the group's gradients in one call of `reduce`; a member that needs none gets None.
 
     Every member that can have a gradient takes part, also if this rank does not need it: another
     rank may. An output that the loss does not use has a gradient of zeros.
@@ -272,7 +272,7 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Starts to reduce a sparse COO tensor; the returned function waits and returns the result.
 
-    It gathers every rank's indices and values, whose number may differ. The result is coalesced.
+    It gathers every rank's indices and values; their number may differ. The result is coalesced.
     `op` is Average or Sum; an Average of integers is truncated.
     """
     if op not in (Average, Sum):
@@ -639,10 +639,10 @@ def scatter(
 ) -> torch.Tensor:
     """Returns this rank's piece of the root's tensor: `splits[r]` rows for each rank r.
 
-    Without splits, dimension 0 is divided evenly. Every other rank passes a tensor too, whose dtype
-    and sizes after dimension 0 must be the root's. It may have 0 rows, and its splits are ignored.
-    `root_rank` is a rank of the job. Splits that do not fit the root's tensor raise on all ranks.
-    Not differentiable.
+    Without splits, dimension 0 is divided evenly. Every other rank passes a tensor too: its dtype
+    and its sizes after dimension 0 must be the root's, but it may have 0 rows. The splits of other
+    ranks are ignored. `root_rank` is a rank of the job. Splits that do not fit the root's tensor
+    raise on all ranks. Not differentiable.
     """
     return synchronize(scatter_async(tensor, root_rank, splits, name, process_set))  # type: ignore[no-any-return]
 

@@ -100,8 +100,8 @@ def DistributedOptimizer(
     clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before clipping. A shared step
     leaves p.grad unclipped.
     share_parameters: with a shared step, the ranks of a host keep one copy of the parameters, for
-    models of which a copy for each rank does not fit. Rank 0's values become every rank's, and all
-    ranks see a write of any rank to a parameter.
+    models too large for a copy in each rank. Rank 0's values become every rank's, and all ranks see
+    a write of any rank to a parameter.
     broadcast_buffers: the model, if all ranks shall have the first rank's buffers, such as
     BatchNorm's running statistics. step() ends with their broadcast, whereas DDP's forward begins
     with it. Without it the buffers are each rank's own, as in Horovod. model.buffers() is possible

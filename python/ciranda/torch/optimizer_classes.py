@@ -97,8 +97,8 @@ class Distributed:
     def load_state_dict(self, state_dict: Any) -> None:
         """Does what the optimizer's own load_state_dict() does.
 
-        With a shared step, load the same state on every rank, or on one rank and call
-        broadcast_optimizer_state() afterwards.
+        With a shared step, load the same state on every rank, or on one rank before
+        broadcast_optimizer_state().
         """
         loaded: State = {}
         with self._state_of_torch():

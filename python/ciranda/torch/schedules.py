@@ -20,8 +20,8 @@ def scaled_lr(lr: float, size: int | None = None) -> float:
     """Returns `lr * size`: the rate for all ranks, where `lr` suits one rank with its own batch.
 
     `size`: by default size(); pass process_set.size() if a process set trains. Do not scale with
-    op=Sum, whose gradient is already that many times as large, nor with ps.Async and ps.SSP, which
-    step with one rank's gradient. Raises ValueError for a size below 1.
+    op=Sum: its gradient is already that many times as large. Do not scale with ps.Async or ps.SSP:
+    they step with one rank's gradient. Raises ValueError for a size below 1.
     """
     return lr * _ranks(size)
 

@@ -17,9 +17,9 @@ _numbers = itertools.count()
 class SyncBatchNorm(_BatchNorm):
     """torch.nn.BatchNorm1d, 2d and 3d over the joined batch of the ranks of `process_set`.
 
-    Input: {N, C, ...}, floating, on the CPU or a GPU; N may differ by rank and be 0. In training
-    each forward pass is one allgather of 2 C + 1 numbers, and each backward pass one allreduce of 2
-    C numbers, so all ranks of the set run the layer equally often and in the same order. Evaluation
+    Input: {N, C, ...}, floating, on the CPU or a GPU; N may differ by rank and be 0. In training a
+    forward pass is one allgather of 2 C + 1 numbers, and a backward pass one allreduce of 2 C
+    numbers. So all ranks of the set run the layer equally often and in the same order. Evaluation
     sends nothing. Outputs, gradients and running statistics are those of BatchNorm over the joined
     batch with the sum of the ranks' losses. Half precision is computed in float32. It is
     differentiable as often as torch's BatchNorm, if all ranks do the same: backward with
@@ -48,8 +48,7 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(
         cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set
     ) -> torch.nn.Module:
-        """Puts a SyncBatchNorm in place of each BatchNorm of `module` (also of torch's
-        SyncBatchNorm).
+        """Replaces each BatchNorm of `module`, also torch's SyncBatchNorm, by a SyncBatchNorm.
 
         Parameters and buffers are the same tensors, so it may be called before or after an
         optimizer is made. Lazy layers must have seen an input, otherwise it raises ValueError.

@@ -13,8 +13,7 @@ from ciranda.errors import NotInitializedError
 def show() -> None:
     """Writes the stack of each thread of the program to stderr, the main thread first.
 
-    It runs in a thread of its own, after this rank has kept other ranks waiting for so long that
-    they warn.
+    A separate thread calls it when other ranks warn that they wait for this rank.
     """
     try:
         rank = _C.rank()

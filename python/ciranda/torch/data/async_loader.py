@@ -44,8 +44,8 @@ class AsyncDataLoaderMixin:
     `async_loader_queue_size`: number of batches to read ahead; 0 for no thread. `debug_data_loader`
     is accepted for Horovod's scripts and ignored. The consumer gets the errors of _iterate(). The
     thread begins and ends with an iteration, also with one that is left in the middle. Unlike
-    Horovod's, it does not continue with the next epoch, whose order set_epoch() has still to set.
-    Raises ValueError for a negative size.
+    Horovod's, it does not continue with the next epoch, because set_epoch() has still to set its
+    order. Raises ValueError for a negative size.
     """
 
     def __init__(

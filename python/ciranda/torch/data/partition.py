@@ -1,7 +1,7 @@
 """Shares the samples of an epoch out to the ranks. Pure: knows neither ranks nor torch.
 
 An epoch is an order of the samples, the same on every rank. Ranks take from it in turn, one sample
-each. When all have trained on equally many samples, the finished samples are a beginning of the
+each. When all have trained on equally many samples, the finished samples are the beginning of the
 order, so any number of ranks can share the rest.
 """
 
@@ -13,7 +13,7 @@ Ending = Literal["pad", "drop", "uneven"]
 
 
 def share(length: int, start: int, rank: int, size: int, ending: Ending) -> range:
-    """Returns `rank`'s positions in the order, of which the first `start` of `length` are done.
+    """Returns `rank`'s positions in an order of `length` samples, from position `start` on.
 
     `ending` says what happens to samples that do not divide by `size`. "pad" continues at the
     beginning of the order (a position of `length` or more counts modulo `length`), "drop" leaves

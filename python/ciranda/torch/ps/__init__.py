@@ -135,8 +135,8 @@ class Downpour:
     """Downpour SGD (Dean et al. 2012): as Async, but workers push and fetch less often.
 
     A worker pushes the sum of n_push steps' gradients, and fetches the newest parameters every
-    n_fetch steps. In between it makes plain SGD steps of its own, with the optimizer's learning
-    rate. The servers run the optimizer; the paper used Adagrad. broadcast_parameters() pushes the
+    n_fetch steps. Between fetches it steps by plain SGD itself, with the optimizer's learning rate.
+    The servers run the optimizer; the paper used Adagrad. broadcast_parameters() pushes the
     remaining gradients and fetches.
     """
 
@@ -159,8 +159,8 @@ class EASGD:
     """Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker has its own parameters.
 
     It trains them with any optimizer. Every `period` steps its parameters and the servers' move
-    towards each other, by rho times the learning rate of their difference. That product is at most
-    1; the paper's is 0.9 divided by the number of workers.
+    towards each other, by rho times the learning rate of their difference. step() raises ValueError
+    if that product is above 1; the paper uses 0.9 divided by the number of workers.
 
     The servers' parameters are the result; broadcast_parameters() fetches them, to test or to save.
     """

@@ -23,12 +23,12 @@ def load_checkpoint(
 ) -> dict[str, dict[str, Any]]:
     """Reads a checkpoint that any number of parameter servers have made, in any process.
 
-    path: a checkpoint's folder, or the folder of `--checkpoint-dir`, of which it reads the newest
-    whole checkpoint.
+    path: a checkpoint's folder; or the folder of `--checkpoint-dir`, for its newest whole
+    checkpoint.
     model, optimizer: plain ones, which get the checkpoint's parameters and state. An optimizer
     needs the model, whose parameters have the names that DistributedOptimizer was given. Buffers,
     which servers do not hold, keep their values.
-    strict: False loads only the parameters that model and checkpoint both have.
+    strict: with False it loads only the parameters that model and checkpoint both have.
 
     Returns a dict for torch.save(): `model` has the parameters by name, `optimizer` the state of
     each by the same names. Blocks for the disk. Raises InvalidArgumentError, before anything is

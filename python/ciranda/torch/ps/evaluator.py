@@ -41,13 +41,12 @@ def evaluate(
 ) -> list[dict[str, float]]:
     """Loads each checkpoint into `model`, calls score(), and adds a row to the curve.
 
-    The curve is the file `curve.csv` beside the checkpoints. Its columns are the checkpoint's
+    The curve is the file `curve.csv` in the checkpoints' folder. Its columns are the checkpoint's
     number, when it was made (seconds since 1970), and `score`, or the keys of the dict that score()
     returns.
 
-    folder: None in an evaluator, which scores the checkpoints of its job until the training has
-    ended and the last checkpoint is scored. In another process, the folder of checkpoints; the
-    existing ones are scored.
+    folder: the folder of checkpoints, to score the existing ones. An evaluator passes None: it
+    scores its job's checkpoints until the training has ended and the last one is scored.
 
     Checkpoints are scored in order, each once, also if the evaluator was killed and started again:
     a checkpoint with a row is done. Servers keep two checkpoints; one that is replaced before its

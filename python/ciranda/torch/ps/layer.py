@@ -44,8 +44,8 @@ class Layer(torch.nn.Module):
     backward() pushes the gradients as soon as they are whole. So each step() has one backward(), no
     batch can be left out, and neither clipping nor GradScaler is possible. The backward pass
     fetches the parameters again, with what other workers have pushed meanwhile. state_dict()
-    fetches them, under their names in `make()`. Not thread-safe. What it refuses is an
-    InvalidArgumentError.
+    fetches them, under their names in `make()`. Not thread-safe. Raises InvalidArgumentError for
+    whatever it refuses.
     """
 
     on_servers: StandIn
@@ -88,8 +88,8 @@ class Layer(torch.nn.Module):
         self._gradients: torch.Tensor | None = None  # of all parameters, in this backward pass
         self._without_gradient: set[int] = set()  # parameters that still lack one in this pass
         self._ends_with_backward = False  # _end_backward() is queued for this pass
-        self._uses: set[_Use] = set()  # that the backward pass has begun and not ended
-        self._forward_passes = 0  # nested ones that are running
+        self._uses: set[_Use] = set()  # those that the backward pass has begun and not ended
+        self._forward_passes = 0  # those that are running, nested
         self._absent = torch.full((), torch.nan, device=self._device)
         self._pushes = 0
         self.on_servers = StandIn((1,))

@@ -22,8 +22,7 @@ from ciranda.torch.ps.tasks import Future
 # from _FIRST_OF_HISTORY on the pairs s, y of the history.
 _X, _G, _X_BEFORE, _G_BEFORE, _D, _FIRST_OF_HISTORY = range(6)
 _HISTORY_MAX = 100
-# Constants of the strong Wolfe conditions (Nocedal and Wright, "Numerical Optimization", 2006,
-# 3.1).
+# The strong Wolfe conditions (Nocedal and Wright, "Numerical Optimization", 2006, 3.1).
 _C1, _C2 = 1e-4, 0.9
 _SEARCH_MAX = 25  # evaluations
 _CURVATURE_MIN = 1e-10  # of the product s y, relative to the lengths of s and y
@@ -136,7 +135,7 @@ class _History:
         return self._free[-1] if self._free else self._steps[0]
 
     def dots(self, step: int) -> list[tuple[int, int]]:
-        """Returns the pairs of vectors that the servers multiply after the newest step, `step`."""
+        """Returns the pairs of vectors that the servers multiply; `step` is the newest step."""
         kept = [each for each in self._steps if each != step]
         all_vectors = [_G, step, step + 1, *kept, *(each + 1 for each in kept)]
         return [(new, each) for new in (_G, step, step + 1) for each in all_vectors]
@@ -164,9 +163,7 @@ class _History:
         return self._products[one, other]
 
     def direction(self) -> dict[int, float]:
-        """Returns the factors of -H g by the two-loop recursion (Nocedal and Wright, algorithm
-        7.4).
-        """
+        """Returns the factors of -H g: two-loop recursion (Nocedal and Wright, algorithm 7.4)."""
         factors = {_G: -1.0}
         factors |= {vector: 0.0 for step in self._steps for vector in (step, step + 1)}
 
@@ -199,7 +196,7 @@ def minimize(
     tolerance_grad: float,
     tolerance_change: float,
 ) -> LbfgsResult:
-    """Does what lbfgs() does, with a few numbers of its own.
+    """Minimizes as lbfgs() does. It handles only a few numbers; the vectors stay elsewhere.
 
     `work` sums vectors, then returns dot products. `evaluate` returns the loss at vector 0 and adds
     its gradient to vector 1.

@@ -138,7 +138,7 @@ def task(function: Any = None, *, name: str | None = None, copies: int = 1) -> A
     the n-th push of the task is one push, whichever worker makes it. So a task has to make the same
     number of pushes each time.
 
-    copies: number of workers that may run it at the same time. If no other task is left, a second
+    copies: number of workers that may run it at the same time. If no other task is left, a further
     worker starts it too, and the first one to finish counts.
 
     Raises InvalidArgumentError for a function without a module-level name, and for a name that
