@@ -76,8 +76,7 @@ def DistributedOptimizer(
     buckets follows theirs.
     compression: Compression.fp16 and .bf16 halve the bytes of float32 gradients between hosts (each
     message is rounded, sums are float32); or a class with compress() and decompress().
-    backward_passes_per_step: number of backward passes whose gradients are added up before they are
-    reduced.
+    backward_passes_per_step: number of backward passes to add up before gradients are reduced.
     op: Average, Sum or Adasum. With Adasum each rank steps with its own gradients, and step()
     combines the changes of all ranks. p.grad stays the rank's own, and options about reduced
     gradients are refused.

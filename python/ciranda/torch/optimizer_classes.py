@@ -239,7 +239,7 @@ class Distributed:
                 parameter.grad = parameter.grad.to_sparse(1)
 
     def _loss_of_all(self, loss: Any) -> Any:
-        """Reduces the loss for LBFGS, whose search depends on it: all ranks must decide alike."""
+        """Reduces the loss for LBFGS: its search depends on it, and all ranks must decide alike."""
         if not isinstance(self, torch.optim.LBFGS):
             return loss
         return ops.allreduce(

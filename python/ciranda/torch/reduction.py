@@ -163,7 +163,7 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
 
 
 def reduce_otherwise(optimizer: Any, how: Reduction) -> None:
-    """Applies other options to an optimizer whose gradients are reduced already.
+    """Applies other options to an optimizer that reduces gradients already.
 
     Every member of the set calls it between two steps. State, parameters and gradients keep their
     values. With a shared step, no rank may have used the optimizer's state.

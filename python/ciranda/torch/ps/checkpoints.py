@@ -26,8 +26,8 @@ def load_checkpoint(
     path: a checkpoint's folder; or the folder of `--checkpoint-dir`, for its newest whole
     checkpoint.
     model, optimizer: plain ones, which get the checkpoint's parameters and state. An optimizer
-    needs the model, whose parameters have the names that DistributedOptimizer was given. Buffers,
-    which servers do not hold, keep their values.
+    needs the model. The model's parameters have the names that DistributedOptimizer was given.
+    Buffers, which servers do not hold, keep their values.
     strict: with False it loads only the parameters that model and checkpoint both have.
 
     Returns a dict for torch.save(): `model` has the parameters by name, `optimizer` the state of

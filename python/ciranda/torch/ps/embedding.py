@@ -17,7 +17,7 @@ _all: weakref.WeakValueDictionary[int, Embedding] = weakref.WeakValueDictionary(
 
 
 class Embedding(torch.nn.Module):
-    """torch.nn.Embedding whose table only the parameter servers hold, row r on server r mod N.
+    """torch.nn.Embedding with its table on the servers alone, row r on server r mod N.
 
     forward() fetches the rows that are looked up. The optimizer's step() pushes their gradients,
     with which the servers make the table's own step. Rows that nobody has looked up take no memory.
@@ -136,7 +136,7 @@ class Embedding(torch.nn.Module):
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table's weight, whose gradient is sparse and has only these rows."""
+    """Rows of a table's weight; its gradient is sparse and has only these rows."""
 
     @staticmethod
     def forward(
@@ -186,7 +186,7 @@ def squares() -> float:
 
 
 def not_among(parameters: list[torch.Tensor]) -> Embedding | None:
-    """Returns a table with a gradient whose weight is not among `parameters`, or None."""
+    """Returns a table that has a gradient and a weight outside of `parameters`, or None."""
     known = {id(parameter) for parameter in parameters}
     return next(
         (e for e in _living() if e.weight.grad is not None and id(e.weight) not in known), None

@@ -1,4 +1,4 @@
-"""Layers whose parameters the parameter servers hold; a worker fetches them when needed."""
+"""Layers with their parameters on the parameter servers; a worker fetches them when needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAYER = "_ciranda_layer"  # attribute of a parameter: the name of its Layer
 
 
 class Layer(torch.nn.Module):
-    """A part of a model whose parameters the parameter servers hold.
+    """A part of a model, with its parameters on the parameter servers.
 
     A worker has the part's parameters and gradients only while the part computes, so it needs
     memory for its largest part, not for the model.
@@ -37,7 +37,7 @@ class Layer(torch.nn.Module):
     name: the same in all workers, and different for each table; by default from the order in which
     they are made.
 
-    Make it on every worker, before DistributedOptimizer(..., backend="ps", mode=ps.Async()), whose
+    Make it on every worker, before DistributedOptimizer(..., backend="ps", mode=ps.Async()). That
     optimizer has the model's other parameters. In parameters(), `on_servers` stands for all
     parameters of the layer; freezing it freezes them.
 
@@ -420,7 +420,7 @@ def refuse_scaled() -> None:
 
 
 def end_step() -> None:
-    """Ends the step of all layers, which may push again."""
+    """Ends the step: every layer may push again."""
     for each in _living():
         each._pushed = None
         each.on_servers.grad = None

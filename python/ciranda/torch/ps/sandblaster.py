@@ -121,7 +121,7 @@ class _History:
     """The latest steps: differences of parameters (s) and of gradients (y).
 
     It knows only the dot products of these vectors. The direction is a sum of the vectors and the
-    gradient, whose factors follow from the products (Chen, Wang and Zhou, "Large-scale L-BFGS using
+    gradient. Its factors follow from the products (Chen, Wang and Zhou, "Large-scale L-BFGS using
     MapReduce", 2014).
     """
 

@@ -114,7 +114,7 @@ class _OnServers(Distributed):
 
 
 class _Served(_OnServers):
-    """An optimizer whose step the servers make, and whose state they hold."""
+    """The servers make the optimizer's step and hold its state."""
 
     @property
     def state(self) -> Any:
@@ -140,7 +140,7 @@ class _Served(_OnServers):
 
 
 class _Pushes(_OnServers):
-    """An optimizer whose step the worker makes; the servers add up the changes."""
+    """The worker makes the optimizer's step; the servers add up the changes."""
 
     _ciranda_differences: Any
     _ciranda_pushed: list[int]  # ids of the parameters; empty if rates are not needed
