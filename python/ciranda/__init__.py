@@ -14,12 +14,12 @@ __all__ = ["__version__", "cmake_prefix_path", "include_dir", "run"]
 
 
 def include_dir() -> str:
-    """Where `#include <ciranda/...>` is found by a C++ compiler."""
+    """Returns the folder in which a C++ compiler finds `#include <ciranda/...>`."""
     return str(Path(__file__).parent / "include")
 
 
 def cmake_prefix_path() -> str:
-    """What to add to CMAKE_PREFIX_PATH so that `find_package(ciranda)` works: ciranda; torch."""
+    """Returns the CMAKE_PREFIX_PATH for `find_package(ciranda)`: the folders of ciranda; torch."""
     from importlib.util import find_spec
 
     torch = find_spec("torch")  # does not import it
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name == "__version__":  # asked for rarely, and reading metadata takes milliseconds
+        if name == "__version__":  # rarely asked for, and reading metadata takes milliseconds
             from importlib.metadata import version
 
             return version("ciranda")

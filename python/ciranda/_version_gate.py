@@ -1,14 +1,14 @@
-"""Says in one sentence why the compiled module cannot be loaded.
+"""Explains in one sentence why the compiled module cannot be loaded.
 
-Torch's C++ interface changes between minor versions, so a build fits one `major.minor` only. And a
-build with Gloo needs the libraries that Gloo was built with.
+Torch's C++ interface changes between minor versions, so a build fits one `major.minor` only. A
+build with Gloo also needs the libraries that Gloo was built with.
 """
 
 from __future__ import annotations
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """`"2.15.0+cu132"` -> `(2, 15)`."""
+    """Returns the first two numbers of a version: `"2.15.0+cu132"` -> `(2, 15)`."""
     major, minor = version.split("+")[0].split(".")[:2]
     return int(major), int(minor)
 
@@ -27,7 +27,7 @@ def check(built_for: str, found: str) -> None:
 
 
 def explain_missing_library(error: ImportError) -> ImportError:
-    """For what loading the compiled module raised: with a remedy, if a library is missing."""
+    """Returns an ImportError with a remedy if a library is missing, otherwise `error`."""
     if "cannot open shared object file" not in str(error):
         return error
     return ImportError(

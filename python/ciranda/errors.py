@@ -1,7 +1,8 @@
-"""What ciranda raises. Every text is one sentence that names what, where and what to do.
+"""The exceptions of ciranda.
 
-Each class carries `rank` (the rank at fault, or None) and `tensor` (its name, or "").
-docs/errors.md says when each is raised and what to do.
+Every message is one sentence that names the object, the place and the remedy. Each class carries
+`rank` (the rank at fault, or None) and `tensor` (its name, or ""). docs/errors.md says when each is
+raised and what to do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = [
 
 
 class CirandaError(RuntimeError):
-    """A collective failed at run time; Horovod's HorovodInternalError."""
+    """A collective failed at run time. HorovodInternalError is another name for it."""
 
     rank: int | None = None
     tensor: str = ""
@@ -46,7 +47,7 @@ class ShutdownError(CirandaError):
 
 
 class ForkedError(CirandaError):
-    """Called in a child made by fork; only the parent is a rank."""
+    """A call was made in a child of fork; only the parent is a rank."""
 
 
 class TimeoutError(CirandaError):
@@ -54,7 +55,7 @@ class TimeoutError(CirandaError):
 
 
 class UnsupportedError(CirandaError):
-    """Understood, but not built (yet)."""
+    """The request is valid, but ciranda does not implement it (yet)."""
 
 
 class InvalidArgumentError(ValueError):
@@ -69,15 +70,15 @@ class DuplicateNameError(InvalidArgumentError):
 
 
 class NotInitializedError(InvalidArgumentError):
-    """Before init() or after shutdown()."""
+    """A call was made before init() or after shutdown()."""
 
 
 class TaskFailedError(RuntimeError):
-    """A task that ps.schedule() has given to a worker has raised there; the text says which."""
+    """A task of ps.schedule() raised on a worker; the message names the task."""
 
 
 class RankFailedError(RuntimeError):
-    """Of ciranda.run(): `rank` raised, which is the cause, or ended without a result."""
+    """A rank of ciranda.run() raised (the cause of this error) or ended without a result."""
 
     def __init__(self, text: str, *, rank: int | None = None) -> None:
         super().__init__(text)

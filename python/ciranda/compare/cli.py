@@ -135,7 +135,7 @@ def _measure(
     data_dir: str | None,
     hosts: str | None,
 ) -> None:
-    # Not KeyboardInterrupt, which is lost where it comes in the middle of a fork.
+    # An event is used because KeyboardInterrupt is lost if it arrives in the middle of a fork.
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
@@ -160,7 +160,7 @@ def _missing(loaded: Mapping[str, system.System], hosts: str | None) -> comparis
 def _left_out(
     found: study.Study, loaded: Mapping[str, system.System], missing: comparison.Missing
 ) -> list[str]:
-    """Each system and why, once."""
+    """Returns one line for each pair of a system and a reason why it cannot run here."""
     settings = [each for table in found.tables for each in table.settings(loaded)]
     lines = {f"{loaded[s.system].title}: {why}" for s in settings if (why := missing(s))}
     return sorted(lines)

@@ -1,4 +1,4 @@
-"""All runs of a study, round by round, and how long the rest will take."""
+"""Runs a study, round by round, and estimates the time left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Planned:
     number: int  # of the round
 
 
-# What is compared within a round.
+# Settings that differ only in these fields are compared within a round.
 _SIDE_BY_SIDE: dict[str, Any] = {
     "system": "",
     "ranks": 1,
@@ -33,13 +33,16 @@ _SIDE_BY_SIDE: dict[str, Any] = {
     "killed": "",
 }
 
-# Why a setting cannot run on this machine; None where it can.
+# Returns why a setting cannot run on this machine, or None if it can.
 Missing = Callable[[Setting], str | None]
 
 
 def plan(study: Study, systems: Mapping[str, System], missing: Missing) -> list[Planned]:
-    """Each run once, also where tables share one. Within a cell systems alternate, round by round,
-    so that what the machine does at a minute happens to all of them."""
+    """Returns every run once, even if several tables share it.
+
+    Within a cell the systems alternate, round by round, so that a disturbance of the machine
+    affects all of them.
+    """
     planned: dict[tuple[str, int], Planned] = {}
     for table in study.tables:
         cells: dict[str, list[Setting]] = {}
@@ -62,14 +65,17 @@ def measure(
     data_folder: str | None,
     hosts: str | None,
 ) -> None:
-    """Those that are not there yet. Blocks; runs.Interrupted once `stop` is set."""
+    """Measures the planned runs that have no result yet. Blocks.
+
+    Raises runs.Interrupted once `stop` is set.
+    """
     left = [each for each in planned if not results.has(each.setting, each.number)]
     if len(left) < len(planned):
         say(f"{len(planned) - len(left)} of {len(planned)} runs are there already")
     expected_s, taken_s = 0.0, 0.0
     for done, each in enumerate(left):
         begin = time.monotonic()
-        # Other images first, and other initial parameters, in each round.
+        # Each round has its own order of images and its own initial parameters.
         seeded = each.setting.but(seed=each.setting.seed + each.number)
         outcome = _one(seeded, systems[each.setting.system], stop, data_folder, hosts)
         results.add(each.setting, each.number, outcome)

@@ -1,7 +1,7 @@
-"""Images to train on: Fashion-MNIST where it is, else made ones. Imports torch.
+"""Images to train on: Fashion-MNIST if it is installed, otherwise synthetic images. Imports torch.
 
-Nothing is downloaded here: ranks would do it at the same time. What was made instead is noted, and
-the note stands in the table.
+Nothing is downloaded here, because all ranks would do so at the same time. A note in the table says
+which images are synthetic.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 FOLDERS = ("/usr/share/datasets/fashion-mnist", "data/FashionMNIST/raw")
 _FILES = {"train": "train", "test": "t10k"}
-_MEAN, _STD = 0.2860, 0.3530  # of the training images, pixels in 0..1
+_MEAN, _STD = 0.2860, 0.3530  # of the training images, with pixels in 0..1
 _CLASSES, _FLOWER_CLASSES = 10, 5
-_FLOWERS = {"train": 3670, "test": 500}  # as many as TensorFlow's set of flowers has
-_NOISES = 97  # a prime: each class meets each
+_FLOWERS = {"train": 3670, "test": 500}  # as in TensorFlow's set of flowers
+_NOISES = 97  # a prime, so that each class is combined with each noise
 _SEED = 20
 
 
@@ -39,8 +39,11 @@ class Images:
 
 
 class MadeImages(Images):
-    """Large images that are put together when they are asked for: a pattern of the class, and one
-    of a few noises. All from one seed."""
+    """Large images that are computed when they are asked for.
+
+    An image is the pattern of its class plus one of a few noises. Patterns and noises come from one
+    seed.
+    """
 
     def __init__(self, count: int, classes: int, channels: int, px: int, notes: list[str]) -> None:
         made = torch.Generator().manual_seed(_SEED)
@@ -55,7 +58,7 @@ class MadeImages(Images):
 
 
 def load(name: str, which: str, px: int, folder: str | None, most: int | None) -> Images:
-    """`which`: "train" or "test"; at most the first `most`."""
+    """Returns the "train" or "test" images (`which`), at most the first `most`; None means all."""
     if name == "flowers":
         return _flowers(which, px, folder, most)
     places = [Path(each) for each in ([folder] if folder else FOLDERS)]
@@ -86,13 +89,13 @@ def _flowers(which: str, px: int, folder: str | None, most: int | None) -> Image
         shape = transforms.Compose([transforms.Resize((px, px)), transforms.ToTensor()])
         found = datasets.Flowers102(folder or "data", which, transform=shape)
         return _Read(found, most)
-    except (ImportError, RuntimeError):  # no torchvision, or its files are not there
+    except (ImportError, RuntimeError):  # torchvision or its files are missing
         count = min(most or _FLOWERS[which], _FLOWERS[which])
         return MadeImages(count, _FLOWER_CLASSES, 3, px, ["images are made, from one seed"])
 
 
 class _Read(Images):
-    """torchvision's images, which are read one by one."""
+    """Images of torchvision, which are read when they are asked for."""
 
     def __init__(self, found: Any, most: int | None) -> None:
         self._found = found

@@ -1,4 +1,4 @@
-"""Figures of a run, from what its processes have told. Pure."""
+"""Figures of a run, computed from the outcomes of its processes. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 from ciranda.compare.setting import Setting
 
 Run = dict[str, Any]
-# Another run of the same round, of a setting that is like this one but for something; None where
-# there is none.
+# Returns the run of another setting in the same round, or None if there is none.
 Other = Callable[[Setting], "Run | None"]
 ACCURATE = 85.0  # percent
 
@@ -18,12 +17,12 @@ ACCURATE = 85.0  # percent
 @dataclass(frozen=True)
 class Figure:
     title: str
-    of: Callable[[Run, Setting, Other], float | None]  # None: not measured, or there is no such
+    of: Callable[[Run, Setting, Other], float | None]  # None: not measured, or not applicable
     digits: int = 0
 
 
 def _rate(epochs: slice) -> Callable[[Run, Setting, Other], float | None]:
-    """Images a second of all ranks in these epochs; each rank in its own time."""
+    """Images a second of all ranks in these epochs, each rank by its own clock."""
 
     def of(run: Run, _: Setting, __: Other) -> float | None:
         rates = []
@@ -47,7 +46,7 @@ all_rate = _rate(slice(0, None))
 
 
 def rate(run: Run, setting: Setting, other: Other) -> float | None:
-    """After the first epoch, where there are more."""
+    """Returns images a second after the first epoch, or in it if it is the only one."""
     return later_rate(run, setting, other) or all_rate(run, setting, other)
 
 
@@ -76,7 +75,7 @@ def _accurate_s(run: Run, _: Setting, __: Other) -> float | None:
 
 
 def _scaling(run: Run, setting: Setting, other: Other) -> float | None:
-    """Of as many times what one process makes as there are ranks, in percent."""
+    """Returns the rate in percent of the ideal, which is one process's rate times the ranks."""
     alone_on = {"system": "one", "ranks": 1, "servers": 1, "network": "host", "slowness": 1.0}
     one = other(setting.but(**alone_on))
     mine = rate(run, setting, other)
@@ -87,7 +86,7 @@ def _scaling(run: Run, setting: Setting, other: Other) -> float | None:
 def _part(
     names: tuple[str, ...], rest: bool = False
 ) -> Callable[[Run, Setting, Other], float | None]:
-    """Percent of rank 0's time."""
+    """Percent of rank 0's time that was spent in `names` or, with `rest`, outside of them."""
 
     def of(run: Run, _: Setting, __: Other) -> float | None:
         epochs = run["ranks"][0]["epochs"]
@@ -154,5 +153,5 @@ FIGURES: dict[str, Figure] = {
     "trials": Figure("trials that ended", _told("trials")),
     "pruned": Figure("ended early", _told("pruned")),
 }
-# What stands where a figure has no value.
+# Text in place of a figure without a value.
 ABSENT = {"joules": "not counted here", "watts": "not counted here"}

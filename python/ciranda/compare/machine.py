@@ -1,4 +1,4 @@
-"""What a run meets on its machine: others that compute, and the energy that is counted."""
+"""The machine during a run: CPU use of other programs, and energy."""
 
 from __future__ import annotations
 
@@ -17,28 +17,34 @@ _STEPS_FEW = 3
 
 
 class Others:
-    """Who else computes on this machine from now on: all but this process and those that it waits
-    for, and the other guests of a virtual machine's host."""
+    """Measures CPU use of other programs on this machine from now on.
+
+    This process and the children that it has waited for do not count. The other guests of a virtual
+    machine's host do.
+    """
 
     def __init__(self) -> None:
         self._busy_s, self._all_s = self._since_boot()
 
     def busy_percent(self) -> float:
-        """Of all cores, so far; processes that are not waited for yet are others."""
+        """Returns percent of all cores so far; children that are not yet waited for count too."""
         busy_s, all_s = self._since_boot()
         return max(0.0, 100.0 * (busy_s - self._busy_s) / max(1.0, all_s - self._all_s))
 
     @staticmethod
     def _since_boot() -> tuple[float, float]:
-        """Seconds of all cores: of others, and all."""
+        """Returns seconds since boot, summed over the cores: those of others, and all."""
         spent = core_seconds()
         busy_s = spent.user + spent.nice + spent.system + spent.stolen
         return busy_s - sum(os.times()[:4]), sum(spent)
 
 
 def nonsense(setting: Setting, run: Mapping[str, Any]) -> list[str]:
-    """Sentences about figures that say less than they seem to. `run`: with "cores" and "servers" of
-    then, "busy_percent", which others kept, and "hosts", which were given."""
+    """Returns sentences about figures that say less than they seem to.
+
+    `run` has "cores" and "servers" at the time of the run, "busy_percent" of other programs, and
+    "hosts" as given to --hosts.
+    """
     found = []
     if run["busy_percent"] > _BUSY_PERCENT:
         found.append("other programs or virtual machines kept its cores busy meanwhile")
@@ -58,14 +64,13 @@ def nonsense(setting: Setting, run: Mapping[str, Any]) -> list[str]:
 
 
 def joules() -> float | None:
-    """Counted so far by RAPL (packages) and NVML (GPUs); None where neither counts, or may be
-    read."""
+    """Returns the joules counted by RAPL (packages) and NVML (GPUs); None if neither counts."""
     counts: list[float] = []
     for domain in _RAPL.glob("intel-rapl:[0-9]*"):
         if domain.name.count(":") == 1:  # a package, not a part of one
             with contextlib.suppress(OSError, ValueError):
                 counts.append(int((domain / "energy_uj").read_text()) / 1e6)
-    with contextlib.suppress(Exception):  # whatever is wrong with a driver
+    with contextlib.suppress(Exception):  # a driver may fail in any way
         import pynvml
 
         pynvml.nvmlInit()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 CLASSES = 10
-FLOWERS = 102  # as torchvision's Flowers102 has
+FLOWERS = 102  # classes of torchvision's Flowers102
 
 
 def mlp() -> nn.Module:
@@ -42,7 +42,7 @@ def small_cnn() -> nn.Module:
 
 
 def large_cnn() -> nn.Module:
-    """4,104,202 parameters, as the layers of the study say; its text says 2,636,554."""
+    """4,104,202 parameters by the study's list of layers; its text says 2,636,554."""
     return nn.Sequential(
         *_block(1, 128),
         *_block(128, 256),

@@ -1,4 +1,4 @@
-"""Results as files: Markdown, one HTML page with all in it, CSV, JSON and PNG."""
+"""Writes results as files: Markdown, one self-contained HTML page, CSV, JSON and PNG."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ciranda.compare.table import (
 
 Filled = Sequence[tuple[Table, Sequence[Row]]]
 
-_ROWS_MANY = 40  # of a picture
+_ROWS_MANY = 40  # a picture of more rows has small labels
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -179,13 +179,16 @@ def _svg(figure: Any) -> str:
 
 
 def _pictures(filled: Filled) -> dict[str, Any]:
-    """By table: bars of its figure, and accuracy against time. None without matplotlib."""
+    """Returns pictures by name: for each table bars of its figure, and accuracy against time.
+
+    Returns no pictures without matplotlib.
+    """
     try:
         import matplotlib
     except ImportError:
         return {}
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "ciranda"  # the same bytes for the same figures
+    matplotlib.rcParams["svg.hashsalt"] = "ciranda"  # makes the same bytes from the same figures
     pictures = {}
     for table, rows in filled:
         measured = [row for row in rows if table.plot in row.samples]
@@ -197,8 +200,10 @@ def _pictures(filled: Filled) -> dict[str, Any]:
 
 
 def _bars(table: Table, rows: Sequence[Row]) -> Any:
-    """A bar for each row, in groups of its cell; lines from the least to the most. What differs too
-    much for one scale is in panels of their own."""
+    """Draws one bar for each row, with the range from the least to the most as its error bar.
+
+    Each value of the axis `table.panels` has a panel with a scale of its own.
+    """
     from matplotlib.figure import Figure
 
     panels: dict[Any, list[Row]] = {}
@@ -231,7 +236,7 @@ def _label(table: Table, row: Row) -> str:
 
 
 def _curves(table: Table, rows: Sequence[Row]) -> Any:
-    """Of each row its first round."""
+    """Draws the first round of each row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")

@@ -1,8 +1,10 @@
-"""What a run's processes tell the comparison: lines of their output, whatever carries them, and at
-the end a file of each rank, where all see one folder. Through it they also begin together.
+"""Messages from the processes of a run to the comparison.
 
-A launcher puts prefixes in front of lines, so each is found by a word in it. It may also let two
-long ones run into each other, as mpirun does: hence the file.
+During a run, messages are lines of a process's output. The outcome at its end is one file for each
+rank, if all ranks see one folder. Ranks also use that folder to begin together.
+
+Launchers put prefixes in front of lines, so a message is found by its marker. Launchers such as
+mpirun may also mix two long lines, which is why the outcome is a file.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _LOOK_S = 0.001
 
 
 def say(**what: Any) -> None:
-    """`rank`, and either `epoch`, which has ended, or `size` and `outcome`, at the end."""
+    """Sends `rank` with `epoch`, which has ended, or at the end with `size` and `outcome`."""
     text = json.dumps(what)
     if "outcome" in what and FOLDER in os.environ:
         Path(os.environ[FOLDER], f"rank-{what['rank']}.json").write_text(text, encoding="utf-8")
@@ -29,8 +31,11 @@ def say(**what: Any) -> None:
 
 
 def meet(rank: int, size: int) -> None:
-    """Blocks until all ranks have come, some of which meet nowhere else; at once where they see no
-    one folder. The comparison ends a run of which one does not come."""
+    """Blocks until all ranks have called it; some systems have no other barrier.
+
+    Returns at once if there is no shared folder. The time limit of the comparison ends a run in
+    which a rank is missing.
+    """
     if FOLDER not in os.environ:
         return
     here = [Path(os.environ[FOLDER], f"here-{each}") for each in range(size)]
@@ -40,13 +45,13 @@ def meet(rank: int, size: int) -> None:
 
 
 def heard(line: str) -> dict[str, Any] | None:
-    """What a line says; None for one that is the program's own."""
+    """Returns the message in a line of output, or None if the line has none."""
     _, mark, text = line.partition(MARK)
     return _parsed(text) if mark else None
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """What is in files."""
+    """Yields the outcomes that ranks have written into files."""
     for path in folder.glob("rank-*.json"):
         if (found := _parsed(path.read_text(encoding="utf-8"))) is not None:
             yield found
@@ -55,6 +60,6 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
-    except ValueError:  # cut, or two that ran into each other
+    except ValueError:  # cut off, or two lines that got mixed
         return None
     return found if isinstance(found, dict) else None

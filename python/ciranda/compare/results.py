@@ -1,4 +1,4 @@
-"""What was measured so far: a line of JSON for each run, in a file that only grows."""
+"""Results so far: one line of JSON for each run, in a file that only grows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MUST_BE_ALIKE = ("cpu", "cores", "python", "torch", "ciranda")
 
 
 class Results:
-    """Of one study, in one folder. A run that is there is not measured again."""
+    """The results of one study, in one folder. A run with a result is not measured again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,11 +30,13 @@ class Results:
             key = json.dumps(run["setting"], sort_keys=True)
             self._runs[key, run["round"]] = run
         except (ValueError, KeyError, TypeError):
-            return  # cut by a crash: it will be measured again
+            return  # cut off by a crash; the run will be measured again
 
     def on(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The machine of all that is here, which is this one if there is nothing yet; ValueError
-        where it is another, or has other versions."""
+        """Returns the machine of all results in the folder; this machine if the folder is empty.
+
+        Raises ValueError if this machine or its versions differ.
+        """
         path = self.folder / "machine.json"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,7 @@ class Results:
         return kept
 
     def has(self, setting: Setting, number: int) -> bool:
-        """A failed run counts: it failed."""
+        """Returns true if the run has a result; a failed run has one."""
         return (setting.key(), number) in self._runs
 
     def add(self, setting: Setting, number: int, run: dict[str, Any]) -> None:
@@ -57,12 +59,12 @@ class Results:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+b") as file:
             cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
-            # A line that a crash has cut off stays a line of its own.
+            # A line that a crash has cut off must not merge with the next one.
             file.write(b"\n" * cut + json.dumps(kept).encode() + b"\n")
         self._runs[setting.key(), number] = kept
 
     def of(self, setting: Setting) -> list[dict[str, Any]]:
-        """Its runs, by their rounds."""
+        """Returns all runs of a setting, in the order of rounds."""
         key = setting.key()
         return [run for (its, _), run in sorted(self._runs.items()) if its == key]
 

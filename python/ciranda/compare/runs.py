@@ -1,4 +1,4 @@
-"""One run: its processes are started, heard and ended."""
+"""One run: starts its processes, reads their output, ends them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ciranda.netns.link import Link
 from ciranda.netns.namespace import obstacle
 from ciranda.netns.network import Network
 
-# Between hosts that are namespaces; "vpn" is the study's link between two homes.
+# Links between hosts that are namespaces; "vpn" is the study's link between two homes.
 LINKS = {
     "hosts": Link(),
     "lan": Link(rate_mbit=1000.0),
     "vpn": Link(delay_ms=30, rate_mbit=10.4),
 }
 _HOSTS = 2
-_KILLED_AFTER_S = 1.0  # the first epoch
+_KILLED_AFTER_S = 1.0  # after the end of the first epoch
 _ROLES = {"worker": "rank 1", "server": "server 0", "coordinator": "coordinator"}
 _LIMIT_S = 900.0
 _ENDING_S = 20.0
@@ -47,11 +47,11 @@ Outcome = dict[str, Any]
 
 
 class RunFailedError(RuntimeError):
-    """A run that did not come to its end; the message is what it said last."""
+    """A run failed; the message is the last output of its processes."""
 
 
 class _Heard:
-    """What the processes have said so far."""
+    """Messages and output of the processes so far."""
 
     def __init__(self, setting: Setting) -> None:
         self.ranks: dict[int, Outcome] = {}
@@ -93,14 +93,14 @@ class _Heard:
 
 
 class Interrupted(Exception):
-    """The user ends the comparison."""
+    """The user ended the comparison."""
 
 
 Popen = Callable[[Start], "subprocess.Popen[str]"]
 
 
 def _heard_by_us(start: Start) -> dict[str, Any]:
-    """Of Popen, wherever it is: what it says comes as lines, errors among them."""
+    """Returns keyword arguments for Popen, here or in a namespace: all output comes as lines."""
     return {
         "env": {**os.environ, **start.variables},
         "stdin": subprocess.DEVNULL,
@@ -115,7 +115,7 @@ def here(start: Start) -> subprocess.Popen[str]:
     return subprocess.Popen(
         start.argv,
         **_heard_by_us(start),
-        start_new_session=True,  # Ctrl-C is for the comparison
+        start_new_session=True,  # keeps Ctrl-C for the comparison
         preexec_fn=functools.partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - as in launch
     )
 
@@ -127,8 +127,11 @@ def run(
     data_folder: str | None = None,
     hosts: str | None = None,
 ) -> Outcome:
-    """Blocks until all has ended. RunFailedError says what went wrong; Interrupted once `stop` is
-    set, when all is ended."""
+    """Runs one setting and blocks until all processes have ended.
+
+    Raises RunFailedError with what went wrong. Once `stop` is set, ends all processes and raises
+    Interrupted.
+    """
     with tempfile.TemporaryDirectory(prefix="ciranda-compare-") as name:
         folder = Path(name)
         if setting.network != "host" and hosts is None:
@@ -150,14 +153,14 @@ def run(
 
 
 def _telling(commands: Sequence[Start], folder: Path) -> list[Start]:
-    """With a folder for what comes of each rank."""
+    """Gives the commands a folder for the outcome of each rank."""
     told = Path(tempfile.mkdtemp(dir=folder))
     variables = {protocol.FOLDER: str(told)}
     return [replace(each, variables={**each.variables, **variables}) for each in commands]
 
 
 def network_obstacle() -> str | None:
-    """Why there is no second host here; None where one can be made."""
+    """Returns why there is no second host here; None if one can be made."""
     why = obstacle()
     return why and f"two hosts are made of namespaces, or given by --hosts: {why}"
 
@@ -195,7 +198,7 @@ def _measured(
 def _hear(
     commands: Sequence[Start], popen: Popen, setting: Setting, stop: threading.Event
 ) -> _Heard:
-    """Until all have ended; RunFailedError for the first that failed."""
+    """Reads output until all processes have ended; raises RunFailedError if one fails."""
     heard, lines = _Heard(setting), queue.Queue[str]()
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
@@ -241,13 +244,13 @@ def _check(processes: Sequence[subprocess.Popen[str]], heard: _Heard) -> None:
 
 
 def _read(stream: Iterable[str], lines: queue.Queue[str]) -> None:
-    with contextlib.suppress(ValueError):  # closed meanwhile
+    with contextlib.suppress(ValueError):  # closed in the meantime
         for line in stream:
             lines.put(line)
 
 
 def _let_end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Whose output is closed: how they ended and what they computed is known when they are gone."""
+    """Waits for processes with closed output: only then are exit codes and CPU times known."""
     deadline = time.monotonic() + _ENDING_S
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):

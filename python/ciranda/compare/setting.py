@@ -1,4 +1,4 @@
-"""What one run is of. Pure."""
+"""The settings of one run. Pure."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ _EPOCH_S, _START_S = 20.0, 6.0  # guesses
 
 @dataclass(frozen=True)
 class Setting:
-    """One cell of a study's grid; sizes are in images, `batch` is that of a rank."""
+    """One cell of a study's grid. Sizes are in images; `batch` is the batch of one rank."""
 
     system: str = "one"
     model: str = "mlp"
     data: str = "fashion-mnist"
-    times: int = 1  # how often the data are gone through in an epoch
+    times: int = 1  # passes through the data in an epoch
     image_px: int = 28
     batch: int = 64
     ranks: int = 1
-    threads: int = 1  # of a rank
-    servers: int = 1  # of a system that has them
+    threads: int = 1  # of each rank
+    servers: int = 1  # of a system with servers
     network: str = "host"  # of the ranks: one "host"; "hosts" without a limit, a "lan", a "vpn"
-    slowness: float = 1.0  # by which the last rank computes longer
+    slowness: float = 1.0  # factor by which the last rank computes longer
     optimizer: str = "adam"
     lr: float = 1e-3
     eps: float = 1e-8
     schedule: str = "constant"  # of the learning rate: "constant", "linear", "linear, warmed up"
     epochs: int = 2
-    epoch_s: float = 0.0  # an epoch is cut after so long; 0: never
-    curve_s: float = 0.0  # accuracy is looked at so often; 0: after each epoch
+    epoch_s: float = 0.0  # seconds after which an epoch is cut; 0: never
+    curve_s: float = 0.0  # seconds between measurements of accuracy; 0: only after each epoch
     test_images: int = 10_000
-    killed: str = ""  # "worker", "server", "coordinator": once, after the first epoch
+    killed: str = ""  # "worker", "server", "coordinator": killed once, after the first epoch
     saver: str = ""  # "checkpoints", "resumed"
     trials: int = 0  # of a search
     parallel: int = 1  # trials side by side
-    prune: str = "none"  # bad trials are ended early: "median"
+    prune: str = "none"  # how bad trials are ended early: "none", "median"
     seed: int = 1
 
     def key(self) -> str:
-        """The same for the same run."""
+        """Returns a key that is equal for equal settings."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def but(self, **changed: Any) -> Setting:
         return replace(self, **changed)
 
     def limit_s(self) -> float:
-        """Of all epochs together: what they are cut to, or a guess."""
+        """Returns the seconds of all epochs together: their limit, or a guess."""
         return self.epochs * (self.epoch_s or _EPOCH_S)
 
     def expected_s(self) -> float:
-        """Of the whole run; a guess that tells long ones from short ones."""
+        """Returns a guess of the run's seconds, good enough to tell long runs from short ones."""
         return _START_S + self.limit_s() * max(1, self.trials)
 
 
@@ -70,7 +70,7 @@ _MAY_BE_0 = ("eps", "epoch_s", "curve_s", "trials", "seed")
 
 
 def setting_of(values: dict[str, Any], where: str) -> Setting:
-    """A Setting of what a file says; ValueError names what is unknown or of another kind."""
+    """Makes a Setting of a file's values; ValueError names an unknown field or wrong value."""
     for name, value in values.items():
         if why := _wrong(name, value):
             raise ValueError(f"{where}: {why}")

@@ -1,4 +1,4 @@
-"""The commands of a run's processes. Pure but for a free port."""
+"""The commands of a run's processes. Pure, except that it looks for a free port."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CHECKPOINT_STEPS = "1000"
 class Start:
     argv: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
-    host: int = 0  # of a network
+    host: int = 0  # index of a network's host
 
 
 def worker(setting: Setting, data_folder: str | None) -> list[str]:
-    """What Python is given."""
+    """Returns the arguments of Python for a worker."""
     told = json.dumps(asdict(setting))
     return ["-m", "ciranda.compare.worker", told, *([data_folder] if data_folder else [])]
 
@@ -38,7 +38,7 @@ def on_one_host(
     folder: Path,
     hosts: str | None = None,
 ) -> list[Start]:
-    """`hosts`: as -H of `ciranda run`, instead of this one."""
+    """Returns the commands for this host, or for `hosts`, as -H of `ciranda run` takes them."""
     told, processes = worker(setting, data_folder), system.processes
     program, ranks = [sys.executable, *told], str(setting.ranks)
     env = {**threads(setting), **processes.variables}
@@ -53,7 +53,7 @@ def on_one_host(
         return [Start(["mpirun", *options, "-np", ranks, *program], env)]
     if processes.by == "horovod":
         return [Start([sys.executable, "-m", "horovod.runner.launch", "-np", ranks, *program], env)]
-    if processes.by in ("ciranda", "torch"):  # which knows torchrun's variables too
+    if processes.by in ("ciranda", "torch"):  # ciranda also reads torchrun's variables
         options = run_options(processes, setting, folder)
         options += ["-H", hosts] if hosts is not None else []
         run = [sys.executable, "-m", "ciranda", "run", "--verbose", "-np", ranks, *options]
@@ -62,7 +62,7 @@ def on_one_host(
 
 
 def run_options(processes: Processes, setting: Setting, folder: Path) -> list[str]:
-    """Of `ciranda run`, for servers and what becomes of them."""
+    """Returns the options of `ciranda run` for servers, and for their failures and checkpoints."""
     if not processes.servers:
         return []
     options = ["--ps", str(setting.servers)]
@@ -88,7 +88,7 @@ def between_hosts(
     folder: Path,
     addresses: Sequence[str],
 ) -> list[Start]:
-    """Ranks spread over hosts of one network, which know nothing of each other but a key."""
+    """Returns commands for ranks spread over hosts of one network, which share only a key."""
     told, processes = [sys.executable, *worker(setting, data_folder)], system.processes
     env = {**threads(setting), **processes.variables}
     places = places_of(setting.ranks, len(addresses))
@@ -118,7 +118,7 @@ def _served(
     addresses: Sequence[str],
     places: Sequence[int],
 ) -> list[Start]:
-    """A server on each host."""
+    """Returns commands for a server on each host, and for the ranks."""
     endpoints = [f"{address}:{PORT}" for address in addresses]
     starts = []
     for number, endpoint in enumerate(endpoints):

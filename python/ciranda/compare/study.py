@@ -1,4 +1,4 @@
-"""What a study file says, and the settings that follow. Pure but for reading the file."""
+"""Reads a study file and derives its settings. Pure, except that it reads the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Request:
     """What the command line asks for."""
 
     mode: str  # "quick", "full"
-    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # instead of the study's
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # replaces the study's
     systems: Sequence[str] = ()
     tables: Sequence[str] = ()
     rounds: int | None = None
@@ -41,10 +41,10 @@ class Table:
     figures: Sequence[str]
     setting: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whatever the cell says
+    of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # overrides a cell, by system
     rounds: int = 3
-    plot: str = ""  # a figure
-    panels: str = ""  # of the plot: an axis whose values have scales of their own
+    plot: str = ""  # name of a figure
+    panels: str = ""  # axis of the plot whose values have scales of their own
     curves: bool = False  # accuracy against time
     about: str = ""
 
@@ -52,7 +52,7 @@ class Table:
         return list(self.grid)
 
     def settings(self, systems: Mapping[str, System]) -> list[Setting]:
-        """A row each; all systems of a cell follow each other."""
+        """Returns one setting for each row; the systems of a cell follow each other."""
         rows: dict[str, Setting] = {}
         for values in itertools.product(*self.grid.values()):
             cell = {**self.setting, **dict(zip(self.grid, values, strict=True))}
@@ -72,7 +72,7 @@ class Study:
     title: str
     about: str
     tables: Sequence[Table]
-    published: Sequence[tuple[str, str]]  # what, and its figure
+    published: Sequence[tuple[str, str]]  # description, and its figure
     not_comparable: str
 
 
@@ -81,7 +81,10 @@ def paths() -> dict[str, Path]:
 
 
 def find(wanted: str) -> Path:
-    """By number, by word, or a file; ValueError where there is none."""
+    """Returns the file of a study, which is given by number, by word or by path.
+
+    Raises ValueError if there is none.
+    """
     if wanted.endswith(".toml"):
         return Path(wanted)
     known = paths()
@@ -93,7 +96,7 @@ def find(wanted: str) -> Path:
 
 
 def load(path: Path, request: Request) -> Study:
-    """The study as it is asked for; ValueError says what is wrong with the file or the request."""
+    """Returns the study with the request applied; ValueError says what is wrong with either."""
     told = _read(path)
     try:
         tables = [_table(each, request) for each in told["tables"]]
@@ -126,7 +129,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _table(told: Mapping[str, Any], request: Request) -> Table:
-    """With what the mode changes, and then the request."""
+    """Returns the table with the changes of the mode, then those of the request."""
     changed = told.get(request.mode, {})
     setting = {**told.get("setting", {}), **changed.get("setting", {})}
     grid = {**told.get("grid", {}), **changed.get("grid", {})}

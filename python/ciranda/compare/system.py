@@ -1,7 +1,7 @@
 """The interface of a system: one way to train on several processes. Imports no torch.
 
-A file of `systems/`, or any other that `--systems` names, holds one subclass of System and
-`SYSTEM`, its only instance. What is here is what a plain process does.
+A file of `systems/`, or any other file that `--systems` names, holds one subclass of System and
+`SYSTEM`, its only instance. The methods here are those of a single plain process.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FOLDER = Path(__file__).with_name("systems")
 class Processes:
     """How a system's processes are started.
 
-    "python": one process, whatever the ranks. "torch": a process a rank, with torchrun's variables.
-    "ciranda": `ciranda run`. "mpirun" and "horovod": theirs.
+    "python": one process, whatever the number of ranks. "torch": one process for each rank, with
+    torchrun's variables. "ciranda": `ciranda run`. "mpirun", "horovod": their own launchers.
     """
 
     by: Literal["python", "torch", "ciranda", "mpirun", "horovod"] = "ciranda"
-    servers: bool = False  # parameter servers beside the ranks
+    servers: bool = False  # starts parameter servers for the ranks
     coordinator: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,42 +49,46 @@ class System:
     # --- where the comparison runs
 
     def missing(self) -> str | None:
-        """Why it cannot run on this machine, and what to do; None where it can."""
+        """Returns why the system cannot run on this machine, and the remedy; None if it can."""
         return None
 
     def runs(self, setting: Setting) -> bool:
-        """Whether the setting is one for it at all; if not, there is no row."""
+        """Returns true if the system supports the setting; otherwise it has no row."""
         fits = self.ranks_min <= setting.ranks <= self.ranks_max
         return fits and setting.network in self.networks
 
     # --- in each process
 
     def start(self, workload: Workload) -> None:
-        """Finds the other processes; sets rank and size, then model and optimizer of `workload`."""
+        """Connects to the other processes; sets rank, size, and the model and optimizer."""
         self.model = workload.make_model()
         self.optimizer = workload.make_optimizer(self.model)
 
     def step(self, images: Any, labels: Any) -> float:
-        """One step of this rank with its batch; returns how long it has computed, in seconds of
-        this thread."""
+        """Makes one step with this rank's batch; returns the CPU seconds of this thread."""
         from ciranda.compare.workload import plain_step
 
         return plain_step(self.model, self.optimizer, images, labels)
 
     def same(self, value: float) -> float:
-        """Rank 0's value, on all ranks; blocks for them. Its own where steps are a rank's own."""
+        """Returns rank 0's value on all ranks, and blocks until they all call it.
+
+        Returns `value` itself in a system whose ranks step independently.
+        """
         return value
 
     def report(self) -> dict[str, float]:
-        """Seconds since start() in which this rank has waited for others ("waiting_s"), and in
-        which it has communicated ("communicating_s"); empty where nobody counts them."""
+        """Returns seconds since start(): "waiting_s" (for other ranks) and "communicating_s".
+
+        A system that does not count them returns an empty dict.
+        """
         return {}
 
     def stop(self) -> None:
-        """Leaves the others. Parameters stay."""
+        """Disconnects from the other processes. The parameters stay."""
 
     def train(self, workload: Workload) -> None:
-        """The whole run, for a system that does not go by epochs of steps."""
+        """Makes the whole run; overridden by systems that do not train in epochs of steps."""
         from ciranda.compare.workload import train
 
         train(self, workload)
@@ -95,7 +99,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> System:
-    """The system of that name, or of a file; ValueError where there is none."""
+    """Returns the system of that name, or from a file; ValueError if there is none."""
     path = Path(name) if name.endswith(".py") else FOLDER / f"{name}.py"
     if not path.is_file():
         raise ValueError(f"there is no system {name!r}; there are {', '.join(names())}")

@@ -1,4 +1,4 @@
-"""A study's tables, from its results: what Markdown and HTML show, and CSV. Pure."""
+"""Makes a study's tables from its results, for Markdown, HTML and CSV. Pure."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ _AXIS_TITLES = {
 }
 
 
-# A table of more cells than this is preceded by its one figure, systems beside each other.
+# A table of more cells than this begins with an overview of its plotted figure, one column for each
+# system.
 _CELLS_MAX = 6
 
 
 @dataclass(frozen=True)
 class Grid:
     head: Sequence[str]
-    lines: Sequence[Sequence[str]]  # one that ends early has a reason in place of its figures
-    words: int  # so many columns come before those of figures
+    lines: Sequence[Sequence[str]]  # a short line ends with a reason in place of its figures
+    words: int  # columns before those of figures
 
 
 @dataclass
@@ -47,9 +48,9 @@ class Row:
     setting: Setting
     title: str  # of the system
     axes: list[str]
-    samples: dict[str, Samples]  # by figure, over the rounds
+    samples: dict[str, Samples]  # by figure, one sample for each round
     notes: list[str]
-    missing: str = ""  # why it cannot run here
+    missing: str = ""  # why the setting cannot run here
     failed: str = ""  # why there is no figure
     curves: list[list[tuple[float, float]]] = field(default_factory=list)
 
@@ -60,7 +61,10 @@ def rows_of(
     results: Results,
     missing: Callable[[Setting], str | None],
 ) -> list[Row]:
-    """`missing`: why a setting cannot run here. Rows that are not measured yet are left out."""
+    """Returns a table's rows, without those that are not measured yet.
+
+    `missing` returns why a setting cannot run here.
+    """
     rows = []
     for setting in table.settings(systems):
         system = systems[setting.system]
@@ -82,7 +86,7 @@ def rows_of(
 
 
 def _reason(error: str) -> str:
-    """Of many lines the one that says it: the first exception's, or the last line."""
+    """Returns the line of an error that explains it: the first exception, or the last line."""
     lines = [line for line in error.splitlines() if line.strip()] or ["nothing was said"]
     found = next((match[0] for line in lines if (match := _EXCEPTION.search(line))), lines[-1])
     return found.strip()
@@ -115,7 +119,7 @@ def _axis(name: str, value: Any) -> str:
 
 
 def contents(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
-    """Paragraphs and grids. A note is told once; so is a system of which nothing can run here."""
+    """Returns paragraphs and grids; a note or a system that cannot run here appears once."""
     absent = _absent(rows)
     rows = [row for row in rows if row.title not in absent]
     notes: list[str] = []
@@ -132,13 +136,13 @@ def contents(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
 
 
 def _absent(rows: Sequence[Row]) -> dict[str, str]:
-    """By title of a system, why none of its rows can run here."""
+    """Returns, by title, the systems of which no row can run here, and why."""
     there = {row.title for row in rows if not row.missing}
     return {row.title: row.missing for row in rows if row.title not in there}
 
 
 def _overview(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
-    """A row for each cell of a large table, a column for each system."""
+    """Returns a grid with a row for each cell of a large table and a column for each system."""
     if not table.plot or len({tuple(row.axes) for row in rows}) <= _CELLS_MAX:
         return []
 
@@ -153,8 +157,10 @@ def _overview(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
 def beside_each_other(
     told: Iterable[tuple[tuple[str, ...], str, str]],
 ) -> tuple[list[str], list[list[str]]]:
-    """Of (axes of a cell, system, text): the systems, and for each cell a line of its axes and of
-    each system's text, empty where there is none."""
+    """Returns the systems, and one line for each cell: its axes, then each system's text.
+
+    `told` has (axes of a cell, system, text). A missing text is empty.
+    """
     titles: dict[str, None] = {}
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for axes, title, text in told:
@@ -173,7 +179,7 @@ def heads(table: Table) -> list[str]:
 
 
 def _cells(table: Table, row: Row, notes: list[str]) -> list[str]:
-    """Texts of a row; a note is given its number in `notes`, which grows."""
+    """Returns a row's texts, marked with numbers of notes; appends new notes to `notes`."""
     marks = []
     for note in row.notes:
         if note not in notes:
@@ -185,7 +191,7 @@ def _cells(table: Table, row: Row, notes: list[str]) -> list[str]:
 
 
 def show_figure(name: str, samples: Samples | None) -> str:
-    """Median and spread, where there are several."""
+    """Returns the median, with the spread if there are several values."""
     if samples is None:
         return ABSENT.get(name, "–")
     digits = FIGURES[name].digits
@@ -208,7 +214,7 @@ def table_markdown(table: Table, rows: Sequence[Row]) -> str:
 
 
 def csv_text(tables: Sequence[tuple[Table, Sequence[Row]]]) -> str:
-    """A line for each figure of each round: long, as programs like it."""
+    """Returns CSV in long form: one line for each figure of each round."""
     out = io.StringIO()
     names = sorted({name for table, _ in tables for name in [*table.axes(), *table.setting]})
     writer = csv.writer(out, lineterminator="\n")

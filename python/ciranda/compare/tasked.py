@@ -1,5 +1,7 @@
-"""What systems with a coordinator have in common: it gives tasks to workers, and tells what came of
-them. Imports torch where a worker runs."""
+"""Base of systems with a coordinator, which schedules tasks on workers and reports the outcome.
+
+Imports torch only in workers.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Made(NamedTuple):
-    """What each worker has."""
+    """The objects of one worker."""
 
     model: Any
-    tool: Any  # which brings gradients to the servers
+    tool: Any  # brings gradients to the servers
     train: Any
     test: Any
 
 
-# Given the number of images and what looks at the accuracy, which is looked at after all anyway:
-# trains, and returns its epochs.
+# Trains, and returns its epochs. The arguments are the number of images, and a callback that
+# measures accuracy. The caller measures the final accuracy.
 Course = Callable[[int, Callable[[], None]], list[dict[str, float]]]
 
 
@@ -36,11 +38,11 @@ class Tasked(System):
 
     @abstractmethod
     def make(self, workload: Workload) -> tuple[Any, Any]:
-        """Model and tool of a worker."""
+        """Returns model and tool of a worker."""
 
     @abstractmethod
     def course(self, workload: Workload, made: Callable[[], Made]) -> Course:
-        """Defines its tasks; what it returns schedules them."""
+        """Defines the tasks; returns the function that schedules them."""
 
     def train(self, workload: Workload) -> None:
         import ciranda.torch as cr

@@ -16,7 +16,7 @@ def main() -> None:
     file, lr, batch, *folder = sys.argv[1:]
     from ciranda.compare.workload import Workload, bare, score
 
-    os.environ.pop(protocol.FOLDER, None)  # what comes of the run is the sweep's to say
+    os.environ.pop(protocol.FOLDER, None)  # the sweep reports the run's outcome, not this trial
 
     told = setting_of(json.loads(Path(file).read_text()), file)
     setting = told.but(

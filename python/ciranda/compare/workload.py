@@ -1,7 +1,7 @@
-"""What a process of a run trains, and the loop of it. Imports torch.
+"""The model and images of a process, and its training loop. Imports torch.
 
-Accuracy is looked at when all is over, from copies of the parameters that rank 0 has kept: looking
-costs nobody a second.
+Accuracy is measured after training, from copies of the parameters that rank 0 has kept, so that it
+takes no training time.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Workload:
         torch.set_num_threads(setting.threads)
         self.device = torch.device("cpu")
         self.data_folder = data_folder
-        self.after_epoch: Callable[[int], None] | None = None  # on rank 0
+        self.after_epoch: Callable[[int], None] | None = None  # called on rank 0
 
     def use_device(self, local_rank: int) -> torch.device:
-        """This rank's GPU, where there is one."""
+        """Selects this rank's GPU if there is one; returns the device."""
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -65,7 +65,7 @@ class Workload:
 def compute_gradients(
     model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
 ) -> float:
-    """Returns how long it has computed, in seconds of this thread."""
+    """Computes gradients; returns the CPU seconds of this thread."""
     begin = time.thread_time()
     optimizer.zero_grad()
     F.cross_entropy(model(images), labels).backward()
@@ -81,8 +81,12 @@ def plain_step(
 
 
 def learning_rate(setting: Setting, size: int, epochs_done: float) -> float:
-    """Goyal et al. (2017), "Accurate, Large Minibatch SGD": as many times that of one rank as there
-    are ranks, warmed up linearly from that of one rank."""
+    """Returns the learning rate after `epochs_done` epochs.
+
+    "linear" multiplies the rate of one rank by the number of ranks. "linear, warmed up" rises
+    linearly from the rate of one rank to that product. Source: Goyal et al. (2017), "Accurate,
+    Large Minibatch SGD".
+    """
     if setting.schedule == "constant":
         return setting.lr
     if setting.schedule == "linear":
@@ -93,7 +97,7 @@ def learning_rate(setting: Setting, size: int, epochs_done: float) -> float:
 def batches(
     images: data.Images, setting: Setting, rank: int, size: int, epoch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's share of an epoch, as many batches for each rank."""
+    """Yields this rank's batches of an epoch; every rank has the same number."""
     total = len(images) * setting.times
     order = torch.randperm(
         total, generator=torch.Generator().manual_seed(setting.seed * 1000 + epoch)
@@ -110,8 +114,11 @@ def epoch_steps(images: data.Images, setting: Setting, size: int) -> int:
 
 
 class _Cut:
-    """Ends an epoch after about epoch_s seconds, on all ranks after the same step: after 1, 2, 4,
-    8, … steps rank 0's time says how many there will be. A first step takes longer than others."""
+    """Ends an epoch after about `limit_s` seconds, on all ranks after the same step.
+
+    After 1, 2, 4, 8, … steps rank 0's time gives a new estimate of the number of steps. The first
+    step takes longer than others, so each estimate uses only the steps since the last one.
+    """
 
     def __init__(self, system: System, limit_s: float, steps: int) -> None:
         self._system = system
@@ -122,7 +129,7 @@ class _Cut:
         self._looks_at = 1 if limit_s else 0
 
     def after(self, done: int) -> bool:
-        """Whether the epoch is over after so many steps."""
+        """Returns true if the epoch ends after `done` steps."""
         if done == self._looks_at and done < self.steps:
             elapsed_s = self._system.same(time.perf_counter() - self._begin)
             left_s = self._limit_s - elapsed_s
@@ -137,7 +144,7 @@ class _Cut:
 
 
 class _Keeper:
-    """Rank 0's copies of the parameters, to be scored later."""
+    """Copies of the parameters on rank 0, to be scored later."""
 
     def __init__(self, system: System, workload: Workload) -> None:
         self._system = system
@@ -161,14 +168,14 @@ class _Keeper:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Without what DDP and DataParallel wrap around it."""
+    """Returns the model inside DDP's or DataParallel's wrapper."""
     inner = getattr(model, "module", model)
     return inner if isinstance(inner, nn.Module) else model
 
 
 @torch.no_grad()
 def score(model: nn.Module, state: dict[str, Tensor] | None, test: data.Images) -> float:
-    """Percent that are right."""
+    """Returns the percentage of correct answers; loads `state` first if it is given."""
     if state is not None:
         model.load_state_dict(state)
     model.eval()
@@ -182,11 +189,11 @@ def score(model: nn.Module, state: dict[str, Tensor] | None, test: data.Images) 
 
 
 def train(system: System, workload: Workload) -> None:
-    """Epochs of steps, and what came of them (protocol.say)."""
+    """Trains in epochs of steps, and sends the outcome (protocol.say)."""
     setting = workload.setting
     system.start(workload)
     images = workload.images("train")
-    torch.manual_seed(setting.seed + system.rank)  # ranks must not drop the same neurons
+    torch.manual_seed(setting.seed + system.rank)  # keeps ranks from dropping the same neurons
     slowness = setting.slowness if system.rank == system.size - 1 > 0 else _SLOWED_DOWN_FROM
     epochs = []
     meet(system.rank, system.size)
@@ -199,7 +206,7 @@ def train(system: System, workload: Workload) -> None:
         if workload.after_epoch is not None and system.rank == 0:
             workload.after_epoch(epoch + 1)
     total_s = time.perf_counter() - begin
-    system.stop()  # at once: servers wait no more for who has left
+    system.stop()  # at once, so that servers stop waiting for this worker
     outcome: dict[str, Any] = {"epochs": epochs, "total_s": total_s}
     if system.rank == 0:
         outcome["curve"] = keeper.curve(workload)
@@ -219,7 +226,7 @@ def train_epoch(
 ) -> dict[str, float]:
     setting = workload.setting
     steps = epoch_steps(images, setting, system.size)
-    system.same(0.0)  # ranks begin together
+    system.same(0.0)  # a barrier: ranks begin together
     before, begin = system.report(), time.perf_counter()
     cut, seen = _Cut(system, setting.epoch_s, steps), 0
     for done, (pixels, labels) in enumerate(

@@ -1,1 +1,1 @@
-"""The systems that ciranda compares: a file each."""
+"""The systems that ciranda compares, one file for each."""

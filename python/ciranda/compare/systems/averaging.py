@@ -1,5 +1,7 @@
-"""Data parallelism by hand: after backward() a loop over the parameters averages each gradient
-with torch.distributed, as tutorials do."""
+"""Data parallelism by hand, as tutorials do it.
+
+After backward() a loop over the parameters averages each gradient with torch.distributed.
+"""
 
 from __future__ import annotations
 

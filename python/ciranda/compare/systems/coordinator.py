@@ -1,4 +1,4 @@
-"""ciranda's parameter servers with a coordinator, the studies' chief."""
+"""ciranda's parameter servers with a coordinator, which studies call the chief."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ciranda.compare.tasked import Course, Made, Tasked
 if TYPE_CHECKING:
     from ciranda.compare.workload import Workload
 
-_BATCHES = 20  # of a task
+_BATCHES = 20  # in a task
 
 
 class Coordinator(Tasked):

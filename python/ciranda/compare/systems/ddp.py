@@ -11,7 +11,7 @@ from ciranda.measure import torch_store
 if TYPE_CHECKING:
     from ciranda.compare.workload import Workload
 
-_SAMPLED = 10  # DDP times the first steps, and then one of so many
+_SAMPLED = 10  # DDP times the first steps, then one step in ten
 
 
 class Ddp(System):
@@ -36,7 +36,7 @@ class Ddp(System):
         computed_s = super().step(images, labels)
         self._steps += 1
         if self._steps in (1, 2, 5) or self._steps % _SAMPLED == 0:  # asking costs 50 us
-            self.model.logger.set_runtime_stats_and_log()  # else it tells after the next forward
+            self.model.logger.set_runtime_stats_and_log()  # otherwise it logs after a forward
             told = self.model._get_ddp_logging_data()  # of the last step, in nanoseconds
             hidden = told.get("backward_compute_comm_overlap_time", 0)
             self._a_step_s = max(0, told.get("backward_comm_time", 0) - hidden) / 1e9

@@ -1,4 +1,4 @@
-"""Horovod itself, where it is installed."""
+"""Horovod itself, if it is installed."""
 
 from __future__ import annotations
 

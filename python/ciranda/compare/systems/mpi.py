@@ -1,4 +1,4 @@
-"""mpirun, and mpi4py: after backward() all gradients are averaged in one message."""
+"""mpirun and mpi4py: after backward() one message averages all gradients."""
 
 from __future__ import annotations
 

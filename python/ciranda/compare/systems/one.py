@@ -1,4 +1,4 @@
-"""One process: what all others are compared with."""
+"""One process: the reference for all other systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ciranda's parameter servers: each worker's gradient is a step of its own, at once."""
+"""ciranda's parameter servers: each worker's gradient makes its own step at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ciranda's parameter servers: a step is that of all workers' gradients."""
+"""ciranda's parameter servers: one step uses the gradients of all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ciranda's ring over TCP, which is between hosts: on one machine, hosts made of namespaces."""
+"""ciranda's ring over TCP between hosts; on one machine the hosts are namespaces."""
 
 from __future__ import annotations
 

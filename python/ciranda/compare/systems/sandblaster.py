@@ -33,7 +33,7 @@ class Sandblaster(Tasked):
         def portion(first: int) -> float:
             model, gradients, images, _ = made()
             pixels, labels = images.batch(torch.arange(first, min(first + _PORTION, len(images))))
-            model.eval().zero_grad()  # one function of its parameters: no dropout
+            model.eval().zero_grad()  # without dropout the loss is one function of the parameters
             loss = cross_entropy(model(pixels), labels, reduction="sum") / len(images)
             loss.backward()
             gradients.push()

@@ -1,4 +1,4 @@
-"""ciranda as it is by default: shared memory within a host, its ring between hosts."""
+"""ciranda with its defaults: shared memory within a host, its ring between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ciranda sweep`: a search over learning rate and batch, trainings side by side."""
+"""`ciranda sweep`: a search over learning rate and batch, with trials side by side."""
 
 from __future__ import annotations
 
