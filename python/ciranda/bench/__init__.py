@@ -1,5 +1,5 @@
-"""`ciranda bench`: collectives, beside those of other libraries, as nccl-tests prints them.
+"""`ciranda bench`: collectives compared with those of other libraries, printed like nccl-tests.
 
 `cli` is the verb, `measuring` the loop, `worker` a rank of one side. Pure: `case`, `bandwidth`,
-`row`, `tables`, `comparison`. Only `worker` and what it imports need torch.
+`row`, `tables`, `comparison`. Only `worker` and its imports need torch.
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-# Of algbw, for n ranks: how many times a byte of the result has to cross the slowest link.
-# https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md derives them; its "Summary".
+# Factors of algbw for n ranks: how many times a byte of the result crosses the slowest link. The
+# "Summary" of https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md derives them.
 BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -16,10 +16,13 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
 
 
 def algbw_gbs(size: int, us: float) -> float:
-    """S / t in 10^9 bytes a second. `size`: bytes of the larger of a rank's two buffers."""
+    """Returns S / t in 10^9 bytes a second.
+
+    `size` is the bytes of the larger of a rank's two buffers.
+    """
     return size / us / 1e3
 
 
 def busbw_gbs(op: str, ranks: int, size: int, us: float) -> float:
-    """algbw times a factor that makes it comparable with the hardware's peak, whatever `ranks`."""
+    """Returns algbw times a factor; comparable with the peak of the hardware for any `ranks`."""
     return algbw_gbs(size, us) * BUS_FACTORS[op](ranks)

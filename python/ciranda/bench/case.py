@@ -1,4 +1,4 @@
-"""What is measured: one collective of one size, dtype and reduction; and a list of them. Pure."""
+"""Cases: one collective of one size, dtype and reduction each. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ciranda.launch.errors import LaunchError
 
 OPS = ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall")
 REDUCING = ("allreduce", "reducescatter")
-# A rank's larger buffer has a piece for each rank.
+# The larger buffer of a rank has one piece for each rank.
 IN_PIECES = ("allgather", "reducescatter", "alltoall")
 REDOPS = ("sum", "prod", "min", "max", "avg")
 DTYPE_BYTES: Mapping[str, int] = {
@@ -25,30 +25,30 @@ DTYPE_BYTES: Mapping[str, int] = {
     "int64": 8,
 }
 NO_REDOP = "none"  # nccl-tests' word
-MAX_BYTES = 1 << 34  # 16 GiB a buffer
+MAX_BYTES = 1 << 34  # 16 GiB for each buffer
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True)
 class Case:
     op: str
-    count: int  # elements; where the buffer is in pieces, of one piece
+    count: int  # elements; of one piece if the buffer is in pieces
     dtype: str
     redop: str
 
     def elements(self, ranks: int) -> int:
-        """Of the larger of a rank's two buffers."""
+        """Returns the elements of the larger of a rank's two buffers."""
         return self.count * (ranks if self.op in IN_PIECES else 1)
 
     def size(self, ranks: int) -> int:
-        """Bytes of that buffer: nccl-tests' "size"."""
+        """Returns the bytes of that buffer, which nccl-tests calls "size"."""
         return self.elements(ranks) * DTYPE_BYTES[self.dtype]
 
     def as_command(self) -> dict[str, Any]:
         return asdict(self)
 
     def as_copy(self, ranks: int) -> Case:
-        """As many bytes for one process to copy, which verifies them like a broadcast's."""
+        """Returns a case for one process, which copies as many bytes; verified like a broadcast."""
         return Case("broadcast", self.elements(ranks), self.dtype, NO_REDOP)
 
     @staticmethod
@@ -62,7 +62,7 @@ class Case:
 
 
 def parse_bytes(text: str, option: str) -> int:
-    """`4`, `64K`, `64M`, `1G`, also `64MiB`: powers of 1024."""
+    """Parses `4`, `64K`, `64M`, `1G`, also `64MiB`; the units are powers of 1024."""
     match = re.fullmatch(r"([0-9]{1,11})\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(match[1]) * _UNITS[match[2].upper()] if match else 0
     if not 1 <= value <= MAX_BYTES:
@@ -73,7 +73,7 @@ def parse_bytes(text: str, option: str) -> int:
 
 
 def parse_names(text: str, option: str, known: Sequence[str]) -> list[str]:
-    """A list with commas between, each name once; `all` is all there are."""
+    """Parses a comma-separated list, each name once; `all` stands for all known names."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if names == ["all"]:
         return list(known)
@@ -99,8 +99,10 @@ def make_cases(
     byte_counts: Sequence[int],
     ranks: int,
 ) -> list[Case]:
-    """From small to large within a collective; a size that has no room for an element a rank is
-    made larger, and what then comes twice is left out."""
+    """Returns the cases, from small to large within a collective.
+
+    A size that is too small for one element in each piece is rounded up. Duplicates are left out.
+    """
     cases = []
     for op in ops:
         for dtype in dtypes:

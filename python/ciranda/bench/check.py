@@ -1,7 +1,8 @@
-"""Data that differ by rank and position, and how many elements of a result are wrong.
+"""Test data that differ by rank and position, and the count of wrong elements in a result.
 
-Small whole numbers, so that every dtype holds them and their sums. They repeat after a prime
-number of elements: what lands a chunk or a rank too far does not fit, and one pass compares 64 MiB.
+The data are small whole numbers, so that every dtype holds them and their sums. They repeat after a
+prime number of elements, so a chunk at a wrong offset or of a wrong rank does not fit. One pass
+compares 64 MiB.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import torch
 from ciranda.bench.case import Case
 
 PERIOD = 8191
-MOVED_VALUES = 101  # what is only moved: 0 to 100, which int8 and bfloat16 hold
-UNTOUCHED = 111  # what a buffer holds before: none of them
-SUMMED_VALUES = 4  # bfloat16 holds whole numbers up to 256: sums of 0 to 3 over 64 ranks,
-CROWDED_RANKS = 64  # and of 0 and 1 over more
-BLOCK = 1 << 20  # elements compared at a time, to take little memory beside the buffers
+MOVED_VALUES = 101  # data that are not added: 0 to 100, which int8 and bfloat16 hold
+UNTOUCHED = 111  # initial value of a buffer, unlike all data
+SUMMED_VALUES = 4  # data that are added: 0 to 3; bfloat16 holds whole numbers up to 256
+CROWDED_RANKS = 64  # with more ranks than this only 0 and 1 are added
+BLOCK = 1 << 20  # elements compared at a time, which limits the memory it takes
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a result: its place, and where in whose input it comes from."""
+    """A part of a result: its place, the ranks that contribute, and the place in their input."""
 
     begin: int
     count: int
@@ -32,7 +33,7 @@ class Span:
 
 
 def spans(case: Case, rank: int, size: int) -> Iterator[Span]:
-    """What rank `rank` of `size` has to receive."""
+    """Yields the parts of the result of rank `rank` of `size`."""
     count, everybody = case.count, range(size)
     if case.op == "allreduce":
         yield Span(0, count, everybody, 0)
@@ -47,7 +48,7 @@ def spans(case: Case, rank: int, size: int) -> Iterator[Span]:
 
 
 def _period(case: Case, rank: int, size: int, begin: int = 0) -> torch.Tensor:
-    """PERIOD elements of this rank's input, from `begin` on."""
+    """Returns PERIOD elements of this rank's input, from `begin` on."""
     at = (torch.arange(PERIOD) + begin) % PERIOD
     mixed = at * 2654435761 + (rank + 1) * 668265263
     mixed = (mixed ^ (mixed >> 15)) >> 3
@@ -61,7 +62,7 @@ def _period(case: Case, rank: int, size: int, begin: int = 0) -> torch.Tensor:
 
 
 def fill(tensor: torch.Tensor, case: Case, rank: int, size: int) -> None:
-    """This rank's input. `tensor` has one dimension."""
+    """Writes this rank's input into `tensor`, which has one dimension."""
     period = _period(case, rank, size).to(tensor.dtype).to(tensor.device)
     whole = tensor.numel() // PERIOD * PERIOD
     tensor[:whole].view(-1, PERIOD).copy_(period)
@@ -84,13 +85,13 @@ def _expected(case: Case, span: Span, size: int) -> torch.Tensor:
 def _differ(rows: torch.Tensor, period: torch.Tensor, tolerance: float) -> int:
     if tolerance == 0:
         return int((rows != period).sum())
-    # Not "more than": NaN is wrong too.
+    # A comparison with > would accept NaN, which is wrong too.
     near = (rows.double() - period.double()).abs() <= tolerance
     return int((~near).sum())
 
 
 def count_wrong(result: torch.Tensor, case: Case, rank: int, size: int) -> int:
-    """Elements of this rank's result that are not what they have to be, or are missing."""
+    """Returns how many elements of this rank's result are wrong or missing."""
     result = result.reshape(-1)
     wanted = sum(span.count for span in spans(case, rank, size))
     if result.numel() != wanted:
@@ -99,7 +100,7 @@ def count_wrong(result: torch.Tensor, case: Case, rank: int, size: int) -> int:
     wrong = 0
     for span in spans(case, rank, size):
         whole_numbers = _expected(case, span, size)
-        # Integers wrap as the libraries' do; a power of two too large for float16 is inf for both.
+        # Integers wrap as in the libraries. A power of two too large for float16 is inf in both.
         period = whole_numbers.to(result.dtype)
         tolerance = 0.0
         if case.redop == "avg" and result.is_floating_point():

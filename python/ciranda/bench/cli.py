@@ -20,7 +20,7 @@ Examples:
 
 
 class _Bench(click.Command):
-    """Keeps the arguments as they were typed, for the record."""
+    """Keeps the arguments as the user typed them, for the record."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.obj = [*ctx.command_path.split(), *args]

@@ -1,4 +1,4 @@
-"""This run against an earlier one, row by row, and which rows have become too slow. Pure."""
+"""Compares this run with an earlier one, row by row, and finds rows that became too slow. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from ciranda.bench.row import Key, Row
 from ciranda.bench.tables import note, show_us, table
 from ciranda.launch.errors import LaunchError
 
-# What another of makes figures another machine's, and what only may explain a difference.
+# Figures of another machine differ for reasons outside of ciranda. Other versions only may explain
+# a difference.
 SAME_MACHINE = ("cpu", "cores")
 SAME_VERSIONS = ("kernel", "python", "torch", "ciranda")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of the base and the same one of this run."""
+    """A row of the base and the same row of this run."""
 
     base: Row
     new: Row
 
     @property
     def ratio(self) -> float:
-        """Of speeds: below 1, this run is slower."""
+        """Returns the ratio of speeds; below 1, this run is slower."""
         return self.base.time_us / self.new.time_us
 
     @property
     def low(self) -> float:
-        """Of the base's fastest round and this run's slowest."""
+        """Returns the ratio of the base's fastest round to this run's slowest."""
         return self.base.rounds_us.low / self.new.rounds_us.high
 
     @property
@@ -37,8 +38,11 @@ class Pair:
         return self.base.rounds_us.high / self.new.rounds_us.low
 
     def has_failed(self, limit: float) -> bool:
-        """The medians say so, and no round of this run was as fast as any of the base: what lies
-        within the spread of rounds is noise. Peers are not ours to mend."""
+        """Returns true if a backend of ciranda is too slow by more than the noise.
+
+        The ratio must be below `limit`, and every round of this run slower than all rounds of the
+        base. Rows of peers never fail.
+        """
         apart = self.new.rounds_us.low > self.base.rounds_us.high
         return self.new.own and self.ratio < limit and apart
 
@@ -54,7 +58,7 @@ class Comparison:
 
 
 def check_comparable(base: Record, path: str, ranks: int, device: str, hosts: int) -> None:
-    """Before anything is measured."""
+    """Raises LaunchError if the runs cannot be compared; called before anything is measured."""
     for what, theirs, ours in (
         ("-np", base.ranks, ranks),
         ("--device", base.device, device),
@@ -82,7 +86,7 @@ def compare(base: Sequence[Row], new: Sequence[Row]) -> Comparison:
 
 
 def differences(base: Record, new: Record) -> list[str]:
-    """A sentence for each thing that may explain figures, but is no change of ciranda's code."""
+    """Returns a sentence for each difference outside of ciranda's code that may explain figures."""
 
     def changed(names: Sequence[str]) -> str:
         return ", ".join(

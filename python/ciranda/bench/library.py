@@ -1,4 +1,4 @@
-"""What a worker needs of a library. A module with_*.py wraps each."""
+"""The interface of a library to a worker. One module with_*.py wraps each library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from ciranda.bench.case import Case
 
-Call = Callable[[], torch.Tensor]  # runs the collective once; gives this rank's result
+Call = Callable[[], torch.Tensor]  # runs the collective once; returns this rank's result
 
 
 class Refused(Exception):
@@ -21,6 +21,6 @@ class Library(Protocol):
     size: int
 
     def call(self, case: Case, sent: torch.Tensor, received: torch.Tensor) -> Call:
-        """`received` is `sent` where the collective works in place."""
+        """Returns a call of the collective; `received` is `sent` if it works in place."""
 
     def close(self) -> None: ...

@@ -11,17 +11,17 @@ from ciranda.bench.row import Row, Timing
 from ciranda.bench.sides_here import SideHere, Started
 from ciranda.measure.sides import Json, Side
 
-ROUND_S = 0.06  # of one case on one side: many calls of a small one, few of a large one
+ROUND_S = 0.06  # seconds of one case on one side: many calls of a small case, few of a large one
 TRIAL_CALLS = 5
-CALLS_MIN = 3  # a round's median
+CALLS_MIN = 3  # enough for a round's median
 CALLS_MAX = 2000
-WARM_UP_PART = 10  # one call in so many comes before
+WARM_UP_PART = 10  # one warm-up call for each 10 measured calls
 
 
 @dataclass
 class Measured:
     rows: list[Row] = field(default_factory=list)
-    refused: dict[str, list[str]] = field(default_factory=dict)  # why, and which
+    refused: dict[str, list[str]] = field(default_factory=dict)  # by reason, the refused cases
 
 
 @dataclass
@@ -44,14 +44,14 @@ def _time(side: Side, command: Json, iterations: int, warm_up: int) -> list[list
 
 
 def iterations_for(call_s: float) -> int:
-    """So many that a round takes ROUND_S."""
+    """Returns how many calls take about ROUND_S."""
     return max(CALLS_MIN, min(CALLS_MAX, int(ROUND_S / max(call_s, 1e-9))))
 
 
 def _prepare(
     here: SideHere, side: Side, case: Case, ranks: int, measured: Measured
 ) -> list[_Track]:
-    """None if the side has no such collective."""
+    """Verifies the case and returns its track; none if the side has no such collective."""
     asked = case.as_copy(ranks) if here.name == MEMCPY else case
     command = asked.as_command()
     replies = side.ask({**command, "do": VERIFY})
@@ -64,7 +64,8 @@ def _prepare(
             return []
     wrong = sum(int(reply["wrong"]) for reply in replies)
     trial = _time(side, command, TRIAL_CALLS, warm_up=1)
-    # The fastest: a trial is short, and one pause of the machine would make all rounds short.
+    # Each rank's fastest call counts: one pause of the machine in the short trial would make all
+    # rounds too short.
     iterations = iterations_for(max(map(min, trial)))
     timing = Timing(here.name, here.own, case, here.ranks, case.size(ranks), wrong)
     return [_Track(side, command, iterations, timing)]
@@ -77,7 +78,7 @@ def measure(
     rounds: int,
     progress: Callable[[str], None],
 ) -> Measured:
-    """Rows in the order of the cases, and of the sides within each."""
+    """Returns rows in the order of the cases, and of the sides within each case."""
     measured = Measured()
     tracks: list[_Track] = []
     for number, case in enumerate(cases, 1):

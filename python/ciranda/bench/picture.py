@@ -1,4 +1,7 @@
-"""--png: bus bandwidth over size, a panel for each collective. Imports matplotlib when it draws."""
+"""Draws bus bandwidth over size for --png, one panel for each collective.
+
+Imports matplotlib only to draw.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from ciranda.launch.errors import LaunchError
 
 
 def check_matplotlib() -> None:
-    """Before anything is measured."""
+    """Raises LaunchError without matplotlib; called before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
         raise LaunchError("--png needs matplotlib: pip install matplotlib")
 
 
 def draw(path: str, rows: Sequence[Row], title: str) -> None:
-    """A line is a side; where it has several dtypes or reductions, there are several."""
+    """Draws one line for each side, or several if it has several dtypes or reductions."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -32,7 +35,7 @@ def draw(path: str, rows: Sequence[Row], title: str) -> None:
         for key in dict.fromkeys((row.side, row.dtype, row.redop) for row in of_op):
             line = [row for row in of_op if (row.side, row.dtype, row.redop) == key]
             sizes = [row.size for row in line]
-            # From the fastest round to the slowest.
+            # The range from the fastest round to the slowest.
             low = [row.busbw_gbs * row.time_us / row.rounds_us.high for row in line]
             high = [row.busbw_gbs * row.time_us / row.rounds_us.low for row in line]
             label = " ".join(key) if several else key[0]

@@ -1,4 +1,4 @@
-"""What a run leaves: JSON with everything, which --compare reads, and CSV for spreadsheets."""
+"""The files of a run: JSON with everything, which --compare reads, and CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Record:
     device: str
     rows: Sequence[Row]
     hosts: int = 1
-    absent: Mapping[str, str] = field(default_factory=dict)  # by side why
-    refused: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by reason what
+    absent: Mapping[str, str] = field(default_factory=dict)  # by side, the reason
+    refused: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by reason, the cases
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -47,7 +47,7 @@ def write_json(path: str, record: Record) -> None:
 
 
 def write_csv(path: str, rows: Sequence[Row]) -> None:
-    """A line for each row of the tables; in place of the rounds their least and greatest."""
+    """Writes one line for each row of the tables, with only the least and greatest round."""
     try:
         with open(path, "w", encoding="utf-8", newline="") as file:
             writer: csv.DictWriter[str] | None = None
@@ -89,7 +89,7 @@ def read_json(path: str, option: str) -> Record:
 
 
 def parse(json_value: Any) -> Record:
-    """ValueError, TypeError, AttributeError or KeyError if it is no record."""
+    """Makes a Record; raises ValueError, TypeError, AttributeError or KeyError for other JSON."""
     if not isinstance(json_value, dict) or json_value.get("format") != FORMAT:
         raise ValueError(f'no "format": "{FORMAT}" in it')
     if json_value["version"] != VERSION:

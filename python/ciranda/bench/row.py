@@ -1,4 +1,4 @@
-"""One line of the tables: what a side took for a case. Pure."""
+"""One line of the tables: the times of a side for a case. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ciranda.bench.bandwidth import algbw_gbs, busbw_gbs
 from ciranda.bench.case import OPS, Case
 from ciranda.measure.samples import Samples
 
-Key = tuple[str, str, int, str, str]  # side, op, size, type, redop: a row's name
+Key = tuple[str, str, int, str, str]  # side, op, size, type, redop: identify a row
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Between two values linearly, so that 50 is the median."""
+    """Returns a percentile, interpolated linearly between two values, so that 50 is the median."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     below = int(place)
@@ -27,7 +27,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 @dataclass(frozen=True)
 class Row:
     side: str
-    own: bool  # a backend of ciranda's, and no peer
+    own: bool  # true for a backend of ciranda, false for a peer
     op: str
     size: int
     count: int
@@ -36,8 +36,8 @@ class Row:
     ranks: int
     wrong: int
     calls: int
-    rounds_us: Samples  # of each round the median
-    p50_us: float  # over the calls of all rounds, as all that follows
+    rounds_us: Samples  # the median of each round
+    p50_us: float  # this and the following: over the calls of all rounds
     p95_us: float
     p99_us: float
     min_us: float
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def busbw_gbs(self) -> float:
-        """Of a copy by one process, which no bus is in: its algbw."""
+        """Returns the bus bandwidth; for a copy by one process, which crosses no bus, its algbw."""
         if self.ranks == 1:
             return self.algbw_gbs
         return busbw_gbs(self.op, self.ranks, self.size, self.time_us)
@@ -87,8 +87,10 @@ class Row:
 
     @staticmethod
     def of_json(json: Mapping[str, Any]) -> Row:
-        """ValueError, TypeError or KeyError if it is none; what follows from the rest is not
-        read."""
+        """Makes a Row; raises ValueError, TypeError or KeyError for other JSON.
+
+        Derived values are computed, not read.
+        """
         rounds = [float(us) for us in json["rounds_us"]]
         if not rounds or not all(us > 0 and math.isfinite(us) for us in rounds):
             raise ValueError("times that are no numbers above 0")
@@ -116,7 +118,7 @@ class Row:
 
 @dataclass
 class Timing:
-    """What a side has taken for a case so far."""
+    """The times of a side for a case so far."""
 
     side: str
     own: bool
@@ -128,8 +130,10 @@ class Timing:
     calls_us: list[float] = field(default_factory=list)
 
     def add_round(self, seconds_by_rank: Sequence[Sequence[float]]) -> None:
-        """A collective is over when it is over everywhere: the rank with the largest median
-        counts."""
+        """Adds the calls of the slowest rank, which is the one with the largest median.
+
+        A collective has ended when it has ended on all ranks.
+        """
         slowest = max(seconds_by_rank, key=statistics.median)
         us = [each * 1e6 for each in slowest]
         self.rounds_us.add(statistics.median(us))

@@ -18,11 +18,11 @@ from ciranda.measure.machine import machine as measured_machine
 from ciranda.measure.machine import version_of
 from ciranda.measure.sides import SideError
 
-EXIT_WRONG = 1  # a side has failed, a result was wrong, or a backend has become too slow
+EXIT_WRONG = 1  # a side failed, a result was wrong, or a backend became too slow
 
 
 def run(settings: Settings, command: Sequence[str]) -> int:
-    """`command`: how it was called, for the record."""
+    """Runs the bench and returns its exit code; `command` is the typed command, for the record."""
     check_files(settings)
     if settings.png is not None:
         picture.check_matplotlib()
@@ -108,7 +108,7 @@ def _write(settings: Settings, new: Record) -> None:
 
 
 def _compare(settings: Settings, base: Record, new: Record) -> list[str]:
-    """Prints the ratios; a sentence for each row that fails."""
+    """Prints the ratios; returns a sentence for each row that fails."""
     found = comparison.compare(base.rows, new.rows)
     limit = settings.fail_below
     click.echo(f"\n{comparison.report(base, new, found, str(settings.compare), limit)}")
@@ -118,7 +118,7 @@ def _compare(settings: Settings, base: Record, new: Record) -> list[str]:
 
 
 class _Progress:
-    """One line on a terminal, which the next replaces; nothing elsewhere."""
+    """A line on a terminal that each new text replaces; prints nothing if stderr is no terminal."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""What a run is told, and what can be seen to fail before it takes minutes."""
+"""The settings of a run, and checks that fail before it takes minutes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NONE = "none"
 class Settings:
     ranks: int
     cases: Sequence[Case]
-    backends: Sequence[str] | None  # None: all there are
+    backends: Sequence[str] | None  # None: all that this build has
     peers: Sequence[str] | None
     rounds: int
     device: str
-    hosts: int  # 1, or 2 that are namespaces
+    hosts: int  # 1, or 2, which are namespaces
     csv: str | None
     json: str | None
     png: str | None
@@ -62,7 +62,7 @@ def cases_named(
 
 
 def check_files(settings: Settings) -> None:
-    """Before minutes are spent."""
+    """Raises LaunchError if the folder of an output file is missing, before minutes are spent."""
     for option, path in (
         ("--csv", settings.csv),
         ("--json", settings.json),
@@ -73,7 +73,7 @@ def check_files(settings: Settings) -> None:
 
 
 def check_memory(settings: Settings, ranks_of_sides: Sequence[int], memory_gib: float) -> None:
-    """All sides live at once, and keep their buffers."""
+    """Raises LaunchError if the buffers do not fit; all sides keep theirs at the same time."""
     largest = max(case.size(settings.ranks) for case in settings.cases)
     buffers = 2 if any(case.op in IN_PIECES for case in settings.cases) else 1
     needed_gib = sum(ranks_of_sides) * buffers * largest / 2**30

@@ -1,5 +1,7 @@
-"""Which of ciranda's backends and which peers this build and this machine have, and how each
-starts. Imports torch only to look for GPUs."""
+"""The backends and peers that this build and this machine have, and how each starts.
+
+Imports torch only to look for GPUs.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ class Absent:
 
 
 class Hosts:
-    """Two, which are namespaces of this machine, and what is in use there."""
+    """Two hosts, which are namespaces of this machine, and the ports in use there."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self._network = network
@@ -78,14 +80,15 @@ def two_hosts() -> Iterator[Hosts]:
 
 
 def on_backend(name: str, among: Hosts | None = None) -> Launcher:
-    """`ciranda run`, told which backend to use whatever the environment says."""
+    """Starts `ciranda run` with this backend, whatever the environment says."""
     if among is not None:
         trusted = {"CIRANDA_TRUSTED_NETWORK": "1"} if name == "gloo" else {}
         return among.through_ciranda({"CIRANDA_CPU_OPERATIONS": name, **trusted})
     kind = "--gpu-operations" if name == "nccl" else "--cpu-operations"
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
-        # It is only this machine that data crosses: no warning that Gloo and NCCL trust it.
+        # The data stay on this machine, so a warning that Gloo and NCCL trust the network is not
+        # needed.
         options = ["-np", str(ranks), kind, name, "--trusted-network"]
         command = [*sides.ciranda_command(), "run", *options, sys.executable, *worker]
         return [sides.start(command, log, sides.one_thread_env())]
@@ -147,8 +150,10 @@ def find(
     device: str,
     among: Hosts | None = None,
 ) -> tuple[list[SideHere], list[Absent]]:
-    """What is asked for, or with None all that there is, on this host or among several. What was
-    asked for by name and is not here is an error."""
+    """Returns the sides asked for (None: all that exist) on this host or among several hosts.
+
+    Raises LaunchError if a side is asked for by name and is absent.
+    """
     here: list[SideHere] = []
     absent: list[Absent] = []
     for name in BACKENDS[device] if backends is None else backends:
@@ -189,8 +194,10 @@ Started = tuple[SideHere, Side]
 def running(
     here: Sequence[SideHere], named: Sequence[str]
 ) -> Iterator[tuple[list[Started], list[Absent]]]:
-    """All sides, started at the same time, and the peers that did not start. One of `named` or of
-    ciranda's own that does not is an error."""
+    """Starts all sides at the same time; yields them and the peers that did not start.
+
+    Raises the error of a side that did not start if it is a backend of ciranda or in `named`.
+    """
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(here)))
         futures: list[Future[Side]] = [pool.submit(each.start) for each in here]

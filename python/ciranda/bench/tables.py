@@ -1,4 +1,4 @@
-"""What is printed: a table for each side in nccl-tests' layout, and one of all sides. Pure."""
+"""Printed text: a table for each side in nccl-tests' layout, and one of all sides. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from ciranda.bench.commands import MEMCPY
 from ciranda.bench.row import Row
 
-COLUMNS = 100  # of a terminal
+COLUMNS = 100  # width of a terminal
 HEAD = ("size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "p50", "p95", "p99")
 UNITS = ("(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)")
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns flush right, a space between."""
+    """Formats columns flush right, with one space between them."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -45,12 +45,12 @@ def _line(row: Row) -> list[str]:
 
 
 def side_table(rows: Sequence[Row]) -> str:
-    """Of one side and one collective."""
+    """Formats the rows of one side and one collective."""
     return table([HEAD, UNITS, *(_line(row) for row in rows)])
 
 
 def by_case(rows: Sequence[Row]) -> list[dict[str, Row]]:
-    """For each case its rows by side, in their order."""
+    """Returns, for each case in order, its rows by side."""
     cases: dict[Any, dict[str, Row]] = {}
     for row in rows:
         cases.setdefault(row.key[1:], {})[row.side] = row
@@ -58,7 +58,7 @@ def by_case(rows: Sequence[Row]) -> list[dict[str, Row]]:
 
 
 def best_peer(of_case: Mapping[str, Row]) -> Row | None:
-    """The fastest; a copy is no collective, and no peer to beat."""
+    """Returns the fastest peer; memcpy is no collective, and so no peer."""
     peers = [row for row in of_case.values() if not row.own and row.side != MEMCPY]
     return min(peers, key=lambda row: row.time_us, default=None)
 
@@ -72,8 +72,10 @@ def _over_peer(of_case: Mapping[str, Row], own: str) -> str:
 
 
 def summary_table(rows: Sequence[Row], sides: Sequence[str]) -> str:
-    """Of one collective: a line each size, a column each side; how much faster the first of
-    ciranda's backends is than the best peer, round by round."""
+    """Formats one collective: a line for each size, a column for each side.
+
+    The last column compares the first of ciranda's backends with the best peer, round by round.
+    """
     own = next((side for side in sides if any(row.own and row.side == side for row in rows)), None)
     compared = own is not None and any(best_peer(each) for each in by_case(rows))
     head = ["size", "type", "redop", *sides]
@@ -89,11 +91,11 @@ def summary_table(rows: Sequence[Row], sides: Sequence[str]) -> str:
 
 
 def report(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
-    """All tables. `titles`: by side what it is."""
+    """Formats all tables; `titles` has a heading for each side."""
     sections = []
     for op in dict.fromkeys(row.op for row in rows):
         of_op = [row for row in rows if row.op == op]
-        # In the order of the titles: the first row of a side may be of a later case.
+        # The order of the titles, because the first row of a side may belong to a later case.
         sides = [side for side in titles if any(row.side == side for row in of_op)]
         for side in sides:
             of_side = [row for row in of_op if row.side == side]
@@ -103,14 +105,14 @@ def report(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
 
 
 def note(text: str) -> str:
-    """A remark between tables."""
+    """Formats a remark between tables."""
     return textwrap.fill(
         text, COLUMNS, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
     )
 
 
 def machine_lines(machine: Mapping[str, Any], ranks: int, device: str, hosts: int = 1) -> list[str]:
-    """What a reader has to know first."""
+    """Returns lines about the machine, which a reader has to know first."""
     cores = machine["cores"]
     lines = [
         f"{machine['cpu']}, {cores} cores, {machine['memory_gib']} GiB, Linux "

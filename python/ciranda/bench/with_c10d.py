@@ -1,4 +1,4 @@
-"""torch.distributed: over Gloo, or on GPUs over NCCL."""
+"""torch.distributed over Gloo, or on GPUs over NCCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ciranda's collectives, on whichever backend the launcher was told."""
+"""ciranda's collectives, on the backend that the launcher was given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Ciranda:
         self.size = hvd.size()
 
     def call(self, case: Case, sent: torch.Tensor, received: torch.Tensor) -> Call:
-        del received  # results are new tensors, but for what works in place
+        del received  # results are new tensors, except those of in-place collectives
         name = f"bench.{case.op}.{case.dtype}.{case.redop}.{case.count}"
         op = _OPS.get(case.redop)
         if case.op == "allreduce":

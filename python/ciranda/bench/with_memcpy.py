@@ -1,4 +1,4 @@
-"""A plain copy of as many bytes, by one process: what memory gives, if nobody has to agree."""
+"""A plain copy of as many bytes by one process: the speed of memory without any agreement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ciranda.bench.library import Call, Library
 
 
 class Memcpy:
-    """Asked for a broadcast of so many elements, it copies them."""
+    """Copies as many elements as a broadcast would send."""
 
     rank = 0
     size = 1
@@ -28,5 +28,5 @@ class Memcpy:
 
 
 def open_library(device: str) -> Library:
-    del device  # the buffers lie there
+    del device  # the buffers are on that device already
     return Memcpy()

@@ -1,4 +1,4 @@
-"""mpi4py, on whichever MPI it finds."""
+"""mpi4py, with the MPI that it finds."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Mpi:
 
 
 def _buffer(tensor: torch.Tensor, case: Case) -> Any:
-    """With memory, count and type given, mpi4py need not ask the tensor in each call."""
+    """Returns memory, count and type, so that mpi4py need not query the tensor in each call."""
     if case.dtype in _TYPES:
         return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), _TYPES[case.dtype]]
-    # What MPI has no name for is only moved.
+    # Dtypes without an MPI type are only moved.
     return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), MPI.BYTE]
 
 
 def open_library(device: str) -> Library:
-    del device  # the CPU; nobody offers this peer for GPUs
+    del device  # always the CPU; this peer is not offered for GPUs
     return Mpi()

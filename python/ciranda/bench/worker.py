@@ -20,8 +20,10 @@ from ciranda.measure import control
 
 
 class Buffers:
-    """Memory that all cases share, so that many sides fit beside each other. It is written before
-    it is lent: reads of memory that nobody has written would not leave the cache."""
+    """Memory that all cases share, so that the sides fit into memory together.
+
+    It is written before its first use, because reads of unwritten memory would not leave the cache.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -31,14 +33,14 @@ class Buffers:
         size = count * DTYPE_BYTES[case.dtype]
         found = self._memory.pop(key, None)
         if found is None or found.numel() < size:
-            del found  # before more is taken
+            del found  # frees memory before it takes more
             found = torch.empty(size, dtype=torch.uint8, device=self._device).zero_()
         self._memory[key] = found
         dtype: torch.dtype = getattr(torch, case.dtype)
         return found[:size].view(dtype)
 
     def pair(self, case: Case, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a rank sends, and what it receives: one tensor for allreduce and broadcast."""
+        """Returns the sent and the received tensor, which are one for allreduce and broadcast."""
         large = case.elements(size)
         sent = self._get("sent", case, case.count if case.op == "allgather" else large)
         if case.op not in IN_PIECES:
@@ -76,7 +78,7 @@ class Worker:
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             return {"refused": (str(error).splitlines() or [type(error).__name__])[0]}
         finally:
-            # Zeros stay zeros, however often they are added or multiplied.
+            # Zeros stay zeros when they are added or multiplied.
             sent.zero_()
             received.zero_()
 

@@ -24,7 +24,7 @@ MODES = ("quick", "full")
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """The request of the command line."""
 
     mode: str  # "quick", "full"
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # replaces the study's

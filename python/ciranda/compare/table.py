@@ -136,7 +136,7 @@ def contents(table: Table, rows: Sequence[Row]) -> list[str | Grid]:
 
 
 def _absent(rows: Sequence[Row]) -> dict[str, str]:
-    """Returns, by title, the systems of which no row can run here, and why."""
+    """Returns, by title, the systems without a row that can run here, and why."""
     there = {row.title for row in rows if not row.missing}
     return {row.title: row.missing for row in rows if row.title not in there}
 

@@ -1,4 +1,4 @@
-"""`ciranda doctor`: visits hosts, judges what is there, runs an all-reduce. Imports no torch."""
+"""`ciranda doctor`: visits hosts, judges the findings, runs an all-reduce. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ciranda.launch.plan.environment import count_cores
 from ciranda.launch.plan.hosts import Host
 from ciranda.launch.remote.meeting import Ports, parse_ports
 
-_RANKS_UNNAMED_MAX = 8  # where nobody has named slots: importing torch in more takes longer
-_RANKS_MIN = 2  # one would reduce nothing
+_RANKS_UNNAMED_MAX = 8  # if no slots are named; importing torch in more ranks takes longer
+_RANKS_MIN = 2  # one rank would reduce nothing
 _EXIT_FAILED = 1
 
 _EXAMPLES = """\b
@@ -86,7 +86,7 @@ def doctor_command(
 
 
 def _hosts(hosts: str | None, hostfile: str | None) -> tuple[Host, ...]:
-    """Those of -H, --hostfile or Slurm, else this one."""
+    """Returns the hosts of -H, --hostfile or Slurm, otherwise this host."""
     from ciranda.launch.cli.run import named_hosts
 
     here = os.uname().nodename
@@ -99,7 +99,7 @@ def _hosts(hosts: str | None, hostfile: str | None) -> tuple[Host, ...]:
 def _examine(
     hosts: Sequence[Host], python: str, nic: str, ports: Ports, options: Sequence[str]
 ) -> tuple[list[Line], dict[str, Any]]:
-    """All lines, and the figures of what was measured."""
+    """Returns all lines, and the measured figures."""
     here = os.uname().nodename
     found = _visit_all(hosts, here, python, nic, ports)
     alone = len(hosts) == 1
@@ -135,7 +135,7 @@ def _examine(
 
 
 def _visit_all(hosts: Sequence[Host], here: str, python: str, nic: str, ports: Ports) -> Found:
-    """Looks at each host, and then at the ways between them."""
+    """Looks at each host, then at the ways between hosts."""
     with visit.visits(hosts, here, python) as (visited, problems):
         reached = {host: Reached(problem=str(e), by_ssh=e.by_ssh) for host, e in problems.items()}
         reached |= {

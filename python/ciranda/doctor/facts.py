@@ -1,6 +1,6 @@
-"""Facts of this host, as JSON. All I/O, no opinion: what they mean is in host_checks.py.
+"""Collects facts of this host, as JSON. All I/O and no judgement; host_checks.py judges.
 
-A fact that cannot be had is {"why_not": "…"}. By hand: python -m ciranda.doctor.facts
+A fact that cannot be found is {"why_not": "…"}. By hand: python -m ciranda.doctor.facts
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ciranda.launch.run.folders import private_folder
 
 Facts = dict[str, Any]
 
-_TORCH_LIMIT_S = 60.0  # a cold disk
+_TORCH_LIMIT_S = 60.0  # enough for a cold disk
 _NAMES_AT_ONCE_MAX = 32
 _MEMFD_BYTES = 1024 * 1024
 _LIMITS = {
@@ -50,8 +50,11 @@ _TIME_ERROR = 5
 
 
 def module_command(interpreter: str, module: str) -> tuple[str, ...]:
-    """Runs a module's main(). Not -m, by which modules of the folder where it starts would stand
-    before Python's own (see ssh.agent_command)."""
+    """Returns the command that runs a module's main().
+
+    It avoids -m, which would let modules of the current folder shadow Python's own (see
+    ssh.agent_command).
+    """
     path = "sys.path = [folder for folder in sys.path if folder]"
     return (interpreter, "-c", f"import sys; {path}; import {module} as module; module.main()")
 
@@ -59,8 +62,11 @@ def module_command(interpreter: str, module: str) -> tuple[str, ...]:
 def host_facts(
     *, nic: str = "", ports: Ports | None = None, names: Sequence[str] = (), folder: str = ""
 ) -> Facts:
-    """`nic`, `ports`: as `ciranda run` gets them. `names`: those of all hosts, to be resolved.
-    `folder`: where the job would run."""
+    """Returns all facts of this host. Blocks, for up to a minute while torch is imported.
+
+    `nic` and `ports` are those of `ciranda run`. `names` are the names of all hosts, which are
+    resolved here. `folder` is where the job would run.
+    """
     ports = ports or Ports()
     groups: dict[str, Callable[[], Facts]] = {
         "cores": _cores,
@@ -125,7 +131,10 @@ def _memory() -> Facts:
 
 
 def _cgroup_left(limit: str, used: str, controller: str) -> int | None:
-    """What the tightest group on the way up leaves (cgroup v2, or a container's own v1)."""
+    """Returns what the tightest control group leaves, from ours up to the root; None: no limit.
+
+    Reads cgroup v2, or a container's own v1.
+    """
     left: list[int] = []
     for folder in _own_cgroups():
         with contextlib.suppress(OSError, ValueError):
@@ -133,13 +142,13 @@ def _cgroup_left(limit: str, used: str, controller: str) -> int | None:
     old = Path("/sys/fs/cgroup", controller)
     with contextlib.suppress(OSError, ValueError):
         limit_bytes = _number(old / "memory.limit_in_bytes")
-        if limit_bytes < 1 << 60:  # else it means none
+        if limit_bytes < 1 << 60:  # more means no limit
             left.append(limit_bytes - _number(old / "memory.usage_in_bytes"))
     return min(left, default=None)
 
 
 def _own_cgroups() -> list[Path]:
-    """Those of cgroup v2 from ours up to the root."""
+    """Returns the folders of cgroup v2 from ours up to the root."""
     lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     root = Path("/sys/fs/cgroup")
     path = next((each[3:].lstrip("/") for each in lines if each.startswith("0::")), "")
@@ -153,7 +162,7 @@ def _number(path: Path) -> int:
 
 
 def _memfd() -> Facts:
-    """As ciranda makes memory that the ranks of a host share."""
+    """Makes shared memory like ciranda's for the ranks of a host."""
     try:
         fd = os.memfd_create("ciranda-doctor")
     except OSError as error:
@@ -180,7 +189,7 @@ def _space(folder: str) -> Facts:
 
 
 def _limits() -> Facts:
-    """Soft and hard; None is no limit."""
+    """Returns soft and hard limits; None means no limit."""
     return {
         name: [None if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(of)]
         for name, of in _LIMITS.items()
@@ -192,7 +201,7 @@ def _pids() -> Facts:
 
 
 def _job_folder() -> Facts:
-    """The launcher's own way: a private folder with a socket in it, and both gone again."""
+    """Makes a private folder with a socket, as the launcher does, and removes both."""
     try:
         with (
             private_folder() as folder,
@@ -205,7 +214,7 @@ def _job_folder() -> Facts:
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of Linux, with room for what follows."""
+    """struct timex of Linux; `rest` has room for its other fields."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -256,7 +265,7 @@ def _resolve(name: str) -> list[str]:
 
 
 def _names(names: Sequence[str]) -> Facts:
-    """All at once: one that nobody knows may take seconds."""
+    """Resolves all names at once, because an unknown name may take seconds."""
     if not names:
         return {}
     with ThreadPoolExecutor(min(len(names), _NAMES_AT_ONCE_MAX)) as pool:
@@ -271,7 +280,7 @@ def _hostname() -> Facts:
 
 
 def _ports(nic: str, ports: Ports) -> Facts:
-    """Listens for a moment on the loopback and on each address that the launcher would take."""
+    """Listens for a moment on loopback and on each address that the launcher would choose."""
     first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()
     listened, problems = [], {}
     for address in ["127.0.0.1", *_interfaces(nic)["chosen"]]:
@@ -287,7 +296,7 @@ def _ports(nic: str, ports: Ports) -> Facts:
 
 
 def _driver() -> Facts:
-    """NVIDIA's cards, and what drives them."""
+    """Returns NVIDIA's cards and their driver."""
     cards = [
         folder
         for folder in glob.glob("/sys/bus/pci/devices/*")

@@ -1,4 +1,4 @@
-"""Every check of one host, from its facts. Pure."""
+"""All checks of one host, from its facts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ciranda.doctor.setting import Facts, Setting
 
 Judge = Callable[[Facts, Setting], Verdict]
 
-# Name, the facts that it needs, and who judges them.
+# The name of each check, the facts that it needs, and its judge.
 HOST_CHECKS: Sequence[tuple[str, Sequence[str], Judge]] = (
     ("cores", ["cores"], machine_checks.cores),
     ("load", ["load", "cores"], machine_checks.load),
@@ -40,7 +40,7 @@ HOST_CHECKS: Sequence[tuple[str, Sequence[str], Judge]] = (
 
 
 def host_lines(facts: Facts, setting: Setting, host: str = "") -> list[Line]:
-    """Every check of this host; one whose facts are missing says so."""
+    """Returns the lines of all checks of this host; a check without its facts is skipped."""
     lines = []
     for name, needed, judge in HOST_CHECKS:
         why = next((_why_not(facts, each) for each in needed if _why_not(facts, each)), None)

@@ -1,4 +1,4 @@
-"""What the facts of several hosts mean together, and of the ways between them. Pure."""
+"""Judges the facts of several hosts together, and the ways (network paths) between them. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ciranda.doctor.lines import Line, Verdict, fail, line, ok, skip, warn
 from ciranda.doctor.setting import Facts
 from ciranda.launch.remote.meeting import format_endpoint
 
-_OFFSET_MAX_S = 0.5  # seconds in logs then mislead
-_SPREAD_MAX = 4.0  # between the fastest and the slowest way
+_OFFSET_MAX_S = 0.5  # a larger offset makes times in logs misleading
+_SPREAD_MAX = 4.0  # ratio of the fastest way to the slowest
 _SLOW_BYTES_PER_S = 12.5e6  # 100 Mbit/s
-_LONG_RTT_S = 0.002  # hosts of one place have less
+_LONG_RTT_S = 0.002  # hosts in one place have less
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How a visit to a host began. `problem`: in the words of launch.ssh."""
+    """How a visit to a host began. `problem` is in the words of launch.remote.ssh."""
 
     here: bool = False
     greeted_s: float = 0.0
@@ -30,13 +30,13 @@ class Reached:
 
 @dataclass(frozen=True)
 class Found:
-    """All that was found out, by the names of hosts in the order of -H; what is missing was not."""
+    """All findings, by host name in the order of -H. Hosts without a finding are missing."""
 
     reached: Mapping[str, Reached]
     facts: Mapping[str, Facts]
     clocks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    addresses: Mapping[str, str] = field(default_factory=dict)  # where others call a host
-    ways: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # caller and called
+    addresses: Mapping[str, str] = field(default_factory=dict)  # where ranks call a host
+    ways: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # by caller and called host
 
 
 def hosts_lines(found: Found) -> list[Line]:
@@ -71,7 +71,7 @@ def _sentence(text: str) -> str:
 
 
 def _software_lines(found: Found) -> list[Line]:
-    """Each host beside the first."""
+    """Compares each other host with the first."""
     first, *others = found.facts
     reference = _software(found.facts[first])
     lines = []
@@ -144,7 +144,7 @@ def _clock_lines(found: Found) -> list[Line]:
 
 
 def _name_lines(found: Found) -> list[Line]:
-    """A line for each name, as all hosts resolve it."""
+    """Returns a line for each name, as all hosts resolve it."""
     lines = []
     for name in found.reached:
         if _is_address(name):
@@ -218,8 +218,11 @@ def _mtu(facts: Facts, address: str) -> int | None:
 
 
 def choose_addresses(facts: Mapping[str, Facts], here: str, nic: str) -> dict[str, str]:
-    """Where each host is called, as ranks are: by --nic, else where ssh has reached it, or whence
-    it reached another."""
+    """Returns the address of each host, at which ranks would call it.
+
+    That is the first address by --nic. Without --nic it is the address that ssh reached; the host
+    without ssh has the address from which ssh reached another.
+    """
     if nic:
         chosen = {
             host: each.get("interfaces", {}).get("chosen", []) for host, each in facts.items()

@@ -1,4 +1,4 @@
-"""The doctor's all-reduce: `ciranda run` as a user would start it, and what its ranks report."""
+"""The doctor's all-reduce: `ciranda run` as a user would start it, and the reports of its ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ciranda.launch.run import process_tree
 
 LARGE_BYTES = 64 * 1024 * 1024
 LIMIT_S = 60.0
-_GRACE_S = 15.0  # the launcher ends its ranks by itself
+_GRACE_S = 15.0  # time for the launcher to end its ranks
 _SAID_LINES = 30
 
 
 def run_job(
     hosts: Sequence[Host], options: Sequence[str], large_bytes: int = LARGE_BYTES
 ) -> dict[str, Any]:
-    """{"ranks": […]} or {"exit_code": …, "said": what the launcher says}."""
+    """Returns {"ranks": […]}, or {"exit_code": …, "said": the launcher's text}. Blocks."""
     size = sum(host.slots for host in hosts)
     placed = ["-np", str(size), "-H", ",".join(str(host) for host in hosts)]
-    # Logs of a job that fails would stay.
+    # The logs of a failed job would otherwise stay.
     with tempfile.TemporaryDirectory(prefix="ciranda-doctor-", ignore_cleanup_errors=True) as logs:
         argv = [
             *module_command(sys.executable, "ciranda.doctor.job"),
@@ -44,14 +44,14 @@ def run_job(
 
 
 def _run(argv: Sequence[str]) -> tuple[int | None, str, str]:
-    """Exit code, stdout and stderr; code None: it did not end."""
+    """Returns exit code, stdout and stderr; the code is None if it did not end."""
     with subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=_environment(os.environ),
-        cwd="/",  # which all hosts have, and no module of the user's
+        cwd="/",  # exists on all hosts, and has no modules of the user
         text=True,
         errors="replace",
     ) as process:
@@ -67,14 +67,14 @@ def _run(argv: Sequence[str]) -> tuple[int | None, str, str]:
 
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The job starts in another folder, where a relative path leads elsewhere."""
+    """Makes PYTHONPATH absolute, because the job starts in another folder."""
     paths = [part for part in inherited.get("PYTHONPATH", "").split(os.pathsep) if part]
     absolute = os.pathsep.join(os.path.abspath(part) for part in paths)
     return {**inherited, **({"PYTHONPATH": absolute} if paths else {})}
 
 
 def _reports(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """Of lines such as `[0] {…}`."""
+    """Yields the JSON of lines such as `[0] {…}`."""
     for line in lines:
         _, _, text = line.partition("] ")
         if text.startswith("{"):
@@ -82,7 +82,7 @@ def _reports(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def main() -> None:
-    """The launcher, which ends with the doctor that has started it."""
+    """Runs the launcher, which dies with the doctor that started it."""
     from ciranda.launch.cli.run import run_command
 
     process_tree.die_with_parent(int(sys.argv[1]))

@@ -1,7 +1,7 @@
-"""What the all-reduce means: its results, and its speed against what the machine should give. Pure.
+"""Judges the all-reduce: its results, and its speed for this machine. Pure.
 
-The bounds are wide: they find a wrong network, a throttled container or cores that are taken, not a
-few per cent.
+The bounds are wide. They find a wrong network, a throttled container or busy cores, not a few per
+cent.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ciranda.doctor.job import LARGE_BYTES
 from ciranda.doctor.lines import Line, Status, Verdict, fail, line, ok, warn
 
 _LATENCY_MAX_S = 200e-6  # on one host; 2 to 5 µs are usual
-_COPY_PARTS = 16  # an all-reduce in memory makes 1/2 to 1/4 of a copy's bandwidth
-_RTT_TIMES = 10  # for each doubling of hosts one is enough
+_COPY_PARTS = 16  # divides a copy's bandwidth; an all-reduce in memory makes 1/2 to 1/4 of it
+_RTT_TIMES = 10  # for each doubling of hosts, which needs one round trip
 _RTT_SLACK_S = 500e-6
 _WIRE_PARTS = 4
-_SLOW_JOB_S = 0.5  # what one large all-reduce may take
+_SLOW_JOB_S = 0.5  # seconds that one large all-reduce may take
 _LARGE_BYTES_MIN = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the machine should give, beside the copy that the ranks have measured themselves."""
+    """What the machine should give, apart from the copy that the ranks measure."""
 
     host_count: int = 1
     takes_turns: bool = False  # more ranks than cores on some host
@@ -35,7 +35,7 @@ class Expected:
 
 
 def large_bytes(bytes_per_s: float | None) -> int:
-    """How much to reduce, so that a slow network takes no minutes."""
+    """Returns how many bytes to reduce, so that a slow network does not take minutes."""
     if bytes_per_s is None:
         return LARGE_BYTES
     wanted = int(bytes_per_s * _SLOW_JOB_S)
@@ -43,7 +43,7 @@ def large_bytes(bytes_per_s: float | None) -> int:
 
 
 def job_lines(job: Mapping[str, Any], expected: Expected, rerun: str) -> list[Line]:
-    """`job`: what run_job() returned; `rerun`: the command that does it again."""
+    """Judges `job`, the result of run_job(); `rerun` is the command that repeats it."""
     if "ranks" not in job:
         return [line("allreduce", "", _not_ended(job, rerun))]
     ranks: Sequence[Mapping[str, Any]] = job["ranks"]
@@ -65,7 +65,7 @@ def job_lines(job: Mapping[str, Any], expected: Expected, rerun: str) -> list[Li
 
 
 def skipped_job(lines: Sequence[Line]) -> list[Line]:
-    """In place of a job that failed lines make impossible."""
+    """Returns the line in place of a job that failed lines make impossible."""
     failed = dict.fromkeys(
         f"{each.check.name} {each.host}".strip()
         for each in lines
@@ -76,7 +76,7 @@ def skipped_job(lines: Sequence[Line]) -> list[Line]:
 
 
 def job_figures(job: Mapping[str, Any]) -> dict[str, float]:
-    """Of all ranks: the slowest's, for the others wait for it."""
+    """Returns the figures of the slowest rank, because the other ranks wait for it."""
     ranks = job.get("ranks", [])
     if not ranks:
         return {}
@@ -118,7 +118,7 @@ def _bandwidth(figures: Mapping[str, float], expected: Expected) -> Verdict:
     should = copy / _COPY_PARTS
     beside = f"all ranks copying memory at once: {copy / 1e9:.2f} each"
     if expected.bytes_per_s is not None:
-        # What a ring of hosts moves over each way: 2 (n - 1) / n of the data.
+        # A ring of hosts moves 2 (n - 1) / n of the data over each way.
         ring = 2 * (expected.host_count - 1) / expected.host_count
         should = min(should, expected.bytes_per_s / ring / _WIRE_PARTS)
         beside = (

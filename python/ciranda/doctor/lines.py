@@ -1,4 +1,4 @@
-"""What the doctor says: a line for each check on each host, or for all hosts together. Pure."""
+"""The doctor's output: a line for each check on each host, or for all hosts together. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE = "docs/doctor.md"
 
 class Status(str, enum.Enum):
     OK = "ok"
-    SKIP = "skip"  # it could not be looked at
+    SKIP = "skip"  # the check could not look at it
     WARN = "warn"  # a job may run, but slower, or not everywhere
     FAIL = "fail"  # a job cannot run
 
@@ -24,7 +24,7 @@ class Check:
     by_hand: str  # the command that shows the same
 
 
-# Every check, in the order in which they are printed.
+# All checks, in the order of printing.
 CHECKS = (
     Check("cores", "machine", "nproc; cat /sys/fs/cgroup/cpu.max"),
     Check("load", "machine", "uptime"),
@@ -68,7 +68,7 @@ GROUPS = tuple(dict.fromkeys(check.group for check in CHECKS))
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one check. `mend`: one sentence, where something is to be done."""
+    """The result of one check. `mend` is one sentence with the remedy, or empty."""
 
     status: Status
     found: str
@@ -78,7 +78,7 @@ class Verdict:
 @dataclass(frozen=True)
 class Line:
     check: Check
-    host: str  # whom it is about: "node1", "node0 -> node1", or "" for all together
+    host: str  # its subject: "node1", "node0 -> node1", or "" for all hosts together
     verdict: Verdict
 
     @property
@@ -113,13 +113,13 @@ def fail(found: str, mend: str) -> Verdict:
 
 
 def skip(name: str, why: str) -> Verdict:
-    """What could not be looked at."""
+    """Returns the verdict of a check that could not look."""
     by_hand = _BY_NAME[name].by_hand
     return Verdict(Status.SKIP, f"not seen: {why}", f"Look by hand: {by_hand}")
 
 
 def in_order(lines: Iterable[Line]) -> list[Line]:
-    """As they are printed; hosts stay in their order within a check."""
+    """Returns the lines in the order of printing; within a check hosts keep their order."""
     order = {check.name: index for index, check in enumerate(CHECKS)}
     return sorted(lines, key=lambda each: order[each.check.name])
 
@@ -129,7 +129,7 @@ def count_of(lines: Iterable[Line], status: Status) -> int:
 
 
 def table(lines: Sequence[Line], host_count: int) -> list[str]:
-    """For a console: hosts of which the same is said share a line, and so do all that are well."""
+    """Formats the lines for a console; hosts with the same status and remedy share a row."""
     text: list[str] = []
     for group in GROUPS:
         of_group = [each for each in in_order(lines) if each.check.group == group]
@@ -149,7 +149,7 @@ def _said(of: Line) -> tuple[Status, str]:
     return of.verdict.status, of.verdict.mend
 
 
-_FOUND_MAX = 3  # different findings in a row of hosts that are well
+_FOUND_MAX = 3  # different findings shown in a row of status ok
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""What the facts of a host mean for a job: its cores, memory, limits, folders and clock. Pure."""
+"""Judges a host for a job by its cores, memory, limits, folders and clock. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from ciranda.doctor.setting import Facts, Setting
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-_MEMORY_MIN_BYTES = 512 * MIB  # two ranks with torch
+_MEMORY_MIN_BYTES = 512 * MIB  # enough for two ranks with torch
 _MEMORY_WANTED_BYTES = 2 * GIB
-_DEV_SHM_WANTED_BYTES = GIB  # Docker gives 64 MiB
+_DEV_SHM_WANTED_BYTES = GIB  # Docker's default is 64 MiB
 _LOGS_WANTED_BYTES = 100 * MIB
 _FILES_MIN, _FILES_WANTED = 256, 4096
-_PROCESSES_MIN, _PROCESSES_WANTED = 64, 1024  # a rank has some ten threads, and one for each core
+_PROCESSES_MIN, _PROCESSES_WANTED = 64, 1024  # a rank has about ten threads, and one for each core
 _FILE_SIZE_MIN_BYTES = GIB  # memory that ranks share counts as a file
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 
 
 def is_busy(facts: Facts) -> bool:
-    """Other programs want more cores than there are."""
+    """Returns true if programs want more cores than the host has."""
     load, cores = facts.get("load", {}), facts.get("cores", {})
     return bool(load.get("load_1min", 0.0) > cores.get("usable", 1))
 

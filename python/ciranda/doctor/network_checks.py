@@ -1,4 +1,4 @@
-"""What the facts of a host mean for a job: its interfaces, name and ports. Pure."""
+"""Judges a host for a job by its interfaces, name and ports. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The doctor's program on each host: greets like an agent, then answers questions until the end of
-its standard input. Questions and answers are lines of JSON."""
+"""The doctor's program on each host.
+
+It greets like an agent, then answers questions until the end of its standard input. Questions and
+answers are lines of JSON.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    os.dup2(2, 1)  # whatever else is printed must not come between the answers
+    os.dup2(2, 1)  # keeps other output from coming between the answers
     with open(questions, encoding="utf-8") as asked, open(answers, "w", encoding="utf-8") as said:
         print(f"ciranda {ciranda.__version__}", file=said, flush=True)
         for line in asked:
@@ -34,7 +37,7 @@ def main() -> None:
 
 
 def answer(question: Question) -> Answer:
-    """A problem is an answer too."""
+    """Answers a question; an error becomes the answer {"why_not": …}."""
     try:
         return _ANSWERS[question["ask"]](question)
     except (OSError, LaunchError) as error:

@@ -1,4 +1,4 @@
-"""What a job would ask of a host. Pure."""
+"""The demands of a job on a host. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from ciranda.launch.remote.meeting import Ports
 
-Facts = Mapping[str, Any]  # of one host, as facts.host_facts() finds them
+Facts = Mapping[str, Any]  # of one host, from facts.host_facts()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the job would ask of the host."""
+    """The demands of the job on the host."""
 
     slots: int = 1
     alone: bool = True  # the job's only host

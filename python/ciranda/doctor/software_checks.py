@@ -1,4 +1,4 @@
-"""What the facts of a host mean for a job: Python, torch, ciranda, and what GPUs need. Pure."""
+"""Judges a host for a job by Python, torch, ciranda, and the software of GPUs. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The way from one host to another, measured over one TCP connection.
+"""Measures the way from one host to another over one TCP connection.
 
-The listener binds one address only, and serves one caller: the first that shows a random token,
-which both were told through ssh. What it gets and sends are zeros.
+The listener binds one address only. It serves one caller: the first that shows a random token,
+which both hosts get through ssh. All data are zeros.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 from ciranda.launch.remote.meeting import Ports, open_listener
 
 TOKEN_BYTES = 32
-SEND_S = 0.25  # for how long bytes are sent
-LISTEN_LIMIT_S = 12.0  # from listening to the end
+SEND_S = 0.25  # seconds of sending
+LISTEN_LIMIT_S = 12.0  # seconds from listening to the end
 _CONNECT_LIMIT_S = 3.0
-_STEP_LIMIT_S = 6.0  # of one send or receive: what was sent may queue for so long
-_STRANGER_LIMIT_S = 1.0  # to show the whole token
-_STRANGERS_MAX = 16  # at a time; the oldest makes room
+_STEP_LIMIT_S = 6.0  # of one send or receive, while earlier bytes may queue
+_STRANGER_LIMIT_S = 1.0  # for the whole token
+_STRANGERS_MAX = 16  # at a time; a new caller replaces the oldest
 _PINGS = 21
-_LARGE = bytes(64 * 1024)  # many packets, and few seconds on any way that is of use
-_DRAIN_S = 4.0  # what is sent may take so long to arrive, judged by _LARGE
+_LARGE = bytes(64 * 1024)  # many packets, but few seconds on any usable way
+_DRAIN_S = 4.0  # seconds until sent bytes arrive, estimated with _LARGE
 _CHUNK = bytes(256 * 1024)
-_HEARD = struct.Struct("!Qd")  # bytes, and the seconds in which they came
+_HEARD = struct.Struct("!Qd")  # bytes, and the seconds in which they arrived
 
 # How a call ended.
 REFUSED = "refused"
@@ -47,7 +47,7 @@ def draw_token() -> str:
 
 
 def listen(address: str, ports: Ports, token: str) -> int:
-    """Serves one caller from a thread, for a limited time; returns the port."""
+    """Serves one caller from a thread, for a limited time; returns the port at once."""
     listener = open_listener([address], ports, f"doctor, {address}")
     port: int = listener.getsockname()[1]
     threading.Thread(target=_serve, args=(listener, bytes.fromhex(token)), daemon=True).start()
@@ -65,8 +65,11 @@ def _serve(listener: socket.socket, token: bytes) -> None:
 
 
 def _who_shows(token: bytes, listener: socket.socket, deadline: float) -> socket.socket | None:
-    """The first of all callers. Each has one deadline for all of the token, and waits for none."""
-    callers: dict[socket.socket, tuple[bytearray, float]] = {}  # the oldest first
+    """Returns the first caller with the token, or None at the deadline.
+
+    Each caller has one time limit for the whole token. No caller waits for another.
+    """
+    callers: dict[socket.socket, tuple[bytearray, float]] = {}  # in the order of arrival
     try:
         while (now := time.monotonic()) < deadline:
             for late in [each for each, (_, limit) in callers.items() if limit <= now]:
@@ -96,7 +99,10 @@ def _who_shows(token: bytes, listener: socket.socket, deadline: float) -> socket
 
 
 def _has_shown(caller: socket.socket, shown: bytearray, token: bytes) -> bool:
-    """Reads what is there; nothing is left of what is no token, or of a caller who has left."""
+    """Reads the available bytes; returns true if the token is complete and right.
+
+    Clears `shown` if the token is wrong or the caller has left.
+    """
     try:
         chunk = caller.recv(len(token) - len(shown))
     except OSError:
@@ -118,14 +124,15 @@ def _answer(caller: socket.socket) -> None:
     buffer = bytearray(len(_CHUNK))
     count_bytes = caller.recv_into(buffer)
     began = time.monotonic()
-    heard_bytes = 0  # since then
+    heard_bytes = 0  # since `began`
     while count := caller.recv_into(buffer):
         heard_bytes += count
     caller.sendall(_HEARD.pack(heard_bytes if heard_bytes else count_bytes, _since(began)))
 
 
 def call(address: str, port: int, token: str) -> dict[str, Any]:
-    """Round trip and bandwidth to a listener, or {"end": how it failed, "why": …}."""
+    """Returns round trip and bandwidth to a listener, or how it failed as "end" and "why".
+    Blocks."""
     began = time.monotonic()
     try:
         connection = socket.create_connection((address, port), _CONNECT_LIMIT_S)
@@ -142,7 +149,7 @@ def call(address: str, port: int, token: str) -> dict[str, Any]:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             connection.sendall(bytes.fromhex(token))
-            _round_trip(connection)  # the other side wakes up
+            _round_trip(connection)  # wakes up the other side
             facts["rtt_s"] = statistics.median(_round_trip(connection) for _ in range(_PINGS))
         except OSError as error:
             return facts | {"end": CUT, "why": str(error)}
@@ -177,7 +184,7 @@ def _round_trip(connection: socket.socket, message: bytes = b"\0") -> float:
 
 
 def _bandwidth(connection: socket.socket, bytes_max: int) -> float:
-    """As the listener counts."""
+    """Returns bytes a second as the listener counts them."""
     began, sent_bytes = time.monotonic(), 0
     while _since(began) < SEND_S and sent_bytes <= bytes_max:
         connection.sendall(_CHUNK)

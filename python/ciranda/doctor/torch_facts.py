@@ -1,6 +1,7 @@
-"""What torch, ciranda's compiled module and the GPU's driver say of themselves, as JSON on stdout.
+"""Facts of torch, ciranda's compiled module and the GPU's driver, as JSON on stdout.
 
-A program of its own: it imports torch, which takes seconds, and a broken installation may kill it.
+This is a separate program, because importing torch takes seconds and a broken installation may kill
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LIBRARIES = {"openmp": ("libgomp", "libomp", "libiomp5"), "nccl": ("libnccl.so"
 
 def main() -> None:
     answer = os.dup(1)
-    os.dup2(2, 1)  # whatever libraries print is no part of the answer
+    os.dup2(2, 1)  # keeps output of libraries out of the answer
     with open(answer, "w", encoding="utf-8") as file:
         json.dump(torch_facts(), file)
 
@@ -24,7 +25,7 @@ def main() -> None:
 def torch_facts() -> dict[str, Any]:
     try:
         import torch
-    except Exception as error:  # whatever a broken installation raises
+    except Exception as error:  # a broken installation may raise anything
         return {"error": _words(error)}
     facts: dict[str, Any] = {
         "version": torch.__version__,
@@ -66,14 +67,14 @@ def _gpu_facts() -> dict[str, Any]:
 
 
 def _loaded(names: tuple[str, ...]) -> list[str]:
-    """Files of these libraries in this process."""
+    """Returns the files of these libraries that this process has loaded."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         paths = {line.split(maxsplit=5)[-1].strip() for line in file if "/" in line}
     return sorted({os.path.realpath(p) for p in paths if os.path.basename(p).startswith(names)})
 
 
 def _words(error: Exception) -> str:
-    """On one line."""
+    """Returns type and message on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

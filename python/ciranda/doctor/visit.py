@@ -1,5 +1,7 @@
-"""The doctor's side of a visit to a host: starts the probe there, by ssh where it is another host,
-and asks it. What it finds out between hosts are facts too; what they mean is in hosts_checks.py."""
+"""Starts the probe on a host, by ssh if it is another host, and asks it questions.
+
+Its findings between hosts are facts too; hosts_checks.py judges them.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,22 @@ from ciranda.launch.remote.meeting import Ports
 
 _Found = TypeVar("_Found")
 
-_FACTS_LIMIT_S = 90.0  # torch has 60
+_FACTS_LIMIT_S = 90.0  # includes 60 s for torch
 _ASK_LIMIT_S = 10.0
 _CALL_LIMIT_S = 20.0
 _END_LIMIT_S = 2.0
 _CLOCK_TRIES = 7
 _AT_ONCE_MAX = 64
-_ALL_DISTANCES_MAX = 8  # hosts beyond: powers of two
+_ALL_DISTANCES_MAX = 8  # with more distances, only powers of two are used
 _GREETING = re.compile(rb"^ciranda \S+\r?$")
 _LINE_BYTES_MAX = 1024 * 1024
 
 
 class VisitError(Exception):
-    """Why a host could not be visited, in the words of launch.ssh. `by_ssh`: ssh itself failed."""
+    """A host could not be visited; the message is in the words of launch.remote.ssh.
+
+    `by_ssh`: ssh itself failed.
+    """
 
     def __init__(self, host: Host, problem: str, *, by_ssh: bool) -> None:
         super().__init__(problem.removeprefix(f"{host.destination}: "))
@@ -51,7 +56,7 @@ class Visit:
     def __init__(self, host: Host, *, here: bool, python: str) -> None:
         self.host = host
         self.here = here
-        self.greeted_s = 0.0  # after how long
+        self.greeted_s = 0.0  # seconds until the greeting
         self._command = module_command(sys.executable if here else python, "ciranda.doctor.probe")
         argv = self._command if here else ssh.ssh_argv(host, self._command)
         if shutil.which(argv[0]) is None:
@@ -70,7 +75,7 @@ class Visit:
         self._read = b""
 
     def greet(self) -> None:
-        """Returns when the probe is there; a VisitError says why it is not."""
+        """Blocks until the probe greets; raises VisitError if it does not."""
         said: list[bytes] = []
         deadline = self._began + ssh.ANSWER_LIMIT_S
         while not (said and _GREETING.match(said[-1])):
@@ -92,7 +97,7 @@ class Visit:
     def ask(
         self, what: str, more: Mapping[str, Any] | None = None, limit_s: float = _ASK_LIMIT_S
     ) -> dict[str, Any]:
-        """The answer; one that does not come is {"why_not": …}."""
+        """Returns the probe's answer; if none arrives in time, {"why_not": …}. Blocks."""
         question = json.dumps({"ask": what, **(more or {})}) + "\n"
         try:
             os.write(self._questions, question.encode())
@@ -106,7 +111,7 @@ class Visit:
         return found
 
     def clock_offset(self) -> dict[str, float]:
-        """How far its clock is ahead of ours, from the quickest of several answers."""
+        """Returns how far the host's clock is ahead of ours, by the quickest of several answers."""
         best: dict[str, float] = {}
         for _ in range(_CLOCK_TRIES):
             sent = time.time()
@@ -137,7 +142,7 @@ class Visit:
         return line
 
     def _exit_code(self) -> int:
-        """Of a process that has closed its output, so that it has ended or is about to."""
+        """Returns the exit code of a process that has closed its output and is about to end."""
         try:
             return self._process.wait(_END_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -154,7 +159,7 @@ class Visit:
 def visits(
     hosts: Sequence[Host], here: str, python: str
 ) -> Iterator[tuple[list[Visit], dict[str, VisitError]]]:
-    """Visits all hosts at once; those that cannot be visited, by their names."""
+    """Visits all hosts at once; yields the visits, and the errors by host name."""
     made: list[Visit] = []
     problems: dict[str, VisitError] = {}
     with ExitStack() as stack:
@@ -182,20 +187,20 @@ def visits(
 
 
 def at_once(do: Callable[[Any], _Found], items: Sequence[Any]) -> list[_Found]:
-    """`do` of each item, each in a thread."""
+    """Calls `do` with each item, each in a thread; returns the results in order. Blocks."""
     if not items:
         return []
     pool = ThreadPoolExecutor(min(len(items), _AT_ONCE_MAX))
     try:
         return list(pool.map(do, items))
-    finally:  # after a Ctrl-C nobody waits: the end of the visits ends the threads
+    finally:  # does not wait after Ctrl-C; the end of the visits ends the threads
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def facts_of(
     there: Sequence[Visit], *, names: Sequence[str], nic: str, ports: Ports, folder: str
 ) -> dict[str, Facts]:
-    """Of each host, by its name."""
+    """Returns the facts of each host, by its name."""
 
     question = {
         "names": names,
@@ -210,8 +215,10 @@ def facts_of(
 def call_each_other(
     there: Sequence[Visit], addresses: Mapping[str, str], ports: Ports
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """What each host finds that calls another, by (caller, called). In each round every host calls
-    one other and is called by one, as in a ring."""
+    """Has hosts call each other; returns the callers' findings, by (caller, called).
+
+    In each round every host calls one other host and is called by one, as in a ring.
+    """
     ready = [visit for visit in there if visit.host.name in addresses]
     ways: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -237,7 +244,10 @@ def call_each_other(
 
 
 def distances(host_count: int) -> list[int]:
-    """In which rounds hosts call: every pair both ways, but among many hosts only some."""
+    """Returns the distance between caller and called host in each round.
+
+    All pairs call both ways; among many hosts only some pairs do.
+    """
     if host_count <= _ALL_DISTANCES_MAX + 1:
         return list(range(1, host_count))
     return [1 << power for power in range((host_count - 1).bit_length())]

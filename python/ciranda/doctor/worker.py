@@ -1,4 +1,4 @@
-"""A rank of the doctor's all-reduce: verified, then timed beside a plain copy of the same memory.
+"""A rank of the doctor's all-reduce, which is verified, then timed along with a plain copy.
 
 Prints one line of JSON. By hand: ciranda run -np 2 -m ciranda.doctor.worker
 """
@@ -20,7 +20,7 @@ _SMALL_TRIES = 200
 _LARGE_TRIES = 5
 _WARM_UP = 10
 _FACTORS = 7
-_PATTERN = 251  # a prime: no chunk begins like another
+_PATTERN = 251  # a prime, so that no chunk begins like another
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         "latency_s": _median(lambda: _sum(small), _SMALL_TRIES, _WARM_UP),
         "large_bytes": large.nbytes,
         "allreduce_s": _median(lambda: _sum(large), _LARGE_TRIES),
-        # All ranks at once, for they share the memory's bandwidth in an all-reduce too.
+        # All ranks copy at once, because they share the memory's bandwidth in an all-reduce too.
         "copy_s": _median(lambda: copy.copy_(large), _LARGE_TRIES),
     }
     print(json.dumps(found), flush=True)
@@ -42,7 +42,10 @@ def main() -> None:
 
 
 def verify(tensor: torch.Tensor) -> bool:
-    """Whether the sum of what all ranks put in is right, to the bit: whole numbers below 2^24."""
+    """Returns true if the sum over all ranks is right to the bit.
+
+    The sums are whole numbers below 2^24, which float32 holds exactly.
+    """
     factors = [rank % _FACTORS + 1 for rank in range(cr.size())]
     pattern = torch.arange(tensor.numel(), dtype=torch.float32).remainder_(_PATTERN).add_(1)
     tensor.copy_(pattern).mul_(factors[cr.rank()])
@@ -51,7 +54,7 @@ def verify(tensor: torch.Tensor) -> bool:
 
 
 def _sum(tensor: torch.Tensor) -> None:
-    cr.allreduce_(tensor, op=cr.Average)  # values stay as they are
+    cr.allreduce_(tensor, op=cr.Average)  # keeps the values
 
 
 def _median(do: Callable[[], object], tries: int, warm_up: int = 1) -> float:

@@ -1,1 +1,1 @@
-"""What `ciranda bench`, `ciranda compare` and the benchmarks measure with. Imports no torch."""
+"""Measuring for `ciranda bench`, `ciranda compare` and the benchmarks. Imports no torch."""

@@ -1,9 +1,10 @@
-"""How a benchmark's process is told what to measure: JSON lines over a Unix socket.
+"""Commands to the processes of a benchmark: JSON lines over a Unix socket.
 
-The processes of all sides live at the same time and sleep in recv() while another side measures;
-so sides alternate within seconds of each other and a slow minute of the machine hits them all.
-Without --control a worker runs the commands given as arguments and rank 0 prints one JSON line
-each, which is enough to look at one side by hand:
+The processes of all sides live at the same time and sleep in recv() while another side measures. So
+sides alternate within seconds of each other, and a slow minute of the machine hits them all.
+
+Without --control a worker runs the commands given as arguments, and rank 0 prints one JSON line for
+each. That is enough to look at one side by hand:
 
     ciranda run -np 2 benchmarks/workers/allreduce_ciranda.py '{"bytes": 4}'
 """
@@ -25,8 +26,10 @@ Reply = dict[str, Any]
 
 
 def servers_of_this_job() -> list[Path]:
-    """The folders in /proc of its parameter servers, by their number; none where the launcher has
-    not started them."""
+    """Returns the folders in /proc of the job's parameter servers, by server number.
+
+    Returns none if the launcher did not start the servers.
+    """
     if "CIRANDA_JOB_DIR" not in os.environ:
         return []
     job = f"CIRANDA_JOB_DIR={os.environ['CIRANDA_JOB_DIR']}"
@@ -36,7 +39,7 @@ def servers_of_this_job() -> list[Path]:
             if process.joinpath("comm").read_text() != "ciranda-ps\n":
                 continue
             environment = process.joinpath("environ").read_text().split("\0")
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if job in environment:
             arguments = process.joinpath("cmdline").read_text().split("\0")
@@ -68,7 +71,7 @@ def serve(args: argparse.Namespace, rank: int, handle: Callable[[Command], Reply
 
 
 def time_calls(call: Callable[[], object], command: Command) -> Reply:
-    """Seconds of each of `iterations` calls that follow each other without a pause."""
+    """Returns the seconds of each of `iterations` calls, made without a pause."""
     iterations = command.get("iterations", 100)
     for _ in range(command.get("warm_up", 3)):
         call()
@@ -81,7 +84,7 @@ def time_calls(call: Callable[[], object], command: Command) -> Reply:
 
 
 def shares(total: int, parts: int) -> list[int]:
-    """As a convolutional network's tensors: many small ones and few large; together `total`."""
+    """Returns sizes like a convolutional network's tensors: many small, few large; sum `total`."""
     weights = [1 + (part * part if part % 3 == 0 else 0) for part in range(parts)]
     sizes = [max(1, total * weight // sum(weights)) for weight in weights]
     sizes[-1] += total - sum(sizes)
@@ -89,8 +92,10 @@ def shares(total: int, parts: int) -> list[int]:
 
 
 def check_sum(array: Any, size: int) -> None:
-    """A library that is fast because it does not add is no peer. `array`: numpy's; ranks
-    filled in rank + 1."""
+    """Raises AssertionError if the sum is wrong: a library that is fast without adding is no peer.
+
+    `array` is numpy's; each rank filled its array with rank + 1.
+    """
     expected = size * (size + 1) / 2
     if not (array == expected).all():
         raise AssertionError(f"allreduce gave {array[:4]}..., not {expected}")

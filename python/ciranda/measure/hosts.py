@@ -1,4 +1,4 @@
-"""Ranks on hosts of one network: what a launcher there would tell them."""
+"""Ranks on hosts of one network: the variables that a launcher there would set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ciranda.measure.sides import Launcher, one_thread_env
 from ciranda.netns.network import Network
 
 GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}  # the network's device
-PORT = 29400  # the first of a network of its own
+PORT = 29400  # first port to use; each network has all ports for itself
 
 
 def places_of(ranks: int, hosts: int) -> list[int]:
-    """By rank its host; neighbours share one."""
+    """Returns the host of each rank; neighbouring ranks share a host."""
     return [rank * hosts // ranks for rank in range(ranks)]
 
 
@@ -29,7 +29,7 @@ def make_key(folder: Path) -> Path:
 
 
 def torch_variables(rank: int, places: Sequence[int], address: str, port: int) -> dict[str, str]:
-    """Of torchrun; rank 0 has this address."""
+    """Returns the variables of torchrun; `address` is that of rank 0."""
     mine = _on_host_of(rank, places)
     return {
         **{"RANK": str(rank), "WORLD_SIZE": str(len(places))},
@@ -41,8 +41,10 @@ def torch_variables(rank: int, places: Sequence[int], address: str, port: int) -
 def job_variables(
     rank: int, places: Sequence[int], folder: Path, key: Path, address: str, port: int
 ) -> dict[str, str]:
-    """Of a job of ciranda that is named like its folder; host 0 has this address. Sockets are made
-    in the folder, so its path must be short."""
+    """Returns the variables of a ciranda job that is named like its folder.
+
+    `address` is that of host 0. The job makes sockets in the folder, so its path must be short.
+    """
     host, mine = places[rank], _on_host_of(rank, places)
     return {
         "CIRANDA_RANK": str(rank),
@@ -65,8 +67,10 @@ def _on_host_of(rank: int, places: Sequence[int]) -> list[int]:
 def ciranda_through(
     network: Network, ports: Iterator[int], folder: Path, variables: Mapping[str, str]
 ) -> Launcher:
-    """A job of ciranda on all hosts of the network; `ports` that nobody else there has, and a
-    folder that outlives it."""
+    """Starts a ciranda job on all hosts of the network.
+
+    `ports` yields ports that are free there. `folder` must outlive the job.
+    """
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         job = Path(tempfile.mkdtemp(dir=folder))
@@ -81,7 +85,7 @@ def ciranda_through(
 
 
 def torch_through(network: Network, ports: Iterator[int]) -> Launcher:
-    """A job of torch.distributed on all hosts of the network."""
+    """Starts a torch.distributed job on all hosts of the network."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         place = (network.hosts[0].address(), next(ports))

@@ -1,4 +1,4 @@
-"""What a reader needs to judge figures: the machine, its load, and the versions of what ran."""
+"""Facts that a reader needs to judge figures: the machine, its load, and versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cpu_model() -> str:
 
 
 class CoreSeconds(NamedTuple):
-    """What all cores have spent since boot, in seconds, as in proc(5)."""
+    """Seconds that all cores have spent since boot, as in proc(5)."""
 
     user: float = 0.0
     nice: float = 0.0
@@ -46,11 +46,11 @@ class CoreSeconds(NamedTuple):
     iowait: float = 0.0
     irq: float = 0.0
     softirq: float = 0.0
-    stolen: float = 0.0  # by the host of a virtual machine, for others
+    stolen: float = 0.0  # used by other guests of the virtual machine's host
 
 
 def core_seconds() -> CoreSeconds:
-    """All 0 where nobody says."""
+    """Returns the seconds of all cores; all are 0 if the kernel does not report them."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         ticks = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
         return CoreSeconds(*(int(each) / os.sysconf("SC_CLK_TCK") for each in ticks))
@@ -58,13 +58,15 @@ def core_seconds() -> CoreSeconds:
 
 
 def stolen_s() -> float:
-    """For how long this virtual machine's cores were kept for others, since boot; 0 where nobody
-    says."""
+    """Returns the seconds since boot in which other virtual machines used this one's cores.
+
+    Returns 0 if the kernel does not report them.
+    """
     return core_seconds().stolen
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to judge the figures, the load by others included."""
+    """Returns facts that a reader needs to judge the figures, including the load by others."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": cpu_model(),

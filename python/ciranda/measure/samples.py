@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Samples:
-    """One figure of one side, once a round."""
+    """One figure of one side, with one value for each round."""
 
     values: list[float] = field(default_factory=list)
 
@@ -30,7 +30,7 @@ class Samples:
         return max(self.values)
 
     def over(self, other: Samples) -> Samples:
-        """Round by round, because a round's two sides met the same machine."""
+        """Returns ratios round by round, because the two sides of a round met the same machine."""
         return Samples([a / b for a, b in zip(self.values, other.values, strict=True)])
 
     def minus(self, other: Samples) -> Samples:
@@ -43,7 +43,7 @@ class Samples:
         return Samples([value * factor for value in self.values])
 
     def show(self, digits: int = 2) -> str:
-        """`median (min-max)`."""
+        """Formats `median (min-max)`."""
         low, high = f"{self.low:,.{digits}f}", f"{self.high:,.{digits}f}"
         return f"{self.median:,.{digits}f} ({low}-{high})"
 

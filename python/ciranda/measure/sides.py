@@ -1,8 +1,8 @@
-"""What is compared: real processes, started each in its own way, that wait for commands.
+"""Sides of a measurement: real processes that wait for commands, each started in its own way.
 
 A Side is one library with its ranks (`ciranda run`, mpirun, plain processes). All sides of a
-measurement live at once and sleep while one of them measures, and a round asks each of them once;
-so what the machine does at that minute happens to all of them.
+measurement live at once and sleep while one of them measures. A round asks each side once, so a
+disturbance of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOG_LINES_SHOWN = 30
 
 Json = dict[str, Any]
 
-# From a worker's arguments, an open log and a number of ranks to the started processes.
+# Starts processes; the arguments are a worker's arguments, an open log and the number of ranks.
 Launcher = Callable[[Sequence[str], IO[bytes], int], list[subprocess.Popen[bytes]]]
 
 
@@ -38,7 +38,7 @@ def one_thread_env(**more: str) -> dict[str, str]:
 
 
 def start(argv: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    # A session of its own, so that close() reaches what a launcher started too.
+    # The new session lets close() reach the processes that a launcher started.
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -50,7 +50,7 @@ def start(argv: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> subpro
 
 
 def ciranda_command() -> list[str]:
-    """What the user types, where it is installed."""
+    """Returns the command that a user types if it is installed, otherwise `python -m ciranda`."""
     script = Path(sys.executable).with_name("ciranda")
     return [str(script)] if script.exists() else [sys.executable, "-m", "ciranda"]
 
@@ -70,7 +70,7 @@ def program_through_ciranda(
 
 
 def through_servers(servers: int) -> Launcher:
-    """`ciranda run` with so many parameter servers."""
+    """Starts `ciranda run` with this number of parameter servers."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         return program_through_ciranda([sys.executable, *worker], log, ranks, servers)
@@ -79,7 +79,7 @@ def through_servers(servers: int) -> Launcher:
 
 
 def through_env(**more: str) -> Launcher:
-    """Plain processes that find each other through torch's variables; nothing is in between."""
+    """Starts plain processes that find each other through torch's variables, without a launcher."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         address = {
@@ -96,7 +96,7 @@ def through_env(**more: str) -> Launcher:
 
 
 def through_starter(starter: Sequence[str], python: str = sys.executable, **more: str) -> Launcher:
-    """`starter -np RANKS python worker`, as every MPI spells it."""
+    """Starts `starter -np RANKS python worker`, which every MPI accepts."""
 
     def launch(worker: Sequence[str], log: IO[bytes], ranks: int) -> list[subprocess.Popen[bytes]]:
         return [start([*starter, "-np", str(ranks), python, *worker], log, one_thread_env(**more))]
@@ -105,7 +105,7 @@ def through_starter(starter: Sequence[str], python: str = sys.executable, **more
 
 
 def through_mpirun(*options: str, mpirun: str = "mpirun", python: str = sys.executable) -> Launcher:
-    """Open MPI's."""
+    """Starts Open MPI's mpirun."""
     return through_starter([mpirun, "--allow-run-as-root", "--oversubscribe", *options], python)
 
 
@@ -116,11 +116,11 @@ def free_port() -> int:
 
 
 class SideError(RuntimeError):
-    """A side did not start or did not answer; carries the end of its log."""
+    """A side did not start or did not answer; the message has the end of its log."""
 
 
 class Side:
-    """One library's ranks, which wait for commands (control.py). `worker`: what Python is given."""
+    """One library's ranks, which wait for commands (control.py). `worker` is Python's arguments."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Side:
         self.name = name
         self._ranks = ranks
         self._stack = contextlib.ExitStack()
-        folder = self._stack.enter_context(private_folder())  # short, for the socket in it
+        folder = self._stack.enter_context(private_folder())  # its path is short, for a socket
         self._log_path = Path(folder, "log")
         control = str(Path(folder, "control"))
         self._connections: dict[int, tuple[socket.socket, IO[str]]] = {}
@@ -147,7 +147,7 @@ class Side:
                 raise
 
     def _accept_all(self, listener: socket.socket) -> None:
-        listener.settimeout(0.2)  # how soon a rank that died is noticed
+        listener.settimeout(0.2)  # seconds until a dead rank is noticed
         deadline = time.monotonic() + START_TIMEOUT_S
         while len(self._connections) < self._ranks:
             try:
@@ -163,7 +163,7 @@ class Side:
             self._connections[json.loads(lines.readline())["rank"]] = (connection, lines)
 
     def ask(self, command: Json) -> list[Json]:
-        """Every rank's reply, by rank. All get the command before any is waited for."""
+        """Sends the command to all ranks, then waits; returns every rank's reply, by rank."""
         text = json.dumps(command)
         try:
             for _, lines in self._connections.values():
@@ -199,7 +199,7 @@ SideMaker = Callable[[], Side]
 
 @contextlib.contextmanager
 def running(makers: Sequence[SideMaker]) -> Iterator[list[Side]]:
-    """Starts the sides at the same time and ends them all, whatever happens."""
+    """Starts the sides at the same time, and ends all of them in any case."""
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(makers)))
         futures = [pool.submit(make) for make in makers]

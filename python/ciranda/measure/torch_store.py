@@ -1,4 +1,4 @@
-"""How the ranks of a peer on torch.distributed find each other. Runs in a worker."""
+"""Joins the ranks of a peer on torch.distributed. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import socket
 
 
 def join(backend: str) -> None:
-    """init_process_group(), whose store would listen on all addresses: where all ranks are on this
-    host, on loopback alone, and so does Gloo."""
+    """Calls init_process_group(). Blocks until all ranks have joined.
+
+    Its store and Gloo would listen on all addresses. If all ranks are on this host (MASTER_ADDR is
+    a loopback address), both listen on loopback only.
+    """
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
