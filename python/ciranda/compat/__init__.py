@@ -1,7 +1,6 @@
-"""Horovod's own names: a package `horovod` of ours, in a folder that goes onto PYTHONPATH.
+"""Horovod's names: ciranda's package `horovod`, in a folder that goes onto PYTHONPATH.
 
-An import path is what ranks, subprocesses and spawned DataLoader workers all inherit. Imports no
-torch.
+Ranks, subprocesses and spawned DataLoader workers all inherit PYTHONPATH. Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ NAMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "names")
 
 
 def python_path(inherited: str | None) -> str:
-    """PYTHONPATH with the folder of the names in front."""
+    """Returns PYTHONPATH with the folder of the names in front."""
     rest = [part for part in (inherited or "").split(os.pathsep) if part and part != NAMES]
     return os.pathsep.join([NAMES, *rest])
 
 
 def overridden() -> str | None:
-    """A line about an installed Horovod, which the names hide."""
+    """Returns a line about an installed Horovod that ciranda's names hide, or None."""
     spec = PathFinder.find_spec("horovod", [part for part in sys.path if part != NAMES])
     if spec is None or spec.origin is None:
         return None

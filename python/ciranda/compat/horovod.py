@@ -1,4 +1,4 @@
-"""Scripts with `import horovod.torch as hvd` run unchanged.
+"""Runs scripts with `import horovod.torch as hvd` unchanged.
 
 From the command line, under any starter: `python -m ciranda.compat.horovod train.py --lr 0.1`, or
 `-m module` in place of the script. `horovodrun` does the same for all ranks. In code: install().
@@ -16,7 +16,10 @@ _USAGE = "usage: python -m ciranda.compat.horovod SCRIPT.py [ARGS]..., or: ... -
 
 
 def install() -> None:
-    """From now on `horovod` is ciranda, here and in processes that are started from here."""
+    """Makes `horovod` mean ciranda from now on, here and in processes started from here.
+
+    Raises ImportError if another `horovod` was imported before.
+    """
     loaded = sys.modules.get("horovod")
     if loaded is not None and not _is_ours(loaded.__file__):
         raise ImportError(
@@ -39,7 +42,7 @@ def _say_what_is_overridden() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Becomes a Python that runs the script or module, so that all else is as Python does it."""
+    """Replaces this process with a Python that runs the script or module unchanged."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE)
         sys.exit(0 if arguments else 2)

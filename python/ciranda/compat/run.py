@@ -43,7 +43,8 @@ def run(
 ) -> list[_Result]:
     """Calls `func` on `num_proc` ranks; returns the results by rank.
 
-    `disable_cache` and `use_gloo`, which name what is not here, change nothing.
+    Blocks until all ranks have ended. `disable_cache` and `use_gloo` have no effect. Arguments that
+    ciranda does not support raise UnsupportedError.
     """
     absent = {
         "min_num_proc": (min_num_proc, "--min-num-proc"),

@@ -131,8 +131,7 @@ def _answer(caller: socket.socket) -> None:
 
 
 def call(address: str, port: int, token: str) -> dict[str, Any]:
-    """Returns round trip and bandwidth to a listener, or how it failed as "end" and "why".
-    Blocks."""
+    """Returns round trip and bandwidth to a listener, or "end" and "why" of a failure. Blocks."""
     began = time.monotonic()
     try:
         connection = socket.create_connection((address, port), _CONNECT_LIMIT_S)

@@ -1,2 +1,5 @@
-"""Hosts of a network that lives on this machine: namespaces, joined by a bridge or by cables that
-can be slow, lossy or cut. Needs root. Imports no torch."""
+"""A network of hosts on this machine, for tests and benchmarks.
+
+Hosts are namespaces, joined by a bridge or by cables that can be slow, lossy or cut. Needs root.
+Imports no torch.
+"""

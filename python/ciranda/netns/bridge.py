@@ -1,4 +1,4 @@
-"""Hosts joined by the kernel's own bridge: fast, perfect but for a rate that can be limited."""
+"""Joins hosts by the kernel's bridge, which is fast and perfect, with an optional rate limit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ciranda.netns.link import Link
 from ciranda.netns.namespace import Namespace
 
 _QUEUE_MS = 50
-_BURST_MS = 2  # what may pass at once; less would need a finer clock than tbf's
+_BURST_MS = 2  # of data that may pass at once; a smaller burst would need a finer clock than tbf's
 
 
 class Bridge:
-    """A machine of its own with a bridge for each LAN."""
+    """A separate machine with a bridge for each LAN."""
 
     def __init__(self, folder: Path) -> None:
         self._switch = Namespace("switch", folder, {})
@@ -27,7 +27,8 @@ class Bridge:
         lines = []
         if lan not in self._lans:
             self._lans.add(lan)
-            # Neighbours find each other by multicast, which nobody needs to have asked for.
+            # Without snooping, the multicast of neighbour discovery passes although no host has
+            # joined.
             lines += [f"link add lan{lan} type bridge forward_delay 0 mcast_snooping 0"]
             lines += [f"link set lan{lan} up"]
         lines += [f"link add port{port} type veth peer name {device} netns {host.pid}"]
@@ -35,10 +36,13 @@ class Bridge:
         return port
 
     def start(self) -> None:
-        """Nothing to do: packets pass since attach()."""
+        """Does nothing: packets pass from attach() on."""
 
     def set_link(self, port: int, link: Link) -> None:
-        """A rate only. tbf counts Ethernet's 14 bytes a packet too."""
+        """Limits the rate; raises ValueError for a delay or loss.
+
+        tbf also counts 14 bytes of Ethernet for each packet.
+        """
         if link.delay_ms or link.loss:
             raise ValueError("only a network with router=True has delays and losses")
         host, device, _ = self._ports[port]
@@ -51,7 +55,7 @@ class Bridge:
             machine.in_network("tc", "qdisc", "replace", "dev", name, "root", *tbf.split())
 
     def set_plugged(self, port: int, plugged: bool) -> None:
-        """A cable that is not plugged loses everything; its host does not notice."""
+        """Plugs or unplugs a cable. Unplugged, it loses all packets; its host does not notice."""
         lan = self._ports[port][2]
         self._switch.ip(f"link set port{port} {f'master lan{lan}' if plugged else 'nomaster'}")
 

@@ -1,4 +1,4 @@
-"""What a cable does to packets. Pure: time comes in as an argument, packets go out as values."""
+"""What a cable does to packets. Pure: the caller passes in the time, and gets packets as values."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ IPV6_DESTINATION = slice(24, 40)
 
 @dataclass(frozen=True)
 class Link:
-    """The cable between a host and the network; the defaults are a perfect one."""
+    """The cable between a host and the network; by default a perfect one."""
 
-    delay_ms: float = 0.0  # of what the host sends: a round trip of two such hosts takes twice that
+    delay_ms: float = 0.0  # one way, from the host; a round trip of two such hosts takes twice that
     rate_mbit: float | None = None  # in each direction, counted in bytes of IP; None: unlimited
-    loss: float = 0.0  # the part of what the host sends that vanishes
-    queue_kib: int = 256  # what waits for the rate; a packet that finds it full is dropped
+    loss: float = 0.0  # fraction of the packets from the host that vanish
+    queue_kib: int = 256  # waiting for the rate; a packet that finds the queue full is dropped
 
 
 class Pipe:
-    """One direction of a cable: a queue in front of a rate."""
+    """One direction of a cable: a queue before a rate limit."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self._free_at = 0.0
 
     def passed_at(self, now: float, size: int) -> float | None:
-        """When the last byte is through; None where the queue is full."""
+        """Returns when the last byte has passed; None if the queue is full. `size` is in bytes."""
         rate = self.link.rate_mbit
         if rate is None:
             return now
@@ -50,20 +50,20 @@ class Cable:
         self.change(Link())
 
     def change(self, link: Link) -> None:
-        """For packets to come; what is on its way stays on its way."""
+        """Changes the link for packets to come; packets in flight are not lost."""
         self.link = link
         self.up, self.down = Pipe(link), Pipe(link)
 
     def loses(self) -> bool:
-        """Draws the next packet's fate. The same seed and order of packets: the same losses."""
+        """Returns true if the next packet is lost. The same seed and order give the same losses."""
         return self.link.loss > 0 and self._random.random() < self.link.loss
 
 
 class Fabric:
-    """Cables that meet in one router without limits of its own."""
+    """Cables that meet in one router, which has no limits."""
 
     def __init__(self, ports: Mapping[bytes, int], seed: int) -> None:
-        """`ports`: packed addresses, IPv4 or IPv6, and the number of their cable."""
+        """`ports` maps packed addresses, IPv4 or IPv6, to the number of their cable."""
         self._ports = ports
         self.cables = {port: Cable(f"{seed}/{port}") for port in sorted(set(ports.values()))}
         # (when, order of arrival, port, has passed the port's rate, packet)
@@ -71,7 +71,7 @@ class Fabric:
         self._count = 0
 
     def send(self, now: float, source: int, packet: bytes) -> None:
-        """A host gives a packet to its cable. One to nobody here, or to many, is dropped."""
+        """Sends a host's packet into its cable; drops it unless it is for one host here."""
         where = IPV4_DESTINATION if packet[0] >> 4 == 4 else IPV6_DESTINATION
         target = self._ports.get(packet[where])
         cable = self.cables[source]
@@ -82,7 +82,7 @@ class Fabric:
             self._push(passed + cable.link.delay_ms / 1e3, target, False, packet)
 
     def due(self, now: float) -> Iterator[tuple[int, bytes]]:
-        """(port, packet) of all that has arrived by now, in order."""
+        """Yields (port, packet) for all packets that have arrived by now, in order."""
         while self._under_way and self._under_way[0][0] <= now:
             when, _, port, passed, packet = heapq.heappop(self._under_way)
             cable = self.cables[port]
@@ -96,7 +96,7 @@ class Fabric:
                 self._push(arrived, port, True, packet)
 
     def next_at(self) -> float | None:
-        """When something is due next; None while nothing is under way."""
+        """Returns when the next packet is due; None while no packet is in flight."""
         return self._under_way[0][0] if self._under_way else None
 
     def _push(self, when: float, port: int, passed: bool, packet: bytes) -> None:

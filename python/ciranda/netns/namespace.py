@@ -1,8 +1,9 @@
 """One machine of a network: namespaces that live as long as the process that made them.
 
-A machine has its own network, mounts, processes, name and shared memory. Nothing of it has a name
-outside: its first process holds it, the kernel ends that process with ours, and whatever runs
-inside ends with it. So nothing can collide, and nothing is left behind, not even after kill -9.
+A machine has its own network, mounts, processes, name and shared memory. No part of it has a name
+outside. Its first process holds the namespaces. The kernel ends that process with ours, and all
+processes inside end with it. So machines cannot collide, and leave nothing behind, not even after
+kill -9.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _KINDS = ("pid_for_children", "ipc", "uts", "net", "mnt")
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 SBIN_PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"  # an account may lack sbin
 
-# Arguments: the machine's name, and a folder whose files are laid over those of /etc.
-# An ignored SIGCHLD survives exec: orphans are reaped although sleep waits for nobody.
+# The arguments are the machine's name, and a folder whose files are laid over those of /etc. An
+# ignored SIGCHLD survives exec, so the kernel reaps orphans although sleep never waits.
 _FIRST_PROCESS = """
 set -e
 trap '' CHLD
@@ -45,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def obstacle() -> str | None:
-    """Why machines cannot be made here; None where they can."""
+    """Returns why machines cannot be made here; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program in ("unshare", "ip", "tc"):
@@ -58,10 +59,13 @@ def obstacle() -> str | None:
 
 
 class Namespace:
-    """A machine without network devices. `etc`: files that it sees instead of those in /etc."""
+    """A machine without network devices. `etc` has files that it sees instead of those in /etc."""
 
     def __init__(self, name: str, folder: Path, etc: Mapping[str, str]) -> None:
-        """`folder` must exist and be ours; it holds the files as long as the machine lives."""
+        """Starts the machine; raises OSError if it does not come up.
+
+        `folder` must exist and be ours. It holds the files of `etc` as long as the machine lives.
+        """
         self.name = name
         for path, text in etc.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +77,7 @@ class Namespace:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C is for us
+            start_new_session=True,  # keeps Ctrl-C for us
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread of ours holds a lock here
         )
         self.pid = self._holder.pid
@@ -85,7 +89,7 @@ class Namespace:
         self._entrances = [os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        """subprocess.run inside; output is text and is captured. Blocks."""
+        """Calls subprocess.run inside; captures the output as text. Blocks."""
         options = {"stdin": subprocess.DEVNULL} | options
         if "input" in options:
             del options["stdin"]
@@ -94,25 +98,25 @@ class Namespace:
         )
 
     def check(self, argv: Sequence[str], **options: Any) -> str:
-        """What a command inside prints; the command must succeed. Blocks."""
+        """Returns the output of a command inside; raises OSError if the command fails. Blocks."""
         done = self.run(argv, **options)
         if done.returncode != 0:
             raise OSError(f"{self.name}: {list(argv)} ended with {done.returncode}: {done.stderr}")
         return done.stdout
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """subprocess.Popen inside, in a session of its own.
+        """Calls subprocess.Popen inside, in a new session.
 
-        What is sent to it reaches the command: the usual signals, and SIGKILL; SIGSTOP does not.
+        The usual signals and SIGKILL reach the command; SIGSTOP does not.
         """
         return subprocess.Popen(argv, **self._inside(options))
 
     def ip(self, *lines: str) -> None:
-        """Runs lines of `ip -batch`. A pid in them is one of ours, not one of this machine."""
+        """Runs lines of `ip -batch`. Their pids are of our pid namespace, not of the machine's."""
         self.in_network("ip", "-batch", "-", text="\n".join(lines) + "\n")
 
     def in_network(self, *argv: str, text: str = "", may_fail: bool = False) -> None:
-        """Runs a program of ours that is moved to this network only."""
+        """Runs a program outside of the machine, except that it is in the machine's network."""
         done = subprocess.run(
             ["nsenter", f"--net=/proc/{self.pid}/ns/net", *argv],
             check=False,
@@ -125,7 +129,7 @@ class Namespace:
             raise OSError(f"{self.name}: {' '.join(argv)} {text!r}: {done.stderr}")
 
     def crash(self) -> None:
-        """Ends the machine at once, with everything that runs in it; its peers hear nothing."""
+        """Ends the machine at once, with everything that runs in it. Its peers get no message."""
         self._holder.kill()
         self._holder.wait()
         if self._holder.stdout is not None:
@@ -143,18 +147,21 @@ class Namespace:
         }
 
     def _enter(self) -> None:
-        """Runs in the child, before it executes. A process cannot move to another pid namespace,
-        only its children can: so the child's child executes, and the child stands in for it."""
+        """Enters the machine; runs in the child, before exec.
+
+        A process cannot move to another pid namespace, only its children can. So the child's child
+        executes the command, and the child stands in for it.
+        """
         folder = os.getcwd()
         _die_with_parent()
         for entrance in self._entrances:
             _check(_libc.setns(entrance, 0))
-        os.chdir(folder)  # other mounts, so the old folder is not ours any more
+        os.chdir(folder)  # enters it again, because the mounts are new
         child = os.fork()
         if child != 0:
             _stand_in_for(child)
         _die_with_parent()
-        for each in _FORWARDED:  # what a shell's & starts ignores Ctrl-C
+        for each in _FORWARDED:  # commands started with a shell's & ignore Ctrl-C
             signal.signal(each, signal.SIG_DFL)
 
 
@@ -169,11 +176,11 @@ def _check(result: int) -> None:
 
 
 def _stand_in_for(child: int) -> NoReturn:
-    """Hands signals on to `child`, and ends as it ended."""
+    """Forwards signals to `child`, and ends as `child` ends."""
     try:
         for each in _FORWARDED:
             signal.signal(each, lambda number, _: os.kill(child, number))
-        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the ends of pipes belong to `child` alone
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # only `child` keeps the ends of pipes
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             for each in _FORWARDED:

@@ -5,7 +5,7 @@
         a.run(["ssh", b.name, "hostname"])
         network.unplug(b)
 
-Hosts share the machine's file system, but for /run and /dev/shm; everything else is their own.
+Hosts share the machine's file system, except /run and /dev/shm. Everything else is their own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ciranda.netns.link import Link
 from ciranda.netns.namespace import Namespace
 from ciranda.netns.router import Router
 
-HOSTS_MAX = 254  # what fits into an IPv4 network of 24 bits
+HOSTS_MAX = 254  # as many as fit into an IPv4 network of 24 bits
 Family = Literal["ipv4", "ipv6"]
 _PREFIX_BITS = {"ipv4": 24, "ipv6": 64}
 _DISABLE_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
-# The machine's DNS and its users' directory are no part of the network.
+# Hosts do not use the machine's DNS or its directory of users.
 _NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
 
 
@@ -36,7 +36,7 @@ def address_of(family: Family, lan: int, host: int) -> str:
 
 
 class Host(Namespace):
-    """A host: eth0 and so on lead to the others, whose names it knows."""
+    """A host; eth0 and further devices lead to the other hosts, whose names it can resolve."""
 
     def __init__(
         self, index: int, families: Sequence[Family], folder: Path, etc: Mapping[str, str]
@@ -44,19 +44,19 @@ class Host(Namespace):
         super().__init__(f"node{index}", folder, etc)
         self.index = index
         self.families = families
-        self.ports: list[int] = []  # where the network has plugged in each eth
+        self.ports: list[int] = []  # the network's port of each device
 
     def address(self, family: Family | None = None, *, nic: int = 0) -> str:
-        """Its address of this family, by default of the network's first."""
+        """Returns the host's address of this family, by default of the network's first family."""
         return address_of(family or self.families[0], nic, self.index)
 
 
 class Network:
     """`count` hosts node0, node1, … with `nics` devices each, eth0 in one LAN, eth1 in the next.
 
-    node0 is the name of the addresses on eth0, node0-eth1 of those on eth1. `router` puts a router
-    into user space between them: slower (about 100 Mbit/s), but it can delay and lose. `folder` is
-    made, and is needed as long as the network lives.
+    node0 is the name of the addresses on eth0, node0-eth1 of those on eth1. `router` joins the
+    hosts by a router in user space: slower (about 100 Mbit/s), but it can delay and lose packets.
+    The network makes `folder`, and needs it as long as it lives.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Network:
         self._with_ssh = ssh
 
     def __enter__(self) -> Network:
-        with ExitStack() as undo:  # what was started when something fails
+        with ExitStack() as undo:  # ends what was started if a later step fails
             self.folder.mkdir()
             self._cables = Router(self._seed) if self._with_router else self._start_bridge()
             undo.callback(self._cables.close)
@@ -102,12 +102,12 @@ class Network:
         self._undo.close()
 
     def set_link(self, link: Link, *hosts: Host, nic: int | None = None) -> None:
-        """Changes the cables of these hosts, or of all, from now on."""
+        """Changes the cables of these hosts, by default of all, from now on."""
         for port in self._ports(hosts, nic):
             self._cables.set_link(port, link)
 
     def unplug(self, *hosts: Host, nic: int | None = None) -> None:
-        """Packets from and to these hosts vanish; nobody is told."""
+        """Drops packets from and to these hosts, by default all; nothing reports the loss."""
         for port in self._ports(hosts, nic):
             self._cables.set_plugged(port, False)
 
@@ -150,7 +150,7 @@ class Network:
             lines = [f"link set eth{lan} up"]
             for family in self._families:
                 address = f"{address_of(family, lan, host.index)}/{_PREFIX_BITS[family]}"
-                # Nobody else can have it, so it may be used at once.
+                # No other host can have the address, so it needs no duplicate detection.
                 lines += [f"addr add {address} dev eth{lan}{' nodad' if family == 'ipv6' else ''}"]
             host.ip(*lines)
         if self._with_ssh:

@@ -1,4 +1,4 @@
-"""Hosts joined by cables that delay, lose and limit: a process between TUN devices.
+"""Joins hosts by cables that delay, lose and limit: a process between TUN devices.
 
 Kernels without netem cannot do that. `python -m ciranda.netns.router` is the process; `Router`
 starts it.
@@ -26,7 +26,7 @@ from ciranda.netns.namespace import Namespace
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _PACKET_BYTES_MAX = 2048  # more than the MTU of 1500
-_BATCH = 16  # packets read from one device before the others, and what is due, get their turn
+_BATCH = 16  # packets read from one device before other devices and due packets have their turn
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Port:
 
 
 class Router:
-    """Runs the process, and tells it what becomes of the cables."""
+    """Runs the router process, and sends it the changes of cables."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -47,33 +47,33 @@ class Router:
         self._process: subprocess.Popen[str] | None = None
 
     def attach(self, host: Namespace, device: str, lan: int, addresses: Sequence[str]) -> int:
-        """Promises a device, which start() makes; returns its port. Addresses tell LANs apart."""
+        """Registers a device, which start() makes; returns its port. Addresses tell LANs apart."""
         self._ports.append(Port(host.pid, device, tuple(addresses)))
         return len(self._ports) - 1
 
     def start(self) -> None:
-        """Makes the devices and lets packets through."""
+        """Makes the devices and starts to forward packets."""
         plan = {"seed": self._seed, "ports": [asdict(port) for port in self._ports]}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ciranda.netns.router"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for us
+            start_new_session=True,  # keeps Ctrl-C for us
         )
         self._tell(plan)
 
     def set_link(self, port: int, link: Link) -> None:
-        """Takes effect before it returns."""
+        """Changes a cable; the change is in effect when the call returns."""
         self._tell({"port": port, "link": asdict(link)})
 
     def set_plugged(self, port: int, plugged: bool) -> None:
-        """A cable that is not plugged loses everything; its host does not notice."""
+        """Plugs or unplugs a cable. Unplugged, it loses all packets; its host does not notice."""
         self._tell({"port": port, "plugged": plugged})
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.communicate()  # the end of its input ends it
+            self._process.communicate()  # closing its input ends it
 
     def _tell(self, message: object) -> None:
         process = self._process
@@ -89,7 +89,7 @@ class Router:
 
 
 def _open_devices(ports: Iterable[Port]) -> list[int]:
-    """A TUN device belongs to the network in which /dev/net/tun was opened."""
+    """Opens the devices; each belongs to the network in which /dev/net/tun was opened."""
     libc = ctypes.CDLL(None, use_errno=True)
     devices = []
     for port in ports:
@@ -113,7 +113,7 @@ def _obey(fabric: Fabric, line: str) -> None:
 
 
 def _forward(fabric: Fabric, devices: Sequence[int]) -> None:
-    """Until standard input ends."""
+    """Forwards packets and obeys messages until standard input ends."""
     port_of = {device: port for port, device in enumerate(devices)}
     while True:
         at = fabric.next_at()
@@ -131,12 +131,12 @@ def _forward(fabric: Fabric, devices: Sequence[int]) -> None:
                 for _ in range(_BATCH):
                     fabric.send(time.monotonic(), port_of[each], os.read(each, _PACKET_BYTES_MAX))
         for port, packet in fabric.due(time.monotonic()):
-            with contextlib.suppress(OSError):  # its host is gone, its device down, or full
+            with contextlib.suppress(OSError):  # the host is gone, or the device is down or full
                 os.write(devices[port], packet)
 
 
 def main() -> None:
-    # Ahead of everything that is measured: a network does not wait for a core.
+    # The router has priority over measured processes, because a network does not wait for a core.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     plan = json.loads(sys.stdin.readline())

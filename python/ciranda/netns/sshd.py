@@ -1,7 +1,7 @@
-"""An sshd in every host, and clients in the hosts that know all of them. `ssh NAME` just works.
+"""An sshd in every host, and clients that know all hosts. `ssh NAME` just works.
 
-Keys, known hosts and configurations are made for one network, in its folder; a host sees them
-as the machine's configuration (/etc/ssh), and an empty ~/.ssh.
+Keys, known hosts and configurations are made for one network, in its folder. A host sees them as
+the machine's configuration (/etc/ssh), and has an empty ~/.ssh.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Host *
   GlobalKnownHostsFile {folder}/known_hosts
   StrictHostKeyChecking yes
 """
-# The machine's own modules and accounts stay out of it: keys only. StrictModes would object to a
-# folder below /tmp, which everybody may write to.
+# Only keys count; the machine's PAM modules and accounts are not used. StrictModes would reject a
+# folder below /tmp, which is writable for all users.
 _SERVER = """\
 HostKey {folder}/{name}_key
 AuthorizedKeysFile {folder}/user_key.pub
@@ -33,12 +33,12 @@ PidFile none
 PrintMotd no
 LogLevel VERBOSE
 """
-# UsePAM no refuses an account whose password field begins with "!", as root's does on Ubuntu.
+# UsePAM no refuses an account with a password field that begins with "!", as root's does on Ubuntu.
 _SHADOW = "root:*:19000:0:99999:7:::\nsshd:*:19000:0:99999:7:::\n"
 
 
 def obstacle() -> str | None:
-    """Why sshd cannot run here; None where it can."""
+    """Returns why sshd cannot run here; None if it can."""
     for program in ("sshd", "ssh", "ssh-keygen"):
         if shutil.which(program, path=SBIN_PATH) is None:
             return f"the program {program} is not installed (tools/setup.sh starters)"
@@ -46,7 +46,7 @@ def obstacle() -> str | None:
 
 
 def make_keys(folder: Path, hosts: Mapping[str, Sequence[str]]) -> None:
-    """Keys of the user and of the hosts. `hosts`: the addresses of each name."""
+    """Makes keys of the user and of the hosts. `hosts` maps each name to its addresses."""
     folder.mkdir()
     _make_key(folder / "user_key")
     known = []
@@ -57,12 +57,12 @@ def make_keys(folder: Path, hosts: Mapping[str, Sequence[str]]) -> None:
 
 
 def client_files(folder: Path) -> dict[str, str]:
-    """What a host sees in its /etc."""
+    """Returns the files that a host sees in its /etc."""
     return {"ssh/ssh_config": _CLIENT.format(folder=folder), "shadow": _SHADOW}
 
 
 def start_sshd(host: Namespace, folder: Path) -> None:
-    """Returns when it listens. It ends with its host."""
+    """Starts sshd in a host; returns when it listens. It ends with the host."""
     configuration = folder / f"{host.name}_sshd_config"
     configuration.write_text(_SERVER.format(folder=folder, name=host.name))
     program = shutil.which("sshd", path=SBIN_PATH)  # sshd demands an absolute path
@@ -72,7 +72,7 @@ def start_sshd(host: Namespace, folder: Path) -> None:
 
 
 def _make_key(path: Path) -> str:
-    """Makes a pair of keys without a password; returns the public one."""
+    """Makes a pair of keys without a passphrase; returns the public one."""
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)],
         check=True,

@@ -1,6 +1,6 @@
-"""`ciranda sweep`: trainings side by side, a search over their parameters.
+"""`ciranda sweep`: trainings side by side that search over their parameters.
 
-A training script needs one function of it, which does nothing outside of a sweep:
+A training script needs one function, which does nothing outside of a sweep:
 
     ciranda.sweep.report(epoch, accuracy)
 """
@@ -13,14 +13,14 @@ from typing import SupportsFloat
 
 __all__ = ["REPORT_FILE", "report"]
 
-REPORT_FILE = "CIRANDA_SWEEP_REPORT"  # where the sweep reads what a trial reports
+REPORT_FILE = "CIRANDA_SWEEP_REPORT"  # variable with the path of a trial's reports
 
 
 def report(step: int, value: SupportsFloat) -> None:
-    """Tells the sweep what the trial has reached after `step` steps or epochs.
+    """Tells the sweep the value of the trial after `step` steps or epochs.
 
     Any rank may call it; only rank 0 writes. `value`: a number, or a tensor of one element. The
-    last one counts as the trial's value, and those before it for early stopping.
+    last value counts as the trial's value, earlier values serve early stopping.
     """
     path = os.environ.get(REPORT_FILE, "")
     if not path or os.environ.get("CIRANDA_RANK", "0") != "0":

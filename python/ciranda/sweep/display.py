@@ -1,4 +1,4 @@
-"""Shows a sweep while it runs: lines that stay, and a table below them on a terminal."""
+"""Shows a sweep while it runs: lines that stay, and on a terminal a table below them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ciranda.sweep.settings import COMPLETE, FAILED, INTERRUPTED, TrialResult
 from ciranda.sweep.table import best_text, parameters_text, seconds_text, value_text
 from ciranda.sweep.trial_job import TrialJob
 
-REPORT_EVERY_S = 5.0  # of each trial, where nothing can be drawn in place
+REPORT_EVERY_S = 5.0  # seconds between lines about a trial, if the stream is no terminal
 _DRAW_EVERY_S = 0.5
 
 
@@ -26,7 +26,7 @@ class _Running:
 
 
 class Display:
-    """A listener of run_sweep()."""
+    """Shows a sweep; a Listener of run_sweep()."""
 
     def __init__(self, stream: TextIO, metric: str) -> None:
         self._stream = stream
@@ -77,7 +77,7 @@ class Display:
             self._draw(now)
 
     def close(self) -> None:
-        """Nothing lives any more."""
+        """Erases the table and draws no other."""
         self._erase()
         self._live = False
 
@@ -119,6 +119,6 @@ class Display:
             self._drawn = 0
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a reader that leaves does not end the sweep
+        with contextlib.suppress(OSError):  # a reader that has left must not end the sweep
             self._stream.write(text)
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""That `ciranda run` will take what each trial gives it: found out before any trial runs."""
+"""Checks that `ciranda run` accepts the options of the trials, before any trial runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def check_launch(settings: SweepSettings) -> None:
 
 
 def own_folders(settings: SweepSettings, number: int) -> list[str]:
-    """Options of `ciranda run` that stand behind the sweep's: a folder that belongs to one job is
-    one of the trial."""
+    """Returns the options of `ciranda run` that follow the sweep's.
+
+    They give each trial a subfolder of the folders that only one job can use.
+    """
     from ciranda.launch.cli.run import run_command
 
     words = [*settings.run_options, "--", *settings.command]
@@ -38,7 +40,7 @@ def own_folders(settings: SweepSettings, number: int) -> list[str]:
 
 
 def _check_options(settings: SweepSettings) -> None:
-    from ciranda.launch.cli.run import run_command  # which knows the sweep too
+    from ciranda.launch.cli.run import run_command
 
     words = [*settings.run_options, "--", *settings.command]
     try:

@@ -1,4 +1,4 @@
-"""What a trial has reported: lines of a file that grows, each a step and a value, or none."""
+"""Reads the reports of a trial from a growing file: lines with a step and a value, or neither."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE_END = re.compile(rb"[\r\n]")  # a progress bar's lines end with a carriage
 
 
 class GrowingFile:
-    """The lines of a file that another process appends to, each as soon as it has its end."""
+    """Reads a file that another process appends to; returns each line once it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class GrowingFile:
         self._rest = b""
 
     def new_lines(self, *, is_over: bool) -> list[str]:
-        """`is_over`: nobody writes any more, so what is left is a line too."""
+        """Returns the new lines; `is_over`: the file is complete, so its rest is a line too."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -40,7 +40,7 @@ ParseLine = Callable[[str], Report | None]
 
 
 def parse_report(line: str) -> Report | None:
-    """A line of ciranda.sweep.report()."""
+    """Parses a line of ciranda.sweep.report(); returns None for any other line."""
     try:
         content = json.loads(line)
         step, value = int(content["step"]), float(content["value"])
@@ -50,7 +50,7 @@ def parse_report(line: str) -> Report | None:
 
 
 def match_lines(regex: str) -> ParseLine:
-    """Lines of a script's output that name the value; the n-th of them is step n."""
+    """Returns a parser for lines of output that name a value; the n-th such line is step n."""
     pattern, step = re.compile(regex), 0
 
     def parse(line: str) -> Report | None:
@@ -69,7 +69,7 @@ def match_lines(regex: str) -> ParseLine:
 
 
 class Reports:
-    """The values of one trial; a step that is told again (by a restarted rank) is told once."""
+    """The reports of one trial; ignores a step that a restarted rank reports again."""
 
     def __init__(self, path: Path, parse: ParseLine) -> None:
         self._file = GrowingFile(path)

@@ -1,4 +1,4 @@
-"""What a sweep is told, and what it gives back. Pure."""
+"""The settings and the result of a sweep. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ COMPLETE, PRUNED, FAILED, INTERRUPTED = "complete", "pruned", "failed", "interru
 class SweepSettings:
     command: Sequence[str]  # with {name} for each parameter
     space: Space
-    metric: str  # its name, for people
+    metric: str  # its name
     maximize: bool
-    trials: int | None = None  # in all, with those of the storage; None: the whole grid
-    np: int = 1  # ranks of a trial
-    parallel: int | None = None  # trials side by side; None: as many as the cores have room for
+    trials: int | None = None  # in all, including those of the storage; None: the whole grid
+    np: int = 1  # ranks of each trial
+    parallel: int | None = None  # trials side by side; None: as many as fit on the cores
     sampler: str = "tpe"
     seed: int | None = None
     prune: str = "none"
-    prune_after: int = 0  # steps that are not judged
+    prune_after: int = 0  # steps before early stopping may judge a trial
     metric_regex: str | None = None  # None: the script calls report()
     out: Path = Path("sweep-results")
-    storage: Path | None = None  # None: in `out`
+    storage: Path | None = None  # None: sweep.log in `out`
     run_options: Sequence[str] = ()  # of `ciranda run`
 
     @property
@@ -45,19 +45,19 @@ class SweepSettings:
         return f"{'maximize' if self.maximize else 'minimize'} {self.metric}"
 
     def planned(self) -> int:
-        """How many trials there are in all, of earlier calls too."""
+        """Returns the number of all trials, including those of earlier calls."""
         if self.sampler == "grid":
             size = grid_size(self.space)
             return size if self.trials is None else min(size, self.trials)
         return self.trials or 0
 
     def slots(self, cores: int) -> int:
-        """Trials side by side."""
+        """Returns the number of trials side by side."""
         wanted = max(1, cores // self.np) if self.parallel is None else self.parallel
         return min(wanted, self.planned())
 
     def threads(self, cores: int) -> int:
-        """Of each rank, so that all trials together have a thread a core."""
+        """Returns the threads of each rank, so that all trials together have one for each core."""
         return max(1, cores // (self.slots(cores) * self.np))
 
 
@@ -67,31 +67,31 @@ class TrialResult:
     parameters: Mapping[str, Value]
     state: str
     value: float | None  # the last one reported
-    seconds: float | None  # None: nobody was there to see it end
-    steps: int  # reported
-    why: str = ""  # it failed
+    seconds: float | None  # None: a killed sweep did not see the end
+    steps: int  # number of reports
+    why: str = ""  # reason of the failure
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    trials: Sequence[TrialResult]  # also of earlier calls, in their order
+    trials: Sequence[TrialResult]  # including those of earlier calls, in their order
     best: TrialResult | None
     seconds: float  # of this call
-    signal: int | None = None  # that has interrupted it
+    signal: int | None = None  # the signal that interrupted it
 
     def count(self, state: str) -> int:
         return sum(each.state == state for each in self.trials)
 
 
 def best_first(trials: Sequence[TrialResult], maximize: bool) -> list[TrialResult]:
-    """The complete ones; of two that are equally good the earlier."""
+    """Returns the complete trials, best first; of two equally good trials the earlier first."""
     complete = [each for each in trials if each.state == COMPLETE and each.value is not None]
     sign = -1 if maximize else 1
     return sorted(complete, key=lambda each: (sign * (each.value or 0.0), each.number))
 
 
 def check(settings: SweepSettings) -> None:
-    """LaunchError says what cannot be."""
+    """Raises LaunchError for settings that cannot run."""
     if not settings.command:
         raise LaunchError("no command given; try: ciranda sweep ... -- train.py --lr {lr}")
     check_placeholders(settings.command, settings.space)

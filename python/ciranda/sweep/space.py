@@ -1,4 +1,4 @@
-"""What is searched: parameters as they are typed, their grid, their places in the command. Pure."""
+"""The search space: parameters as typed, their grid, their places in the command. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from decimal import Decimal
 
 from ciranda.launch.errors import LaunchError
 
-Value = str | int | float  # a choice is the text that was typed
+Value = str | int | float  # a choice is text, as typed
 
 TRIAL = "trial"  # {trial} in the command is the trial's number
-RESULT_COLUMNS = (TRIAL, "value", "state", "seconds", "steps")  # of results.csv, beside parameters
+RESULT_COLUMNS = (TRIAL, "value", "state", "seconds", "steps")  # of results.csv, with parameters
 GRID_TRIALS_MAX = 100_000
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -41,7 +41,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """Both ends are in it. Integers, if both ends and the step are."""
+    """A range that includes both ends. Its values are integers if both ends and the step are."""
 
     low: int | float
     high: int | float
@@ -58,13 +58,13 @@ class Range:
         return all(isinstance(each, int) for each in (self.low, self.high, self.step or 1))
 
     def count(self) -> int | None:
-        """How many values there are; None: no end of them."""
+        """Returns the number of values; None if it is infinite."""
         if self.step is None and not self.is_integer:
             return None
         return int((_decimal(self.high) - _decimal(self.low)) / _decimal(self.step or 1)) + 1
 
     def values(self) -> Sequence[Value]:
-        """Of a range whose count() is known."""
+        """Returns all values of a range with a finite count()."""
         low, step = _decimal(self.low), _decimal(self.step or 1)
         kind = int if self.is_integer else float
         return [kind(low + i * step) for i in range(self.count() or 0)]
@@ -72,15 +72,15 @@ class Range:
 
 Parameter = Choices | Range
 Space = Mapping[str, Parameter]
-Parameters = Mapping[str, Value]  # one of the space's points
+Parameters = Mapping[str, Value]  # one point of the space
 
 
 def _decimal(number: int | float) -> Decimal:
-    return Decimal(str(number))  # 0.1, not the nearest binary fraction
+    return Decimal(str(number))  # 0.1 instead of the nearest binary fraction
 
 
 def text_of(value: Value) -> str:
-    """As the command gets it; seven digits tell float32 apart."""
+    """Returns the text for the command; seven digits are about float32's precision."""
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
@@ -92,7 +92,7 @@ def texts_of(parameters: Parameters) -> dict[str, str]:
 
 
 def parse_space(given: Sequence[str]) -> dict[str, Parameter]:
-    """What --param named, in that order."""
+    """Parses the texts of --param; keeps their order."""
     space: dict[str, Parameter] = {}
     for text in given:
         name, equals, values = text.partition("=")
@@ -111,7 +111,7 @@ def parse_space(given: Sequence[str]) -> dict[str, Parameter]:
 
 
 def parse_parameter(text: str, what: str) -> Parameter:
-    """`what` begins the sentence of an error."""
+    """Parses the values of one parameter; `what` begins the sentence of an error."""
     if "," not in text and ".." in text:
         return _parse_range(text, what)
     texts = tuple(text.split(","))
@@ -159,7 +159,7 @@ def _check_range(found: Range, what: str) -> None:
 
 
 def grid_size(space: Space) -> int:
-    """Of a grid that can be searched."""
+    """Returns the number of grid points; raises LaunchError if the grid cannot be searched."""
     counts = {name: parameter.count() for name, parameter in space.items()}
     for name, count in counts.items():
         if count is None:
@@ -177,7 +177,7 @@ def grid_size(space: Space) -> int:
 
 
 def grid(space: Space) -> Iterator[dict[str, Value]]:
-    """Each combination once, the last parameter fastest."""
+    """Yields each combination once; the last parameter changes fastest."""
     for values in itertools.product(*(parameter.values() for parameter in space.values())):
         yield dict(zip(space, values, strict=True))
 
@@ -186,7 +186,7 @@ def grid(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def check_placeholders(command: Sequence[str], space: Space) -> None:
-    """Each parameter has a place in the command, and each place a parameter."""
+    """Raises LaunchError if a parameter is not in the command, or a placeholder is no parameter."""
     found = [name for word in command for name in _PLACEHOLDER.findall(word)]
     for name in found:
         if name not in space and name != TRIAL:
@@ -203,7 +203,7 @@ def has_placeholder(word: str) -> bool:
 
 
 def fill_in(command: Sequence[str], parameters: Parameters, trial: int) -> tuple[str, ...]:
-    """The command of one trial."""
+    """Returns the command of one trial."""
     texts = {**texts_of(parameters), TRIAL: str(trial)}
     return tuple(
         _PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), word) for word in command

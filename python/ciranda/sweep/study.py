@@ -1,4 +1,4 @@
-"""The sweep's memory and its advisor: Optuna, with a journal in a file. Nothing else imports it."""
+"""Stores trials and chooses the next: Optuna with a journal. Only this module imports it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _SWEEP, _SECONDS, _WHY, _STATE = "sweep", "seconds", "why", "state"  # attribute
 
 @contextlib.contextmanager
 def open_study(settings: SweepSettings) -> Iterator[Study]:
-    """The study in the settings' journal, a new one or the one that is there."""
+    """Opens the study in the settings' journal, or makes a new one.
+
+    Raises LaunchError if the journal is another sweep's or in use.
+    """
     path = settings.journal
     with _quiet(), _journal_alone(path):
         try:
@@ -66,18 +69,19 @@ class Study:
         self._running: dict[int, Trial] = {}
         self._close_interrupted()
         trials = self.results()
-        # Another seed than the call that was interrupted, or it would draw the same again.
+        # A continued sweep needs another seed; with the same seed it would draw the same values
+        # again.
         seed = None if settings.seed is None else settings.seed + len(trials)
         study.sampler = _sampler(settings.sampler, seed)
         self._to_do, self._free = _what_is_left(settings, trials)
 
     @property
     def left(self) -> int:
-        """How many trials are still to be started."""
+        """Returns the number of trials that are still to be started."""
         return len(self._to_do) + self._free
 
     def ask(self) -> TrialResult | None:
-        """The next trial, which runs from now on; None: there is none."""
+        """Returns the next trial, which runs from now on; None if there is no other."""
         if self.left == 0:
             return None
         if self._to_do:
@@ -89,7 +93,7 @@ class Study:
         return TrialResult(trial.number, dict(trial.params), "running", None, None, 0)
 
     def should_stop(self, number: int, report: Report) -> bool:
-        """Takes a value that a running trial has reported; true: others were better by then."""
+        """Records a report of a running trial; returns true if others were better at that step."""
         step, value = report
         trial = self._running[number]
         trial.report(value, step)
@@ -98,7 +102,7 @@ class Study:
     def tell(
         self, number: int, state: str, *, seconds: float, value: float | None = None, why: str = ""
     ) -> TrialResult:
-        """A trial has ended."""
+        """Records the end of a trial; returns its result."""
         trial = self._running.pop(number)
         trial.set_user_attr(_SECONDS, round(seconds, 3))
         trial.set_user_attr(_STATE, state)
@@ -111,7 +115,7 @@ class Study:
         return _result(told)
 
     def results(self) -> list[TrialResult]:
-        """Of all trials that have ended, by number."""
+        """Returns the results of all ended trials, by number."""
         trials = self._study.get_trials(deepcopy=False)
         return [_result(each) for each in trials if each.state.is_finished()]
 
@@ -119,7 +123,7 @@ class Study:
         return next(iter(best_first(self.results(), self._maximize)), None)
 
     def _close_interrupted(self) -> None:
-        """Trials that a killed sweep has left open: nobody saw them end."""
+        """Closes trials that a killed sweep has left open."""
         waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         for _ in waiting:
             self._study.ask(self._distributions)
@@ -130,8 +134,10 @@ class Study:
 def _what_is_left(
     settings: SweepSettings, trials: Sequence[TrialResult]
 ) -> tuple[list[dict[str, Value]], int]:
-    """Parameters that are to be tried, and how many more the sampler may choose. Trials that were
-    interrupted do not count, and are tried again."""
+    """Returns the parameters to try, and how many more trials the sampler may choose.
+
+    Interrupted trials do not count, and are tried again.
+    """
     done = [each for each in trials if each.state != INTERRUPTED]
     room = max(0, settings.planned() - len(done))
     known = [each.parameters for each in done]
@@ -146,7 +152,7 @@ def _what_is_left(
 
 
 def _result(trial: FrozenTrial) -> TrialResult:
-    """An ended trial; one without attributes of ours is what a killed sweep has left."""
+    """Returns the result of an ended trial; without our attributes, a killed sweep has left it."""
     seconds = trial.user_attrs.get(_SECONDS)
     value = trial.value
     if value is None and trial.intermediate_values:
@@ -165,7 +171,7 @@ def _result(trial: FrozenTrial) -> TrialResult:
 def _distribution(parameter: Parameter) -> BaseDistribution:
     if not isinstance(parameter, Range):
         return CategoricalDistribution(parameter.texts)
-    # The last value that steps reach: Optuna wants that.
+    # Optuna requires the last value that the steps reach.
     high = parameter.high if parameter.step is None else parameter.values()[-1]
     if parameter.is_integer:
         return IntDistribution(
@@ -179,7 +185,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 def _sampler(name: str, seed: int | None) -> optuna.samplers.BaseSampler:
     if name == "tpe":
         return optuna.samplers.TPESampler(seed=seed)
-    return optuna.samplers.RandomSampler(seed=seed)  # a grid asks it nothing
+    return optuna.samplers.RandomSampler(seed=seed)  # a grid never asks it
 
 
 def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:
@@ -194,7 +200,7 @@ def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:
 
 
 def _check_is_same(study: optuna.Study, settings: SweepSettings) -> None:
-    """Trials of another sweep would be mixed with those of this one."""
+    """Raises LaunchError if the journal is of another sweep, so that their trials do not mix."""
     ours = {
         "parameters": " ".join(f"{name}={each}" for name, each in settings.space.items()),
         "goal": settings.goal,
@@ -216,7 +222,7 @@ def _check_is_same(study: optuna.Study, settings: SweepSettings) -> None:
 
 @contextlib.contextmanager
 def _journal_alone(path: Path) -> Iterator[None]:
-    """Nobody else writes it meanwhile, and what a killed sweep was in the middle of is undone."""
+    """Locks the journal, and undoes the unfinished work of a killed sweep."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -229,7 +235,7 @@ def _journal_alone(path: Path) -> Iterator[None]:
             raise LaunchError(f"--storage {path}: another sweep is using it now") from None
         _check_format(path)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{path}.lock")  # Optuna's own; it would wait for half a minute
+            os.unlink(f"{path}.lock")  # Optuna's own lock, for which it would wait half a minute
         _drop_torn_line(file)
         yield
     finally:
@@ -237,7 +243,7 @@ def _journal_alone(path: Path) -> Iterator[None]:
 
 
 def _check_format(path: Path) -> None:
-    """Before anything is written: it may be somebody's file."""
+    """Raises LaunchError if the file is no journal; called before anything is written."""
     with open(path, "rb") as file:
         first = file.readline()
     try:
@@ -255,7 +261,7 @@ def _drop_torn_line(file: int) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna says nothing of each trial: we do."""
+    """Silences Optuna about each trial, because the sweep reports them."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Runs a sweep: trials side by side on this host, each a job of its own, until all are done.
+"""Runs a sweep: trials side by side on this host, each a separate job, until all are done.
 
 result = run_sweep(SweepSettings(command, parse_space(["lr=1e-4..1e-1:log"]), ...))
 """
@@ -34,13 +34,13 @@ from ciranda.sweep.trial_job import TrialJob
 if TYPE_CHECKING:
     from ciranda.sweep.study import Study
 
-POLL_S = 0.1  # a trial takes longer than that to start
-END_LIMIT_S = 30.0  # the launcher of a trial needs 10 for the slowest ranks
+POLL_S = 0.1  # seconds; a trial takes longer to start
+END_LIMIT_S = 30.0  # seconds; the launcher of a trial needs 10 for the slowest ranks
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Listener(Protocol):
-    """Hears how the sweep goes on."""
+    """Callbacks for the progress of a sweep, on the thread of run_sweep()."""
 
     def opened(self, *, planned: int, done: int, slots: int, threads: int) -> None: ...
 
@@ -56,8 +56,11 @@ class Listener(Protocol):
 
 
 def run_sweep(settings: SweepSettings, listener: Listener | None = None) -> SweepResult:
-    """Runs the trials that the settings' storage does not have yet; LaunchError says in a sentence
-    why none can run. Failed trials are results; SIGINT, SIGTERM and SIGHUP end all of them."""
+    """Runs the trials that the settings' storage does not have yet. Blocks until they end.
+
+    Failed trials are results. SIGINT, SIGTERM and SIGHUP end all trials. Raises LaunchError if no
+    trial can run.
+    """
     check(settings)
     check_launch(settings)
     try:
@@ -78,9 +81,9 @@ class _Sweep:
         self._listener = listener
         self._slots = settings.slots(cores)
         self._threads = settings.threads(cores)
-        self._jobs: list[TrialJob] = []  # that run
-        self._signals: list[int] = []  # that came, and were not handed on yet
-        self._signal: int | None = None  # the first of all
+        self._jobs: list[TrialJob] = []  # running
+        self._signals: list[int] = []  # received, but not yet forwarded
+        self._signal: int | None = None  # the first one received
 
     def run(self) -> SweepResult:
         started = time.monotonic()
@@ -98,7 +101,7 @@ class _Sweep:
                         self._listener.tick()
             finally:
                 self._end_all()
-        self._hand_on_signals()  # one that came when nothing ran any more
+        self._hand_on_signals()  # a signal may arrive after the last trial
         self._write_csv()
         return SweepResult(
             trials=self._study.results(),
@@ -119,7 +122,7 @@ class _Sweep:
                 self._listener.started(trial)
 
     def _look_at(self, job: TrialJob) -> None:
-        code = job.exit_code()  # first: what it reported before its end is then in the file
+        code = job.exit_code()  # first, so that all reports of an ended trial are in the file
         for report in job.new_reports(is_over=code is not None):
             stop = self._study.should_stop(job.number, report)
             if self._listener:
@@ -157,7 +160,7 @@ class _Sweep:
             )
 
     def _write_csv(self) -> None:
-        """All at once: a reader sees the old table or the new one."""
+        """Replaces results.csv atomically: a reader sees the old table or the new one."""
         path = self._settings.out / "results.csv"
         draft = path.with_name(path.name + ".new")
         try:
@@ -171,7 +174,7 @@ class _Sweep:
 
     @contextlib.contextmanager
     def _catch_signals(self) -> Iterator[None]:
-        """Only the main thread may; others leave signals to it."""
+        """Collects signals, if this is the main thread; only the main thread may handle them."""
         before: dict[int, object] = {}
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
@@ -185,7 +188,7 @@ class _Sweep:
                 signal.signal(caught, handler)  # type: ignore[arg-type]
 
     def _hand_on_signals(self) -> None:
-        """Each to every launcher: the first is polite, the second is not."""
+        """Forwards each signal to all launchers; the first is polite, the second is not."""
         while self._signals:
             came = self._signals.pop(0)
             if self._signal is None:
@@ -196,7 +199,7 @@ class _Sweep:
                 job.send(came)
 
     def _end_all(self) -> None:
-        """There are none, unless something has gone wrong here."""
+        """Ends the trials that an error has left running."""
         for job in self._jobs:
             job.send(signal.SIGTERM)
         for job in self._jobs:

@@ -1,4 +1,4 @@
-"""Trials as text: tables, lines, results.csv, the command line of one. Pure."""
+"""Formats trials as text: tables, lines, results.csv, the command line of a trial. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEST_SHOWN = 5
 
 
 def parameters_text(parameters: Mapping[str, Value]) -> str:
-    """`lr=0.01 batch=64`"""
+    """Formats parameters: `lr=0.01 batch=64`."""
     return " ".join(f"{name}={text}" for name, text in texts_of(parameters).items())
 
 
@@ -37,21 +37,21 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def states_text(trials: Sequence[TrialResult]) -> str:
-    """`9 complete, 2 pruned`"""
+    """Counts states: `9 complete, 2 pruned`."""
     counts = Counter(each.state for each in trials)
     order = (COMPLETE, PRUNED, FAILED, INTERRUPTED)
     return ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
 
 
 def best_text(best: TrialResult | None, metric: str) -> str:
-    """`best accuracy 0.91, trial 7`"""
+    """Formats the best trial: `best accuracy 0.91, trial 7`."""
     if best is None:
         return "none is complete yet"
     return f"best {metric} {value_text(best.value)}, trial {best.number}"
 
 
 def best_table(settings: SweepSettings, trials: Sequence[TrialResult]) -> list[str]:
-    """The best trials, the best one first, below a line of headings."""
+    """Returns the best trials, best first, below a line of headings."""
     rows = [["trial", *settings.space, settings.metric, "seconds", "steps"]]
     for each in best_first(trials, settings.maximize)[:BEST_SHOWN]:
         numbers = [value_text(each.value), seconds_text(each.seconds), str(each.steps)]
@@ -65,14 +65,14 @@ def best_table(settings: SweepSettings, trials: Sequence[TrialResult]) -> list[s
 
 
 def run_again(settings: SweepSettings, trial: TrialResult) -> str:
-    """The command line that trains as a trial did, without a sweep."""
+    """Returns the command line that trains like the trial, without a sweep."""
     command = fill_in(settings.command, trial.parameters, trial.number)
     launcher = ["ciranda", "run", "-np", str(settings.np), *settings.run_options, "--"]
     return shlex.join([*launcher, *command])
 
 
 def summary(settings: SweepSettings, result: SweepResult) -> list[str]:
-    """What the sweep says at its end."""
+    """Returns the lines at the end of a sweep."""
     table = settings.out / "results.csv"
     lines = [f"{len(result.trials)} trials: {states_text(result.trials)}; all are in {table}"]
     if result.best is not None:

@@ -1,4 +1,4 @@
-"""The job of one trial: `ciranda run` in a process and a session of its own."""
+"""The job of one trial: `ciranda run` in a separate process and session."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ciranda.sweep.reports import Report, Reports, match_lines, parse_report
 from ciranda.sweep.settings import SweepSettings
 from ciranda.sweep.space import Parameters, fill_in
 
-LAST_LINES = 12  # of a failed trial, on the console
+LAST_LINES = 12  # of a failed trial, shown on the console
 _TAIL_BYTES_MAX = 16_384
 _WAIT_S = 0.05
 
 
 class TrialJob:
-    """Starts at once. It ends with this process in every case (PDEATHSIG)."""
+    """A job that starts at once, and ends with this process in any case (PDEATHSIG)."""
 
     def __init__(
         self, settings: SweepSettings, number: int, parameters: Parameters, *, threads: int
@@ -39,7 +39,7 @@ class TrialJob:
             self._reports = Reports(own_output, match_lines(settings.metric_regex))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for path in (report, own_output):  # of a sweep whose storage is gone
+            for path in (report, own_output):  # left by a sweep whose storage is gone
                 path.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             output = os.open(self.output, flags, 0o666)
@@ -64,7 +64,7 @@ class TrialJob:
         return time.monotonic() - self._started
 
     def exit_code(self) -> int | None:
-        """None: it runs."""
+        """Returns the exit code; None while the job runs. Does not block."""
         if self._exit_code is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid != 0:
@@ -79,7 +79,7 @@ class TrialJob:
         return self._reports.last
 
     def what_is_missing(self) -> str:
-        """Why it has no value although it has succeeded; empty if it has one."""
+        """Returns why a successful trial has no value; empty if it has one."""
         return self._reports.what_is_missing()
 
     def stop_early(self) -> None:
@@ -88,13 +88,16 @@ class TrialJob:
             self.send(signal.SIGTERM)
 
     def send(self, number: int) -> None:
-        """To the launcher, which ends its ranks: politely, and within ten seconds."""
-        if self.exit_code() is None:  # not reaped, so the pid is still its own
+        """Sends a signal to the launcher, which ends its ranks politely within ten seconds."""
+        if self.exit_code() is None:  # not reaped, so no other process has its pid
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
     def wait(self, limit_s: float) -> None:
-        """Until it is over; then kills the launcher, whose supervisor kills the ranks."""
+        """Blocks until the job has ended.
+
+        After `limit_s` seconds it kills the launcher, whose supervisor then kills the ranks.
+        """
         deadline = time.monotonic() + limit_s
         while self.exit_code() is None:
             if time.monotonic() > deadline:
@@ -103,7 +106,7 @@ class TrialJob:
             time.sleep(_WAIT_S)
 
     def last_lines(self) -> list[str]:
-        """The end of what the ranks and the launcher have said."""
+        """Returns the last output of the ranks and the launcher."""
         with open(self.output, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES_MAX))
             lines = file.read().decode(errors="replace").splitlines()
@@ -111,7 +114,7 @@ class TrialJob:
 
 
 def _launcher(settings: SweepSettings, folder: Path, number: int) -> list[str]:
-    # This host by name: within a Slurm allocation `ciranda run` would take all its nodes.
+    # The host is named, because within a Slurm allocation `ciranda run` would take all nodes.
     where = ["-np", str(settings.np), "-H", f"localhost:{settings.np}", "--log-dir", str(folder)]
     options = [*settings.run_options, *own_folders(settings, number)]
     return [sys.executable, "-m", "ciranda", "run", *where, *options, "--"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.28.1"  # whose API this is
+__version__ = "0.28.1"  # the release with this API
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""horovod.common: what scripts take from it."""
+"""horovod.common: the parts that scripts use."""

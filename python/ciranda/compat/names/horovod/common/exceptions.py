@@ -6,8 +6,8 @@ __all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedI
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Of elastic jobs; never raised."""
+    """Belongs to elastic jobs; never raised."""
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Never raised: ciranda's own import says what does not fit."""
+    """Never raised: the import of ciranda itself reports a version that does not fit."""

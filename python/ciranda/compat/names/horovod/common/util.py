@@ -1,4 +1,4 @@
-"""horovod.common.util: what scripts and launchers ask of a build."""
+"""horovod.common.util: facts of a build, for scripts and launchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""horovod.torch: what ciranda.torch has."""
+"""horovod.torch: the names of ciranda.torch."""
 
 from ciranda.torch import *  # noqa: F403
 from ciranda.torch import __all__  # noqa: F401

@@ -1,4 +1,4 @@
-"""horovod.torch.elastic: a sentence for every name."""
+"""horovod.torch.elastic: every name raises an error with the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ciranda.torch.absent import NAMES
 
 
 def __getattr__(name: str) -> NoReturn:
-    if name.startswith("__"):  # Python's own questions
+    if name.startswith("__"):  # Python itself asks for these
         raise AttributeError(name)
-    # `from ... import` shows this error's text, but not an AttributeError's.
+    # `from ... import` shows the text of an ImportError, but not of an AttributeError.
     raise ImportError(f"Horovod's elastic.{name} is not there yet; {NAMES['elastic']}")
