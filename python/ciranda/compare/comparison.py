@@ -40,8 +40,8 @@ Missing = Callable[[Setting], str | None]
 def plan(study: Study, systems: Mapping[str, System], missing: Missing) -> list[Planned]:
     """Returns every run once, even if several tables share it.
 
-    Within a cell the systems alternate, round by round, so that a disturbance of the machine
-    affects all of them.
+    The systems of a cell alternate, round by round, so that a disturbance of the machine affects
+    all of them.
     """
     planned: dict[tuple[str, int], Planned] = {}
     for table in study.tables:

@@ -9,7 +9,7 @@ from typing import Any
 from ciranda.compare.setting import Setting
 
 Run = dict[str, Any]
-# Returns the run of another setting in the same round, or None if there is none.
+# Returns the run of another setting in the same round, or None.
 Other = Callable[[Setting], "Run | None"]
 ACCURATE = 85.0  # percent
 

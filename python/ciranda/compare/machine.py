@@ -27,7 +27,8 @@ class Others:
         self._busy_s, self._all_s = self._since_boot()
 
     def busy_percent(self) -> float:
-        """Returns the percent of all cores that others used; children count until waited for."""
+        """Returns the percentage of core time that others used; a child counts until it is
+        reaped."""
         busy_s, all_s = self._since_boot()
         return max(0.0, 100.0 * (busy_s - self._busy_s) / max(1.0, all_s - self._all_s))
 

@@ -202,7 +202,7 @@ def _pictures(filled: Filled) -> dict[str, Any]:
 def _bars(table: Table, rows: Sequence[Row]) -> Any:
     """Draws one bar for each row, with the range from the least to the most as its error bar.
 
-    Each value of the axis `table.panels` has a panel with a scale of its own.
+    Each value of the axis `table.panels` has a panel with a separate scale.
     """
     from matplotlib.figure import Figure
 

@@ -33,7 +33,7 @@ class Results:
             return  # cut off by a crash; the run will be measured again
 
     def on(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the machine of all results in the folder; this machine if the folder is empty.
+        """Returns the machine of the results in the folder; this machine if the folder is empty.
 
         Raises ValueError if this machine or its versions differ.
         """

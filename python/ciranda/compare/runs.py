@@ -129,8 +129,8 @@ def run(
 ) -> Outcome:
     """Runs one setting and blocks until all processes have ended.
 
-    Raises RunFailedError with what went wrong. Once `stop` is set, ends all processes and raises
-    Interrupted.
+    Raises RunFailedError with what went wrong. Ends all processes and raises Interrupted once
+    `stop` is set.
     """
     with tempfile.TemporaryDirectory(prefix="ciranda-compare-") as name:
         folder = Path(name)

@@ -47,7 +47,7 @@ class Setting:
         return replace(self, **changed)
 
     def limit_s(self) -> float:
-        """Returns the seconds of all epochs together: their limit, or a guess."""
+        """Returns the total seconds of the epochs: their limit, or a guess."""
         return self.epochs * (self.epoch_s or _EPOCH_S)
 
     def expected_s(self) -> float:

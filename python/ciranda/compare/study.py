@@ -44,7 +44,7 @@ class Table:
     of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # overrides a cell, by system
     rounds: int = 3
     plot: str = ""  # name of a figure
-    panels: str = ""  # axis of the plot whose values have scales of their own
+    panels: str = ""  # axis of the plot; each of its values has a panel
     curves: bool = False  # accuracy against time
     about: str = ""
 
@@ -96,7 +96,7 @@ def find(wanted: str) -> Path:
 
 
 def load(path: Path, request: Request) -> Study:
-    """Returns the study with the request applied; ValueError says what is wrong with either."""
+    """Returns the study with the request applied; ValueError explains a mistake in either."""
     told = _read(path)
     try:
         tables = [_table(each, request) for each in told["tables"]]

@@ -99,7 +99,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> System:
-    """Returns the system of that name, or from a file; ValueError if there is none."""
+    """Returns the system of that name, or from a file; raises ValueError if it is missing."""
     path = Path(name) if name.endswith(".py") else FOLDER / f"{name}.py"
     if not path.is_file():
         raise ValueError(f"there is no system {name!r}; there are {', '.join(names())}")

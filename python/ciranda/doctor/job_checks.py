@@ -25,7 +25,7 @@ _LARGE_BYTES_MIN = 1024 * 1024
 
 @dataclass(frozen=True)
 class Expected:
-    """What the machine should give, apart from the copy that the ranks measure."""
+    """Figures that the machine should reach, apart from the copy that the ranks measure."""
 
     host_count: int = 1
     takes_turns: bool = False  # more ranks than cores on some host

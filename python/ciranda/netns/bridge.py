@@ -27,7 +27,7 @@ class Bridge:
         lines = []
         if lan not in self._lans:
             self._lans.add(lan)
-            # Without snooping, the multicast of neighbour discovery passes although no host has
+            # Neighbour discovery uses multicast; without snooping it passes although no host has
             # joined.
             lines += [f"link add lan{lan} type bridge forward_delay 0 mcast_snooping 0"]
             lines += [f"link set lan{lan} up"]

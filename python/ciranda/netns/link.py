@@ -1,4 +1,4 @@
-"""What a cable does to packets. Pure: the caller passes in the time, and gets packets as values."""
+"""The effect of a cable on packets. Pure: the caller passes in the time and gets the packets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Cable:
         self.up, self.down = Pipe(link), Pipe(link)
 
     def loses(self) -> bool:
-        """Returns true if the next packet is lost. The same seed and order give the same losses."""
+        """Returns true if the next packet is lost; reproducible by seed and order of packets."""
         return self.link.loss > 0 and self._random.random() < self.link.loss
 
 

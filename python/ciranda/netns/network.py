@@ -82,7 +82,7 @@ class Network:
         self._with_ssh = ssh
 
     def __enter__(self) -> Network:
-        with ExitStack() as undo:  # ends what was started if a later step fails
+        with ExitStack() as undo:  # ends the started parts if a later step fails
             self.folder.mkdir()
             self._cables = Router(self._seed) if self._with_router else self._start_bridge()
             undo.callback(self._cables.close)

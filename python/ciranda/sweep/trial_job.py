@@ -39,7 +39,7 @@ class TrialJob:
             self._reports = Reports(own_output, match_lines(settings.metric_regex))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for path in (report, own_output):  # left by a sweep whose storage is gone
+            for path in (report, own_output):  # left by a sweep with a lost journal
                 path.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             output = os.open(self.output, flags, 0o666)
@@ -96,7 +96,8 @@ class TrialJob:
     def wait(self, limit_s: float) -> None:
         """Blocks until the job has ended.
 
-        After `limit_s` seconds it kills the launcher, whose supervisor then kills the ranks.
+        After `limit_s` seconds it kills the launcher; the launcher's supervisor then kills the
+        ranks.
         """
         deadline = time.monotonic() + limit_s
         while self.exit_code() is None:
