@@ -27,8 +27,7 @@ class Others:
         self._busy_s, self._all_s = self._since_boot()
 
     def busy_percent(self) -> float:
-        """Returns the percentage of core time that others used; a child counts until it is
-        reaped."""
+        """Returns the percentage of core time used by others; a child counts until reaped."""
         busy_s, all_s = self._since_boot()
         return max(0.0, 100.0 * (busy_s - self._busy_s) / max(1.0, all_s - self._all_s))
 
