@@ -191,6 +191,23 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
             "csrc/core/wire/tls.cc": "OpenSSL's TLS, and no other primitive",
         },
     ),
+    (
+        "state of the process",
+        r"(?m)\bstatic (auto|[\w:]+) ?[&*]? ?(const )?\w+ = \*?new\b|^thread_local\b"
+        r"|^(constinit )?(std::atomic<.*?>|Mutex|\w+::Mutex) [\w:]+ ?[;{=]",
+        {
+            "csrc/ciranda/torch/process/*": "the World or connection, handles, row tables, puller",
+            "csrc/ciranda/torch/collective/arena_tensors.cc": "tensors in the arena",
+            "csrc/ciranda/torch/gradient/gradient_owners.cc": "the reducer of each parameter",
+            "csrc/ciranda/torch/gradient/gradient_place.cc": "torch has one allocator for the CPU",
+            "csrc/ciranda/torch/gradient/gradient_reducer.cc": "the end of a backward pass",
+            "csrc/ciranda/torch/gradient/rank_graph.cc": "a counter",
+            "csrc/ciranda/torch/step/shared_step.cc": "a function of the bindings",
+            "csrc/bindings/world_py.cc": "a counter",
+            "csrc/core/transport/local/shared_mapping.cc": "what a fork handler walks through",
+            "csrc/core/base/yield_point.cc": "a test's",
+        },
+    ),
     ("a shell", r"(?<![\w.>])(std::|::)?(system|popen)\s*\(", {}),
     ("an address that everybody reaches", r"\bINADDR_ANY\b|\bin6addr_any\b|\"0\.0\.0\.0\"", {}),
     (

@@ -92,6 +92,8 @@ PLANTS = [
             ("csrc/core/engine/a.h", "std::lock_guard lock(m_);", "a mutex"),
             ("csrc/core/engine/a.cc", "std::chrono::system_clock::now();", "wall-clock"),
             ("csrc/core/engine/a.cc", 'std::system("ls");', "a shell"),
+            ("csrc/core/engine/a.cc", "static Names& all = *new Names;", "state of the process"),
+            ("csrc/core/engine/a.cc", "\nMutex mutex;", "state of the process"),
             ("csrc/core/transport/a.cc", "addr.s_addr = INADDR_ANY;", "everybody"),
             ("csrc/core/base/a.cc", 'throw std::logic_error("x");', "exception"),
             ("python/ciranda/launch/a.py", "import pickle", "pickle"),
