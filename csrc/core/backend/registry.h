@@ -24,8 +24,8 @@ class Exchange {
 struct BackendContext {
   Rank rank = 0;
   int size = 1;
-  int local_rank = 0;
-  int local_size = 1;
+  int local_rank = 0;             // index of this rank in `locals`
+  std::vector<Rank> locals = {};  // the host's local ranks of the members on this host, ascending
   // Numeric address at which other ranks reach this one; loopback on one host.
   std::string address;
   // Starts an Exchange under a name that no other Exchange in progress has. Every rank must start

@@ -63,7 +63,7 @@ BackendContext Dispatcher::backend_context(const Group& group) {
   return {.rank = group.index_of(rank_.rank()),
           .size = group.size(),
           .local_rank = static_cast<int>(self - here.begin()),
-          .local_size = static_cast<int>(here.size()),
+          .locals = rank_.locals_of(group),
           .address = rank_.remote.address,
           .exchange = [&queue = rank_.queue, id = group.id](
                           const std::string& name,

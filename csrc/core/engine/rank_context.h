@@ -51,6 +51,12 @@ struct RankContext {
   const std::vector<Rank>& members_here(const Group& group) const {
     return group.hosts[static_cast<std::size_t>(remote.host)];
   }
+  // The local ranks of the members of `group` on this host, ascending.
+  std::vector<Rank> locals_of(const Group& group) const {
+    std::vector<Rank> locals;
+    for (const Rank member : members_here(group)) locals.push_back(local_of(member));
+    return locals;
+  }
   bool one_host() const { return remote.hosts.size() == 1; }
   // Returns true if this rank carries the frames of its host to other hosts.
   bool first_of_several_hosts() const { return !one_host() && mesh.self == 0; }

@@ -324,8 +324,10 @@ class GlooBackend final : public Backend {
 
   // This rank cannot know which peers have not begun, so it names all.
   void blocked_on(std::vector<Rank>& out) const override {
-    for (int local = 0; local < context_.local_size && !idle(); ++local) {
-      if (local != context_.local_rank) out.push_back(local);
+    if (idle()) return;
+    const Rank self = context_.locals[static_cast<std::size_t>(context_.local_rank)];
+    for (const Rank local : context_.locals) {
+      if (local != self) out.push_back(local);
     }
   }
 

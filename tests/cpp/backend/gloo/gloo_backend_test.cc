@@ -1,11 +1,12 @@
 // Real Gloo over loopback: ranks are threads. What could break: everything that blocks in the
-// library. What it computes, runtime/all_backends_test.cc says.
+// library. What it computes, engine/all_backends_test.cc says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <string>
@@ -95,6 +96,28 @@ TEST_P(Gloo, ARankThatOnlySubmittedTakesPart) {
   }
 }
 
+// The local ranks of its members are not their indexes in the group.
+TEST_P(Gloo, AMemberOfAGroupThatOnlySubmittedTakesPart) {
+  World world(4);
+  GroupId odd = kWorldGroup;
+  world.run([&](Engine& engine) {
+    const auto group = engine.add_group({1, 3});
+    ASSERT_TRUE(group.ok());
+    if (engine.rank() == 1) odd = group.value()->id;
+  });
+  std::vector<std::vector<float>> tensors(2, std::vector<float>(1000, 1.0F));
+  std::vector<Handle> handles;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    Options options{.group = odd};
+    auto handle = allreduce(world[static_cast<int>(2 * i + 1)], tensors[i], on_gloo(options));
+    ASSERT_TRUE(handle.ok());
+    handles.push_back(handle.value());
+  }
+  ASSERT_TRUE(world[1].wait(handles[0]).ok());
+  EXPECT_EQ(tensors[0], std::vector<float>(1000, 2.0F));
+  ASSERT_TRUE(world[3].wait(handles[1]).ok());
+}
+
 // ------------------------------------------------------------------------------------------------
 // Backends without engines, so that one can come late, or never
 
@@ -107,7 +130,8 @@ class GlooAlone : public GlooOnRanks {
       ranks_.push_back(std::make_unique<Member>());
       BackendContext context = board_.context(rank);
       context.local_rank = rank;
-      context.local_size = GetParam();
+      context.locals.resize(static_cast<std::size_t>(GetParam()));
+      std::iota(context.locals.begin(), context.locals.end(), 0);
       context.address = "127.0.0.1";
       context.wake = [] {};
       ranks_.back()->backend = make_gloo(std::move(context));
