@@ -73,7 +73,7 @@ bool Cycle::drive(std::span<const Handle> handles) {
       idle_turns = 0;
       continue;
     }
-    if (rank_.pace.load(std::memory_order_relaxed).spin_ns == 0 || dispatcher_.will_wake())
+    if (rank_.pace.load(std::memory_order_relaxed).spin_ns == 0 || needs().will_wake())
       return false;
     // A peer that is at work answers sooner than this thread could read the clock or relax.
     if (idle_turns % kTurnsWithoutClock != kTurnsWithoutClock - 1) continue;
@@ -177,7 +177,7 @@ bool Cycle::advance() {
 
 std::uint64_t Cycle::next_turn_ns() const {
   std::uint64_t in_ns = rank_.one_host() ? kNever : PeerWatch::kLookNs;
-  if (const std::uint64_t backends_ns = look_again_ns()) in_ns = std::min(in_ns, backends_ns);
+  if (const std::uint64_t look_ns = needs().look_again_ns) in_ns = std::min(in_ns, look_ns);
   return in_ns == kNever ? kNever : monotonic_ns() + in_ns;
 }
 

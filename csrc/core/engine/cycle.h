@@ -64,10 +64,8 @@ class Cycle {
   bool readable() const { return frames_.readable(); }
   bool unread() const { return !over() && frames_.unread(); }
   bool stuck() const { return !over() && frames_.stuck(); }
-  bool idle() const { return dispatcher_.idle(); }  // no operation runs
   bool unfinished() const { return !dispatcher_.empty(); }
-  bool will_wake() const { return dispatcher_.will_wake(); }
-  std::uint64_t look_again_ns() const { return dispatcher_.look_again_ns(); }
+  DriverNeeds needs() const { return dispatcher_.needs(); }
   // Returns when the cycle must run even if nobody wakes this rank (monotonic_ns, kNever).
   std::uint64_t next_turn_ns() const;
   // Returns the local ranks that must drive, or make a call, before this rank can make progress.
@@ -77,7 +75,7 @@ class Cycle {
 
   // The end of the World. The engine first lets the agreed operations finish, as far as they can,
   // and then calls these in this order.
-  bool agreed_is_finished() const { return failure_.has_value() || dispatcher_.idle(); }
+  bool agreed_is_finished() const { return failure_.has_value() || needs().idle; }
   void end_submissions(const Error& refused);
   // Tells the peers that this rank leaves, once. Returns true when the goodbye has arrived wherever
   // it is needed.

@@ -305,7 +305,7 @@ bool Dispatcher::advance() {
 }
 
 bool Dispatcher::advance_backends() {
-  if (backends_.resting()) return false;
+  if (backends_.needs().none()) return false;
   if (timed_running_ == 0) return backends_.advance();
   const std::uint64_t begin_ns = monotonic_ns();
   const bool moved = backends_.advance();

@@ -55,10 +55,12 @@ class Dispatcher {
   bool empty() const { return table_.empty() && held_.empty(); }
   std::vector<PendingOperation> pending() const;
   // See GroupBackends.
-  bool idle() const { return backends_.idle() && adasum_.idle(); }
-  bool will_wake() const { return backends_.will_wake(); }
+  DriverNeeds needs() const {
+    DriverNeeds needs = backends_.needs();
+    if (!adasum_.idle()) needs.add({.idle = false, .all_wake = !needs.idle});
+    return needs;
+  }
   const Error* broken() const { return backends_.broken(); }
-  std::uint64_t look_again_ns() const { return backends_.look_again_ns(); }
   void blocked_on(std::vector<Rank>& out) const {
     backends_.blocked_on(out);
     adasum_.blocked_on(out);

@@ -90,7 +90,7 @@ void Seat::sleep(std::span<const Handle> handles, std::uint64_t until_ns) {
   yield_point();
   const bool news = cycle_.run();  // news before announce() rang nobody
   const std::vector<Rank> blockers = cycle_.blocked_on();
-  const std::uint64_t look_again_ns = cycle_.look_again_ns();
+  const std::uint64_t look_again_ns = cycle_.needs().look_again_ns;
   const bool unread = cycle_.unread();
   arm();
   unlock();
@@ -120,8 +120,8 @@ std::uint64_t Seat::run_until_idle() {
       idle_since_ns = monotonic_ns();
       continue;
     }
-    const bool running = !cycle_.idle() && !cycle_.will_wake();
-    if (running &&
+    const DriverNeeds needs = cycle_.needs();
+    if (!needs.idle && !needs.all_wake &&
         monotonic_ns() - idle_since_ns < rank_.pace.load(std::memory_order_relaxed).spin_ns) {
       relax_core();
       continue;
@@ -168,10 +168,11 @@ bool Seat::leaves_work(As as) {
   if (as == As::kVisitor) return true;  // it may have taken the background thread's turn
   // A peer that relied on this thread announced its sleep before it looked at `drivers`. So both
   // its sleep and what it published before are visible here.
-  if (as == As::kDriver && (cycle_.readable() || !cycle_.idle())) {
+  const DriverNeeds needs = cycle_.needs();
+  if (as == As::kDriver && (cycle_.readable() || !needs.idle)) {
     // A backend's thread wakes nobody else while it sees this thread drive. The first rank of a
     // host also carries what the other ranks have appended.
-    if (cycle_.will_wake() || peer_sleeps()) return true;
+    if (needs.will_wake() || peer_sleeps()) return true;
     if (cycle_.readable() && rank_.first_of_several_hosts()) return true;
   }
   // The background thread fell asleep without a deadline, before there was something to look at

@@ -65,16 +65,15 @@ void Backends::start(Execution&& execution) {
 
 bool Backends::advance() {
   bool moved = false;
-  each([&](Backend& backend) { moved = (!rests(backend) && backend.advance()) || moved; });
+  each(
+      [&](Backend& backend) { moved = (!needs_of(backend).none() && backend.advance()) || moved; });
   return moved;
 }
 
-bool Backends::idle() const {
-  return std::all_of(all_.begin(), all_.end(), [](const auto& backend) { return backend->idle(); });
-}
-
-bool Backends::resting() const {
-  return std::all_of(all_.begin(), all_.end(), [](const auto& backend) { return rests(*backend); });
+DriverNeeds Backends::needs() const {
+  DriverNeeds needs;
+  each([&](const Backend& backend) { needs.add(needs_of(backend)); });
+  return needs;
 }
 
 void Backends::blocked_on(std::vector<Rank>& out) const {
@@ -87,14 +86,6 @@ void Backends::abort(const Error& why) {
 
 const Error* Backends::broken() const {
   return first_broken([this](auto fn) { each(fn); });
-}
-
-bool Backends::will_wake() const {
-  return all_that_work_will_wake([this](auto fn) { each(fn); });
-}
-
-std::uint64_t Backends::look_again_ns() const {
-  return soonest_look_ns([this](auto fn) { each(fn); });
 }
 
 void Backends::abandon() noexcept {

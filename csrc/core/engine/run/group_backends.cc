@@ -146,7 +146,7 @@ bool GroupBackends::advance() {
   for (Other* other : working_) moved = other->backends.advance() || moved;
   bool any_removed = false;
   std::erase_if(working_, [&](Other* other) {
-    other->works = !other->backends.resting() || other->backends.broken() != nullptr;
+    other->works = !other->backends.needs().none() || other->backends.broken() != nullptr;
     any_removed = any_removed || (!other->works && other->removed);
     return !other->works;
   });
@@ -154,28 +154,15 @@ bool GroupBackends::advance() {
   return moved;
 }
 
-bool GroupBackends::idle() const {
-  bool idle = true;
-  each([&](const auto& backends) { idle = idle && backends.idle(); });
-  return idle;
-}
-
-bool GroupBackends::resting() const {
-  if (ring_ && !ring_->idle()) return false;
-  return world_.resting() && std::all_of(working_.begin(), working_.end(),
-                                         [](const Other* it) { return it->backends.resting(); });
-}
-
-bool GroupBackends::will_wake() const {
-  return all_that_work_will_wake([this](auto fn) { each(fn); });
+DriverNeeds GroupBackends::needs() const {
+  DriverNeeds needs = world_.needs();
+  if (ring_) needs.add(needs_of(*ring_));
+  for (const Other* other : working_) needs.add(other->backends.needs());
+  return needs;
 }
 
 const Error* GroupBackends::broken() const {
   return first_broken([this](auto fn) { each(fn); });
-}
-
-std::uint64_t GroupBackends::look_again_ns() const {
-  return soonest_look_ns([this](auto fn) { each(fn); });
 }
 
 void GroupBackends::blocked_on(std::vector<Rank>& out) const {

@@ -45,11 +45,8 @@ class GroupBackends {
   void start(Execution&& execution);
   bool advance();
   // See Backends; these cover all groups.
-  bool idle() const;
-  bool resting() const;
-  bool will_wake() const;
+  DriverNeeds needs() const;
   const Error* broken() const;
-  std::uint64_t look_again_ns() const;
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);
   // Appends the sockets that the ring waits for.

@@ -62,47 +62,47 @@ class BackendsTest : public ::testing::Test {
 };
 
 TEST_F(BackendsTest, AdvanceWhatHasBeenStarted) {
-  EXPECT_TRUE(backends_->idle());
+  EXPECT_TRUE(backends_->needs().idle);
   EXPECT_FALSE(backends_->advance());
   start();
   start();
-  EXPECT_FALSE(backends_->idle());
-  EXPECT_EQ(backends_->look_again_ns(), 5000u);
+  EXPECT_FALSE(backends_->needs().idle);
+  EXPECT_EQ(backends_->needs().look_again_ns, 5000u);
   std::vector<Rank> blockers;
   backends_->blocked_on(blockers);
   EXPECT_EQ(blockers, std::vector<Rank>{7});
   EXPECT_TRUE(backends_->advance());
   EXPECT_EQ(done_.size(), 1u);
   EXPECT_TRUE(backends_->advance());
-  EXPECT_TRUE(backends_->idle());
-  EXPECT_EQ(backends_->look_again_ns(), 0u);
+  EXPECT_TRUE(backends_->needs().idle);
+  EXPECT_EQ(backends_->needs().look_again_ns, 0u);
   ASSERT_EQ(done_.size(), 2u);
   EXPECT_TRUE(done_[0].ok() && done_[1].ok());
 }
 
 TEST_F(BackendsTest, LookAgainAtWhatHasNothingToDo) {
   shm_->looks_again_ = true;
-  EXPECT_FALSE(backends_->resting());
+  EXPECT_FALSE(backends_->needs().none());
   EXPECT_FALSE(backends_->advance());
   EXPECT_EQ(shm_->looks_, 1);
   shm_->looks_again_ = false;
-  EXPECT_TRUE(backends_->resting());
+  EXPECT_TRUE(backends_->needs().none());
   EXPECT_FALSE(backends_->advance());
   EXPECT_EQ(shm_->looks_, 1);
 }
 
 TEST_F(BackendsTest, LetWaitersSleepWhileTheyWillBeWoken) {
   shm_->will_wake_ = true;
-  EXPECT_FALSE(backends_->will_wake());
+  EXPECT_FALSE(backends_->needs().will_wake());
   start();
-  EXPECT_TRUE(backends_->will_wake());
+  EXPECT_TRUE(backends_->needs().will_wake());
   shm_->will_wake_ = false;
-  EXPECT_FALSE(backends_->will_wake());
+  EXPECT_FALSE(backends_->needs().will_wake());
 }
 
 TEST_F(BackendsTest, RefuseWhatTheBackendDoesNotSupport) {
   start(DType::kFloat64);
-  EXPECT_TRUE(backends_->idle());
+  EXPECT_TRUE(backends_->needs().idle);
   ASSERT_EQ(done_.size(), 1u);
   EXPECT_EQ(done_[0].error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(
@@ -115,7 +115,7 @@ TEST_F(BackendsTest, EndEverythingWithTheFailure) {
   start();
   start();
   backends_->abort({.code = ErrorCode::kRankLost, .text = "gone"});
-  EXPECT_TRUE(backends_->idle());
+  EXPECT_TRUE(backends_->needs().idle);
   ASSERT_EQ(done_.size(), 2u);
   EXPECT_EQ(done_[0].error().text, "gone");
   EXPECT_EQ(done_[1].error().text, "gone");
