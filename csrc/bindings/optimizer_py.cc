@@ -1,5 +1,9 @@
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <cctype>
+#include <string>
+
 #include "bindings/bindings.h"
 #include "ciranda/torch/gradient/gradient_reducer.h"
 #include "ciranda/torch/gradient/rank_comparison.h"
@@ -16,33 +20,22 @@ using Released = py::call_guard<py::gil_scoped_release>;
 namespace {
 
 void bind_rules(py::module_& module) {
-  py::enum_<kernels::RuleKind>(module, "RuleKind")
-      .value("sgd", kernels::RuleKind::kSgd)
-      .value("adam", kernels::RuleKind::kAdam)
-      .value("adamw", kernels::RuleKind::kAdamW)
-      .value("adagrad", kernels::RuleKind::kAdagrad)
-      .value("rmsprop", kernels::RuleKind::kRmsprop);
+  py::enum_<kernels::RuleKind> kinds(module, "RuleKind");
+  for (const kernels::RuleFacts& facts : kernels::kRules) {
+    std::string name = facts.name;
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    kinds.value(name.c_str(), facts.kind);
+  }
 
   using kernels::UpdateRule;
-  py::class_<UpdateRule>(module, "UpdateRule",
-                         "The hyper-parameters of a step, under torch.optim's names.")
-      .def(py::init([](kernels::RuleKind kind) { return UpdateRule{.kind = kind}; }),
+  py::class_<UpdateRule> rule(module, "UpdateRule",
+                              "The hyper-parameters of a step, under torch.optim's names.");
+  rule.def(py::init([](kernels::RuleKind kind) { return UpdateRule{.kind = kind}; }),
            py::arg("kind"))
-      .def_readonly("kind", &UpdateRule::kind)
-      .def_readwrite("lr", &UpdateRule::lr)
-      .def_readwrite("weight_decay", &UpdateRule::weight_decay)
-      .def_readwrite("maximize", &UpdateRule::maximize)
-      .def_readwrite("momentum", &UpdateRule::momentum)
-      .def_readwrite("dampening", &UpdateRule::dampening)
-      .def_readwrite("nesterov", &UpdateRule::nesterov)
-      .def_readwrite("beta1", &UpdateRule::beta1)
-      .def_readwrite("beta2", &UpdateRule::beta2)
-      .def_readwrite("amsgrad", &UpdateRule::amsgrad)
-      .def_readwrite("eps", &UpdateRule::eps)
-      .def_readwrite("lr_decay", &UpdateRule::lr_decay)
-      .def_readwrite("initial_accumulator_value", &UpdateRule::initial_accumulator_value)
-      .def_readwrite("alpha", &UpdateRule::alpha)
-      .def_readwrite("centered", &UpdateRule::centered);
+      .def_readonly("kind", &UpdateRule::kind);
+  for (const auto& [name, member] : kernels::kRuleValues) rule.def_readwrite(name, member);
+  for (const auto& [name, member] : kernels::kRuleFlags) rule.def_readwrite(name, member);
 }
 
 void bind_reducer(py::module_& module) {

@@ -28,10 +28,9 @@ class UpdateLoop {
         rule_(updating),
         scale_(static_cast<Element>(u_.gradient_scale)),
         sign_(u_.rule.maximize ? Element{-1} : Element{1}),
-        is_coupled_(u_.rule.kind != RuleKind::kAdamW && u_.rule.weight_decay != 0.0),
-        coupled_decay_(static_cast<Element>(u_.rule.weight_decay)),
-        initial_state_(static_cast<Element>(
-            u_.rule.kind == RuleKind::kAdagrad ? u_.rule.initial_accumulator_value : 0.0)) {}
+        is_coupled_(u_.coupled_decay != 0.0),
+        coupled_decay_(static_cast<Element>(u_.coupled_decay)),
+        initial_state_(static_cast<Element>(u_.initial_state)) {}
 
   void run() const {
     constexpr std::size_t kLanes = Format::kLanes;

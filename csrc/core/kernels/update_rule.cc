@@ -33,6 +33,8 @@ Updating updating(const UpdateRule& rule, const UpdateArgs& args) {
           .gradient_scale = args.gradient_scale,
           .step_size = step_size(rule, step),
           .bias_correction2_sqrt = std::sqrt(1.0 - std::pow(rule.beta2, step)),
+          .coupled_decay = facts_of(rule.kind).decouples_decay ? 0.0 : rule.weight_decay,
+          .initial_state = initial_state(rule),
           .gradients = args.gradients.data(),
           .gradient_count = args.gradients.size(),
           .parameters = args.parameters.data(),

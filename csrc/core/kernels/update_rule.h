@@ -47,6 +47,75 @@ struct UpdateRule {
   bool operator==(const UpdateRule&) const = default;
 };
 
+// The hyper-parameters by name, in the order in which servers send them.
+struct RuleValue {
+  const char* name;
+  double UpdateRule::*member;
+};
+struct RuleFlag {
+  const char* name;
+  bool UpdateRule::*member;
+};
+inline constexpr RuleValue kRuleValues[] = {
+    {"lr", &UpdateRule::lr},
+    {"weight_decay", &UpdateRule::weight_decay},
+    {"momentum", &UpdateRule::momentum},
+    {"dampening", &UpdateRule::dampening},
+    {"beta1", &UpdateRule::beta1},
+    {"beta2", &UpdateRule::beta2},
+    {"eps", &UpdateRule::eps},
+    {"lr_decay", &UpdateRule::lr_decay},
+    {"initial_accumulator_value", &UpdateRule::initial_accumulator_value},
+    {"alpha", &UpdateRule::alpha},
+};
+inline constexpr RuleFlag kRuleFlags[] = {
+    {"maximize", &UpdateRule::maximize},
+    {"nesterov", &UpdateRule::nesterov},
+    {"amsgrad", &UpdateRule::amsgrad},
+    {"centered", &UpdateRule::centered},
+};
+
+// What distinguishes the rules, beside their formulas (update_steps.h).
+struct RuleFacts {
+  RuleKind kind;
+  const char* name;  // of torch's class
+  bool has_momentum = false;
+  bool has_step = true;                 // torch keeps "step" in its state
+  bool decouples_decay = false;         // weight_decay shrinks the parameter
+  bool has_initial_state = false;       // torch's class makes its state before the first step
+  bool rests_without_gradient = false;  // gradient 0 changes nothing, without momentum and decays
+};
+// By kind.
+inline constexpr RuleFacts kRules[] = {
+    {.kind = RuleKind::kSgd,
+     .name = "SGD",
+     .has_momentum = true,
+     .has_step = false,
+     .rests_without_gradient = true},
+    {.kind = RuleKind::kAdam, .name = "Adam"},
+    {.kind = RuleKind::kAdamW, .name = "AdamW", .decouples_decay = true},
+    {.kind = RuleKind::kAdagrad,
+     .name = "Adagrad",
+     .has_initial_state = true,
+     .rests_without_gradient = true},
+    {.kind = RuleKind::kRmsprop, .name = "RMSprop", .has_momentum = true},
+};
+constexpr const RuleFacts& facts_of(RuleKind kind) {
+  return kRules[static_cast<std::size_t>(kind)];
+}
+
+// Returns true if an element whose gradient is 0 keeps its value and state.
+constexpr bool rests_without_gradient(const UpdateRule& rule) {
+  const RuleFacts& facts = facts_of(rule.kind);
+  return facts.rests_without_gradient && rule.weight_decay == 0.0 && rule.lr_decay == 0.0 &&
+         !(facts.has_momentum && rule.momentum != 0.0);
+}
+
+// Returns what a new state array holds: Adagrad's initial_accumulator_value, else 0.
+constexpr double initial_state(const UpdateRule& rule) {
+  return facts_of(rule.kind).has_initial_state ? rule.initial_accumulator_value : 0.0;
+}
+
 // --- State: arrays of the parameter's dtype and size. ---
 
 enum class StateArray : std::uint8_t {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -20,53 +19,32 @@ State = dict[torch.Tensor, dict[str, Any]]  # of an optimizer
 AUTO_PARAMETERS_MIN = _C.AUTO_PARAMETERS_MIN
 
 
-def _sgd(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": _C.RuleKind.sgd,
-        "momentum": group["momentum"],
-        "dampening": group["dampening"],
-        "nesterov": group["nesterov"],
-    }
+def _options(own: str) -> tuple[str, ...]:
+    return ("lr", "weight_decay", "maximize", *own.split())
 
 
-def _adam(group: dict[str, Any]) -> dict[str, Any]:
-    decoupled = group.get("decoupled_weight_decay", False)
-    return {
-        "kind": _C.RuleKind.adamw if decoupled else _C.RuleKind.adam,
-        "beta1": group["betas"][0],
-        "beta2": group["betas"][1],
-        "eps": group["eps"],
-        "amsgrad": group["amsgrad"],
-    }
-
-
-def _adamw(group: dict[str, Any]) -> dict[str, Any]:
-    return {**_adam(group), "kind": _C.RuleKind.adamw}
-
-
-def _adagrad(group: dict[str, Any]) -> dict[str, Any]:
-    names = ("lr_decay", "eps", "initial_accumulator_value")
-    return {"kind": _C.RuleKind.adagrad, **{name: group[name] for name in names}}
-
-
-def _rmsprop(group: dict[str, Any]) -> dict[str, Any]:
-    names = ("alpha", "eps", "momentum", "centered")
-    return {"kind": _C.RuleKind.rmsprop, **{name: group[name] for name in names}}
-
-
-_RULES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    torch.optim.SGD: _sgd,
-    torch.optim.Adam: _adam,
-    torch.optim.AdamW: _adamw,
-    torch.optim.Adagrad: _adagrad,
-    torch.optim.RMSprop: _rmsprop,
+# The optimizers that can share their step, with the update rule and its options.
+_RULES: dict[type, tuple[Any, tuple[str, ...]]] = {
+    torch.optim.SGD: (_C.RuleKind.sgd, _options("momentum dampening nesterov")),
+    torch.optim.Adam: (_C.RuleKind.adam, _options("betas eps amsgrad")),
+    torch.optim.AdamW: (_C.RuleKind.adamw, _options("betas eps amsgrad")),
+    torch.optim.Adagrad: (
+        _C.RuleKind.adagrad,
+        _options("lr_decay eps initial_accumulator_value"),
+    ),
+    torch.optim.RMSprop: (_C.RuleKind.rmsprop, _options("alpha eps momentum centered")),
 }
 
 
 def rule_values(inner_class: type, group: dict[str, Any]) -> dict[str, Any]:
     """Returns a parameter group's hyper-parameters as plain values, also if one is a tensor."""
-    values = _RULES[inner_class](group)
-    values |= {name: group[name] for name in ("lr", "weight_decay", "maximize")}
+    kind, options = _RULES[inner_class]
+    if group.get("decoupled_weight_decay", False):  # an Adam that decays as AdamW
+        kind = _C.RuleKind.adamw
+    values = {name: group[name] for name in options}
+    if "betas" in values:
+        values["beta1"], values["beta2"] = values.pop("betas")
+    values["kind"] = kind
     return {
         name: float(value) if isinstance(value, torch.Tensor) else value
         for name, value in values.items()

@@ -128,9 +128,7 @@ void check_mode(const ps::Mode& mode, int workers) {
 void check_momentum(const ps::Mode& mode, int workers, std::span<const kernels::UpdateRule> rules) {
   if (staleness_of(mode, workers) <= kStalenessMax) return;
   for (const kernels::UpdateRule& rule : rules) {
-    const bool has_momentum =
-        rule.kind == kernels::RuleKind::kSgd || rule.kind == kernels::RuleKind::kRmsprop;
-    if (!has_momentum || rule.momentum <= kMomentumMax) continue;
+    if (!kernels::facts_of(rule.kind).has_momentum || rule.momentum <= kMomentumMax) continue;
     throw Exception(
         {.code = ErrorCode::kInvalidArgument,
          .text = c10::str("DistributedOptimizer: momentum ", rule.momentum,

@@ -24,16 +24,16 @@ at::Tensor table_tensor(const ps::Shard& shard, std::size_t table) {
 
 OptimizerState state_of(const kernels::UpdateRule& rule, std::int64_t step,
                         const std::function<at::Tensor(std::size_t array)>& array) {
-  // Torch's Adagrad has state before its first step.
-  if (step == 0 && rule.kind != kernels::RuleKind::kAdagrad) return {};
+  const kernels::RuleFacts& facts = kernels::facts_of(rule.kind);
+  if (step == 0 && !facts.has_initial_state) return {};
   OptimizerState state;
-  if (rule.kind != kernels::RuleKind::kSgd) {
+  if (facts.has_step) {
     state.emplace_back("step", at::scalar_tensor(static_cast<double>(step)));
   }
   const auto arrays = kernels::state_arrays(rule);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     at::Tensor value = array(i);
-    if (step == 0) value.fill_(rule.initial_accumulator_value);
+    if (step == 0) value.fill_(kernels::initial_state(rule));
     state.emplace_back(std::string(kernels::torch_name(arrays[i])), std::move(value));
   }
   return state;

@@ -26,11 +26,6 @@ std::size_t whole_lines(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-const char* kind_name(kernels::RuleKind kind) {
-  constexpr const char* kNames[] = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 std::size_t position(const std::vector<Rank>& ranks, Rank rank) {
   return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
@@ -38,27 +33,16 @@ std::size_t position(const std::vector<Rank>& ranks, Rank rank) {
 }  // namespace
 
 std::string rule_text(const kernels::UpdateRule& rule, const char* addition) {
-  const std::pair<const char*, double> values[] = {
-      {"lr", rule.lr},
-      {"weight_decay", rule.weight_decay},
-      {"momentum", rule.momentum},
-      {"dampening", rule.dampening},
-      {"beta1", rule.beta1},
-      {"beta2", rule.beta2},
-      {"eps", rule.eps},
-      {"lr_decay", rule.lr_decay},
-      {"alpha", rule.alpha},
-      {"nesterov", rule.nesterov ? 1.0 : 0.0},
-      {"amsgrad", rule.amsgrad ? 1.0 : 0.0},
-      {"centered", rule.centered ? 1.0 : 0.0},
-      {"maximize", rule.maximize ? 1.0 : 0.0},
-  };
-  std::string text = kind_name(rule.kind);
-  for (const auto& [name, value] : values) {
-    if (value == 0.0) continue;
+  std::string text = kernels::facts_of(rule.kind).name;
+  for (const auto& [name, member] : kernels::kRuleValues) {
+    const bool matters = member != &kernels::UpdateRule::initial_accumulator_value;
+    if (rule.*member == 0.0 || !matters) continue;  // the initial value is in the state by now
     std::array<char, 64> field;
-    std::snprintf(field.data(), field.size(), " %s=%.9g", name, value);
+    std::snprintf(field.data(), field.size(), " %s=%.9g", name, rule.*member);
     text += field.data();
+  }
+  for (const auto& [name, member] : kernels::kRuleFlags) {
+    if (rule.*member) text += std::string(" ") + name + "=1";
   }
   return (text + addition).substr(0, kRuleBytesMax);
 }
@@ -148,8 +132,8 @@ std::byte* SharedStep::place(const StepSlot& slot) const {
 void SharedStep::prepare(const kernels::UpdateRule& rule) {
   const auto wanted = kernels::state_arrays(rule);
   arrays_.assign(wanted.begin(), wanted.end());
-  has_step_ = rule.kind != kernels::RuleKind::kSgd;
-  if (rule.kind == kernels::RuleKind::kAdagrad) initial_ = rule.initial_accumulator_value;
+  has_step_ = kernels::facts_of(rule.kind).has_step;
+  initial_ = kernels::initial_state(rule);
   allocate_states();
   if (memory_.empty()) memory_ = exchange(own_, "memory");
   // Exchanged even if this rank needs no state: the rule of another rank may differ, which only the

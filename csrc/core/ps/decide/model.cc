@@ -35,11 +35,6 @@ std::int64_t bounded_elements(const Shape& shape) {
   return elements;
 }
 
-std::string_view name_of(kernels::RuleKind kind) {
-  constexpr std::string_view kNames[] = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 std::string words_of(const Mode& mode) {
   switch (mode.kind) {
     case ModeKind::kAsync: {
@@ -60,7 +55,7 @@ std::string words_of(const Mode& mode) {
 }
 
 std::string words_of(const kernels::UpdateRule& rule) {
-  std::string text(name_of(rule.kind));
+  std::string text = kernels::facts_of(rule.kind).name;
   const std::size_t states = kernels::state_arrays(rule).size();
   for (std::size_t i = 0; i < states; ++i) {
     text += i == 0 ? " with " : " and ";
@@ -76,11 +71,7 @@ Status check_rows(const RowTable& table) {
                    std::to_string(table.columns) + " numbers; possible are up to 2^40 rows of " +
                    std::to_string(kColumnsMax));
   }
-  const kernels::UpdateRule& rule = table.rule;
-  const bool keeps_time = rule.kind == kernels::RuleKind::kSgd
-                              ? rule.momentum != 0.0
-                              : rule.kind != kernels::RuleKind::kAdagrad || rule.lr_decay != 0.0;
-  if (keeps_time || rule.weight_decay != 0.0) {
+  if (!kernels::rests_without_gradient(table.rule)) {
     return refused(what +
                    " needs a rule that changes a row only when it has a gradient: SGD without "
                    "momentum or Adagrad without lr_decay, and without weight_decay");

@@ -1,31 +1,12 @@
 #include "core/ps/decide/model_codec.h"
 
+#include "core/kernels/update_rule.h"
 #include "core/wire/types.h"
 
 namespace ciranda::ps {
 namespace {
 
-// Calls fn for each value of a rule, in the order of their bytes.
-template <typename Rule, typename Fn>
-void each_value(Rule& rule, Fn fn) {
-  fn(rule.lr);
-  fn(rule.weight_decay);
-  fn(rule.momentum);
-  fn(rule.dampening);
-  fn(rule.beta1);
-  fn(rule.beta2);
-  fn(rule.eps);
-  fn(rule.lr_decay);
-  fn(rule.initial_accumulator_value);
-  fn(rule.alpha);
-}
-template <typename Rule, typename Fn>
-void each_flag(Rule& rule, Fn fn) {
-  fn(rule.maximize, 1);
-  fn(rule.nesterov, 2);
-  fn(rule.amsgrad, 4);
-  fn(rule.centered, 8);
-}
+constexpr int kAllRuleFlags = (1 << std::size(kernels::kRuleFlags)) - 1;
 
 void write_mode(Writer& out, const Mode& mode) {
   out.u8(static_cast<std::uint8_t>(mode.kind));
@@ -67,18 +48,22 @@ std::string read_text(Reader& in, const char* field, std::size_t max) {
 
 void write_rule(Writer& out, const kernels::UpdateRule& rule) {
   out.u8(static_cast<std::uint8_t>(rule.kind));
-  each_value(rule, [&](double value) { out.f64(value); });
+  for (const auto& value : kernels::kRuleValues) out.f64(rule.*value.member);
   int flags = 0;
-  each_flag(rule, [&](bool flag, int bit) { flags |= flag ? bit : 0; });
+  for (std::size_t i = 0; i < std::size(kernels::kRuleFlags); ++i) {
+    if (rule.*kernels::kRuleFlags[i].member) flags |= 1 << i;
+  }
   out.u8(static_cast<std::uint8_t>(flags));
 }
 kernels::UpdateRule read_rule(Reader& in) {
   kernels::UpdateRule rule;
   rule.kind = static_cast<kernels::RuleKind>(
-      in.u8("rule.kind", static_cast<std::uint8_t>(kernels::RuleKind::kRmsprop)));
-  each_value(rule, [&](double& value) { value = in.f64("rule.value"); });
-  const int flags = in.u8("rule.flags", 15);
-  each_flag(rule, [&](bool& flag, int bit) { flag = (flags & bit) != 0; });
+      in.u8("rule.kind", static_cast<std::uint8_t>(std::size(kernels::kRules) - 1)));
+  for (const auto& value : kernels::kRuleValues) rule.*value.member = in.f64("rule.value");
+  const int flags = in.u8("rule.flags", kAllRuleFlags);
+  for (std::size_t i = 0; i < std::size(kernels::kRuleFlags); ++i) {
+    rule.*kernels::kRuleFlags[i].member = (flags >> i & 1) != 0;
+  }
   return rule;
 }
 

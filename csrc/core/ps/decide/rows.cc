@@ -42,7 +42,7 @@ RowShare::RowShare(RowTable table, int servers, int server)
       servers_(static_cast<std::uint64_t>(servers)),
       server_(static_cast<std::uint64_t>(server)),
       local_rows_((table_.rows + servers_ - 1 - server_) / servers_),
-      has_sums_(table_.rule.kind == kernels::RuleKind::kAdagrad),
+      has_sums_(kernels::state_count(table_.rule) > 0),
       values_(ZeroArray::sparse(share_bytes())),
       sums_(ZeroArray::sparse(has_sums_ ? share_bytes() : 0)),
       blocks_((local_rows_ + kBlockRows - 1) / kBlockRows),
