@@ -118,6 +118,7 @@ _MODULES = (
     "ciranda.torch",
     "ciranda.torch.data",
     "ciranda.torch.metrics",
+    "ciranda.torch.optim",
     "ciranda.torch.progress",
     "ciranda.torch.ps",
     "ciranda.torch.schedules",

@@ -67,11 +67,14 @@ class RuleKind:
       adagrad
     
       rmsprop
+    
+      lion
     """
     __members__: typing.ClassVar[dict[str, RuleKind]]
     adagrad: typing.ClassVar[RuleKind]
     adam: typing.ClassVar[RuleKind]
     adamw: typing.ClassVar[RuleKind]
+    lion: typing.ClassVar[RuleKind]
     rmsprop: typing.ClassVar[RuleKind]
     sgd: typing.ClassVar[RuleKind]
     @typing.overload

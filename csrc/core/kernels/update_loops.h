@@ -96,6 +96,8 @@ void update_format(const Updating& u) {
       return UpdateLoop<Format, Adam<Isa, Format, false>>(u).run();
     case RuleKind::kAdagrad:
       return UpdateLoop<Format, Adagrad<Isa, Format>>(u).run();
+    case RuleKind::kLion:
+      return UpdateLoop<Format, Lion<Isa, Format>>(u).run();
     case RuleKind::kRmsprop:
       if (momentum && u.rule.centered) {
         return UpdateLoop<Format, Rmsprop<Isa, Format, true, true>>(u).run();

@@ -18,6 +18,7 @@ double step_size(const UpdateRule& rule, double step) {
       return rule.lr / (1.0 + (step - 1.0) * rule.lr_decay);
     case RuleKind::kSgd:
     case RuleKind::kRmsprop:
+    case RuleKind::kLion:
       return rule.lr;
   }
   CIRANDA_UNREACHABLE();
@@ -27,13 +28,15 @@ double step_size(const UpdateRule& rule, double step) {
 
 Updating updating(const UpdateRule& rule, const UpdateArgs& args) {
   const auto step = static_cast<double>(args.step);
+  const bool decouples = facts_of(rule.kind).decouples_decay;
   return {.rule = rule,
           .dtype = args.dtype,
           .fresh_state = args.fresh_state,
           .gradient_scale = args.gradient_scale,
           .step_size = step_size(rule, step),
           .bias_correction2_sqrt = std::sqrt(1.0 - std::pow(rule.beta2, step)),
-          .coupled_decay = facts_of(rule.kind).decouples_decay ? 0.0 : rule.weight_decay,
+          .coupled_decay = decouples ? 0.0 : rule.weight_decay,
+          .kept = decouples ? 1.0 - rule.lr * rule.weight_decay : 1.0,
           .initial_state = initial_state(rule),
           .gradients = args.gradients.data(),
           .gradient_count = args.gradients.size(),

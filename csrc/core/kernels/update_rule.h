@@ -15,10 +15,11 @@
 // The rules are those of torch.optim, by the formulas of its documentation: SGD with momentum as in
 // Sutskever et al. 2013 (momentum applied to the gradient, not to lr times it), Adam of Kingma and
 // Ba 2015, amsgrad of Reddi et al. 2018, AdamW of Loshchilov and Hutter 2019, Adagrad of Duchi et
-// al. 2011, RMSprop of Hinton's lecture 6 (eps added to the root), centered as in Graves 2013.
+// al. 2011, RMSprop of Hinton's lecture 6 (eps added to the root), centered as in Graves 2013. Lion
+// is algorithm 2 of Chen et al. 2023; torch has no class for it, ciranda.torch.optim has.
 namespace ciranda::kernels {
 
-enum class RuleKind : std::uint8_t { kSgd, kAdam, kAdamW, kAdagrad, kRmsprop };
+enum class RuleKind : std::uint8_t { kSgd, kAdam, kAdamW, kAdagrad, kRmsprop, kLion };
 
 // The hyper-parameters under torch.optim's names; a rule ignores those that it does not have.
 // Values are not checked here. These defaults are Adam's and SGD's: torch's AdamW decays weights by
@@ -26,17 +27,17 @@ enum class RuleKind : std::uint8_t { kSgd, kAdam, kAdamW, kAdagrad, kRmsprop };
 struct UpdateRule {
   RuleKind kind = RuleKind::kSgd;
   double lr = 1e-3;
-  double weight_decay = 0.0;  // added to the gradient; AdamW's shrinks the parameter instead
+  double weight_decay = 0.0;  // added to the gradient; AdamW's and Lion's shrink the parameter
   bool maximize = false;
 
   double momentum = 0.0;   // SGD, RMSprop
   double dampening = 0.0;  // SGD
   bool nesterov = false;   // SGD
 
-  double beta1 = 0.9;    // Adam, AdamW
-  double beta2 = 0.999;  // Adam, AdamW
+  double beta1 = 0.9;    // Adam, AdamW, Lion
+  double beta2 = 0.999;  // Adam, AdamW, Lion
   bool amsgrad = false;  // Adam, AdamW
-  double eps = 1e-8;     // all but SGD
+  double eps = 1e-8;     // all but SGD and Lion
 
   double lr_decay = 0.0;                   // Adagrad
   double initial_accumulator_value = 0.0;  // Adagrad; read only where the state is fresh
@@ -99,6 +100,7 @@ inline constexpr RuleFacts kRules[] = {
      .has_initial_state = true,
      .rests_without_gradient = true},
     {.kind = RuleKind::kRmsprop, .name = "RMSprop", .has_momentum = true},
+    {.kind = RuleKind::kLion, .name = "Lion", .has_step = false, .decouples_decay = true},
 };
 constexpr const RuleFacts& facts_of(RuleKind kind) {
   return kRules[static_cast<std::size_t>(kind)];
@@ -155,6 +157,8 @@ constexpr std::span<const StateArray> state_arrays(const UpdateRule& rule) {
       return std::span(kAdamStates).first(rule.amsgrad ? 3 : 2);
     case RuleKind::kAdagrad:
       return kAdagradStates;
+    case RuleKind::kLion:
+      return std::span(kAdamStates).first(1);
     case RuleKind::kRmsprop:
       return std::span(kRmspropStates).subspan(1 - momentum, momentum + (rule.centered ? 2 : 1));
   }

@@ -91,8 +91,7 @@ class Adam {
   explicit Adam(const Updating& u)
       : first_moment_(u.rule.beta1),
         second_moment_(u.rule.beta2),
-        kept_(static_cast<Element>(
-            u.rule.kind == RuleKind::kAdamW ? 1.0 - u.rule.lr * u.rule.weight_decay : 1.0)),
+        kept_(static_cast<Element>(u.kept)),
         step_size_(static_cast<Element>(u.step_size)),
         correction_(static_cast<Element>(1.0 / u.bias_correction2_sqrt)),
         eps_(static_cast<Element>(u.rule.eps)) {}
@@ -111,7 +110,7 @@ class Adam {
   using Element = typename Format::Element;
   MovingAverage<Format> first_moment_;
   MovingSquare<Format> second_moment_;
-  Element kept_;  // of the parameter, after AdamW's weight decay
+  Element kept_;
   Element step_size_;
   Element correction_;  // 1 / sqrt of the second moment's bias correction
   Element eps_;
@@ -177,6 +176,35 @@ class Rmsprop {
   Element momentum_;
   Element step_size_;
   Element eps_;
+};
+
+template <class Isa, class Format>
+class Lion {
+ public:
+  using Vec = typename Format::Vec;
+  static constexpr std::size_t kStates = 1;
+
+  explicit Lion(const Updating& u)
+      : direction_(u.rule.beta1),
+        average_(u.rule.beta2),
+        kept_(static_cast<Element>(u.kept)),
+        step_size_(static_cast<Element>(u.step_size)) {}
+
+  Vec step(Vec gradient, Vec parameter, Vec* states) const {
+    Vec& exp_avg = states[0];
+    const Vec direction = direction_(exp_avg, gradient);
+    exp_avg = average_(exp_avg, gradient);
+    const Vec one = Vec{} + Element{1};
+    const Vec sign = direction > 0 ? one : (direction < 0 ? -one : direction);  // NaN stays NaN
+    return parameter * kept_ - step_size_ * sign;
+  }
+
+ private:
+  using Element = typename Format::Element;
+  MovingAverage<Format> direction_;
+  MovingAverage<Format> average_;
+  Element kept_;
+  Element step_size_;
 };
 
 }  // namespace

@@ -56,6 +56,7 @@ struct Updating {
   double step_size;              // lr, corrected for Adam's bias or decayed as Adagrad's
   double bias_correction2_sqrt;  // Adam's
   double coupled_decay;          // weight decay that is added to the gradient
+  double kept;                   // part of the parameter that decoupled weight decay leaves
   double initial_state;          // of each element, if fresh_state
   const std::byte* const* gradients;
   std::size_t gradient_count;

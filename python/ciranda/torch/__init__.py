@@ -115,6 +115,7 @@ from ciranda.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
 if TYPE_CHECKING:
     from ciranda.torch import data as data
     from ciranda.torch import metrics as metrics
+    from ciranda.torch import optim as optim
     from ciranda.torch import progress as progress
     from ciranda.torch import schedules as schedules
 

@@ -12,6 +12,7 @@ from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import native_of
+from ciranda.torch.optim import Lion
 
 SharedStepMode = Literal["auto", "host", False]
 State = dict[torch.Tensor, dict[str, Any]]  # of an optimizer
@@ -33,6 +34,7 @@ _RULES: dict[type, tuple[Any, tuple[str, ...]]] = {
         _options("lr_decay eps initial_accumulator_value"),
     ),
     torch.optim.RMSprop: (_C.RuleKind.rmsprop, _options("alpha eps momentum centered")),
+    Lion: (_C.RuleKind.lion, _options("betas")),
 }
 
 

@@ -74,6 +74,8 @@ const std::vector<Case>& all_cases() {
               {maximize, decay, lr_decay, initial});
     add_cases(result, "RMSprop", {.kind = RuleKind::kRmsprop, .lr = 0.01},
               {maximize, decay, momentum, centered});
+    add_cases(result, "Lion", {.kind = RuleKind::kLion, .lr = 0.001, .beta2 = 0.99},
+              {maximize, decay, short_memory});
     return result;
   }();
   return cases;
@@ -97,7 +99,7 @@ class Formulas {
       at(state, StateArray::kSum) = scalar(rule_.initial_accumulator_value);
     }
     if (rule_.maximize) gradient = -gradient;
-    if (rule_.weight_decay != 0 && rule_.kind != RuleKind::kAdamW) {
+    if (rule_.weight_decay != 0 && !facts_of(rule_.kind).decouples_decay) {
       gradient = gradient + scalar(rule_.weight_decay) * parameter;
     }
     apply_rule(gradient, parameter, state);
@@ -118,6 +120,8 @@ class Formulas {
         return adagrad(gradient, parameter, at(state, StateArray::kSum));
       case RuleKind::kRmsprop:
         return rmsprop(gradient, parameter, state);
+      case RuleKind::kLion:
+        return lion(gradient, parameter, at(state, StateArray::kExpAvg));
     }
   }
 
@@ -163,6 +167,13 @@ class Formulas {
     const Real root = std::sqrt(variance) + scalar(rule_.eps);
     buffer = buffer * scalar(rule_.momentum) + gradient / root;
     parameter = rule_.momentum != 0 ? parameter - lr * buffer : parameter - lr * gradient / root;
+  }
+
+  void lion(Real gradient, Real& parameter, Real& exp_avg) const {
+    const Real direction = lerp(exp_avg, gradient, 1 - rule_.beta1);
+    const Real sign = direction > 0 ? Real(1) : direction < 0 ? Real(-1) : direction;
+    exp_avg = lerp(exp_avg, gradient, 1 - rule_.beta2);
+    parameter = parameter * scalar(1 - rule_.lr * rule_.weight_decay) - scalar(rule_.lr) * sign;
   }
 
   static Real scalar(double value) { return static_cast<Real>(static_cast<Scalar>(value)); }
@@ -557,7 +568,10 @@ TEST_P(Update, LetsNanAndInfinityThrough) {
     std::vector<float> states(state_arrays(c.rule).size());
     EXPECT_TRUE(std::isnan(run_one(c.rule, kFirst, kNan, 1.0f, states))) << c.name;
     for (const float state : states) EXPECT_TRUE(std::isnan(state)) << c.name;
-    EXPECT_FALSE(std::isfinite(run_one(c.rule, kFirst, kInfinity, 1.0f, states))) << c.name;
+    const float moved = run_one(c.rule, kFirst, kInfinity, 1.0f, states);
+    // Lion takes the sign of the gradient; infinity stays in its state.
+    const bool is_lion = c.rule.kind == RuleKind::kLion;
+    EXPECT_FALSE(std::isfinite(is_lion ? states[0] : moved)) << c.name;
   }
 }
 
@@ -586,6 +600,7 @@ TEST(UpdateRuleStates, BearTorchsNames) {
               (Names{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}));
   }
   EXPECT_EQ(state_names({.kind = RuleKind::kAdagrad}), Names{"sum"});
+  EXPECT_EQ(state_names({.kind = RuleKind::kLion}), Names{"exp_avg"});
   EXPECT_EQ(state_names({.kind = RuleKind::kRmsprop}), Names{"square_avg"});
   EXPECT_EQ(state_names({.kind = RuleKind::kRmsprop, .momentum = 0.9}),
             (Names{"momentum_buffer", "square_avg"}));

@@ -29,6 +29,7 @@ OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.3, centered=True),
+    "lion": lambda p: cr.optim.Lion(p, lr=1e-3, weight_decay=0.1),
     "adamax": torch.optim.Adamax,
 }
 STEPS = 100

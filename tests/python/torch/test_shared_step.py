@@ -52,6 +52,7 @@ RULES: list[tuple[type[torch.optim.Optimizer], list[dict[str, Any]]]] = [
             {"maximize": True, "momentum": 0.5},
         ],
     ),
+    (hvd.optim.Lion, [{}, {"betas": (0.8, 0.95), "weight_decay": 0.02, "maximize": True}]),
 ]
 
 
