@@ -340,8 +340,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         optimizer,
         named_parameters=model.named_parameters(),
         shared_step=False if args.shared_step == "off" else args.shared_step,
-        backend=args.backend,
-        mode=MODES[args.mode] if args.backend == "ps" else None,
+        ps=MODES[args.mode] if args.backend == "ps" else None,
     )
     # (4) Each rank reads its share of the training images, another one every epoch.
     sampler = DistributedSampler(

@@ -54,9 +54,7 @@ def data() -> tuple[fm.Split, fm.Split]:
 def trainer() -> tuple[nn.Module, Any]:
     model = fm.make_mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    return model, cr.DistributedOptimizer(
-        optimizer, model.named_parameters(), backend="ps", mode=ps.Async()
-    )
+    return model, cr.DistributedOptimizer(optimizer, model.named_parameters(), ps=ps.Async())
 
 
 @ps.task

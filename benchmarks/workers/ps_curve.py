@@ -65,7 +65,7 @@ class Run:
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,
             self.model.named_parameters(),
-            **({} if self.ring else {"backend": "ps", "mode": MODES[mode]}),
+            **({} if self.ring else {"ps": MODES[mode]}),
         )
         self.order = torch.Generator().manual_seed(seed + hvd.rank())
         self.train = read("train")

@@ -65,8 +65,7 @@ class CirandaWorker:
         optimizer = hvd.DistributedOptimizer(
             make_optimizer(self.parameter),
             [("parameter", self.parameter)],
-            backend="ps",
-            mode=hvd.ps.Async(),
+            ps=hvd.ps.Async(),
         )
         self.zero_grad, self.step = optimizer.zero_grad, optimizer.step
         self.cores = sorted(os.sched_getaffinity(0))

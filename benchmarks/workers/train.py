@@ -197,8 +197,7 @@ class ServedTrainer(Trainer):
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer,
             named_parameters=self.model.named_parameters(),
-            backend="ps",
-            mode=modes[mode],
+            ps=modes[mode],
         )
 
     def servers(self) -> control.Reply:

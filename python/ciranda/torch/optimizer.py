@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -17,8 +18,8 @@ from ciranda.torch.ops import Adasum, Average
 from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups, train_together
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set
-from ciranda.torch.ps import Mode
-from ciranda.torch.ps.served_optimizer import UpdateOn, distribute, refuse_options
+from ciranda.torch.ps import EASGD, Downpour, Mode, UpdateOn
+from ciranda.torch.ps.served_optimizer import distribute, refuse_options
 from ciranda.torch.reduction import Reduction, reduce_gradients
 from ciranda.torch.shared_step import SharedStepMode
 
@@ -39,6 +40,48 @@ def _named(
     return _C.names_of(owned, named)
 
 
+def _former_mode(
+    ps: Mode | None,
+    backend: str | None,
+    mode: Mode | None,
+    update_on: UpdateOn | None,
+    force: bool,
+) -> Mode | None:
+    """Returns the mode that the options say which `ps` has replaced."""
+    if ps is not None:
+        raise ValueError(
+            "DistributedOptimizer: backend, mode, update_on and force are the former form of ps; "
+            "give ps alone"
+        )
+    if backend not in (None, "ring", "ps"):
+        raise ValueError(f"DistributedOptimizer: backend must be 'ring' or 'ps', not {backend!r}")
+    if backend != "ps":
+        if mode is not None or update_on is not None or force:
+            raise ValueError(
+                "DistributedOptimizer: mode, update_on and force are of parameter servers; pass a "
+                "mode, such as ps=ps.Async()"
+            )
+        return None
+    if not isinstance(mode, Mode):
+        raise ValueError(
+            "DistributedOptimizer: backend='ps' needs a mode; pass one as ps alone, such as "
+            f"ps=ps.Async(), not {mode!r}"
+        )
+    warnings.warn(
+        "DistributedOptimizer: backend, mode, update_on and force are deprecated; pass "
+        "ps=mode, which has update_on and force",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    if isinstance(mode, EASGD):
+        return mode  # the worker steps
+    if isinstance(mode, Downpour):
+        if update_on == "worker":
+            raise ValueError("DistributedOptimizer: with Downpour the servers make the step")
+        return replace(mode, force=force or mode.force)
+    return replace(mode, update_on=update_on or mode.update_on, force=force or mode.force)
+
+
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -55,11 +98,12 @@ def DistributedOptimizer(
     max_grad_norm: float | None = None,
     share_parameters: bool = False,
     broadcast_buffers: torch.nn.Module | Iterable[torch.Tensor] | None = None,
-    backend: Literal["ring", "ps"] = "ring",
-    mode: Mode | None = None,
-    update_on: UpdateOn = "server",
-    force: bool = False,
+    ps: Mode | None = None,
     shard_step: SharedStepMode | None = None,
+    backend: Literal["ring", "ps"] | None = None,
+    mode: Mode | None = None,
+    update_on: UpdateOn | None = None,
+    force: bool = False,
 ) -> Any:
     """Makes `optimizer` step on gradients reduced over the ranks; call it on every rank.
 
@@ -107,17 +151,14 @@ def DistributedOptimizer(
     too if the model never replaces one by another tensor.
     process_set: the ranks that train together; op and gradient_predivide_factor count these ranks.
     On a rank that is not a member the optimizer steps without other ranks.
-    backend: "ps" pushes gradients to parameter servers (`ciranda run --ps N`), which hold the
-    parameters and the optimizer's state; docs/parameter-server.md. The first parameters are rank
-    0's.
-    mode: with servers, one of ps.Async(), ps.SSP(s), ps.Sync(), ps.Downpour(n_push, n_fetch) and
-    ps.EASGD(rho, period), the same on every rank.
-    update_on: "worker" makes each worker step and push its changes, for optimizers that servers do
-    not know.
-    force: allows a momentum with which stale gradients usually diverge.
+    ps: a mode pushes gradients to parameter servers (`ciranda run --ps N`), which hold the
+    parameters and the optimizer's state: ps.Async(), ps.SSP(s), ps.Sync(),
+    ps.Downpour(n_push, n_fetch) or ps.EASGD(rho, period), the same on every rank;
+    docs/parameter-server.md. The first parameters are rank 0's. backend="ps", mode, update_on and
+    force: its former form, deprecated.
 
-    Blocks until all ranks of the process set have called it, or with backend="ps" until the servers
-    have answered. Raises ValueError for options that do not fit, and MismatchError on every rank if
+    Blocks until all ranks of the process set have called it, or with ps until the servers have
+    answered. Raises ValueError for options that do not fit, and MismatchError on every rank if
     the ranks' parameters or options differ.
     """
     if shard_step is not None:
@@ -136,9 +177,9 @@ def DistributedOptimizer(
             "DistributedOptimizer: optimizer.step was replaced on this object, and what it calls "
             "knows no other ranks; replace it after DistributedOptimizer() instead of before"
         )
-    if backend not in ("ring", "ps"):
-        raise ValueError(f"DistributedOptimizer: backend must be 'ring' or 'ps', not {backend!r}")
-    if backend == "ps":
+    if backend is not None or mode is not None or update_on is not None or force:
+        ps = _former_mode(ps, backend, mode, update_on, force)
+    if ps is not None:
         _C.check_options(
             op, gradient_predivide_factor, backward_passes_per_step, None, max_grad_norm
         )
@@ -157,16 +198,11 @@ def DistributedOptimizer(
         refuse_options([name for name, left_out in of_a_ring.items() if not left_out])
         named = _named(optimizer, named_parameters)
         require_plain("DistributedOptimizer", named)
-        return distribute(optimizer, named, mode, update_on, force, max_grad_norm)
-    if mode is not None or update_on != "server" or force:
-        raise ValueError(
-            "DistributedOptimizer: mode, update_on and force are of parameter servers; pass "
-            "backend='ps'"
-        )
+        return distribute(optimizer, named, ps, max_grad_norm)
     if _C.server_count():
         raise ValueError(
-            "DistributedOptimizer: this job has parameter servers; pass backend='ps', or start it "
-            "without --ps"
+            "DistributedOptimizer: this job has parameter servers; pass a mode, such as "
+            "ps=ps.Async(), or start it without --ps"
         )
     of_reduced_gradients = {
         "gradient_predivide_factor": gradient_predivide_factor != 1.0,

@@ -27,8 +27,7 @@ def main() -> None:
     optimizer = cr.DistributedOptimizer(
         torch.optim.Adam(model.parameters(), lr=1e-3),
         model.named_parameters(),
-        backend="ps",
-        mode=mode,
+        ps=mode,
     )
     plain = torch.optim.Adam(alone.parameters(), lr=1e-3)
     for step in range(steps):

@@ -31,7 +31,7 @@ TRAINING = (
     + """
 cr.init()
 optimizer = cr.DistributedOptimizer(
-    plain, model.named_parameters(), backend="ps", mode=cr.ps.Async())
+    plain, model.named_parameters(), ps=cr.ps.Async())
 before = {n: p.detach().clone() for n, p in model.named_parameters()}
 for _ in range(STEPS):
     optimizer.zero_grad()

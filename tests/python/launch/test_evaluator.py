@@ -33,7 +33,7 @@ with torch.no_grad():
     model.weight.fill_(0.0)
 optimizer = cr.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(),
-    backend="ps", mode=cr.ps.Async())
+    ps=cr.ps.Async())
 cr.broadcast_parameters(model.named_parameters(), root_rank=0)
 for step in range(8):
     while rows() < step // 2 - 1:  # a checkpoint is scored while there is one more

@@ -19,7 +19,7 @@ answered = os.open(f"answered-{rank}", os.O_RDWR | os.O_CREAT)
 cr.init()
 x = torch.nn.Parameter(torch.zeros(600_000))  # on both servers
 optimizer = cr.DistributedOptimizer(
-    torch.optim.SGD([x], lr=1.0), [("x", x)], backend="ps", mode=MODE)
+    torch.optim.SGD([x], lr=1.0), [("x", x)], ps=MODE)
 def servers():
     return cr.ps.stats()["servers"]
 begun = [each["workers"][rank]["pushes"] for each in servers()]
@@ -98,7 +98,7 @@ def test_what_is_not_there_or_another_jobs_is_not_gone_on_with(launcher, tmp_pat
         "cr.init()\n"
         "x = torch.nn.Parameter(torch.zeros(int(sys.argv[1])))\n"
         "cr.DistributedOptimizer(\n"
-        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], ps=cr.ps.Async())\n"
         "os._exit(3)\n"  # without leaving
     )
     state = ["--ps-dir", str(tmp_path / "state")]
@@ -134,7 +134,7 @@ def test_tasks_go_on_too(launcher, gone):
         "def trainer():\n"
         "    x = torch.nn.Parameter(torch.zeros(40_000))\n"
         "    return x, cr.DistributedOptimizer(\n"
-        "        torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=ps.Async())\n"
+        "        torch.optim.SGD([x], lr=1.0), [('x', x)], ps=ps.Async())\n"
         "@ps.task\n"
         "def push(number):\n"
         "    x, optimizer = trainer()\n"

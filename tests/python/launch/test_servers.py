@@ -105,7 +105,7 @@ def test_a_worker_that_is_killed_once_its_program_has_ended_has_done_its_work(la
         "cr.init()\n"
         "x = torch.nn.Parameter(torch.zeros(4))\n"
         "optimizer = cr.DistributedOptimizer(\n"
-        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], ps=cr.ps.Async())\n"
         "x.grad = torch.ones_like(x)\n"
         "optimizer.step()\n"
     )
@@ -129,7 +129,7 @@ def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path, num
         "cr.init()\n"
         "x = torch.nn.Parameter(torch.zeros(40_000))\n"
         "optimizer = cr.DistributedOptimizer(\n"
-        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], ps=cr.ps.Async())\n"
         "def step():\n"
         "    x.grad = torch.ones_like(x)\n"
         "    optimizer.step()\n"
@@ -171,7 +171,7 @@ def test_a_state_of_another_job_is_refused(launcher, tmp_path):
         "cr.init()\n"
         "x = torch.nn.Parameter(torch.zeros(4))\n"
         "cr.DistributedOptimizer(\n"
-        "    torch.optim.SGD([x], lr=1.0), [('x', x)], backend='ps', mode=cr.ps.Async())\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], ps=cr.ps.Async())\n"
         "os._exit(3)\n"  # without leaving
     )
     options = ["-np", "1", "--ps", "1", "--ps-dir", str(tmp_path)]
@@ -216,7 +216,7 @@ import ciranda.torch as cr
 cr.init()
 x = torch.nn.Parameter(torch.zeros(4))
 optimizer = cr.DistributedOptimizer(
-    torch.optim.SGD([x], lr=1.0), [("x", x)], backend="ps", mode=cr.ps.Async())
+    torch.optim.SGD([x], lr=1.0), [("x", x)], ps=cr.ps.Async())
 x.grad = torch.ones_like(x)
 optimizer.step()
 print(x[0].item())

@@ -27,7 +27,7 @@ cr.init()
 def trainer():
     x = torch.nn.Parameter(torch.zeros(40_000))
     optimizer = torch.optim.SGD([x], lr=1.0)
-    return x, cr.DistributedOptimizer(optimizer, [("x", x)], backend="ps", mode=MODE)
+    return x, cr.DistributedOptimizer(optimizer, [("x", x)], ps=MODE)
 
 @ps.task
 def push(number, times=3):
@@ -134,7 +134,7 @@ def test_wrong_use_is_a_sentence(run, launcher):
     print(ps.schedule(push, 0).result())
 """
     late = "other = torch.optim.SGD([x], lr=1.0); "
-    late += "cr.DistributedOptimizer(other, [('x', x)], backend='ps', mode=ps.Async())"
+    late += "cr.DistributedOptimizer(other, [('x', x)], ps=ps.Async())"
     done = run(main=refused, in_task=late)
     assert done.returncode == 1
     for sentence in (

@@ -18,7 +18,7 @@ def make(mode: str) -> tuple[torch.nn.Parameter, Any]:
     """A number that each applied push takes 1 from, or in rounds each round."""
     parameter = torch.nn.Parameter(torch.zeros(40_000))
     optimizer = cr.DistributedOptimizer(
-        torch.optim.SGD([parameter], lr=1.0), [("x", parameter)], backend="ps", mode=MODES[mode]
+        torch.optim.SGD([parameter], lr=1.0), [("x", parameter)], ps=MODES[mode]
     )
     return parameter, optimizer
 

@@ -17,9 +17,7 @@ def right_after_training(make: Callable[[Any], torch.optim.Optimizer], mode: ps.
     torch.manual_seed(3)
     net = torch.nn.Linear(8, 4)
     weights = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
-    optimizer = cr.DistributedOptimizer(
-        make(net.parameters()), net.named_parameters(), backend="ps", mode=mode
-    )
+    optimizer = cr.DistributedOptimizer(make(net.parameters()), net.named_parameters(), ps=mode)
     generator = torch.Generator().manual_seed(cr.rank())
     for _ in range(400):
         x = torch.randn(32, 8, generator=generator)

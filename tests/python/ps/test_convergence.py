@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,7 @@ def train(
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum),
         net.named_parameters(),
-        backend="ps",
-        mode=MODES[mode],
-        force=True,
+        ps=replace(MODES[mode], force=True),
     )
     own = batches(rank, size, bands.SEED)
     done = stats()["servers"][0]["workers"][rank]["pushes"]
@@ -183,7 +182,7 @@ def pushes_ahead(mode: str, as_far_as: int) -> list[int]:
     cr.init()
     parameter = torch.nn.Parameter(torch.zeros(8))
     optimizer = cr.DistributedOptimizer(
-        torch.optim.SGD([parameter], lr=0.1), [("x", parameter)], backend="ps", mode=MODES[mode]
+        torch.optim.SGD([parameter], lr=0.1), [("x", parameter)], ps=MODES[mode]
     )
     mark("has the first parameters")
     if cr.rank() == 0:

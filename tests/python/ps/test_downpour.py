@@ -67,8 +67,7 @@ def off_from_the_paper(n_push: int, n_fetch: int, max_norm: float | None) -> dic
     optimizer = cr.DistributedOptimizer(
         torch.optim.Adagrad(net.parameters(), lr=LR),
         net.named_parameters(),
-        backend="ps",
-        mode=ps.Downpour(n_push, n_fetch),
+        ps=ps.Downpour(n_push, n_fetch),
         max_grad_norm=max_norm,
     )
     for step in range(STEPS):

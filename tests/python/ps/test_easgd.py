@@ -61,7 +61,7 @@ def off_from_the_paper(rho: float, period: int) -> list[float]:
     cr.init()
     net = make_net()
     optimizer = cr.DistributedOptimizer(
-        optimizer_of(net), net.named_parameters(), backend="ps", mode=ps.EASGD(rho, period)
+        optimizer_of(net), net.named_parameters(), ps=ps.EASGD(rho, period)
     )
     for number in range(STEPS):
         step(net, optimizer, number)
@@ -93,9 +93,7 @@ def test_two_workers_learn() -> None:
 def too_elastic() -> str:
     cr.init()
     net = make_net()
-    optimizer = cr.DistributedOptimizer(
-        optimizer_of(net), net.named_parameters(), backend="ps", mode=ps.EASGD(6.0)
-    )
+    optimizer = cr.DistributedOptimizer(optimizer_of(net), net.named_parameters(), ps=ps.EASGD(6.0))
     try:
         step(net, optimizer, 0)
     except ValueError as error:

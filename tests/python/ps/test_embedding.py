@@ -61,9 +61,7 @@ def trains_as_torch(kind: str) -> None:
     table = ps.Embedding(ROWS, COLUMNS, **options)  # type: ignore[arg-type]
     model = Model(table)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = cr.DistributedOptimizer(
-        optimizer, model.named_parameters(), backend="ps", mode=ps.Async()
-    )
+    optimizer = cr.DistributedOptimizer(optimizer, model.named_parameters(), ps=ps.Async())
     with torch.no_grad():
         begin = table(torch.arange(ROWS))
 
@@ -225,9 +223,7 @@ def off_by_way(update_on: str, max_grad_norm: float | None) -> dict[str, float]:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD([*model.parameters(), *others.parameters()], lr=0.1),
         [*model.named_parameters(), ("others", others.weight)],
-        backend="ps",
-        mode=ps.Async(),
-        update_on=update_on,
+        ps=ps.Async(update_on=update_on),
         max_grad_norm=max_grad_norm,
     )
     with torch.no_grad():
@@ -276,8 +272,7 @@ def factorizes() -> float:
     optimizer = cr.DistributedOptimizer(
         torch.optim.Adagrad(model.parameters()),
         model.named_parameters(),
-        backend="ps",
-        mode=ps.Async(),
+        ps=ps.Async(),
     )
     losses = []
     for _ in range(40):
@@ -305,8 +300,7 @@ def grows_by_mb() -> float:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(head.parameters(), lr=0.1),
         head.named_parameters(),
-        backend="ps",
-        mode=ps.Async(),
+        ps=ps.Async(),
     )
     generator = torch.Generator().manual_seed(cr.rank())
     for _ in range(32):
@@ -334,8 +328,7 @@ def refuses() -> None:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(head.parameters(), lr=0.1),
         head.named_parameters(),
-        backend="ps",
-        mode=ps.Async(),
+        ps=ps.Async(),
     )
     for ids, why in (
         (torch.tensor([3, 10]), "ids must be 0 to 9, not 3 to 10"),

@@ -73,7 +73,7 @@ def losses_of(model: nn.Module, *optimizers: Any) -> list[float]:
 
 
 def wrapped(model: nn.Module, **options: Any) -> Any:
-    options = {"backend": "ps", "mode": ps.Async()} | options
+    options = {"ps": ps.Async()} | options
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return cr.DistributedOptimizer(optimizer, model.named_parameters(), **options)
 
@@ -210,7 +210,7 @@ def refuses(case: str) -> None:
     part = layer(name="part")
     if case == "modes":
         for options, why in (
-            ({"mode": ps.Sync()}, "'part': its pushes count at once"),
+            ({"ps": ps.Sync()}, "'part': its pushes count at once"),
             ({"max_grad_norm": 1.0}, "pass no max_grad_norm"),
         ):
             with pytest.raises(InvalidArgumentError, match=why):

@@ -154,8 +154,7 @@ def steps_with_adam(is_killed: bool) -> list[list[float]]:
     optimizer = cr.DistributedOptimizer(
         torch.optim.Adam(model.parameters(), lr=1e-2),
         model.named_parameters(),
-        backend="ps",
-        mode=ps.Async(),
+        ps=ps.Async(),
     )
     for number in range(60):
         optimizer.zero_grad()

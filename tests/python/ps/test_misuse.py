@@ -17,7 +17,7 @@ from ciranda.torch import ps
 
 def make(optimizer: Any = torch.optim.SGD, **options: Any) -> tuple[torch.nn.Module, Any]:
     net = torch.nn.Linear(4, 2)
-    options = {"backend": "ps", "mode": ps.Async()} | options
+    options = {"ps": ps.Async()} | options
     plain = optimizer(net.parameters(), lr=0.1)
     return net, cr.DistributedOptimizer(plain, net.named_parameters(), **options)
 
@@ -38,7 +38,11 @@ def step(net: torch.nn.Module, optimizer: Any) -> None:
 
 def refusals_without_servers() -> list[str]:
     cr.init()
-    return [said(make), said(lambda: ps.average(1.0)), said(lambda: make(backend="ring"))]
+    return [
+        said(make),
+        said(lambda: ps.average(1.0)),
+        said(lambda: make(ps=None, backend="ring", mode=ps.Async())),
+    ]
 
 
 def test_without_servers_the_flag_is_named() -> None:
@@ -58,30 +62,38 @@ def momentum(value: float) -> Callable[..., torch.optim.Optimizer]:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "ring": (
-        lambda: make(backend="ring", mode=None),
-        "this job has parameter servers; pass backend='ps', or start it without --ps",
+        lambda: make(ps=None),
+        "this job has parameter servers; pass a mode, such as ps=ps.Async(), or start it without",
     ),
-    "no mode": (lambda: make(mode=None), "needs a mode: ps.Async(), ps.SSP(staleness), ps.Sync"),
+    "no mode": (lambda: make(ps="async"), "ps must be a mode: ps.Async(), ps.SSP(staleness), "),
+    "former form": (lambda: make(mode=ps.Async()), "the former form of ps; give ps alone"),
+    "former form without a mode": (
+        lambda: make(ps=None, backend="ps"),
+        "backend='ps' needs a mode; pass one as ps alone, such as ps=ps.Async(), not None",
+    ),
     "option": (lambda: make(op=cr.Sum), "op is for ranks that reduce gradients among themselves"),
     "optimizer": (
         lambda: make(torch.optim.Adamax),
-        "cannot make the step, because Adamax is none of SGD, Adam, AdamW, Adagrad, RMSprop; pass "
-        "update_on='worker'",
+        "cannot make the step, because Adamax is none of SGD, Adam, AdamW, Adagrad, RMSprop, "
+        "Lion; choose a mode with update_on='worker'",
     ),
     "momentum": (
         lambda: make(momentum(0.9)),
         "momentum 0.9 with gradients that may be more than 2 pushes old usually diverges",
     ),
-    "momentum of SSP": (lambda: make(momentum(0.9), mode=ps.SSP(3)), "momentum 0.9"),
+    "momentum of SSP": (lambda: make(momentum(0.9), ps=ps.SSP(3)), "momentum 0.9"),
     "backups": (
-        lambda: make(mode=ps.Sync(backup_workers=2)),
+        lambda: make(ps=ps.Sync(backup_workers=2)),
         "Sync(backup_workers=2) waits for none of 2 workers",
     ),
     "ahead": (
-        lambda: make(update_on="worker", mode=ps.Async(ahead=1)),
+        lambda: make(ps=ps.Async(update_on="worker", ahead=1)),
         "use Async(ahead=0)",
     ),
-    "update_on": (lambda: make(update_on="x"), "must be 'server' or 'worker', not 'x'"),
+    "update_on": (
+        lambda: make(ps=ps.Async(update_on="x")),
+        "must be 'server' or 'worker', not 'x'",
+    ),
     "allreduce": (
         lambda: cr.allreduce(torch.ones(2)),
         "the ranks of a job with parameter servers (--ps) do not meet, so there are no "
@@ -100,6 +112,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def refusals() -> dict[str, str]:
     cr.init()
     return {what: said(act) for what, (act, _) in REFUSED.items()}
+
+
+def trains_by_the_former_options() -> str:
+    cr.init()
+    with pytest.warns(DeprecationWarning, match="pass ps=mode"):
+        net, optimizer = make(ps=None, backend="ps", mode=ps.Async(), update_on="worker")
+    before = net.weight.detach().clone()
+    step(net, optimizer)
+    assert not torch.equal(net.weight, before)
+    return str(optimizer.why_not_shared())
+
+
+def test_the_former_options_choose_servers_too() -> None:
+    (why_not_shared,) = values_of(run_ranks(trains_by_the_former_options, 1, servers=1))
+    assert why_not_shared == "each worker makes its own step"
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +202,7 @@ def trains_something_else() -> str:
     kind = torch.optim.Adam if cr.rank() == 2 else torch.optim.SGD
     mode = ps.SSP(1) if cr.rank() == 3 else ps.Async()
     try:
-        cr.DistributedOptimizer(
-            kind(net.parameters(), lr=0.1), net.named_parameters(), backend="ps", mode=mode
-        )
+        cr.DistributedOptimizer(kind(net.parameters(), lr=0.1), net.named_parameters(), ps=mode)
     except MismatchError as error:
         mark("refused")
         return str(error)
@@ -282,7 +307,7 @@ def comes_again() -> list[str]:
     cr.init()
     table = ps.Embedding(10, 2, lr=0.1)
     model = torch.nn.ModuleList([table])
-    options: dict[str, Any] = {"backend": "ps", "mode": ps.Async()}
+    options: dict[str, Any] = {"ps": ps.Async()}
     cr.DistributedOptimizer(
         torch.optim.SGD(model.parameters()), model.named_parameters(), **options
     )

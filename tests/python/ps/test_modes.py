@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,9 +80,7 @@ def off_from_serial(mode: str, optimizer: str, update_on: str) -> list[float]:
     distributed = cr.DistributedOptimizer(
         OPTIMIZERS[optimizer](net.parameters()),
         net.named_parameters(),
-        backend="ps",
-        mode=MODES[mode],
-        update_on=update_on,
+        ps=replace(MODES[mode], update_on=update_on),
     )
     train(net, distributed, slice(16 * cr.rank(), 16 * (cr.rank() + 1)), size)
     expected, state = serial(optimizer, size)
@@ -129,7 +128,7 @@ def test_rounds_train_as_one_process_with_the_joined_batch(size: int, servers: i
 
 def served_sgd(net: torch.nn.Module, mode: ps.Mode) -> Any:
     return cr.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=0.05), net.named_parameters(), backend="ps", mode=mode
+        torch.optim.SGD(net.parameters(), lr=0.05), net.named_parameters(), ps=mode
     )
 
 
@@ -181,7 +180,7 @@ def some_have_no_gradient() -> list[float]:
     other = torch.nn.Parameter(torch.zeros(5_000))
     named = [("large", large), ("turned", turned), ("other", other)]
     optimizer = cr.DistributedOptimizer(
-        torch.optim.SGD([p for _, p in named], lr=1.0), named, backend="ps", mode=ps.Sync()
+        torch.optim.SGD([p for _, p in named], lr=1.0), named, ps=ps.Sync()
     )
     for step in range(4):
         optimizer.zero_grad()

@@ -185,9 +185,7 @@ def off_by(way: str, update_on: str, mode: str) -> float:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(groups(net), **sgd),  # type: ignore[arg-type]
         net.named_parameters(),
-        backend="ps",
-        mode=ps.Sync() if mode == "sync" else ps.Async(),
-        update_on=update_on,
+        ps=(ps.Sync if mode == "sync" else ps.Async)(update_on=update_on),
     )
     act(net, optimizer, torch.Generator().manual_seed(1))
     optimizer.state_dict()
@@ -215,8 +213,7 @@ def clipped_by_option(mode: str) -> list[float]:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(net.parameters(), lr=0.1),
         net.named_parameters(),
-        backend="ps",
-        mode=ps.Sync() if mode == "sync" else ps.Async(),
+        ps=ps.Sync() if mode == "sync" else ps.Async(),
         max_grad_norm=0.5,
     )
     plain = torch.optim.SGD(plain_net.parameters(), lr=0.1)
@@ -246,8 +243,7 @@ def half_precision() -> float:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(net.parameters(), lr=0.125),
         net.named_parameters(),
-        backend="ps",
-        mode=ps.Async(),
+        ps=ps.Async(),
     )
     plain = torch.optim.SGD(other.parameters(), lr=0.125)
     for _ in range(3):
@@ -267,7 +263,7 @@ def average_and_stats() -> list[Any]:
     average = ps.average(float(cr.rank()), "loss")
     net = torch.nn.Linear(100, 100)
     optimizer = cr.DistributedOptimizer(
-        torch.optim.Adam(net.parameters()), net.named_parameters(), backend="ps", mode=ps.Sync()
+        torch.optim.Adam(net.parameters()), net.named_parameters(), ps=ps.Sync()
     )
     for _ in range(5):
         optimizer.zero_grad()
@@ -307,8 +303,7 @@ def again_after_shutdown() -> list[float]:
     optimizer = cr.DistributedOptimizer(
         torch.optim.SGD(net.parameters(), lr=0.5),
         net.named_parameters(),
-        backend="ps",
-        mode=ps.Async(),
+        ps=ps.Async(),
     )
     net(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -343,9 +338,7 @@ def halved() -> float:
     optimizer = cr.DistributedOptimizer(
         Halves([parameter]),
         [("x", parameter)],
-        backend="ps",
-        mode=ps.Async(),
-        update_on="worker",
+        ps=ps.Async(update_on="worker"),
     )
     optimizer.step()
     return parameter.sum().item()
@@ -372,7 +365,7 @@ def off_with_groups(alike: bool) -> float:
         )
 
     named = [(f"p{i}", each) for i, each in enumerate(ours)]
-    optimizer = cr.DistributedOptimizer(made(ours), named, backend="ps", mode=ps.Async())
+    optimizer = cr.DistributedOptimizer(made(ours), named, ps=ps.Async())
     pairs = ((plain, made(plain)), (ours, optimizer))
     factors = [functools.partial(pow, 0.9 + i / 4000) for i in range(300)]
     schedulers = [torch.optim.lr_scheduler.LambdaLR(by, factors) for _, by in pairs]
@@ -404,11 +397,9 @@ def in_one_memory() -> list[Any]:
     flat = torch.ones(10)
     overlapping = [torch.nn.Parameter(flat[:6]), torch.nn.Parameter(flat[5:])]
     with pytest.raises(InvalidArgumentError, match=r"group\.0\.param\.0' and .* overlap in"):
-        cr.DistributedOptimizer(torch.optim.SGD(overlapping, lr=0.1), backend="ps", mode=ps.Async())
+        cr.DistributedOptimizer(torch.optim.SGD(overlapping, lr=0.1), ps=ps.Async())
     plain, ours = views(), views()
-    optimizer = cr.DistributedOptimizer(
-        torch.optim.SGD(ours, lr=0.1), backend="ps", mode=ps.Async()
-    )
+    optimizer = cr.DistributedOptimizer(torch.optim.SGD(ours, lr=0.1), ps=ps.Async())
     for parameters, by in ((plain, torch.optim.SGD(plain, lr=0.1)), (ours, optimizer)):
         for _ in range(3):
             by.zero_grad()

@@ -193,9 +193,7 @@ def served(update_on: str) -> list[float]:
         parameters = [array.parameter, process.parameter]
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(parameters, lr=0.25),
-            backend="ps",
-            mode=ps.Sync(),
-            update_on=update_on,  # type: ignore[arg-type]
+            ps=ps.Sync(update_on=update_on),  # type: ignore[arg-type]
         )
         sum(p.sum() for p in parameters).backward()  # type: ignore[union-attr]
         optimizer.step()

@@ -24,7 +24,7 @@ class Coordinator(Tasked):
         model = workload.make_model()
         optimizer, named = workload.make_optimizer(model), model.named_parameters()
         mode = cr.ps.Async()
-        return model, cr.DistributedOptimizer(optimizer, named, backend="ps", mode=mode)
+        return model, cr.DistributedOptimizer(optimizer, named, ps=mode)
 
     def course(self, workload: Workload, made: Callable[[], Made]) -> Course:
         import torch

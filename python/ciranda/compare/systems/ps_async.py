@@ -27,7 +27,7 @@ class Served(System):
         self.rank, self.size = cr.rank(), cr.size()
         super().start(workload)
         self.optimizer = cr.DistributedOptimizer(
-            self.optimizer, self.model.named_parameters(), backend="ps", mode=self.mode()
+            self.optimizer, self.model.named_parameters(), ps=self.mode()
         )
 
     def report(self) -> dict[str, float]:

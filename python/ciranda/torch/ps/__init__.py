@@ -1,7 +1,7 @@
 """Parameter servers: the modes of training with them, and what a worker can ask them.
 
-`ciranda run -np 4 --ps 2 train.py` starts them; DistributedOptimizer(..., backend="ps",
-mode=ps.Async()) trains with them. docs/parameter-server.md says which mode to choose.
+`ciranda run -np 4 --ps 2 train.py` starts them; DistributedOptimizer(..., ps=ps.Async()) trains
+with them. docs/parameter-server.md says which mode to choose.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from ciranda.torch.ps.tasks import (
     schedule,
     task,
 )
+
+UpdateOn = Literal["server", "worker"]
 
 __all__ = [
     "EASGD",
@@ -67,14 +69,26 @@ class Async:
     it as it is. "scale" multiplies it by 1 / max(1, staleness). "drop" drops it if its staleness is
     above max_staleness.
 
+    update_on: "server" lets the servers make the optimizer's step. "worker" makes each worker step
+    and push its changes, for optimizers that servers do not know.
+    force: allows a momentum with which stale gradients usually diverge.
+
     Raises ValueError for other values, and unless policy="drop" and max_staleness come together.
     """
 
     ahead: int = 0
     max_staleness: int | None = None
     policy: Literal["apply", "scale", "drop"] = "apply"
+    update_on: UpdateOn = "server"
+    force: bool = False
 
     def __post_init__(self) -> None:
+        _check_update_on("Async", self.update_on)
+        if self.ahead and self.update_on == "worker":
+            raise ValueError(
+                "Async: with update_on='worker' a step begins where the one before ended; use "
+                "Async(ahead=0)"
+            )
         if self.ahead not in (0, 1):
             raise ValueError(f"Async: ahead must be 0 or 1, not {self.ahead!r}")
         if self.policy not in ("apply", "scale", "drop"):
@@ -101,12 +115,15 @@ class SSP:
     """Stale synchronous parallel, with bounded staleness.
 
     As Async, but a worker that is more than `staleness` steps ahead of the slowest worker waits in
-    step(). With 0 all workers make the same step.
+    step(). With 0 all workers make the same step. update_on and force are those of Async.
     """
 
     staleness: int
+    update_on: UpdateOn = "server"
+    force: bool = False
 
     def __post_init__(self) -> None:
+        _check_update_on("SSP", self.update_on)
         _check_count("SSP: staleness", self.staleness)
 
     def _native(self) -> Any:
@@ -118,12 +135,15 @@ class Sync:
     """Workers push in rounds: each step uses the mean of the workers' gradients, as in a ring.
 
     backup_workers: a round ends when all but this many workers have pushed; later pushes of that
-    round are dropped.
+    round are dropped. update_on and force: as in Async.
     """
 
     backup_workers: int = 0
+    update_on: UpdateOn = "server"
+    force: bool = False
 
     def __post_init__(self) -> None:
+        _check_update_on("Sync", self.update_on)
         _check_count("Sync: backup_workers", self.backup_workers)
 
     def _native(self) -> Any:
@@ -137,11 +157,12 @@ class Downpour:
     A worker pushes the sum of n_push steps' gradients, and fetches the newest parameters every
     n_fetch steps. Between fetches it steps by plain SGD itself, with the optimizer's learning rate.
     The servers run the optimizer; the paper used Adagrad. broadcast_parameters() pushes the
-    remaining gradients and fetches.
+    remaining gradients and fetches. force: as in Async.
     """
 
     n_push: int = 1
     n_fetch: int = 1
+    force: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_push", "n_fetch"):
@@ -180,6 +201,11 @@ class EASGD:
 
 
 Mode = Async | SSP | Sync | Downpour | EASGD
+
+
+def _check_update_on(mode: str, value: Any) -> None:
+    if value not in ("server", "worker"):
+        raise ValueError(f"{mode}: update_on must be 'server' or 'worker', not {value!r}")
 
 
 def _check_count(what: str, value: Any) -> None:

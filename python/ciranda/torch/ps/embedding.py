@@ -30,7 +30,7 @@ class Embedding(torch.nn.Module):
     name: the same in all workers, and different for each table; by default from the order in which
     they are made.
 
-    Make it on every worker, before DistributedOptimizer(..., backend="ps"), which declares it. Ids
+    Make it on every worker, before DistributedOptimizer(..., ps=...), which declares it. Ids
     may have any shape, on any device; the result is float32 on their device. `weight` has no values
     here, but the gradient that torch's has with sparse=True. Give it to the optimizer with the
     model's other parameters, so that GradScaler finds it. Servers update rows at once in every

@@ -37,7 +37,7 @@ class Layer(torch.nn.Module):
     name: the same in all workers, and different for each table; by default from the order in which
     they are made.
 
-    Make it on every worker, before DistributedOptimizer(..., backend="ps", mode=ps.Async()). That
+    Make it on every worker, before DistributedOptimizer(..., ps=ps.Async()). That
     optimizer has the model's other parameters. In parameters(), `on_servers` stands for all
     parameters of the layer; freezing it freezes them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,8 +17,6 @@ from ciranda.torch.ps import EASGD, Async, Downpour, Mode, embedding, layer
 from ciranda.torch.ps.stand_in import NOTHING, StandIn
 from ciranda.torch.ps.tasks import refuse_in_task
 from ciranda.torch.shared_step import SharedStep, State, obstacle
-
-UpdateOn = Literal["server", "worker"]
 
 
 class ServerStep(SharedStep):
@@ -185,14 +183,16 @@ class _Pushes(_OnServers):
 def distribute(
     optimizer: torch.optim.Optimizer,
     named: NamedParameters,
-    mode: Mode | None,
-    update_on: UpdateOn,
-    force: bool,
+    mode: Mode,
     max_grad_norm: float | None,
 ) -> Any:
     """Makes `optimizer` push to the servers. Blocks until they have its parameters."""
     refuse_in_task("DistributedOptimizer")
-    native = _native_mode(mode, update_on)
+    if not isinstance(mode, Mode):
+        raise InvalidArgumentError(
+            "DistributedOptimizer: ps must be a mode: ps.Async(), ps.SSP(staleness), ps.Sync(), "
+            f"ps.Downpour(n_push, n_fetch) or ps.EASGD(rho, period), not {mode!r}"
+        )
     if not isinstance(mode, Async) or mode.policy != "apply":
         layer.refuse_all("its pushes count at once, as in no mode but ps.Async() without a policy")
     if max_grad_norm is not None:
@@ -210,18 +210,18 @@ def distribute(
     reducer: Any = NoReducer()
     shared_step, pushes = None, None
     elastic = mode if isinstance(mode, EASGD) else None
-    if update_on == "server" and elastic is None:
+    if not isinstance(mode, EASGD) and (isinstance(mode, Downpour) or mode.update_on == "server"):
         problem = obstacle(optimizer, Compression.none)
         if problem:
             raise InvalidArgumentError(
                 f"DistributedOptimizer: parameter servers cannot make the step, because {problem}; "
-                "pass update_on='worker'"
+                "choose a mode with update_on='worker'"
             )
         downpour = mode if isinstance(mode, Downpour) else None
         reducer = _C.PsReducer(
-            mode=native,
+            mode=mode._native(),
             ahead=isinstance(mode, Async) and mode.ahead == 1,
-            force=force,
+            force=mode.force,
             push_every=downpour.n_push if downpour else 0,
             fetch_every=downpour.n_fetch if downpour else 0,
         )
@@ -238,7 +238,7 @@ def distribute(
                 "ps.Embedding or ps.Layer are not here; give it the model's other parameters"
             )
         pushes = _C.PsDifferences(
-            mode=native,
+            mode=mode._native(),
             rho=elastic.rho if elastic else 0.0,
             period=elastic.period if elastic else 0,
         )
@@ -259,32 +259,10 @@ def distribute(
     return distributed
 
 
-def _native_mode(mode: Any, update_on: Any) -> Any:
-    if not isinstance(mode, Mode):
-        raise InvalidArgumentError(
-            "DistributedOptimizer: backend='ps' needs a mode: ps.Async(), ps.SSP(staleness), "
-            f"ps.Sync(), ps.Downpour(n_push, n_fetch) or ps.EASGD(rho, period), not {mode!r}"
-        )
-    if update_on not in ("server", "worker"):
-        raise InvalidArgumentError(
-            f"DistributedOptimizer: update_on must be 'server' or 'worker', not {update_on!r}"
-        )
-    if update_on == "worker" and isinstance(mode, Async) and mode.ahead:
-        raise InvalidArgumentError(
-            "DistributedOptimizer: with update_on='worker' a step begins where the one before "
-            "ended; use Async(ahead=0)"
-        )
-    if update_on == "worker" and isinstance(mode, Downpour):
-        raise InvalidArgumentError(
-            "DistributedOptimizer: with Downpour the servers make the step; pass update_on='server'"
-        )
-    return mode._native()
-
-
 def refuse_options(given: list[str]) -> None:
     """Raises InvalidArgumentError if options are given that mean nothing with servers."""
     if given:
         raise InvalidArgumentError(
             f"DistributedOptimizer: {given[0]} is for ranks that reduce gradients among "
-            "themselves; leave it out with backend='ps'"
+            "themselves; leave it out with ps"
         )

@@ -11,7 +11,7 @@ import copy
 import io
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,7 +57,8 @@ class Served:
             "ssp": lambda: ps.SSP(0),
             "downpour": ps.Downpour,
         }
-        return made[self.mode]()
+        mode = made[self.mode]()
+        return mode if self.update_on == "server" else replace(mode, update_on=self.update_on)
 
 
 MODES = {
@@ -147,7 +148,7 @@ class Workers(World):
 
     def distribute(self, optimizer: Any, named: Any = None, **options: Any) -> Any:
         served = MODES[str(self.mode)]
-        options |= {"backend": "ps", "mode": served.native(), "update_on": served.update_on}
+        options |= {"ps": served.native()}
         return hvd.DistributedOptimizer(optimizer, named, **options)
 
     def own_steps(self, optimizer: Any, own: list[Any]) -> None:
