@@ -22,6 +22,7 @@ constexpr std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) {
 }  // namespace
 
 Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_t>(servers)) {
+  CIRANDA_ASSERT(servers >= 1);
   const auto server_count = static_cast<std::uint64_t>(servers);
   std::uint64_t chunk = 0;  // numbered through all tables
   std::uint64_t total = 0;
@@ -45,6 +46,7 @@ Layout::Layout(const Model& model, int servers) : shares_(static_cast<std::size_
       const std::uint64_t own = std::min(chunk_bytes, bytes - at);
       const auto begin = static_cast<std::int64_t>(at / element_bytes);
       const auto end = static_cast<std::int64_t>((at + own) / element_bytes);
+      CIRANDA_ASSERT(share.bytes % kLineBytes == 0);  // so that each piece begins on a line
       if (!share.pieces.empty() && share.pieces.back().table == t &&
           share.pieces.back().end == begin) {
         share.pieces.back().end = end;

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/model.h"
 
 namespace ciranda::ps {
@@ -69,7 +70,10 @@ class Layout {
   };
   std::vector<Range> ranges(int server, std::uint64_t from) const;
   Range range_of(const Piece& piece) const;
-  const Share& share(int server) const { return shares_[static_cast<std::size_t>(server)]; }
+  const Share& share(int server) const {
+    CIRANDA_ASSERT(static_cast<std::size_t>(server) < shares_.size());
+    return shares_[static_cast<std::size_t>(server)];
+  }
 
   std::vector<TablePlace> tables_;
   std::vector<Share> shares_;

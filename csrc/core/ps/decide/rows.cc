@@ -46,7 +46,9 @@ RowShare::RowShare(RowTable table, int servers, int server)
       values_(ZeroArray::sparse(share_bytes())),
       sums_(ZeroArray::sparse(has_sums_ ? share_bytes() : 0)),
       blocks_((local_rows_ + kBlockRows - 1) / kBlockRows),
-      touched_(ZeroArray::sparse(blocks_ * kBlockWords * sizeof(std::uint64_t))) {}
+      touched_(ZeroArray::sparse(blocks_ * kBlockWords * sizeof(std::uint64_t))) {
+  CIRANDA_ASSERT(server_ < servers_);
+}
 
 bool RowShare::has_memory() const {
   return values_.data != nullptr && sums_.data != nullptr && touched_.data != nullptr;
@@ -86,9 +88,11 @@ void RowShare::begin(std::span<const std::uint64_t> rows, const std::byte* value
 }
 
 bool RowShare::touch(std::uint64_t local_row) {
+  CIRANDA_ASSERT(local_row < local_rows_);  // by check()
   if (is_touched(local_row)) return false;
   words()[local_row / 64] |= std::uint64_t{1} << (local_row % 64);
   ++touched_rows_;
+  CIRANDA_ASSERT(touched_rows_ <= local_rows_);
   return true;
 }
 
@@ -117,6 +121,7 @@ void RowShare::read(std::span<const std::uint64_t> rows, std::byte* into) {
 
 void RowShare::update(std::span<const std::uint64_t> rows, const std::byte* gradients,
                       const kernels::UpdateRule& rule, double scale) {
+  CIRANDA_ASSERT(rule.kind == table_.rule.kind);  // by has_state_for()
   for (const std::uint64_t row : rows) {
     make(row);
     auto* parameters = reinterpret_cast<std::byte*>(values(local(row)));

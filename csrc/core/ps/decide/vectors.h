@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/dtype.h"
 #include "core/base/result.h"
 #include "core/base/zero_array.h"
@@ -82,7 +83,10 @@ class Vectors {
 
   // Returns the number of vectors other than the parameters. data() takes 1 to count().
   std::size_t count() const { return arrays_.size(); }
-  std::byte* data(VectorId vector) { return arrays_[vector - 1].data; }
+  std::byte* data(VectorId vector) {
+    CIRANDA_ASSERT(vector != kParametersVector && vector <= arrays_.size());  // by reserve()
+    return arrays_[vector - 1].data;
+  }
 
  private:
   std::byte* at(VectorId vector, std::byte* parameters) {
