@@ -170,6 +170,7 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
     return;
   }
   CIRANDA_ASSERT(given_ && push.seq == member.decided + 1);  // I21: check() has accepted it
+  CIRANDA_ASSERT(!member.held);                              // I26: by check()
   if (model_.mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
@@ -206,6 +207,7 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   if (goes_on) {
     acks.push_back(ack);
   } else {
+    CIRANDA_ASSERT(push.clock <= member.clock);  // I27: it does not wait for itself
     member.held = ack;
     member.held_clock = push.clock;
   }
@@ -222,6 +224,7 @@ bool Shard::may_go_on(std::uint64_t clock) const {
 void Shard::release(std::vector<Ack>& acks) {
   for (Member& member : members_) {
     if (!member.held || !may_go_on(member.held_clock)) continue;
+    CIRANDA_ASSERT(model_.mode.kind == ModeKind::kSsp);  // I24: others never wait here
     Ack ack = *std::exchange(member.held, std::nullopt);
     copy_parameters(ack.worker);
     ack.version = version_;
@@ -241,6 +244,7 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
     acks.push_back({push.worker, push.seq, Outcome::kLate, version_, member.clock});
     return finish_round(acks);
   }
+  CIRANDA_ASSERT(!member.parked || member.parked->seq == push.seq);  // I26: by check()
   member.parked = std::move(push);
   finish_round(acks);
 }
@@ -255,6 +259,7 @@ void Shard::finish_round(std::vector<Ack>& acks) {
   std::uint64_t clock = UINT64_MAX;
   for (const Member& member : members_) {
     if (!member.parked) continue;
+    CIRANDA_ASSERT(member.parked->base >= version_);  // I24: it is of this round
     clock = std::min(clock, member.parked->clock);
     pushes.push_back(&*member.parked);
     workers.push_back(member.parked->worker);
@@ -302,6 +307,8 @@ void Shard::apply(std::span<const Push* const> pushes, double scale,
 }
 
 void Shard::make(const Update& update) {
+  CIRANDA_ASSERT(!update.pushes.empty() && update.pushes.size() <= kLocalRanksMax &&
+                 update.gradients.size() == update.pushes.size());
   Used used(steps_.size());
   for (const Push* push : update.pushes) {
     for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || push->used[i];
@@ -340,6 +347,7 @@ void Shard::make_piece(const Layout::Piece& piece, const Update& update,
     const std::int64_t begin = std::max(run.begin, piece.begin);
     const std::int64_t end = std::min(run.end, piece.end);
     if (begin >= end) continue;
+    CIRANDA_ASSERT(begin >= next);  // I22: no element is updated twice
     copy_range(piece, next, begin, targets);
     next = end;
     const std::uint64_t in_table = static_cast<std::uint64_t>(begin) * bytes;
@@ -353,6 +361,7 @@ void Shard::make_piece(const Layout::Piece& piece, const Update& update,
     }
     const auto arrays = kernels::state_arrays(*run.rule);
     const auto skipped = arrays.empty() ? 0 : static_cast<std::size_t>(arrays.data() - kept);
+    CIRANDA_ASSERT(skipped + arrays.size() <= states_.size());  // by begin_states()
     for (std::size_t i = 0; i < arrays.size(); ++i) states[i] = states_[skipped + i].data + own;
     const auto elements = static_cast<std::size_t>(end - begin);
     kernels::update(*run.rule, {.dtype = model_.tables[piece.table].dtype,
@@ -373,6 +382,7 @@ void Shard::make_piece(const Layout::Piece& piece, const Update& update,
 void Shard::copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
                        std::span<const Worker> targets) {
   if (begin >= end) return;
+  CIRANDA_ASSERT(begin >= piece.begin && end <= piece.end);
   const std::size_t bytes = element_bytes(piece.table);
   const std::size_t size = static_cast<std::size_t>(end - begin) * bytes;
   const std::byte* from =
@@ -386,6 +396,7 @@ void Shard::copy_range(const Layout::Piece& piece, std::int64_t begin, std::int6
 }
 
 void Shard::copy_parameters(Worker worker) {
+  CIRANDA_ASSERT(given_ && at(worker).memory != nullptr);  // I22
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     copy_range(piece, piece.begin, piece.end, {&worker, 1});
   }

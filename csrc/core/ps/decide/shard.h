@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/zero_array.h"
 #include "core/plan/step_runs.h"
 #include "core/ps/decide/layout.h"
@@ -196,8 +197,14 @@ class Shard {
   };
   using Used = std::vector<bool>;
 
-  Member& at(Worker worker) { return members_[static_cast<std::size_t>(worker)]; }
-  const Member& at(Worker worker) const { return members_[static_cast<std::size_t>(worker)]; }
+  Member& at(Worker worker) {
+    CIRANDA_ASSERT(static_cast<std::size_t>(worker) < members_.size());
+    return members_[static_cast<std::size_t>(worker)];
+  }
+  const Member& at(Worker worker) const {
+    CIRANDA_ASSERT(static_cast<std::size_t>(worker) < members_.size());
+    return members_[static_cast<std::size_t>(worker)];
+  }
   void push_alone(const Push& push, std::vector<Ack>& acks);
   void push_in_round(Push push, std::vector<Ack>& acks);
   void finish_round(std::vector<Ack>& acks);

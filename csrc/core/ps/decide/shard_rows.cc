@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/journal.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/decide/shard.h"
@@ -53,6 +54,7 @@ Status Shard::push_rows(Worker worker, const PushRows& push, std::span<const std
 
 void Shard::apply_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
                        const std::byte* gradients) {
+  CIRANDA_ASSERT(given_ && push.table < rows_.size());  // by check_push()
   at(worker).decided_rows = push.seq;
   if (push.begins) return rows_[push.table].begin(rows, gradients);
   if (!row_parts_.add(push.of)) return;

@@ -95,6 +95,7 @@ std::uint64_t Shard::held_bytes() const {
 }
 
 void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
+  CIRANDA_ASSERT(array < states_.size());
   copy_table(table, states_[array].data, into);
 }
 
@@ -103,6 +104,7 @@ void Shard::copy_parameters(std::size_t table, std::byte* into) const {
 }
 
 void Shard::copy_table(std::size_t table, const std::byte* from, std::byte* into) const {
+  CIRANDA_ASSERT(table < model_.tables.size());
   const std::size_t bytes = element_bytes(table);
   for (const Layout::Piece& piece : layout_.pieces(server_)) {
     if (piece.table != table) continue;
@@ -112,7 +114,7 @@ void Shard::copy_table(std::size_t table, const std::byte* from, std::byte* into
 }
 
 void Shard::take_over(const Shard& part) {
-  CIRANDA_ASSERT(difference(model_, part.model_).empty());
+  CIRANDA_ASSERT(part.given_ && difference(model_, part.model_).empty());
   for (const Layout::Piece& own : layout_.pieces(server_)) {
     const std::size_t bytes = element_bytes(own.table);
     for (const Layout::Piece& theirs : part.layout_.pieces(part.server_)) {

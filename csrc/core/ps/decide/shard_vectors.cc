@@ -1,6 +1,7 @@
 // The vectors of a shard, on which a coordinator's work runs.
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/shard.h"
 
 namespace ciranda::ps {
@@ -16,6 +17,7 @@ std::vector<Vectors::Run> Shard::runs_of(const Model& model, const Layout& layou
 }
 
 Result<std::vector<double>> Shard::work(const VectorWork& work) {
+  CIRANDA_ASSERT(given_);
   return vectors_.work(work, parameters_.data);
 }
 
