@@ -75,6 +75,7 @@ const TaskOutcome* Ledger::outcome(TaskId task) const {
 }
 
 void Ledger::ask(Worker worker) {
+  CIRANDA_ASSERT(static_cast<std::size_t>(worker) < asking_.size());
   release(worker);
   asking_[static_cast<std::size_t>(worker)] = true;
 }
@@ -106,6 +107,7 @@ void Ledger::settle(TaskId task, TaskOutcome outcome) {
 }
 
 void Ledger::leave(Worker worker) {
+  CIRANDA_ASSERT(static_cast<std::size_t>(worker) < asking_.size());
   release(worker);
   asking_[static_cast<std::size_t>(worker)] = false;
 }
@@ -125,12 +127,14 @@ TaskId Ledger::next_for(Worker worker) {
     const TaskId task = waiting_.front();
     waiting_.pop_front();
     if (at(task).outcome) continue;
+    CIRANDA_ASSERT(at(task).workers.empty());  // by release()
     given_.push_back(task);
     at(task).workers.push_back(worker);
     return task;
   }
   for (const TaskId task : given_) {  // the oldest first
     Task& given = at(task);
+    CIRANDA_ASSERT(!given.outcome && !given.workers.empty());  // I30: by settle(), release()
     if (static_cast<int>(given.workers.size()) >= given.copies) continue;
     given.workers.push_back(worker);
     return task;
@@ -146,6 +150,7 @@ std::vector<Ledger::Assignment> Ledger::assign() {
     const auto worker = static_cast<Worker>(i);
     const TaskId task = next_for(worker);
     if (task == 0 && !all_done) continue;
+    CIRANDA_ASSERT(task != 0 || given_.empty());  // I30: nobody has a task that is not done
     asking_[i] = false;
     assigned.push_back({.to = worker, .task = task, .call = {}});
     if (task != 0) assigned.back().call = at(task).call;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/result.h"
 #include "core/ps/decide/shard.h"
 
@@ -91,8 +92,14 @@ class Ledger {
     std::vector<Worker> workers;  // that do it now
     std::optional<TaskOutcome> outcome;
   };
-  Task& at(TaskId task) { return tasks_[task - 1]; }
-  const Task& at(TaskId task) const { return tasks_[task - 1]; }
+  Task& at(TaskId task) {
+    CIRANDA_ASSERT(task != 0 && task <= tasks_.size());
+    return tasks_[task - 1];
+  }
+  const Task& at(TaskId task) const {
+    CIRANDA_ASSERT(task != 0 && task <= tasks_.size());
+    return tasks_[task - 1];
+  }
   Status check(TaskId task, const std::string& call, int copies) const;
   void add(std::string call, int copies);
   void settle(TaskId task, TaskOutcome outcome);

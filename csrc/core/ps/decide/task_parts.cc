@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/assert.h"
+
 namespace ciranda::ps {
 namespace {
 
@@ -18,6 +20,7 @@ bool TaskParts::add(const TaskPart& part) {
   if (part.task <= settled_) return false;
   std::uint64_t& had = parts_[part.task];
   if (part.part <= had) return false;
+  CIRANDA_ASSERT(part.task > settled_ && settled_ >= part.settled);  // I30
   had = part.part;
   return true;
 }

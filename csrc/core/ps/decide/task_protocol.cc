@@ -5,6 +5,8 @@
 #include <utility>
 #include <variant>
 
+#include "core/base/assert.h"
+
 namespace ciranda::ps {
 namespace {
 
@@ -128,6 +130,7 @@ void TaskProtocol::answer(Left left, Answers& answers) {
 }
 
 std::optional<Message> TaskProtocol::answer_to(const AskTask& question, Left left) const {
+  CIRANDA_ASSERT(question.task != 0 && question.task <= ledger_.scheduled());  // by ask()
   if (question.failures < ledger_.failed().size()) {
     return status(ledger_.failed()[static_cast<std::size_t>(question.failures)]);
   }
@@ -173,6 +176,7 @@ Status TaskProtocol::repeat(const Change& change) {
 }
 
 Status TaskProtocol::restore(std::span<const std::byte> saved) {
+  CIRANDA_ASSERT(waiting_.empty() && !question_);  // a new one
   auto ledger = Ledger::restore(saved, workers_);
   if (!ledger) return ledger.error();
   ledger_ = std::move(ledger).value();
