@@ -13,12 +13,14 @@ void CheckpointBarrier::leave(Worker worker) {
 
 void CheckpointBarrier::expect_push(Worker worker) {
   if (closed_ == 0 || closed_ != latest_ || is_behind(worker)) return;
+  CIRANDA_ASSERT(keeper_ != nullptr && !open_);  // I29: by close_if_complete()
   closed_ = 0;
   keeper_->withdraw();
 }
 
 void CheckpointBarrier::begin(Checkpoint checkpoint) {
   if (checkpoint <= latest_ || keeper_ == nullptr) return;
+  CIRANDA_ASSERT(closed_ < checkpoint);  // I29: none is begun once it was closed
   latest_ = checkpoint;
   open_ = true;
   keeper_->begin(checkpoint);
@@ -32,6 +34,7 @@ void CheckpointBarrier::mark(Worker worker, Checkpoint checkpoint) {
 }
 
 void CheckpointBarrier::end() {
+  CIRANDA_ASSERT(std::ranges::none_of(members_, &Member::here));
   if (keeper_ == nullptr) return;
   begin(latest_ + 1);
   close_if_complete();
@@ -39,6 +42,7 @@ void CheckpointBarrier::end() {
 
 // Returns true if the worker's next push does not belong to the latest checkpoint.
 bool CheckpointBarrier::is_behind(Worker worker) const {
+  CIRANDA_ASSERT(static_cast<std::size_t>(worker) < members_.size());
   return members_[static_cast<std::size_t>(worker)].marked >= latest_;
 }
 
@@ -55,6 +59,7 @@ void CheckpointBarrier::close_if_complete() {
 // The pushes of a round that belong to the checkpoint are added as a smaller round, with a scale
 // for their number.
 void CheckpointBarrier::write(const Change& change, const Data& data) {
+  CIRANDA_ASSERT(!open_ || keeper_ != nullptr);  // I29: by begin()
   if (next_ != nullptr) next_->write(change, data);
   if (open_ && change.kind == Change::Kind::kRows && !is_behind(change.worker)) {
     keeper_->add(change, data);

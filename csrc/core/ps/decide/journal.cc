@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/decide/model_codec.h"
 #include "core/wire/codec.h"
@@ -42,6 +43,7 @@ void encode(const Change& change, std::vector<std::byte>& out) {
       for (const Push& push : change.pushes) write_message(writer, push);
       break;
     case Change::Kind::kSkipped:
+      CIRANDA_ASSERT(change.pushes.size() == 1);
       writer.u8(static_cast<std::uint8_t>(change.outcome));
       write_message(writer, change.pushes.front());
       break;

@@ -26,6 +26,7 @@ std::string ServerProtocol::words_of(Worker worker) const {
 // Messages
 
 void ServerProtocol::open(Caller caller, std::uint64_t now_ns) {
+  CIRANDA_ASSERT(!connections_.contains(caller));
   connections_[caller] = {.heard_ns = now_ns};
 }
 
@@ -94,6 +95,8 @@ Status ServerProtocol::handle(Caller caller, Message message, const Attached& at
 void ServerProtocol::tell(std::vector<Ack> acks, Answers& answers) {
   for (Ack& ack : acks) {
     Member& worker = member(ack.worker);
+    CIRANDA_ASSERT(ack.seq <= shard_->decided(ack.worker));  // I21
+    CIRANDA_ASSERT(ack.version <= shard_->version());        // I23
     if (worker.caller < 0) continue;
     ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
     ack.checkpoint = announced_;
@@ -296,6 +299,7 @@ void ServerProtocol::end_leases(std::uint64_t now_ns, Answers& answers) {
   }
   give(std::move(given), answers);
   if (now_ns >= expected_ns_) {
+    CIRANDA_ASSERT(shard_);  // by restore()
     expected_ns_ = UINT64_MAX;
     for (std::size_t each = 0; each < members_.size(); ++each) {
       if (members_[each].caller < 0) shard_->fall_silent(static_cast<Worker>(each), acks);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/result.h"
 #include "core/ps/decide/checkpoint_barrier.h"
 #include "core/ps/decide/journal.h"
@@ -180,7 +181,9 @@ class ServerProtocol {
   bool is_coordinator(Worker worker) const { return worker == options_.workers; }
   std::string words_of(Worker worker) const;
   Member& member(Worker worker) {
-    return is_coordinator(worker) ? coordinator_ : members_[static_cast<std::size_t>(worker)];
+    if (is_coordinator(worker)) return coordinator_;
+    CIRANDA_ASSERT(static_cast<std::size_t>(worker) < members_.size());
+    return members_[static_cast<std::size_t>(worker)];
   }
 
   const ServerProtocolOptions options_;

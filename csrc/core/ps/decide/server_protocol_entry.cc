@@ -1,6 +1,7 @@
 // Decides which workers may enter.
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/refusal.h"
 #include "core/ps/decide/server_protocol.h"
 
@@ -89,6 +90,7 @@ Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answe
                     {});
   }
   Member& self_now = member(message.worker);
+  CIRANDA_ASSERT(self_now.caller < 0 && self_now.life <= message.life);  // I25
   self_now.life = message.life;
   self_now.process = message.process;
   self_now.origin = message.origin;

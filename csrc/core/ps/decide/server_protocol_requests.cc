@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/refusal.h"
 #include "core/ps/decide/server_protocol.h"
 
@@ -73,6 +74,7 @@ Status ServerProtocol::fetch_steps(Caller caller, const Attached& attached, Answ
 
 Status ServerProtocol::take_declared(Caller caller, Message message, const Attached& attached,
                                      Answers& answers) {
+  CIRANDA_ASSERT(shard_ && shard_->given());  // I22: by give_if_there()
   const Connection& connection = of(caller);
   if (auto* gradients = std::get_if<Push>(&message)) {
     return push(caller, std::move(*gradients), answers);
@@ -215,6 +217,7 @@ Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& a
     if (!dots) return dots.error();
     works_.push_back({message, std::move(dots).value()});
   }
+  CIRANDA_ASSERT(message.number != 0 && message.number <= works_.size());
   const VectorsWorked& done = works_[static_cast<std::size_t>(message.number - 1)];
   if (!(done.work == message)) {
     return refused(ErrorCode::kMismatch,

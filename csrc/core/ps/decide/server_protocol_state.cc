@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/model_codec.h"
 #include "core/ps/decide/server_protocol.h"
 #include "core/wire/codec.h"
@@ -38,12 +39,14 @@ void ServerProtocol::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint lates
 }
 
 void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
+  CIRANDA_ASSERT(connections_.empty() && shard && shard->given());
   begin_with(std::move(shard));
   is_adopted_ = true;
 }
 
 // The shard writes changes only while somebody wants them.
 void ServerProtocol::link_journal() {
+  CIRANDA_ASSERT(journal_ == nullptr || checkpoint_barrier_.wants_changes());  // I28
   if (shard_)
     shard_->keep_journal(checkpoint_barrier_.wants_changes() ? &checkpoint_barrier_ : nullptr);
 }
@@ -73,6 +76,7 @@ void ServerProtocol::announce_checkpoint() {
   if (!after_pushes && !after_time) return;
   const auto next = keeper_->announce();
   if (!next) return;
+  CIRANDA_ASSERT(*next > announced_);  // I29
   announced_ = *next;
   announced_version_ = version;
   announced_ns_ = now_ns_;
@@ -82,6 +86,7 @@ void ServerProtocol::announce_checkpoint() {
 // Saved state
 
 void ServerProtocol::save(std::vector<std::byte>& out) const {
+  CIRANDA_ASSERT(shard_ && shard_->given());
   Writer writer(out);
   writer.u32(kStateVersion);
   writer.varint(options_.job_id.size());
@@ -183,6 +188,7 @@ ServerProtocol::Member ServerProtocol::restored(const SavedProtocol::Member& was
 }
 
 Status ServerProtocol::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
+  CIRANDA_ASSERT(!shard_ && connections_.empty());
   const auto decoded = decode_saved_protocol(saved);
   if (!decoded) return decoded.error();
   const SavedProtocol& was = decoded.value();
@@ -244,9 +250,11 @@ void ServerProtocol::begin_job(std::string job_id) {
 void ServerProtocol::leave_shard(Worker worker) {
   std::vector<Ack> none;
   shard_->leave(worker, none);
+  CIRANDA_ASSERT(none.empty());
 }
 
 Status ServerProtocol::repeat(const Change& change, std::span<const std::byte> data) {
+  CIRANDA_ASSERT(shard_);  // by restore()
   if (change.kind == Change::Kind::kApplied || change.kind == Change::Kind::kSkipped ||
       change.kind == Change::Kind::kRows) {
     return shard_->repeat(change, data);
