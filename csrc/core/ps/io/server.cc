@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/ps/io/checkpoint_reader.h"
 #include "core/transport/local/job_folder.h"
@@ -209,6 +210,7 @@ Status Server::run() {
 // Makes the last checkpoint and blocks until it is done. It ignores stop(), so that the training is
 // not lost.
 void Server::end_checkpoints() {
+  CIRANDA_ASSERT(checkpoints_ && protocol_.all_have_left());
   protocol_.end_checkpoints();
   for (;;) {
     checkpoints_->tend(monotonic_ns());
@@ -221,6 +223,7 @@ void Server::end_checkpoints() {
 // Connections
 
 Status Server::accept_here() {
+  CIRANDA_ASSERT(folder_);
   for (;;) {
     Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
@@ -263,6 +266,7 @@ Status Server::pause_accepting() {
 
 void Server::accept_again() {
   if (turn_ns_ < accepts_again_ns_) return;
+  CIRANDA_ASSERT(folder_);  // by pause_accepting()
   accepts_again_ns_ = kNever;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kHere}};
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, folder_->listener(), &event);
@@ -285,6 +289,7 @@ void Server::refuse_who_stays_out() {
 }
 
 Status Server::accept_from_elsewhere() {
+  CIRANDA_ASSERT(acceptor_);
   auto proven = acceptor_->poll(turn_ns_);
   if (!proven) return proven.error();
   for (ProvenSocket& socket : proven.value()) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/io/server.h"
 
 namespace ciranda::ps {
@@ -33,6 +34,7 @@ Status Server::carry_out() {
 // they do not say that the server has the parameters. Answers to one caller keep their order, so
 // all answers behind a held one are held too.
 void Server::hold_answers() {
+  CIRANDA_ASSERT(files_);
   answers_.insert(answers_.begin(), std::make_move_iterator(held_.begin()),
                   std::make_move_iterator(held_.end()));
   held_.clear();
@@ -81,6 +83,9 @@ void Server::send_answers() {
 // Never blocks. If the worker does not read its answers, its socket is shut down, and receive()
 // finds that.
 void Server::send(ServerProtocol::Answer& answer) {
+  CIRANDA_ASSERT(!files_ || !files_->lacks_snapshot() || answer.hangs_up ||
+                 std::holds_alternative<Welcome>(answer.message) ||
+                 std::holds_alternative<Stats>(answer.message));  // I28: by hold_answers()
   const auto found = connections_.find(answer.to);
   if (found == connections_.end()) return;
   Connection& connection = found->second;

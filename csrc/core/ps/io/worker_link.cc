@@ -63,6 +63,7 @@ class LocalLink final : public WorkerLink {
     return {.model_blob = [this](std::uint64_t bytes) -> Result<std::vector<std::byte>> {
               const auto model_blob = take_memory(bytes);
               if (!model_blob) return model_blob.error();
+              CIRANDA_ASSERT(model_blob.value().bytes() >= bytes);
               const std::byte* begin = model_blob.value().data();
               return std::vector<std::byte>(begin, begin + bytes);
             },
@@ -70,6 +71,7 @@ class LocalLink final : public WorkerLink {
               if (has_rows_) return row_memory(static_cast<std::size_t>(bytes));
               auto memory = take_memory(bytes);
               if (!memory) return memory.error();
+              CIRANDA_ASSERT(memory.value().bytes() >= bytes);
               MemorySegment& kept = declares_ ? memory_ : moves_ ? gradients_ : fetched_;
               kept = std::move(memory).value();
               return kept.data();
@@ -113,6 +115,7 @@ class LocalLink final : public WorkerLink {
       rows_ = std::move(rows).value();
       row_file_ = {file.st_dev, file.st_ino};
     }
+    CIRANDA_ASSERT(rows_.bytes() >= bytes);
     return rows_.data();
   }
 
@@ -177,7 +180,10 @@ class RemoteLink final : public WorkerLink {
               return std::exchange(model_blob_, {});
             },
             .memory = [this](std::uint64_t bytes) -> Result<std::byte*> {
-              if (memory_ && !std::exchange(declared_, true)) return memory_.get();
+              if (memory_ && !std::exchange(declared_, true)) {
+                CIRANDA_ASSERT(bytes == layout_->memory_bytes());  // one model for all workers
+                return memory_.get();
+              }
               if (fetched_ && rows_bytes_ > 0) return fetched_.get();  // made by expect_rows()
               fetched_ = make_pages(bytes);
               if (!fetched_) return no_memory(bytes);
@@ -231,6 +237,7 @@ class RemoteLink final : public WorkerLink {
     return out;
   }
   void expect(const Ranges& ranges) {
+    CIRANDA_ASSERT(layout_ && memory_);
     MessageLink::Incoming in;
     for (const auto& [at, bytes] : ranges) in.emplace_back(memory_.get() + at, bytes);
     link_.expect(std::move(in));
