@@ -208,6 +208,7 @@ FileNames CheckpointFiles::names(const char* what, Checkpoint checkpoint) const 
 }
 
 std::optional<Checkpoint> CheckpointFiles::announce() {
+  CIRANDA_ASSERT(server_ == 0);  // by ServerProtocol::announce_checkpoint()
   if (!done() || (again_ns_ != 0 && monotonic_ns() < again_ns_)) return std::nullopt;
   const std::string folder = checkpoint_folder(folder_, latest_ + 1);
   if (::mkdir(folder.c_str(), 0700) != 0) {
@@ -253,6 +254,7 @@ void CheckpointFiles::close() {
 }
 
 void CheckpointFiles::withdraw() {
+  CIRANDA_ASSERT(!late_);                                     // I29: it was closed
   if (is_whole(checkpoint_folder(folder_, latest_))) return;  // too late for that push
   give_up("a worker that was lost came back with a push that may belong to it");
 }
@@ -273,6 +275,7 @@ void CheckpointFiles::give_up(const std::string& why) {
 // Whole checkpoints
 
 void CheckpointFiles::tend(std::uint64_t now_ns) {
+  CIRANDA_ASSERT(awaited_ == 0 || (server_ == 0 && awaited_ == latest_));  // I29
   const bool ran = child_.running();
   if (!child_.look_after(/*wait=*/false)) return;
   if (ran && !child_.made()) {  // the child has printed why
@@ -322,6 +325,7 @@ void CheckpointFiles::succeed() {
 // Removes checkpoints before the latest kWholeOnes whole ones, and all that are not whole: they
 // cannot become whole any more.
 void CheckpointFiles::remove_older() const {
+  CIRANDA_ASSERT(awaited_ != 0);  // which has just become whole
   std::size_t whole = 0;
   auto numbers = list_checkpoints(folder_);
   std::ranges::reverse(numbers);

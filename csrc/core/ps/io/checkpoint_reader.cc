@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/ps/decide/server_protocol_state.h"
 
 namespace ciranda::ps {
@@ -111,6 +112,7 @@ Result<CheckpointReader::Part> CheckpointReader::part(int server) const {
 }
 
 Result<std::unique_ptr<Shard>> CheckpointReader::share(int server, int servers, int workers) const {
+  CIRANDA_ASSERT(servers_ >= 1);  // by decode_manifest()
   std::unique_ptr<Shard> share;
   std::string job;
   for (int each = 0; each < servers_; ++each) {

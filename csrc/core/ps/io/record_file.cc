@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/transport/dial/job_key.h"
 
 namespace ciranda::ps {
@@ -94,6 +95,7 @@ Result<RecordWriter> RecordWriter::create(const std::string& path) {
 }
 
 Status RecordWriter::append(std::span<const std::byte> note, const Data& data) {
+  CIRANDA_ASSERT(file_.valid() && bytes_ >= kBeginBytes);
   Sizes sizes = {note.size(), 0};
   Pieces pieces = {std::as_bytes(std::span(sizes))};
   add(pieces, note);
@@ -110,6 +112,7 @@ Status RecordWriter::append(std::span<const std::byte> note, const Data& data) {
 }
 
 Status RecordWriter::sync() {
+  CIRANDA_ASSERT(file_.valid());
   return ::fdatasync(file_.get()) == 0 ? Status() : Status(cannot("write", path_));
 }
 
@@ -138,6 +141,7 @@ Result<RecordReader> RecordReader::open(const std::string& path) {
 }
 
 Result<std::optional<RecordReader::Record>> RecordReader::next() {
+  CIRANDA_ASSERT(at_ >= kBeginBytes && at_ <= size_);  // by open(), and the room for each record
   std::optional<Record> none;
   const std::uint64_t left = size_ - at_;
   if (left < kSizesBytes + kTagBytes) return none;
@@ -159,6 +163,7 @@ Result<std::optional<RecordReader::Record>> RecordReader::next() {
   if (!equal_in_constant_time(tag, mac_.tag(number_, pieces))) {
     return none;
   }
+  CIRANDA_ASSERT(at > at_ && at <= size_);
   ++number_;
   at_ = at;
   return std::optional(std::move(record));

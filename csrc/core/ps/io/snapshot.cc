@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/fd.h"
 #include "core/ps/io/record_file.h"
 
@@ -50,6 +51,7 @@ Status write_snapshot(ServerProtocol& protocol, const FileNames& names) {
 }
 
 Status SnapshotChild::begin(ServerProtocol& protocol, FileNames names, const char* what) {
+  CIRANDA_ASSERT(child_ == 0);  // two would write the same file
   names_ = std::move(names);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -85,6 +87,7 @@ bool SnapshotChild::look_after(bool wait) {
 }
 
 bool SnapshotChild::made() const {
+  CIRANDA_ASSERT(child_ == 0);
   return ::access(names_.finished.c_str(), F_OK) == 0;
 }
 

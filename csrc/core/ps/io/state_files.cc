@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 
 namespace ciranda::ps {
@@ -190,6 +191,7 @@ Status StateFiles::read_log(const std::string& path, std::uint64_t& changes, boo
 // Changes
 
 void StateFiles::write(const Change& change, const Data& data) {
+  CIRANDA_ASSERT(!log_ || keeps_log());  // I28
   changed_ = true;
   if (!log_ || !log_failed_) return;
   encoded_.clear();
@@ -240,6 +242,7 @@ std::uint64_t StateFiles::next_deadline_ns() const {
 }
 
 Status StateFiles::open_log(std::uint64_t generation) {
+  CIRANDA_ASSERT(keeps_log());
   auto log = RecordWriter::create(path(kLog, generation));
   if (!log) return log.error();
   log_.emplace(std::move(log).value());
@@ -249,6 +252,7 @@ Status StateFiles::open_log(std::uint64_t generation) {
 
 // Begins a snapshot, and a new log for the changes after it.
 Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
+  CIRANDA_ASSERT(protocol_.has_parameters() && !child_.running());
   begun_ns_ = now_ns;
   if (keeps_log()) {
     if (options_.durability == Durability::kDisk && log_) CIRANDA_TRY(log_->sync());
@@ -268,6 +272,7 @@ bool StateFiles::look_after_child(bool wait) {
     changed_ = true;
     return false;
   }
+  CIRANDA_ASSERT(generation_ != log_generation_);  // I28: it replaces an older one, or none
   generation_ = log_generation_;
   remove_before(generation_);
   return true;
@@ -283,6 +288,7 @@ Status StateFiles::finish() {
   }
   if (child_.running()) (void)look_after_child(/*wait=*/true);
   if (!changed_ || generation_ == 0) return {};
+  CIRANDA_ASSERT(!child_.running() && !log_);
   ++log_generation_;
   log_.reset();
   CIRANDA_TRY(write_snapshot(protocol_, names(log_generation_)));
